@@ -19,8 +19,9 @@ from bftd.http.client import Client
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox import Sandbox, processes
 
-_UP_S = 15.0
+_UP_S = 60.0  # 1 s; a loaded machine many times that
 _DOWN_S = 10.0
+_HUNG_S = 240.0  # no command takes so long, however busy the machine is
 
 
 class SandboxSite:
@@ -175,11 +176,11 @@ class SandboxSite:
         while time.monotonic() < deadline and self._detached_pid() is not None:
             time.sleep(0.05)
 
-    def bft(self, *words: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
+    def bft(self, *words: str, timeout_s: float = _HUNG_S) -> subprocess.CompletedProcess[str]:
         """Runs `bft` as a user of this site, in the folder for jobs."""
         return self._run([sys.executable, "-m", "bftd.cli.main", *words], timeout_s)
 
-    def slurm(self, *words: str, timeout_s: float = 15.0) -> str:
+    def slurm(self, *words: str, timeout_s: float = _HUNG_S) -> str:
         """Runs a Slurm command in the folder for jobs and returns what it prints; raises BftError when it fails."""
         done = self._run(list(words), timeout_s)
         if done.returncode:

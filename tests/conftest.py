@@ -122,6 +122,8 @@ _LONG = (
 # How long an example took says how busy the machine is.
 settings.register_profile("bftd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("bftd")
+_HANGS_S = 1200
+"""Tests with a cluster fail when nothing moves any more: this is for what a test does not wait for by itself."""
 
 # A shell starts what it puts into the background with SIGINT ignored, and so would be every program under test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -143,6 +145,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(_SLOW):
             item.add_marker("slow")
+        if any(item.get_closest_marker(name) for name in CLUSTER.split(" or ")):
+            item.add_marker(pytest.mark.timeout(_HANGS_S))
     # by number of tests, as the plug-in for many processes orders them otherwise, the longest would be among the last
     items.sort(key=lambda item: next((at for at, name in enumerate(_LONG) if item.nodeid.startswith(name)), len(_LONG)))
 

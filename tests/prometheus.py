@@ -7,7 +7,6 @@ import json
 import shutil
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -16,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# Longer than anything here takes on a loaded machine; waits end as soon as what they wait for is true.
-PATIENCE_S = 60.0
+from tests.support import waiting
+
 _CONFIG = """
 global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}
 rule_files: [rules.yml]
@@ -60,10 +59,7 @@ class Prometheus:
 
     def until(self, reached: Callable[[], bool]) -> None:
         """Wait until something is so."""
-        end = time.monotonic() + PATIENCE_S
-        while not reached():
-            assert time.monotonic() < end, (self.firing(), self.ask("targets")["activeTargets"])
-            time.sleep(0.05)
+        waiting.until("what is wanted", reached, self.firing, lambda: self.ask("targets")["activeTargets"])
 
     async def fires(self, *alerts: str) -> None:
         """Wait, beside the loop, until all these fire."""
@@ -114,10 +110,7 @@ def watching(folder: Path, rules: str, targets: Mapping[str, str]) -> Iterator[P
         )
     prometheus = Prometheus(folder, port, process)
     try:
-        end = time.monotonic() + PATIENCE_S
-        while not prometheus.ready():
-            assert time.monotonic() < end, "prometheus does not start"
-            time.sleep(0.05)
+        waiting.until("prometheus serves", prometheus.ready, waiting.written(folder))
         yield prometheus
     finally:
         process.terminate()

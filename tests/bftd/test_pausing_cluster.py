@@ -15,14 +15,15 @@ import pytest
 from bftd.http.client import Client
 from slurm_plugin.sandbox import Sandbox, processes
 from tests.bftd.test_cluster import PATIENCE_S, ROOT, Driver, start, working
+from tests.support.clusters import Clusters
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
+def sandbox(clusters: Clusters) -> Iterator[Sandbox]:
     """Three compute nodes."""
-    with Sandbox(nodes=3, service_nodes=1, tuned=True) as cluster:
+    with clusters.lend(nodes=3, tuned=True) as cluster:
         yield cluster
 
 

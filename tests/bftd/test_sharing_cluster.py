@@ -15,6 +15,7 @@ from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.sharing import Part, Sharing
 from slurm_plugin.types import Job
 from tests.bftd.test_cluster import Driver, start, working
+from tests.support.clusters import Clusters
 
 pytestmark = pytest.mark.cluster
 PART = Part(1, 1000 * 2**20)
@@ -22,9 +23,9 @@ SLEEP = "#!/bin/sh\nexec sleep 600\n"
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
+def sandbox(clusters: Clusters) -> Iterator[Sandbox]:
     """Two nodes of two CPUs, of which jobs have parts."""
-    with Sandbox(nodes=2, service_nodes=1, cpus_per_node=2, shared=True, tuned=True) as cluster:
+    with clusters.lend(nodes=2, cpus_per_node=2, shared=True, tuned=True) as cluster:
         yield cluster
 
 

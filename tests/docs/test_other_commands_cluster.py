@@ -89,7 +89,7 @@ def test_every_command_of_bft_that_no_session_walks_ends_well() -> None:
         assert code == 0
         prepare(typist, Path(said.strip()))
         # they are to be known, not to train
-        known = ("timeout 60 bash -c 'until bft explain 1; do sleep 0.2; done'", "scancel -u $(id -un)")
+        known = ("timeout 600 bash -c 'until bft explain 1; do sleep 0.2; done'", "scancel -u $(id -un)")
         for text in (*jobs, *known, *(text for text in told if text not in jobs)):
             begun_s = time.monotonic()
             code, said = typist.run(text)

@@ -19,10 +19,10 @@ import pytest
 
 from slurm_plugin.sandbox import Sandbox, processes
 from tests.docs import written
+from tests.support import waiting
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch, pytest.mark.prometheus]
 
-PATIENCE_S = 60.0
 # What only looks is asked again until it shows what the page shows: things take as long as they take.
 READING = (
     "bft status",
@@ -61,7 +61,7 @@ class Shell:
     """One bash for a whole session, as a reader has it; its processes end with it."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         environ = {name: os.environ[name] for name in ("HOME", "LANG", "USER") if name in os.environ}
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin:/sbin"
         self._bash = subprocess.Popen(
@@ -76,7 +76,7 @@ class Shell:
 
     def run(self, text: str) -> tuple[int, str]:
         """The exit code and all that the command printed."""
-        typed, said = self._folder / ".typed", self._folder / ".said"
+        typed, said = self.folder / ".typed", self.folder / ".said"
         typed.write_text(f"{text}\n")
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
@@ -143,16 +143,21 @@ def walk(session: str) -> list[str]:
 
 
 def typed(shell: Shell, text: str, shown: tuple[str, ...]) -> list[str]:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while True:
+    begun_s = time.monotonic()
+    wrong: list[str] = []
+
+    def over() -> bool:
         code, said = shell.run(text)
         lost = missing(shown, said)
-        if code == 0 and not lost:
-            print(f"{time.monotonic() - deadline_s + PATIENCE_S:5.1f} s  {text.splitlines()[0]}")
-            return []
-        if not text.startswith(READING) or time.monotonic() > deadline_s:
-            return [f"exit code {code}", f"not printed: {lost}", f"printed: {said}"]
-        time.sleep(0.3)
+        wrong[:] = [f"exit code {code}", f"not printed: {lost}", f"printed: {said}"] if code or lost else []
+        return not wrong or not text.startswith(READING)
+
+    try:
+        waiting.until(text, over, waiting.written(shell.folder))
+    except AssertionError as error:
+        return [str(error), *wrong]
+    print(f"{time.monotonic() - begun_s:5.1f} s  {text.splitlines()[0]}")
+    return wrong
 
 
 def free_port() -> int:

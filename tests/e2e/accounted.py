@@ -7,7 +7,6 @@ import pwd
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,8 +17,9 @@ from bftd.sandbox_site import SandboxSite
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.sandbox.accounting import accounting, sacctmgr
 from tests import program
+from tests.support import waiting
 
-LIMIT_S = 60.0
+LIMIT_S = 240.0
 
 
 class _Cluster(Sandbox):
@@ -155,8 +155,4 @@ class AccountedSite(SandboxSite):
 
 def until(what: str, condition: Callable[[], Any], show: Callable[[], str] = str) -> Any:
     """Wait for something to come true, and return it."""
-    deadline_s = time.monotonic() + LIMIT_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline_s, f"{what} did not happen within {LIMIT_S:g} s\n{show()}"
-        time.sleep(0.1)
-    return found
+    return waiting.until(what, condition, show, show)

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from bftd.sandbox_site import SandboxSite
+from tests.support.clusters import Clusters
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[SandboxSite]:
-    with SandboxSite(nodes=2, tuned=True) as site:
+def site(clusters: Clusters) -> Iterator[SandboxSite]:
+    with clusters.site(nodes=2, tuned=True) as site:
         (site.work / "train.py").write_text(f"#!{sys.executable}\nimport torch\n")
         (site.work / "shell.sh").write_text("#!/bin/bash\nhostname\n")
         (site.work / "wide.py").write_text(f"#!{sys.executable}\n#SBATCH --nodes=4\n#SBATCH --elastic=1-2\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -10,30 +11,36 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bftd.errors import BftError
 from bftd.sandbox_site import SandboxSite
+from tests.support import waiting
+from tests.support.clusters import Clusters
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch, pytest.mark.horovod]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-LIMIT_S = 90.0
 
 
 def until(what: str, condition: Callable[[], Any], site: SandboxSite) -> Any:
-    """Waits for a true value; fails with the logs when it does not come."""
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.1)
-    logs = "\n".join(f"{path.name}:\n{path.read_text()[-1500:]}" for path in [site.log_path, *site.work.glob("*.log")])
-    pytest.fail(f"{what} did not happen within {LIMIT_S:g} s\n{logs}")
+    """Waits for a true value while training goes on or logs grow; fails with the logs when it does not come."""
+    written = waiting.written(site.root)
+
+    def moved() -> object:
+        with contextlib.suppress(BftError):  # the daemon may be what has ended
+            return written(), [(item["id"], item["step"]) for item in site.client.status()["trainers"]]
+        return written()
+
+    def shown() -> str:
+        logs = [site.log_path, *site.work.glob("*.log")]
+        return "\n".join(f"{path.name}:\n{path.read_text()[-1500:]}" for path in logs)
+
+    return waiting.until(what, condition, moved, shown)
 
 
 def submit(site: SandboxSite, backend: str, elastic: str, *arguments: str) -> str:
@@ -56,10 +63,10 @@ def pilots(site: SandboxSite) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def site(request: pytest.FixtureRequest) -> Iterator[SandboxSite]:
+def site(request: pytest.FixtureRequest, clusters: Clusters) -> Iterator[SandboxSite]:
     """A site whose scheduler does not keep a test waiting; with Slurm's own settings for a test that asks for them."""
     tuned = getattr(request, "param", "tuned") == "tuned"
-    with SandboxSite(nodes=4, gpus={"a100": 2}, tuned=tuned) as site:
+    with clusters.site(nodes=4, gpus={"a100": 2}, tuned=tuned) as site:
         site.start_daemon()
         yield site
 

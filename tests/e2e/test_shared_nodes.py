@@ -9,13 +9,14 @@ import pytest
 
 from bftd.sandbox_site import SandboxSite
 from tests.e2e.test_main_job import pilots, submit, trainer, until
+from tests.support.clusters import Clusters
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
 
 @pytest.fixture
-def site() -> Iterator[SandboxSite]:
-    with SandboxSite(nodes=2, cpus_per_node=2, shared=True, tuned=True) as site:
+def site(clusters: Clusters) -> Iterator[SandboxSite]:
+    with clusters.site(nodes=2, cpus_per_node=2, shared=True, tuned=True) as site:
         site.start_daemon()
         yield site
         site.slurm("scancel", "--user=root") if Path.home() == Path("/root") else site.slurm("scancel", "--me")

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 import pytest
 
 from bftd.sandbox_site import SandboxSite
+from tests.support import waiting
+from tests.support.clusters import Clusters
 
 optuna = pytest.importorskip("optuna")
 
@@ -21,12 +22,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
 STUDY = Path(__file__).parents[2] / "examples" / "optuna_hpo.py"
 TRIAL = Path(__file__).with_name("study_trial.py")
-LIMIT_S = 90.0
 
 
 @pytest.fixture
-def site() -> Iterator[SandboxSite]:
-    with SandboxSite(nodes=3, tuned=True) as site:
+def site(clusters: Clusters) -> Iterator[SandboxSite]:
+    with clusters.site(nodes=3, tuned=True) as site:
         site.start_daemon()
         yield site
 
@@ -48,7 +48,7 @@ class Started:
 
     def end(self, by: signal.Signals) -> int:
         self.process.send_signal(by)
-        return self.process.wait(30)
+        return self.process.wait(240)
 
     def trials(self) -> list[Any]:
         backend = optuna.storages.journal.JournalFileBackend(str(self.folder / "journal"))
@@ -64,13 +64,10 @@ class Started:
         return "".join(path.read_text() for path in self.folder.glob(f"study-*/{number}/job.out"))
 
     def until(self, what: str, condition: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
-            if value := condition():
-                return value
-            time.sleep(0.2)
-        logs = [self.log.read_text(), *(self.output(number) for number in range(3))]
-        pytest.fail(f"{what} did not happen within {LIMIT_S:g} s\n" + "\n".join(text[-2000:] for text in logs))
+        def logs() -> list[str]:
+            return [self.log.read_text(), *(self.output(number) for number in range(3))]
+
+        return waiting.until(what, condition, logs, lambda: "\n".join(text[-2000:] for text in logs()))
 
 
 def test_preempted_trials_go_on_failed_ones_are_told_apart_and_a_killed_study_submits_nothing_twice(
@@ -90,7 +87,7 @@ def test_preempted_trials_go_on_failed_ones_are_told_apart_and_a_killed_study_su
         assert {number: study.jobs().get(number) for number in ("0", "2")} == {n: before[n] for n in ("0", "2")}
         site.slurm("scancel", study.jobs()["2"])
         (next(study.folder.glob("study-*")) / "end").touch()
-        assert study.process.wait(60) == 0
+        assert study.process.wait(240) == 0
         states = {trial.number: trial.state.name for trial in study.trials()}
         assert states == {0: "COMPLETE", 1: "FAIL", 2: "FAIL"}, study.log.read_text()
         first, failed, cancelled = study.trials()

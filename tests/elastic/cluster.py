@@ -13,15 +13,16 @@ from typing import Any
 
 import psutil
 
-from bftd.protocol.reports import CrashReport, LeaseReport
+from bftd.protocol.reports import CrashReport, LeaseReport, ProgressReport
 from elastic.script import Header, rewrite
 from slurm_plugin.sandbox import Sandbox
 from tests.elastic.scripted_daemon import ScriptedDaemon
+from tests.support.waiting import until, written
 
 SCRIPTS = Path(__file__).parent / "scripts"
 DRIVER = Path(sys.executable).parent / "bft-driver"
-LIMIT_S = 90.0
-"""Long enough for torch to be imported by four processes on a machine that does other things as well."""
+HUNG_S = 600.0
+"""No command of Slurm's takes so long, however busy the machine is."""
 
 EVERY = 5
 """Steps between two commits of the counting scripts."""
@@ -127,11 +128,18 @@ class TrainerJob:
 
     # -- what is waited for ---
 
-    def wait(self, what: str, condition: Callable[[], Any]) -> Any:
-        try:
-            return self.daemon.wait(what, condition, LIMIT_S)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\nthe trainer's log ends:\n{self.output[-3000:]}") from None
+    def wait(self, what: str, condition: Callable[[], Any], steps: Callable[[], object] | None = None) -> Any:
+        """Waits while reports come and something is written, or while `steps` changes, which the test counts itself."""
+        trained = steps or written(self.folder)
+
+        def moved() -> object:
+            told = [report for report in self.daemon.reports if not isinstance(report, ProgressReport)]
+            return len(told), len(self.output), trained()
+
+        def shown() -> str:
+            return f"the last reports:\n{self.daemon.last_reports()}\nthe trainer's log ends:\n{self.output[-3000:]}"
+
+        return until(what, condition, moved, shown)
 
     def trains_on(self, size: int, steps: int = 3) -> None:
         """Waits for some new steps of a world of `size`."""
@@ -141,7 +149,7 @@ class TrainerJob:
             rows = self.rows[before:]
             return len(rows) >= steps and all(row["size"] == size for row in rows[-steps:])
 
-        self.wait(f"{steps} steps of {size} workers", seen)
+        self.wait(f"{steps} steps of {size} workers", seen, lambda: sum(row["size"] == size for row in self.rows))
 
     def crashed(self, times: int) -> None:
         """Waits until so many crashes are told."""
@@ -164,7 +172,7 @@ class TrainerJob:
     def run_regular_job(self, *nodes: str) -> None:
         """Runs a regular job on these nodes and returns when it has run."""
         argv = ["srun", "-p", "batch", "-N", str(len(nodes)), "-w", ",".join(nodes), "true"]
-        said = subprocess.run(argv, env=self.env(), capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        said = subprocess.run(argv, env=self.env(), capture_output=True, text=True, timeout=HUNG_S, check=False)
         assert said.returncode == 0, said.stderr
 
     def slurm(self, *words: str) -> str:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import psutil
 import pytest
 
 from slurm_plugin.sandbox import Sandbox
-from tests.elastic.cluster import LIMIT_S, TrainerJob, job_processes
+from tests.elastic.cluster import TrainerJob, job_processes
+from tests.support.clusters import Clusters
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(nodes=4, tuned=True) as cluster:
+def sandbox(clusters: Clusters) -> Iterator[Sandbox]:
+    with clusters.lend(nodes=4, tuned=True) as cluster:
         yield cluster
 
 
@@ -40,17 +41,19 @@ def _until_clean(sandbox: Sandbox) -> None:
         described = []
         for process in job_processes(sandbox):
             try:
-                described.append(f"{process.pid} {' '.join(process.cmdline())[:100]}")
+                described.append(f"{process.pid} {process.status()} {' '.join(process.cmdline())[:100]}")
             except psutil.Error:
                 continue
         return described
 
-    _wait(left, "processes outlived their trainer")
-    _wait(lambda: [f"{node} {state}" for node, state in sandbox.status().items() if state != "IDLE"], "nodes stay busy")
+    def busy() -> dict[str, str]:
+        return {node: state for node, state in sandbox.status().items() if state != "IDLE"}
+
+    until("processes outlived their trainer", lambda: not left(), left)
+    until("nodes stay busy", lambda: not busy(), busy, lambda: _ends_of_logs(sandbox))
 
 
-def _wait(left: Callable[[], list[str]], what: str) -> None:
-    deadline_s = time.monotonic() + LIMIT_S / 3
-    while found := left():
-        assert time.monotonic() < deadline_s, f"{what}: {found}"
-        time.sleep(0.05)
+def _ends_of_logs(sandbox: Sandbox) -> str:
+    """What the daemons of the nodes logged last: why a step does not end is known there."""
+    logs = sorted((sandbox.root / "log").glob("slurm*.log"))
+    return "\n".join(f"{log.name}:\n{log.read_text()[-2000:]}" for log in logs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,16 +100,10 @@ class ScriptedDaemon:
         with self._lock:
             return reports_of(self.reports, kind, **fields)
 
-    def wait(self, what: str, condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
-        """Waits until `condition()` is true and returns it; fails with `what` and the last reports otherwise."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            if result := condition():
-                return result
-            time.sleep(0.05)
+    def last_reports(self) -> str:
+        """The newest reports, for a test that failed."""
         told = [report for report in self.reports if not isinstance(report, ProgressReport)][-30:]
-        last = "\n".join(map(str, [*told, *self.of(ProgressReport)[-3:]]))
-        raise AssertionError(f"{what} did not happen within {timeout_s:g} s; the last reports:\n{last}")
+        return "\n".join(map(str, [*told, *self.of(ProgressReport)[-3:]]))
 
     # -- the API ---
 

@@ -21,7 +21,7 @@ def alone(folder: Path, steps: int) -> Rows:
     environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     environ |= {"MASTER_PORT": "0", "PYTHONPATH": str(Path(__file__).parents[2])}
     argv = [sys.executable, str(SCRIPTS / "hugging_face.py"), str(steps), "0", "alone"]
-    subprocess.run(argv, env=environ, cwd=folder, check=True, timeout=120, capture_output=True)
+    subprocess.run(argv, env=environ, cwd=folder, check=True, capture_output=True)
     return read(folder, "alone")
 
 

@@ -66,7 +66,7 @@ def alone(folder: Path, script: str, steps: int) -> Rows:
     environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     environ["PYTHONPATH"] = str(Path(__file__).parents[2])
     argv = [sys.executable, str(SCRIPTS / script), str(steps), "0", "alone"]
-    subprocess.run(argv, env=environ, cwd=folder, check=True, timeout=240, capture_output=True)
+    subprocess.run(argv, env=environ, cwd=folder, check=True, capture_output=True)
     return read(folder, "alone")
 
 
@@ -104,7 +104,7 @@ def test_a_training_sees_the_same_samples_and_losses_with_ten_resizes_and_three_
                 last, workers = last_of(trainer.folder, "seen")
                 return last >= step and workers == size
 
-            trainer.wait(f"step {step} on {size} nodes", trained)
+            trainer.wait(f"step {step} on {size} nodes", trained, lambda: last_of(trainer.folder, "seen"))
         else:
             trainer.wait("suspended", lambda some=some: all(trainer.state(node) == "ended" for node in some))
     trainer.cancel()

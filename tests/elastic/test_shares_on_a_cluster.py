@@ -13,13 +13,14 @@ from sizing.cpu import needs
 from sizing.cpu.needs import Kept
 from slurm_plugin.sandbox import Sandbox
 from tests.elastic.cluster import SCRIPTS, TrainerJob
+from tests.support.clusters import Clusters
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(nodes=2, tuned=True, cpus_per_node=2, shared=True) as cluster:
+def sandbox(clusters: Clusters) -> Iterator[Sandbox]:
+    with clusters.lend(nodes=2, tuned=True, cpus_per_node=2, shared=True) as cluster:
         yield cluster
 
 

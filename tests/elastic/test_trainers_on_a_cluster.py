@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 import venv
+from itertools import groupby
 from pathlib import Path
 
 import psutil
@@ -58,7 +59,10 @@ def test_a_trainer_grows_shrinks_falls_to_zero_and_resumes_elsewhere_without_los
     # Horovod ends the workers that it removed by SIGABRT: that is success.
     assert trainer.daemon.of(CrashReport) == []
     resizes = trainer.daemon.of(ResizeReport)
-    assert [report.kind for report in resizes] == ["up", "down"]
+    # n2 and n3 join together, or one after the other where one comes up much later.
+    assert [kind for kind, _ in groupby(report.kind for report in resizes)] == ["up", "down"]
+    assert [report.from_nodes for report in resizes[1:]] == [report.to_nodes for report in resizes[:-1]]
+    assert (resizes[0].from_nodes, resizes[-2].to_nodes, resizes[-1].to_nodes) == (1, 3, 2)
     for told in resizes:
         assert None not in (told.stall_s, told.save_s, told.rendezvous_s, told.load_s, told.state_bytes)
         parts_s = told.save_s + told.rendezvous_s + told.load_s
@@ -120,10 +124,13 @@ def test_a_dead_driver_is_survived_by_none_of_its_processes(trainer: TrainerJob,
     pilots = [process for process in trainer.processes() if "BFT_LEASE" in process.environ()]
     assert len(pilots) >= 6
     driver.kill()
-    _, alive = psutil.wait_procs(pilots, timeout=60)
-    assert alive == []
+
+    def alive() -> list[psutil.Process]:
+        return psutil.wait_procs(pilots, timeout=0)[1]
+
+    trainer.wait("all are gone", lambda: not alive(), alive)
     status = trainer.sandbox.status
-    trainer.wait("the nodes are idle", lambda: set(status().values()) == {"IDLE"})
+    trainer.wait("the nodes are idle", lambda: set(status().values()) == {"IDLE"}, status)
     assert trainer.daemon.finished is None
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.start import asked
+from tests.support.clusters import Clusters
 
 pytestmark = pytest.mark.cluster
 
@@ -21,8 +22,8 @@ GPT = "gpt:h=1024,l=24,a=16,s=1024,V=50257,b=4,precision=bf16"
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(nodes=4, gpus={"a100": 4, "v100": 2}, tuned=True) as cluster:
+def sandbox(clusters: Clusters) -> Iterator[Sandbox]:
+    with clusters.lend(nodes=4, gpus={"a100": 4, "v100": 2}, tuned=True) as cluster:
         yield cluster
 
 

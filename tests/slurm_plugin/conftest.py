@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,18 +10,15 @@ from bftd.sandbox_site import SandboxSite
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
 from tests.slurm_plugin.plugins import User, require_compiled
-
-_LIMIT_S = 20.0
+from tests.support import waiting
+from tests.support.clusters import Clusters
 
 Until = Callable[[Callable[[], bool], str], None]
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     """Poll until a condition holds; a test whose condition never does fails by name instead of hanging."""
-    deadline_s = time.monotonic() + _LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"never happened: {what}"
-        time.sleep(0.02)
+    waiting.until(what, condition, str)
 
 
 @pytest.fixture
@@ -30,9 +26,9 @@ def until() -> Until:
     return wait_until
 
 
-@pytest.fixture(scope="session")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(nodes=4, gpus={"a100": 4, "v100": 2}, tuned=True) as cluster:
+@pytest.fixture(scope="module")
+def sandbox(clusters: Clusters) -> Iterator[Sandbox]:
+    with clusters.lend(nodes=4, gpus={"a100": 4, "v100": 2}, tuned=True) as cluster:
         yield cluster
 
 

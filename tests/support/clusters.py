@@ -1,4 +1,4 @@
-"""Running clusters for one module after another, one a shape: a cluster that is handed on is as it was when it began."""
+"""Running clusters for one module after another: a cluster that is handed on is as it was when it began."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ class _Known:
     @classmethod
     def of(cls, cluster: Sandbox) -> _Known:
         client, root = cluster.client(), cluster.root
-        told = (client.run("scontrol", "--all", "show", what, "-o").out for what in ("node", "partition", "reservation"))
+        told = (
+            client.run("scontrol", "--all", "show", what, "-o").out for what in ("node", "partition", "reservation")
+        )
         return cls(
             cluster,
             frozenset(path.name for path in root.iterdir()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -53,7 +54,7 @@ def kill_a_slurmd(cluster: Sandbox) -> None:
     (pid,) = (
         found.pid
         for found in processes.of_root(cluster.root)
-        if b"-N\0n1\0" in open(f"/proc/{found.pid}/cmdline", "rb").read()
+        if b"-N\0n1\0" in Path(f"/proc/{found.pid}/cmdline").read_bytes()
     )
     os.kill(pid, signal.SIGKILL)
 

@@ -14,7 +14,7 @@ STILL_S = 120.0
 
 _POLL_S = 0.05
 _LOOK_S = 1.0
-_WRITTEN = (".log", ".out", ".jsonl")
+_SUFFIXES, _STEMS = (".log", ".out", ".jsonl"), ("log", "out", "seen")
 
 
 def until(
@@ -50,7 +50,7 @@ def written(*folders: Path) -> Callable[[], dict[str, int]]:
         found = {}
         for folder in folders:
             for path in folder.rglob("*"):
-                if path.suffix in _WRITTEN or path.name in ("out", "log"):
+                if path.suffix in _SUFFIXES or path.stem in _STEMS:
                     try:
                         found[str(path)] = path.stat().st_size
                     except OSError:  # it has just been removed

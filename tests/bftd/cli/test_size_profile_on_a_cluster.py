@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_plugin.sandbox import Sandbox
+from tests.support.clusters import Clusters
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
@@ -20,8 +21,8 @@ SMALL = ("--config", "gpt:h=32,l=2,a=4,s=8,V=64", "--global-batch", "4", "--gpus
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(nodes=2, tuned=True) as cluster:
+def sandbox(clusters: Clusters) -> Iterator[Sandbox]:
+    with clusters.lend(nodes=2, tuned=True) as cluster:
         yield cluster
 
 

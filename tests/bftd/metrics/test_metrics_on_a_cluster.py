@@ -18,6 +18,7 @@ from slurm_plugin.sandbox import Sandbox, processes
 from tests.bftd.test_cluster import Driver, start, working
 from tests.bftd.test_pausing_cluster import bft
 from tests.prometheus import Prometheus, free_port, watching
+from tests.support.clusters import Clusters
 from tools import monitoring
 
 pytestmark = [pytest.mark.cluster, pytest.mark.prometheus]
@@ -26,9 +27,9 @@ RULES = monitoring.rules(at_once=True).replace("snapshot_age_seconds > 60", "sna
 
 
 @pytest.fixture
-def sandbox() -> Iterator[Sandbox]:
+def sandbox(clusters: Clusters) -> Iterator[Sandbox]:
     """Two compute nodes."""
-    with Sandbox(nodes=2, service_nodes=1, tuned=True) as cluster:
+    with clusters.lend(nodes=2, tuned=True) as cluster:
         yield cluster
 
 

@@ -16,6 +16,7 @@ import pytest
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.start import asked
 from tests.slurm_plugin.conftest import wait_until
+from tests.support.clusters import Clusters
 
 pytestmark = pytest.mark.cluster
 
@@ -31,13 +32,15 @@ PARTITIONS = (
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(nodes=4, gpus={"a100": 4, "v100": 2}, tuned=True) as cluster:
+def sandbox(clusters: Clusters) -> Iterator[Sandbox]:
+    with clusters.lend(nodes=4, gpus={"a100": 4, "v100": 2}, tuned=True) as cluster:
         client = cluster.client()
         for partition in PARTITIONS:
             answer = client.run("scontrol", "create", *partition.split())
             assert answer.code == 0, answer.complaint
         yield cluster
+        for partition in PARTITIONS:
+            client.run("scontrol", "delete", partition.split()[0])
 
 
 def choose(sandbox: Sandbox, *words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

@@ -12,9 +12,9 @@ from bftd.pool.backfill.ends import Ends
 from bftd.pool.backfill.wanted import End, rank
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.types import Job
+from tests.support.waiting import until, written
 
 pytestmark = pytest.mark.cluster
-PATIENCE_S = 60.0
 # Minutes that each job may run, and seconds until the next one is submitted: ends of all distances.
 RUNNING = ((6, 3), (5, 2), (4, 1), (4, 3), (6, 1), (10, 2), (8, 3), (20, 0))
 
@@ -45,22 +45,23 @@ def jobs(sandbox: Sandbox, state: str) -> list[Job]:
 
 def planned(sandbox: Sandbox, name: str) -> float:
     """When Slurm plans to start a job, once it has a plan."""
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
+
+    def start_s() -> float | None:
         for job in jobs(sandbox, "PENDING"):
-            if job.id == name and job.sched_nodes and job.start_s is not None:
+            if job.id == name and job.sched_nodes:
                 return job.start_s
-        time.sleep(0.3)
-    raise AssertionError(f"job {name} has no plan")
+        return None
+
+    found = until(f"job {name} has a plan", start_s, written(sandbox.root / "log"))
+    assert found is not None
+    return found
 
 
 def test_slurm_plans_a_job_for_the_end_of_the_same_group_as_the_copy(sandbox: Sandbox) -> None:
     for minutes, pause_s in RUNNING:
         submit(sandbox, 1, minutes)
         time.sleep(pause_s)
-    until = time.monotonic() + PATIENCE_S
-    while len(jobs(sandbox, "RUNNING")) < len(RUNNING) and time.monotonic() < until:
-        time.sleep(0.3)
+    until("all run", lambda: len(jobs(sandbox, "RUNNING")) == len(RUNNING), written(sandbox.root / "log"))
     ends: list[End] = []
     for number, job in enumerate(jobs(sandbox, "RUNNING")):
         assert job.start_s is not None
