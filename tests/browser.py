@@ -57,7 +57,7 @@ def render(
             value = await opened.value(script)
             return Rendered(value, await opened.picture(), opened.requests)
 
-    return asyncio.run(asyncio.wait_for(once(), 90))
+    return asyncio.run(asyncio.wait_for(once(), 300))
 
 
 @asynccontextmanager

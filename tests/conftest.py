@@ -97,27 +97,29 @@ _SLOW = (
 _LONG = (
     "tests/elastic/test_trainers_on_a_cluster.py",
     "tests/e2e/test_main_job.py",
+    "tests/elastic/test_same_training_on_a_cluster.py",
+    "tests/elastic/test_integrations_on_a_cluster.py",
     "tests/packaging/test_deb.py",
     "tests/bftd/whatif/replay/test_summit.py",
     "tests/benchmarks/test_gpu_elastic.py",
     "tests/bftd/pool/backfill/",
-    "tests/benchmarks/test_impact_run.py",
-    "tests/bftd/test_strays_cluster.py",
-    "tests/elastic/test_same_training_on_a_cluster.py",
-    "tests/sizing/test_traced_against_real.py",
-    "tests/bftd/test_rooms_cluster.py",
-    "tests/elastic/test_containers_on_a_cluster.py",
-    "tests/elastic/test_integrations_on_a_cluster.py",
-    "tests/bftd/test_sandbox_site.py",
-    "tests/elastic/test_silent_nodes_on_a_cluster.py",
-    "tests/docs/test_sessions_cluster.py",
     "tests/docs/test_other_commands_cluster.py",
+    "tests/docs/test_sessions_cluster.py",
     "tests/bftd/test_classes_cluster.py",
+    "tests/elastic/test_containers_on_a_cluster.py",
+    "tests/elastic/test_silent_nodes_on_a_cluster.py",
     "tests/elastic/backends/",
+    "tests/bftd/test_strays_cluster.py",
+    "tests/benchmarks/test_impact_run.py",
+    "tests/bftd/test_sandbox_site.py",
+    "tests/bftd/test_rooms_cluster.py",
+    "tests/sizing/test_traced_against_real.py",
     "tests/elastic/driver/",
+    "tests/elastic/",
     "tests/sizing/",
 )
-"""Files that take longest come first, those that work between those that wait: a long one at the end runs alone."""
+"""Files that take longest come first, those that work between those that wait: a long one at the end runs alone. Files
+whose clusters are of one shape stand together, so that a process has the cluster of the one for the next."""
 
 # How long an example took says how busy the machine is.
 settings.register_profile("bftd", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,17 +20,13 @@ from bftd.http.client import Client
 from bftd.sandbox_site import SandboxSite
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox import Sandbox, processes
+from tests.support import waiting
 
 pytestmark = pytest.mark.cluster
 
-PATIENCE_S = 60.0
-
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"{what}: not within {PATIENCE_S:g} s"
-        time.sleep(0.1)
+    waiting.until(what, condition, str)
 
 
 @pytest.fixture
@@ -47,7 +42,7 @@ def run(*words: str, shell: str = "", cwd: Path | None = None) -> subprocess.Com
     """`bft`, or a script, in an environment that knows nothing of this one."""
     argv = ["bash", "-euc", shell] if shell else [sys.executable, "-m", "bftd.cli.main", *words]
     bare = {"HOME": os.environ.get("HOME", "/"), "PATH": "/usr/bin:/bin"}
-    return subprocess.run(argv, env=bare, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(argv, env=bare, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.torch
@@ -106,7 +101,7 @@ def test_regression_sigterm_while_a_cluster_starts_left_it_behind(root: Path) ->
     up = subprocess.Popen([sys.executable, "-m", "bftd.cli.main", "sandbox", "up", "--nodes=1", f"--root={root}"])
     until(lambda: len(processes.of_root(root)) > 0, "the first of its processes")
     up.terminate()
-    assert up.wait(timeout=60) == 130
+    assert up.wait(timeout=300) == 130
     assert not root.exists()
     assert processes.of_root(root) == []
 

@@ -90,7 +90,7 @@ class Shell:
     def end(self) -> None:
         """Ends the shell, and what it left in the background."""
         os.killpg(self._bash.pid, signal.SIGTERM)
-        self._bash.communicate(timeout=30)
+        self._bash.communicate(timeout=300)
 
 
 @contextmanager

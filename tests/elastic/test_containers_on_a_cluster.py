@@ -141,5 +141,5 @@ def agent_on(trainer: TrainerJob, node: str) -> psutil.Process:
 
 
 def assert_all_gone(processes: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=10)
+    _, alive = psutil.wait_procs(processes, timeout=300)
     assert alive == []

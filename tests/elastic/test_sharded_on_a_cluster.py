@@ -30,7 +30,7 @@ def alone(folder: Path, steps: int) -> list[float]:
     environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     environ["PYTHONPATH"] = str(Path(__file__).parents[2])
     argv = [sys.executable, str(SCRIPTS / "count_fsdp.py"), str(steps), "0", str(EVERY)]
-    subprocess.run(argv, env=environ, cwd=folder, check=True, timeout=120, capture_output=True)
+    subprocess.run(argv, env=environ, cwd=folder, check=True, timeout=300, capture_output=True)
     return [json.loads(line)["loss"] for line in (folder / "steps.jsonl").read_text().splitlines()]
 
 

@@ -33,7 +33,7 @@ def fit(sandbox: Sandbox, *words: str, cwd: Path = ROOT) -> subprocess.Completed
         env={**os.environ, "SLURM_CONF": str(sandbox.conf), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         cwd=cwd,
     )
 

@@ -50,7 +50,7 @@ def test_the_cluster_has_a_key_of_its_own_which_its_owner_alone_reads_and_all_of
             assert "denied" in refused.stderr
         # Whom Slurm does not know by this key it does not answer.
         other = cluster.env() | {"SLURM_CONF": str(_with_another_munged(root))}
-        stranger = subprocess.run(["squeue"], env=other, capture_output=True, text=True, timeout=60, check=False)
+        stranger = subprocess.run(["squeue"], env=other, capture_output=True, text=True, timeout=300, check=False)
         assert stranger.returncode != 0
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     assert not root.exists()

@@ -214,14 +214,14 @@ def test_an_agent_gets_the_whole_node_and_a_withdrawn_one_is_gone_even_if_it_ign
     environ = launcher.agent_env({**os.environ, "SLURM_JOB_ID": "1", "SLURM_NTASKS": "3", "SLURM_NODELIST": "n2"})
     ask = ["sh", "-c", "echo $SLURMD_NODENAME $SLURM_CPUS_ON_NODE $CUDA_VISIBLE_DEVICES"]
     command = launcher.agent_command(outcome.job_id, ask, gres="gpu:a100:4")
-    answer = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=20, check=False)
+    answer = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert (answer.stdout, answer.stderr) == ("n1 4 0,1,2,3\n", "")
     stubborn = launcher.agent_command(outcome.job_id, IGNORE_TERM)
     with subprocess.Popen(stubborn, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as agent:
         assert agent.stdout is not None
         assert agent.stdout.readline() == "up\n"
         launcher.withdraw(outcome.job_id)
-        assert agent.wait(timeout=20) != 0
+        assert agent.wait(timeout=300) != 0
     until(lambda: client.snapshot().nodes["n1"].state == "IDLE", "the node is idle again")
 
 

@@ -243,7 +243,7 @@ def test_a_pilot_takes_no_licence_that_a_queued_job_waits_for(user: User, client
 
 def run_regular(licensed: SandboxSite, node: str) -> subprocess.CompletedProcess[str]:
     argv = ["srun", "-p", "batch", "-N1", "-w", node, "-t1", "true"]
-    return subprocess.run(argv, env=licensed.env(), capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(argv, env=licensed.env(), capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_a_regular_job_gets_its_node_also_from_a_pilot_that_ignores_every_signal(

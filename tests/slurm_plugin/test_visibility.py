@@ -182,7 +182,7 @@ def test_jobs_of_a_partition_that_is_not_the_users_are_seen_all_the_same(
     try:
         seen = subprocess.run(
             [sys.executable, "-c", AS_NOBODY], cwd="/", env={**sandbox.env(), "PYTHONPATH": program.python_path()},
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
     finally:
         client.run("scontrol", "update", "PartitionName=batch", "AllowGroups=ALL", "Hidden=NO")

@@ -37,7 +37,7 @@ def profile(sandbox: Sandbox, folder: Path, *words: str) -> subprocess.Completed
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         cwd=ROOT,
     )
 

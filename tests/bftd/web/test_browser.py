@@ -100,7 +100,7 @@ class Seen:
             async with browser.tab(self.address, **{"width": 1280, **options}) as opened:
                 await test(opened)
 
-        self.loop.run_until_complete(asyncio.wait_for(inside(), 90))
+        self.loop.run_until_complete(asyncio.wait_for(inside(), 300))
 
     @property
     def url(self) -> str:
@@ -247,7 +247,7 @@ def test_the_page_says_in_words_that_the_daemon_is_gone(seen: Seen, tmp_path: Pa
             await tab.go(f"http://127.0.0.1:{port}/")
             assert (await tab.value(MEASURE))["wide"] == 0
             process.send_signal(signal.SIGTERM)
-            process.wait(20)
+            process.wait(300)
             told = await tab.value(
                 "new Promise((done) => { const gone = document.getElementById('gone');"
                 " new MutationObserver(() => done(gone.textContent)).observe(gone, {childList: true});"

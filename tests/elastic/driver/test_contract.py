@@ -38,6 +38,7 @@ from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.waiting import Rules
 from tests.elastic.fakes import FakeDaemon, FakeStarter, settings_for, trainer_for, until
 from tests.elastic.scripted_daemon import ScriptedDaemon
+from tests.support import waiting
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.cluster
@@ -62,11 +63,12 @@ def bftd(sandbox: Sandbox, folder: Path) -> Iterator[Offer]:
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(argv, env=sandbox.env() | {"PYTHONPATH": root}, stdout=log, stderr=log)
         try:
-            deadline_s = time.monotonic() + STILL_S
-            while not (folder / "s").exists():
+
+            def answers() -> bool:
                 assert process.poll() is None, (folder / "log").read_text()
-                assert time.monotonic() < deadline_s
-                time.sleep(0.02)
+                return (folder / "s").exists()
+
+            waiting.until("the daemon's socket", answers, waiting.written(folder))
             # bftd grants idle nodes by itself.
             yield lambda: None
         finally:
@@ -123,15 +125,17 @@ def reports(lease: str, job_id: str) -> Iterator[Report]:
 @pytest.mark.parametrize("kind", [scripted, bftd])
 def test_a_driver_is_understood_from_its_registration_to_its_end(sandbox: Sandbox, kind: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="bft-c-") as name, kind(sandbox, Path(name)) as offer:
-        asyncio.run(asyncio.wait_for(conversation(sandbox, Path(name), offer), 120))
+        asyncio.run(asyncio.wait_for(conversation(sandbox, Path(name), offer), 300))
         if kind is bftd:
-            until = time.monotonic() + STILL_S
-            while True:  # the status is made anew after the answer to the driver's last word
-                [trainer] = Client(f"{name}/s").status()["trainers"]
-                if trainer["state"] == "finished" or time.monotonic() > until:
-                    break
-                time.sleep(0.05)
-            assert (trainer["state"], trainer["exit_code"], trainer["step"]) == ("finished", 0, 9)
+
+            def trainer() -> dict[str, Any]:
+                [found] = Client(f"{name}/s").status()["trainers"]
+                return dict(found)
+
+            # the status is made anew after the answer to the driver's last word
+            waiting.until("its end is shown", lambda: trainer()["state"] == "finished", trainer)
+            shown = trainer()
+            assert (shown["state"], shown["exit_code"], shown["step"]) == ("finished", 0, 9)
 
 
 async def conversation(sandbox: Sandbox, folder: Path, offer: Offer) -> None:

@@ -49,7 +49,7 @@ def choose(sandbox: Sandbox, *words: str, cwd: Path = ROOT) -> subprocess.Comple
         env={**os.environ, "SLURM_CONF": str(sandbox.conf), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         cwd=cwd,
     )
 

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from slurm_plugin.sandbox import Sandbox
 from tests.sizing.cpu.commands import alive, command
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -73,7 +73,7 @@ def start(
 
 
 def inside(sandbox: Sandbox, tmp_path: Path, cpus: int, *words: object, gpus: int = 0, **env: str) -> dict[str, Any]:
-    said, _ = start(sandbox, tmp_path, cpus, command(*words), gpus, **env).communicate(timeout=60)
+    said, _ = start(sandbox, tmp_path, cpus, command(*words), gpus, **env).communicate(timeout=300)
     found: dict[str, Any] = json.loads(said)
     return found
 
@@ -108,7 +108,7 @@ def test_a_progress_bar_comes_through_a_step_line_by_line(sandbox: Sandbox, tmp_
     )
     argv = ["salloc", "-Q", "-p", "shared", "-n1", f"-c{CPUS}", "--mem=200", sys.executable, "-c", INSIDE, asked]
     env = {**sandbox.env(), "PYTHONPATH": str(ROOT)}
-    said = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True).stdout
+    said = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True).stdout
     assert 3 < json.loads(said)["rate"]["value"] <= 10
 
 
@@ -136,9 +136,7 @@ def test_a_command_that_dies_in_a_step_leaves_its_output_in_the_working_folder(
 
 def test_nothing_of_a_step_is_left_when_we_are_killed(sandbox: Sandbox, tmp_path: Path) -> None:
     allocation = start(sandbox, tmp_path, 1, command("leaves", tmp_path / "a"))
-    over_s = time.monotonic() + 30
-    while not ((tmp_path / "a").exists() and (tmp_path / "a").read_text()) and time.monotonic() < over_s:
-        time.sleep(0.02)
+    until("its step runs", lambda: (tmp_path / "a").exists() and (tmp_path / "a").read_text(), str)
     pid = int((tmp_path / "a").read_text())
     profiles = subprocess.run(
         ["ps", "--ppid", str(allocation.pid), "-o", "pid="], capture_output=True, text=True, check=True
@@ -146,8 +144,5 @@ def test_nothing_of_a_step_is_left_when_we_are_killed(sandbox: Sandbox, tmp_path
     assert alive(pid)
     for each in profiles:
         os.kill(int(each), 9)
-    allocation.communicate(timeout=30)
-    over_s = time.monotonic() + 15
-    while alive(pid) and time.monotonic() < over_s:
-        time.sleep(0.02)
-    assert not alive(pid)
+    allocation.communicate(timeout=300)
+    until("nothing of it is left", lambda: not alive(pid), str)

@@ -46,7 +46,7 @@ def in_allocation(sandbox: Sandbox, folder: Path, request: str, *words: str) -> 
         },
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=300,
         cwd=folder,
     )
 

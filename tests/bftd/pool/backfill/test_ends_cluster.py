@@ -34,7 +34,7 @@ def submit(sandbox: Sandbox, nodes: int, minutes: int) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=300,
     )
     return done.stdout.strip()
 
@@ -75,6 +75,6 @@ def test_slurm_plans_a_job_for_the_end_of_the_same_group_as_the_copy(sandbox: Sa
         found = copy.start(-1, 0, lambda free, need=need: free.bit_count() >= need)  # type: ignore[misc]
         assert found is not None
         ours.append(found[0])
-        subprocess.run(["scancel", name], env=sandbox.env(), check=True, timeout=30)
+        subprocess.run(["scancel", name], env=sandbox.env(), check=True, timeout=300)
     first_s = min(end.at_s for end in ends)
     assert [at - first_s for at in ours] == [at - first_s for at in theirs]

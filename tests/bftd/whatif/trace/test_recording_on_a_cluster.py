@@ -143,7 +143,7 @@ def test_regression_a_recording_shorter_than_two_polls_fails_with_what_to_do(san
     short = ["--poll=3600", "--hours=0.0001"]
     env = sandbox.env() | {"PYTHONPATH": str(ROOT)}
     shown = subprocess.run(
-        [*words, *short], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False
+        [*words, *short], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
     )
     assert (shown.returncode, shown.stdout) == (1, "")
     assert shown.stderr == (
