@@ -138,7 +138,7 @@ def test_a_trainer_in_the_foreground_ends_with_its_scripts_exit_code_and_leaves_
         'print(f\'workers {os.environ["LOCAL_WORLD_SIZE"]} {os.environ["CUDA_VISIBLE_DEVICES"]}\')\n'
         "sys.exit(0 if elastic.load() is None else 9)\n"
     )
-    done = site.bft("run", "--nodes=1-1", str(script), timeout_s=90.0)
+    done = site.bft("run", "--nodes=1-1", str(script), timeout_s=600.0)
     assert done.returncode == 0, done.stdout + done.stderr
     # One worker a GPU, and every worker sees the node's GPUs as under plain torchrun.
     assert done.stdout.count("workers 2 0,1") == 2
@@ -176,7 +176,7 @@ def test_regression_an_output_that_was_full_or_that_nobody_read_ended_training(s
 def test_a_script_that_always_dies_ends_its_job_with_its_own_exit_code_and_error(site: SandboxSite) -> None:
     script = site.work / "broken.py"
     script.write_text(f"#!{sys.executable}\nimport sys\nprint('about to fail')\nsys.exit(41)\n")
-    done = site.bft("run", "--nodes=1-2,workers=1", str(script), timeout_s=90.0)
+    done = site.bft("run", "--nodes=1-2,workers=1", str(script), timeout_s=600.0)
     assert done.returncode == 41, done.stdout + done.stderr
     assert re.search(r"the script failed [3-5] times", done.stdout)
     assert "Traceback" not in done.stdout + done.stderr

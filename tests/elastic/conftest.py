@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from slurm_plugin.sandbox import Sandbox
+from slurm_plugin.sandbox import Sandbox, processes
 from tests.elastic.cluster import TrainerJob, job_processes
 from tests.support.clusters import Clusters
 from tests.support.waiting import until
@@ -50,10 +50,12 @@ def _until_clean(sandbox: Sandbox) -> None:
         return {node: state for node, state in sandbox.status().items() if state != "IDLE"}
 
     until("processes outlived their trainer", lambda: not left(), left)
-    until("nodes stay busy", lambda: not busy(), busy, lambda: _ends_of_logs(sandbox))
+    until("nodes stay busy", lambda: not busy(), busy, lambda: _left(sandbox))
 
 
-def _ends_of_logs(sandbox: Sandbox) -> str:
-    """What the daemons of the nodes logged last: why a step does not end is known there."""
+def _left(sandbox: Sandbox) -> str:
+    """What is left of jobs and steps, zombies too, and what the daemons of the nodes logged last."""
+    steps = [psutil.Process(found.pid) for found in processes.of_root(sandbox.root)]
+    tree = "\n".join(str(found) for step in steps for found in (step, *step.children(recursive=True)))
     logs = sorted((sandbox.root / "log").glob("slurm*.log"))
-    return "\n".join(f"{log.name}:\n{log.read_text()[-2000:]}" for log in logs)
+    return "\n".join([tree, *(f"{log.name}:\n{log.read_text()[-2000:]}" for log in logs)])

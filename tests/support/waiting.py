@@ -52,7 +52,8 @@ def written(*folders: Path) -> Callable[[], dict[str, int]]:
             for path in folder.rglob("*"):
                 if path.suffix in _SUFFIXES or path.stem in _STEMS:
                     try:
-                        found[str(path)] = path.stat().st_size
+                        if not path.is_dir():
+                            found[str(path)] = path.stat().st_size
                     except OSError:  # it has just been removed
                         continue
         return found
