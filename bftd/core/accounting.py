@@ -1,12 +1,13 @@
 """What the nodes of the pool did from one good snapshot to the next: in all, and for each user and account (S10).
 
-An interval is counted once, when its end is seen, as things stood at its beginning.
+An interval is counted once, when its end is seen, as things stood at its beginning. How long training stood still at a
+resize is known when it goes on: by then it was counted as training, so that what comes next is counted as the stall.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from bftd.core.domain import Charged, Lease, Settings, Share, Usage
@@ -14,6 +15,8 @@ from bftd.core.turn import Turn
 
 # A few polls may fail, and on a busy controller they are far apart; what happened in a longer gap nobody knows.
 POLLS_COUNTED = 3
+# What a lease is whose pilot runs and whose workers have ended no step of the present group.
+STARTING = ("granted", "placed", "ready")
 
 
 def counted_s(passed_s: float, settings: Settings) -> float:
@@ -30,27 +33,42 @@ def account(turn: Turn, passed_s: float) -> None:
     nodes = turn.pool.nodes
     outside = {lease.node for lease in observed if (node := nodes.get(lease.node)) is None or not node.in_pool}
     pool = sum(map(attrgetter("in_pool"), nodes.values())) + len(outside)
-    working = [lease for lease in observed if lease.phase == "working"]
+    working = Counter(lease.trainer for lease in observed if lease.phase == "working")
+    stalled_s = _stalled_s(turn, working, passed_s)
+    starting = sum(lease.live and lease.phase in STARTING for lease in observed)
     turn.usage = Usage(
         turn.usage.pool_node_seconds + passed_s * pool,
         turn.usage.used_node_seconds + passed_s * len(observed),
-        turn.usage.training_node_seconds + passed_s * len(working),
+        turn.usage.training_node_seconds + passed_s * working.total() - sum(stalled_s.values()),
+        turn.usage.starting_node_seconds + passed_s * starting,
+        turn.usage.resizing_node_seconds + sum(stalled_s.values()),
     )
     if turn.explain and observed:
-        turn.actions.append(Charged(tuple(_shares(turn, observed, working, passed_s))))
+        training_s = {id_: passed_s * count - stalled_s.get(id_, 0.0) for id_, count in working.items()}
+        turn.actions.append(Charged(tuple(_shares(turn, observed, training_s, passed_s))))
 
 
-def _shares(turn: Turn, observed: Sequence[Lease], working: Sequence[Lease], passed_s: float) -> Iterable[Share]:
-    leaving = [lease for lease in observed if lease.revoked_s is not None]
-    used, trained, left = (_by_owner(turn, leases) for leases in (observed, working, leaving))
-    for owner, count in used.items():
-        yield Share(*owner, passed_s * count, passed_s * trained[owner], passed_s * left[owner])
-
-
-def _by_owner(turn: Turn, leases: Iterable[Lease]) -> Counter[tuple[str, str]]:
-    """How many of these leases each user and account has."""
-    owners: Counter[tuple[str, str]] = Counter()
-    for id_, count in Counter(map(attrgetter("trainer"), leases)).items():
+def _stalled_s(turn: Turn, working: Mapping[str, int], passed_s: float) -> dict[str, float]:
+    """Node-seconds of each trainer's working nodes that are put down to the stalls which it has told of."""
+    stalled_s = {}
+    for id_, count in working.items():
         trainer = turn.trainers[id_]
-        owners[trainer.user, trainer.account] += count
-    return owners
+        if trainer.stalled_node_seconds > 0.0:
+            stalled_s[id_] = min(trainer.stalled_node_seconds, passed_s * count)
+            turn.change(trainer, stalled_node_seconds=trainer.stalled_node_seconds - stalled_s[id_])
+    return stalled_s
+
+
+def _shares(
+    turn: Turn, observed: Sequence[Lease], training_s: Mapping[str, float], passed_s: float
+) -> Iterable[Share]:
+    held = Counter(map(attrgetter("trainer"), observed))
+    leaving = Counter(lease.trainer for lease in observed if lease.revoked_s is not None)
+    owners: dict[tuple[str, str], tuple[float, float, float]] = {}
+    for id_, count in held.items():
+        trainer = turn.trainers[id_]
+        own = (passed_s * count, training_s.get(id_, 0.0), passed_s * leaving[id_])
+        before = owners.get((trainer.user, trainer.account), (0.0, 0.0, 0.0))
+        owners[trainer.user, trainer.account] = (before[0] + own[0], before[1] + own[1], before[2] + own[2])
+    for owner, sums in owners.items():
+        yield Share(*owner, *sums)

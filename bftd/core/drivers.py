@@ -113,7 +113,8 @@ def _lease(turn: Turn, trainer: Trainer, report: LeaseReport) -> None:
 
 def _placed(turn: Turn, trainer: Trainer, lease: Lease, phase: Phase, job_id: str | None) -> None:
     """The pilot runs, is warm, or works."""
-    first_work = phase == "working" and lease.phase != "working"
+    # one that was suspended without losing this node works there again
+    first_work = phase == "working" and lease.phase != "working" and lease.working_s is None
     placed_s = lease.placed_s if lease.placed_s is not None else turn.now
     working_s = turn.now if phase == "working" and lease.working_s is None else lease.working_s
     shown = lease.shown or turn.settings.trusting
@@ -218,11 +219,22 @@ def _class(turn: Turn, trainer: Trainer) -> str:
 def _resize(turn: Turn, trainer: Trainer, report: ResizeReport) -> None:
     knowledge = learn.observe_resize(trainer.knowledge, report)
     lost = trainer.steps_lost + report.steps_lost
-    turn.change(trainer, resizes=trainer.resizes + 1, steps_lost=lost, knowledge=knowledge)
+    # who came with the resize was not counted as training before its first step
+    stalled_s = (report.stall_s or 0.0) * min(report.from_nodes, report.to_nodes)
+    turn.change(
+        trainer,
+        resizes=trainer.resizes + 1,
+        steps_lost=lost,
+        knowledge=knowledge,
+        stalled_node_seconds=trainer.stalled_node_seconds + stalled_s,
+    )
 
 
 def _suspend(turn: Turn, trainer: Trainer, report: SuspendReport) -> None:
     step = max(trainer.step, report.step)
+    for lease in turn.leases_of(trainer.id):
+        if lease.phase == "working":
+            turn.change_lease(lease, phase="ready")
     turn.change(
         trainer,
         state="suspended",

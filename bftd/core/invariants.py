@@ -21,8 +21,9 @@ def validate_state(state: State) -> None:
     _check_caps(state)
     _check_pauses(state)
     usage = state.usage
-    _require(usage.training_node_seconds <= usage.used_node_seconds + 1e-6, "S10: more training than used time")
-    _require(usage.used_node_seconds <= usage.pool_node_seconds + 1e-6, "S10: more used than pool time")
+    parts_s = usage.training_node_seconds + usage.starting_node_seconds + usage.resizing_node_seconds
+    _require(parts_s <= usage.used_node_seconds + 1e-6, "S10: nodes trained, started and resized for longer than held")
+    _require(usage.used_node_seconds <= usage.pool_node_seconds + 1e-6, "S10: more held than pool time")
     rooms = state.room_usage
     _require(rooms.vain_node_seconds <= rooms.kept_node_seconds + 1e-6, "rooms: more was in vain than was kept")
     _require(len(state.grants) <= state.settings.slurm.submit_rate_per_min, "S8: more grants in a minute than allowed")
