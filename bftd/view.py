@@ -13,6 +13,8 @@ from bftd.words import Block, Drawn, Words
 
 _STATE_STYLES = {"running": "green", "waiting": "yellow", "suspended": "magenta", "finished": "dim"}
 _DECISIONS_SHOWN = 8
+# What would be shown as 0 % says nothing.
+_LEAST_SHARE = 0.005
 # What is left of a long value on a narrow screen, in characters.
 _NAME_WIDTH = 8
 _NODES_WIDTH = 16
@@ -34,15 +36,23 @@ def _headline(status: Mapping[str, Any]) -> Words:
     line.append(f"{status['version']} {status['mode']}", "dim")
     age_s = status["snapshot_age_s"]
     line.append("  snapshot " + ("none yet" if age_s is None else f"{age_s:.1f} s old"))
-    pool_s, used_s = status["pool_node_seconds"], status["used_node_seconds"]
-    if pool_s > 0:
-        line.append(f"  used {used_s / pool_s:.0%} of {pool_s:.0f} node-seconds")
+    if status["pool_node_seconds"] > 0:
+        line.append(f"  {_shares(status)}")
     backs = status["give_back_s"]
     if backs["count"]:
         line.append(f"  give-back {backs['p50']:.2f} s median, {backs['max']:.2f} s most, {backs['count']} times")
     if status["hold"]:
         line.append(f"\n{status['hold']}", "yellow")
     return line
+
+
+def _shares(status: Mapping[str, Any]) -> str:
+    """Which part of the pool's node-seconds trained, which was held, and what the nodes did that were held in vain."""
+    pool_s = status["pool_node_seconds"]
+    training, held = (status[f"{what}_node_seconds"] / pool_s for what in ("training", "used"))
+    parts = {what: status.get(f"{what}_node_seconds", 0.0) / pool_s for what in ("starting", "resizing")}
+    rest = ", ".join(f"{what} {part:.0%}" for what, part in parts.items() if part >= _LEAST_SHARE)
+    return f"training {training:.0%}, held {held:.0%}{f' ({rest})' if rest else ''} of {pool_s:.0f} node-seconds"
 
 
 def _printable(value: Any) -> Any:

@@ -130,7 +130,9 @@ def _labels(family: Metric) -> str:
 LABELS = {
     "bftd_api_requests": ("method", "route", "code"),
     "bftd_solve_duration_seconds": ("solver", "status"),
+    "bftd_held_ratio": ("window",),
     "bftd_recovered_ratio": ("window",),
+    "bftd_training_ratio": ("window",),
     "bftd_u_ratio": ("window",),
 }
 

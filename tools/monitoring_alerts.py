@@ -215,17 +215,18 @@ ALERTS: tuple[Alert, ...] = (
         (_series("bftd_silent_drivers", "1x200"),), (_series("bftd_silent_drivers", "0x200"),),
     ),
     Alert(
-        "BftdRecoveredLow", "warning",
-        'bftd_recovered_ratio{window="1h"} < 0.5 and on (job, instance) bftd_wanted_nodes > 0 '
+        "BftdTrainingLow", "warning",
+        'bftd_training_ratio{window="1h"} < 0.5 and on (job, instance) bftd_wanted_nodes > 0 '
         "and on (job, instance) bftd_growth_allowed == 1",
         "1h",
-        "pilots had only {{ $value | humanizePercentage }} of the pool's node-seconds of the last hour, though "
+        "only {{ $value | humanizePercentage }} of the pool's node-seconds of the last hour were training, though "
         "trainers could use more",
-        "`bft explain JOB` of those that wait; `bft tune` tells what another `t_fwd_s` would have brought. A pool that "
-        "changes all the time earns less.",
+        "Where `bftd_held_ratio` is low as well, nodes are not lent: `bft explain JOB` of those that wait. Where it is "
+        "high, trainers hold nodes that start or are resized: `bft tune` tells what another `t_fwd_s` would have "
+        "brought. A pool that changes all the time earns less.",
         "replay.md",
-        (_series("bftd_recovered_ratio", "0.2x200", window="1h"), _WANTED, _FREE),
-        (_series("bftd_recovered_ratio", "0.2x200", window="1h"), _series("bftd_wanted_nodes", "0x200"), _FREE),
+        (_series("bftd_training_ratio", "0.2x200", window="1h"), _WANTED, _FREE),
+        (_series("bftd_training_ratio", "0.2x200", window="1h"), _series("bftd_wanted_nodes", "0x200"), _FREE),
     ),
     Alert(
         "BftdEfficiencyLow", "info", 'bftd_u_ratio{window="24h"} < 0.6', "1h",

@@ -38,6 +38,11 @@ def _percentiles(name: str, range_: str = "$__rate_interval") -> tuple[tuple[str
     return tuple((_p(share, name, range_=range_), label) for share, label in ((0.5, "half"), (0.99, "99 in 100")))
 
 
+def _of_pool(what: str) -> str:
+    rates = (f"sum(rate(bftd_{name}_node_seconds_total{{@}}[15m]))" for name in (what, "pool"))
+    return " / ".join(rates)
+
+
 def _rate(name: str, by: str) -> str:
     return f"sum by ({by}) (rate(bftd_{name}_total{{@}}[$__rate_interval]))"
 
@@ -48,7 +53,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         Panel("May grow", (("min(bftd_growth_allowed{@})", ""),), kind="stat", width=3, text="0: nothing may grow"),
         Panel("Slurm read", (("max(bftd_snapshot_age_seconds{@})", ""),), "s", "stat", 3, "ago"),
         Panel("Nodes that train", (('sum(bftd_trainer_nodes{@, set="working"})', ""),), kind="stat", width=3),
-        Panel("Recovered, 24 h", (('max(bftd_recovered_ratio{@, window="24h"})', ""),), "percentunit", "stat", 3,
+        Panel("Training, 24 h", (('max(bftd_training_ratio{@, window="24h"})', ""),), "percentunit", "stat", 3,
               "of the pool's node-seconds"),
         Panel("U, 24 h", (('max(bftd_u_ratio{@, window="24h"})', ""),), "percentunit", "stat", 3,
               "outcome over that of as many dedicated nodes"),
@@ -65,12 +70,11 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         Panel("Leases", (("sum by (state) (bftd_leases{@})", "{{state}}"),), stacked=True),
         Panel("Trainers", (("sum by (state) (bftd_trainers{@})", "{{state}}"),), stacked=True),
         Panel("Share of the pool", (
-            ("sum(rate(bftd_used_node_seconds_total{@}[15m])) / sum(rate(bftd_pool_node_seconds_total{@}[15m]))",
-             "with a pilot"),
-            ("sum(rate(bftd_training_node_seconds_total{@}[15m])) / sum(rate(bftd_pool_node_seconds_total{@}[15m]))",
-             "training")), "percentunit"),
-        Panel("Recovered and U", (("max by (window) (bftd_recovered_ratio{@})", "recovered, {{window}}"),
-                                  ("max by (window) (bftd_u_ratio{@})", "U, {{window}}")), "percentunit"),
+            (_of_pool("training"), "training"), (_of_pool("held"), "held"), (_of_pool("starting"), "starting"),
+            (_of_pool("resizing"), "resizing")), "percentunit"),
+        Panel("Training, held and U", (("max by (window) (bftd_training_ratio{@})", "training, {{window}}"),
+                                       ("max by (window) (bftd_held_ratio{@})", "held, {{window}}"),
+                                       ("max by (window) (bftd_u_ratio{@})", "U, {{window}}")), "percentunit"),
         Panel("Left alone", (("sum(bftd_quarantined_nodes{@})", "in quarantine"),
                              ("sum(bftd_backing_off_nodes{@})", "backing off"),
                              ("sum(bftd_stray_jobs{@})", "stray jobs"),

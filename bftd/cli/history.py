@@ -20,7 +20,8 @@ _DAY_S = 24 * _HOUR_S
 _BY_DAY_S = 3 * _DAY_S
 # As bftd.core.sample has them, which no command waits for.
 _STATES = ("regular", "planned", "leased", "idle", "away")
-_SUMS = ("pool_node_seconds", "used_node_seconds", "training_node_seconds")
+# Held node-seconds by the name that an older daemon tells too.
+_SUMS = ("pool_node_seconds", "training_node_seconds", "used_node_seconds")
 # Events that are asked for at a time.
 _EVENTS = 5_000
 
@@ -103,12 +104,12 @@ class _Row:
 
     def cells(self, title: str) -> tuple[str, ...]:
         """As the table shows it."""
-        pool_s, used_s = self.sums["pool_node_seconds"], self.sums["used_node_seconds"]
+        pool_s, *parts_s = (self.sums[name] for name in _SUMS)
         return (
             title,
             *(f"{self.nodes[state] / self.covered_s:,.0f}" for state in _STATES),
             *(f"{self.sums[name] / _HOUR_S:,.1f}" for name in _SUMS),
-            f"{used_s / pool_s:.1%}" if pool_s > 0 else "-",
+            *(f"{part_s / pool_s:.1%}" if pool_s > 0 else "-" for part_s in parts_s),
             f"{self.running / self.covered_s:.1f}",
         )
 
@@ -118,8 +119,8 @@ def _table(told: Mapping[str, Any], by_day: bool) -> Iterable[str]:
 
     columns = [Column("TIME")]
     columns += [Column(name, rank=2, right=True) for name in ("REGULAR", "PLANNED", "LEASED", "IDLE", "AWAY")]
-    columns += [Column("POOL-H", right=True), Column("USED-H", right=True), Column("TRAINING-H", rank=1, right=True)]
-    columns += [Column("RECOVERED", right=True), Column("TRAINERS", rank=3, right=True)]
+    columns += [Column("POOL-H", right=True), Column("TRAINING-H", right=True), Column("HELD-H", rank=1, right=True)]
+    columns += [Column("TRAINING", right=True), Column("HELD", right=True), Column("TRAINERS", rank=3, right=True)]
     form = "%Y-%m-%d" if by_day else "%Y-%m-%d %H:%M"
     rows: dict[str, _Row] = {}
     total = _Row()

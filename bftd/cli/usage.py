@@ -30,7 +30,7 @@ def usage(
     config_path: str | None,
     as_json: bool,
 ) -> None:
-    """Tell how many node-hours of the pool users or accounts had.
+    """Tell how many node-hours of the pool users or accounts trained on, and how many they held.
 
     Administrators see everybody's, others their own. Hours are kept for 400 days.
     """
@@ -51,8 +51,9 @@ def _table(by: Sequence[str], told: Mapping[str, Any]) -> Iterable[str]:
     from bftd.tables import Column
 
     columns = [Column(name.upper(), least=8) for name in by]
-    columns += [Column("NODE-HOURS", right=True), Column("TRAINING", right=True), Column("LEAVING", rank=1, right=True)]
-    names = ("used_node_seconds", "training_node_seconds", "leaving_node_seconds")
+    columns += [Column("TRAINING-H", right=True), Column("HELD-H", right=True), Column("LEAVING-H", rank=1, right=True)]
+    # Held node-seconds by the name that an older daemon tells too.
+    names = ("training_node_seconds", "used_node_seconds", "leaving_node_seconds")
     rows = [
         (*(row[name] or "-" for name in by), *(f"{row[name] / _HOUR_S:,.1f}" for name in names))
         for row in told["usage"]

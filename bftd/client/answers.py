@@ -291,29 +291,40 @@ class GiveBack:
 
 @dataclass(frozen=True, slots=True)
 class Window(Shown):
-    """How well the last `window_s` seconds were used: U of the paper, and used over pool node-seconds."""
+    """What was made of the last `window_s` seconds: U of the paper, and which part of the pool trained and was held.
+
+    `recovered` and `used_node_seconds` are older names of `held_share` and `held_node_seconds`.
+    """
 
     window_s: float = 0.0
     u: float | None = None
-    recovered: float | None = None
+    training_share: float | None = None
+    held_share: float | None = None
     pool_node_seconds: float = 0.0
-    used_node_seconds: float = 0.0
+    held_node_seconds: float = 0.0
     training_node_seconds: float = 0.0
+    recovered: float | None = None
+    used_node_seconds: float = 0.0
 
     def cells(self) -> Mapping[str, Any]:
         """As a row of a table."""
         return {
             "hours": self.window_s / _HOUR_S,
             "U": self.u,
-            "recovered": self.recovered,
+            "training": self.training_share,
+            "held": self.held_share,
             "pool node-hours": self.pool_node_seconds / _HOUR_S,
-            "used node-hours": self.used_node_seconds / _HOUR_S,
+            "training node-hours": self.training_node_seconds / _HOUR_S,
+            "held node-hours": self.held_node_seconds / _HOUR_S,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Status(Shown):
-    """The daemon now: nodes in groups, trainers, what steers it, the last decisions and the counters so far."""
+    """The daemon now: nodes in groups, trainers, what steers it, the last decisions and the counters so far.
+
+    `used_node_seconds` is the older name of `held_node_seconds`; an older daemon tells no other.
+    """
 
     time_s: float = 0.0
     version: str = ""
@@ -333,15 +344,23 @@ class Status(Shown):
     decisions: tuple[Decision, ...] = ()
     give_back_s: GiveBack = GiveBack()
     pool_node_seconds: float = 0.0
-    used_node_seconds: float = 0.0
+    held_node_seconds: float = 0.0
     training_node_seconds: float = 0.0
+    starting_node_seconds: float = 0.0
+    resizing_node_seconds: float = 0.0
+    used_node_seconds: float = 0.0
     windows: tuple[Window, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def recovered(self) -> float | None:
-        """Node-seconds used of those in the pool since the ledger began; None before there were any."""
+    def training_share(self) -> float | None:
+        """Node-seconds of training, of those in the pool since the ledger began; None before there were any."""
+        return self.training_node_seconds / self.pool_node_seconds if self.pool_node_seconds > 0 else None
+
+    @property
+    def held_share(self) -> float | None:
+        """Node-seconds with a pilot, of those in the pool since the ledger began; None before there were any."""
         return self.used_node_seconds / self.pool_node_seconds if self.pool_node_seconds > 0 else None
 
     def cells(self) -> Mapping[str, Any]:
@@ -351,7 +370,8 @@ class Status(Shown):
             "mode": self.mode,
             "time": moment(self.time_s),
             "snapshot age (s)": self.snapshot_age_s,
-            "recovered": self.recovered,
+            "training": self.training_share,
+            "held": self.held_share,
             **({"hold": self.hold} if self.hold else {}),
             **{f"pause {at}": pause.text for at, pause in enumerate(self.pauses, 1)},
             **{f"alarm {at}": alarm.text for at, alarm in enumerate(self.alarms, 1)},

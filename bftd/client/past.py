@@ -26,14 +26,18 @@ class TrainerPoint:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint(Shown):
-    """One step of history: nodes by state (regular, planned, leased, idle, away), trainers by id, node-seconds."""
+    """One step of history: nodes by state (regular, planned, leased, idle, away), trainers by id, node-seconds.
+
+    `used_node_seconds` is the older name of `held_node_seconds`; an older daemon tells no other.
+    """
 
     at_s: float = 0.0
     nodes: Mapping[str, int] = field(default_factory=dict)
     trainers: Mapping[str, TrainerPoint] = field(default_factory=dict)
     pool_node_seconds: float = 0.0
-    used_node_seconds: float = 0.0
+    held_node_seconds: float = 0.0
     training_node_seconds: float = 0.0
+    used_node_seconds: float = 0.0
 
     def cells(self) -> Mapping[str, Any]:
         """As a row of a table."""
@@ -42,7 +46,8 @@ class HistoryPoint(Shown):
             **self.nodes,
             "trainers": len(self.trainers),
             "pool node-hours": self.pool_node_seconds / _HOUR_S,
-            "used node-hours": self.used_node_seconds / _HOUR_S,
+            "training node-hours": self.training_node_seconds / _HOUR_S,
+            "held node-hours": self.used_node_seconds / _HOUR_S,
         }
 
 
@@ -78,28 +83,32 @@ class History(Shown):
 
 @dataclass(frozen=True, slots=True)
 class UsageRow(Shown):
-    """Node-seconds of one user, one account or one of both; the other is None."""
+    """Node-seconds of one user, one account or one of both; the other is None.
+
+    `used_node_seconds` is the older name of `held_node_seconds`; an older daemon tells no other.
+    """
 
     user: str | None = None
     account: str | None = None
-    used_node_seconds: float = 0.0
     training_node_seconds: float = 0.0
+    held_node_seconds: float = 0.0
     leaving_node_seconds: float = 0.0
+    used_node_seconds: float = 0.0
 
     def cells(self) -> Mapping[str, Any]:
         """As a row of a table."""
         return {
             "user": self.user or "",
             "account": self.account or "",
-            "node-hours": self.used_node_seconds / _HOUR_S,
-            "training": self.training_node_seconds / _HOUR_S,
-            "leaving": self.leaving_node_seconds / _HOUR_S,
+            "training node-hours": self.training_node_seconds / _HOUR_S,
+            "held node-hours": self.used_node_seconds / _HOUR_S,
+            "leaving node-hours": self.leaving_node_seconds / _HOUR_S,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Usage(Shown):
-    """Who used how much; `first_s` is the first hour that is kept."""
+    """Who had how much; `first_s` is the first hour that is kept."""
 
     since_s: float = 0.0
     until_s: float = 0.0

@@ -59,9 +59,7 @@ def _stalled_s(turn: Turn, working: Mapping[str, int], passed_s: float) -> dict[
     return stalled_s
 
 
-def _shares(
-    turn: Turn, observed: Sequence[Lease], training_s: Mapping[str, float], passed_s: float
-) -> Iterable[Share]:
+def _shares(turn: Turn, observed: Sequence[Lease], training_s: Mapping[str, float], passed_s: float) -> Iterable[Share]:
     held = Counter(map(attrgetter("trainer"), observed))
     leaving = Counter(lease.trainer for lease in observed if lease.revoked_s is not None)
     owners: dict[tuple[str, str], tuple[float, float, float]] = {}

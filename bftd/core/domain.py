@@ -415,7 +415,8 @@ class Happened:
 class Share:
     """What one user's trainers in one account had of the pool for a while, in node-seconds.
 
-    used: it was held, which is that a pilot ran. training: its workers ended steps. leaving: the node was asked back and the pilot still there.
+    used: it was held, which is that a pilot ran. training: its workers ended steps. leaving: the node was asked back
+    and the pilot still there.
     """
 
     user: str

@@ -148,10 +148,19 @@ def _usage(state: State) -> Iterator[Metric]:
     usage, rooms = state.usage, state.room_usage
     since = "since the ledger began"
     yield _total("pool_node_seconds", f"Node-seconds in the pool or with a pilot {since}.", usage.pool_node_seconds)
-    yield _total("used_node_seconds", f"Node-seconds with a pilot {since}.", usage.used_node_seconds)
     yield _total(
         "training_node_seconds", f"Node-seconds on which workers trained {since}.", usage.training_node_seconds
     )
+    yield _total("held_node_seconds", f"Node-seconds with a pilot {since}.", usage.used_node_seconds)
+    yield _total(
+        "starting_node_seconds",
+        f"Node-seconds with a pilot before its first step {since}.",
+        usage.starting_node_seconds,
+    )
+    yield _total(
+        "resizing_node_seconds", f"Node-seconds that stood still at resizes {since}.", usage.resizing_node_seconds
+    )
+    yield _total("used_node_seconds", "The older name of bftd_held_node_seconds_total.", usage.used_node_seconds)
     yield _total("rooms_made", f"Rooms made for waiting jobs {since}.", rooms.made)
     yield _total("rooms_started", f"Rooms into which their job started {since}.", rooms.started)
     yield _total("rooms_in_vain", f"Rooms that led to no start {since}.", rooms.in_vain)
@@ -161,17 +170,20 @@ def _usage(state: State) -> Iterator[Metric]:
 
 def _windows(figures: Figures) -> Iterator[Metric]:
     u = GaugeMetricFamily("bftd_u_ratio", "Outcome over that of as many dedicated nodes (U).", labels=("window",))
-    share = GaugeMetricFamily("bftd_recovered_ratio", "Share of the pool with pilots on it.", labels=("window",))
+    training = GaugeMetricFamily("bftd_training_ratio", "Share of the pool that trained.", labels=("window",))
+    held = GaugeMetricFamily("bftd_held_ratio", "Share of the pool with pilots on it.", labels=("window",))
+    older = GaugeMetricFamily("bftd_recovered_ratio", "The older name of bftd_held_ratio.", labels=("window",))
     for window in figures.windows:
         name = _WINDOWS.get(int(window.window_s))
         if name is None:
             continue
         if window.u is not None:
             u.add_metric((name,), window.u)
-        if window.recovered is not None:
-            share.add_metric((name,), window.recovered)
-    yield u
-    yield share
+        if window.training_share is not None and window.held_share is not None:
+            training.add_metric((name,), window.training_share)
+            held.add_metric((name,), window.held_share)
+            older.add_metric((name,), window.held_share)
+    yield from (u, training, held, older)
 
 
 def _steering(state: State) -> Iterator[Metric]:

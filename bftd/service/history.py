@@ -169,7 +169,7 @@ class History:
                 log.debug("the windows could not be reckoned: %s", error)
             except Exception:
                 if not self._failed:  # the same again each minute would fill the log
-                    log.exception("U and what was recovered could not be reckoned")
+                    log.exception("U, and what trained and was held, could not be reckoned")
                 self._failed = True
 
 

@@ -122,6 +122,7 @@ def _point(point: tuple[Any, ...], trainers: dict[str, dict[str, float]]) -> dic
         "running": _short(running_s / covered_s),
         "trainers": trainers,
         "pool_node_seconds": pool_s,
+        "held_node_seconds": used_s,
         "used_node_seconds": used_s,
         "training_node_seconds": training_s,
     }

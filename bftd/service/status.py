@@ -253,7 +253,10 @@ def overview(
         "decisions": list(decisions),
         "give_back_s": percentiles(give_backs_s),
         "pool_node_seconds": usage.pool_node_seconds,
-        "used_node_seconds": usage.used_node_seconds,
+        "held_node_seconds": usage.used_node_seconds,
         "training_node_seconds": usage.training_node_seconds,
+        "starting_node_seconds": usage.starting_node_seconds,
+        "resizing_node_seconds": usage.resizing_node_seconds,
+        "used_node_seconds": usage.used_node_seconds,
         "settings": settings(state.settings),
     }

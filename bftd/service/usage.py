@@ -88,6 +88,8 @@ def read(path: Path, asked: Asked) -> dict[str, Any]:
             (first_s,) = db.execute("SELECT min(hour_s) FROM usage").fetchone()
     except sqlite3.Error as error:
         raise LedgerError(f"the ledger {path} cannot be read ({error})") from None
-    names = [*columns.split(", "), "used_node_seconds", "training_node_seconds", "leaving_node_seconds"]
+    names = [*columns.split(", "), "held_node_seconds", "training_node_seconds", "leaving_node_seconds"]
     found = [dict(zip(names, row, strict=True)) for row in rows]
+    for row in found:
+        row["used_node_seconds"] = row["held_node_seconds"]  # its older name
     return {"since_s": since_s, "until_s": until_s, "first_s": first_s, "usage": found}

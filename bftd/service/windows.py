@@ -1,4 +1,4 @@
-"""What was made of the pool in the last hour, day and week: the share of it that was used, and the paper's U.
+"""What was made of the pool in the last hour, day and week: how much of it trained and was held, and the paper's U.
 
 U = A_e / A_s. A_e are the samples that the trainers made. A_s is what the trainers that were there at each time would
 have made of N_eq dedicated nodes, the mean of the pool, by their curves as learned by now.
@@ -40,20 +40,38 @@ class Aims:
 class Window:
     """The last `window_s` seconds, as far as there are records of them.
 
-    `u` is A_e / A_s (docs/history.md), None where the curves of trainers are not known; `recovered` is the part of the
-    pool's node-seconds in which pilots ran, None where there were none.
+    `u` is A_e / A_s (docs/history.md), None where the curves of trainers are not known.
     """
 
     window_s: int
     u: float | None
-    recovered: float | None
     pool_node_seconds: float
-    used_node_seconds: float
+    held_node_seconds: float
     training_node_seconds: float
 
+    @property
+    def training_share(self) -> float | None:
+        """The part of the pool's node-seconds in which workers trained, None where there were none."""
+        return self.training_node_seconds / self.pool_node_seconds if self.pool_node_seconds > 0 else None
+
+    @property
+    def held_share(self) -> float | None:
+        """The part of the pool's node-seconds in which pilots ran, None where there were none."""
+        return self.held_node_seconds / self.pool_node_seconds if self.pool_node_seconds > 0 else None
+
     def to_json(self) -> dict[str, Any]:
-        """As `GET /v1/history` and `GET /v1/status` tell it."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        """As `GET /v1/history` and `GET /v1/status` tell it; the last two are older names."""
+        return {
+            "window_s": self.window_s,
+            "u": self.u,
+            "training_share": self.training_share,
+            "held_share": self.held_share,
+            "pool_node_seconds": self.pool_node_seconds,
+            "held_node_seconds": self.held_node_seconds,
+            "training_node_seconds": self.training_node_seconds,
+            "recovered": self.held_share,
+            "used_node_seconds": self.held_node_seconds,
+        }
 
 
 def curve_of(trainer: Trainer) -> Mapping[str, Any]:
@@ -85,11 +103,10 @@ def _window(reader: Reader, at_s: int, length_s: int, aims: Aims) -> Window:
             "ORDER BY at_s",
             (at_s - length_s, at_s),
         ).fetchall()
-        pool_s, used_s, training_s = (sum(row[place] for row in rows) for place in (2, 3, 4))
+        pool_s, held_s, training_s = (sum(row[place] for row in rows) for place in (2, 3, 4))
         parts = _parts(rows, length_s // PARTS)
         there = [_there(db, part.record_s, aims.pj_max) for part in parts]
-    recovered = used_s / pool_s if pool_s > 0 else None
-    return Window(length_s, _efficiency(parts, there, aims), recovered, pool_s, used_s, training_s)
+    return Window(length_s, _efficiency(parts, there, aims), pool_s, held_s, training_s)
 
 
 def _parts(rows: Sequence[tuple[Any, ...]], part_s: int) -> list[_Part]:

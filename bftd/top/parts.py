@@ -26,14 +26,14 @@ _ALARM = "bold #ff7b5a"
 
 
 def headline(status: Status) -> Text:
-    """Who answers, how fresh it is, and what has been recovered."""
+    """Who answers, how fresh it is, and how much of the pool trained and was held."""
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append("bftd ", "bold")
     line.append(printable(f"{status.version} {status.mode}"), "")
     age_s = status.snapshot_age_s
     line.append("  snapshot " + ("none yet" if age_s is None else f"{age_s:.1f} s old"))
-    if status.recovered is not None:
-        line.append(f"  recovered {words.share(status.recovered)}")
+    if status.training_share is not None and status.held_share is not None:
+        line.append(f"  training {words.share(status.training_share)}  held {words.share(status.held_share)}")
     for window in status.windows:
         if window.u is not None:
             line.append(f"  U {words.window(window.window_s)} {words.share(window.u)}")

@@ -77,7 +77,7 @@ def _body(shown: Shown) -> str:
         ("now", "Now", sections.tiles(status, states, shown.windows) + sections.shadowed(status)),
         ("machine", "The machine", past.machine),
         ("trainers", "Trainers", past.trainers + sections.trainers(status, past.roles)),
-        ("efficiency", "Efficiency", sections.efficiency(past.recovered, shown.windows)),
+        ("efficiency", "Efficiency", sections.efficiency(past.efficiency, shown.windows)),
         ("usage", "Node-hours", sections.usage(shown.usage, hours, shown.all_, shown.missing)),
         ("decisions", "Last decisions", sections.decisions(status)),
         ("nodes", "Nodes now", sections.nodes(shown.groups, status["mode"] == "shadow")),

@@ -17,7 +17,7 @@ class Drawn:
 
     machine: str
     trainers: str
-    recovered: str
+    efficiency: str
     roles: Mapping[str, str]
 
 
@@ -27,7 +27,7 @@ def drawn(history: Mapping[str, Any], hours: int) -> Drawn:
         nothing = "<p class=quiet>Nothing was recorded in this time: a point comes about once a minute."
         return Drawn(nothing, "", "", {})
     shown = charted(history)
-    return Drawn(_machine(shown, hours), _trainers(shown, hours), _recovered(shown, hours), shown.roles)
+    return Drawn(_machine(shown, hours), _trainers(shown, hours), _efficiency(shown, hours), shown.roles)
 
 
 def _machine(shown: Charted, hours: int) -> str:
@@ -62,13 +62,13 @@ def _trainers(shown: Charted, hours: int) -> str:
     )
 
 
-def _recovered(shown: Charted, hours: int) -> str:
-    """Which part of the idle time was lent."""
-    if all(value is None for value in shown.recovered.series[0].values):
+def _efficiency(shown: Charted, hours: int) -> str:
+    """Which part of the idle time trained, and which was held."""
+    if all(value is None for value in shown.efficiency.series[0].values):
         return ""
-    about = f"Share of idle node time that trainers had, in percent, over the last {span(hours * 3600)}."
-    made = charts.lines(shown.recovered, charts.SMALL, about, most=100.0)
-    return _figure(shown.recovered, made, "Recovered, %", shown.step_s, named=False)
+    about = f"Share of idle node time that trained, and that trainers held, in percent, over {span(hours * 3600)}."
+    made = charts.lines(shown.efficiency, charts.SMALL, about, most=100.0)
+    return _figure(shown.efficiency, made, "Training and held, %", shown.step_s)
 
 
 def _figure(picture: Picture, drawn: str, title: str, step_s: float, named: bool = True) -> str:

@@ -69,9 +69,9 @@ def tiles(status: Mapping[str, Any], states: Mapping[str, int], windows: Sequenc
         (lent, count(states.get("leased", 0)), f"{count(states.get('idle', 0))} idle in the pool"),
         ("Trainers", count(running), f"{count(len(trainers) - running)} waiting or starting"),
         (
-            "Recovered",
-            share(day["recovered"] if day else None),
-            "of idle node time, 24 hours",
+            "Training",
+            share(day["training_share"] if day else None),
+            f"of idle node time, 24 hours; {share(day['held_share'] if day else None)} held",
         ),
         ("U", share(day["u"] if day else None), "of what as many own nodes make"),
         (
@@ -123,18 +123,18 @@ def efficiency(picture: str, windows: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         [
             f"last {span(window['window_s'])}",
-            share(window["recovered"]),
-            share(window["u"]),
-            *(node_hours(window[f"{what}_node_seconds"]) for what in ("pool", "used", "training")),
+            *(share(window[what]) for what in ("training_share", "held_share", "u")),
+            *(node_hours(window[f"{what}_node_seconds"]) for what in ("training", "held", "pool")),
         ]
         for window in windows
     ]
-    head = ["window", "recovered", "U", "pool", "lent", "training"]
-    told = table("Efficiency by window, in node-hours", head, rows, range(1, 6))
+    head = ["window", "training", "held", "U", "training, node-hours", "held, node-hours", "pool, node-hours"]
+    told = table("Efficiency by window", head, rows, range(1, 7))
     if not told:
         return picture or "<p class=quiet>Nothing was recorded yet."
     told += (
-        "<p class=quiet>Recovered: node time lent to trainers, of all that Slurm left idle and bftd could use. "
+        "<p class=quiet>Of all node time that Slurm left idle and bftd could use: training is that in which workers "
+        "made steps, held is all that trainers had, also while they started, were resized or left. "
         "U: what trainers made of it, of what they would make of as many nodes of their own."
     )
     return f"<div class=two>{picture}<div>{told}</div></div>" if picture else told
@@ -146,14 +146,14 @@ def usage(told: Mapping[str, Any] | None, hours: int, all_: bool, missing: str =
         return f"<p class=quiet>Not known: {text(missing)}"
     if told is None:
         return "<p class=quiet>Who used how much is for those with the token; on a shell <code>bft usage</code> tells."
-    total = sum(item["used_node_seconds"] for item in told["usage"])
+    total = sum(item["held_node_seconds"] for item in told["usage"])
     rows = []
     for item in told["usage"][:ROWS_MOST]:
-        part = item["used_node_seconds"] / total if total else 0
+        part = item["held_node_seconds"] / total if total else 0
         bar = f'<svg class=bar aria-hidden=true><rect width="{100 * part:.0f}%" height="100%"/></svg>'
-        shown = [node_hours(item["used_node_seconds"]), node_hours(item["training_node_seconds"])]
+        shown = [node_hours(item["training_node_seconds"]), node_hours(item["held_node_seconds"])]
         rows.append([text(item["user"]), *shown, share(part), *([bar] if all_ else [])])
-    head = ["user", "lent", "training", "share", *(["of all that was lent"] if all_ else [])]
+    head = ["user", "training", "held", "share", *(["of all that was held"] if all_ else [])]
     made = table(f"Node-hours of the last {span(hours * 3600)}, whole hours", head, rows, (1, 2, 3))
     return (made or "<p class=quiet>Nobody had nodes in this time.") + _more(told["usage"])
 

@@ -83,7 +83,7 @@ class Charted:
     pool: Picture
     sizes: Picture
     rates: Picture
-    recovered: Picture
+    efficiency: Picture
     roles: Mapping[str, str]
     step_s: float
 
@@ -120,7 +120,10 @@ def charted(history: Mapping[str, Any]) -> Charted:
         Picture(times_s, _pool(bands)),
         Picture(times_s, tuple(Series(roles[id_], told[id_], _of(points, id_, "working")) for id_ in roles)),
         Picture(times_s, tuple(Series(roles[id_], told[id_], _rates(points, id_)) for id_ in roles)),
-        Picture(times_s, (Series("t0", "recovered", _recovered(points)),)),
+        Picture(
+            times_s,
+            (Series("t0", "training", _share(points, "training")), Series("starting", "held", _share(points, "held"))),
+        ),
         roles,
         step_s,
     )
@@ -147,18 +150,26 @@ def _machine(
     """Bands that add up to all nodes: where nothing is known, one that says so."""
     totals = [sum(point["nodes"].values()) for point in points if point]
     most = max(totals, default=0)
-    leased = tuple(Series(roles[id_], told[id_], _of(points, id_, "leased")) for id_ in roles)
+    leased = tuple(_of(points, id_, "leased") for id_ in roles)
+    training = tuple(_of(points, id_, "working") for id_ in roles)
+    starting = tuple(
+        sum(max(0.0, (had[at] or 0) - (worked[at] or 0)) for had, worked in zip(leased, training, strict=True))
+        if point is not None
+        else None
+        for at, point in enumerate(points)
+    )
     rest = tuple(
-        None
-        if point is None
-        else max(0.0, point["nodes"].get("leased", 0) - sum(each.values[at] or 0 for each in leased))
+        None if point is None else max(0.0, point["nodes"].get("leased", 0) - sum(each[at] or 0 for each in leased))
         for at, point in enumerate(points)
     )
     states = [
         Series(role, name, tuple(None if point is None else point["nodes"].get(role, 0) for point in points))
         for role, name in _STATES
     ]
-    bands = [*states[:2], *leased]
+    bands = states[:2]
+    bands += [Series(roles[id_], told[id_], worked) for id_, worked in zip(roles, training, strict=True)]
+    if any(starting):
+        bands.append(Series("starting", "held, not training", starting))
     if others > 0 or max((value or 0 for value in rest), default=0) >= 1:  # less comes of means of whole nodes
         bands.append(Series("rest", f"{others:,} other trainers" if others > 0 else "other leases", rest))
     bands += states[2:]
@@ -187,10 +198,10 @@ def _rates(points: Sequence[Mapping[str, Any] | None], id_: str) -> tuple[float 
     return tuple(value or None for value in _of(points, id_, "samples_per_s"))
 
 
-def _recovered(points: Sequence[Mapping[str, Any] | None]) -> tuple[float | None, ...]:
-    """The share of the pool's node-seconds of each step that trainers had, in percent."""
+def _share(points: Sequence[Mapping[str, Any] | None], what: str) -> tuple[float | None, ...]:
+    """The share of the pool's node-seconds of each step that was `training` or `held`, in percent."""
     return tuple(
-        100.0 * min(1.0, point["used_node_seconds"] / point["pool_node_seconds"])
+        100.0 * min(1.0, point[f"{what}_node_seconds"] / point["pool_node_seconds"])
         if point and point["pool_node_seconds"] > 0
         else None
         for point in points

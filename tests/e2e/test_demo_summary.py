@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -32,8 +33,11 @@ def good() -> dict[str, Any]:
         "trainers": trainers,
         "give_back_s": {"p50": 0.2, "p99": 0.3, "max": 0.3},
         "pool_node_seconds": 100.0,
-        "used_node_seconds": 90.0,
+        "held_node_seconds": 90.0,
         "training_node_seconds": 60.0,
+        "starting_node_seconds": 20.0,
+        "resizing_node_seconds": 5.0,
+        "start_s": {"placing": 0.5, "importing": 4.0, "joining": 0.6},
         "leaked_pilots": 0,
     }
 
@@ -74,8 +78,8 @@ def test_regression_the_stream_alone_does_not_wait_for_a_pool_that_is_not_there(
         (("trainers", 0, "steps_lost"), 1000, "lost 1000"),
         (("trainers", 0, "last_loss"), 1.5, "loss"),
         (("leaked_pilots",), 2, "2 pilots"),
-        (("used_node_seconds",), 70.0, "unused"),
-        (("pool_node_seconds",), 0.0, "unused"),
+        (("held_node_seconds",), 70.0, "hold"),
+        (("pool_node_seconds",), 0.0, "hold"),
     ],
 )
 def test_each_thing_that_does_not_hold_is_a_fault(path: tuple[Any, ...], value: Any, word: str) -> None:
@@ -87,3 +91,23 @@ def test_each_thing_that_does_not_hold_is_a_fault(path: tuple[Any, ...], value: 
     found = demo.faults(summary, BASELINE)
     assert len(found) == 1
     assert word in found[0]
+
+
+def test_what_it_prints_puts_training_first_and_what_else_was_held_beside_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    demo._print(good(), 200.0)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "node-seconds" in line)
+    assert re.findall(r"(\d+)%", line) == ["60", "90", "20", "5"]
+
+
+def test_the_parts_of_a_start_are_medians_over_the_leases_that_came_so_far() -> None:
+    def told(at_s: float, state: str, lease: str) -> dict[str, Any]:
+        if state == "granted":
+            return {"at_s": at_s, "kind": state, "data": {"lease": lease}}
+        return {"at_s": at_s, "kind": "lease", "data": {"lease": lease, "state": state}}
+
+    events = [told(1.0, "granted", "a"), told(1.0, "granted", "b"), told(2.0, "placed", "a"), told(4.0, "placed", "b")]
+    events += [told(7.0, "ready", "a"), told(7.5, "working", "a"), told(9.0, "ready", "a"), told(9.0, "leaving", "b")]
+    assert demo.starts(events) == {"placing": 2.0, "importing": 5.0, "joining": 0.5}
+    assert demo.starts([]) == {"placing": None, "importing": None, "joining": None}

@@ -1,4 +1,4 @@
-"""What every node did over time, as one picture: regular jobs, pilots that warm up, and trainers at work.
+"""What every node did over time, as one picture: regular jobs, and nodes that trainers hold, by what they do there.
 
 It shows what happened, by the daemon's ledger and by Slurm's record of the jobs, and nothing that was only planned.
 """
@@ -14,12 +14,12 @@ from bftd.whatif.report import canvas, style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Kind = Literal["regular", "warming up", "training"]
+Kind = Literal["regular", "starting", "training", "resizing"]
 
 _HEIGHT = 380
 _BAR = 0.78  # of the room that a node has
-_LIGHTER = 0.35
-_COLORS = (style.OURS, style.EQUAL, style.RESIZE, style.PREEMPT)
+_COLORS = (style.OURS, style.EQUAL, style.MUTED)
+_PHASES = {"regular": style.RIGID, "starting": style.PREEMPT, "resizing": style.RESIZE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,39 +33,57 @@ class Span:
     who: str
 
 
-def harvested(events: Iterable[Mapping[str, Any]], names: Mapping[str, str], end_s: float) -> list[Span]:
+class _Pilot:
+    """A pilot, and what its node has been doing since when."""
+
+    def __init__(self, event: Mapping[str, Any], who: str, since_s: float, spans: list[Span]) -> None:
+        self.trainer = event["trainer"]
+        self.kind: Kind = "starting"
+        self._node = event["node"]
+        self._who = who
+        self._since_s = since_s
+        self._spans = spans
+
+    def turns(self, kind: Kind, at_s: float) -> None:
+        """From `at_s` on it is another kind of time."""
+        if at_s > self._since_s:
+            self._spans.append(Span(self._node, self._since_s, at_s, self.kind, self._who))
+            self._since_s = at_s
+        self.kind = kind
+
+    def stood_still(self, stall_s: float, at_s: float) -> None:
+        """Its workers, if it had any before, went on at `at_s` after a stall."""
+        if self.kind == "training" and at_s - stall_s > self._since_s:
+            self.turns("resizing", at_s - stall_s)
+            self.turns("training", at_s)
+
+
+def held(events: Iterable[Mapping[str, Any]], names: Mapping[str, str], end_s: float) -> list[Span]:
     """The time that pilots were on nodes, by events of the ledger, oldest first; `names` maps trainer id to name.
 
-    A pilot warms up from when Slurm has started it until its first worker works. One that is still there lasts to
-    `end_s`. Times are the driver's own where it gives them.
+    A pilot starts from when Slurm has given it until its first worker has ended a step, and again where its trainer is
+    suspended. One that is still there lasts to `end_s`. Times are the driver's own where it gives them.
     """
     spans: list[Span] = []
-    placed: dict[str, tuple[Mapping[str, Any], float]] = {}
-    working: dict[str, float] = {}
-
-    def close(lease: str, at_s: float) -> None:
-        event, placed_s = placed.pop(lease)
-        node, who = event["node"], names.get(event["trainer"], event["trainer"])
-        works_s = min(working.pop(lease, at_s), at_s)
-        for kind, since_s, until_s in (("warming up", placed_s, works_s), ("training", works_s, at_s)):
-            if until_s > since_s:
-                spans.append(Span(node, since_s, until_s, kind, who))  # type: ignore[arg-type]
-
+    pilots: dict[str, _Pilot] = {}
     for event in events:
-        data = event["data"]
+        data, kind, trainer = event["data"], event["kind"], event["trainer"]
         lease, at_s = data.get("lease"), data.get("at_s", event["at_s"])
-        if event["kind"] == "ended" and lease in placed:
-            close(lease, at_s)
-        if event["kind"] != "lease":
-            continue
-        if data["state"] in ("placed", "ready", "working"):
-            placed.setdefault(lease, (event, at_s))
-        if data["state"] == "working":
-            working.setdefault(lease, at_s)
-        elif data["state"] in ("ended", "refused") and lease in placed:
-            close(lease, at_s)
-    for lease in list(placed):
-        close(lease, end_s)
+        own = [pilot for pilot in pilots.values() if pilot.trainer == trainer]
+        if kind == "resize":
+            for pilot in own:
+                pilot.stood_still(data.get("stall_s") or 0.0, at_s)
+        elif kind == "suspend":
+            for pilot in own:
+                pilot.turns("starting", at_s)
+        elif kind == "lease" and data["state"] in ("placed", "ready", "working"):
+            pilot = pilots.setdefault(lease, _Pilot(event, names.get(trainer, trainer), at_s, spans))
+            if data["state"] == "working" and pilot.kind == "starting":
+                pilot.turns("training", at_s)
+        elif lease in pilots and (kind == "ended" or (kind == "lease" and data["state"] in ("ended", "refused"))):
+            pilots.pop(lease).turns("starting", at_s)
+    for pilot in pilots.values():
+        pilot.turns("starting", end_s)
     return sorted(spans, key=lambda span: (span.start_s, span.node))
 
 
@@ -82,16 +100,15 @@ def timeline(spans: Sequence[Span], nodes: Sequence[str], begin_s: float, end_s:
             since_s, until_s = max(span.start_s, begin_s), min(span.end_s, end_s)
             if span.node not in rows or until_s <= since_s:
                 continue
-            color = style.RIGID if span.kind == "regular" else colors[span.who]
-            place: dict[str, Any] = {
-                "y": rows[span.node],
-                "width": until_s - since_s,
-                "height": _BAR,
-                "left": since_s - begin_s,
-            }
-            if span.kind == "warming up":  # the grid must not show through
-                axes.barh(**place, color=style.PAPER.light, linewidth=0)
-            axes.barh(**place, color=color.light, alpha=_LIGHTER if span.kind == "warming up" else None, linewidth=0)
+            color = _PHASES.get(span.kind) or colors[span.who]
+            axes.barh(
+                y=rows[span.node],
+                width=until_s - since_s,
+                height=_BAR,
+                left=since_s - begin_s,
+                color=color.light,
+                linewidth=0,
+            )
         axes.set_xlim(0, end_s - begin_s)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6 if narrow else 10, steps=[1, 2, 5, 10]))
         axes.set_xlabel("seconds since the trainers were submitted")
@@ -108,11 +125,9 @@ def timeline(spans: Sequence[Span], nodes: Sequence[str], begin_s: float, end_s:
 def _legend(axes: Axes, trainers: Sequence[str], narrow: bool) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(facecolor=style.RIGID.light, linewidth=0, label="regular job")]
-    for at, who in enumerate(trainers):
-        color = _COLORS[at % len(_COLORS)].light
-        handles.append(Patch(facecolor=color, linewidth=0, label=f"{who}, trains"))
-        handles.append(Patch(facecolor=color, linewidth=0, alpha=_LIGHTER, label=f"{who}, warms up"))
+    shown = {f"{who} trains": _COLORS[at % len(_COLORS)] for at, who in enumerate(trainers)}
+    shown |= {"starts (placed, imports, joins)": style.PREEMPT, "is resized": style.RESIZE, "regular job": style.RIGID}
+    handles = [Patch(facecolor=color.light, linewidth=0, label=label) for label, color in shown.items()]
     handles.append(Patch(facecolor=style.PAPER.light, edgecolor=style.MUTED.light, linewidth=0.8, label="idle"))
     axes.legend(
         handles=handles,

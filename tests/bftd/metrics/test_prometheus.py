@@ -75,7 +75,7 @@ async def watched(tmp_path: Path) -> None:
         assert isinstance(measured, Measured)
         measured._clock = lambda: time.monotonic() + sum(ahead_s)
         restarted(measured)
-        brought = (Window(3600, None, 0.2, 100.0, 20.0, 10.0), Window(86400, 0.3, 0.2, 100.0, 20.0, 10.0))
+        brought = (Window(3600, None, 100.0, 20.0, 10.0), Window(86400, 0.3, 100.0, 20.0, 10.0))
         served.service.windows = lambda: brought  # type: ignore[method-assign]
         misbehaving = asyncio.create_task(misbehave(served, measured, ahead_s))
         try:

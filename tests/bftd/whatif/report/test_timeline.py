@@ -9,7 +9,7 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from bftd.whatif.report import style
-from bftd.whatif.report.timeline import Span, harvested, picture
+from bftd.whatif.report.timeline import Span, held, picture
 
 NAMES = {"7": "horovod", "8": "torchrun"}
 
@@ -26,7 +26,7 @@ def of_daemon(at_s: float, kind: str, lease_id: str, trainer: str = "7") -> dict
     return {"at_s": at_s, "kind": kind, "trainer": trainer, "node": lease_id.partition(".")[0], "data": data}
 
 
-def test_a_pilot_warms_up_until_its_first_worker_works_and_ends_when_its_driver_says_so() -> None:
+def test_a_pilot_starts_until_its_first_worker_works_and_ends_when_its_driver_says_so() -> None:
     events = [
         of_daemon(1.0, "granted", "n1.1"),
         lease(2.0, "placed", "n1.1", said_s=1.5),
@@ -38,8 +38,8 @@ def test_a_pilot_warms_up_until_its_first_worker_works_and_ends_when_its_driver_
         lease(12.0, "ended", "n1.1", said_s=11.5),
         of_daemon(12.0, "ended", "n1.1"),
     ]
-    assert harvested(events, NAMES, 99.0) == [
-        Span("n1", 1.5, 5.5, "warming up", "horovod"),
+    assert held(events, NAMES, 99.0) == [
+        Span("n1", 1.5, 5.5, "starting", "horovod"),
         Span("n1", 5.5, 11.5, "training", "horovod"),
     ]
 
@@ -52,19 +52,19 @@ def test_what_was_granted_and_never_started_is_not_drawn() -> None:
         of_daemon(3.0, "granted", "n1.2"),
         of_daemon(4.0, "ended", "n1.2"),
     ]
-    assert harvested(events, NAMES, 99.0) == []
+    assert held(events, NAMES, 99.0) == []
 
 
-def test_a_pilot_that_never_worked_only_warmed_up_and_one_still_there_lasts_to_the_end() -> None:
+def test_a_pilot_that_never_worked_only_started_and_one_still_there_lasts_to_the_end() -> None:
     events = [
         lease(1.0, "placed", "n1.1"),
         of_daemon(5.0, "ended", "n1.1"),
         lease(6.0, "placed", "n2.2", trainer="8"),
         lease(8.0, "working", "n2.2", trainer="8"),
     ]
-    assert harvested(events, NAMES, 20.0) == [
-        Span("n1", 1.0, 5.0, "warming up", "horovod"),
-        Span("n2", 6.0, 8.0, "warming up", "torchrun"),
+    assert held(events, NAMES, 20.0) == [
+        Span("n1", 1.0, 5.0, "starting", "horovod"),
+        Span("n2", 6.0, 8.0, "starting", "torchrun"),
         Span("n2", 8.0, 20.0, "training", "torchrun"),
     ]
 
@@ -75,16 +75,41 @@ def test_a_node_changes_trainers_and_an_unknown_one_keeps_its_id() -> None:
         lease(5.0, "ended", "n1.1"),
         lease(6.0, "working", "n1.2", trainer="9"),
     ]
-    assert [(span.who, span.start_s, span.end_s) for span in harvested(events, NAMES, 7.0)] == [
+    assert [(span.who, span.start_s, span.end_s) for span in held(events, NAMES, 7.0)] == [
         ("horovod", 1.0, 5.0),
         ("9", 6.0, 7.0),
+    ]
+
+
+def test_a_resize_stalls_those_that_trained_before_and_a_suspension_ends_training_where_nodes_are_kept() -> None:
+    resize = {"at_s": 10.1, "kind": "resize", "trainer": "7", "node": None, "data": {"at_s": 10.0, "stall_s": 2.0}}
+    suspend = {"at_s": 15.0, "kind": "suspend", "trainer": "7", "node": None, "data": {"at_s": 15.0, "step": 9}}
+    events = [
+        lease(1.0, "working", "n1.1"),
+        lease(1.0, "working", "n3.3", trainer="8"),
+        lease(3.0, "placed", "n2.2"),
+        lease(10.0, "working", "n2.2"),
+        resize,
+        suspend,
+        lease(18.0, "working", "n1.1"),
+    ]
+    spans = [span for span in held(events, NAMES, 20.0) if span.who == "horovod"]
+    assert [(span.node, span.kind, span.start_s, span.end_s) for span in spans] == [
+        ("n1", "training", 1.0, 8.0),
+        ("n2", "starting", 3.0, 10.0),
+        ("n1", "resizing", 8.0, 10.0),
+        ("n1", "training", 10.0, 15.0),
+        ("n2", "training", 10.0, 15.0),
+        ("n1", "starting", 15.0, 18.0),
+        ("n2", "starting", 15.0, 20.0),
+        ("n1", "training", 18.0, 20.0),
     ]
 
 
 @pytest.mark.plot
 def test_the_picture_stands_alone_and_says_what_is_what() -> None:
     spans = [
-        Span("n1", 102.0, 110.0, "warming up", "horovod"),
+        Span("n1", 102.0, 110.0, "starting", "horovod"),
         Span("n1", 110.0, 130.0, "training", "horovod"),
         Span("n2", 100.0, 120.0, "training", "torchrun"),
         Span("n2", 121.0, 140.0, "regular", "12"),
@@ -97,12 +122,12 @@ def test_the_picture_stands_alone_and_says_what_is_what() -> None:
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     shown = {element.text for element in root.iter() if element.tag.endswith("}text")}
     assert {"Two <trainers>", "n1", "n2", "seconds since the trainers were submitted", "node", "0", "40"} <= shown
-    assert {"regular job", "horovod, trains", "horovod, warms up", "torchrun, trains", "idle"} <= shown
+    assert {"regular job", "horovod trains", "torchrun trains", "is resized", "idle"} <= shown
     assert not re.search(r'(href|src)="(?!#)|url\((?!#)|@import|@font-face', text), "it needs nothing from elsewhere"
     used = set(re.findall(r"var\(--([a-z]+)\)", text))
-    assert {style.PAPER.role, style.RIGID.role, style.OURS.role, style.EQUAL.role} <= used
+    assert {style.RIGID.role, style.OURS.role, style.EQUAL.role, style.PREEMPT.role, style.RESIZE.role} <= used
     assert all(f"--{role}:" in text for role in used)
-    assert text.count("opacity: 0.35") == 3  # one span, and a warm-up of each trainer in the legend
+    assert text.count(f"fill: var(--{style.PREEMPT.role})") == 2  # one span, and the legend's
     assert made == picture("Two <trainers>", spans, ["n1", "n2"], 100.0, 140.0)
 
 
