@@ -20,9 +20,9 @@ from bftd.http import client
 
 NOW_S = datetime(2026, 11, 22, 14, 30, 15).timestamp()
 WINDOWS = [
-    {"window_s": 3600, "u": 0.834, "recovered": 0.9},
-    {"window_s": 86_400, "u": 0.8, "recovered": 0.9},
-    {"window_s": 604_800, "u": None, "recovered": None},
+    {"window_s": 3600, "u": 0.834},
+    {"window_s": 86_400, "u": 0.8},
+    {"window_s": 604_800, "u": None},
 ]
 
 
@@ -74,10 +74,10 @@ def run(*words: str) -> str:
 
 def test_it_shows_a_row_an_hour_of_the_last_day_and_the_sum(daemon: Daemon) -> None:
     assert run().splitlines() == [
-        "TIME              REGULAR  PLANNED  LEASED  IDLE  AWAY  POOL-H  USED-H  TRAINING-H  RECOVERED  TRAINERS",
-        "2026-11-22 12:00       10        1       4     1     2     5.0     4.0         2.0      80.0%       2.0",
-        "2026-11-22 13:00       10        1       2     1     2     1.5     1.0         0.5      66.7%       2.0",
-        "total                  10        1       3     1     2     6.5     5.0         2.5      76.9%       2.0",
+        "TIME              REGULAR  PLANNED  LEASED  IDLE  AWAY  POOL-H  TRAINING-H  HELD-H  TRAINING   HELD  TRAINERS",
+        "2026-11-22 12:00       10        1       4     1     2     5.0         2.0     4.0     40.0%  80.0%       2.0",
+        "2026-11-22 13:00       10        1       2     1     2     1.5         0.5     1.0     33.3%  66.7%       2.0",
+        "total                  10        1       3     1     2     6.5         2.5     5.0     38.5%  76.9%       2.0",
         "U, of what as many dedicated nodes would make: 0.83 in the last hour, 0.80 in the last 24 hours",
     ]
     assert daemon.asked == [(NOW_S - 86_400, NOW_S, 3600.0, False)]

@@ -97,10 +97,10 @@ def test_it_shows_a_row_a_user_in_hours_and_their_sum(asked: list[Any]) -> None:
     assert asked == [(NOW_S - 3600, NOW_S, ["user"])]
     assert lines == [
         "2026-11-22 13:30 to 2026-11-22 14:30",
-        "USER   NODE-HOURS  TRAINING  LEAVING",
-        "ann           2.0       1.0      0.0",
-        "bob           0.5       0.0      0.0",
-        "total         2.5       1.0      0.0",
+        "USER   TRAINING-H  HELD-H  LEAVING-H",
+        "ann           1.0     2.0        0.0",
+        "bob           0.0     0.5        0.0",
+        "total         1.0     2.5        0.0",
         "usage is known from 2026-11-22 14:00 on",
     ]
 

@@ -40,7 +40,7 @@ def test_an_older_daemon_leaves_what_it_does_not_tell_unknown() -> None:
     status = read(Status, {"version": "0.0.1", "trainers": [{"id": "7", "nodes_min": 1, "nodes_max": 4}]})
     (trainer,) = status.trainers
     assert (trainer.id, trainer.nodes_max, trainer.total_steps, trainer.efficiency) == ("7", 4, None, None)
-    assert (status.windows, status.recovered, status.groups) == ((), None, ())
+    assert (status.windows, status.training_share, status.held_share, status.groups) == ((), None, None, ())
 
 
 def test_a_newer_daemon_may_tell_more_and_another_kind_of_thing() -> None:

@@ -14,7 +14,7 @@ SHARES = (
     Share("bob", "chem", 5.0, 5.0, 0.0),
     Share("ann", "chem", 1.0, 0.0, 0.0),
 )
-TOTALS = ("used_node_seconds", "training_node_seconds", "leaving_node_seconds")
+TOTALS = ("held_node_seconds", "training_node_seconds", "leaving_node_seconds", "used_node_seconds")
 
 
 def charge(served: Served) -> None:
@@ -27,12 +27,12 @@ def test_administrators_see_the_usage_of_all(tmp_path: Path) -> None:
         code, told = await served.ask("GET", "/v1/usage?since=0")
         assert code == 200
         assert told["usage"] == [
-            {"user": "ann", **dict(zip(TOTALS, (11.0, 8.0, 1.0), strict=True))},
-            {"user": "bob", **dict(zip(TOTALS, (5.0, 5.0, 0.0), strict=True))},
+            {"user": "ann", **dict(zip(TOTALS, (11.0, 8.0, 1.0, 11.0), strict=True))},
+            {"user": "bob", **dict(zip(TOTALS, (5.0, 5.0, 0.0, 5.0), strict=True))},
         ]
         assert (told["since_s"], told["until_s"] <= served.service.now()) == (0.0, True)
         _, told = await served.ask("GET", "/v1/usage?since=0&by=account")
-        assert [(row["account"], row["used_node_seconds"]) for row in told["usage"]] == [("phys", 10.0), ("chem", 6.0)]
+        assert [(row["account"], row["held_node_seconds"]) for row in told["usage"]] == [("phys", 10.0), ("chem", 6.0)]
         _, told = await served.ask("GET", "/v1/usage?since=0&by=user,account")
         assert len(told["usage"]) == 3
 
@@ -46,7 +46,7 @@ def test_an_ordinary_user_sees_his_own_usage_alone_whatever_he_asks(
         charge(served)
         for by in ("user", "account", "user,account"):
             _, told = await served.ask("GET", f"/v1/usage?since=0&by={by}&user=ann")
-            assert [row["used_node_seconds"] for row in told["usage"]] == [5.0]
+            assert [row["held_node_seconds"] for row in told["usage"]] == [5.0]
             assert "ann" not in str(told)
             assert "phys" not in str(told)
 

@@ -82,7 +82,7 @@ def test_a_record_a_minute_says_what_nodes_and_trainers_did(path: Path) -> None:
     assert [point["covered_s"] for point in told["points"][1:]] == [120, 103]
     whole = told["points"][1]
     assert whole["nodes"] == {"regular": 0, "planned": 0, "leased": 2, "idle": 1, "away": 0}
-    assert (whole["pool_node_seconds"], whole["used_node_seconds"]) == (360.0, 240.0)
+    assert (whole["pool_node_seconds"], whole["held_node_seconds"]) == (360.0, 240.0)
     assert whole["trainers"]["1"] == {
         "working": 2, "leased": 2, "samples_per_s": 10, "step": 1980, "samples": 1980,
     }  # fmt: skip
@@ -101,7 +101,7 @@ def test_S10_what_is_in_history_is_what_was_counted_also_over_a_restart_in_a_min
     service = start(path, clock)
     go_on(service, clock, 1)
     service.history.settle()
-    assert service.windows()[0].used_node_seconds > 0, "as of the last record before the start"
+    assert service.windows()[0].held_node_seconds > 0, "as of the last record before the start"
     go_on(service, clock, 39)
     assert rows(path, "SELECT count(*), sum(gained) FROM history")[0][0] < 6
     service.stop()

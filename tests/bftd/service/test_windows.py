@@ -57,7 +57,10 @@ def found(ledger: Ledger, aims: Aims = AIMS) -> tuple[Window, ...]:
 def test_U_is_what_was_made_over_what_the_best_allocation_of_as_many_nodes_makes(ledger: Ledger) -> None:
     write(ledger, 90, pool=3.0, made=14.0, curves={"a": HALF, "b": STEEP})
     hour, day, week = found(ledger)
-    assert hour == Window(3600, pytest.approx(14.0 / 28.0), 0.5, 3 * 3600.0, 1.5 * 3600.0, 0.75 * 3600.0)
+    assert hour == Window(3600, pytest.approx(14.0 / 28.0), 3 * 3600.0, 1.5 * 3600.0, 0.75 * 3600.0)
+    assert (hour.training_share, hour.held_share) == (0.25, 0.5)
+    told = hour.to_json()
+    assert (told["recovered"], told["used_node_seconds"]) == (told["held_share"], told["held_node_seconds"])
     assert (day.u, day.pool_node_seconds) == (pytest.approx(0.5), 3 * 5400.0)
     assert replace(week, window_s=0) == replace(day, window_s=0)
 
@@ -89,7 +92,7 @@ def test_no_more_trainers_are_dedicated_nodes_to_than_are_planned_for_at_once(le
 
 def test_without_curves_there_is_no_U_and_time_of_which_they_are_not_known_is_left_out(ledger: Ledger) -> None:
     assert [window.u for window in found(ledger)] == [None, None, None]
-    assert found(ledger)[0].recovered is None
+    assert (found(ledger)[0].training_share, found(ledger)[0].held_share) == (None, None)
     write(ledger, 60, pool=2.0, made=15.0, curves={"a": HALF})
     write(ledger, 20, pool=2.0, made=99.0, curves={"a": HALF, "b": UNKNOWN})
     assert found(ledger)[0].u == pytest.approx(1.0)

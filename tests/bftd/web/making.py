@@ -72,20 +72,21 @@ def history(nodes: int, trainers: int, hours: int, gap: bool = True) -> dict[str
                 },
                 "trainers": told,
                 "pool_node_seconds": (leased + idle) * step_s,
-                "used_node_seconds": leased * step_s,
+                "held_node_seconds": leased * step_s,
                 "training_node_seconds": 0.93 * leased * step_s,
             }
         )
     pool_s = sum(point["pool_node_seconds"] for point in points)
-    used_s = sum(point["used_node_seconds"] for point in points)
+    held_s = sum(point["held_node_seconds"] for point in points)
     windows = [
         {
             "window_s": window_s,
             "u": u,
-            "recovered": used_s / pool_s if pool_s else None,
+            "training_share": 0.93 * held_s / pool_s if pool_s else None,
+            "held_share": held_s / pool_s if pool_s else None,
             "pool_node_seconds": pool_s * window_s / 86400,
-            "used_node_seconds": used_s * window_s / 86400,
-            "training_node_seconds": 0.93 * used_s * window_s / 86400,
+            "held_node_seconds": held_s * window_s / 86400,
+            "training_node_seconds": 0.93 * held_s * window_s / 86400,
         }
         for window_s, u in ((3600, 0.874), (86400, 0.831), (604800, None))
     ]
@@ -107,8 +108,8 @@ def _name(place: int) -> str:
 
 
 def _usage(at: int, nodes: int) -> dict[str, Any]:
-    used_s = nodes * 6000.0 / (at + 1)
-    return {"user": _USERS[at], "used_node_seconds": used_s, "training_node_seconds": 0.92 * used_s}
+    held_s = nodes * 6000.0 / (at + 1)
+    return {"user": _USERS[at], "held_node_seconds": held_s, "training_node_seconds": 0.92 * held_s}
 
 
 def groups(nodes: int, told: dict[str, Any]) -> list[dict[str, Any]]:
