@@ -233,8 +233,7 @@ class Trainer:
     # Node-seconds for which its grants left nodes idle, and those of its pilots that Slurm showed and that have ended.
     idled_s: float = 0.0
     worked_s: float = 0.0
-    # Node-seconds of stalls that were counted as training before its driver could tell of them.
-    stalled_node_seconds: float = 0.0
+    stalled_node_seconds: float = 0.0  # of stalls that were counted as training before its driver told of them
     # When it last went on after a suspension; None from the suspension until its first step after that.
     resumed_s: float | None = float("-inf")
     said: str = ""  # the key of what was last said about why it stays as it is: nothing is said twice in a row
@@ -304,9 +303,8 @@ class Failure:
 class Usage:
     """Node-seconds since the ledger began. None of the counters ever decreases.
 
-    pool: the node is in the pool or runs one of our pilots. used: it is held, which is that it runs a pilot. training:
-    its workers end steps. starting: its pilot runs, and its workers have ended no step yet. resizing: its workers stood
-    still at a change of size. A node that is held and none of the three is leaving.
+    pool: the node is in the pool or held. used: it is held, that is, runs a pilot. training: its workers end steps.
+    starting: they have ended none yet. resizing: they stood still at a change of size. Other held nodes are leaving.
     """
 
     pool_node_seconds: float = 0.0
@@ -415,8 +413,7 @@ class Happened:
 class Share:
     """What one user's trainers in one account had of the pool for a while, in node-seconds.
 
-    used: it was held, which is that a pilot ran. training: its workers ended steps. leaving: the node was asked back
-    and the pilot still there.
+    used: it was held. training: its workers ended steps. leaving: it was asked back and its pilot was still there.
     """
 
     user: str

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 from elastic.backends.base import Backend, Host
 from elastic.backends.companion import Companion
 from elastic.backends.horovod.alive import Alive
 from elastic.driver.pilots import Pilot
+from elastic.errors import ElasticError
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 
@@ -25,6 +27,7 @@ class HorovodBackend(Backend):
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._life: Companion | None = None
+        self._next: Companion | None = None
         self._listed: dict[str, Pilot] = {}
         self._alive = Alive()
         self._addresses: dict[Pilot, str] = {}
@@ -44,7 +47,8 @@ class HorovodBackend(Backend):
         return bool(self._alive.on(pilot))
 
     async def start(self) -> None:
-        """Nothing to start: a life begins with its first nodes."""
+        """Starts the process of the first life, which imports Horovod while the first nodes get warm."""
+        await self._prepare()
 
     async def set_members(self, pilots: Sequence[Pilot]) -> None:
         if not self._told.is_set():
@@ -68,6 +72,7 @@ class HorovodBackend(Backend):
         await self._host.save_state(self._workers(), graceful=self._clean)
         await life.stop()
         await self._end_workers()
+        await self._prepare()
 
     def lost(self, pilot: Pilot) -> None:
         for host, local_rank in self._alive.on(pilot):
@@ -92,17 +97,37 @@ class HorovodBackend(Backend):
         if self._life is not None:
             life, self._life = self._life, None
             await life.stop()
+        if self._next is not None:
+            await self._next.stop()
 
     # -- a life ---
 
-    async def _begin(self, wanted: dict[str, Pilot]) -> None:
+    async def _prepare(self) -> None:
+        """Has the process of the next life ready before there are nodes; one in a container comes with them."""
+        if self._next is None and self._host.settings.container_message() is None:
+            with contextlib.suppress(ElasticError):  # it is told once a life is needed
+                self._next = await self._process()
+
+    async def _process(self) -> Companion:
+        """Starts the process of a life, which waits for its first command."""
         settings = self._host.settings
+
+        def exited(rc: int) -> None:
+            if life is self._next:
+                self._next = None
+            elif life is self._life:
+                self._life_exited(rc)
+
+        life = Companion(self._request, exited, self._host.log)
+        await life.start(settings.interpreter, "elastic.backends.horovod.life", image=settings.container_message())
+        return life
+
+    async def _begin(self, wanted: dict[str, Pilot]) -> None:
         per_node = max(pilot.workers_per_node for pilot in wanted.values())
-        life = Companion(self._request, self._life_exited, self._host.log)
-        ranks = str(settings.spec.nodes_max * per_node)
-        image = settings.container_message()
-        await life.start(settings.interpreter, "elastic.backends.horovod.life", ranks, image=image)
-        self._life, self._clean, self._guests, self._burst = life, True, [], []
+        life, self._next = self._next, None
+        self._life = life or await self._process()
+        self._clean, self._guests, self._burst = True, [], []
+        self._life.send({"op": "begin", "ranks": self._host.settings.spec.nodes_max * per_node})
         self._list(wanted)
 
     def _list(self, wanted: dict[str, Pilot]) -> None:
@@ -162,8 +187,6 @@ class HorovodBackend(Backend):
             self._host.life_failed(message["error"] or "the workers ended without success")
 
     def _life_exited(self, rc: int) -> None:
-        if self._life is None:
-            return
         self._life = None
         self._host.life_failed(f"Horovod's driver ended with code {rc}")
         self._ending = asyncio.ensure_future(self._end_workers())

@@ -1,9 +1,9 @@
-"""python -m elastic.backends.horovod.life RANKS: one life of Horovod's ElasticDriver, beside the driver.
+"""python -m elastic.backends.horovod.life: one life of Horovod's ElasticDriver, beside the driver.
 
 A child process of its own, because `get_results` may never return and anybody may connect to Horovod's rendezvous.
-Commands come on standard input (hosts, exit), requests go to standard output (start, kill, done); the driver carries
-them out through the agents, so there is no ssh. A host's name is `LEASE.INCARNATION`: a name is blacklisted for ever
-after a crash and need not resolve. RANKS is about how many there may come to be, for gloo's time-out.
+Commands come on standard input (begin, hosts, exit), requests go to standard output (start, kill, done); the driver
+carries them out through the agents, so there is no ssh. A host's name is `LEASE.INCARNATION`: a name is blacklisted for
+ever after a crash and need not resolve. A life begins with about how many ranks there may be, for gloo's time-out.
 
 Nothing here looks again and again for what can be told, since with hundreds of workers that alone fills a core.
 """
@@ -238,9 +238,10 @@ def main() -> None:
     for line in sys.stdin.buffer:
         message = decode(line)
         if life is None:
-            life = Life(int(sys.argv[1]), out)
+            life = Life(int(message["ranks"]), out)
             life.start()
-        life.command(message)
+        else:
+            life.command(message)
     os._exit(0)
 
 

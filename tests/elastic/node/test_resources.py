@@ -66,3 +66,57 @@ def test_an_interface_is_set_where_the_user_set_none_and_for_nccl_it_is_no_prefi
     settings = resources.interface_settings(names, "eth1", {"GLOO_SOCKET_IFNAME": "ib0"})
     assert settings == {"HOROVOD_GLOO_IFACE": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"}
     assert resources.interface_settings(names, None, {}) == {}
+
+
+@pytest.fixture
+def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+
+
+@pytest.mark.usefixtures("two_cpus")
+def test_no_more_nodes_import_at_once_than_there_are_cpus_and_the_next_when_one_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (scratch := tmp_path / "own").mkdir()
+    first, second, third = (resources.turn_to_import(str(scratch)) for _ in range(3))
+    first.__enter__()
+    second.__enter__()
+    looks = []
+
+    def look(_: float) -> None:
+        looks.append(len(list(tmp_path.glob("bft-import-*"))))
+        if len(looks) == 3:
+            first.__exit__(None, None, None)
+
+    monkeypatch.setattr(resources.time, "sleep", look)
+    third.__enter__()
+    assert looks == [2, 2, 2]
+    for turn in (second, third):
+        turn.__exit__(None, None, None)
+    assert list(tmp_path.glob("bft-import-*")) == []
+
+
+@pytest.mark.usefixtures("two_cpus")
+def test_who_waits_for_too_long_or_can_lock_nothing_imports_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (scratch := tmp_path / "own").mkdir()
+    monkeypatch.setattr(resources, "TURN_S", 0.0)
+    with (
+        resources.turn_to_import(str(scratch)),
+        resources.turn_to_import(str(scratch)),
+        resources.turn_to_import(str(scratch)),
+    ):
+        assert len(list(tmp_path.glob("bft-import-*"))) == 2
+    with resources.turn_to_import("/nowhere"):
+        pass
+
+
+def test_a_node_with_cpus_of_its_own_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (scratch := tmp_path / "own").mkdir()
+    monkeypatch.setattr(resources, "TURN_S", float("inf"))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    with resources.turn_to_import(str(scratch)), resources.turn_to_import(str(scratch)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 3})
+        with resources.turn_to_import(str(scratch)):
+            assert len(list(tmp_path.glob("bft-import-*"))) == 3

@@ -46,7 +46,8 @@ def test_horovod_gets_the_wanted_hosts_in_one_life_that_grows_and_shrinks(
         await backend.set_members([n2, n3])
         await backend.set_members([n2, n3])
         [life] = companions
-        assert life.argv[1:] == ["elastic.backends.horovod.life", "16"]
+        assert life.argv[1:] == ["elastic.backends.horovod.life"]
+        assert life.commands[0] == {"op": "begin", "ranks": 16}
         assert [list(m["hosts"]) for m in life.commands if m["op"] == "hosts"] == [
             ["n1.1.0", "n2.1.0"],
             ["n1.1.0", "n2.1.0", "n3.1.0"],
@@ -316,6 +317,41 @@ def test_the_rendezvous_knows_its_guests_before_horovod_starts_workers_there(
 ) -> None:
     async def body(backend: HorovodBackend, host: Host) -> None:
         await backend.set_members([pilot("n1")])
-        assert [message["op"] for message in companions[0].commands] == ["guests", "hosts"]
+        assert [message["op"] for message in companions[0].commands] == ["begin", "guests", "hosts"]
+
+    play(HorovodBackend, tmp_path, body)
+
+
+def test_the_process_of_a_life_is_there_before_its_nodes_and_again_after_a_suspension(
+    tmp_path: Path, companions: list[FakeCompanion]
+) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        assert [life.commands for life in companions] == [[]]
+        n1 = pilot("n1")
+        await backend.set_members([n1])
+        assert len(companions) == 1
+        await backend.suspend()
+        first, second = companions
+        assert (first.stopped, second.commands) == (True, [])
+        assert not backend.running
+        await backend.set_members([n1])
+        assert second.hosts == [n1.host]
+        await backend.suspend()
+        await backend.close()
+        assert all(life.stopped for life in companions)
+
+    play(HorovodBackend, tmp_path, body)
+
+
+def test_a_process_that_ended_before_its_life_began_is_replaced_and_fails_nothing(
+    tmp_path: Path, companions: list[FakeCompanion]
+) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        companions[0].on_exit(1)
+        assert host.failures == []
+        await backend.set_members([pilot("n1")])
+        assert (companions[0].commands, companions[1].hosts) == ([], ["n1.1.0"])
+        companions[1].on_exit(1)
+        assert len(host.failures) == 1
 
     play(HorovodBackend, tmp_path, body)
