@@ -57,13 +57,13 @@ DEMANDS: tuple[Demand, ...] = (
     Demand("B - displaced, mean (s), within A - A + 0.5 s", lambda f: f.get("bd_mean_diff_s"), _everywhere(_upper)),
     Demand("makespan longer by", lambda f: f["makespan_longer_share"], _everywhere(0.01)),
     Demand(
-        "harvested",
+        "held",
         lambda f: f["harvested_share"],
         {DEFAULT.name: 0.85, BF30.name: 0.85, SLOW.name: 0.74},
         at_least=True,
     ),
     Demand(
-        "harvested while a queue stands",
+        "held while a queue stands",
         lambda f: f["harvested_share_queue"],
         {DEFAULT.name: 0.8, BF30.name: 0.8},
         at_least=True,

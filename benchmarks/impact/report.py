@@ -132,7 +132,7 @@ _CAUSAL: _Columns = (
     ("by backfill", lambda row: _preempt_cell(row["preempt_to_start_s"]["by_scheduler"]["backfill"])),
     ("by backfill, of starts on harvested nodes", lambda row: _percent(row["backfill_preempted_share"])),
     ("started a cycle late, A / B a run", lambda row: _late_cell(row)),
-    ("harvested", lambda row: _percent(row["harvested_share"])),
+    ("held", lambda row: _percent(row["harvested_share"])),
     ("while a queue stands", lambda row: _percent(row["harvested_share_queue"])),
 )
 _ROOMS: _Columns = (

@@ -70,7 +70,7 @@ def _told(result: Result) -> Iterator[str]:
     """The result for people."""
     yield f"efficiency U          {result.efficiency:.1%} of {result.eq_nodes:.1f} dedicated nodes"
     yield f"outcome               {result.outcome_samples:.4g} of {result.static_outcome_samples:.4g} samples"
-    yield f"node-hours            {result.node_hours:,.0f} idle, {result.used_node_hours:,.0f} used"
+    yield f"node-hours            {result.node_hours:,.0f} idle, {result.used_node_hours:,.0f} held"
     costs = f"rescaling {result.rescale_cost_samples:.3g}, preemption {result.preempt_cost_samples:.3g} samples"
     yield f"lost to               {costs} ({result.preemptions} preemptions)"
     yield f"trainers completed    {result.trainers_completed}"

@@ -175,7 +175,7 @@ def test_a_demand_is_met_missed_or_not_measured() -> None:
 def test_each_recipe_is_held_to_demands_of_its_own() -> None:
     runs = [run("A", 0, job(0, 0.0, 1.0, 5.0)), run("B", 0, job(0, 0.0, 1.0, 5.0))]
     told = {name: {row["demand"]: row["bound"] for row in judged(name, figures(runs))} for name in ("default", "slow")}
-    assert (told["default"]["harvested"], told["slow"]["harvested"]) == (0.85, 0.74)
+    assert (told["default"]["held"], told["slow"]["held"]) == (0.85, 0.74)
     assert "slots lost" not in told["slow"]
     assert judged("sbatch", figures(runs)) == []
 
