@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from typing import Any
 
 import click
@@ -49,6 +50,26 @@ def test_nodes_are_folded_by_what_they_do_and_trainers_show_size_and_speed() -> 
     assert row.split()[2:] == ["ann", "horovod", "running", "3", "1-3", "12", "33.3", "0.125", "0", "0", "n[1-3]"]
     assert "train-a starts on 3 nodes (n[1-3])" in text
     assert "give-back 0.25 s median, 0.50 s most, 2 times" in text
+
+
+def test_training_comes_first_then_what_is_held_and_what_held_nodes_do_that_do_not_train() -> None:
+    core = Core()
+    core.arrive(registration("1", nodes_max=2))
+    core.pool("n1", "n2")
+    core.place_all("placed")
+    core.pool("n1", "n2")  # 2 node-seconds in the pool and not held
+    core.pool("n1", "n2", after_s=3)  # 6 of starting
+    core.report("1", *(lease(item.id, "working") for item in core.leases("1")))
+    core.pool("n1", "n2", after_s=6)  # 12 of training
+    status = status_of(core)
+    assert {what: status[f"{what}_node_seconds"] for what in ("pool", "held", "training", "starting", "resizing")} == {
+        "pool": 20.0, "held": 18.0, "training": 12.0, "starting": 6.0, "resizing": 0.0
+    }  # fmt: skip
+    assert status["used_node_seconds"] == status["held_node_seconds"]
+    line = next(line for line in drawn(status).splitlines() if "node-seconds" in line)
+    assert re.findall(r"(\w+) (\d+)%", line) == [("training", "60"), ("held", "90"), ("starting", "30")]
+    older = {key: value for key, value in status.items() if key not in ("starting_node_seconds", "held_node_seconds")}
+    assert re.findall(r"(\w+) (\d+)%", drawn(older)) == [("training", "60"), ("held", "90")]
 
 
 def test_names_with_markup_are_shown_as_they_are() -> None:

@@ -19,7 +19,7 @@ Kind = Literal["regular", "starting", "training", "resizing"]
 _HEIGHT = 380
 _BAR = 0.78  # of the room that a node has
 _COLORS = (style.OURS, style.EQUAL, style.MUTED)
-_PHASES = {"regular": style.RIGID, "starting": style.PREEMPT, "resizing": style.RESIZE}
+_PHASES = {"regular": style.RIGID, "starting": style.START, "resizing": style.RESIZE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _legend(axes: Axes, trainers: Sequence[str], narrow: bool) -> None:
     from matplotlib.patches import Patch
 
     shown = {f"{who} trains": _COLORS[at % len(_COLORS)] for at, who in enumerate(trainers)}
-    shown |= {"starts (placed, imports, joins)": style.PREEMPT, "is resized": style.RESIZE, "regular job": style.RIGID}
+    shown |= {"starts (imports, joins)": style.START, "is resized": style.RESIZE, "regular job": style.RIGID}
     handles = [Patch(facecolor=color.light, linewidth=0, label=label) for label, color in shown.items()]
     handles.append(Patch(facecolor=style.PAPER.light, edgecolor=style.MUTED.light, linewidth=0.8, label="idle"))
     axes.legend(

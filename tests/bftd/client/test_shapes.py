@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bftd.client import Event, Explanation, History, Rows, Status, Trainer, Usage
 from bftd.client.shapes import read
 from bftd.client.shown import Shown
+from bftd.top import parts
 
 ANSWERS = (Status, Explanation, History, Usage, Event, Trainer)
 JSON = st.recursive(
@@ -83,3 +84,13 @@ def test_an_answer_without_anything_is_shown_too(cls: type[Shown]) -> None:
     console.print(cls())
     console.print(Rows(()))
     assert console.export_text().strip()
+
+
+def test_shares_are_of_the_pool_and_training_is_no_other_word_for_held() -> None:
+    told = {"pool_node_seconds": 200.0, "training_node_seconds": 50.0, "used_node_seconds": 150.0}
+    status = read(Status, told | {"windows": [{"window_s": 3600.0, "training_share": 0.25, "held_share": 0.75}]})
+    assert (status.training_share, status.held_share) == (0.25, 0.75)
+    assert (status.cells()["training"], status.cells()["held"]) == (0.25, 0.75)
+    assert (status.windows[0].cells()["training"], status.windows[0].cells()["held"]) == (0.25, 0.75)
+    line = parts.headline(status).plain
+    assert line.index("training 25%") < line.index("held 75%")

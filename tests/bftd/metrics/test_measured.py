@@ -119,13 +119,16 @@ def test_S10_node_seconds_go_on_after_a_restart_and_what_is_measured_begins_anew
     watched.working()
     for _ in range(5):
         see(watched.service, watched.clock, "n1", n1="71")
-    used_s, solved = watched.value("used_node_seconds_total"), watched.value("decision_duration_seconds_count")
-    assert used_s == pytest.approx(5.0)
+    held_s, solved = watched.value("held_node_seconds_total"), watched.value("decision_duration_seconds_count")
+    assert held_s == watched.value("used_node_seconds_total") == pytest.approx(5.0)
+    parts_s = [watched.value(f"{what}_node_seconds_total") for what in ("training", "starting", "resizing")]
+    assert sum(parts_s) == held_s
     assert solved
     watched.service.ledger.close()
     watched.clock.now += 60.0
     watched.begin()
-    assert watched.value("used_node_seconds_total") == used_s
+    assert watched.value("held_node_seconds_total") == held_s
+    assert [watched.value(f"{what}_node_seconds_total") for what in ("training", "starting", "resizing")] == parts_s
     assert watched.value("decision_duration_seconds_count") == 0.0
 
 

@@ -141,6 +141,22 @@ def test_bands_add_up_to_all_nodes_wherever_anything_is_known() -> None:
     assert set(making.history(1, 1, 1)["points"][0]["nodes"]) == set(NODE_STATES)
 
 
+def test_nodes_that_are_held_and_do_not_train_have_a_band_of_their_own() -> None:
+    told = making.history(500, 2, 24)
+    for point in told["points"]:
+        for trainer in point["trainers"].values():
+            trainer["working"] = 0.75 * trainer["leased"]
+    for picture in (charted(told).machine, charted(told).pool):
+        bands = {each.role: each.values for each in picture.series}
+        for at, value in enumerate(bands["starting"]):
+            if value is not None:
+                assert value == pytest.approx(((bands["t0"][at] or 0) + (bands["t1"][at] or 0)) / 3)
+    training, held = charted(told).efficiency.series
+    known = [pair for pair in zip(training.values, held.values, strict=True) if None not in pair]
+    assert known
+    assert all(share == pytest.approx(0.93 * of) for share, of in known)
+
+
 def test_a_gap_is_a_gap_and_nothing_is_drawn_through_it() -> None:
     shown = charted(making.history(500, 2, 24))
     gaps = [at for at, value in enumerate(shown.sizes.series[0].values) if value is None]

@@ -125,9 +125,9 @@ def test_the_picture_stands_alone_and_says_what_is_what() -> None:
     assert {"regular job", "horovod trains", "torchrun trains", "is resized", "idle"} <= shown
     assert not re.search(r'(href|src)="(?!#)|url\((?!#)|@import|@font-face', text), "it needs nothing from elsewhere"
     used = set(re.findall(r"var\(--([a-z]+)\)", text))
-    assert {style.RIGID.role, style.OURS.role, style.EQUAL.role, style.PREEMPT.role, style.RESIZE.role} <= used
+    assert {style.RIGID.role, style.OURS.role, style.EQUAL.role, style.START.role, style.RESIZE.role} <= used
     assert all(f"--{role}:" in text for role in used)
-    assert text.count(f"fill: var(--{style.PREEMPT.role})") == 2  # one span, and the legend's
+    assert text.count(f"fill: var(--{style.START.role})") == 2  # one span, and the legend's
     assert made == picture("Two <trainers>", spans, ["n1", "n2"], 100.0, 140.0)
 
 
