@@ -6,10 +6,12 @@ the driver what it replaced; the driver takes both off again, so line numbers in
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
 import shutil
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -123,9 +125,47 @@ def interpreter_of(source: str, path: str, *, contained: bool = False) -> str:
     return found
 
 
-def default_backend(source: str) -> str:
-    """The back-end that a script without one is for: the first that finds itself in its source."""
-    return next((kind.name for kind in KINDS.values() if kind.wants(source)), DEFAULT)
+def backend_of(source: str, path: str, asked: str | None = None) -> str:
+    """The back-end of a script: the one that was `asked` for, else the first that finds itself in its source.
+
+    Raises UsageError where the script trains with a library that the back-end does not carry.
+    """
+    name = asked or next((kind.name for kind in KINDS.values() if kind.wants(source)), DEFAULT)
+    refused = KINDS[name].refused
+    imported = _imported(source) if refused else set()
+    for module, unless in refused.items():
+        if module in imported and not imported.intersection(unless):
+            raise UsageError(
+                f"{path} imports {module}, which backend={name} cannot train with: "
+                "use torch, with horovod.torch or without Horovod"
+            )
+    return name
+
+
+def _imported(source: str) -> set[str]:
+    """The modules that a script imports anywhere, with their parents and the names that it takes from them.
+
+    Of a script that this Python cannot parse, which may be older than the user's, the imports that stand on one line.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the user's string literals
+        whole = _parsed(source)
+        lines = [line.strip() for line in source.splitlines()] if whole is None else []
+        trees = [whole, *(_parsed(line) for line in lines if line.startswith(("import ", "from ")))]
+    found = set()
+    for node in (node for tree in trees if tree is not None for node in ast.walk(tree)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return {".".join(name.split(".")[:parts]) for name in found for parts in range(1, name.count(".") + 2)}
+
+
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def rewrite(source: str, driver: str, header: Header) -> str:

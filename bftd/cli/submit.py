@@ -69,6 +69,7 @@ def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ..
             f"partition {partition} is not harvested: take {' or '.join(settings.slurm.harvested)}, or leave -p out"
         )
     partition = partition or _only(settings)
+    scripts.backend_of(source, line.script, spec.backend)
     interpreter = scripts.interpreter_of(source, line.script, contained=bool(spec.container))
     daemon = client.find(config_path)
     daemon.status(folded=True)
@@ -118,6 +119,7 @@ def run(
     path, source = _read(script)
     settings = config.load_found(config_path)
     spec = _checked(text, partition, constraint, settings, common.slurm_client(settings))
+    backend = scripts.backend_of(source, script, spec.backend)
     contained = bool(spec.container)
     interpreter = "python3" if contained else sys.executable
     if source.startswith("#!"):
@@ -135,7 +137,7 @@ def run(
             trainer_id=trainer_id,
             name=path.name,
             spec=spec,
-            backend=spec.backend or scripts.default_backend(source),
+            backend=backend,
             interpreter=interpreter,
             argv=(str(path), *arguments),
             cwd=Path.cwd(),

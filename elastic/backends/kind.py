@@ -8,6 +8,13 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+_TORCH = ("torch", "lightning", "pytorch_lightning", "accelerate", "transformers")
+NOT_TORCH: Mapping[str, tuple[str, ...]] = {
+    **{f"horovod.{name}": ("horovod.torch",) for name in ("tensorflow", "keras", "mxnet")},
+    **dict.fromkeys(("tensorflow", "mxnet"), _TORCH),
+}
+"""What a back-end for torch refuses: torch scripts may read their data with tensorflow, or have torch as a choice."""
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -37,6 +44,9 @@ class Kind:
 
     asked_for: str | None = None
     """A regular expression that finds, in a script's source, that the script is for this back-end; None: it cannot."""
+
+    refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Modules that it cannot train with, unless the script also imports one of those beside them."""
 
     interface_variables: tuple[str, ...] = ()
     """Environment variables of the node process that name the network interface by which a node reaches the driver."""

@@ -30,7 +30,7 @@ from elastic.driver.state.trouble import text_of
 from elastic.driver.trainer import Trainer
 from elastic.errors import ElasticError, UsageError
 from elastic.link import descriptors
-from elastic.script import default_backend, interpreter_of, restore
+from elastic.script import backend_of, interpreter_of, restore
 from elastic.spec import ElasticSpec, features_of
 
 
@@ -153,6 +153,7 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
     cwd, environ = Path.cwd(), os.environ
     trainer_id = environ.get("SLURM_JOB_ID") or foreground_id()
     spec = ElasticSpec.parse(header.elastic)
+    backend = backend_of(source, header.script, spec.backend)
     # The Lua file cannot look for it: slurmctld may not see what the user sees.
     interpreter = header.interpreter or interpreter_of(source, header.script, contained=bool(spec.container))
     keep_state_s, root = shelf.keep_state_s(environ), shelf.root_of(environ)
@@ -164,7 +165,7 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
         trainer_id=trainer_id,
         name=environ.get("SLURM_JOB_NAME", script.name),
         spec=spec,
-        backend=spec.backend or default_backend(source),
+        backend=backend,
         interpreter=interpreter,
         argv=(str(script), *arguments[1:]),
         script_sha256=digest,

@@ -21,6 +21,7 @@ def site(clusters: Clusters) -> Iterator[SandboxSite]:
         (site.work / "shell.sh").write_text("#!/bin/bash\nhostname\n")
         (site.work / "wide.py").write_text(f"#!{sys.executable}\n#SBATCH --nodes=4\n#SBATCH --elastic=1-2\n")
         (site.work / "nobody.py").write_text("#!/usr/bin/env python9.9\n")
+        (site.work / "keras.py").write_text(f"#!{sys.executable}\nfrom horovod import keras as hvd\n")
         site.start_daemon()
         yield site
 
@@ -56,6 +57,8 @@ def refused(site: SandboxSite, *words: str) -> tuple[int, str]:
         (["--elastic=1-2", "wide.py"], "--nodes=4"),
         (["--elastic=1-2", "shell.sh"], "Python"),
         (["--elastic=1-2", "nobody.py"], "python9.9"),
+        (["--elastic=1-2", "keras.py"], "horovod.keras"),
+        (["--elastic=1-2,backend=torchrun", "keras.py"], "horovod.keras"),
     ],
 )
 def test_an_impossible_request_is_refused_in_one_line_and_nothing_is_submitted(
@@ -64,6 +67,12 @@ def test_an_impossible_request_is_refused_in_one_line_and_nothing_is_submitted(
     code, line = refused(site, "sbatch", *words)
     assert code == 2, line
     assert hint in line
+
+
+def test_a_script_for_another_library_than_torch_is_not_run_in_the_foreground_either(site: SandboxSite) -> None:
+    code, line = refused(site, "run", "--nodes", "1-2", "keras.py")
+    assert code == 2, line
+    assert "horovod.keras" in line
 
 
 def test_without_a_daemon_nothing_is_submitted_and_the_line_says_where_it_was_looked_for(site: SandboxSite) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from elastic.errors import UsageError
 from elastic.script import (
     Header,
+    backend_of,
     constraints,
-    default_backend,
     elastic_option,
     interpreter_of,
     restore,
@@ -170,7 +170,57 @@ def test_a_script_without_a_python_is_refused_with_one_line_that_names_it(source
     ],
 )
 def test_the_back_end_is_horovod_where_the_script_imports_it(source: str, backend: str) -> None:
-    assert default_backend(source) == backend
+    assert backend_of(source, "train.py") == backend
+
+
+@pytest.mark.parametrize(
+    ("source", "module"),
+    [
+        ("import horovod.tensorflow as hvd\n", "horovod.tensorflow"),
+        ("import horovod.tensorflow.keras as hvd\n", "horovod.tensorflow"),
+        ("import os, horovod.keras\n", "horovod.keras"),
+        ("from horovod import keras as hvd\n", "horovod.keras"),
+        ("from horovod.mxnet import init\n", "horovod.mxnet"),
+        ("import elastic.horovod\nimport horovod.tensorflow as hvd\nimport torch\n", "horovod.tensorflow"),
+        ("def main():\n    import horovod.keras as hvd\n", "horovod.keras"),
+        (
+            "try:\n    from horovod import tensorflow as hvd\nexcept ImportError:\n    hvd = None\n",
+            "horovod.tensorflow",
+        ),
+        ("print 'two'\nif x:\n  import horovod.keras\n", "horovod.keras"),
+        ("import tensorflow.keras\n", "tensorflow"),
+        ("from tensorflow import keras\nimport elastic\n", "tensorflow"),
+        ("import mxnet as mx\n", "mxnet"),
+    ],
+)
+@pytest.mark.parametrize("asked", [None, "horovod", "torchrun"])
+def test_a_script_for_another_library_than_torch_is_refused_with_one_line(
+    source: str, module: str, asked: str | None
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        backend_of(source, "train.py", asked)
+    assert len(str(caught.value).splitlines()) == 1
+    assert str(caught.value).startswith(f"train.py imports {module},")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import tensorflow as tf\nimport torch\n",
+        "import tensorflow as tf\nfrom torch import nn\n",
+        "import tensorflow_datasets\n",
+        "from .horovod import keras\n",
+        '\'\\d\'\n"""\nimport horovod.keras\n"""\n',
+        "try:\n    import horovod.torch as hvd\nexcept ImportError:\n    import horovod.keras as hvd\n",
+        "print 'two'\n# import horovod.keras\n",
+        "print 'two'\nimport (\n",
+        "\0",
+        "\udcff",
+        "(" * 100_000,
+    ],
+)
+def test_a_script_that_may_train_with_torch_is_not_refused(source: str) -> None:
+    assert backend_of(source, "train.py") in ("horovod", "torchrun")
 
 
 @pytest.mark.parametrize("text", ["", "#!/d\n", "#!/d\nprint()\n", "#!/d\nprint()\nprint()\n", "#!/d\n#BFT {\nx\n"])

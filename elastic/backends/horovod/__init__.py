@@ -10,7 +10,7 @@ script        in a worker: what `import elastic.horovod` brings; sockets: how a 
 
 from __future__ import annotations
 
-from elastic.backends.kind import Kind
+from elastic.backends.kind import NOT_TORCH, Kind
 
 KIND = Kind(
     name="horovod",
@@ -20,6 +20,7 @@ KIND = Kind(
     library="torch",
     rank_variable="HOROVOD_RANK",
     asked_for=r"^\s*(?:import|from)\s+(?:elastic\.)?horovod\b",
+    refused=NOT_TORCH,
     interface_variables=("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
     # Neither Horovod's rendezvous server nor its clients know another one.
     ipv4_only=True,

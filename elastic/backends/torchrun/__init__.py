@@ -13,7 +13,7 @@ A script's calls are those of `elastic` itself (elastic.api): they ask for no mo
 
 from __future__ import annotations
 
-from elastic.backends.kind import Kind
+from elastic.backends.kind import NOT_TORCH, Kind
 
 KIND = Kind(
     name="torchrun",
@@ -22,6 +22,7 @@ KIND = Kind(
     preload="elastic.backends.torchrun.node:preload",
     library="torch",
     rank_variable="RANK",
+    refused=NOT_TORCH,
     interface_variables=("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
     defaults={
         # gloo then asks the store for all addresses at once, not three times a peer: 200,000 times among 256 workers.

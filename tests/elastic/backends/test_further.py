@@ -17,7 +17,7 @@ from elastic.driver.pilots import Pilot
 from elastic.errors import UsageError
 from elastic.link.seal import new_secret
 from elastic.node import workers
-from elastic.script import default_backend
+from elastic.script import backend_of
 from elastic.spec import ElasticSpec
 from tests.elastic.backends.contract import BackendContract
 from tests.elastic.backends.dummy import KIND
@@ -71,8 +71,8 @@ def test_the_option_and_the_plug_in_know_it_and_a_script_may_ask_for_it() -> Non
         ElasticSpec.parse("1-2,backend=dumy")
     with pytest.raises(UsageError, match=r"known: horovod, torchrun, dummy$"):
         ElasticSpec.parse("1-2,backend=?")
-    assert default_backend("import dummytrain\n") == "dummy"
-    assert default_backend("import torch\n") == "torchrun"
+    assert backend_of("import dummytrain\n", "train.py") == "dummy"
+    assert backend_of("import torch\n", "train.py") == "torchrun"
     assert '"horovod", "torchrun", "dummy"' in header(KINDS)
 
 

@@ -116,10 +116,25 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "slurm_script"
 
 
-def rewritten(job: Path, elastic: str) -> list[str]:
+def rewritten(job: Path, elastic: str, lines: str = "# caf\xe9\n") -> list[str]:
     header = Header(elastic, "elastic", "/run/bftd/bftd.sock", "/home/ada/train.py", sys.executable)
-    job.write_bytes(rewrite("#!/usr/bin/env python3\n# caf\xe9\n", "/usr/bin/bft-driver", header).encode("latin-1"))
+    source = f"#!/usr/bin/env python3\n{lines}"
+    job.write_bytes(rewrite(source, "/usr/bin/bft-driver", header).encode("latin-1"))
     return [str(job), "--fast"]
+
+
+@pytest.mark.parametrize("elastic", ["1-2", "1-2,backend=horovod"])
+def test_a_job_whose_script_is_for_another_library_than_torch_ends_at_once_with_one_line(
+    job: Path, tmp_path: Path, elastic: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "# caf\xe9\nimport elastic.horovod\nimport horovod.tensorflow.keras as hvd\n"
+    monkeypatch.setattr(sys, "argv", ["bft-driver", *rewritten(job, elastic, lines)])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "/home/ada/train.py imports horovod.tensorflow," in line
+    assert not (tmp_path / "states").exists()
 
 
 def test_a_jobs_script_and_state_are_in_a_folder_of_the_users_own_and_nothing_where_it_was_submitted(
