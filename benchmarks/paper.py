@@ -43,6 +43,7 @@ class Part:
 PARTS = {
     "table1": Part(lambda: (), paper_hpo.table1),
     "figure7": Part(paper_hpo.figure7_cases, paper_hpo.figure7),
+    "figure8": Part(paper_hpo.figure8_cases, paper_hpo.figure8),
     "figure9": Part(paper_hpo.figure9_cases, paper_hpo.figure9),
     "figure10": Part(paper_hpo.figure10_cases, paper_hpo.figure10),
     "figure11": Part(paper_hpo.figure11_cases, paper_hpo.figure11),
@@ -160,7 +161,7 @@ def page(found: dict[str, Any]) -> str:
     """The page of a run, from what its JSON holds."""
     results = Results(found["rows"], found["derived"], found["trace"])
     sections = [PARTS[name].section(results) for name in found["parts"]]
-    return "\n\n".join([_head(found), *sections, _inputs(found)]) + "\n"
+    return "\n\n".join([_head(found), *sections, ABSENT, _inputs(found)]) + "\n"
 
 
 def _head(found: dict[str, Any]) -> str:
@@ -188,6 +189,23 @@ def _head(found: dict[str, Any]) -> str:
         "list (about 18 and 12 s)."
     )
     return "\n\n".join(("# The paper's evaluation, regenerated", run, paper, words))
+
+
+ABSENT = """## What of the paper is not here
+
+- **Table 1**: Theta and Mira, and Summit beyond its first week.
+- **Figure 1**, the distribution of fragments: the share below ten minutes alone (Table 1, last two rows).
+- **Figure 5**, solve time by trainers and nodes: some sizes in
+  [benchmarks](benchmarks.md#the-allocation-problem).
+- **Figure 6**, idle nodes over the week: node-hours by six hours alone (Figure 10, first row).
+- **AdaptDL**, which section 4.3 names beside Elastic Horovod and TorchElastic: there is no back-end for it.
+- **An instance and a metric of one user's own** (its first scenario): a daemon that serves a site has one objective for
+  all, and `weight=` counts with the objective `priority` alone.
+- **T_fwd predicted** from the queue (section 3.4.3): it is set, or chosen from a trace ([`bft advise`](replay.md)).
+- **Topology** (future work there): a problem may have groups of nodes ([solvers](solvers.md)), the daemon makes none.
+- **Applications other than training** (future work there).
+
+Figures 2 to 4 explain the method; Table 2 is an input, the authors' curves."""
 
 
 def _inputs(found: dict[str, Any]) -> str:

@@ -150,20 +150,31 @@ def measure(folder: Path, case: Case, hours: float | None) -> tuple[dict[str, An
     """Replay one case; its row, and the samples earned between consecutive changes of the pool."""
     options = case.options if hours is None else replace(case.options, hours=hours)
     trace, trainers = week(folder, case.nodes, case.weeks), trainers_of(folder, case.trainers)
-    cpu_s = time.process_time()
+    began_s = time.process_time()
     result = run(trace, trainers, options)
-    cpu_s = time.process_time() - cpu_s
+    cpu_s = time.process_time() - began_s
     seen = trace if options.hours is None else trace.first(options.hours)
     changes_s = np.append(np.unique(seen.times_s), seen.duration_s)
     extras = {
         "completed": {kind: len(runtimes) for kind, runtimes in sorted(result.account.runtimes_s.items())},
         "costs": _costs(result, seen.duration_s),
+        "returns": _returns(result, changes_s),
         "all_done": all_done(result, len(trainers)),
         "cpu_s": cpu_s,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     }
     row = {"case": asdict(case), "result": result.to_json(series=True), "extras": extras}
     return row, result.account.outcome(changes_s)
+
+
+def _returns(result: Result, changes_s: Floats) -> list[float]:
+    """Quartiles of the return of an event that rescales: samples until the next event over those that it cost."""
+    account = result.account
+    weights = [samples * (kind == "rescale") for kind, samples in zip(account.charge, account.charged, strict=True)]
+    cost, _ = np.histogram(account.charged_s, changes_s, weights=weights)
+    rescales = cost > 0
+    earned = account.outcome(changes_s)[rescales]
+    return np.percentile(earned / cost[rescales], (25, 50, 75)).tolist() if rescales.any() else [0.0] * 3
 
 
 def _costs(result: Result, end_s: float) -> dict[str, list[float]]:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import bftd.whatif.trace
 from benchmarks import paper, paper_diverse, paper_hpo, paper_published, paper_runs, paper_text
+from bftd.simulated.driver import Charge
 from bftd.simulated.networks import representative
 from bftd.whatif.replay import Result
 from bftd.whatif.replay.account import Account
@@ -91,6 +92,18 @@ def test_all_are_done_when_nobody_earns_any_more() -> None:
     result = cast(Result, SimpleNamespace(account=account, trainers_completed=2))
     assert paper_runs.all_done(result, 2) == {"hours": 3.0, "node_hours": 50.0, "used_node_hours": 8.0}
     assert paper_runs.all_done(result, 3) is None
+
+
+def test_the_return_of_an_event_counts_events_that_rescale_and_no_other_charge() -> None:
+    account = Account()
+    account.note(0.0, 10.0, 4, 4)
+    for at_s, charge, samples in ((0.0, "rescale", 10.0), (10.0, "preempt", 50.0), (20.0, "rescale", 20.0)):
+        account.take_off(at_s, cast(Charge, charge), samples)
+    account.note(30.0, 0.0, 4, 4)
+    result = cast(Result, SimpleNamespace(account=account))
+    changes_s = np.array([0.0, 10.0, 20.0, 30.0])
+    assert paper_runs._returns(result, changes_s) == pytest.approx([5.25, 6.5, 7.75])  # of (100 - 10) / 10 and 80 / 20
+    assert paper_runs._returns(result, np.array([10.0, 15.0])) == [0.0, 0.0, 0.0]
 
 
 def test_every_case_is_told_apart_and_every_section_has_its_cases() -> None:
