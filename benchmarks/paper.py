@@ -161,7 +161,8 @@ def page(found: dict[str, Any]) -> str:
     """The page of a run, from what its JSON holds."""
     results = Results(found["rows"], found["derived"], found["trace"])
     sections = [PARTS[name].section(results) for name in found["parts"]]
-    return "\n\n".join([_head(found), *sections, ABSENT, _inputs(found)]) + "\n"
+    absent = [ABSENT] if found["parts"] == list(PARTS) else []
+    return "\n\n".join([_head(found), *sections, *absent, _inputs(found)]) + "\n"
 
 
 def _head(found: dict[str, Any]) -> str:

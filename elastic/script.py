@@ -152,7 +152,7 @@ def _imported(source: str) -> set[str]:
         whole = _parsed(source)
         lines = [line.strip() for line in source.splitlines()] if whole is None else []
         trees = [whole, *(_parsed(line) for line in lines if line.startswith(("import ", "from ")))]
-    found = set()
+    found: set[str] = set()
     for node in (node for tree in trees if tree is not None for node in ast.walk(tree)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
