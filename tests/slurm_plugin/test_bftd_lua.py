@@ -407,7 +407,7 @@ def test_a_user_who_may_not_use_one_of_the_partitions_is_told_so(lua: Lua, missi
 @pytest.mark.parametrize("field", ["tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket"])
 def test_an_elastic_job_names_its_gpus_by_no_option_of_slurms(lua: Lua, field: str) -> None:
     said = lua.run(f"return bftd.job_submit(elastic({{ {field} = 'gres:gpu:1' }}), parts, 1000) .. told[1]").decode()
-    assert said.startswith("-1--g")
+    assert said.startswith("2002--g")
     assert ("--tres-per-task" in said) == (field == "tres_per_task")
 
 
