@@ -266,7 +266,7 @@ def test_the_help_lists_all_commands_without_importing_them() -> None:
     [
         (["status"], 1, "no daemon answers at"),
         (["explain", "12"], 1, "no daemon answers at"),
-        (["tune"], 2, "give at least one of --max-nodes, --max-share, --t-fwd, --objective and --pj-max"),
+        (["tune"], 2, "give at least one of --max-nodes, --max-share, --t-fwd, --objective, --pj-max and --solver"),
         (["tune", "--objective", "fun"], 2, "'fun' is not one of"),
         (["status", "--json", "--watch"], 2, "exclude each other"),
         (["stats"], 2, "No such command 'stats'"),
