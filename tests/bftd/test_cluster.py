@@ -29,12 +29,13 @@ PATIENCE_S = 240.0
 class Driver:
     """A trainer's driver without training: it places pilots and gives them back."""
 
-    def __init__(self, client: Client, sandbox: Sandbox, nodes_max: int) -> None:
+    def __init__(self, client: Client, sandbox: Sandbox, nodes_max: int, id_: str = "run-test-1") -> None:
+        self.id = id_
         self.client = client
         self.logs = written(sandbox.root / "log")
         self.launcher = PilotLauncher(sandbox.client(), Rules(min_window_s=20.0, looked_s=time.time()))
         self.request = {
-            "id": "run-test-1", "name": "train-a", "backend": "horovod", "nodes_min": 1, "nodes_max": nodes_max,
+            "id": id_, "name": "train-a", "backend": "horovod", "nodes_min": 1, "nodes_max": nodes_max,
             "partition": "elastic", "user": "root", "held": [],
         }  # fmt: skip
         self.jobs: dict[str, str] = {}
@@ -49,7 +50,7 @@ class Driver:
 
     def act(self) -> None:
         """One long poll, and all that it asks for."""
-        path = f"/v1/trainers/run-test-1/leases?epoch={self.epoch}&version={self.version}&wait_s=0.5"
+        path = f"/v1/trainers/{self.id}/leases?epoch={self.epoch}&version={self.version}&wait_s=0.5"
         answer = self.client.request("GET", path)
         self.version, self.leases = answer["version"], answer["leases"]
         self.launcher.rules = Rules(answer["min_window_s"], answer["looked_s"])
@@ -64,7 +65,7 @@ class Driver:
 
     def _place(self, lease: dict[str, Any]) -> None:
         request = PilotRequest(
-            lease["node"], "elastic", lease["limit_s"], "bft-pilot", f"bft run-test-1 {lease['id']}", lease["gres"]
+            lease["node"], "elastic", lease["limit_s"], "bft-pilot", f"bft {self.id} {lease['id']}", lease["gres"]
         )
         outcome = self.launcher.place(request)
         if isinstance(outcome, Placed):
@@ -76,7 +77,7 @@ class Driver:
 
     def _report(self, lease: str, state: str, job_id: str | None, reason: str = "") -> None:
         event = {"op": "lease", "at_s": time.time(), "id": lease, "state": state, "job_id": job_id, "reason": reason}
-        self.client.request("POST", "/v1/trainers/run-test-1/report", {"epoch": self.epoch, "events": [event]})
+        self.client.request("POST", f"/v1/trainers/{self.id}/report", {"epoch": self.epoch, "events": [event]})
 
     def until(self, reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Act until the status is as wanted."""
@@ -222,3 +223,22 @@ def test_nodes_are_shown_as_json(sandbox: Sandbox) -> None:
     )
     assert shown.returncode == 0, shown.stderr
     assert {node["name"] for node in json.loads(shown.stdout)["nodes"]} == {"n1", "n2", "n3", "svc1"}
+
+
+def test_regression_a_second_trainer_had_no_node_as_long_as_the_pool_was_quiet(
+    tmp_path: Path, sandbox: Sandbox
+) -> None:
+    process, client = start(tmp_path, sandbox)
+    try:
+        first = Driver(client, sandbox, nodes_max=3)
+        first.until(lambda status: working(status) == 3)
+        second = Driver(client, sandbox, nodes_max=3, id_="run-test-2")
+
+        def both_work(status: dict[str, Any]) -> bool:
+            second.act()
+            return all(item["working"] for item in status["trainers"])
+
+        first.until(both_work)
+    finally:
+        process.kill()
+        process.wait()
