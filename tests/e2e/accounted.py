@@ -155,4 +155,11 @@ class AccountedSite(SandboxSite):
 
 def until(what: str, condition: Callable[[], Any], show: Callable[[], str] = str) -> Any:
     """Wait for something to come true, and return it."""
-    return waiting.until(what, condition, show, show)
+
+    def shown() -> str:
+        try:
+            return show()
+        except FileNotFoundError:  # nothing is written yet
+            return ""
+
+    return waiting.until(what, condition, shown, shown)
