@@ -124,7 +124,7 @@ whose clusters are of one shape stand together, so that a process has the cluste
 # How long an example took says how busy the machine is.
 settings.register_profile("bftd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("bftd")
-_HANGS_S = 1200
+_HANGS_S = 2400
 """Tests with a cluster fail when nothing moves any more: this is for what a test does not wait for by itself."""
 
 # A shell starts what it puts into the background with SIGINT ignored, and so would be every program under test.

@@ -87,8 +87,14 @@ def test_the_daemon_harvests_under_the_rules_of_the_unit(need: Callable[..., Non
             client = Client(str(state / "bftd.sock"))
             until(client.status, daemon, log)
             assert _status_of(daemon.pid) == {"CapEff": 0, "CapBnd": 0, "NoNewPrivs": 1, "Seccomp": 2}
-            client.request("POST", "/v1/trainers", TRAINER)
-            until(lambda: any(node.get("lease_state") == "granted" for node in client.status()["nodes"]), daemon, log)
+            epoch = client.request("POST", "/v1/trainers", TRAINER)["epoch"]
+
+            def granted() -> bool:
+                # As a driver asks that is alive: one of which nothing is heard for 45 s is lost.
+                asked = f"/v1/trainers/{TRAINER['id']}/leases?epoch={epoch}&version=0&wait_s=0"
+                return any(lease["state"] == "granted" for lease in client.request("GET", asked)["leases"])
+
+            until(granted, daemon, log)
         finally:
             daemon.send_signal(signal.SIGTERM)
             code = daemon.wait(PATIENCE_S)
