@@ -18,7 +18,8 @@ SIDE_BY_SIDE = $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder
 WORKERS := -n $(shell echo $$(($$(nproc) + 2)))
 PURE_TESTS = $(SIDE_BY_SIDE) -n auto -m "not ($(NOT_PURE))"
 
-.PHONY: help venv setup setup-test demo test test-fast test-latest lock lint plugins deb rpm man install clean test-slurm-24 test-pyslurm
+.PHONY: help venv setup setup-test demo test test-alone test-fast test-latest lock lint types plugins deb rpm man install \
+	clean test-slurm-24 test-pyslurm
 
 help:
 	@echo "make demo    set up what is missing, then run the main job on a private Slurm cluster (under 4 minutes)"
@@ -45,9 +46,11 @@ setup:
 demo: setup
 	@$(BIN)/python -m examples.demo
 
-lint: venv
+lint: venv types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+
+types:
 	@$(BIN)/mypy
 
 plugins: $(PLUGIN)
@@ -77,10 +80,17 @@ install: $(if $(PLUGIN_DIR),plugins)
 setup-test:
 	@bash tools/setup.sh test
 
-test: setup-test lint
+# mypy takes one core for a minute: beside the tests, which would leave the other one idle meanwhile.
+test: setup-test
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
 	@$(MAKE) --silent plugins
-	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) $(WORKERS) -m "not ($(CLUSTER))"
+	@$(MAKE) --silent -j2 types test-alone
 	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) $(WORKERS) -m "$(CLUSTER)"
+
+# Every test that needs no cluster.
+test-alone:
+	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) $(WORKERS) -m "not ($(CLUSTER))"
 
 # What needs no cluster, no process and no time of its own, on all cores.
 test-fast: venv

@@ -26,6 +26,7 @@ NEED = Kept(3, 5 * 2**30, 1, "gpu1", time.time() - 3 * 86400)
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A script that was profiled with --fast."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(profiled, "PROFILE_S", STILL_S)
     path = tmp_path / "train.py"
     path.write_text("import elastic\n")
     assert needs.keep(("python", "train.py", "--fast"), tmp_path, NEED) == ""

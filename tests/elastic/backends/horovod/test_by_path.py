@@ -28,7 +28,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def parts(home: Path) -> dict[str, Any]:
     """What the script shows, by part."""
-    said = subprocess.run([sys.executable, str(SCRIPT), str(home)], capture_output=True, text=True, timeout=STILL_S)
+    said = subprocess.run([sys.executable, str(SCRIPT), str(home)], capture_output=True, text=True, timeout=5 * STILL_S)
     assert said.returncode == 0, said.stdout + said.stderr
     rows = [json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")]
     return {row["part"]: row for row in rows}

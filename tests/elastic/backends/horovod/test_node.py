@@ -53,7 +53,7 @@ def run(folder: Path, **environ: str) -> str:
         link = {"BFT_DRIVER": f"127.0.0.1:{server.getsockname()[1]}", "BFT_SECRET": SECRET}
         argv = [sys.executable, "-c", NODE, str(script), start]
         merged = {**os.environ, **link, "PYTHONUNBUFFERED": "1", **environ}
-        said = subprocess.run(argv, env=merged, capture_output=True, text=True, check=False, timeout=STILL_S)
+        said = subprocess.run(argv, env=merged, capture_output=True, text=True, check=False, timeout=5 * STILL_S)
         driver.result()[0].close()
     assert said.stdout.endswith("\n0\n"), said.stderr
     return said.stdout

@@ -31,7 +31,9 @@ print(told)
 
 
 def test_regression_a_state_whose_loss_was_a_tensor_of_several_failed_at_the_first_step() -> None:
-    said = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=False, timeout=STILL_S)
+    said = subprocess.run(
+        [sys.executable, "-c", STEPS], capture_output=True, text=True, check=False, timeout=5 * STILL_S
+    )
     assert (said.stdout, said.stderr) == ("[0.5, 0.25, 2.0, None, None, None, None]\n", "")
 
 
@@ -142,7 +144,7 @@ print(written(committed[-1])["attributes"]["seen"])
 
 
 def said_by(script: str) -> list[str]:
-    said = subprocess.run([sys.executable, "-c", SAVES + script], capture_output=True, text=True, timeout=STILL_S)
+    said = subprocess.run([sys.executable, "-c", SAVES + script], capture_output=True, text=True, timeout=5 * STILL_S)
     assert (said.stderr, said.returncode) == ("", 0)
     return said.stdout.splitlines()
 
@@ -190,5 +192,7 @@ print(model.weight.item())
 
 
 def test_regression_a_newcomer_that_lost_all_others_went_on_at_their_step_with_weights_of_its_own_start() -> None:
-    said = subprocess.run([sys.executable, "-c", SYNCED], capture_output=True, text=True, check=False, timeout=STILL_S)
+    said = subprocess.run(
+        [sys.executable, "-c", SYNCED], capture_output=True, text=True, check=False, timeout=5 * STILL_S
+    )
     assert (said.stdout, said.stderr) == ("5.0\n", "")

@@ -50,7 +50,7 @@ thread.join()
 
 def run(body: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-c", IN_HOROVOD + body]
-    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=STILL_S)
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=5 * STILL_S)
 
 
 def test_a_worker_that_nccl_holds_ships_its_state_and_ends_as_one_that_lost_its_peers() -> None:

@@ -67,7 +67,7 @@ ENDS = """
 def test_a_worker_that_fails_is_told_with_its_own_code_and_not_after_torch_waited_for_the_others() -> None:
     """torch asks the others to end, which they do not hear, and gives them time; and it waits for forks of the dead."""
     said = subprocess.run(
-        [sys.executable, "-c", NODE % FAILS], capture_output=True, text=True, timeout=STILL_S, check=False
+        [sys.executable, "-c", NODE % FAILS], capture_output=True, text=True, timeout=5 * STILL_S, check=False
     )
     assert said.returncode == 0, said.stderr
     message = json.loads(said.stdout)
@@ -77,7 +77,7 @@ def test_a_worker_that_fails_is_told_with_its_own_code_and_not_after_torch_waite
 @pytest.mark.torch
 def test_regression_a_script_that_ended_by_os_exit_0_was_waited_for_without_end() -> None:
     said = subprocess.run(
-        [sys.executable, "-c", NODE % ENDS], capture_output=True, text=True, timeout=STILL_S, check=False
+        [sys.executable, "-c", NODE % ENDS], capture_output=True, text=True, timeout=5 * STILL_S, check=False
     )
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout) == {"op": "ended", "failed": False}
