@@ -1,4 +1,4 @@
-"""The lock against setup.cfg and against what is installed; each release that setup.cfg leaves out against its fault."""
+"""The lock against setup.cfg and what is installed; each release that setup.cfg leaves out against its fault."""
 
 from __future__ import annotations
 
