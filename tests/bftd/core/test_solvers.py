@@ -52,7 +52,7 @@ class Site:
         return [decision for decision in told if isinstance(decision, kind)]
 
 
-def test_nodes_are_lent_all_the_same_and_the_alarm_names_who_solves() -> None:
+def test_L2_nodes_are_lent_all_the_same_and_the_alarm_names_who_solves() -> None:
     site = Site("gurobi", gurobi=NO_LICENCE)
     site.core.arrive(registration("1"))
     assert site.grows(4) == 4
