@@ -97,6 +97,7 @@ def test_a_plan_made_with_an_engine_that_lies_is_the_best_all_the_same_and_says_
     assert (honest.distrusted, honest.objective > 0) == ((), True)
     monkeypatch.setitem(ENGINES, name, replace(engine, optimise=lying))  # type: ignore[call-overload]
     monkeypatch.setattr(process, "_ask", answer)
+    monkeypatch.setattr(process, "_take", lambda: None)
     monkeypatch.setattr(process, "Worker", lambda engine: None)
     plan = solve(growing, solver)
     assert plan.objective == pytest.approx(honest.objective)
