@@ -20,7 +20,6 @@ from tests.support import waiting
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "bftd.service"
-# Longer than anything here takes on a loaded machine; waits end as soon as what they wait for is true.
 # No command takes so long, however busy the machine is.
 PATIENCE_S = 240.0
 TRAINER = {
