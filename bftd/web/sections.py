@@ -128,8 +128,8 @@ def efficiency(picture: str, windows: Sequence[Mapping[str, Any]]) -> str:
         ]
         for window in windows
     ]
-    head = ["window", "training", "held", "U", "training, node-hours", "held, node-hours", "pool, node-hours"]
-    told = table("Efficiency by window", head, rows, range(1, 7))
+    head = ["window", "training", "held", "U", "training h", "held h", "pool h"]
+    told = table("Efficiency by window, and node-hours", head, rows, range(1, 7))
     if not told:
         return picture or "<p class=quiet>Nothing was recorded yet."
     told += (
