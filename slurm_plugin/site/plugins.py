@@ -20,7 +20,7 @@ LUA_FILE = "bftd.lua"
 
 # Shares of the idle node-seconds of benchmarks/impact, whose queue stands nearly all the time.
 _HARVEST = (
-    "with it pilots hold 80-96 % of the idle node-seconds while jobs wait; without, nothing by immediate "
+    "with it 80-96 % of the idle node-seconds are held while jobs wait; without, nothing by immediate "
     'allocations, which Slurm refuses whenever a regular job is queued, or 68 % with pilot_mode = "sbatch"'
 )
 _INSTALL = re.compile(r"\.install\s*\(([^)]*)\)")
