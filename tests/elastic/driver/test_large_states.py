@@ -17,15 +17,12 @@ import pytest
 
 from elastic.session import Saved, Session
 from tests.elastic.fakes import SECRET
-from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 BLOCK = os.urandom(1 << 20)
-BLOCKS = 512
-PEAK_BYTES = 300 << 20
-"""Less than the state, more than Python and torch take."""
+BLOCKS = 1024
 
 DRIVER = """
 import asyncio, json, sys, time
@@ -36,16 +33,15 @@ from tests.elastic.fakes import SECRET, FakeDaemon, FakeStarter, lease, settings
 
 crew.CONNECT_S = 600.0  # there is no agent
 clockwork.PING_S = 0.1
-beats, pongs = 0, []
+lags, pongs = [0.0], []
 
 async def main():
-    global beats
     trainer = trainer_for(settings_for(Path(sys.argv[1])), lambda line: None, FakeStarter(), FakeDaemon())
     connections = trainer.connections
     real = connections.received
     async def received(peer, message):
         if message["op"] == "pong":
-            pongs.append(beats)
+            pongs.append(time.monotonic())
         await real(peer, message)
     connections.received = received
     listening = listen()
@@ -57,11 +53,13 @@ async def main():
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     over = asyncio.create_task(reader.read())
     while not over.done():
+        began_s = time.monotonic()
         await asyncio.sleep(0.05)
-        beats += 1
+        lags.append(time.monotonic() - began_s - 0.05)
+    gaps = [later - earlier for earlier, later in zip(pongs, pongs[1:])]
     # ru_maxrss begins with that of the process that this one came from
     peak = int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))) << 10
-    print(json.dumps({"peak_bytes": peak, "beats": beats, "pongs": len(pongs), "step": trainer.run.store.step}))
+    print(json.dumps({"peak_bytes": peak, "lag_s": max(lags), "gap_s": max(gaps), "step": trainer.run.store.step}))
     sys.stdout.flush()
     trainer.run.finish(1, "the test is over")
     await serving
@@ -89,22 +87,25 @@ def driver(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Session]]:
         finally:
             session.ended(1)
             process.stdin.close()  # type: ignore[union-attr]
-            process.wait(STILL_S)
+            process.wait(60)
 
 
-def test_half_a_gigabyte_comes_and_goes_through_a_driver_that_stays_small_and_answers_meanwhile(tmp_path: Path) -> None:
+def test_a_gigabyte_comes_and_goes_through_a_driver_that_stays_small_and_answers_meanwhile(tmp_path: Path) -> None:
     def write(file: BinaryIO) -> None:
         for _ in range(BLOCKS):
             file.write(BLOCK)
 
     with driver(tmp_path) as (process, session):
         session.commit(Saved(5, 50, write))
+        began_s = time.monotonic()
         session.ship_soon()
-        steps = 0
+        slowest_s = 0.0
         while not session._shipper.arrived:
+            step_s = time.monotonic()
             session.step(6, 60, 0, 1, None)
-            steps += 1
+            slowest_s = max(slowest_s, time.monotonic() - step_s)
             time.sleep(0.01)
+            assert time.monotonic() - began_s < 120
         file = session.fetch_state().file
         assert file is not None
         with file:
@@ -115,10 +116,10 @@ def test_half_a_gigabyte_comes_and_goes_through_a_driver_that_stays_small_and_an
         for _ in range(BLOCKS):
             expected.update(BLOCK)
         assert content.digest() == expected.digest()
-        told = json.loads(process.communicate("", timeout=STILL_S)[0])
+        told = json.loads(process.communicate("", timeout=60)[0])
     assert told["step"] == 5
-    assert told["peak_bytes"] < PEAK_BYTES < BLOCKS << 20, told
-    # Each takes as long as the state's way there or back, had it to wait for that: there would be one or two of each.
-    assert told["beats"] > 5, told
-    assert told["pongs"] > 3, told
-    assert steps > 5
+    assert told["peak_bytes"] < 300 << 20, told
+    # Far less on a quiet machine; a gigabyte takes some seconds, in which nothing would have been heard.
+    assert told["lag_s"] < 1.0, told
+    assert told["gap_s"] < 1.5, told
+    assert slowest_s < 1.0
