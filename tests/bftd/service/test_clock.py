@@ -104,7 +104,7 @@ def test_regression_a_step_forward_of_the_clock_ended_trainers_that_no_queue_sho
     host.poll()
     host.wall_s += by_s
     for _ in range(90):  # far beyond every grace but the driver's own silence
-        host.service.apply(Registered(host.service.now(), registration("run-b-2")))
+        host.service.apply(Registered(host.service.now(), registration("run-b-2", nodes_min=9, nodes_max=9)))
         host.poll(after_s=0.5)
     assert host.service.core.trainers["run-a-1"].active
     assert host.service.core.leases.keys() == held.keys()
