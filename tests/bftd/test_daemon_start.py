@@ -113,7 +113,7 @@ def test_S9_a_controller_that_is_down_is_waited_for_and_nothing_is_granted_befor
 def test_regression_a_hanging_controller_got_the_daemon_killed_and_held_up_its_stop(tmp_path: Path) -> None:
     faults = faulty(tmp_path)
     env = commands(tmp_path) | {"WATCHDOG_USEC": "900000"}
-    with running(tmp_path, "[slurm]\ntimeout_s = 600\n", env) as daemon:
+    with running(tmp_path, "[slurm]\ntimeout_s = 60\n", env) as daemon:
         until(lambda: daemon.client.status()["snapshot_age_s"] is not None)
         (faults / "hang").touch()
         until(lambda: daemon.client.status()["snapshot_age_s"] > 2.0)
@@ -121,7 +121,7 @@ def test_regression_a_hanging_controller_got_the_daemon_killed_and_held_up_its_s
         for _ in range(3):
             daemon.told("WATCHDOG=1")
         daemon.process.send_signal(signal.SIGTERM)
-        code = daemon.process.wait(STILL_S)  # while the controller hangs
+        code = daemon.process.wait(30)  # less than a command may take, and the controller hangs
         (faults / "hang").unlink()
         assert code == 0
 
