@@ -104,7 +104,9 @@ class ShadowService(Service):
             if isinstance(event, (Registered, Heard, Reported, Finished)):
                 self._host(event)
             elif isinstance(event, Configured):  # whatever rights it has in Slurm, it uses none
-                settings = dataclasses.replace(event.settings.changed(operator=False), trusting=True)
+                # a first node is promised to people, and each imaginary trainer has a user of its own
+                settings = event.settings.changed(operator=False, first_node_within_s=0.0)
+                settings = dataclasses.replace(settings, trusting=True)
                 super().apply(dataclasses.replace(event, settings=settings))
             else:
                 super().apply(event)
