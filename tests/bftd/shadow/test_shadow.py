@@ -133,7 +133,9 @@ class Telling(Service):
     def apply(self, *events: Event) -> None:
         """Take in events; the drivers are simulated, as those of shadow mode are."""
         trusted = [
-            replace(event, settings=replace(event.settings, trusting=True)) if isinstance(event, Configured) else event
+            replace(event, settings=replace(event.settings.changed(first_node_within_s=0.0), trusting=True))
+            if isinstance(event, Configured)
+            else event
             for event in events
         ]
         super().apply(*trusted)
