@@ -19,6 +19,7 @@ from slurm_plugin.types import Job, Node, Partition, Request, Snapshot
 from tests.benchmarks.test_backfill_log import LOG
 from tests.benchmarks.test_impact_figures import job as row
 from tests.benchmarks.test_impact_figures import run
+from tests.support.messages import pattern
 
 NODES = {
     f"n{number}": Node(f"n{number}", "IDLE", frozenset(), ("batch", "elastic"), (), "", {}, 4, 1 << 30, "")
@@ -71,7 +72,7 @@ def test_a_recording_is_what_was_read_and_what_the_controller_told(tmp_path: Pat
 
 def test_another_file_is_refused_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "some.xz").write_bytes(lzma.compress(b"{}\n"))
-    with pytest.raises(ValueError, match=r"some.xz is no recording"):
+    with pytest.raises(ValueError, match=pattern("benchmarks.backfill_recording.not_a_recording", file="some.xz")):
         load(tmp_path / "some.xz")
 
 

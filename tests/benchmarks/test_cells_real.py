@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import cells_cases, cells_real, gpu_cells
 from benchmarks.cells_cases import TWO, Case, Plan
+from tests.support.messages import says
 
 TINY = Case("tiny", "transformer", 16, {"hidden": 32, "layers": 2, "heads": 2, "seq": 16, "vocab": 64})
 
@@ -65,4 +66,4 @@ def test_without_a_gpu_nothing_is_told_of_one(
 ) -> None:
     monkeypatch.setattr(gpu_cells, "has_gpu", lambda: False)
     gpu_cells.main([])
-    assert "finds no GPU here, so nothing was measured" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "benchmarks.gpu_cells.no_gpu")

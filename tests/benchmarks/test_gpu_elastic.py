@@ -7,6 +7,7 @@ import json
 import pytest
 
 from benchmarks import gpu_elastic
+from tests.support.messages import excerpt, says, wording
 
 
 @pytest.mark.parametrize(
@@ -14,7 +15,7 @@ from benchmarks import gpu_elastic
     [
         (["--repeats=0"], "more than 0"),
         (["--gb=-1"], "more than 0"),
-        (["--parts=resize,pause"], "there is no part 'pause'"),
+        (["--parts=resize,pause"], excerpt("benchmarks.gpu_elastic.no_such_part", unknown="pause")),
     ],
 )
 def test_what_cannot_be_measured_is_told_at_once(
@@ -36,12 +37,19 @@ def test_resizing_and_giving_back_measure_on_a_cpu_what_they_would_on_a_gpu(
     monkeypatch.setenv("BFT_GPU_BENCH", "")
     gpu_elastic.main(["--quick", "--json", "--parts=resize,giveback"])
     printed = capsys.readouterr()
-    assert "no GPU here (torch finds none): the figures are the CPU's" in printed.err
+    assert says(printed.err, "benchmarks.gpu_elastic.no_gpu", gpu="torch finds none")
     found = json.loads(printed.out)
     assert found.pop("device") == "CPU: torch finds none"
     assert list(found) == ["resize", "giveback"]
     medians = {name: figure["median"] for part in found.values() for name, figure in part.items()}
     assert medians.pop("GB on the device") == 0
     assert not [name for name, median in medians.items() if not median > 0]
-    assert {"grow: no step for s", "shrink: no step for s", "host memory: last process gone after s"} <= set(medians)
-    assert medians["host memory: agent gone after s"] <= medians["host memory: last process gone after s"]
+    assert {
+        wording("benchmarks.gpu_elastic.grew_no_step"),
+        "shrink: no step for s",
+        "host memory: " + wording("benchmarks.gpu_elastic.last_process_gone_after") + " s",
+    } <= set(medians)
+    assert (
+        medians["host memory: " + wording("benchmarks.gpu_elastic.agent_gone_after") + " s"]
+        <= medians["host memory: " + wording("benchmarks.gpu_elastic.last_process_gone_after") + " s"]
+    )

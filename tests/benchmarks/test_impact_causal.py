@@ -11,6 +11,7 @@ from benchmarks.impact import slots
 from benchmarks.impact.figures import figures
 from benchmarks.impact.record import PilotRow, RoomRow
 from tests.benchmarks.test_impact_figures import job, run
+from tests.support.messages import wording
 
 BEGIN_S = datetime.fromisoformat("2026-11-22T10:40:00").timestamp()
 
@@ -82,11 +83,30 @@ def test_a_lost_slot_is_explained_in_one_line_from_the_log() -> None:
     room = RoomRow(0, ("n1", "n2"), 4.0, None, "")
     text = slots.why_lost(run("B", 0, lost, overtaker, rooms=(room,)), lost, "5", cycles(LOG.splitlines()), BEGIN_S)
     assert text == (
-        "n[1-2] freed by main at 12.0 s; job 1 got n2 at 13 s by main; of 2 backfill cycles between, that of 30.0 s "
-        "planned it for 120 s on n[1,3]; room on n[1-2] from 4.0 s and still; started by backfill at 75.0 s on n3"
+        wording("benchmarks.impact_slots.freed_by", freed="n[1-2]", preempted_by="main", preempt_s=12.0)
+        + "; "
+        + wording("benchmarks.impact_slots.job_got", number=1, nodes="n2", began_s=13, by=" by main")
+        + "; "
+        + wording(
+            "benchmarks.impact_slots.cycle_of",
+            after=2,
+            begin_s=wording("benchmarks.impact_slots.planned_it", when="30.0 s", start_s=120, nodes="n[1,3]")
+            + "; "
+            + wording("benchmarks.impact_slots.room", nodes="n[1-2]", since_s=4.0, until="and still")
+            + "; started by backfill at 75.0",
+        )
+        + " on n3"
     )
     bare = slots.why_lost(run("B", 0, lost), lost, "6", cycles(LOG.splitlines()), BEGIN_S)
-    assert "nobody got them; of 2 backfill cycles between, that of 30.0 s did not come to it; no room was made" in bare
+    assert (
+        "nobody got them; "
+        + wording("benchmarks.impact_slots.cycle_of", after=2, begin_s=30.0)
+        + " "
+        + wording("benchmarks.impact_slots.did_not_come_to_it")
+        + "; "
+        + wording("benchmarks.impact_slots.no_room")
+        in bare
+    )
 
 
 def test_jobs_that_backfill_could_not_start_when_it_would_have_are_counted_with_bftd_and_without() -> None:

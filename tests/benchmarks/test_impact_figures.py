@@ -14,6 +14,7 @@ from benchmarks.impact import occupancy, record, report, stats
 from benchmarks.impact.demands import judged
 from benchmarks.impact.figures import figures
 from benchmarks.impact.record import JobRow, Kind, PilotRow, RoomRow, Run
+from tests.support.messages import pattern, says, wording
 
 NODES = ("n1", "n2")
 
@@ -168,8 +169,8 @@ def test_a_demand_is_met_missed_or_not_measured() -> None:
     late = run("B", 0, job(0, 0.0, 30.0, 35.0, preempt_s=1.0))
     rows = {row["demand"]: row["met"] for row in judged("default", figures([quiet, late]))}
     assert rows["slots lost"] is False
-    assert rows["requests to slurmctld a poll"] is True
-    assert rows["B - displaced, mean (s), within A - A + 0.5 s"] is None
+    assert rows[wording("benchmarks.impact_demands.requests_a_poll")] is True
+    assert rows[wording("benchmarks.impact_demands.displaced")] is None
 
 
 def test_each_recipe_is_held_to_demands_of_its_own() -> None:
@@ -203,7 +204,7 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_run_is_named(tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text('{"row": "job"}\n')
-    with pytest.raises(ValueError, match=r"other\.jsonl is no run"):
+    with pytest.raises(ValueError, match=pattern("benchmarks.impact_record.not_a_run", path="other.jsonl")):
         record.load(tmp_path / "other.jsonl")
 
 
@@ -211,7 +212,7 @@ def test_regression_a_run_of_older_recipes_is_not_taken_for_one_of_the_same_name
     record.save(run("A", 0, job(0, 0.0, 1.0, 5.0)), tmp_path / "one.jsonl")
     text = (tmp_path / "one.jsonl").read_text()
     (tmp_path / "one.jsonl").write_text(text.replace(f', "format": {record.FORMAT}', ""))
-    with pytest.raises(ValueError, match="of an older version of this benchmark, whose recipes were others: move"):
+    with pytest.raises(ValueError, match=pattern("benchmarks.impact_record.older_version")):
         record.load_all(tmp_path)
 
 
@@ -229,5 +230,14 @@ def test_the_tables_tell_of_every_recipe_and_demand() -> None:
     assert "| default-no-room | 1 | 22.05.8 | 2 (1) | 2 | 2 (2 to nobody) | 8.00 / 8.00 (2 jobs) |" in text
     assert "| default-no-room | 1 | 22.05.8 | 2 (1) | 2 | 2 | 0 |" in text
     assert "| default-no-room | 22.05.8 | 1.0 | 0 | 8.00 | 0 | nobody got them |" in text
-    assert "| default-no-room | 22.05.8 | B, seed 1, pair 1: it was late |" in text
-    assert "| default | requests to slurmctld a poll | 4.00 | at most 4.07 | met |" in text
+    assert says(
+        text,
+        "benchmarks.impact_figures.note",
+        kind="| default-no-room | 22.05.8 | B",
+        seed=1,
+        pair=1,
+        note="it was late |",
+    )
+    assert (
+        "| default | " + wording("benchmarks.impact_demands.requests_a_poll") + " | 4.00 | at most 4.07 | met |" in text
+    )

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.instances import FAMILIES, STARTS, Family, Start, build, redraw
 from benchmarks.milp import LEAST_RATIO, Row, line, medians, ratios, rows, run, verdict
 from milp import problem_from_json, problem_to_json, solve
+from tests.support.messages import wording
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -55,7 +56,9 @@ def test_a_row_has_the_raw_values_and_what_equal_share_reaches_of_the_optimum() 
 
 def test_a_solver_that_cannot_do_a_row_is_listed_with_the_reason() -> None:
     (result,) = run([Row("exact", "exact", "paper", "random", 4, 30, repeats=1, classes=3)], io.StringIO())
-    assert "skipped: solver 'exact' cannot carry several node classes" in line(result)
+    assert "skipped: " + wording("milp.registry.cannot_carry", name="exact", features="several node classes") in line(
+        result
+    )
 
 
 def test_a_solve_that_ran_out_of_time_is_told_with_the_gap_reached() -> None:
@@ -63,7 +66,7 @@ def test_a_solve_that_ran_out_of_time_is_told_with_the_gap_reached() -> None:
     raw = {"cpu_s": [0.9, 0.1], "wall_s": [0.95, 0.1], "gap": [0.25, 0.0], "of_optimum": [0.8, 1.0]}
     told = line({"row": vars(row), "status": ["feasible", "optimal"], **raw})
     assert "2.5e-01" in told
-    assert told.endswith("time limit of 1 s in 1 of 2")
+    assert told.endswith(wording("benchmarks.milp.time_limit", limit_s=1, late=1, wall_s=2))
 
 
 def test_every_row_of_the_full_table_has_instances_enough() -> None:
@@ -96,7 +99,14 @@ def test_what_is_missed_is_said() -> None:
     ratio, times = verdict(results)
     assert "paper   35x800: HiGHS's count model takes 21.6 times the CPU time of exact" in ratio
     assert "MISSED: 25 or more" in ratio
-    assert times == "exact 35x800: largest median 2.10 ms (paper, empty), MISSED in 1 of 2 rows: 2 ms or less"
+    assert times == wording(
+        "benchmarks.milp.exact_largest",
+        size="35x800",
+        median_ms="2.10",
+        where="paper, empty",
+        aim=wording("benchmarks.milp.missed", over=1, mine=2),
+        aim_ms=2,
+    )
     good = [measured("exact", 1.0), measured("highs", 30.0)]
     assert all("MISSED" not in told for told in verdict(good))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import gloo_questions, scale_drivers
+from tests.support.messages import wording
 
 
 @pytest.mark.parametrize("words", [["--workers=0"], ["--agents=1"], ["--real=1"], ["--repeats=0"]])
@@ -19,8 +20,8 @@ def test_a_size_that_cannot_be_is_told_at_once(words: list[str], capsys: pytest.
 def test_half_of_a_few_played_nodes_vanish_and_the_others_are_one_group_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale_drivers, "_REST_S", 0.1)
     found = scale_drivers.many(6, 2)
-    assert found["burst: ranks given s"] > 0
-    assert found["burst: first step s"] > 0
+    assert found[wording("benchmarks.scale_drivers.ranks_given")] > 0
+    assert found[wording("benchmarks.scale_drivers.first_step")] > 0
     assert found["open files"] > 6 * 3
 
 

@@ -12,6 +12,7 @@ from benchmarks.sizing_cases import CASES, FOLDER, GPU_CASES, QUICK, case_of
 from benchmarks.sizing_memory import Row, accuracy, ranks_of, real_peak, summary
 from sizing.model import tracing
 from sizing.model.parallel import Parallel
+from tests.support.messages import excerpt, pattern, says
 
 KNOWN = """
 import torch
@@ -76,7 +77,10 @@ def test_marp_is_summed_up_only_where_the_sizes_of_the_model_are_known() -> None
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["--only", "gpt:nothing"], "no case is called 'gpt:nothing'"), (["--jobs", "0"], "at least one")],
+    [
+        (["--only", "gpt:nothing"], excerpt("benchmarks.sizing_memory.no_such_case", only="gpt:nothing")),
+        (["--jobs", "0"], "at least one"),
+    ],
 )
 def test_what_cannot_be_measured_is_told_at_once(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
@@ -93,7 +97,9 @@ def test_what_counts_as_real_is_the_most_that_the_steps_held_at_once(tmp_path: P
     file.write_text(KNOWN)
     # What the step keeps and its largest moment; the larger one while the step was made is none of a step.
     assert real_peak(f"{file}:make_step", 3, Parallel())["peak_bytes"] == 4 * 1_000_000 + 4 * 2_000_000
-    with pytest.raises(RuntimeError, match="the real run failed: AssertionError"):
+    with pytest.raises(
+        RuntimeError, match=pattern("benchmarks.sizing_memory.real_run_failed", splitlines="AssertionError")
+    ):
         real_peak(f"{file}:make_step", 4, Parallel())
 
 
@@ -125,11 +131,11 @@ def test_a_gpu_that_was_too_small_with_the_guard_band_is_told(
     monkeypatch.setattr(gpu_memory.tracing, "trace", lambda *words, **named: _Trace(10 * gib))
     gpu_memory.main(["--only", "gpu:gpt_fp32"])
     said = capsys.readouterr().out
-    assert "within the guard band: 0 of 1" in said
+    assert says(said, "benchmarks.gpu_memory.within_band", within_the_guard_band=0, rows=1)
     assert "allocated: mean 100.00%" in said
     real["device_bytes"] = 11 * gib
     gpu_memory.main(["--only", "gpu:gpt_fp32"])
-    assert "within the guard band: 1 of 1" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "benchmarks.gpu_memory.within_band", within_the_guard_band=1, rows=1)
 
 
 class _Trace:
@@ -144,7 +150,7 @@ def test_cases_of_a_package_that_is_not_there_are_told_as_left_out(
     monkeypatch.setattr(gpu_memory.importlib.util, "find_spec", lambda name: None)
     gpu_memory.main(["--only", "gpu_huggingface:bert", "--trace-only", "--json"])
     printed = capsys.readouterr()
-    assert "left out, for want of transformers: gpu_huggingface:bert" in printed.err
+    assert says(printed.err, "benchmarks.gpu_memory.left_out", left_out="gpu_huggingface:bert")
     assert json.loads(printed.out) == {"accuracy": {}, "left_out": ["gpu_huggingface:bert"], "rows": []}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks import states, states_by_path, states_clients, states_training
+from tests.support.messages import wording
 
 
 def line(what: str, at_s: float, **more: Any) -> dict[str, Any]:
@@ -27,15 +28,15 @@ def told() -> list[dict[str, Any]]:
 
 def test_the_pace_is_that_of_steps_which_lie_wholly_in_a_travel_against_those_that_touch_none() -> None:
     found = states_training.figures(told(), hashed_bytes_s=4e6, saves=2)
-    assert found["steps while it travels"] == 10
-    assert found["pace while it travels"] == pytest.approx(0.5)
+    assert found[wording("benchmarks.states_training.steps_meanwhile")] == 10
+    assert found[wording("benchmarks.states.pace")] == pytest.approx(0.5)
     assert found["travels s"] == pytest.approx(1.0)
 
 
 def test_the_first_save_which_touches_fresh_memory_is_told_apart() -> None:
     found = states_training.figures(told(), hashed_bytes_s=4e6, saves=2)
     assert found["stall / memory copy"] == pytest.approx(1.0)
-    assert found["first save: stall / memory copy"] == pytest.approx(3.0)
+    assert found[wording("benchmarks.states_training.first_save")] == pytest.approx(3.0)
 
 
 def test_what_sending_takes_is_divided_into_sealing_and_the_rest() -> None:
@@ -71,9 +72,18 @@ def test_a_generation_that_is_not_whole_ends_the_benchmark(lines: list[dict[str,
 
 
 def test_ratios_are_taken_by_pairs_of_one_repetition() -> None:
-    assert states_clients.ratios([1.0, 2.0, 4.0], [3.0, 4.0, 4.0])["all nodes / one node"] == 2.0
-    rows = [{"saved by 4: plain s": plain, "saved by 4: by path s": plain * 1.5, "bit-equal": True} for plain in (1, 9)]
-    assert states_by_path.summary(rows, ["saved by 4"])["saved by 4: by path / plain"] == pytest.approx(1.5)
+    assert states_clients.ratios([1.0, 2.0, 4.0], [3.0, 4.0, 4.0])[wording("benchmarks.states.all_over_one")] == 2.0
+    rows = [
+        {
+            wording("benchmarks.states_by_path.saved_by", savers=4, how="plain"): plain,
+            wording("benchmarks.states_by_path.saved_by", savers=4, how="by path"): plain * 1.5,
+            "bit-equal": True,
+        }
+        for plain in (1, 9)
+    ]
+    assert states_by_path.summary(rows, ["saved by 4"])[wording("benchmarks.states.saved_by_four")] == pytest.approx(
+        1.5
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,11 +91,11 @@ def test_ratios_are_taken_by_pairs_of_one_repetition() -> None:
     [
         ("training", "stall / memory copy", 1.3, "at most 1.3"),
         ("training", "stall / memory copy", 1.4, "at most 1.3, missed"),
-        ("training", "pace while it travels", 0.7, "at least 0.8, missed"),
-        ("training", "resumed to the bit", True, "at least 1"),
-        ("training", "resumed to the bit", False, "at least 1, missed"),
+        ("training", wording("benchmarks.states.pace"), 0.7, "at least 0.8, missed"),
+        ("training", wording("benchmarks.states.resumed_exactly"), True, "at least 1"),
+        ("training", wording("benchmarks.states.resumed_exactly"), False, "at least 1, missed"),
         ("training", "travels s", 9.0, ""),
-        ("training", "pace while it travels", None, ""),
+        ("training", wording("benchmarks.states.pace"), None, ""),
     ],
 )
 def test_a_figure_is_set_against_what_was_asked_for(part: str, figure: str, value: Any, said: str) -> None:

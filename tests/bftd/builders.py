@@ -42,6 +42,7 @@ from bftd.protocol.registration import Held, Registration
 from bftd.protocol.reports import LeaseReport, Report
 from bftd.protocol.sizes import Sizes
 from slurm_plugin.types import Job, Node, Reservation, Snapshot
+from tests.support.messages import wording
 
 A = TypeVar("A", bound=Action)
 
@@ -192,7 +193,7 @@ class Core:
         }
         kept = {room.job: room for room in rooms}
         for room in kept.values():
-            why = f"is left to job {room.job}, which can start there"
+            why = "is left to " + wording("pool.judgement.job_that_can_start", job=room.job)
             left = (PoolNode(name, "IDLE", False, why, wanted=True, pilot=on.get(name)) for name in room.nodes)
             seen |= {item.name: replace(item, window_s=windows.get(item.name)) for item in left}
         if frozenset(names) != self._members:

@@ -13,6 +13,7 @@ from bftd.errors import ConfigError, UsageError
 from bftd.keys import GONE as GONE_KEYS
 from bftd.keys import PoolConfig, tunable
 from milp.solvers.programs import process
+from tests.support.messages import excerpt, fragment, pattern, says, wording
 
 
 def test_an_empty_file_means_the_defaults() -> None:
@@ -37,28 +38,51 @@ def test_every_key_has_a_line_of_documentation_and_an_example_of_its_type() -> N
     [
         ("[pol]\n", "unknown section [pol]; did you mean pool?"),
         ("[pool]\nmin_windw_s = 3\n", "unknown key min_windw_s in [pool]; did you mean min_window_s?"),
-        ("[decide]\nt_fwd_s = 'long'\n", "[decide] t_fwd_s must be a number, not 'long'; for example 120.0"),
-        ("[decide]\npj_max = 2.5\n", "[decide] pj_max must be a whole number, not 2.5"),
-        ("[decide]\npj_max = true\n", "[decide] pj_max must be a whole number, not True"),
-        ("[decide]\npj_max = 0\n", "[decide] pj_max must be at least 1, not 0"),
-        ("[pool]\nspare_nodes = -1\n", "[pool] spare_nodes must be at least 0, not -1"),
-        ("[decide]\nt_fwd_s = nan\n", "[decide] t_fwd_s must be a finite number"),
-        ("[slurm]\npoll_s = 1e9\n", "[slurm] poll_s must be at most 60.0"),
-        ("[slurm]\npilot_mode = 'srun'\n", "[slurm] pilot_mode must be one of salloc, sbatch, not 'srun'"),
-        ("pool = 3\n", "pool must be a section: write [pool]"),
+        (
+            "[decide]\nt_fwd_s = 'long'\n",
+            wording(
+                "bftd.key_fields.wrong", where="[decide] t_fwd_s", wanted="a number", shown="'long'", example=120.0
+            ),
+        ),
+        ("[decide]\npj_max = 2.5\n", wording("milp.fields.not_whole", where="[decide] pj_max", shown=2.5)),
+        ("[decide]\npj_max = true\n", wording("milp.fields.not_whole", where="[decide] pj_max", shown="True")),
+        ("[decide]\npj_max = 0\n", wording("bftd.key_fields.too_small", where="[decide] pj_max", low=1, value=0)),
+        (
+            "[pool]\nspare_nodes = -1\n",
+            wording("bftd.key_fields.too_small", where="[pool] spare_nodes", low=0, value=-1),
+        ),
+        ("[decide]\nt_fwd_s = nan\n", excerpt("bftd.key_fields.not_finite", where="[decide] t_fwd_s")),
+        (
+            "[slurm]\npoll_s = 1e9\n",
+            excerpt("bftd.key_fields.too_large", where="[slurm] poll_s", high=fragment("60.0")),
+        ),
+        (
+            "[slurm]\npilot_mode = 'srun'\n",
+            wording("bftd.key_fields.not_one_of", where="[slurm] pilot_mode", choices="salloc, sbatch", value="srun"),
+        ),
+        ("pool = 3\n", excerpt("bftd.config.not_a_section", section=fragment("pool"), section2="pool")),
         ("[pool\n", "not valid TOML"),
         ("[api]\ntcp = 'host:1'\nauth = 'token'\n", 'auth = "token" needs token_file'),
-        ("[slurm]\npoll_s = 15\n", "[pool] stale_after_s must be at least twice [slurm] poll_s (15), not 10"),
+        (
+            "[slurm]\npoll_s = 15\n",
+            excerpt("bftd.config.stale_after_too_short", poll_s=15, stale_after_s=fragment("10")),
+        ),
         (
             "[slurm]\npoll_s = 15\n[pool]\nstale_after_s = 45\n",
-            "[pool] vacate_ahead_s must be 0 or at least [slurm] poll_s (15), not 5",
+            excerpt("bftd.config.vacate_ahead_too_short", poll_s=15, vacate_ahead_s=fragment("5")),
         ),
-        ("[pool]\nmin_window_s = 4\n", "[pool] min_window_s must be 0 or at least vacate_ahead_s (5), not 4"),
+        (
+            "[pool]\nmin_window_s = 4\n",
+            excerpt("bftd.config.min_window_too_short", vacate_ahead_s=5, min_window_s=fragment("4")),
+        ),
         (
             "[decide]\nsolve_time_limit_s = 11\n",
-            "[decide] solve_time_limit_s must be at most [pool] stale_after_s (10)",
+            excerpt("bftd.config.solve_limit_too_long", stale_after_s=10),
         ),
-        ("[slurm]\ndriver_partition = 'elastic'\n", "driver_partition must be another than partition (elastic)"),
+        (
+            "[slurm]\ndriver_partition = 'elastic'\n",
+            excerpt("bftd.config.driver_partition_same", driver_partition="elastic"),
+        ),
     ],
 )
 def test_a_wrong_file_is_told_in_one_line_that_names_file_and_key(tmp_path: Path, text: str, told: str) -> None:
@@ -76,13 +100,13 @@ def test_a_wrong_file_is_told_in_one_line_that_names_file_and_key(tmp_path: Path
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        (f"t_fwd_s = 1{'0' * 400}", "[decide] t_fwd_s must be a finite number"),
-        (f"t_fwd_s = -1{'0' * 400}", "[decide] t_fwd_s must be a finite number"),
-        (f"pj_max = 1{'0' * 400}", "[decide] pj_max must be a whole number of at most 64 bits"),
-        (f"pj_max = 1{'0' * 5000}", "not valid TOML: an integer has thousands of digits"),
+        (f"t_fwd_s = 1{'0' * 400}", excerpt("bftd.key_fields.not_finite", where="[decide] t_fwd_s")),
+        (f"t_fwd_s = -1{'0' * 400}", excerpt("bftd.key_fields.not_finite", where="[decide] t_fwd_s")),
+        (f"pj_max = 1{'0' * 400}", excerpt("bftd.key_fields.too_long", where="[decide] pj_max")),
+        (f"pj_max = 1{'0' * 5000}", excerpt("bftd.config.integer_too_long")),
         # no limit on digits keeps Python from reading these, only from showing them
-        (f"pj_max = 0x{'f' * 5000}", "[decide] pj_max must be a whole number of at most 64 bits"),
-        (f"t_fwd_s = 0x{'f' * 5000}", "[decide] t_fwd_s must be a finite number"),
+        (f"pj_max = 0x{'f' * 5000}", excerpt("bftd.key_fields.too_long", where="[decide] pj_max")),
+        (f"t_fwd_s = 0x{'f' * 5000}", excerpt("bftd.key_fields.not_finite", where="[decide] t_fwd_s")),
         (f"solver = 0x{'f' * 5000}", "[decide] solver must be a text, not a number of thousands of digits"),
     ],
     ids=lambda text: text[:12],
@@ -102,14 +126,19 @@ def test_a_key_without_a_maximum_takes_no_integer_beyond_64_bits() -> None:
 
 def test_tuning_to_an_integer_too_large_for_a_float_is_told_in_one_line() -> None:
     key = next(key for key in tunable() if key.name == "t_fwd_s")
-    with pytest.raises(ConfigError, match=r"^--t-fwd must be a finite number, not inf$"):
+    with pytest.raises(
+        ConfigError, match="^" + pattern("bftd.key_fields.not_finite", where="--t-fwd", value="inf") + "$"
+    ):
         key.checked(10**400, "--t-fwd")
 
 
 def test_regression_tuning_t_fwd_beyond_what_solvers_take_ended_all_lending() -> None:
     key = next(key for key in tunable() if key.name == "t_fwd_s")
     assert key.checked(30 * 86_400.0, "--t-fwd") == 30 * 86_400.0
-    with pytest.raises(ConfigError, match=r"^--t-fwd must be at most 2592000\.0, not 1e\+300$"):
+    with pytest.raises(
+        ConfigError,
+        match="^" + pattern("bftd.key_fields.too_large", where="--t-fwd", high=2592000.0, value="1e+300") + "$",
+    ):
         key.checked(1e300, "--t-fwd")
 
 
@@ -190,7 +219,7 @@ def test_regression_an_upgrade_stopped_the_daemon_whose_file_had_a_key_that_is_g
     told: list[str] = []
     assert config.load(path, told.append).pool == PoolConfig(spare_nodes=2)
     [line] = told
-    assert line.startswith(f"{path}: [pool] plan_wait_s is gone and means nothing, take it out: ")
+    assert says(line, "bftd.config.key_gone", name=path, section="pool", key="plan_wait_s")
     assert "make_room" in line
     assert "\n" not in line
     assert config.load(path).pool.spare_nodes == 2, "commands of users say nothing of it"
@@ -201,7 +230,7 @@ def test_regression_an_upgrade_stopped_the_daemon_whose_file_had_a_key_that_is_g
 
 
 def test_a_key_that_is_gone_is_gone_from_its_section_only() -> None:
-    with pytest.raises(ConfigError, match=r"unknown key plan_wait_s in \[slurm\]"):
+    with pytest.raises(ConfigError, match=pattern("bftd.config.unknown_key", key="plan_wait_s", section="slurm")):
         config.parse("[slurm]\nplan_wait_s = 3\n")
 
 
@@ -211,7 +240,7 @@ def test_no_key_is_there_and_gone_at_once() -> None:
 
 @pytest.mark.parametrize("told", ["login1", "login1:", ":6820", "login1:99999", "login1:http"])
 def test_regression_an_address_without_a_port_passed_the_check(told: str) -> None:
-    with pytest.raises(ConfigError, match=r"\[api\] tcp must be host:port, such as 0\.0\.0\.0:6820, not "):
+    with pytest.raises(ConfigError, match=pattern("bftd.config.tcp_malformed")):
         config.parse(f'[api]\ntcp = "{told}"\n')
     assert config.parse('[api]\ntcp = "[::1]:6820"\n').api.tcp == "[::1]:6820"
 
@@ -222,7 +251,7 @@ def test_regression_of_two_words_that_exclude_each_other_one_was_left_out_withou
 ) -> None:
     run = CliRunner().invoke(_command, ["--config", str(tmp_path / "none.toml"), *words])
     assert isinstance(run.exception, UsageError)
-    assert "--dry-run and --take-over exclude each other: give one" in str(run.exception)
+    assert says(str(run.exception), "bftd.daemon.options_exclude")
 
 
 def test_several_partitions_are_harvested_by_one_daemon() -> None:
@@ -234,7 +263,7 @@ def test_several_partitions_are_harvested_by_one_daemon() -> None:
 
 
 def test_a_partition_beside_others_is_a_contradiction_of_one_line() -> None:
-    with pytest.raises(ConfigError, match="partition elastic is none of partitions: give one of the two keys"):
+    with pytest.raises(ConfigError, match=pattern("bftd.config.partition_not_among", alone="elastic")):
         config.parse('[slurm]\npartition = "elastic"\npartitions = ["gpu"]\n')
 
 

@@ -7,6 +7,7 @@ import contextlib
 import getpass
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -30,6 +31,7 @@ from bftd.service.live import Service
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.parse import unreadable_job
 from slurm_plugin.types import Snapshot
+from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +87,7 @@ def test_what_squeue_shows_of_a_job_and_cannot_be_read_is_said_once(
     assert [look(odd), look(odd)] == [[expected], []]
     assert [look(Snapshot(1.0, {}, (), ())), look(odd)] == [[], [expected]]
     error = SnapshotError("squeue shows a job that cannot be read (no job id): ? ann batch RUNNING")
-    assert [look(error), look(error)] == [[f"no snapshot, nothing grows: {error}"], []]
+    assert [look(error), look(error)] == [[wording("bftd.daemon.no_snapshot", error=error)], []]
 
 
 def test_S8_what_the_daemon_itself_takes_makes_no_controller_slow(tmp_path: Path, monkeypatch) -> None:
@@ -206,7 +208,7 @@ def test_a_daemon_starts_reloads_refuses_a_second_one_and_stops_cleanly(tmp_path
         command = [sys.executable, "-m", "bftd.daemon", "--config", str(tmp_path / "bftd.toml")]
         second = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=STILL_S)
         assert second.returncode == 1
-        assert second.stderr.startswith("bftd: another bftd uses the ledger")
+        assert re.match("bftd: " + pattern("service.ledger.in_use"), second.stderr)
         assert second.stderr.count("\n") == 1
 
         daemon.process.send_signal(signal.SIGTERM)
@@ -227,7 +229,9 @@ def test_caps_are_taken_over_by_a_reload(tmp_path: Path) -> None:
         daemon.process.send_signal(signal.SIGHUP)
         daemon.told("READY=1")
         (cap,) = daemon.client.status()["caps"]
-        assert cap["text"] == f"{getpass.getuser()} is at the cap of 1 trainer per user"
+        assert cap["text"] == wording(
+            "core.caps.at_cap", group=getpass.getuser(), most=1, things="trainer", kind="user"
+        )
 
 
 def test_a_daemon_for_a_partition_that_does_not_exist_ends_in_one_line(tmp_path: Path) -> None:
@@ -235,7 +239,13 @@ def test_a_daemon_for_a_partition_that_does_not_exist_ends_in_one_line(tmp_path:
     command = [sys.executable, "-m", "bftd.daemon", "--config", str(path)]
     run = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=STILL_S)
     assert run.returncode == 2
-    assert run.stderr == "bftd: no partition elastik: did you mean elastic?\n"
+    assert (
+        run.stderr
+        == "bftd: "
+        + wording("slurm_plugin.client.no_partition", name="elastik", hint="")
+        + wording("sizing.fields.hint", near="elastic")
+        + "\n"
+    )
 
 
 def bft(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -264,13 +274,25 @@ def test_the_help_lists_all_commands_without_importing_them() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["status"], 1, "no daemon answers at"),
-        (["explain", "12"], 1, "no daemon answers at"),
-        (["tune"], 2, "give at least one of --max-nodes, --max-share, --t-fwd, --objective, --pj-max and --solver"),
-        (["tune", "--objective", "fun"], 2, "'fun' is not one of"),
+        (["status"], 1, excerpt("http.client.no_daemon")),
+        (["explain", "12"], 1, excerpt("http.client.no_daemon")),
+        (
+            ["tune"],
+            2,
+            wording(
+                "cli.tune.give_at_least_one",
+                first="--max-nodes, --max-share, --t-fwd, --objective, --pj-max",
+                last="--solver",
+            ),
+        ),
+        (["tune", "--objective", "fun"], 2, excerpt("whatif.checks.bad_time", times_s=fragment("'fun'"))),
         (["status", "--json", "--watch"], 2, "exclude each other"),
         (["stats"], 2, "No such command 'stats'"),
-        (["status", "--config", "/does/not/exist"], 2, "cannot read the configuration /does/not/exist"),
+        (
+            ["status", "--config", "/does/not/exist"],
+            2,
+            excerpt("bftd.config.unreadable", path=fragment("/does/not/exist")),
+        ),
         (["sandbox", "up", "--gpus", "a100"], 2, "--gpus must be TYPE:N"),
     ],
 )
@@ -304,12 +326,12 @@ def test_status_explain_and_tune_talk_to_the_running_daemon(tmp_path: Path) -> N
         shown = bft("status", env=env | {"COLUMNS": "160"}).stdout
         assert "train-a" in shown
         assert "n[1-2]" in shown
-        assert "train-a starts on 2 nodes (n[1-2])" in bft("explain", "run-here-12", env=env).stdout
+        assert says(bft("explain", "run-here-12", env=env).stdout, "core.deed.starts", count="2 nodes", nodes="n[1-2]")
         tuned = bft("tune", "--t-fwd", "60", "--pj-max", "2", env=env)
         assert tuned.stdout == "max_nodes=0  max_share=1.0  t_fwd_s=60.0  objective=efficiency  pj_max=2  solver=auto\n"
         unknown = bft("explain", "99", env=env)
         assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
-        assert unknown.stderr.startswith("bft: neither a trainer nor a harvested node is called 99: ")
+        assert re.match("bft: " + pattern("cli.explain.nothing_called_so", name=99), unknown.stderr)
         with pytest.raises(ApiError) as refused:
             daemon.client.tune(pj_max=0)
         assert refused.value.status == 400
@@ -335,7 +357,7 @@ def test_what_bft_tune_has_set_is_shown_and_put_back(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         env = {"BFTD_SOCKET": str(tmp_path / "socket")}
         before = bft("tune", "--t-fwd", "60", "--pj-max", "2", env=env).stdout.split()
-        assert "bft tune has set pj_max = 2; the configuration has 10" in bft("status", env=env).stdout
+        assert says(bft("status", env=env).stdout, "bftd.view.tuned", name="pj_max", value=2, file=10)
         write_config(tmp_path, "[decide]\npj_max = 4\n")
         daemon.process.send_signal(signal.SIGHUP)
         daemon.told("READY=1")
@@ -347,10 +369,14 @@ def test_what_bft_tune_has_set_is_shown_and_put_back(tmp_path: Path) -> None:
         for words, told in (
             (
                 ("--reset", "poll_s"),
-                "'poll_s' cannot be tuned; max_nodes, max_share, t_fwd_s, objective, pj_max, solver can",
+                wording(
+                    "cli.tune.not_tunable",
+                    word="poll_s",
+                    name="max_nodes, max_share, t_fwd_s, objective, pj_max, solver",
+                ),
             ),
-            (("pj_max",), "a KEY stands behind --reset, and --reset changes nothing else"),
-            (("--reset", "--pj-max", "3"), "a KEY stands behind --reset, and --reset changes nothing else"),
+            (("pj_max",), wording("cli.tune.key_without_reset")),
+            (("--reset", "--pj-max", "3"), wording("cli.tune.key_without_reset")),
         ):
             wrong = bft("tune", *words, env=env)
             assert (wrong.returncode, wrong.stderr) == (2, f"bft: {told}\n")
@@ -378,10 +404,14 @@ def test_regression_a_daemon_on_a_full_disk_serves_on_and_goes_on_when_there_is_
         with running(disk) as daemon:
             subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=4096"], capture_output=True)
             wait(failing=True)
-            assert daemon.client.status()["hold"] == "bftd cannot write its ledger"
-            assert "cannot be written (database or disk is full)" in daemon.client.status()["ledger"]["failure"]
+            assert daemon.client.status()["hold"] == wording("service.live.cannot_write")
+            assert says(
+                daemon.client.status()["ledger"]["failure"],
+                "service.ledger.unwritable",
+                error="database or disk is full",
+            )
             trainer = {"id": "run-a-1", "backend": "horovod", "nodes_min": 1, "nodes_max": 2, "user": "ann"}
-            with pytest.raises(ApiError, match="make room on its disk") as refused:
+            with pytest.raises(ApiError, match=pattern("service.ledger.advice")) as refused:
                 daemon.client.request("POST", "/v1/trainers", trainer)
             assert refused.value.status == 503
             filler.unlink()
@@ -391,7 +421,7 @@ def test_regression_a_daemon_on_a_full_disk_serves_on_and_goes_on_when_there_is_
             _, errors = daemon.process.communicate(timeout=STILL_S)
             assert daemon.process.returncode == 0
             assert errors.count("cannot be written") == 1, errors
-            assert "the ledger is written again" in errors
+            assert says(errors, "service.live.written_again")
             assert "Traceback" not in errors
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
@@ -417,7 +447,7 @@ def test_the_client_is_found_by_socket_variable_configuration_and_default(tmp_pa
 
 
 def test_a_daemon_that_is_none_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DaemonUnreachable, match=r"no daemon answers at .*/none: start bftd"):
+    with pytest.raises(DaemonUnreachable, match=pattern("http.client.no_daemon", address=fragment("/none"))):
         Client(str(tmp_path / "none")).status()
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "silent"))

@@ -30,6 +30,7 @@ from slurm_plugin.preemption import UNREAD, Preemption
 from slurm_plugin.types import Snapshot
 from tests.bftd.builders import job, node, registration
 from tests.bftd.test_daemon import ROOT, environment, running, write_config
+from tests.support.messages import pattern, says, wording
 from tests.support.waiting import STILL_S
 
 # Hangs, or says that nobody answers, for as long as a file of that name is there.
@@ -72,9 +73,7 @@ def until(true: Callable[[], bool], within_s: float = STILL_S) -> None:
 def test_regression_a_regular_partition_named_by_mistake_lost_all_its_jobs(tmp_path: Path) -> None:
     run = started(tmp_path, more='[slurm]\npartition = "batch"\n')  # with operator rights or without
     assert run.returncode == 2
-    assert run.stderr == (
-        "bftd: the partition batch is where regular jobs go: set Default=NO on it, or harvest another\n"
-    )
+    assert run.stderr == ("bftd: " + wording("slurm_plugin.preemptible.default_partition", name="batch") + "\n")
 
 
 @pytest.mark.slow
@@ -87,14 +86,14 @@ def test_beside_a_running_daemon_no_second_one_starts_on_its_partition_and_a_dry
         second = subprocess.run([*command, str(config)], env=env, capture_output=True, text=True, timeout=STILL_S)
         assert second.returncode == 1
         assert second.stderr == (
-            f"bftd: another bftd of this host (process {daemon.process.pid}) harvests elastic: stop one of the two\n"
+            "bftd: " + wording("service.neighbours.in_use", holder=daemon.process.pid, partition="elastic") + "\n"
         )
         dry = [*command, str(tmp_path / "bftd.toml"), "--dry-run"]
         told = subprocess.run(dry, env=env, capture_output=True, text=True, timeout=STILL_S)
         assert (told.returncode, told.stderr) == (0, "")
         assert told.stdout.splitlines() == [
-            "0 of the 0 running jobs of elastic would be cancelled, 3 an hour may be",
-            "operator is false under [slurm]: none of them is cancelled",
+            wording("service.dry_run.would_cancel", would=0, running=0, where="elastic", most=3),
+            wording("service.dry_run.operator_off"),
         ]
 
 
@@ -144,7 +143,12 @@ class Asked(SlurmClient):
             raise CommandError("scontrol gave no answer for 5 s: is slurmctld up?")
         if arguments[1] == "partition":
             return Answer(0, self.partition_line, "")
-        lines = ["Configuration data as of now", f"PreemptType = {self.kind}", "ClusterName = c", "SLURM_CONF = /x"]
+        lines = [
+            wording("slurm_plugin.settings.first_line") + " now",
+            f"PreemptType = {self.kind}",
+            "ClusterName = c",
+            "SLURM_CONF = /x",
+        ]
         return Answer(0, "\n".join([*lines, "SLURM_VERSION = 22.05.8", "UnkillableStepTimeout = 60", ""]), "")
 
 
@@ -167,7 +171,7 @@ def test_a_partition_is_looked_at_every_minute_and_sooner_while_something_is_wro
     assert preemption.objection == ""
     now_s[0] = 60.0
     preemption.check()
-    assert "set PreemptMode=CANCEL on it (now OFF)" in preemption.objection
+    assert says(preemption.objection, "slurm_plugin.preemptible.not_preemptible", mode="OFF")
     client.partition_line = None
     now_s[0] = 70.0
     with pytest.raises(CommandError):
@@ -233,7 +237,9 @@ def test_who_is_no_daemon_cannot_keep_one_from_starting() -> None:
         cluster = f"here {os.getpid()}"
         first = await claim(cluster, "elastic", {os.geteuid()})
         assert first is not None
-        with pytest.raises(AnotherDaemon, match=rf"process {os.getpid()}\) harvests elastic: stop one of the two"):
+        with pytest.raises(
+            AnotherDaemon, match=pattern("service.neighbours.in_use", holder=os.getpid(), partition="elastic")
+        ):
             await claim(cluster, "elastic", {os.geteuid()})
         other = await claim(cluster, "elastic2", {os.geteuid()})
         assert other is not None
@@ -285,7 +291,9 @@ def test_what_slurm_refuses_to_cancel_is_said_once(caplog: pytest.LogCaptureFixt
             canceller.ask(["1"])
             until(lambda: not canceller._asked)
     canceller.stop(1.0)
-    assert [record.getMessage() for record in caplog.records] == ["scancel failed: Access denied"]
+    assert [record.getMessage() for record in caplog.records] == [
+        wording("slurm_plugin.client.scancel_failed", complaint="Access denied")
+    ]
 
 
 def test_the_watchdogs_time_is_what_systemd_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,5 +306,5 @@ def test_regression_keys_that_contradict_each_other_passed_the_check(tmp_path: P
     path = tmp_path / "bftd.toml"
     path.write_text("[slurm]\npoll_s = 15\ntimeout_s = 60\n")
     run = CliRunner().invoke(_command, ["--config", str(path), "--check-config"])
-    assert "stale_after_s must be at least twice [slurm] poll_s (15)" in str(run.exception)
+    assert says(str(run.exception), "bftd.config.stale_after_too_short", poll_s=15)
     assert next_delay_s(1.0, 60.0, 5) == 30.0

@@ -9,6 +9,7 @@ import pytest
 from bftd.health import HELD_WARNING_S, LEVELS, SNAPSHOT_CRITICAL_S, SNAPSHOT_WARNING_S, judged, unreachable
 from bftd.service.status import overview
 from tests.bftd.builders import Core, registration
+from tests.support.messages import excerpt, fragment, wording
 
 
 def well() -> dict[str, Any]:
@@ -31,19 +32,27 @@ def test_a_daemon_that_does_well_is_ok_with_its_figures() -> None:
 
 QUARANTINED = {"name": "n9", "lease": None, "in_pool": False, "why": "is in quarantine for 30 s more"}
 FAULTS: list[tuple[dict[str, Any], str, str]] = [
-    ({"snapshot_age_s": None}, "CRITICAL", "Slurm was not read since the daemon started"),
-    ({"snapshot_age_s": SNAPSHOT_CRITICAL_S + 1}, "CRITICAL", "Slurm was not read for 301 s"),
-    ({"snapshot_age_s": SNAPSHOT_WARNING_S + 1}, "WARNING", "Slurm was not read for 61 s"),
+    ({"snapshot_age_s": None}, "CRITICAL", wording("bftd.health.snapshot_missing")),
+    ({"snapshot_age_s": SNAPSHOT_CRITICAL_S + 1}, "CRITICAL", wording("bftd.health.snapshot_old", age_s=301)),
+    ({"snapshot_age_s": SNAPSHOT_WARNING_S + 1}, "WARNING", wording("bftd.health.snapshot_old", age_s=61)),
     ({"alarms": [{"text": "n1 was asked back 9 s ago"}]}, "CRITICAL", "n1 was asked back 9 s ago"),
-    ({"pauses": [{"text": "everything is paused by root: x"}]}, "WARNING", "everything is paused by root: x"),
-    ({"hold": "job 9 waits", "held_s": HELD_WARNING_S + 1}, "WARNING", "nothing grows for 601 s: job 9 waits"),
-    ({"nodes": [QUARANTINED]}, "WARNING", "1 node is in quarantine"),
-    ({"strays": [{}, {}]}, "WARNING", "no lease stands behind 2 jobs"),
-    ({"silent": ["17"]}, "WARNING", "no word from the driver of 17"),
+    (
+        {"pauses": [{"text": wording("core.pause.holds", what="everything", by="root", why="x")}]},
+        "WARNING",
+        wording("core.pause.holds", what="everything", by="root", why="x"),
+    ),
+    (
+        {"hold": "job 9 waits", "held_s": HELD_WARNING_S + 1},
+        "WARNING",
+        wording("bftd.health.nothing_grows", held_s=601, hold="job 9 waits"),
+    ),
+    ({"nodes": [QUARANTINED]}, "WARNING", wording("bftd.health.quarantine", quarantined=1, value=" is")),
+    ({"strays": [{}, {}]}, "WARNING", wording("bftd.health.stray_jobs", strays=2, value="s")),
+    ({"silent": ["17"]}, "WARNING", wording("bftd.health.silent_drivers", silent=17)),
     (
         {"ledger": {"bytes": 95, "max_bytes": 100}},
         "WARNING",
-        "the ledger has 95% of the size that it may have (max_bytes)",
+        wording("bftd.health.ledger_nearly_full", used="95%"),
     ),
     ({"ledger": {"failure": "the ledger cannot be written"}}, "CRITICAL", "the ledger cannot be written"),
 ]
@@ -64,7 +73,13 @@ def test_each_fault_has_its_level_and_its_text(fault: dict[str, Any], level: str
         {"snapshot_age_s": SNAPSHOT_WARNING_S - 1},
         {"ledger": {"bytes": 50, "max_bytes": 100, "failure": None}},
         {"ledger": {"bytes": 50}},
-        {"hours": {"open": False, "until_s": 9.0, "text": "harvesting begins again at Mon 20:00"}},
+        {
+            "hours": {
+                "open": False,
+                "until_s": 9.0,
+                "text": excerpt("core.sentences.begins_again", when=fragment("Mon 20:00")),
+            }
+        },
     ],
 )
 def test_what_passes_by_itself_is_no_fault(fine: dict[str, Any]) -> None:
@@ -72,9 +87,13 @@ def test_what_passes_by_itself_is_no_fault(fine: dict[str, Any]) -> None:
 
 
 def test_the_worst_fault_comes_first_and_a_line_stays_a_line() -> None:
-    pauses = [{"text": f"user u{number} is paused by root: a | b"} for number in range(9)]
+    pauses = [
+        {"text": wording("core.pause.holds", what=f"user u{number}", by="root", why="a | b")} for number in range(9)
+    ]
     line = judged(well() | {"pauses": pauses, "alarms": [{"text": "n1 is overdue"}]}).line
-    assert line.startswith("BFTD CRITICAL: n1 is overdue; user u0 is paused by root: a / b; ")
+    assert line.startswith(
+        "BFTD CRITICAL: " + wording("core.pause.holds", what="n1 is overdue; user u0", by="root", why="a / b; ")
+    )
     assert "; 5 more | nodes=3" in line
     assert line.count("|") == 1
 
@@ -95,9 +114,9 @@ def test_what_the_core_knows_of_overdue_nodes_and_silent_drivers_is_found() -> N
     core.pool("n1", "n2", after_s=70.0)
     found = judged(overview(core.state, core.time_s, "1.0", "live", [], []))
     assert [(each.level, each.text, each.key) for each in found.problems] == [
-        ("CRITICAL", "n1 was asked back 70 s ago and is still in use", "overdue:n1"),
-        ("WARNING", "node n1 is paused by root: new disk", "pause:node n1"),
-        ("WARNING", "no word from the driver of 1", "silent"),
+        ("CRITICAL", wording("service.steered.overdue", node="n1", since_s=70), "overdue:n1"),
+        ("WARNING", wording("core.pause.holds", what="node n1", by="root", why="new disk"), "pause:node n1"),
+        ("WARNING", wording("bftd.health.silent_drivers", silent=1), "silent"),
     ]
 
 

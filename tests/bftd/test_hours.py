@@ -17,6 +17,7 @@ from bftd.config import parse
 from bftd.errors import ConfigError
 from bftd.hours import ALWAYS, UTC, Opening, Zone, check, opening, time_of_day, weekday_and_time
 from bftd.service.zone import local_zone
+from tests.support.messages import excerpt
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -128,14 +129,14 @@ def test_a_time_of_day_is_that_of_the_zone_to_the_second() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("Mon-Fr 20:00-07:00", "'Fr' is no day"),
+        ("Mon-Fr 20:00-07:00", excerpt("bftd.hours.not_a_day", name="Fr")),
         ("20:00", "'20:00' is no window"),
         ("Mon,", "'' is no window"),
         ("Mon 20:00-25:00", "25:00 is no time"),
         ("Mon 20:61-21:00", "20:61 is no time"),
-        ("Mon 08:00-08:00", "must end at another time"),
-        ("24:00-07:00", "must end at another time"),
-        ("night", "'night' is no day"),
+        ("Mon 08:00-08:00", excerpt("bftd.hours.empty_window")),
+        ("24:00-07:00", excerpt("bftd.hours.empty_window")),
+        ("night", excerpt("bftd.hours.not_a_day", name="night")),
     ],
 )
 def test_a_bad_window_is_refused_with_one_line_by_the_configuration(text: str, says: str) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bftd import journal
+from tests.support.messages import fragment, pattern
 from tests.support.waiting import STILL_S
 
 
@@ -47,4 +49,4 @@ def test_a_daemon_that_cannot_start_says_so_as_an_error_of_the_journal(tmp_path:
         environ = {**os.environ, "JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
         command = [sys.executable, "-m", "bftd.daemon", "--config", str(tmp_path / "none.toml")]
         subprocess.run(command, env=environ, stderr=stream, check=False, timeout=STILL_S)
-    assert log.read_text().startswith("<3>bftd: cannot read the configuration")
+    assert re.match("<3>bftd: " + pattern("cli.unreadable", path=fragment("the configuration")), log.read_text())

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from bftd.tables import Column, fit, lines
+from tests.support.messages import wording
 
 WORDS = st.text(st.sampled_from("ab, 日…"), max_size=40)
 
@@ -83,7 +84,7 @@ def test_the_last_line_names_what_a_wider_terminal_shows() -> None:
     assert list(lines(columns, rows, 60)) == [
         f"{'id':50}  state",
         f"{'x' * 50}  running",
-        "more at 74 columns: resizes, step",
+        wording("bftd.tables.more_columns", needs=74, title="resizes, step"),
     ]
 
 

@@ -22,6 +22,7 @@ from bftd.protocol.reports import ProgressReport
 from bftd.service.status import overview, percentiles
 from bftd.view import render
 from tests.bftd.builders import NOW_S, Core, lease, registration
+from tests.support.messages import says
 
 
 def drawn(status: dict[str, Any], width: int = 160) -> str:
@@ -48,8 +49,8 @@ def test_nodes_are_folded_by_what_they_do_and_trainers_show_size_and_speed() -> 
     assert "n[4-5]" in text
     row = next(line for line in text.splitlines() if line.split()[:2] == ["train-a", "1"])
     assert row.split()[2:] == ["ann", "horovod", "running", "3", "1-3", "12", "33.3", "0.125", "0", "0", "n[1-3]"]
-    assert "train-a starts on 3 nodes (n[1-3])" in text
-    assert "give-back 0.25 s median, 0.50 s most, 2 times" in text
+    assert says(text, "core.deed.starts", count="3 nodes", nodes="n[1-3]")
+    assert says(text, "bftd.view.give_back", p50=0.25, max="0.50", count=2)
 
 
 def test_training_comes_first_then_what_is_held_and_what_held_nodes_do_that_do_not_train() -> None:
@@ -78,7 +79,7 @@ def test_names_with_markup_are_shown_as_they_are() -> None:
     core.pool("n1", hold="job 9 waits without a plan")
     text = drawn(status_of(core))
     assert "[bold]x[/nonsense]" in text
-    assert "job 9 waits without a plan" in text
+    assert says(text, "pool.judgement.waits_without_plan", job=9)
 
 
 def test_an_empty_daemon_can_be_shown() -> None:
@@ -181,9 +182,9 @@ def test_who_paused_what_and_when_it_begins_again_is_shown() -> None:
     core.pause("node n1", "node n2", why="new disks", release=True)
     core.pool("n1", "n2", "n3")
     text = drawn(status_of(core))
-    assert "nodes n[1-2] are paused by root: new disks (since 1970-01-01" in text
-    assert ", and what was lent is asked back)" in text
-    assert "harvesting begins again at Mon 20:00 (harvest_at)" in text
+    assert says(text, "core.pause.several_hold", what="nodes n[1-2]", by="root", why="new disks (since 1970-01-01")
+    assert says(text, "bftd.view.asked_back")
+    assert says(text, "core.sentences.begins_again", when="Mon 20:00")
 
 
 def test_a_bound_and_an_overdue_node_are_shown() -> None:
@@ -194,8 +195,8 @@ def test_a_bound_and_an_overdue_node_are_shown() -> None:
     core.pause("node n1", release=True)
     core.pool("n1", "n2", after_s=9.0)
     text = drawn(status_of(core))
-    assert "all trainers together may have 1 node (max_nodes = 1)" in text
-    assert "n1 was asked back 9 s ago and is still in use" in text
+    assert says(text, "core.sentences.bounded", most="1 node", by="max_nodes = 1")
+    assert says(text, "service.steered.overdue", node="n1", since_s=9)
 
 
 HOSTILE = "x\x1b]0;pwned\x07\x1b[2J\u202egnp.exe\x9b31m\u2066"

@@ -22,6 +22,7 @@ from elastic.integrations import checkpoint
 from elastic.session import Fetched, Session
 from slurm_plugin.sandbox.ports import reserved_ports
 from tests.elastic.test_api import FakeChannel
+from tests.support.messages import fragment, pattern
 from tests.support.waiting import STILL_S
 
 torch = pytest.importorskip("torch")
@@ -389,7 +390,7 @@ def test_regression_a_folder_was_removed_that_the_drivers_state_named_while_its_
 
 
 def test_a_state_that_names_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match=r"is not there: it was removed, or this node does not see it; put it back"):
+    with pytest.raises(StateError, match=pattern("elastic.checkpoint.not_there")):
         checkpoint.Keeper(tmp_path).open({"folder": str(tmp_path / "step-7")})
 
 
@@ -409,5 +410,8 @@ def test_a_global_batch_that_the_workers_cannot_make_up_is_one_line_that_says_wh
     from elastic.integrations.hugging_face import ElasticCallback
 
     arguments = TrainingArguments("x", per_device_train_batch_size=8, report_to=[], use_cpu=True)
-    with pytest.raises(UsageError, match=r"1 workers with 8 samples at once cannot make it up.*sizes=1:2:4$"):
+    with pytest.raises(
+        UsageError,
+        match=pattern("elastic.hugging_face.batch_not_made_up", world_size=fragment("1"), train_batch_size=8) + "$",
+    ):
         ElasticCallback(global_batch=12).on_init_end(arguments, TrainerState(), TrainerControl())

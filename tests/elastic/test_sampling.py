@@ -15,6 +15,7 @@ from elastic.errors import UsageError
 from elastic.order import Order
 from elastic.sampling import Batches, Step
 from elastic.session import Session
+from tests.support.messages import pattern
 
 
 @pytest.fixture(autouse=True)
@@ -178,7 +179,7 @@ def test_steps_without_an_end_go_on_and_have_no_length() -> None:
         ({"dataset": 5, "global_batch": 2.5}, "global_batch is 2.5"),
         ({"dataset": 5, "global_batch": 2, "micro_batch": 0}, "micro_batch is 0"),
         ({"dataset": 5, "global_batch": 2, "epochs": -1}, "epochs is -1"),
-        ({"dataset": 5, "global_batch": 6, "drop_last": True}, "do not fill one global batch"),
+        ({"dataset": 5, "global_batch": 6, "drop_last": True}, pattern("elastic.sampling.too_few_samples")),
     ],
 )
 def test_what_cannot_be_cut_into_steps_is_refused_in_one_line(options: dict[str, Any], said: str) -> None:
@@ -193,7 +194,7 @@ def test_a_step_that_is_left_before_its_last_part_is_an_error() -> None:
     for part in next(steps):
         assert not part.last
         break
-    with pytest.raises(UsageError, match="after 1 of its 2 parts"):
+    with pytest.raises(UsageError, match=pattern("elastic.sampling.step_left", taken=1, pieces=2)):
         next(steps)
 
 

@@ -21,6 +21,7 @@ from elastic.script import (
     rewrite,
     words_of,
 )
+from tests.support.messages import pattern
 
 HEADER = Header("1-4", "elastic", "/run/bftd.sock", "/home/a/train.py", "/usr/bin/python3", ("--nice=5",), "sbatch")
 
@@ -120,7 +121,7 @@ def test_a_quoted_option_is_hidden_from_sbatch_and_comes_back() -> None:
 
 @pytest.mark.parametrize("line", ["#SBATCH --elastic='1-4", '#SBATCH -J "x', "#SBATCH -J don't"])
 def test_regression_an_open_quote_in_the_head_was_a_traceback(line: str) -> None:
-    with pytest.raises(UsageError, match=r"a quote is not closed$"):
+    with pytest.raises(UsageError, match=pattern("elastic.script.open_quote") + "$"):
         words_of(line)
 
 

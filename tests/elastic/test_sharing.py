@@ -16,6 +16,7 @@ import pytest
 
 from elastic.errors import StateError, WireError
 from elastic.sharing import Offer, shared
+from tests.support.messages import fragment, pattern
 from tests.support.waiting import STILL_S
 
 CONTENT = b"weights" * 1000
@@ -121,7 +122,9 @@ def test_where_nothing_can_be_shared_each_worker_has_the_state_for_itself(
 def test_a_node_without_room_for_the_state_says_so_and_a_connection_that_breaks_is_another_matter(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(StateError, match="no room for the saved state on this node: No space left on device"):
+    with pytest.raises(
+        StateError, match=pattern("elastic.sharing.no_room", strerror=fragment("No space left on device"))
+    ):
         shared(str(tmp_path), offer(), _fail)
 
     def broken(file: BinaryIO) -> None:

@@ -20,6 +20,7 @@ from elastic.link.payload import Incoming
 from elastic.link.wire import Message
 from elastic.shipping import Saved, Shipper
 from tests.elastic.fakes import channels
+from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
 
@@ -352,7 +353,9 @@ def test_by_path_a_state_that_does_not_count_is_nothing_saved_and_the_next_commi
     driver.shipper.ask()
     until("it is said", lambda: len(driver.told) == 2)
     assert driver.told[1] == {"op": "nothing_saved"}
-    assert driver.lines == ["the state of step 2 cannot be saved: TypeError('cannot pickle a generator')"]
+    assert driver.lines == [
+        wording("elastic.saving.not_saved", step="2 cannot be saved", why="TypeError('cannot pickle a generator')")
+    ]
     files.error = None
     driver.shipper.commit(files.saved(3))
     driver.shipper.ship()

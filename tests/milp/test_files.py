@@ -18,6 +18,7 @@ from milp import (
     problem_to_json,
     solve,
 )
+from tests.support.messages import pattern, wording
 
 GOOD: dict[str, Any] = {
     "nodes": ["n0", {"name": "n1"}, {"name": "n2", "class": ""}],
@@ -74,81 +75,128 @@ def curve(nodes: list[Any], values: list[Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (curve([1, 2], [1, 2]), "trainer a: curve must start with 0 nodes at objective 0"),
-        (curve([0, 2], [1, 2]), "trainer a: curve must start with 0 nodes at objective 0"),
-        (curve([], []), "trainer a: curve must start with 0 nodes at objective 0"),
-        (curve([0, 2, 1], [0, 1, 2]), "trainer a: curve.nodes must be strictly increasing, but 1 follows 2"),
-        (curve([0, 1, 1], [0, 1, 2]), "trainer a: curve.nodes must be strictly increasing, but 1 follows 1"),
-        (curve([0, 1.5], [0, 1]), "trainer a: curve.nodes must be a whole number, not 1.5"),
-        (curve([0, 1], [0, math.nan]), "trainer a: curve.objective must be finite, not nan"),
-        (curve([0, 1], [0, -1]), "trainer a: curve.objective must not be negative, but is -1"),
-        (curve([0, 1], [0, "x"]), "trainer a: curve.objective must be a number, not 'x'"),
-        (curve([0, 1], [0]), "trainer a: curve: 2 node counts but 1 objective values"),
-        (with_a(curve={"nodes": [0]}), "trainer a: curve lacks the field 'objective'"),
-        (with_a(curve=3), "trainer a: curve must be a JSON object, not int"),
-        (with_a(up_cost_s=-1), "trainer a: up_cost_s must not be negative, but is -1"),
-        (with_a(down_cost_s=math.inf), "trainer a: down_cost_s must be finite, not inf"),
-        (with_a(up_cost_s=math.nan), "trainer a: up_cost_s must be finite, not nan"),
-        (with_a(down_cost_s="5"), "trainer a: down_cost_s must be a number, not '5'"),
-        (with_a(down_cost_s=False), "trainer a: down_cost_s must be a number, not False"),
-        (with_a(weight=1e31), "trainer a: weight is above 1e+30: choose another unit"),
-        (with_a(up_cost_s=10**400), "trainer a: up_cost_s is above 1e+30: choose another unit"),
-        (curve([0, 1], [0, 2e30]), "trainer a: curve.objective is above 1e+30: choose another unit"),
-        (with_a(weight=-0.5), "trainer a: weight must not be negative, but is -0.5"),
-        (with_a(weight=None), "trainer a: weight must be a number, not None"),
-        (with_a(nodes_min=5), "trainer a: nodes_min 5 is above nodes_max 4"),
-        (with_a(nodes_min=0), "trainer a: nodes_min must be 1 or more, not 0"),
-        (with_a(nodes_max=True), "trainer a: nodes_max must be a whole number, not True"),
-        (with_a(current=["n9"]), "trainer a: current node n9 is not among the nodes"),
-        (with_a(current=["n0", "n0"]), "trainer a: current lists node n0 twice"),
-        (with_a(current="n0"), "trainer a: current must be a JSON array, not str"),
-        (with_a(current=[["n0"]]), "trainer a: current must be a non-empty string, not ['n0']"),
-        (with_a(sizes=[8, 16]), "trainer a: sizes has none between nodes_min 1 and nodes_max 4: add one"),
-        (with_a(current=["n0", ""]), "trainer a: current must be a non-empty string, not ''"),
-        (with_a(sizes=[]), "trainer a: sizes has none between nodes_min 1 and nodes_max 4: add one"),
-        (with_a(sizes=4), "trainer a: sizes must be a JSON array, not int"),
-        (with_a(sizes=[0, 2]), "trainer a: sizes must be 1 or more, not 0"),
-        (with_a(sizes=[1, 2.0]), "trainer a: sizes must be a whole number, not 2.0"),
-        (with_a(sizes=[4, 2]), "trainer a: sizes must be strictly increasing, but 2 follows 4"),
-        (with_a(user=3), "trainer a: user must be a string, not 3"),
-        (with_a(account=["x"]), "trainer a: account must be a string, not ['x']"),
-        (with_a(mixes_classes="yes"), "trainer a: mixes_classes must be true or false, not 'yes'"),
-        (with_a(mixes_classes=1), "trainer a: mixes_classes must be true or false, not 1"),
-        (with_a(class_curves=[]), "trainer a: class_curves must be a JSON object, not list"),
+        (curve([1, 2], [1, 2]), "trainer a: " + wording("milp.curves.start")),
+        (curve([0, 2], [1, 2]), "trainer a: " + wording("milp.curves.start")),
+        (curve([], []), "trainer a: " + wording("milp.curves.start")),
+        (
+            curve([0, 2, 1], [0, 1, 2]),
+            wording("milp.fields.not_increasing", where="trainer a: curve.nodes", after=1, before=2),
+        ),
+        (
+            curve([0, 1, 1], [0, 1, 2]),
+            wording("milp.fields.not_increasing", where="trainer a: curve.nodes", after=1, before=1),
+        ),
+        (curve([0, 1.5], [0, 1]), wording("milp.fields.not_whole", where="trainer a: curve.nodes", shown=1.5)),
+        (
+            curve([0, 1], [0, math.nan]),
+            wording("milp.fields.not_finite", where="trainer a: curve.objective", value="nan"),
+        ),
+        (curve([0, 1], [0, -1]), wording("milp.fields.negative", where="trainer a: curve.objective", shown=-1)),
+        (curve([0, 1], [0, "x"]), wording("milp.fields.not_a_number", where="trainer a: curve.objective", shown="'x'")),
+        (curve([0, 1], [0]), "trainer a: " + wording("milp.curves.lengths_differ", nodes=2, values=1)),
+        (with_a(curve={"nodes": [0]}), wording("milp.fields.missing_field", where="trainer a: curve", key="objective")),
+        (with_a(curve=3), wording("milp.fields.not_an_object", where="trainer a: curve", name="int")),
+        (with_a(up_cost_s=-1), wording("milp.fields.negative", where="trainer a: up_cost_s", shown=-1)),
+        (with_a(down_cost_s=math.inf), wording("milp.fields.not_finite", where="trainer a: down_cost_s", value="inf")),
+        (with_a(up_cost_s=math.nan), wording("milp.fields.not_finite", where="trainer a: up_cost_s", value="nan")),
+        (with_a(down_cost_s="5"), wording("milp.fields.not_a_number", where="trainer a: down_cost_s", shown="'5'")),
+        (with_a(down_cost_s=False), wording("milp.fields.not_a_number", where="trainer a: down_cost_s", shown="False")),
+        (with_a(weight=1e31), wording("milp.fields.too_large", where="trainer a: weight", LARGEST="1e+30")),
+        (with_a(up_cost_s=10**400), wording("milp.fields.too_large", where="trainer a: up_cost_s", LARGEST="1e+30")),
+        (
+            curve([0, 1], [0, 2e30]),
+            wording("milp.fields.too_large", where="trainer a: curve.objective", LARGEST="1e+30"),
+        ),
+        (with_a(weight=-0.5), wording("milp.fields.negative", where="trainer a: weight", shown=-0.5)),
+        (with_a(weight=None), wording("milp.fields.not_a_number", where="trainer a: weight", shown="None")),
+        (with_a(nodes_min=5), wording("milp.problem.min_above_max", here="trainer a", nodes_min=5, nodes_max=4)),
+        (with_a(nodes_min=0), wording("milp.fields.too_small", where="trainer a: nodes_min", at_least=1, shown=0)),
+        (with_a(nodes_max=True), wording("milp.fields.not_whole", where="trainer a: nodes_max", shown="True")),
+        (with_a(current=["n9"]), wording("milp.problem.current_unknown", name="a", node="n9")),
+        (with_a(current=["n0", "n0"]), wording("milp.problem.current_twice", here="trainer a", current="n0")),
+        (with_a(current="n0"), wording("milp.fields.not_an_array", where="trainer a: current", name="str")),
+        (with_a(current=[["n0"]]), wording("milp.fields.empty_string", where="trainer a: current", shown="['n0']")),
+        (
+            with_a(sizes=[8, 16]),
+            wording("milp.problem.no_size_between", where="trainer a: sizes", nodes_min=1, nodes_max=4),
+        ),
+        (with_a(current=["n0", ""]), wording("milp.fields.empty_string", where="trainer a: current", shown="''")),
+        (with_a(sizes=[]), wording("milp.problem.no_size_between", where="trainer a: sizes", nodes_min=1, nodes_max=4)),
+        (with_a(sizes=4), wording("milp.fields.not_an_array", where="trainer a: sizes", name="int")),
+        (with_a(sizes=[0, 2]), wording("milp.fields.too_small", where="trainer a: sizes", at_least=1, shown=0)),
+        (with_a(sizes=[1, 2.0]), wording("milp.fields.not_whole", where="trainer a: sizes", shown=2.0)),
+        (with_a(sizes=[4, 2]), wording("milp.fields.not_increasing", where="trainer a: sizes", after=2, before=4)),
+        (with_a(user=3), wording("milp.fields.not_a_string", where="trainer a: user", shown=3)),
+        (with_a(account=["x"]), wording("milp.fields.not_a_string", where="trainer a: account", shown="['x']")),
+        (with_a(mixes_classes="yes"), wording("milp.problem.mixes_malformed", here="trainer a", mixes_classes="yes")),
+        (with_a(mixes_classes=1), wording("milp.problem.mixes_malformed", here="trainer a", mixes_classes=1)),
+        (with_a(class_curves=[]), wording("milp.fields.not_an_object", where="trainer a: class_curves", name="list")),
         (
             with_a(class_curves={"h100": {"nodes": [0, 2, 1], "objective": [0, 1, 2]}}),
-            "trainer a: class_curves h100: curve.nodes must be strictly increasing, but 1 follows 2",
+            wording("milp.fields.not_increasing", where="trainer a: class_curves h100: curve.nodes", after=1, before=2),
         ),
         (
             with_a(class_curves={"h100": {"nodes": [1], "objective": [1]}}),
-            "trainer a: class_curves h100: curve must start with 0 nodes at objective 0",
+            "trainer a: class_curves h100: " + wording("milp.curves.start"),
         ),
         (
             with_a(class_curves={"h100": {"node": [0], "objective": [0]}}),
-            "trainer a: class_curves h100: curve has an unknown field 'node': did you mean 'nodes'?",
+            wording(
+                "milp.fields.unknown_field",
+                where="trainer a: class_curves h100: curve",
+                key="node",
+                hint=wording("sizing.fields.hint", near="'nodes'"),
+            ),
         ),
         (
             with_a(class_curves={"h100": None}),
-            "trainer a: class_curves h100: curve must be a JSON object, not NoneType",
+            wording("milp.fields.not_an_object", where="trainer a: class_curves h100: curve", name="NoneType"),
         ),
-        (with_a(node_max=4), "trainer a has an unknown field 'node_max': did you mean 'nodes_max'?"),
-        (without_a("nodes_max"), "trainer a lacks the field 'nodes_max'"),
-        (without_a("name"), "trainer lacks the field 'name'"),
-        (with_a(name="b"), "trainer b: name is there twice"),
-        (with_a(name=""), "trainer: name must be a non-empty string, not ''"),
-        ({**GOOD, "nodes": ["n0", "n0"]}, "nodes: name n0 is there twice"),
-        ({**GOOD, "nodes": [3]}, "node must be a JSON object, not int"),
-        ({**GOOD, "nodes": [{"name": "n0", "class": 3}]}, "node n0: class must be a string, not 3"),
-        ({**GOOD, "nodes": [{"name": "n0", "gpu": "a100"}]}, "node has an unknown field 'gpu': known are name, class"),
-        ({**GOOD, "nodes": [""]}, "node: name must be a non-empty string, not ''"),
-        ({**GOOD, "nodes": "n0"}, "nodes must be a JSON array, not str"),
-        ({**GOOD, "t_fwd_s": "120"}, "t_fwd_s must be a number, not '120'"),
-        ({**GOOD, "t_fwd": 120}, "the problem has an unknown field 't_fwd': did you mean 't_fwd_s'?"),
-        ({**GOOD, "t_fwd_s": -1}, "t_fwd_s must not be negative, but is -1"),
-        ({**GOOD, "t_fwd_s": math.nan}, "t_fwd_s must be finite, not nan"),
-        ({**GOOD, "trainers": {}}, "trainers must be a JSON array, not dict"),
-        ({"nodes": []}, "the problem lacks the field 't_fwd_s'"),
-        ([], "the problem must be a JSON object, not list"),
+        (
+            with_a(node_max=4),
+            wording(
+                "milp.fields.unknown_field",
+                where="trainer a",
+                key="node_max",
+                hint=wording("sizing.fields.hint", near="'nodes_max'"),
+            ),
+        ),
+        (without_a("nodes_max"), wording("milp.fields.missing_field", where="trainer a", key="nodes_max")),
+        (without_a("name"), wording("milp.fields.missing_field", where="trainer", key="name")),
+        (with_a(name="b"), wording("milp.problem.trainer_twice", names="b")),
+        (with_a(name=""), wording("milp.fields.empty_string", where="trainer: name", shown="''")),
+        ({**GOOD, "nodes": ["n0", "n0"]}, wording("milp.problem.node_twice", name="n0")),
+        ({**GOOD, "nodes": [3]}, wording("milp.fields.not_an_object", where="node", name="int")),
+        (
+            {**GOOD, "nodes": [{"name": "n0", "class": 3}]},
+            wording("milp.fields.not_a_string", where="node n0: class", shown=3),
+        ),
+        (
+            {**GOOD, "nodes": [{"name": "n0", "gpu": "a100"}]},
+            wording(
+                "milp.fields.unknown_field",
+                where="node",
+                key="gpu",
+                hint=wording("milp.fields.known", known="name, class"),
+            ),
+        ),
+        ({**GOOD, "nodes": [""]}, wording("milp.fields.empty_string", where="node: name", shown="''")),
+        ({**GOOD, "nodes": "n0"}, wording("milp.fields.not_an_array", where="nodes", name="str")),
+        ({**GOOD, "t_fwd_s": "120"}, wording("milp.fields.not_a_number", where="t_fwd_s", shown="'120'")),
+        (
+            {**GOOD, "t_fwd": 120},
+            wording(
+                "milp.fields.unknown_field",
+                where="the problem",
+                key="t_fwd",
+                hint=wording("sizing.fields.hint", near="'t_fwd_s'"),
+            ),
+        ),
+        ({**GOOD, "t_fwd_s": -1}, wording("milp.fields.negative", where="t_fwd_s", shown=-1)),
+        ({**GOOD, "t_fwd_s": math.nan}, wording("milp.fields.not_finite", where="t_fwd_s", value="nan")),
+        ({**GOOD, "trainers": {}}, wording("milp.fields.not_an_array", where="trainers", name="dict")),
+        ({"nodes": []}, wording("milp.fields.missing_field", where="the problem", key="t_fwd_s")),
+        ([], wording("milp.fields.not_an_object", where="the problem", name="list")),
     ],
 )
 def test_bad_input_is_one_line_that_names_the_trainer_and_the_field(data: object, message: str) -> None:
@@ -161,14 +209,19 @@ def test_bad_input_is_one_line_that_names_the_trainer_and_the_field(data: object
 def test_a_node_held_by_two_trainers_names_both() -> None:
     data = with_a()
     data["trainers"][1]["current"] = ["n0"]
-    with pytest.raises(ProblemError, match=r"^trainer b: current node n0 is held by trainer a too$"):
+    with pytest.raises(
+        ProblemError, match="^" + pattern("milp.problem.held_twice", holders="b", node="n0", holders2="a") + "$"
+    ):
         problem_from_json(data)
 
 
 def test_specs_built_in_code_are_checked_like_those_from_json() -> None:
-    with pytest.raises(ProblemError, match=r"^curve\.objective must be finite"):
+    with pytest.raises(ProblemError, match="^" + pattern("milp.fields.not_finite", where="curve.objective")):
         Curve((0, 1), (0.0, math.nan))
-    with pytest.raises(ProblemError, match=r"^trainer a: nodes_min 3 is above nodes_max 2$"):
+    with pytest.raises(
+        ProblemError,
+        match="^" + pattern("milp.problem.min_above_max", here="trainer a", nodes_min=3, nodes_max=2) + "$",
+    ):
         TrainerSpec("a", 3, 2, 0.0, 0.0, Curve((0,), (0.0,)))
 
 

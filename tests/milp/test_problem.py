@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from milp import Curve, NodeSpec, Problem, ProblemError, problem_from_json, problem_to_json
 from milp.curves import slowest
 from milp.problem import Cap, NodeGroup
+from tests.support.messages import pattern, wording
 
 NODES = ("n0", "n1", "n2", "n3")
 FAST, SLOW = Curve((0, 4), (0.0, 8.0)), Curve((0, 4), (0.0, 2.0))
@@ -60,20 +61,45 @@ def test_a_user_and_an_account_of_the_same_name_may_both_be_capped() -> None:
 @pytest.mark.parametrize(
     ("cap", "message"),
     [
-        ({"user": "alice", "nodes_max": -1}, "cap of user alice: nodes_max must be 0 or more, not -1"),
-        ({"user": "alice", "nodes_max": 1.5}, "cap of user alice: nodes_max must be a whole number, not 1.5"),
+        (
+            {"user": "alice", "nodes_max": -1},
+            wording(
+                "milp.fields.too_small",
+                where=wording("milp.problem.cap_of_user", user="alice: nodes_max"),
+                at_least=0,
+                shown=-1,
+            ),
+        ),
+        (
+            {"user": "alice", "nodes_max": 1.5},
+            wording(
+                "milp.fields.not_whole", where=wording("milp.problem.cap_of_user", user="alice: nodes_max"), shown=1.5
+            ),
+        ),
         (
             {"account": "physics", "nodes_max": True},
-            "cap of account physics: nodes_max must be a whole number, not True",
+            wording(
+                "milp.fields.not_whole",
+                where=wording("milp.problem.cap_of_account", account="physics: nodes_max"),
+                shown="True",
+            ),
         ),
-        ({"user": "alice", "account": "physics", "nodes_max": 1}, "cap: give either a user or an account"),
-        ({"nodes_max": 1}, "cap: give either a user or an account"),
-        ({"user": "", "nodes_max": 1}, "cap: give either a user or an account"),
-        ({"user": 7, "nodes_max": 1}, "cap: user must be a string, not 7"),
-        ({"account": None, "nodes_max": 1}, "cap: account must be a string, not None"),
-        ({"user": "alice"}, "cap lacks the field 'nodes_max'"),
-        ({"user": "alice", "node_max": 1}, "cap has an unknown field 'node_max': did you mean 'nodes_max'?"),
-        ("alice", "cap must be a JSON object, not str"),
+        ({"user": "alice", "account": "physics", "nodes_max": 1}, wording("milp.problem.cap_of_neither")),
+        ({"nodes_max": 1}, wording("milp.problem.cap_of_neither")),
+        ({"user": "", "nodes_max": 1}, wording("milp.problem.cap_of_neither")),
+        ({"user": 7, "nodes_max": 1}, wording("milp.fields.not_a_string", where="cap: user", shown=7)),
+        ({"account": None, "nodes_max": 1}, wording("milp.fields.not_a_string", where="cap: account", shown="None")),
+        ({"user": "alice"}, wording("milp.fields.missing_field", where="cap", key="nodes_max")),
+        (
+            {"user": "alice", "node_max": 1},
+            wording(
+                "milp.fields.unknown_field",
+                where="cap",
+                key="node_max",
+                hint=wording("sizing.fields.hint", near="'nodes_max'"),
+            ),
+        ),
+        ("alice", wording("milp.fields.not_an_object", where="cap", name="str")),
     ],
 )
 def test_a_bad_cap_is_one_line_that_names_whose_it_is(cap: object, message: str) -> None:
@@ -86,22 +112,36 @@ def test_a_bad_cap_is_one_line_that_names_whose_it_is(cap: object, message: str)
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ([{"name": "leaf0", "nodes": []}], "group leaf0: nodes must name at least one node"),
-        ([{"name": "leaf0", "nodes": ["n0", "n0"]}], "group leaf0: nodes lists node n0 twice"),
-        ([{"name": "leaf0", "nodes": ["n9"]}], "group leaf0: node n9 is not among the nodes"),
-        ([{"name": "leaf0", "nodes": [3]}], "group leaf0: nodes must be a non-empty string, not 3"),
-        ([{"name": "leaf0", "nodes": [["n0"]]}], "group leaf0: nodes must be a non-empty string, not ['n0']"),
-        ([{"name": "", "nodes": ["n0"]}], "group: name must be a non-empty string, not ''"),
-        ([{"name": 5, "nodes": ["n0"]}], "group: name must be a non-empty string, not 5"),
-        ([{"nodes": ["n0"]}], "group lacks the field 'name'"),
-        ([{"name": "leaf0"}], "group lacks the field 'nodes'"),
-        ([{"name": "leaf0", "node": ["n0"]}], "group has an unknown field 'node': did you mean 'nodes'?"),
-        (["n0"], "group must be a JSON object, not str"),
+        ([{"name": "leaf0", "nodes": []}], wording("milp.problem.group_empty", name="leaf0")),
+        (
+            [{"name": "leaf0", "nodes": ["n0", "n0"]}],
+            wording("milp.problem.group_node_twice", name="leaf0", repeated="n0"),
+        ),
+        ([{"name": "leaf0", "nodes": ["n9"]}], wording("milp.problem.group_node_unknown", name="leaf0", node="n9")),
+        ([{"name": "leaf0", "nodes": [3]}], wording("milp.fields.empty_string", where="group leaf0: nodes", shown=3)),
+        (
+            [{"name": "leaf0", "nodes": [["n0"]]}],
+            wording("milp.fields.empty_string", where="group leaf0: nodes", shown="['n0']"),
+        ),
+        ([{"name": "", "nodes": ["n0"]}], wording("milp.fields.empty_string", where="group: name", shown="''")),
+        ([{"name": 5, "nodes": ["n0"]}], wording("milp.fields.empty_string", where="group: name", shown=5)),
+        ([{"nodes": ["n0"]}], wording("milp.fields.missing_field", where="group", key="name")),
+        ([{"name": "leaf0"}], wording("milp.fields.missing_field", where="group", key="nodes")),
+        (
+            [{"name": "leaf0", "node": ["n0"]}],
+            wording(
+                "milp.fields.unknown_field",
+                where="group",
+                key="node",
+                hint=wording("sizing.fields.hint", near="'nodes'"),
+            ),
+        ),
+        (["n0"], wording("milp.fields.not_an_object", where="group", name="str")),
         (
             [{"name": "leaf0", "nodes": ["n0", "n1"]}, {"name": "leaf1", "nodes": ["n2", "n1"]}],
-            "group leaf1: node n1 is in group leaf0 too",
+            wording("milp.problem.node_in_two_groups", name="leaf1", node="n1", group_of="leaf0"),
         ),
-        ([{"name": "leaf0", "nodes": ["n0"]}] * 2, "group leaf0: name is there twice"),
+        ([{"name": "leaf0", "nodes": ["n0"]}] * 2, wording("milp.problem.group_twice", name="leaf0")),
     ],
 )
 def test_a_bad_group_is_one_line_that_names_it_and_the_node(groups: list[object], message: str) -> None:
@@ -116,21 +156,31 @@ def test_a_second_cap_of_the_same_user_is_refused() -> None:
         {"account": "physics", "nodes_max": 2},
         {"user": "alice", "nodes_max": 3},
     ]
-    with pytest.raises(ProblemError, match=r"^caps: cap of user alice is there twice$"):
+    with pytest.raises(
+        ProblemError,
+        match="^" + pattern("milp.problem.cap_twice", Cap=wording("milp.problem.cap_of_user", user="alice")) + "$",
+    ):
         problem_from_json(with_limits(caps=caps))
 
 
 @pytest.mark.parametrize("field", ["caps", "groups"])
 def test_limits_that_are_no_array_are_refused(field: str) -> None:
-    with pytest.raises(ProblemError, match=rf"^{field} must be a JSON array, not dict$"):
+    with pytest.raises(ProblemError, match="^" + pattern("milp.fields.not_an_array", where=field, name="dict") + "$"):
         problem_from_json(with_limits(**{field: {}}))
 
 
 def test_limits_built_in_code_are_checked_like_those_from_json() -> None:
     nodes = tuple(map(NodeSpec, NODES))
-    with pytest.raises(ProblemError, match=r"^group leaf0: node n9 is not among the nodes$"):
+    with pytest.raises(
+        ProblemError, match="^" + pattern("milp.problem.group_node_unknown", name="leaf0", node="n9") + "$"
+    ):
         Problem(nodes, (), 120.0, groups=(NodeGroup("leaf0", ("n9",)),))
-    with pytest.raises(ProblemError, match=r"^caps: cap of account physics is there twice$"):
+    with pytest.raises(
+        ProblemError,
+        match="^"
+        + pattern("milp.problem.cap_twice", Cap=wording("milp.problem.cap_of_account", account="physics"))
+        + "$",
+    ):
         Problem(nodes, (), 120.0, caps=(Cap(1, account="physics"), Cap(2, account="physics")))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from tests.packaging.clean_root import CleanRoot, Unreachable, bootstrap, unpack
 from tests.packaging.conftest import lacking
+from tests.support.messages import fragment, pattern, wording
 
 CACHE = Path(os.environ.get("BFTD_CACHE") or Path.home() / ".cache" / "bftd")
 # Two cores shared with others, and mirrors as fast as they are; nothing here waits for time to pass.
@@ -45,12 +47,13 @@ def root(
 def test_the_commands_answer_in_a_system_without_a_daemon(root: CleanRoot) -> None:
     assert root.run("bftd", "--version").stdout.startswith("bftd, version ")
     assert (
-        root.run("bftd", "--check-config", user="nobody").stdout == "/etc/bftd/bftd.toml: the configuration is right\n"
+        root.run("bftd", "--check-config", user="nobody").stdout
+        == wording("bftd.daemon.configuration_right", found="/etc/bftd/bftd.toml") + "\n"
     )
     assert "sbatch" in root.run("bft", "--help", user="nobody").stdout
     status = root.run("bft", "status", user="nobody", check=False)
     assert status.returncode == 1
-    assert status.stderr.startswith("bft: no daemon answers at /run/bftd/bftd.sock")
+    assert re.match("bft: " + pattern("http.client.no_daemon", address=fragment("/run/bftd/bftd.sock")), status.stderr)
     assert len(status.stderr.splitlines()) == 1
     driver = root.run("bft-driver", user="nobody", check=False)
     assert (driver.returncode, len(driver.stderr.splitlines())) == (2, 1)

@@ -11,6 +11,7 @@ from sizing.model.parallel import Parallel
 from sizing.plans import Plan
 from sizing.pools import Pool, pools
 from tests.sizing.plans_of import GIB, group, inventory
+from tests.support.messages import wording
 
 ANY = Estimate(1, 1, 1, "assumed")
 
@@ -74,7 +75,7 @@ def test_every_line_says_where_its_number_comes_from() -> None:
     pool = one_pool(group(gpus=4, features=("nvlink",)))
     written = emit.written(plan_of(pool, 2, 1, Parallel(1, 2)), pool)
     reasons = {line.option: line.why for line in written}
-    assert reasons["gres"] == "32.0 of 80.0 GiB a GPU with the guard band (traced)"
+    assert reasons["gres"] == wording("sizing.emit.high_of_gpu", high=32.0, gpu_bytes=80.0) + " (traced)"
     assert "dp 1 x tp 2" in reasons["nodes"]
     assert reasons["mem"].endswith("(proportional share)")
     shown = emit.commented(tuple(line.text for line in written), tuple(line.why for line in written))
@@ -88,5 +89,5 @@ def test_regression_gpus_without_a_name_were_called_by_their_number() -> None:
     constraint = emit.written(plan_of(pool, 2, 1, Parallel(2)), pool)[-1]
     assert (constraint.text, constraint.why) == (
         "#SBATCH --constraint=big",
-        "keeps other GPUs away that Slurm calls gpu",
+        wording("sizing.emit.keeps_others_away", gres_type="gpu"),
     )

@@ -9,6 +9,7 @@ import pytest
 from sizing.gpus import CATALOGUE
 from sizing.inventory import GpuType, Inventory, emptied, from_slurm, with_idle
 from slurm_plugin.types import Node, Partition
+from tests.support.messages import says
 
 
 def node(name: str, gpus: dict[str, int], **changes: object) -> Node:
@@ -121,7 +122,7 @@ def test_an_unknown_type_is_left_out_and_told_with_how_to_name_it() -> None:
     found = read(node("n1", {"turbo": 4}), node("n2", {"turbo": 4}), node("n3", {"": 1}), node("n4", {"t4": 1}))
     assert found.unknown == ("", "turbo")
     assert [group.gpu_type for group in found.offers[0].groups] == ["t4"]
-    assert [note for note in found.notes if note.startswith("nothing is known of the GPU type turbo (n[1-2]): name it")]
+    assert [note for note in found.notes if says(note, "sizing.inventory.unknown_type", name="turbo", nodes="n[1-2]")]
     assert [note for note in found.notes if "without a name (n3)" in note]
     own = GpuType("turbo", 10, {}, 1.0, 1.0)
     assert read(node("n1", {"turbo": 4}), types={"turbo": own}).types == {"turbo": own}

@@ -13,6 +13,7 @@ from sizing.errors import UsageError
 from sizing.gpus import CATALOGUE, recognise
 from sizing.inventory import Inventory, NodeGroup, Offer
 from sizing.inventory_file import parse, text_of, to_json
+from tests.support.messages import excerpt, fragment, pattern, wording
 
 GROUP: dict[str, Any] = {"nodes": "n[1-3]", "gpu_type": "t4", "gpus": 4, "cpus": 32, "memory_bytes": 2**38}
 
@@ -126,43 +127,80 @@ def test_where_nothing_is_said_of_what_is_idle_it_is_all() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "gpus.json, line 1, column 2: not JSON"),
-        ("[]", "gpus.json: give an object"),
-        ('{"types": {}, "types": {}}', "gpus.json: the field 'types' is there twice in an object: remove one"),
-        ("[" * 100_000, "gpus.json is nested too deeply"),
-        ('{"typs": {}}', "gpus.json: no field typs: did you mean types?"),
-        ('{"types": []}', "gpus.json: types is []: give an object"),
+        ("{", excerpt("sizing.fields.not_json", name="gpus.json", lineno=1, colno=2)),
+        ("[]", excerpt("sizing.fields.not_an_object", where="gpus.json")),
+        ('{"types": {}, "types": {}}', "gpus.json: " + wording("sizing.fields.field_twice", key="types")),
+        ("[" * 100_000, excerpt("sizing.fields.too_deep", name="gpus.json")),
+        (
+            '{"typs": {}}',
+            wording("sizing.fields.unknown_field", where="gpus.json", key="typs", hint="")
+            + wording("sizing.fields.hint", near="types"),
+        ),
+        ('{"types": []}', excerpt("sizing.fields.not_an_object", where="gpus.json: types is []")),
         ('{"types": {"turbo": {}}}', "gpus.json, types, turbo: flops is missing: give operations a second"),
         (
             '{"types": {"t4": {"memory_bytes": -1}}}',
-            "gpus.json, types, t4: memory_bytes is -1: give a whole number of 1",
+            wording("sizing.cells_search_log.not_whole", where="gpus.json, types, t4", column="memory_bytes", said=-1)
+            + " of 1",
         ),
-        ('{"types": {"t4": {"cost": NaN}}}', "gpus.json, types, t4: cost is NaN: give a number of 0 or more"),
-        ('{"types": {"t4": {"flops": {"fp8": 1}}}}', "gpus.json, types, t4, flops: no field fp8"),
+        (
+            '{"types": {"t4": {"cost": NaN}}}',
+            wording("sizing.fields.wrong", where="gpus.json, types, t4", key="cost", shown="NaN", wanted="")
+            + wording("sizing.fields.number_wanted", least=0),
+        ),
+        (
+            '{"types": {"t4": {"flops": {"fp8": 1}}}}',
+            excerpt("sizing.fields.unknown_field", where="gpus.json, types, t4, flops", key=fragment("fp8")),
+        ),
         ('{"types": {"x": {"like": "y"}}}', 'gpus.json, types, x: like is "y": give a type that the catalogue knows'),
         ('{"types": {"a100": {}}}', "a100 is taken for a100-pcie-40gb"),
-        ('{"partitions": [{}]}', "gpus.json, partitions, 1: partition is missing: give a text of one line"),
-        ('{"partitions": [{"partition": "a"}, {"partition": "a"}]}', "gpus.json: partition a is there twice"),
+        (
+            '{"partitions": [{}]}',
+            wording("protocol.fields.missing", where="gpus.json, partitions, 1", name="partition")
+            + ": give "
+            + wording("sizing.fields.text_wanted"),
+        ),
+        (
+            '{"partitions": [{"partition": "a"}, {"partition": "a"}]}',
+            excerpt("sizing.inventory_file.partition_twice", name="gpus.json", partition="a"),
+        ),
         (file_of(gpu_type="turbo"), 'partitions, 1, groups, 1: gpu_type is "turbo": give one of the file\'s types'),
-        (file_of(gpus=0), "gpus.json, partitions, 1, groups, 1: gpus is 0: give a whole number of 1 or more"),
+        (
+            file_of(gpus=0),
+            wording(
+                "sizing.cells_search_log.not_whole", where="gpus.json, partitions, 1, groups, 1", column="gpus", said=0
+            )
+            + " of 1 or more",
+        ),
         (file_of(gpus=True), "gpus is true: give a whole number of 1 or more"),
-        (file_of(nodes=""), 'nodes is "": give at least one node'),
+        (file_of(nodes=""), 'nodes is "": give ' + wording("sizing.inventory_file.nodes_wanted")),
         (file_of(nodes="n[1-"), "gpus.json, partitions, 1, groups, 1: nodes: "),
-        (file_of(idle={"n1": 5}), "idle of n1 is 5: give a whole number from 0 to 4"),
-        (file_of(idle={"n7": 1}), "idle names n7, not one of the group's nodes: name each of its nodes once"),
+        (
+            file_of(idle={"n1": 5}),
+            excerpt("sizing.fields.bad_count", key=fragment("idle"), folded="n1", count=5, most=4),
+        ),
+        (
+            file_of(idle={"n7": 1}),
+            excerpt(
+                "sizing.fields.names_node", key=fragment("idle"), node="n7", why=wording("sizing.fields.not_of_group")
+            ),
+        ),
         (file_of(idle={"n1": 1, "n[1-2]": 2}), "idle names n1, twice"),
-        (file_of(cpus=10**400), "give a whole number of 0 or more"),
-        (file_of(network_bytes_s=10**400), "give a number of 1 or more"),
-        (file_of(cpus=0).replace('"cpus": 0', f'"cpus": 1{"0" * 5000}'), "or has too long numbers"),
+        (file_of(cpus=10**400), "give " + wording("sizing.fields.whole_wanted", least=0)),
+        (file_of(network_bytes_s=10**400), "give " + wording("sizing.fields.number_wanted", least=1)),
+        (file_of(cpus=0).replace('"cpus": 0', f'"cpus": 1{"0" * 5000}'), excerpt("sizing.fields.too_deep")),
         (file_of(gres_type="a100\n#SBATCH -x"), "give a text of one line"),
-        (file_of(features=["a\x1b[0m"]), "give a list of texts"),
+        (file_of(features=["a\x1b[0m"]), "give " + wording("sizing.fields.texts_wanted")),
         (file_of(features="ib"), 'features is "ib": give a list of texts'),
         (file_of(features=["a&b"]), 'features is ["a&b"]: give a list of names as Slurm has them'),
         (file_of(gres_type="a100 --wrap=x"), 'gres_type is "a100 --wrap=x": give a name as Slurm has it'),
         (file_of().replace('"gpu"', '"gpu #"'), 'partition is "gpu #": give a name as Slurm has it'),
         (file_of().replace('"gpu"', '"gpu*"'), 'partition is "gpu*": give a name as Slurm has it'),
         (file_of().replace('"gpu"', '""'), 'partition is "": give a name as Slurm has it'),
-        (file_of(nodes="v[1-9999]w[1-9999]"), "v[1-9999]w[1-9999] are more nodes than any cluster has"),
+        (
+            file_of(nodes="v[1-9999]w[1-9999]"),
+            wording("slurm_plugin.nodeset.too_many_nodes", text="v[1-9999]w[1-9999]"),
+        ),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line_with_the_place(text: str, message: str) -> None:
@@ -173,12 +211,15 @@ def test_what_is_wrong_is_told_in_one_line_with_the_place(text: str, message: st
 
 
 def test_regression_plans_were_made_without_end_for_nodes_of_any_number_of_gpus() -> None:
-    with pytest.raises(UsageError, match="gpus is 9223372036854775807: give a whole number from 1 to 1024, of each"):
+    with pytest.raises(
+        UsageError,
+        match="gpus is 9223372036854775807: give " + pattern("sizing.inventory_file.gpus_wanted", MOST_GPUS=1024),
+    ):
         parse(file_of(gpus=2**63 - 1))
     assert parse(file_of(gpus=1024)).offers[0].groups[0].gpus == 1024
 
 
 def test_a_node_in_two_groups_with_the_same_gpus_is_refused() -> None:
     text = json.dumps({"partitions": [{"partition": "gpu", "groups": [GROUP, {**GROUP, "nodes": "n3"}]}]})
-    with pytest.raises(UsageError, match="n3 is in two groups with the same GPUs"):
+    with pytest.raises(UsageError, match=pattern("sizing.inventory_file.node_twice", node=fragment("n3"))):
         parse(text)

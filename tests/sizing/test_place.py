@@ -17,6 +17,7 @@ from sizing.model.parallel import Parallel
 from sizing.place import Ask, Placement, Refusal, check, place, trial
 from sizing.plans import Plan
 from tests.sizing.placing import asks, feasible, group, inventories, inventory, of_offers, usable
+from tests.support.messages import excerpt, fragment, pattern, says, wording
 
 MANY = settings(max_examples=200, deadline=None)
 
@@ -130,7 +131,9 @@ def test_tensor_parallel_groups_stay_whole_on_a_node() -> None:
     there = inventory(group("t4", {"n1": 3, "n2": 3, "n3": 2}))
     assert nodes_of(ask(6, tp=2), there) == {"n1": 2, "n2": 2, "n3": 2}
     assert why(ask(8, tp=2), there).endswith("6 can be had now in whole groups of 2 on a node")
-    assert why(ask(16, tp=16), there) == "needs 16 GPUs of one node (tp=16); a node of t4 in gpu has 8"
+    assert why(ask(16, tp=16), there) == wording(
+        "sizing.place.needs_gpus_of_one_node", tp=16, tp2=16, where="t4 in gpu", largest=8
+    )
 
 
 def test_a_node_without_cpus_or_memory_for_them_gives_no_gpus() -> None:
@@ -155,7 +158,7 @@ def test_a_plan_gets_the_gpus_of_each_node_that_its_lines_ask_for_where_it_can()
 def test_a_partition_bounds_the_nodes_of_a_job() -> None:
     there = inventory(group("t4", {"n1": 2, "n2": 2, "n3": 2}), max_nodes=2)
     assert nodes_of(ask(4), there) == {"n1": 2, "n2": 2}
-    assert why(ask(6), there) == "needs 3 nodes of t4 in gpu now, and a job there has 2 at most"
+    assert why(ask(6), there) == wording("sizing.place.too_few_nodes", chosen=3, where="t4 in gpu", most=2)
     assert nodes_of(ask(3, per_node=1), there) == {"n1": 2, "n2": 1}
 
 
@@ -164,7 +167,7 @@ def test_a_slice_trains_alone() -> None:
     assert known is not None
     there = Inventory({known.type.name: known.type}, (Offer("gpu", (group(known.type.name, {"n1": 7}, 7),)),))
     assert nodes_of(ask(1, 4), there) == {"n1": 1}
-    assert "are slices, of which a job has one" in why(ask(2, 4), there)
+    assert says(why(ask(2, 4), there), "sizing.place.slices")
 
 
 def test_a_plan_keeps_to_the_partition_and_type_that_it_names() -> None:
@@ -175,7 +178,7 @@ def test_a_plan_keeps_to_the_partition_and_type_that_it_names() -> None:
     assert nodes_of(ask(1, partition="b"), there) == {"n3": 1}
     assert nodes_of(ask(1, gpu_type="h100-sxm-80gb"), there) == {"n2": 1}
     assert why(ask(1, partition="b", gpu_type="h100-sxm-80gb"), there) == (
-        "needs GPUs of type h100-sxm-80gb in partition b, and there are none"
+        wording("sizing.place.no_gpus", where=" of type h100-sxm-80gb in partition b")
     )
 
 
@@ -195,7 +198,18 @@ def test_sizes_that_cannot_be_are_refused(gpus: int, tp: int) -> None:
 
 def test_a_partition_or_type_that_is_not_there_is_named_with_the_nearest() -> None:
     there = inventory(group("t4", {"n1": 8}))
-    with pytest.raises(UsageError, match="plan 2: no partition gpus in the inventory: did you mean gpu"):
+    with pytest.raises(
+        UsageError,
+        match=pattern(
+            "sizing.place.unknown",
+            index=2,
+            what="partition",
+            name="gpus",
+            hint=fragment(excerpt("sizing.fields.hint", near=fragment("gpu"))),
+        ),
+    ):
         check([ask(1), ask(1, partition="gpus")], there)
-    with pytest.raises(UsageError, match="plan 1: no GPU type h100 in the inventory: there are t4"):
+    with pytest.raises(
+        UsageError, match=pattern("sizing.place.unknown", index=1, what="GPU", name="type h100", hint="there are t4")
+    ):
         check([ask(1, gpu_type="h100")], there)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sizing.emit import Line
 from sizing.errors import UsageError
 from sizing.script import agree, insert
+from tests.support.messages import wording
 
 LINES = ("#SBATCH --partition=a100", "#SBATCH --nodes=1")
 
@@ -69,8 +70,10 @@ def test_what_the_user_wrote_in_other_words_is_not_written_again() -> None:
     missing, kept = agree(lines, {"gpus": "4", "mem-per-cpu": "2G", "nodes": "1", "job-name": "x"})
     assert [line.option for line in missing] == ["partition"]
     assert [(each.option, each.differs) for each in kept] == [("gpus", True), ("mem-per-cpu", True), ("nodes", False)]
-    assert kept[0].sentence() == "--gpus=4 is the script's and stays; the plan would have --gres=gpu:a100:2"
-    assert kept[2].sentence() == "--nodes=1 stands in the script already"
+    assert kept[0].sentence() == wording(
+        "sizing.script.script_stays", mine="--gpus=4", whose="plan", option="gres", value="gpu:a100:2"
+    )
+    assert kept[2].sentence() == wording("sizing.script.in_script", mine="--nodes=1")
 
 
 def test_of_two_options_that_say_the_same_the_lines_own_is_compared() -> None:

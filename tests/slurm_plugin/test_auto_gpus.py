@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.slurm_plugin.lua_state import Lua
 from tests.slurm_plugin.test_bftd_lua import LUA, SLURM
+from tests.support.messages import excerpt, fragment, wording
 
 PLAN = "partition=a100 nodes=2 tasks=4 gres=gpu:a100:4 cpus=8 mem=64000 why=61.0 of 80.0 GiB a GPU, traced"
 SMALL = "partition=v100 nodes=1 tasks=2 gres=gpu:v100:2 cpus=4 mem=32000 why=20.0 of 32.0 GiB a GPU, formula"
@@ -148,7 +149,7 @@ def test_what_the_user_wrote_is_kept_and_chooses_among_the_plans(
 @pytest.mark.parametrize(
     ("written", "hint"),
     [
-        ("partition = 'batch'", "there are plans for a100, v100"),
+        ("partition = 'batch'", excerpt("slurm_plugin.bftd_gpus.plans_for", value=fragment("a100, v100"))),
         ("min_nodes = 3, max_nodes = 3", "no plan agrees"),
         ("min_nodes = 1, max_nodes = 2", "no plan agrees"),  # on one node it would have too few GPUs
         ("tres_per_node = 'gres:gpu:h100:2'", "leave --gres out, or leave --auto-gpus out"),
@@ -326,7 +327,7 @@ def test_without_the_second_file_the_job_is_refused_and_others_are_let_through(t
         state.run(SLURM + PARTS + f'bftd = dofile("{tmp_path}/bftd.lua")' + AUTO)
         code, made, told, *_ = submitted(state)
         assert (code, made) == ("-1", "")
-        assert told == "--auto-gpus does not work here at the moment: tell your administrators"
+        assert told == wording("slurm_plugin.bftd.not_here_now", value="--auto-gpus does")
         assert state.run("return bftd.job_submit(job({ script = '#!/bin/sh\\n' }), gpu_parts, 1000)") == b"0"
     finally:
         state.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm_plugin.plugins import CHECKOUT
+from tests.support.messages import excerpt, says, wording
 from tests.support.waiting import STILL_S
 
 Ask = Callable[..., tuple[str | None, str]]
@@ -75,13 +76,16 @@ def test_the_program_has_a_process_group_of_its_own_and_no_input(ask: Ask) -> No
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("echo chatter >&2; echo 'bft: step.py: no such file' >&2; exit 2", "--auto-gpus: step.py: no such file"),
-        ("exit 3", "failed without a word"),
-        ("kill -9 $$", "failed without a word"),
-        ("true", "no answer that can be read"),
-        ("echo one; echo two", "no answer that can be read"),
-        ("printf 'a\\033[2Jb\\n'", "no answer that can be read"),
-        ("head -c 100000 /dev/zero | tr '\\0' x", "no answer that can be read"),
+        (
+            wording("sizing.launch.no_file", path="echo chatter >&2; echo 'bft: step.py") + "' >&2; exit 2",
+            wording("sizing.launch.no_file", path=wording("slurm_plugin.auto_gpus.refused", value="step.py")),
+        ),
+        ("exit 3", excerpt("slurm_plugin.auto_gpus.no_word")),
+        ("kill -9 $$", excerpt("slurm_plugin.auto_gpus.no_word")),
+        ("true", excerpt("slurm_plugin.auto_gpus.unreadable_answer")),
+        ("echo one; echo two", excerpt("slurm_plugin.auto_gpus.unreadable_answer")),
+        ("printf 'a\\033[2Jb\\n'", excerpt("slurm_plugin.auto_gpus.unreadable_answer")),
+        ("head -c 100000 /dev/zero | tr '\\0' x", excerpt("slurm_plugin.auto_gpus.unreadable_answer")),
         ("printf 'bad\\033[2J\\n' >&2; exit 1", "--auto-gpus: bad?[2J"),
         ("head -c 100000 /dev/zero | tr '\\0' x >&2; printf '\\nlast words\\n' >&2; exit 1", "--auto-gpus: last words"),
     ],
@@ -102,7 +106,7 @@ def test_a_program_that_is_not_there_is_named(library: ctypes.CDLL) -> None:
 def test_what_takes_too_long_is_ended_with_all_that_it_has_started(ask: Ask, tmp_path: Path) -> None:
     answer, why = ask(f"sleep 600 & echo $! >{tmp_path}/pid; trap '' INT; wait; sleep 600", limit_s=1)
     assert answer is None
-    assert "no answer in 1 s" in why
+    assert says(why, "slurm_plugin.auto_gpus.no_answer", value=1)
     assert ends(int((tmp_path / "pid").read_text()))
 
 

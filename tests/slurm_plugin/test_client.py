@@ -18,6 +18,7 @@ from slurm_plugin.errors import CommandError, SlurmMissing, SnapshotError, Unkno
 from slurm_plugin.types import Job
 from tests.slurm_plugin.pending import QUEUED
 from tests.slurm_plugin.test_parse import recorded
+from tests.support.messages import excerpt, fragment, pattern, wording
 
 ASSETS = Path(__file__).parent / "assets" / "22.05"
 SITE = Path(__file__).parent / "site" / "assets" / "22.05" / "recommended"
@@ -196,12 +197,19 @@ def test_details_of_nodes_are_asked_for_only_once_jobs_share_gpus_that_nothing_e
 
 
 def test_a_missing_command_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(SlurmMissing, match="squeue not found: install Slurm"):
+    with pytest.raises(SlurmMissing, match=pattern("slurm_plugin.client.not_found", command="squeue")):
         SlurmClient(commands_dir=tmp_path).pending()
 
 
 def test_an_unknown_partition_names_the_nearest_one(slurm: FakeSlurm) -> None:
-    with pytest.raises(UnknownPartition, match="no partition elstic: did you mean elastic") as caught:
+    with pytest.raises(
+        UnknownPartition,
+        match=pattern(
+            "slurm_plugin.client.no_partition",
+            name="elstic",
+            hint=fragment(excerpt("sizing.fields.hint", near=fragment("elastic"))),
+        ),
+    ) as caught:
         slurm.client().partition("elstic")
     assert caught.value.exit_code == 2
     with pytest.raises(UnknownPartition, match="there are batch, bft-driver, elastic"):
@@ -258,7 +266,7 @@ def test_commands_that_hang_though_killed_are_left_and_not_joined_by_ever_more(
             with pytest.raises(SnapshotError) as caught:
                 client.snapshot()
     assert len(stuck) == 8
-    assert str(caught.value) == "8 of Slurm's commands hang though they were killed: is a file server away?"
+    assert str(caught.value) == wording("slurm_plugin.client.commands_hang", stuck=8)
     assert stuck[0].asked[:5] == ["communicate", "terminate", "wait", "kill", "wait"]
     for process in stuck:
         process.over = True
@@ -298,7 +306,7 @@ class Stuck:
 def test_cancelling_nothing_calls_nothing_and_options_are_no_job_ids(slurm: FakeSlurm) -> None:
     slurm.script("scancel", 'echo "$@" >>"$(dirname "$0")/cancelled"')
     slurm.client().cancel([])
-    with pytest.raises(CommandError, match="not a job id"):
+    with pytest.raises(CommandError, match=pattern("slurm_plugin.client.not_a_job_id")):
         slurm.client().cancel(["1", "--user=root"])
     assert not (slurm.folder / "cancelled").exists()
     slurm.client().cancel(["1", "2_3"], signal="USR1")
@@ -314,7 +322,9 @@ def test_killing_a_job_kills_its_steps_before_the_job(slurm: FakeSlurm) -> None:
 
 def test_a_refused_job_ends_in_slurms_own_words(slurm: FakeSlurm) -> None:
     slurm.script("sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
-    with pytest.raises(CommandError, match="sbatch refused the job: invalid partition specified: x"):
+    with pytest.raises(
+        CommandError, match=pattern("slurm_plugin.client.sbatch_refused", complaint="invalid partition specified: x")
+    ):
         slurm.client().submit(["-p", "x"], "#!/bin/sh\n")
 
 

@@ -14,6 +14,7 @@ from slurm_plugin.parse import unreadable_job
 from slurm_plugin.types import Job
 from slurm_plugin.waiting import Rules, undated_since
 from tests.slurm_plugin.pending import NOW_S, queued
+from tests.support.messages import wording
 
 
 def objection(
@@ -40,7 +41,7 @@ def test_an_empty_queue_lets_a_pilot_start() -> None:
 
 
 def test_a_regular_job_without_a_plan_that_came_after_the_daemons_look_holds_pilots_back() -> None:
-    assert objection(queued()) == "job 7 has just come and waits without a plan (Resources)"
+    assert objection(queued()) == wording("slurm_plugin.guard.just_come", id=7, job="Resources")
 
 
 def test_a_regular_job_without_a_plan_that_the_daemon_could_see_lets_a_pilot_start() -> None:
@@ -106,7 +107,11 @@ def test_a_job_submitted_by_a_clock_that_is_ahead_holds_pilots_back_until_the_ne
 
 def test_a_job_that_cannot_be_read_holds_pilots_back_until_the_daemon_has_looked_as_well() -> None:
     odd = unreadable_job("not a number: 'many'", "7", "batch")
-    assert objection(odd) == "job 7 has just come and waits without a plan (it cannot be read: not a number: 'many')"
+    assert objection(odd) == wording(
+        "slurm_plugin.guard.just_come",
+        id=7,
+        job=wording("slurm_plugin.guard.unreadable", unreadable="not a number: 'many'"),
+    )
     since = undated_since({}, [odd], NOW_S)
     assert objection(odd, now_s=NOW_S + 5, looked_s=NOW_S + 0.5, since=since) is not None, "the same second"
     assert objection(odd, now_s=NOW_S + 5, looked_s=NOW_S + 1, since=since) is None
@@ -118,13 +123,17 @@ def test_a_job_planned_elsewhere_or_later_lets_a_pilot_start() -> None:
 
 
 def test_a_node_that_is_planned_within_the_smallest_window_gets_no_pilot() -> None:
-    assert objection(queued(start_s=NOW_S + 19, sched_nodes=("n1",))) == "job 7 is planned on n1 in 19 s"
+    assert objection(queued(start_s=NOW_S + 19, sched_nodes=("n1",))) == wording(
+        "slurm_plugin.guard.planned", id=7, node="n1", max=19
+    )
     assert objection(queued(start_s=NOW_S + 19, sched_nodes=("n1",)), min_window_s=10) is None
     assert objection(queued(start_s=NOW_S + 40, sched_nodes=("n1",)), min_window_s=60) is not None
 
 
 def test_a_node_whose_job_should_have_started_already_gets_no_pilot() -> None:
-    assert objection(queued(start_s=NOW_S - 3, sched_nodes=("n1",))) == "job 7 is planned on n1 in 0 s"
+    assert objection(queued(start_s=NOW_S - 3, sched_nodes=("n1",))) == wording(
+        "slurm_plugin.guard.planned", id=7, node="n1", max=0
+    )
 
 
 def test_a_job_that_never_gets_a_plan_holds_pilots_back_until_the_daemons_next_look() -> None:

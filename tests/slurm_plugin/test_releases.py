@@ -14,6 +14,7 @@ from slurm_plugin import reservation
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox.release import cgroup_conf, release_of
 from tests.slurm_plugin.plugins import CHECKOUT, NOBODY
+from tests.support.messages import pattern
 
 SCRIPT = CHECKOUT / "tools" / "slurm_root.sh"
 
@@ -33,7 +34,7 @@ def test_the_release_is_the_controllers_own(tmp_path: Path, says: str, release: 
 
 
 def test_a_controller_without_a_release_is_an_error_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SandboxError, match="shows no release, but 'hello'") as caught:
+    with pytest.raises(SandboxError, match=pattern("slurm_plugin.release.no_release", answer="hello")) as caught:
         release_of(controller(tmp_path, "hello"))
     assert "\n" not in str(caught.value)
 

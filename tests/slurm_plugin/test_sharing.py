@@ -15,6 +15,7 @@ from slurm_plugin.pilots import PilotRequest, _options
 from slurm_plugin.sharing import Part, Sharing, against, unbounded
 from slurm_plugin.types import Partition
 from tests.bftd.builders import node
+from tests.support.messages import excerpt, says, wording
 
 SITE = Path(__file__).parent / "site" / "assets" / "22.05" / "recommended"
 PART = Part(2, 2**29)
@@ -52,15 +53,19 @@ def test_nodes_are_shared_where_slurm_keeps_jobs_to_cpus_and_memory(settings: di
 @pytest.mark.parametrize(
     ("settings", "cgroups", "why"),
     [
-        ({"SelectType": "select/linear"}, "", "Slurm gives whole nodes"),
-        ({"SelectTypeParameters": "CR_CORE"}, "", "does not count memory"),
-        ({"SelectTypeParameters": "CR_MEMORYLESS"}, "", "does not count memory"),
-        ({"TaskPlugin": "task/none"}, "", "keep jobs to their CPUs"),
-        ({"TaskPlugin": "task/cgroup"}, "", "keep jobs to their CPUs"),
-        ({"TaskPlugin": "task/cgroup"}, CGROUPS.format("no", "yes"), "keep jobs to their CPUs"),
-        ({"JobAcctGatherParams": "(null)"}, "", "keep jobs to their memory"),
-        ({"JobAcctGatherParams": "NoOverMemoryKill"}, "", "keep jobs to their memory"),
-        ({"JobAcctGatherParams": "(null)"}, CGROUPS.format("yes", "yes"), "keep jobs to their memory"),
+        ({"SelectType": "select/linear"}, "", excerpt("slurm_plugin.sharing.whole_nodes")),
+        ({"SelectTypeParameters": "CR_CORE"}, "", excerpt("slurm_plugin.sharing.memory_not_counted")),
+        ({"SelectTypeParameters": "CR_MEMORYLESS"}, "", excerpt("slurm_plugin.sharing.memory_not_counted")),
+        ({"TaskPlugin": "task/none"}, "", excerpt("slurm_plugin.sharing.cpus_not_kept")),
+        ({"TaskPlugin": "task/cgroup"}, "", excerpt("slurm_plugin.sharing.cpus_not_kept")),
+        ({"TaskPlugin": "task/cgroup"}, CGROUPS.format("no", "yes"), excerpt("slurm_plugin.sharing.cpus_not_kept")),
+        ({"JobAcctGatherParams": "(null)"}, "", excerpt("slurm_plugin.sharing.memory_not_kept")),
+        ({"JobAcctGatherParams": "NoOverMemoryKill"}, "", excerpt("slurm_plugin.sharing.memory_not_kept")),
+        (
+            {"JobAcctGatherParams": "(null)"},
+            CGROUPS.format("yes", "yes"),
+            excerpt("slurm_plugin.sharing.memory_not_kept"),
+        ),
         ({"TaskPlugin": "task/cgroup", "JobAcctGatherParams": ""}, CGROUPS.format("yes", "no"), "to their memory"),
     ],
 )
@@ -90,20 +95,24 @@ def test_a_part_is_worth_having_where_regular_jobs_may_have_the_rest() -> None:
     assert against(there, BOTH, "elastic", PART) == ""
     alone = BOTH | {"elastic": partition("elastic", exclusive=True)}
     assert against(there, alone, "elastic", PART) == (
-        "a job of partition elastic has whole nodes (OverSubscribe=EXCLUSIVE)"
+        wording("slurm_plugin.sharing.partition_exclusive", partition="elastic")
     )
     whole = BOTH | {"batch": partition("batch", exclusive=True)}
-    assert "the regular jobs there have whole nodes" in against(there, whole, "elastic", PART)
+    assert says(against(there, whole, "elastic", PART), "slurm_plugin.sharing.others_exclusive")
     assert against(replace(there, partitions=("long", *there.partitions)), whole | {"long": partition("long")}, "elastic", PART) == ""  # fmt: skip  # noqa: E501
     alone_there = node("n1", partitions=("elastic",))
-    assert against(alone_there, BOTH, "elastic", PART) == "no partition but elastic has the node"
-    assert against(there, BOTH, "other", PART) == "partition other is not known"
-    assert against(None, BOTH, "elastic", PART) == "the node is not known"
+    assert against(alone_there, BOTH, "elastic", PART) == wording(
+        "slurm_plugin.sharing.no_other_partition", partition="elastic"
+    )
+    assert against(there, BOTH, "other", PART) == wording("slurm_plugin.sharing.unknown_partition", partition="other")
+    assert against(None, BOTH, "elastic", PART) == wording("slurm_plugin.sharing.unknown_node")
 
 
 @pytest.mark.parametrize("part", [Part(4, 2**29), Part(5, 1), Part(1, 2**30), Part(1, 2**30 - 1)])
 def test_a_part_that_is_all_of_the_node_is_none(part: Part) -> None:
-    assert against(node("n1"), BOTH, "elastic", part) == "it has 4 CPUs and 1024 MiB, no more than is asked for"
+    assert against(node("n1"), BOTH, "elastic", part) == wording(
+        "slurm_plugin.sharing.no_larger", cpus=4, memory_bytes=1024
+    )
 
 
 class Client:
@@ -138,7 +147,9 @@ def test_a_site_is_asked_once_a_minute_however_many_pilots_there_are(monkeypatch
 
 def test_a_site_that_cannot_be_read_shares_no_nodes() -> None:
     client = Client("slurm_load_ctl_conf error: Unable to contact slurm controller")
-    assert "Slurm's settings cannot be read: " in Sharing(cast("SlurmClient", client)).against("n1", "elastic", PART)
+    assert says(
+        Sharing(cast("SlurmClient", client)).against("n1", "elastic", PART), "slurm_plugin.sharing.settings_unreadable"
+    )
     with pytest.raises(SnapshotError):
         unbounded(config()[:300])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bftd.alarms import hook
+from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
 
@@ -66,8 +67,8 @@ def test_a_command_that_reads_nothing_and_prints_much_is_no_matter(tmp_path: Pat
             "echo first; echo the mail server is away >&2; exit 3",
             "tell ended with exit code 3: the mail server is away",
         ),
-        ("kill -9 $$", "tell ended with signal 9"),
-        ("exit 1", "tell ended with exit code 1"),
+        ("kill -9 $$", wording("alarms.hook.ended", name="tell", how="signal 9")),
+        ("exit 1", wording("alarms.hook.ended", name="tell", how="exit code 1")),
     ],
 )
 def test_a_command_that_fails_says_how(tmp_path: Path, text: str, told: str) -> None:
@@ -76,7 +77,7 @@ def test_a_command_that_fails_says_how(tmp_path: Path, text: str, told: str) -> 
 
 def test_a_command_that_never_ends_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     command = script(tmp_path, f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/child; sleep 600")
-    assert run(command, limit_s=1.0).endswith("tell had not ended after 1 s and was killed")
+    assert run(command, limit_s=1.0).endswith(wording("alarms.hook.killed_late", name="tell", limit_s=1))
     assert gone(int((tmp_path / "child").read_text()))
 
 
@@ -89,18 +90,20 @@ def test_what_a_command_leaves_running_ends_with_it(tmp_path: Path) -> None:
 def test_a_stop_ends_it_at_once(tmp_path: Path) -> None:
     command, stop = script(tmp_path, f"echo $$ > {tmp_path}/pid; sleep 600"), threading.Event()
     threading.Timer(0.3, stop.set).start()
-    assert hook.run(str(command), b"", stop).endswith("tell was ended with the daemon")
+    assert hook.run(str(command), b"", stop).endswith(wording("alarms.hook.ended_with_daemon", name="tell"))
     if (tmp_path / "pid").exists():
         assert gone(int((tmp_path / "pid").read_text()))
 
 
 def test_what_cannot_be_run_is_said_beforehand(tmp_path: Path) -> None:
     plain = script(tmp_path, "true", 0o644)
-    missing = f"there is no command {tmp_path}/nothing: give its whole path"
+    missing = wording("alarms.hook.no_such_command", words=f"{tmp_path}/nothing")
     assert hook.objection(f"{tmp_path}/nothing --now") == run(f"{tmp_path}/nothing --now") == missing
     if os.geteuid():
         assert "make it executable" in hook.objection(str(plain))
-    assert hook.objection("mail 'root").startswith('"mail \'root" is no command (No closing quotation)')
+    assert says(
+        hook.objection("mail 'root"), "alarms.hook.not_a_command", command="mail 'root", error="No closing quotation"
+    )
     assert hook.objection("") == hook.objection("sh -c 'true'") == ""
 
 
@@ -114,7 +117,7 @@ def test_a_host_without_a_file_descriptor_left_is_a_complaint(monkeypatch: pytes
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(os, "memfd_create", none_left)
-    assert run("/bin/true") == "/bin/true cannot be run: Too many open files"
+    assert run("/bin/true") == wording("alarms.hook.cannot_run", name="/bin/true", strerror="Too many open files")
 
 
 def test_a_command_that_floods_its_output_waits_for_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from tests.bftd.alarms.test_hook import gone, script
 from tests.bftd.builders import node
 from tests.bftd.service.test_ledger import Clock
 from tests.bftd.test_daemon import bft, running, write_config
+from tests.support.messages import excerpt, fragment, says, wording
 from tests.support.waiting import STILL_S
 
 EVERY_S = 60.0
@@ -84,7 +85,10 @@ def test_alarms_are_told_as_they_begin_and_end_no_more_often_than_asked(site: Si
     (first,) = site.look()
     assert list(first)[:5] == ["format", "host", "cluster", "partition", "time_s"]
     assert (first["cluster"], first["partition"], first["level"]) == ("hpc", "elastic", "WARNING")
-    assert (kinds(first["begun"]), first["text"]) == (["user ann"], "WARNING: begun: user ann is paused by root: x")
+    assert (kinds(first["begun"]), first["text"]) == (
+        ["user ann"],
+        "WARNING: begun: " + wording("core.pause.holds", what="user ann", by="root", why="x"),
+    )
     site.pause("bob")
     assert len(site.look()) == 1
     site.service.resume("root", ["user:ann"])
@@ -93,7 +97,10 @@ def test_alarms_are_told_as_they_begin_and_end_no_more_often_than_asked(site: Si
     assert (kinds(second["begun"]), kinds(second["ended"]), second["still"]) == (["user bob"], ["user ann"], [])
     site.service.resume("root", ["user:bob"])
     last = site.look(EVERY_S)[-1]
-    assert (last["level"], last["text"]) == ("OK", "OK: over: user bob is paused by root: x")
+    assert (last["level"], last["text"]) == (
+        "OK",
+        "OK: over: " + wording("core.pause.holds", what="user bob", by="root", why="x"),
+    )
     assert len(site.look(EVERY_S)) == 3
 
 
@@ -104,12 +111,15 @@ def test_a_command_that_fails_is_logged_once_and_told_again(site: Site, caplog: 
         assert site.look(EVERY_S) == []
     complaints = [record.getMessage() for record in caplog.records if "[notify]" in record.getMessage()]
     assert complaints == [
-        f"[notify] command: {site.command} ended with exit code 7; what it was to tell is told the next time"
+        wording(
+            "alarms.notifier.told_next_time",
+            complaint=wording("alarms.hook.ended", name=site.command, how="exit code 7"),
+        )
     ]
     (site.folder / "broken").unlink()
     caplog.set_level(logging.INFO)
     assert kinds(site.look(EVERY_S)[0]["begun"]) == ["user ann"]
-    assert "[notify] command: alarms are told again" in caplog.text
+    assert says(caplog.text, "alarms.notifier.told_again")
 
 
 def test_a_restart_tells_nothing_twice_and_a_reload_takes_another_command(
@@ -122,7 +132,11 @@ def test_a_restart_tells_nothing_twice_and_a_reload_takes_another_command(
     assert len(site.look(EVERY_S)) == 1
     site.service.configure(replace(site.config, notify=NotifyConfig("/no/such", EVERY_S)))
     site.look(EVERY_S)
-    assert "nobody is told of alarms: [notify] command: there is no command /no/such" in caplog.text
+    assert says(
+        caplog.text,
+        "alarms.notifier.nobody_told",
+        why=fragment(excerpt("alarms.hook.no_such_command", words=fragment("/no/such"))),
+    )
     site.service.configure(replace(site.config, notify=NotifyConfig()))
     site.look(EVERY_S)
     site.service.resume("root", ["user:ann"])
@@ -166,7 +180,9 @@ def test_a_daemon_tells_of_a_pause_and_leaves_nothing_behind(tmp_path: Path) -> 
 def test_the_check_of_a_configuration_names_a_command_that_cannot_be_run(tmp_path: Path) -> None:
     path = write_config(tmp_path, '[notify]\ncommand = "/no/such --now"\n')
     checked = CliRunner().invoke(_command, ["--config", str(path), "--check-config"])
-    assert str(checked.exception) == f"{path}: [notify] command: there is no command /no/such: give its whole path"
+    assert str(checked.exception) == f"{path}: [notify] command: " + wording(
+        "alarms.hook.no_such_command", words="/no/such"
+    )
     write_config(tmp_path, '[notify]\ncommand = "sh -c true"\n')
     assert CliRunner().invoke(_command, ["--config", str(path), "--check-config"]).exit_code == 0
 

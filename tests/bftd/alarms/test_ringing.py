@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bftd.alarms.ringing import LISTED_MOST, Ringing
 from bftd.health import Problem
+from tests.support.messages import wording
 
 SLURM = Problem("CRITICAL", "Slurm was not read for 301 s", "snapshot")
 PAUSE = Problem("WARNING", "user ann is paused by root: x", "pause", "user ann")
@@ -33,13 +34,13 @@ def test_what_begins_is_told_at_once_and_what_ends_not_before_its_time() -> None
         "format": 1,
         "time_s": 5.0,
         "level": "CRITICAL",
-        "text": "CRITICAL: begun: Slurm was not read for 301 s",
+        "text": "CRITICAL: begun: " + wording("bftd.health.snapshot_old", age_s=301),
         "begun": [
             {
                 "level": "CRITICAL",
                 "kind": "snapshot",
                 "name": "",
-                "text": "Slurm was not read for 301 s",
+                "text": wording("bftd.health.snapshot_old", age_s=301),
                 "since_s": 5.0,
                 "times": 1,
             }

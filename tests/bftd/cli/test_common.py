@@ -18,6 +18,7 @@ from bftd.cli import common
 from bftd.errors import UsageError
 from bftd.tables import Column, Fitted
 from tests.bftd.cli.test_solve import PROBLEM
+from tests.support.messages import pattern
 
 HEADER = ["TRAINER", "NODES", "ON", "WHY"]
 
@@ -82,9 +83,9 @@ def test_what_is_in_styles_is_whole_and_plain_in_a_pipe_whatever_the_environment
 
 
 def test_what_cannot_be_written_is_refused_before_and_told_after(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"is a directory; name a file"):
+    with pytest.raises(UsageError, match=pattern("cli.common.is_a_directory")):
         common.refuse_unwritable(tmp_path)
-    with pytest.raises(UsageError, match=r"no such directory; name a file"):
+    with pytest.raises(UsageError, match=pattern("cli.common.no_such_directory")):
         common.refuse_unwritable(tmp_path / "none" / "x.json")
     common.refuse_unwritable(tmp_path / "x.json")
     assert not (tmp_path / "x.json").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import time
@@ -18,6 +19,7 @@ from bftd.cli.main import main
 from bftd.errors import UsageError
 from bftd.http.client import Client
 from tests.bftd.test_daemon import running
+from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 TRAINER = {"id": "run-here-12", "name": "train-a", "backend": "horovod", "nodes_min": 1, "nodes_max": 2, "user": "ann"}
@@ -79,16 +81,31 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
         trainer = bft("trainers", "run-here-12").stdout
         assert "gives back n[1-2] (none is left): everything is paused by root: power test" in trainer
         node = bft("explain", "n1").stdout
-        assert node.startswith("n1 (IDLE, cpu4-1000M) is not in the pool: is idle, but everything is paused by root")
-        assert "asked back from run-here-12 (train-a) of ann\n" in node
+        assert node.startswith(
+            "n1 (IDLE, cpu4-1000M) "
+            + wording(
+                "cli.explain.not_in_pool",
+                why=fragment(
+                    excerpt(
+                        "core.pause.holds",
+                        what=wording("core.confines.idle_but", halt="everything"),
+                        by=fragment("root"),
+                    )
+                ),
+            )
+        )
+        assert says(node, "cli.explain.asked_back", whom="run-here-12 (train-a) of ann")
         assert "run-here-12  train-a" in node
-        assert "train-a starts on 2 nodes (n[1-2])" in node
+        assert says(node, "core.deed.starts", count="2 nodes", nodes="n[1-2]")
 
         paused = bft("pause", "--nodes", "n[1-2]", "--why", "new disks")
-        assert (paused.returncode, paused.stdout) == (0, "nodes n[1-2]: nothing more is lent\n")
+        assert (paused.returncode, paused.stdout) == (
+            0,
+            wording("http.control_handlers.paused", pauses="nodes n[1-2]") + "\n",
+        )
         shown = bft("status").stdout
-        assert "everything is paused by root: power test (since 20" in shown
-        assert "nodes n[1-2] are paused by root: new disks (since 20" in shown
+        assert says(shown, "core.pause.holds", what="everything", by="root", why="power test (since 20")
+        assert says(shown, "core.pause.several_hold", what="nodes n[1-2]", by="root", why="new disks (since 20")
         check = bft("status", "--check")
         assert (check.returncode, check.stderr) == (1, "")
         assert check.stdout.startswith(
@@ -97,7 +114,7 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
         assert json.loads(bft("status", "--check", "--json").stdout)["code"] == 1
         daemon.process.kill()
         _, log = daemon.process.communicate(timeout=STILL_S)
-        assert "root paused everything and asked back what was lent: power test" in log
+        assert says(log, "core.pause.begun_and_asked_back", by="root", what="everything", why="power test")
 
     (tmp_path / "notify").unlink()
     with running(tmp_path) as daemon:
@@ -116,7 +133,7 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
         again = bft("resume")
         assert (again.returncode, again.stderr) == (
             1,
-            "bft: everything is not paused, but node n1: name it, or say --all\n",
+            "bft: " + wording("http.control_handlers.not_paused", what="everything", values="node n1") + "\n",
         )
         assert bft("resume", "--all").returncode == 0
         until(daemon.client, lambda status: lent(status) == 2)
@@ -124,15 +141,22 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
         unknown = bft("pause", "--nodes", "n[2-4]", "--why", "x")
         assert (unknown.returncode, unknown.stderr) == (
             2,
-            "bft: nodes n[3-4] not in the harvested partition: `bft status` lists its nodes\n",
+            "bft: " + wording("http.control_handlers.not_harvested", named="nodes n[3-4]") + "\n",
         )
         nothing = bft("resume", "--user", "ann")
-        assert (nothing.returncode, nothing.stderr) == (1, "bft: nothing is paused\n")
+        assert (nothing.returncode, nothing.stderr) == (
+            1,
+            "bft: " + wording("http.control_handlers.nothing_paused") + "\n",
+        )
         kinds = [event["kind"] for event in daemon.client.events()]
         assert (kinds.count("paused"), kinds.count("resumed")) == (2, 3)
         daemon.process.send_signal(signal.SIGTERM)
         _, log = daemon.process.communicate(timeout=STILL_S)
-        assert "still in force: everything is paused by root: power test" in log
+        assert says(
+            log,
+            "cli.control.still_in_force",
+            text=wording("core.pause.holds", what="everything", by="root", why="power test"),
+        )
 
 
 @pytest.mark.parametrize(
@@ -140,10 +164,14 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
     [
         (["pause"], 2, "Missing option '--why'"),
         (["pause", "--why", " "], 2, "--why is empty"),
-        (["pause", "--why", "x", "--user", "a", "--nodes", "n1"], 2, "--nodes and --user exclude each other"),
+        (
+            ["pause", "--why", "x", "--user", "a", "--nodes", "n1"],
+            2,
+            excerpt("cli.control.exclude_each_other", name="--nodes and --user"),
+        ),
         (["pause", "--why", "x", "--user", ""], 2, "--user is empty"),
         (["pause", "--why", "x", "--nodes", "n[1-"], 2, "--nodes: not a node set"),
-        (["pause", "--why", "x"], 1, "no daemon answers at"),
+        (["pause", "--why", "x"], 1, excerpt("http.client.no_daemon")),
         (["resume", "--all", "--user", "a"], 2, "--all excludes --nodes, --user and --account"),
         (["status", "--check", "--watch"], 2, "exclude each other"),
     ],
@@ -159,10 +187,13 @@ def test_what_an_administrator_does_wrong_is_told_in_one_line(
 def test_a_daemon_that_does_not_answer_fails_the_check_on_standard_output(bft: Callable[..., Ran]) -> None:
     check = bft("status", "--check")
     assert (check.returncode, check.stderr) == (2, "")
-    assert check.stdout.startswith("BFTD CRITICAL: no daemon answers at ")
+    assert re.match("BFTD CRITICAL: " + pattern("http.client.no_daemon"), check.stdout)
 
 
 def test_regression_a_range_wider_than_any_cluster_was_written_out_for_minutes() -> None:
     run = CliRunner().invoke(command, ["pause", "--nodes", "n[1-100000000]", "--why", "x"])
     assert isinstance(run.exception, UsageError)
-    assert str(run.exception) == "--nodes: n[1-100000000] is a wider range than any cluster has; write n[1-4,7]"
+    assert (
+        str(run.exception)
+        == "--nodes: " + wording("slurm_plugin.nodeset.too_wide", text="n[1-100000000]") + "; write n[1-4,7]"
+    )

@@ -17,6 +17,7 @@ from bftd.cli.main import bft
 from bftd.core.sample import NODE_STATES
 from bftd.errors import ApiError
 from bftd.http import client
+from tests.support.messages import excerpt, wording
 
 NOW_S = datetime(2026, 11, 22, 14, 30, 15).timestamp()
 WINDOWS = [
@@ -78,7 +79,14 @@ def test_it_shows_a_row_an_hour_of_the_last_day_and_the_sum(daemon: Daemon) -> N
         "2026-11-22 12:00       10        1       4     1     2     5.0         2.0     4.0     40.0%  80.0%       2.0",
         "2026-11-22 13:00       10        1       2     1     2     1.5         0.5     1.0     33.3%  66.7%       2.0",
         "total                  10        1       3     1     2     6.5         2.5     5.0     38.5%  76.9%       2.0",
-        "U, of what as many dedicated nodes would make: 0.83 in the last hour, 0.80 in the last 24 hours",
+        wording(
+            "cli.history.efficiency",
+            known=wording(
+                "cli.history.in_the_last",
+                u=0.83,
+                names=wording("cli.history.in_the_last", u="hour, 0.80", names="24 hours"),
+            ),
+        ),
     ]
     assert daemon.asked == [(NOW_S - 86_400, NOW_S, 3600.0, False)]
 
@@ -99,7 +107,7 @@ def test_the_step_is_as_asked_for_and_json_is_the_answer_of_the_daemon(daemon: D
 
 def test_where_there_is_nothing_it_says_so(daemon: Daemon) -> None:
     daemon.points = []
-    assert run() == "there is no history of that time: it is kept for 30 days, while the daemon runs\n"
+    assert run() == wording("cli.history.none_of_that_time") + "\n"
 
 
 def test_events_are_lines_page_by_page_up_to_the_end_that_is_asked_for(daemon: Daemon) -> None:
@@ -127,14 +135,14 @@ def test_events_are_lines_page_by_page_up_to_the_end_that_is_asked_for(daemon: D
 def test_a_daemon_that_keeps_no_history_is_told_in_one_line(daemon: Daemon) -> None:
     daemon.older = True
     result = CliRunner().invoke(bft, ["history"])
-    assert str(result.exception) == "the daemon is older than this bft and keeps no history: bring it up to date"
+    assert str(result.exception) == wording("cli.history.older_daemon_keeps_none")
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--since", "now+1hour"], "--since must be earlier than --until"),
-        (["--step", "often"], "'often' is no time span such as 10min, 1hour or 1day."),
+        (["--since", "now+1hour"], excerpt("cli.history.since_after_until")),
+        (["--step", "often"], wording("cli.times.not_a_span", value="often")),
         (["--events", "--step", "1hour"], "--events has no --step"),
     ],
 )

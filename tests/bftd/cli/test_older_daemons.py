@@ -18,6 +18,7 @@ import pytest
 
 from tests.bftd.cli.test_control import Ran
 from tests.bftd.cli.test_control import bft as bft
+from tests.support.messages import wording
 
 RECORDED = Path(__file__).parent / "assets" / "daemon-answers-1.jsonl"
 
@@ -80,7 +81,13 @@ def test_an_older_daemon_is_understood_as_far_as_it_tells(bft: Callable[..., Ran
             assert next(iter(json.loads(ran.stdout).items())) == ("format", 1)
     shown = bft("status").stdout.splitlines()
     assert "n[1-3]  1            working" in shown
-    assert bft("explain", "1").stdout.splitlines()[0].endswith("starts on 3 nodes (n[1-3]): its speed is not known yet")
+    assert (
+        bft("explain", "1")
+        .stdout.splitlines()[0]
+        .endswith(
+            wording("core.deed.starts", count="3 nodes", nodes="n[1-3]", rate=wording("protocol.changes.unknown_speed"))
+        )
+    )
 
 
 def test_trainers_of_an_older_daemon_are_those_of_its_status(bft: Callable[..., Ran]) -> None:
@@ -90,16 +97,18 @@ def test_trainers_of_an_older_daemon_are_those_of_its_status(bft: Callable[..., 
     shown = dict(zip(header.split(), row.split(), strict=True))
     assert (shown["ID"], shown["USER"], shown["STATE"], shown["NODES"]) == ("1", "root", "running", "3")
     assert (shown["TIME"], shown["ENDS"], shown["REASON"]) == ("-", "-", "-")
-    assert bft("trainers", "--all").stderr == (
-        "bft: this daemon is older than bft and does not tell of trainers that ended\n"
-    )
+    assert bft("trainers", "--all").stderr == (wording("cli.trainers.older_daemon") + "\n")
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["n1"], "no trainer n1 is known, and this daemon is older than bft and does not explain nodes"),
-        (["--node", "n1"], "this daemon is older than bft and does not explain nodes"),
+        (
+            ["n1"],
+            wording("cli.explain.trainer_unknown_to_older", name="n1", older="")
+            + wording("cli.explain.older_daemon_explains_no_nodes"),
+        ),
+        (["--node", "n1"], wording("cli.explain.older_daemon_explains_no_nodes")),
     ],
 )
 def test_a_question_that_an_older_daemon_does_not_know_ends_in_one_line(

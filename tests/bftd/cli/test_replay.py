@@ -14,6 +14,7 @@ from bftd.cli.main import bft
 from bftd.whatif import trace as traces
 from bftd.whatif.replay import Options
 from tests.bftd.whatif.replay.making import linear, week
+from tests.support.messages import excerpt, fragment, says, wording
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -39,8 +40,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 def test_the_figures_are_told_to_people(run: Run) -> None:
     code, out, err = run("--pj-max", "1")
     assert (code, err) == (0, "")
-    assert "efficiency U          99.2% of 2.4 dedicated nodes" in out
-    assert "a                   0.24 h on average" in out
+    assert says(out, "cli.replay.efficiency", efficiency="99.2%", eq_nodes=2.4)
+    assert "a" + wording("cli.replay.runtime", kind="", runtime_s="                0.24") in out
 
 
 def test_the_json_holds_the_figures_and_how_to_get_them_again(run: Run, tmp_path: Path) -> None:
@@ -62,21 +63,29 @@ def test_a_list_that_is_used_up_is_warned_of(run: Run, tmp_path: Path) -> None:
     (tmp_path / "short.json").write_text(json.dumps([linear("a-1", work_samples=9.0).to_json()]))
     code, _, err = run(files=("t.csv.gz", "short.json"))
     assert code == 0
-    assert err == "bft: all trainers were done before the trace ended: add more, or use --endless\n"
+    assert err == wording("cli.replay.trainers_done") + "\n"
     assert run("--endless", "--hours", "0.1", files=("t.csv.gz", "short.json"))[2] == ""
 
 
 @pytest.mark.parametrize(
     ("words", "files", "fault"),
     [
-        (("--t-fwd", "-1"), ("t.csv.gz", "x.json"), "t_fwd_s must be a number above 0"),
+        (
+            ("--t-fwd", "-1"),
+            ("t.csv.gz", "x.json"),
+            excerpt("whatif.options.not_above", name="t_fwd_s", least=fragment("0")),
+        ),
         (("--policy", "milk"), ("t.csv.gz", "x.json"), "'milk'"),
         (("--solver", "exakt"), ("t.csv.gz", "x.json"), "unknown solver 'exakt'"),
         (("--nodes", "n9"), ("t.csv.gz", "x.json"), "n9"),
         (("--json", "no/such/out"), ("t.csv.gz", "x.json"), "cannot write no/such/out"),
-        ((), ("t.csv.gz", "none.json"), "cannot read none.json: No such file"),
+        ((), ("t.csv.gz", "none.json"), wording("cli.unreadable", path="none.json", strerror="No such file")),
         ((), ("none.csv", "x.json"), "none.csv"),
-        ((), ("t.csv.gz", "bad.json"), "bad.json, entry 1 (a): nodes_min 3 is above nodes_max 2"),
+        (
+            (),
+            ("t.csv.gz", "bad.json"),
+            wording("simulated.trainers.min_above_max", where="bad.json, entry 1 (a)", nodes_min=3, nodes_max=2),
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

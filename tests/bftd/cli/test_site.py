@@ -12,6 +12,7 @@ import pytest
 
 from bftd import config, entry
 from bftd.cli.main import bft
+from tests.support.messages import excerpt, fragment, says, wording
 
 ASSETS = Path(__file__).parents[2] / "slurm_plugin" / "site" / "assets" / "22.05"
 SCONTROL = """\
@@ -62,10 +63,10 @@ def test_a_site_that_must_change_ends_with_1_and_says_what_it_loses(run: Run) ->
     assert lines[start].endswith("not set")
     assert lines[start + 1] == "        right: set"
     told = " ".join(" ".join(lines[start + 2 :]).split())
-    assert "where cycles take longer than bf_yield_interval (2 s), jobs far down the queue get no plan" in told
+    assert says(told, "slurm_plugin.backfill.long_cycles")
     kept = {line for line in lines if re.match(r"ok +SchedulerParameters: bf_interval +not set \(default 30\)$", line)}
     assert len(kept) == 1, "a site's own pace is right as it is"
-    assert lines[-1].endswith("4 must change; bft site config prints the lines")
+    assert says(lines[-1], "cli.site.counts_and_advice", must=fragment("4"))
     assert all(len(line) <= 120 for line in lines)
 
 
@@ -94,7 +95,9 @@ def test_the_lines_of_one_file_can_be_sent_straight_to_it(run: Run) -> None:
 def test_what_stays_as_it_is_is_told_with_its_price(run: Run) -> None:
     _, out, _ = run("stock", "config", "--keep", "JobSubmitPlugins")
     told = " ".join(line.removeprefix("# ") for line in out.splitlines())
-    assert "left as it is: JobSubmitPlugins: (null) (advice): with it 80-96 %" in told
+    assert says(
+        told, "cli.site.left_as_it_is", name="JobSubmitPlugins", seen="(null)", level="advice", loses="with it 80-96 %"
+    )
     assert 'pilot_mode = "sbatch"' in out
 
 
@@ -127,9 +130,7 @@ def test_regression_of_several_harvested_partitions_each_can_be_looked_at(run: R
     for command in ("check", "config"):
         code, out, err = run("stock", command, "--config", str(path))
         assert (code, out) == (2, "")
-        assert err.strip() == (
-            "bft: several partitions are harvested: look at each with --partition NAME, of elastic-gpu, elastic-cpu"
-        )
+        assert err.strip() == ("bft: " + wording("cli.site.several_partitions", several="elastic-gpu, elastic-cpu"))
     code, out, err = run("stock", "check", "--partition", "elastic-cpu", "--config", str(path))
     assert (code, err) == (1, "")
     assert re.search(r"must +harvested partition +.*elastic-cpu", out)
@@ -144,12 +145,12 @@ def test_regression_of_several_harvested_partitions_each_can_be_looked_at(run: R
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--nodes", "n[1-9]"), "Slurm has no nodes n[3-9]: it has n[1-2],svc1"),
-        (("--driver-nodes", "n[1"), "not a node set: 'n[1'"),
+        (("--nodes", "n[1-9]"), wording("cli.site.unknown_nodes", unknown="n[3-9]", known="n[1-2],svc1")),
+        (("--driver-nodes", "n[1"), excerpt("slurm_plugin.nodeset.not_a_node_set", text="n[1")),
         (("--keep", "killwait"), "there is no line 'killwait': did you mean 'KillWait'?"),
-        (("--partition", "x", "--driver-partition", "x"), "partitions of their own"),
+        (("--partition", "x", "--driver-partition", "x"), excerpt("cli.site.needs_partitions")),
         (("--file", "x"), "is not one of"),
-        (("--config", "/nowhere.toml"), "cannot read the configuration /nowhere.toml"),
+        (("--config", "/nowhere.toml"), excerpt("bftd.config.unreadable", path=fragment("/nowhere.toml"))),
     ],
 )
 def test_wrong_usage_is_one_line_and_2(run: Run, words: tuple[str, ...], told: str) -> None:
@@ -162,10 +163,10 @@ def test_wrong_usage_is_one_line_and_2(run: Run, words: tuple[str, ...], told: s
     ("scontrol", "told"),
     [
         ("#!/bin/sh\necho 'slurm_load_ctl_conf error: Unable to contact slurm controller' >&2; exit 1\n", "contact"),
-        ("#!/bin/sh\nexit 0\n", "does not show the configuration"),
+        ("#!/bin/sh\nexit 0\n", excerpt("slurm_plugin.settings.not_shown")),
         (
             SCONTROL.replace("cat {folder}/partitions.txt", "echo 'error: Access/permission denied' >&2"),
-            "Slurm hides its partition from you (PrivateData)",
+            excerpt("slurm_plugin.live.hidden", what="partition"),
         ),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 
 from bftd.cli.size_auto import answer, fit_words
 from bftd.errors import BftError, UsageError
+from tests.support.messages import excerpt, wording
 
 GIB = 2**30
 LINES = ("--partition=a100", "--nodes=2", "--ntasks-per-node=4", "--gres=gpu:a100:4", "--cpus-per-task=8", "--mem=64G")
@@ -106,12 +107,15 @@ def test_a_value_stands_for_a_command_line_of_bft_size_fit(value: str, words: li
 @pytest.mark.parametrize(
     ("value", "hint"),
     [
-        ("", "names no step and no model"),
-        ("step.py,global-batch=8", "names no step and no model"),
-        ("step.py:2,global-batch=8", "names no step and no model"),
+        ("", excerpt("cli.size_auto.no_step_named")),
+        ("step.py,global-batch=8", excerpt("cli.size_auto.no_step_named")),
+        ("step.py:2,global-batch=8", excerpt("cli.size_auto.no_step_named")),
         ("step.py:f", "how many samples"),
         ("gpt:h=1", "how many samples"),
-        ("step.py:f,global-batch=8,max-gpu=4", "'max-gpu=4' is no option of --auto-gpus; known: global-batch="),
+        (
+            "step.py:f,global-batch=8,max-gpu=4",
+            wording("cli.size_auto.unknown_option", word="max-gpu=4", name="global-batch="),
+        ),
     ],
 )
 def test_a_value_that_means_nothing_is_refused_with_an_example(value: str, hint: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from bftd.cli import size_cells, size_model
 from sizing.model import config
 from tests.bftd.cli.sizing_commands import Terminal
+from tests.support.messages import excerpt, says, wording
 
 GPT = "gpt:h=1024,l=24,a=16,s=1024,V=50257"
 MODELS = Path(__file__).parents[2] / "sizing" / "model" / "graph_models.py"
@@ -28,7 +29,7 @@ def test_the_cells_of_a_model_by_its_sizes_are_a_table(bft: Terminal) -> None:
     assert rows[0][:6] == ["a100,", "v100", "1", "1", "embedding", ".."]
     assert [row[row.index("..") + 2] for row in rows] == ["8", "2", "2", "2", "2"]
     assert ended.out.count("32.0 MiB") == 3
-    assert "4 stages: the slowest has 2.1 % more FLOPs a GPU than the mean" in ended.out
+    assert says(ended.out, "cli.size_cells.slowest_stage", stages=4, slower=2.1)
 
 
 def test_json_has_each_type_with_each_count_of_stages(bft: Terminal) -> None:
@@ -92,29 +93,38 @@ def test_what_cannot_be_read_at_all_is_told_with_the_way_out(bft: Terminal) -> N
     )
     ended = bft("size", "cells", "broken.py:make_model", "--gpus", "4", "--python", sys.executable)
     assert ended.code == 1
-    assert "the forward pass fails: broken.py:4: TypeError" in ended.err
-    assert "give --config for a model by its sizes" in ended.err
+    assert says(ended.err, "sizing.modules.forward_fails", error="broken.py:4: TypeError")
+    assert says(ended.err, "cli.size_cells.untraceable")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--config", GPT, "--gpus", "6"), "6 GPUs: a cell has 1, 2, 4, 8, ...; take 4 or 8"),
+        (("--config", GPT, "--gpus", "6"), wording("sizing.cells_stages.gpus_no_power", gpus=6, near="4 or 8")),
         (("--config", GPT, "--gpus", "0"), "0 GPUs"),
         (("--config", GPT, "--gpus", str(2**20)), "at most 65536"),
-        (("--config", GPT, "--gpus", "64", "--stages", "32"), "cannot be cut into 32 stages: 26 operators"),
-        (("--config", GPT, "--gpus", "8", "--stages", "3"), "3 stages: a cell has 1, 2, 4, 8"),
-        (("--config", GPT, "--gpus", "8", "--stages", "2;4"), "--stages '2;4': whole numbers, as in 1,2,4"),
+        (
+            ("--config", GPT, "--gpus", "64", "--stages", "32"),
+            excerpt("sizing.cells_stages.too_few_operators", n_stages=32, operators=26),
+        ),
+        (("--config", GPT, "--gpus", "8", "--stages", "3"), excerpt("sizing.cells_stages.stages_no_power", n_stages=3)),
+        (("--config", GPT, "--gpus", "8", "--stages", "2;4"), wording("cli.size_cells.stages_malformed", text="2;4")),
         (("--config", GPT, "--gpus", "8", "--stages", "16"), "16 stages on 8 GPUs"),
-        (("--config", GPT, "--gpus", "8", "--types", "a100,h1000x"), "no GPU type 'h1000x': did you mean h100?"),
-        (("--config", GPT, "--gpus", "8", "--types", "zzz"), "no GPU type 'zzz': there are p100"),
+        (
+            ("--config", GPT, "--gpus", "8", "--types", "a100,h1000x"),
+            wording("cli.size_cells.unknown_gpu_type", name="h1000x", hint="did you mean h100?"),
+        ),
+        (
+            ("--config", GPT, "--gpus", "8", "--types", "zzz"),
+            wording("cli.size_cells.unknown_gpu_type", name="zzz", hint="there are p100"),
+        ),
         (("--config", GPT, "--gpus", "8", "--types", ","), "--types names none"),
         (("--config", GPT, "--gpus", "8", "--batch", "0"), "--batch 0"),
-        (("--config", GPT, "--gpus", "8", "--tp", "2"), "--tp counts a part of MODULE.py:make_model"),
-        (("--config", "gptt:h=1", "--gpus", "8"), "did you mean gpt?"),
+        (("--config", GPT, "--gpus", "8", "--tp", "2"), excerpt("cli.size_cells.tp_of_config")),
+        (("--config", "gptt:h=1", "--gpus", "8"), wording("sizing.fields.hint", near="gpt")),
         (("--config", GPT, "--gpus", "8", "--timeout", "0"), "--timeout 0: seconds"),
-        (("--gpus", "8"), "name a model (MODULE.py:make_model), or give --config"),
-        (("none.py:make_model", "--gpus", "8"), "none.py: no such file"),
+        (("--gpus", "8"), excerpt("cli.size_cells.model_missing")),
+        (("none.py:make_model", "--gpus", "8"), wording("sizing.launch.no_file", path="none.py")),
         (("train.py", "--gpus", "8"), "write FILE.py:FUNCTION"),
         (("train.py:make", "--config", GPT, "--gpus", "8"), "not both"),
     ],

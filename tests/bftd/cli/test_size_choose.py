@@ -18,6 +18,7 @@ from tests.bftd.cli.profiled import GRAPH, KIND, profiled
 from tests.bftd.cli.sizing_commands import GPT, Ended, Terminal
 from tests.sizing.cells.made import profile_of
 from tests.sizing.plans_of import Step
+from tests.support.messages import fragment, pattern, says, wording
 
 JOB = ("--config", f"{GPT},recompute=full", "--global-batch", "64", "--steps", "1000")
 TRACED = ("train.py:make_model", "--global-batch", "64", "--steps", "1000")
@@ -58,9 +59,13 @@ def test_a_table_shows_when_each_run_ends_why_the_winner_wins_and_its_lines(bft:
     table = [row for row in rows if re.match(r" *\d+  (new|old) ", row)]
     assert table
     assert all(" assumed " in row and "not asked" in row for row in table)
-    assert " ends first: it would start now for all that is known and runs " in ended.out
-    assert "bft size profile --partition new --precision bf16 would measure them" in ended.out
-    assert re.search(r"^#SBATCH --time=[\d:-]+ +# .* expected, .* at most \(assumed\)$", ended.out, re.MULTILINE)
+    assert " ends first: it " + wording("sizing.ranking.starts_now") + " and runs " in ended.out
+    assert says(ended.out, "cli.size_choose_timers.assumed_times", profiling="new --precision bf16")
+    assert re.search(
+        "^" + pattern("sizing.runs.expected", words=fragment("#SBATCH --time="), origin="assumed") + "$",
+        ended.out,
+        re.MULTILINE,
+    )
     assert re.search(r"^export BFT_DP=\d+ BFT_TP=\d+ BFT_STAGES=\d+ BFT_MICRO_BATCHES=\d+$", ended.out, re.MULTILINE)
     assert re.search(r"^srun torchrun ", ended.out, re.MULTILINE)
 
@@ -92,7 +97,9 @@ def test_the_earliest_end_by_slurms_word_wins_over_the_fastest_run(bft: Terminal
     assert said["winner"]["partition"] == "old"
     assert said["winner"]["start_s"] == pytest.approx(now_s + 60, abs=1)
     assert said["winner"]["slurm"].startswith("to start at 20")
-    assert re.search(r"in new runs .* less but starts 4 d 15 h later", said["why"])
+    assert re.search(
+        pattern("sizing.ranking.faster_but_later", fastest="in new", fastest2="4 d 15 h later"), said["why"]
+    )
 
 
 def test_slurm_is_asked_with_the_time_limit_of_the_run(bft: Terminal) -> None:
@@ -118,16 +125,14 @@ def test_a_partition_that_slurm_refuses_is_told_in_its_words_and_others_win(bft:
     assert alone.code == 1
     assert (
         alone.err
-        == "bft: Slurm takes no request of them: refused: allocation failure: closed (--no-start does not ask it)\n"
+        == "bft: " + wording("cli.size_choose.slurm_refuses_all", said="refused: allocation failure: closed") + "\n"
     )
 
 
 def test_without_slurm_all_are_taken_to_start_now_and_that_is_said(bft: Terminal) -> None:
     ended = choose(bft, *JOB)
     assert ended.code == 0
-    assert (
-        "note: Slurm was not asked when they could start, so all are taken to start now: sbatch not found" in ended.out
-    )
+    assert "note: " + wording("cli.size_choose.slurm_not_asked", error="sbatch not found") in ended.out
 
 
 def test_a_deadline_that_nothing_holds_says_by_how_much(bft: Terminal) -> None:
@@ -152,14 +157,23 @@ def test_a_deadline_leaves_what_surely_ends_before_it(bft: Terminal) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--deadline", "2020-01-01"), "--deadline 2020-01-01 is 2020-01-01T00:00, which is past: name a time to come"),
-        (("--deadline", "soon"), "--deadline soon: no time such as 2026-12-01T08:00, +2days or noon"),
-        (("--steps", "0"), "--steps 0: at least 1, and at most 1000000000000"),
-        (("--start-up", "ever"), "--start-up ever: minutes, or hours:minutes:seconds, up to a day"),
-        (("--gpu", "a10"), "no GPU type a10: did you mean a100?"),
-        (("--partition", "news"), "no partition with GPUs news: did you mean new?"),
-        (("--max-gpus", "0"), "at most 0 GPUs: at least 1"),
-        (("--submit", "none.sh"), "none.sh: No such file or directory; name the batch script"),
+        (
+            ("--deadline", "2020-01-01"),
+            wording("cli.size_choose.deadline_past", text="2020-01-01", at_s="2020-01-01T00:00"),
+        ),
+        (("--deadline", "soon"), wording("cli.size_choose.deadline_malformed", text="soon")),
+        (("--steps", "0"), wording("cli.size_choose.steps_out_of_range", steps=0, MOST_STEPS=1000000000000)),
+        (("--start-up", "ever"), wording("cli.size_choose.start_up_malformed", text="ever")),
+        (("--gpu", "a10"), "no GPU type a10: " + wording("sizing.fields.hint", near="a100")),
+        (
+            ("--partition", "news"),
+            "no " + wording("cli.size_fit.partition_with_gpus") + " news: " + wording("sizing.fields.hint", near="new"),
+        ),
+        (("--max-gpus", "0"), wording("sizing.candidates.too_few_gpus", max_gpus=0)),
+        (
+            ("--submit", "none.sh"),
+            wording("cli.size_script.unreadable", path="none.sh", strerror="No such file or directory"),
+        ),
     ],
 )
 def test_bad_input_is_one_line(bft: Terminal, words: tuple[str, ...], told: str) -> None:
@@ -200,7 +214,10 @@ def test_a_profile_of_another_type_is_not_taken_for_it(bft: Terminal, monkeypatc
     profiled(bft.folder, monkeypatch, {64: 0.4}, kind="h100-sxm")
     said = choose(bft, *TRACED, "--no-start", "--json").json
     assert {run["step"]["origin"] for run in said["cells"]} == {"assumed"}
-    assert any(re.match("1 x a100: .* lacks .* profiles on a100", note) for note in said["notes"])
+    assert any(
+        re.match("1 x a100: " + pattern("sizing.cells_sources.missing", elsewhere=fragment("a100")), note)
+        for note in said["notes"]
+    )
 
 
 def test_without_a_communication_table_several_gpus_are_assumed_and_that_is_said(
@@ -254,7 +271,7 @@ def test_regression_of_a_model_that_fits_nowhere_the_farthest_cell_was_called_th
 def test_regression_without_slurm_an_option_was_named_that_the_command_does_not_have(bft: Terminal) -> None:
     ended = bft("size", "choose", *JOB)
     assert ended.code == 1
-    assert ended.err.endswith("; without Slurm, name a file of GPUs with --partitions\n")
+    assert ended.err.endswith(wording("cli.size_inventory.without_slurm", error="", option="--partitions") + "\n")
 
 
 def test_regression_a_deadline_saw_only_the_run_of_each_shape_that_is_expected_to_be_shortest(
@@ -287,9 +304,11 @@ def test_regression_of_a_configurations_profiles_those_in_its_own_precision_came
     assert own["winner"]["step"]["origin"] == "measured"
     other = choose(bft, "--config", tf32, *words, "--json").json
     assert not any(run["step"]["origin"] == "measured" for run in other["cells"])
-    (told,) = (note for note in other["notes"] if "profiles do not count" in note)
-    assert told.startswith("profiled in fp32 with adam, bf16 with adam, not in tf32")
-    assert "bft size profile --precision tf32 makes some that do" in told
+    (told,) = (note for note in other["notes"] if says(note, "cli.size_profiles.other_precision"))
+    assert says(
+        told, "cli.size_profiles.other_precision", ways="fp32 with adam, bf16 with adam", precision=fragment("tf32")
+    )
+    assert says(told, "cli.size_profiles.make_some", alike="tf32")
 
 
 def test_regression_a_profile_in_another_precision_counted_as_measured(
@@ -322,6 +341,9 @@ def test_regression_of_two_types_that_slurm_does_not_tell_apart_the_faster_was_t
     (bft.folder / "centre.json").write_text(json.dumps(both))
     said = choose(bft, *words).json
     assert [run["step"]["value"] for run in said["cells"]] == [alone["v100"]] * 2
-    assert any(note.startswith("any: Slurm gives a100 or v100 to the same request") for note in said["notes"])
+    assert any(
+        says(note, "cli.size_choose_timers.mixed_kinds", partition="any", kinds="a100 or v100")
+        for note in said["notes"]
+    )
     plans = bft.fit(*model).json["plans"]
     assert len({plan["step_s"] for plan in plans}) == 1

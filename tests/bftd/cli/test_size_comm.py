@@ -20,6 +20,7 @@ from bftd.cli.main import bft
 from sizing.cells.comm import PROGRAMS
 from sizing.cells.links import Link
 from tests.sizing.cells.nccl_logs import NAMED, UNNAMED
+from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 Run = Callable[..., tuple[int, str, str]]
@@ -71,7 +72,12 @@ def test_a_second_import_of_a_link_replaces_the_first_and_says_so(run: Run, tmp_
     (tmp_path / "two.log").write_text(NAMED.replace("1.3e+03  12.91", "1.0e+03  16.78"))
     run("import", "one.log")
     said = run("import", "two.log")[1]
-    assert "note: all_gather over 2 nodes of 4 a100-sxm-80gb each replaces that of" in said
+    assert says(
+        said,
+        "cli.size_comm.replaced",
+        kind="all_gather",
+        link=wording("sizing.cells_comm.gpu_nodes", nodes=2, per_node=4, gpu_type="a100-sxm-80gb"),
+    )
     assert "(one.log)" in said
     (table,) = json.loads(run("show", "--json")[1])["tables"]
     assert (table["source"], table["points"][-1]["value_s"]) == ("two.log", pytest.approx(1e-3))
@@ -84,14 +90,14 @@ def test_regression_an_output_that_was_cut_off_replaced_the_whole_table(run: Run
     (before,) = json.loads(run("show", "--json")[1])["tables"]
     said = run("import", "cut.log")[1]
     assert "note: cut.log, all_gather: its last lines are missing" in said
-    assert re.search(r"stays that of \S+ \(one\.log\), which has times of 1 KiB to 16 MiB; --force replaces it", said)
+    assert re.search(pattern("cli.size_comm.kept", source="one.log", nbytes="1 KiB", nbytes2="16 MiB"), said)
     assert "kept in" not in said
     assert json.loads(run("import", "--json", "cut.log")[1])["saved"] is None
     assert json.loads(run("show", "--json")[1])["tables"] == [before]
     run("import", "--force", "cut.log")
     (after,) = json.loads(run("show", "--json")[1])["tables"]
     assert (after["source"], len(after["points"])) == ("cut.log", len(before["points"]) - 1)
-    assert "its last lines are missing" not in run("import", "one.log")[1], "a whole one replaces it unasked"
+    assert not says(run("import", "one.log")[1], "sizing.cells_nccl.cut"), "a whole one replaces it unasked"
     assert json.loads(run("show", "--json")[1])["tables"] == [before]
 
 
@@ -99,7 +105,7 @@ def test_regression_of_two_outputs_at_once_the_one_that_was_cut_off_was_kept(run
     (tmp_path / "one.log").write_text(NAMED)
     (tmp_path / "cut.log").write_text("".join(NAMED.splitlines(True)[:-5]))
     said = run("import", "one.log", "cut.log")[1]
-    assert re.search(r"stays that of \S+ \(one\.log\)", said)
+    assert re.search(pattern("cli.size_comm.kept", source="one.log"), said)
     assert "kept in" in said
     (table,) = json.loads(run("show", "--json")[1])["tables"]
     assert table["source"] == "one.log"
@@ -118,7 +124,7 @@ def test_the_sites_tables_are_for_all_and_ones_own_come_first(run: Run, tmp_path
 
 def test_a_log_without_its_devices_is_asked_for_them(run: Run, tmp_path: Path) -> None:
     (tmp_path / "gather.log").write_text("".join(line for line in NAMED.splitlines(True) if " Rank " not in line))
-    assert "name their type by --gpu" in run("import", "gather.log")[2]
+    assert says(run("import", "gather.log")[2], "cli.size_comm.gpus_not_listed")
     assert "by --link, such as --link 8x2" in run("import", "gather.log", "--gpu", "h100-sxm-80gb")[2]
     code, said, _ = run("import", "gather.log", "--gpu", "h100-sxm-80gb", "--link", "8x16", "--json")
     assert code == 0
@@ -130,9 +136,9 @@ def test_a_log_without_its_devices_is_asked_for_them(run: Run, tmp_path: Path) -
     [
         (["import"], "Missing argument"),
         (["import", "nothing.log"], "cannot read nothing.log: No such file or directory"),
-        (["import", "gather.log", "--link", "8"], "--link 8: GPUs a node x nodes"),
+        (["import", "gather.log", "--link", "8"], excerpt("cli.size_comm.link_malformed", link_text=8)),
         (["import", "gather.log", "--kind", "gather"], "--kind gather: all_reduce, all_gather"),
-        (["import", "gather.log", "--gpu", "abacus"], "abacus is no type of GPU that is known"),
+        (["import", "gather.log", "--gpu", "abacus"], excerpt("cli.size_comm.gpu_unknown", told=fragment("abacus"))),
         (["bench", "--ranks", "1"], "--ranks 1: 2 to 8 processes"),
         (["bench", "--rounds", "0"], "--rounds 0: 1 to 1000"),
         (["bench", "--max-bytes", "3"], "--max-bytes 3: 1024 to"),
@@ -149,7 +155,7 @@ def test_a_mistake_ends_in_one_line_and_keeps_nothing(run: Run, tmp_path: Path, 
 
 
 def test_without_tables_the_ways_to_them_are_shown(run: Run) -> None:
-    assert "bft size comm bench" in run("show")[1]
+    assert says(run("show")[1], "cli.size_comm.no_tables")
 
 
 def test_a_damaged_file_is_not_written_over(run: Run, tmp_path: Path) -> None:
@@ -207,7 +213,7 @@ def test_a_bench_that_takes_too_long_leaves_no_process_behind(run: Run, monkeypa
     monkeypatch.setenv(*mark.split("="))
     code, _, error = run("bench", "--ranks", "4", "--rounds", "1000", "--timeout", "4", "--no-save")
     assert code == 1
-    assert "gloo between 4 processes: no end after 4 s" in error
+    assert says(error, "sizing.cells_bench.gloo", ranks=4, refused="no end after 4 s")
     assert _ours(mark) == []
 
 

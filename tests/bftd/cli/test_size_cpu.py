@@ -21,6 +21,7 @@ from sizing.cpu.points import PointResult, Progress
 from sizing.cpu.profiling import Ask, Cost, Profile
 from sizing.estimate import Estimate
 from tests.bftd.cli.sizing_commands import Ended, Terminal
+from tests.support.messages import excerpt, fragment, pattern, says, wording
 
 GIB = 2**30
 COMMAND = ("--", "python", "train.py", "--epochs", "3")
@@ -89,7 +90,12 @@ def test_the_lines_come_last_and_can_be_pasted(bft: Made) -> None:
     assert ended.code == 0
     why = "processes 1.0 GiB (measured) + cache 20.0 GiB (formula) + guard 256 MiB (assumed)"
     assert ended.out.splitlines()[-2:] == [
-        "#SBATCH --cpus-per-gpu=4   # 100 % of the most samples/s there are (measured)",
+        wording(
+            "sizing.cpu_lines.share_of_most",
+            share="#SBATCH --cpus-per-gpu=4   # 100",
+            unit="samples/s",
+            origin="measured",
+        ),
         f"#SBATCH --mem-per-gpu=22G  # {why}",
     ]
     assert "demand: 2 GPUs, each with 4 CPUs, 21.00 GiB" in ended.out
@@ -99,10 +105,20 @@ def test_what_it_costs_is_said_first_and_each_run_when_it_is_over_beside_the_res
     bft.cost = Cost(5, 20.0, 2, 600.0)
     ended = bft.cpu(*COMMAND)
     first, *runs = ended.err.splitlines()
-    assert first.startswith("at most 5 runs of about 20 s each")
-    assert "beside 2 in the cache" in first
+    assert first.startswith(wording("cli.size_cpu.runs_planned", points="at most 5", point_s=20))
+    assert says(first, "cli.size_cpu.beside_cached", known=2)
     assert "600 s in all (--budget)" in first
-    assert runs[0] == "16 CPUs: 800 samples/s (776 to 816; 60 steps in 5 s)"
+    assert runs[0] == wording(
+        "cli.size_cpu_shown.measured",
+        cpus="16 CPUs",
+        value=800,
+        unit="samples/s",
+        low=776,
+        high=816,
+        steps=60,
+        steady_s=5,
+        old="",
+    )
     assert len(runs) == 5
 
 
@@ -129,7 +145,7 @@ def test_json_alone_is_on_standard_output(bft: Made) -> None:
 
 def test_without_the_size_of_the_data_a_note_says_how_to_give_it_and_memory_is_the_processes_own(bft: Made) -> None:
     ended = bft.cpu(*COMMAND)
-    assert "--data PATH with the files that it reads" in ended.out
+    assert says(ended.out, "cli.size_cpu_shown.cache_not_looked_at")
     assert "#SBATCH --mem=2560M" in ended.out
     assert "by CPUs and memory" not in ended.out
 
@@ -154,12 +170,19 @@ def test_of_many_numbers_of_cpus_those_measured_the_demand_and_both_ends_are_sho
 
 def test_a_profile_out_of_the_cache_says_how_old_it_is(bft: Made) -> None:
     bft.profile = lambda ask: replace(made(ask), ages_s=dict.fromkeys((16, 8, 4, 6, 7), 7300.0))
-    assert "5 of 5 runs are from the cache, up to 2 hours old; --again measures anew" in bft.cpu(*COMMAND).out
+    assert says(
+        bft.cpu(*COMMAND).out, "cli.size_cpu_shown.from_cache", count=5, of=5, value="are", old="up to 2 hours old"
+    )
 
 
 def test_a_budget_that_was_too_short_is_said(bft: Made) -> None:
     bft.profile = lambda ask: replace(made(ask), left_out=(3, 5))
-    assert "the budget of 20 s left no time for 3 CPUs and 5 CPUs" in bft.cpu("--budget", "20", *COMMAND).out
+    assert says(
+        bft.cpu("--budget", "20", *COMMAND).out,
+        "cli.size_cpu_shown.budget_spent",
+        budget_s=20,
+        left=fragment("3 CPUs and 5 CPUs"),
+    )
 
 
 def test_a_rate_that_is_uncertain_is_said_to_be(bft: Made) -> None:
@@ -168,7 +191,7 @@ def test_a_rate_that_is_uncertain_is_said_to_be(bft: Made) -> None:
         unsure = replace(found.points[4], rate=Estimate(400.0, 300.0, 450.0, "measured"))
         return replace(found, points={**found.points, 4: unsure})
 
-    assert "note: uncertain: 300 to 450 with 4 CPUs; measure where nobody else runs" in _with(bft, noisy)
+    assert says(_with(bft, noisy), "cli.size_cpu_shown.uncertain", rates="300 to 450 with 4 CPUs")
     assert "uncertain" not in _with(bft, made)
 
 
@@ -192,17 +215,28 @@ def test_the_lines_go_into_a_copy_and_the_script_stays(bft: Made) -> None:
 def test_options_of_the_script_stay_and_are_told(bft: Made) -> None:
     (bft.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --cpus-per-task=3 --mem=8G\npython train.py\n")
     ended = bft.cpu("--gpus", "2", "--into", "job.sh", "--yes", *COMMAND)
-    assert "--cpus-per-task=3 is the script's and stays; the profile would have --cpus-per-gpu=4" in ended.out
+    assert says(
+        ended.out,
+        "sizing.script.script_stays",
+        mine="--cpus-per-task=3",
+        whose="profile",
+        option="cpus-per-gpu",
+        value=4,
+    )
     assert (bft.folder / "job.cpu.sh").read_text() == (bft.folder / "job.sh").read_text()
 
 
 @pytest.mark.parametrize(
     ("script", "words", "said"),
     [
-        ("#!/bin/bash\n", ("--gpus", "2"), "job.sh asks for no GPUs, of which these lines are: add --gres=gpu:2"),
-        ("#!/bin/bash\n#SBATCH --gres=tmp:9G\n", ("--gpus", "2"), "job.sh asks for no GPUs, of which these lines are"),
-        ("#!/bin/bash\n#SBATCH --gres=tmp:9G,gpu:2\n", (), "job.sh asks for GPUs, of which the profile had none"),
-        ("#!/bin/bash\n#SBATCH -n4\n", (), "job.sh has 4 tasks on a node, and each gets --cpus-per-task"),
+        ("#!/bin/bash\n", ("--gpus", "2"), wording("cli.size_cpu.script_without_gpus", path="job.sh", gpus=2)),
+        (
+            "#!/bin/bash\n#SBATCH --gres=tmp:9G\n",
+            ("--gpus", "2"),
+            excerpt("cli.size_cpu.script_without_gpus", path="job.sh"),
+        ),
+        ("#!/bin/bash\n#SBATCH --gres=tmp:9G,gpu:2\n", (), excerpt("cli.size_cpu.profile_without_gpus", path="job.sh")),
+        ("#!/bin/bash\n#SBATCH -n4\n", (), excerpt("cli.size_cpu.tasks_on_a_node", path="job.sh", tasks=4)),
     ],
 )
 def test_what_makes_the_lines_wrong_in_a_script_is_told(
@@ -216,30 +250,33 @@ def test_a_copy_that_is_there_is_refused_before_anything_runs(bft: Made) -> None
     (bft.folder / "job.cpu.sh").write_text("mine")
     ended = bft.cpu("--into", "job.sh", "--yes", *COMMAND)
     assert (ended.code, hasattr(bft, "asked")) == (2, False)
-    assert "job.cpu.sh is there already; give --overwrite" in ended.err
+    assert says(ended.err, "cli.size_script.target_exists", target="job.cpu.sh")
     assert bft.cpu("--into", "job.sh", "--yes", "--overwrite", *COMMAND).code == 0
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--cpus", "8-4"), "--cpus 8-4: a range such as 2-16"),
+        (("--cpus", "8-4"), excerpt("cli.size_cpu.cpus_malformed", text="8-4")),
         (("--cpus", "0,2"), "--cpus 0,2: a range"),
         (("--cpus", "two"), "--cpus two: a range"),
         (("--cpus", ","), "--cpus ,: a range"),
         (("--cpus", "1,\u00b2"), "--cpus 1,\u00b2: a range"),
         (("--cpus", "1_0"), "--cpus 1_0: a range"),
-        (("--dataset-samples", "nan"), "--dataset-samples nan: how many an epoch has"),
-        (("--dataset-samples", "inf"), "--dataset-samples inf: how many an epoch has"),
-        (("--dataset-bytes", "lots"), "--dataset-bytes lots: bytes, or a number with K, M, G or T"),
+        (("--dataset-samples", "nan"), excerpt("sizing.cpu_profiling.samples_too_few", dataset_samples="nan")),
+        (("--dataset-samples", "inf"), excerpt("sizing.cpu_profiling.samples_too_few", dataset_samples="inf")),
+        (("--dataset-bytes", "lots"), excerpt("cli.size_cpu.bytes_malformed", text="lots")),
         (("--budget", "0"), "--budget 0: seconds, from 1"),
         (("--budget", "nan"), "--budget nan: seconds, from 1"),
         (("--warmup", "-1"), "--warmup -1: seconds, from 0"),
-        (("--seconds", "120"), "--seconds 120: seconds, from 0.5 to less than --timeout (120)"),
+        (
+            ("--seconds", "120"),
+            wording("cli.size_cpu.seconds_out_of_range", name="seconds", seconds=120, least=0.5, timeout_s=120),
+        ),
         (("--timeout", "0"), "--timeout 0: seconds, from 1"),
-        (("--output", "x.sh"), "give the script by --into"),
+        (("--output", "x.sh"), excerpt("cli.size_cpu.output_without_script")),
         (("--into", "none.sh"), "none.sh: No such file"),
-        (("--plot", "x.pdf"), "--plot x.pdf: a file that ends in .svg or .png"),
+        (("--plot", "x.pdf"), wording("cli.size_cpu_plot.ending", name="x.pdf")),
         (("--plot", "no/x.svg"), "no such directory"),
     ],
 )
@@ -269,7 +306,7 @@ def test_after_an_interruption_it_is_said_that_the_runs_are_kept(bft: Made, monk
     monkeypatch.setattr(profiling, "profile", interrupted)
     ended = bft.cpu(*COMMAND)
     assert ended.code == 130
-    assert "interrupted: 1 run is in the cache; the same command goes on from there" in ended.err
+    assert says(ended.err, "cli.size_cpu.interrupted", kept="1 run is")
 
 
 class _Terminal(io.StringIO):
@@ -344,7 +381,7 @@ def test_a_plot_becomes_a_file_and_none_is_replaced_unasked(bft: Made) -> None:
 
 def test_without_matplotlib_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(BftError, match=r"pip install 'bftd\[plot\]'"):
+    with pytest.raises(BftError, match=pattern("cli.size_cpu_plot.no_matplotlib")):
         size_cpu_plot.refuse(str(tmp_path / "x.svg"), overwrite=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from sizing.model.stepping import RealStep
 from sizing.model.trace import CATEGORIES, Operator, StepTrace
 from tests.bftd.cli.sizing_commands import Terminal
 from tests.sizing.cells.made import profile_of
+from tests.support.messages import excerpt, fragment, pattern, says, wording
 
 SCRIPT = "def make_step(batch_size=16): ...\nif __name__ == '__main__': ...\n"
 CLASSES = [
@@ -53,12 +55,12 @@ def test_each_class_has_a_curve_with_what_it_comes_from_and_one_that_is_unknown_
     ended = terminal("size", "curve", "train.py", "--nodes", "1-4", "--classes", "classes.json", "--json")
     gpus, cpus = ended.json["estimates"]
     assert (gpus["class"], gpus["nodes"], gpus["origin"]) == ("a100x4", [1, 2, 4], "assumed")
-    assert gpus["basis"] == "the data sheet of a100-sxm-80gb and a trace with a batch of 16"
+    assert gpus["basis"] == wording("cli.size_curve.basis_trace", whose="data", name="sheet of a100-sxm-80gb", batch=16)
     bounds = zip(gpus["low"], gpus["samples_per_s"], gpus["high"], strict=True)
     assert all(low <= rate <= high for low, rate, high in bounds)
     assert cpus["samples_per_s"][0] == pytest.approx(32 * 8 * 0.7, rel=1e-3)
     [note] = ended.json["notes"]
-    assert note.startswith("odd: nothing is known of GPUs that Slurm calls zx81")
+    assert re.match("odd: " + pattern("cli.size_curve.gpu_unknown", type=fragment("zx81")), note)
     assert terminal("size", "curve", "train.py", "--nodes", "1-4", "--classes", "classes.json").code == 0
 
 
@@ -68,9 +70,10 @@ def test_the_batch_and_the_workers_are_those_of_the_job(terminal: Terminal) -> N
         found: float = ended.json["estimates"][0]["samples_per_s"][0]
         return found
 
-    assert (
-        "trace with a batch of 64"
-        in terminal("size", "curve", "train.py", "--nodes", "1,curve=estimate:64", "--classes", "classes.json").out
+    assert says(
+        terminal("size", "curve", "train.py", "--nodes", "1,curve=estimate:64", "--classes", "classes.json").out,
+        "cli.size_curve.basis_trace",
+        batch=64,
     )
     assert rate("1,workers=1") < rate("1,workers=2") < rate("1")
 
@@ -78,8 +81,8 @@ def test_the_batch_and_the_workers_are_those_of_the_job(terminal: Terminal) -> N
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("print(1)\n", "train.py has no make_step(batch_size) at its top level, which an estimate needs"),
-        ("def make_step(n=1): ...\n", "importing it would train"),
+        ("print(1)\n", wording("cli.size_curve.no_make_step", name="train.py")),
+        ("def make_step(n=1): ...\n", excerpt("cli.size_curve.would_train")),
         ("def make_step(n): ...\nif __name__ == '__main__': ...\n", "say curve=estimate:N"),
     ],
 )
@@ -104,7 +107,12 @@ def test_a_step_that_cannot_be_traced_leaves_the_classes_that_need_no_trace(
     (terminal.folder / "classes.json").write_text(json.dumps(CLASSES[:1]))
     ended = terminal("size", "curve", "train.py", "--nodes", "1-4", "--classes", "classes.json")
     assert ended.code == 1
-    assert ended.err == "bft: no class of nodes can be estimated: a100x4: train.py:3: it decides by its numbers\n"
+    assert (
+        ended.err
+        == "bft: "
+        + wording("cli.size_curve.nothing_estimated", notes="a100x4: train.py:3: it decides by its numbers")
+        + "\n"
+    )
 
 
 @pytest.mark.parametrize("text", ["{}", "[1]", "no json", '[{"class": "a", "gpus": {"a100": -1}}]', "[" * 5000])
@@ -142,7 +150,9 @@ def test_a_profile_in_the_cache_takes_the_place_of_the_data_sheet(
     Store().put(model, Setting("sgd", "fp32"), [profile, part])
     words = ("size", "curve", "train.py", "--nodes", "1-2", "--classes", "classes.json", "--json")
     gpus = terminal(*words).json["estimates"][0]
-    assert gpus["basis"] == "a profile of make_model measured on a100-sxm-80gb in fp32"
+    assert gpus["basis"] == wording(
+        "cli.size_curve.basis_profile", MODEL="make_model", name="a100-sxm-80gb", precision="fp32"
+    )
     assert gpus["origin"] == "assumed", "what is between nodes was not measured"
     assert gpus["samples_per_s"] == pytest.approx([4 * 8 / 0.25, 2 * 4 * 8 / 0.25]), (
         "of twice the batch in twice the time"

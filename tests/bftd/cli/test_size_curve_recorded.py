@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.bftd.cli.sizing_commands import Terminal
+from tests.support.messages import excerpt, wording
 
 ALEXNET = [[0.3], [0.66], [1], [1.25], [1.53], [1.75], [2], [2.94], [2.94]]
 MATRICES = {
@@ -47,10 +48,15 @@ def test_the_json_has_what_the_search_found_and_what_all_points_would(
 def test_the_text_has_the_points_in_the_order_in_which_they_were_tried(terminal: Terminal) -> None:
     ended = terminal("size", "curve", "--matrices", "m.json", "--model", "res_4")
     assert ended.out.splitlines() == [
-        "res_4, for each of its GPUs (4)",
+        wording("cli.size_curve_recorded.matrix", name="res_4", gpus=4),
         "  search      CPUs 3, memory 62.5 GB",
         "  full sweep  CPUs 3, memory 62.5 GB",
-        "  throughput by CPUs, 4 of 6 tried: 1 with 6, 1 with 3, 0.4 with 1, 0.7 with 2",
+        wording(
+            "cli.size_curve_recorded.throughput_by_cpus",
+            points_tried=4,
+            cpus=6,
+            points="1 with 6, 1 with 3, 0.4 with 1, 0.7 with 2",
+        ),
     ]
 
 
@@ -63,9 +69,9 @@ def test_the_text_has_the_points_in_the_order_in_which_they_were_tried(terminal:
         (("--model", "gnmt_1"), "--matrices FILE --model NAME"),
         (("train.py", "--matrices", "m.json", "--model", "gnmt_1"), "nothing else but --json"),
         (("--matrices", "m.json", "--model", "gnmt_1", "--timeout", "5"), "nothing else but --json"),
-        ((), "name a script and its nodes"),
-        (("train.py",), "name a script and its nodes"),
-        (("--nodes", "1-4"), "name a script and its nodes"),
+        ((), excerpt("cli.size_curve.script_missing")),
+        (("train.py",), excerpt("cli.size_curve.script_missing")),
+        (("--nodes", "1-4"), excerpt("cli.size_curve.script_missing")),
     ],
 )
 def test_what_cannot_be_asked_is_one_line(terminal: Terminal, arguments: tuple[str, ...], said: str) -> None:

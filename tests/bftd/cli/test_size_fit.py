@@ -18,6 +18,8 @@ from sizing.model import tracing
 from tests.bftd.cli.profiled import profiled
 from tests.bftd.cli.sizing_commands import GPT, Terminal
 from tests.sizing.plans_of import Step
+from tests.support.messages import excerpt, fragment, pattern, wording
+from tests.support.messages import says as says_message
 
 STEP = ("train.py:make_step", "--global-batch", "64")
 
@@ -114,7 +116,7 @@ def test_without_slurm_the_start_is_left_out_and_that_is_said(bft: Terminal, ans
         slurm(bft.folder, answer, 1)
     ended = bft.fit(*STEP)
     assert ended.code == 0
-    assert "note: Slurm was not asked when this could start: " in ended.out
+    assert says_message(ended.out, "cli.size_fit.slurm_not_asked")
     assert "was not asked" not in bft.fit(*STEP, "--no-start").out
 
 
@@ -135,10 +137,12 @@ def test_a_step_that_cannot_be_traced_falls_back_to_the_formula(bft: Terminal) -
     bft.traces(Step(4, 1, refuses=lambda point: True))
     shown = bft.fit(*STEP, "--config", GPT)
     assert shown.code == 0
-    assert "note: by formula, as the step could not be traced: line 7: it looks at a loss" in shown.out
+    assert "note: " + wording("cli.size_fit.by_formula", error="line 7: it looks at a loss") in shown.out
     alone = bft.fit(*STEP)
     assert (alone.code, alone.out) == (1, "")
-    assert alone.err == "bft: line 7: it looks at a loss; give --config for an estimate by formula\n"
+    assert (
+        alone.err == "bft: " + wording("cli.size_choose_timers.untraceable", error="line 7: it looks at a loss") + "\n"
+    )
 
 
 def test_what_fits_nowhere_says_by_how_much_and_what_would_help(bft: Terminal) -> None:
@@ -147,8 +151,8 @@ def test_what_fits_nowhere_says_by_how_much_and_what_would_help(bft: Terminal) -
     assert ended.json["plans"]
     assert not any(plan["fits"] for plan in ended.json["plans"])
     assert ended.err.count("\n") == 1
-    assert re.search(r"fits nowhere: .* needs [\d.]+ GiB .* has [\d.]+: [\d.]+ GiB too little; ", ended.err)
-    assert "would make it fit" in ended.err
+    assert re.search(pattern("sizing.advice.fits_nowhere") + "; ", ended.err)
+    assert says_message(ended.err, "sizing.advice.would_fit")
 
 
 def test_a_step_that_fits_nowhere_is_told_what_takes_the_memory(bft: Terminal) -> None:
@@ -169,7 +173,10 @@ def test_more_gpus_than_allowed_are_named_where_they_would_do(bft: Terminal) -> 
     words = ("--config", "gpt:h=4096,l=32,a=32,s=2048,V=50257,precision=bf16,recompute=full,zero=3,b=1")
     ended = bft.fit(*words, "--global-batch", "16", "--max-gpus", "1")
     assert ended.code == 1
-    assert re.search(r"too little; 2 x a100 of partition new [^;]* would fit$", ended.err.strip())
+    assert re.search(
+        pattern("sizing.advice.some_would_fit", best=fragment("too little; 2 x a100 of partition new ")) + "$",
+        ended.err.strip(),
+    )
 
 
 def test_partition_type_and_number_of_gpus_restrict_the_choice(bft: Terminal) -> None:
@@ -183,7 +190,7 @@ def test_partition_type_and_number_of_gpus_restrict_the_choice(bft: Terminal) ->
 
 
 def test_a_step_that_sums_no_gradients_is_told_that_replicas_would_be_strangers(bft: Terminal) -> None:
-    assert "sums no gradients over replicas" in bft.fit(*STEP).out
+    assert says_message(bft.fit(*STEP).out, "cli.size_trace.no_sum_of_gradients")
     assert "sums no gradients" not in bft.fit(*STEP, "--max-gpus", "1").out
     bft.traces(Step(10, 0.5, sums=True))
     assert "sums no gradients" not in bft.fit(*STEP).out
@@ -193,25 +200,38 @@ def test_a_step_that_sums_no_gradients_is_told_that_replicas_would_be_strangers(
     ("words", "says"),
     [
         (["train.py:make_step"], "--global-batch"),
-        (["--global-batch", "8"], "name a training step"),
+        (["--global-batch", "8"], excerpt("cli.size_model.step_missing")),
         (["train.py:make_step", "--global-batch", "0"], "--global-batch 0: at least 1"),
         (["train.py:make_step", "--global-batch", "-8"], "--global-batch -8: at least 1"),
         (["train.py:make_step", "--global-batch", "1" + 30 * "0"], "at most 1000000000"),
-        (["--config", f"{GPT},b=4", "--global-batch", "7"], "a global batch of 7 cannot be cut in micro-batches of 4"),
-        ([*STEP, "--gpu", "a1000"], "no GPU type a1000: did you mean a100?"),
-        ([*STEP, "--gpu", "A100"], "no GPU type A100: did you mean a100?"),
-        ([*STEP, "--gpu", "zzz"], "no GPU type zzz: there are a100, v100"),
-        ([*STEP, "-p", "nw"], "no partition with GPUs nw: did you mean new?"),
-        ([*STEP, "-p", "old", "--gpu", "a100"], "no a100 in partition old"),
+        (
+            ["--config", f"{GPT},b=4", "--global-batch", "7"],
+            excerpt(
+                "cli.size_fit.batch_not_cut",
+                global_batch=7,
+                cut=fragment(wording("cli.size_fit.micro_batches", micro_batch=4)),
+            ),
+        ),
+        ([*STEP, "--gpu", "a1000"], "no GPU type a1000: " + wording("sizing.fields.hint", near="a100")),
+        ([*STEP, "--gpu", "A100"], "no GPU type A100: " + wording("sizing.fields.hint", near="a100")),
+        ([*STEP, "--gpu", "zzz"], excerpt("cli.size_cells.unknown_gpu_type")),
+        (
+            [*STEP, "-p", "nw"],
+            "no " + wording("cli.size_fit.partition_with_gpus") + " nw: " + wording("sizing.fields.hint", near="new"),
+        ),
+        (
+            [*STEP, "-p", "old", "--gpu", "a100"],
+            excerpt("cli.size_fit.no_such_gpus", gpu_type="a100", where=fragment("old")),
+        ),
         ([*STEP, "--max-gpus", "0"], "at least 1"),
         ([*STEP, "--precision", "int8"], "--precision int8"),
         ([*STEP, "--timeout", "-1"], "--timeout -1"),
         ([*STEP, "--partitions", "none.json"], "none.json"),
         ([*STEP, "--top", "0"], "--top"),
         ([*STEP, "--into", "none.sh"], "No such file"),
-        ([*STEP, "-o", "job.sh"], "give the script by --into"),
-        ([*STEP, "--partitions", "a.json", "--inventory", "b.json"], "give one of them"),
-        ([*STEP, "--into", "train.py"], "its first line must name its shell"),
+        ([*STEP, "-o", "job.sh"], excerpt("cli.size_cpu.output_without_script")),
+        ([*STEP, "--partitions", "a.json", "--inventory", "b.json"], excerpt("cli.size_fit.partitions_and_inventory")),
+        ([*STEP, "--into", "train.py"], excerpt("cli.size_script.not_a_script")),
         (["--config", f"{GPT},heads=3", "--global-batch", "8"], "heads"),
     ],
 )
@@ -301,7 +321,9 @@ def test_the_scripts_own_partition_restricts_the_choice(bft: Terminal) -> None:
     (bft.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH -p old\n#SBATCH --gpus=1\nsrun a\n")
     ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--json")
     assert {plan["partition"] for plan in ended.json["plans"]} == {"old"}
-    assert "--gpus=1 is the script's and stays; the plan would have --gres=gpu:v100:" in ended.err
+    assert says_message(
+        ended.err, "sizing.script.script_stays", mine="--gpus=1", whose="plan", option="gres", value="gpu:v100:"
+    )
     assert "gres" not in (bft.folder / "job.gpus.sh").read_text()
 
 
@@ -312,7 +334,7 @@ def test_regression_a_device_was_replaced_by_the_copy(bft: Terminal) -> None:
     for name in ("pipe", "dangling", "."):
         ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--overwrite", "-o", name)
         assert (ended.code, ended.out) == (2, ""), "before anything is traced"
-        assert "is there already and is no file; give another --output" in ended.err
+        assert says_message(ended.err, "cli.size_script.target_no_file")
     assert (bft.folder / "pipe").is_fifo()
     assert (bft.folder / "dangling").is_symlink()
 
@@ -321,7 +343,7 @@ def test_regression_whoever_named_the_script_itself_was_told_to_overwrite_it(bft
     (bft.folder / "job.sh").write_text("#!/bin/bash\nsrun a\n")
     ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--overwrite", "-o", "job.sh")
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err == "bft: job.sh is the script itself, which stays as it is; give another --output\n"
+    assert ended.err == "bft: " + wording("cli.size_script.target_is_script", target="job.sh") + "\n"
 
 
 def test_regression_an_option_cut_short_in_the_script_was_overruled(bft: Terminal) -> None:
@@ -331,13 +353,15 @@ def test_regression_an_option_cut_short_in_the_script_was_overruled(bft: Termina
     made = (bft.folder / "job.gpus.sh").read_text()
     assert made.startswith(f"#!/bin/bash\n{header}#SBATCH --nodes="), "behind the last of his lines"
     assert not re.search("--(partition|ntasks-per-node|cpus-per-task)=", made)
-    assert "--cpus-per-task=3 is the script's and stays" in ended.out
+    assert says_message(ended.out, "sizing.script.script_stays", mine="--cpus-per-task=3")
 
 
 def test_regression_all_tasks_of_a_script_got_the_cpus_of_a_gpu_each(bft: Terminal) -> None:
     (bft.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH -n 8\nsrun a\n")
     ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--gpu", "a100", "--max-gpus", "1")
-    assert "--ntasks=8 is the script's and stays; the plan would have --ntasks-per-node=1" in ended.out
+    assert says_message(
+        ended.out, "sizing.script.script_stays", mine="--ntasks=8", whose="plan", option="ntasks-per-node", value=1
+    )
     # 16 CPUs go with a GPU
     assert "#SBATCH --cpus-per-task=2 " in (bft.folder / "job.gpus.sh").read_text()
 
@@ -351,14 +375,14 @@ def test_regression_plans_were_left_out_of_json_in_silence(bft: Terminal, monkey
     assert some["plans"][:3] == everything["plans"][:3]
     left = len(everything["plans"]) - len(some["plans"])
     assert left > 0
-    assert any(note.startswith(f"{left} other plans are left out") for note in some["notes"])
-    assert f"(--json has the best {len(some['plans'])} in all)" in bft.fit(*words).out
+    assert any(says_message(note, "cli.size_fit.plans_left_out", left=left) for note in some["notes"])
+    assert "(--json has " + wording("cli.size_shown.best", in_json=len(some["plans"])) + ")" in bft.fit(*words).out
 
 
 def test_regression_what_a_script_asks_for_in_another_systems_words_was_passed_over(bft: Terminal) -> None:
     (bft.folder / "job.sh").write_text("#!/bin/bash\n#PBS -l nodes=2\nsrun a\n#BSUB -n 3\n")
     ended = bft.fit(*STEP, "--into", "job.sh", "--yes")
-    assert "sbatch reads #PBS lines too, and what they ask for was not looked at" in ended.out
+    assert says_message(ended.out, "cli.size_script.other_lines", others="#PBS")
     assert "#PBS and #BSUB" not in ended.out, "behind the first line of code it is none"
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.bftd.cli.sizing_commands import GPT, Terminal
 from tests.sizing.plans_of import GIB, Step
+from tests.support.messages import excerpt, wording
+from tests.support.messages import says as says_message
 
 
 @pytest.fixture
@@ -20,7 +22,7 @@ def test_a_traced_step_is_told_by_category_with_its_origin(bft: Terminal) -> Non
     bft.traces(Step(4, 0.5))
     ended = bft("size", "mem", "train.py:make_step", "--global-batch", "8")
     assert ended.code == 0
-    assert "peak of one GPU: 8.00 GiB (traced)" in ended.out
+    assert says_message(ended.out, "cli.size_mem.peak", amount="8.00 GiB", origin="traced")
     rows = [line for line in ended.out.splitlines() if line.endswith("traced")]
     assert [row.split()[0] for row in rows] == ["parameters", "gradients", "optimizer", "activations", "temporary"]
     assert "9.50 GiB with the guard band" in ended.out
@@ -39,9 +41,13 @@ def test_json_has_the_keys_that_are_promised(bft: Terminal) -> None:
 def test_without_a_batch_each_gpu_has_one_sample(bft: Terminal) -> None:
     step = Step(4, 0.5)
     bft.traces(step)
-    assert (
-        "a batch of 1 on each of 2 GPUs (dp 2, tp 1, fsdp 1)"
-        in bft("size", "mem", "train.py:make_step", "--dp", "2").out
+    assert says_message(
+        bft("size", "mem", "train.py:make_step", "--dp", "2").out,
+        "cli.size_mem.batch_on_each",
+        batch=1,
+        gpus=2,
+        value="s",
+        spread="dp 2, tp 1, fsdp 1",
     )
     assert [point.batch for point in step.points] == [1]
 
@@ -73,11 +79,13 @@ def test_a_step_that_cannot_be_traced_is_told_by_formula_with_the_reason(bft: Te
     words = ("size", "mem", "train.py:make_step", "--global-batch", "8")
     shown = bft(*words, "--config", GPT)
     assert shown.code == 0
-    assert "not traced: line 7: it looks at a loss" in shown.out
+    assert says_message(shown.out, "cli.size_mem.not_traced", why="line 7: it looks at a loss")
     assert bft(*words, "--config", GPT, "--json").json["why"] == "line 7: it looks at a loss"
     alone = bft(*words)
     assert (alone.code, alone.out) == (1, "")
-    assert alone.err == "bft: line 7: it looks at a loss; give --config for an estimate by formula\n"
+    assert (
+        alone.err == "bft: " + wording("cli.size_choose_timers.untraceable", error="line 7: it looks at a loss") + "\n"
+    )
 
 
 def test_a_models_own_file_is_read(bft: Terminal) -> None:
@@ -92,11 +100,14 @@ def test_a_models_own_file_is_read(bft: Terminal) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "name a training step"),
-        (["train.py"], "name a file and its function"),
-        (["train.py:make-step"], "name a file and its function"),
+        ([], excerpt("cli.size_model.step_missing")),
+        (["train.py"], excerpt("cli.size_model.step_malformed")),
+        (["train.py:make-step"], excerpt("cli.size_model.step_malformed")),
         (["train.py:make_step", "--global-batch", "0"], "--global-batch 0: at least 1"),
-        (["train.py:make_step", "--global-batch", "8", "--dp", "3"], "cannot be cut into 3 equal parts"),
+        (
+            ["train.py:make_step", "--global-batch", "8", "--dp", "3"],
+            excerpt("sizing.parallel.batch_not_cut", shares=3),
+        ),
         (["train.py:make_step", "--tp", "-2"], "tp=-2: at least 1"),
         (["train.py:make_step", "--timeout", "0"], "--timeout 0"),
         (["train.py:make_step", "--timeout", "nan"], "--timeout nan"),

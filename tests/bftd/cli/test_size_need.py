@@ -10,6 +10,7 @@ import pytest
 
 from bftd.cli import size_need
 from sizing.cpu import needs
+from tests.support.messages import says
 
 
 def kept(memory_bytes: float | None) -> list[str]:
@@ -35,4 +36,4 @@ def test_a_profile_is_kept_for_the_same_script_and_one_without_memory_is_not(
     assert found == needs.Kept(3, 10**9 + 1, 1, "gpu1", 1000.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(script))
     [said] = kept(1e9)
-    assert said.startswith("what the script needs is not kept for elastic jobs: ")
+    assert says(said, "sizing.cpu_needs.not_kept")

@@ -11,6 +11,7 @@ import pytest
 
 from bftd import entry
 from bftd.cli.main import bft
+from tests.support.messages import excerpt, fragment, says, wording
 
 AXES = {"cpus_per_gpu": [1, 3, 6], "memory_gb_per_gpu": [20.8]}
 MATRICES = {
@@ -78,25 +79,40 @@ def test_a_person_is_told_in_lines_and_what_could_be_at_most(terminal: Terminal)
     code, out, _ = terminal.run("--servers", "1", "--mix", "0/100/0", "--server", "4/12/100")
     assert code == 0
     first, second, third = out.splitlines()
-    assert first == "4 jobs on 1 server of 4 GPUs, 12 CPUs and 100 GB"
-    assert second.startswith(
-        "tune: 1.000 times the throughput of servers shared by GPUs; the slowest job 1.000 times; "
+    assert first == wording(
+        "cli.size_pack.head", jobs=4, count=1, value="", gpus=4, value2="s", cpus=12, memory_bytes=100
+    )
+    assert says(
+        second,
+        "cli.size_pack.result",
+        policy="tune",
+        throughput_vs_proportional="1.000",
+        min_job_vs_proportional="1.000",
     )
     assert "4 of 4 GPUs used" in second
-    assert third.startswith("no packing without slower jobs has more than 1.000 times")
+    assert says(third, "cli.size_pack.bound", relaxed="1.000")
 
 
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("--servers", "0", "--mix", "50/50/0"), "0 is not in the range"),
-        (("--servers", "2", "--mix", "50/40/0"), "the percentages sum to 90: make it 100"),
-        (("--servers", "2", "--mix", "50/40/10"), "no one-GPU job of class speech, only of image, language"),
+        (("--servers", "0", "--mix", "50/50/0"), wording("elastic.gathering.not_in_home", name=0, home="the range")),
+        (("--servers", "2", "--mix", "50/40/0"), excerpt("sizing.pack_draw.percentages", percent=90)),
+        (
+            ("--servers", "2", "--mix", "50/40/10"),
+            excerpt("sizing.pack_draw.no_one_gpu_job", kind="speech", there=fragment("image, language")),
+        ),
         (("--servers", "2", "--mix", "half"), "give percentages of image/language/speech"),
-        (("--servers", "2", "--mix", "50/50/0", "--policy", "tun"), "did you mean tune?"),
-        (("--servers", "2", "--mix", "50/50/0", "--seed", "-1"), "-1 is not in the range"),
+        (("--servers", "2", "--mix", "50/50/0", "--policy", "tun"), wording("sizing.fields.hint", near="tune")),
+        (
+            ("--servers", "2", "--mix", "50/50/0", "--seed", "-1"),
+            wording("elastic.gathering.not_in_home", name=-1, home="the range"),
+        ),
         (("--servers", "2", "--mix", "50/50/0", "--seed", "x"), "'x' is not a valid"),
-        (("--servers", "2", "--mix", "50/50/0", "--server", "8"), "give a server's GPUs/CPUs/GB, as in 8/24/500"),
+        (
+            ("--servers", "2", "--mix", "50/50/0", "--server", "8"),
+            excerpt("sizing.pack_servers_of.server_malformed", PAPERS="8/24/500"),
+        ),
         (("--mix", "50/50/0"), "--servers"),
     ],
 )
@@ -110,7 +126,7 @@ def test_what_is_wrong_is_told_in_a_line(terminal: Terminal, args: tuple[str, ..
 def test_servers_on_which_jobs_do_not_run_with_their_share_are_told(terminal: Terminal) -> None:
     code, out, err = terminal.run("--servers", "2", "--mix", "50/50/0", "--server", "8/24/100")
     assert (code, out) == (1, "")
-    assert "does not run with its share of a server (3 CPUs and 12.5 GB a GPU)" in err
+    assert says(err, "sizing.pack_worth.share_too_small", cpus=3, memory_bytes=12.5)
 
 
 def test_a_file_that_is_not_there_is_told(terminal: Terminal) -> None:

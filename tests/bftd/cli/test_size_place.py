@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from sizing.gpus import GIB
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.types import Node, Partition
 from tests.bftd.builders import node
+from tests.support.messages import fragment, pattern, says, wording
 
 INVENTORY: dict[str, Any] = {
     "partitions": [
@@ -104,7 +106,13 @@ def test_the_plan_that_can_be_placed_and_why_better_ones_cannot(run: Run) -> Non
     assert json.loads(out) == {
         "format": 1,
         "placed": {"plan": 2, "partition": "gpu", "gpu_type": "t4", "gres_type": "", "nodes": {"n1": 4}},
-        "passed_over": [{"plan": 1, "why": "needs 8 GPUs; of 8 t4 in gpu 6 can be had now", "lacking": 2}],
+        "passed_over": [
+            {
+                "plan": 1,
+                "why": wording("sizing.place.too_few_now", gpus=8, there=8, where="t4", idle="in gpu 6", groups=""),
+                "lacking": 2,
+            }
+        ],
     }
 
 
@@ -119,7 +127,7 @@ def test_a_placement_other_than_the_plans_lines_ask_for_is_told(run: Run) -> Non
     code, out, _ = run("place", "plans.json", "inventory.json", plans=[{**PLAN, "gpus": 6, "dp": 6, "nodes": 2}])
     assert code == 0
     assert "n1 (4 each), n2 (2 each) of gpu" in out
-    assert "ask for 3 GPUs of each node, which Slurm cannot start on these now: --gpus=6" in out
+    assert says(out, "cli.size_place.own_lines_fail", per_node=3, gpus=fragment("6"))
 
 
 def test_where_no_plan_can_be_placed_one_line_says_what_is_missing_and_whether_waiting_helps(run: Run) -> None:
@@ -128,26 +136,73 @@ def test_where_no_plan_can_be_placed_one_line_says_what_is_missing_and_whether_w
     assert code == 1
     assert json.loads(out)["placed"] is None
     assert err == (
-        "bft: no plan can be placed: plan 1 needs 8 GPUs; of 8 t4 in gpu 6 can be had now (it lacks 2 GPUs); "
-        "plan 1 could once other jobs have ended: submit it and Slurm will wait for that\n"
+        "bft: "
+        + wording(
+            "cli.size_place.possible_later",
+            line=wording(
+                "cli.size_place.plan_lacks",
+                index="1 needs 8 GPUs;",
+                lacks="of 8 t4 in gpu 6 can be had now" + wording("cli.size_place.lacks", lacking=2),
+            ),
+            index=1,
+        )
+        + "\n"
     )
     code, _, err = run("place", "plans.json", "inventory.json", plans=[{**PLAN, "high_bytes": 2**40}])
     assert code == 1
     assert "plan 1 needs 1024.0 GiB a GPU: " in err
-    assert err.endswith("no plan could on the empty cluster either: ask bft size fit for others\n")
+    assert says(err, "cli.size_place.never_possible")
 
 
 @pytest.mark.parametrize(
     ("plans", "message"),
     [
-        ([], "plans.json: plans is []: give at least one plan: bft size fit --json writes them"),
-        ("{", "plans.json, line 1, column 2: not JSON: Expecting property name enclosed in double quotes"),
-        ([{**PLAN, "gpus": -4}], "plans.json, plans, 1: gpus is -4: give a whole number of 1 or more"),
-        ([{**PLAN, "tp": 3}], "plans.json, plans, 1: gpus is 4: give a multiple of tp=3"),
+        (
+            [],
+            wording("sizing.fields.wrong", where="plans.json", key="plans", shown="[]", wanted="")
+            + wording("sizing.plan_file.plan_wanted"),
+        ),
+        (
+            "{",
+            wording(
+                "cli.solve.not_json",
+                where="plans.json",
+                lineno=1,
+                colno=2,
+                msg="Expecting property name enclosed in double quotes",
+            ),
+        ),
+        (
+            [{**PLAN, "gpus": -4}],
+            wording("sizing.cells_search_log.not_whole", where="plans.json, plans, 1", column="gpus", said=-4)
+            + " of 1 or more",
+        ),
+        (
+            [{**PLAN, "tp": 3}],
+            wording("sizing.fields.wrong", where="plans.json, plans, 1", key="gpus", shown=4, wanted="")
+            + wording("sizing.plan_file.multiple_wanted", tp=3),
+        ),
         ([{**PLAN, "dp": 3}], "plans.json, plans, 1: gpus is 4: give dp x tp x fsdp"),
-        ([{"gpus": 1}], "plans.json, plans, 1: peak_bytes is missing: give a whole number of 1 or more"),
-        ([{**PLAN, "gpu_type": "h100"}], "plan 1: no GPU type h100 in the inventory: there are t4"),
-        ([{**PLAN, "partition": "gpus"}], "plan 1: no partition gpus in the inventory: did you mean gpu?"),
+        (
+            [{"gpus": 1}],
+            wording("protocol.fields.missing", where="plans.json, plans, 1", name="peak_bytes")
+            + ": give "
+            + wording("sizing.fields.whole_wanted", least=1),
+        ),
+        (
+            [{**PLAN, "gpu_type": "h100"}],
+            wording("sizing.place.unknown", index=1, what="GPU", name="type h100", hint="there are t4"),
+        ),
+        (
+            [{**PLAN, "partition": "gpus"}],
+            wording(
+                "sizing.place.unknown",
+                index=1,
+                what="partition",
+                name="gpus",
+                hint=wording("sizing.fields.hint", near="gpu"),
+            ),
+        ),
     ],
 )
 def test_what_is_wrong_in_a_file_of_plans_is_one_line(run: Run, plans: Any, message: str) -> None:
@@ -161,9 +216,18 @@ def test_a_file_that_cannot_be_read_is_one_line(run: Run, tmp_path: Path) -> Non
         "bft: cannot read none.json: No such file or directory\n",
     )
     (tmp_path / "latin.json").write_bytes(b'{"\xe9": 1}')
-    assert run("inventory", "--inventory", "latin.json")[2].startswith("bft: latin.json is not UTF-8 text (byte 2)")
+    assert re.match(
+        "bft: " + pattern("cli.size_inventory.not_utf8", where="latin.json", start=2),
+        run("inventory", "--inventory", "latin.json")[2],
+    )
     code, _, err = run("inventory", "--inventory", "inventory.json", there='{"partitons": []}')
-    assert (code, err) == (2, "bft: inventory.json: no field partitons: did you mean partitions?\n")
+    assert (code, err) == (
+        2,
+        "bft: "
+        + wording("sizing.fields.unknown_field", where="inventory.json", key="partitons", hint="")
+        + wording("sizing.fields.hint", near="partitions")
+        + "\n",
+    )
 
 
 def test_regression_a_file_without_an_end_was_read_into_all_memory(run: Run, tmp_path: Path) -> None:
@@ -172,7 +236,7 @@ def test_regression_a_file_without_an_end_was_read_into_all_memory(run: Run, tmp
     for words in (("place", "large.json", "inventory.json"), ("inventory", "--inventory", "large.json")):
         code, out, err = run(*words)
         assert (code, out) == (2, "")
-        assert err == "bft: large.json has more than 16 MiB: no file of GPUs or plans is so large\n"
+        assert err == "bft: " + wording("cli.size_inventory.too_large", where="large.json", MOST_BYTES=16) + "\n"
 
 
 def test_a_peak_without_its_guard_band_gets_one(run: Run) -> None:
@@ -187,7 +251,7 @@ def test_the_inventory_of_live_slurm_is_shown_with_where_its_memory_comes_from(r
     header, row, note = out.splitlines()
     assert header.split() == ["PARTITION", "NODES", "GPUS", "TYPE", "MEMORY", "ORIGIN", "IDLE", "CPUS", "RAM"]
     assert row.split()[:11] == ["gpu", "n[1-2]", "2", "x", "1", "t4", "14.3", "GiB", "assumed", "1", "of"]
-    assert note.startswith("nothing is known of the GPU type turbo (n3): name it in a file")
+    assert says(note, "sizing.inventory.unknown_type", name="turbo", nodes="n3")
 
 
 @pytest.mark.usefixtures("slurm")
@@ -224,7 +288,13 @@ def test_without_slurm_the_file_counts_and_without_both_one_line_says_what_to_do
     code, _, err = run("inventory")
     assert (code, err) == (
         1,
-        "bft: scontrol failed: is slurmctld up?; without Slurm, name a file of GPUs with --inventory\n",
+        "bft: "
+        + wording(
+            "cli.size_inventory.without_slurm",
+            error=wording("slurm_plugin.preemption.scontrol_failed", complaint="is slurmctld up?"),
+            option="--inventory",
+        )
+        + "\n",
     )
     (tmp_path / "gpus.json").write_text(json.dumps(INVENTORY))
     assert json.loads(run("inventory", "--json")[1])["partitions"][0]["groups"][0]["idle"] == {"n1": 4, "n2": 2}

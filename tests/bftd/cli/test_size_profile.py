@@ -15,6 +15,7 @@ from bftd.cli import size_allocation
 from sizing.cells import profile as measuring
 from sizing.cells.store import Store
 from tests.bftd.cli.sizing_commands import Ended, Terminal
+from tests.support.messages import excerpt, says, wording
 from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[3]
@@ -37,12 +38,12 @@ def test_stages_are_profiled_once_and_then_come_out_of_the_cache(terminal: Termi
     words = ("--config", SMALL, "--global-batch", "8", "--gpus", "2", "--stages", "1,2", *CPU)
     first = profile(terminal, *words)
     assert first.code == 0, first.err
-    assert first.err.startswith("4 shards to profile; about ")
-    assert "4/4 operators 0 to 3, batch 8, tp 2" in first.err
-    assert "measured; no collectives in it" in first.out
-    assert "the embedding is also the output matrix" in first.out
+    assert says(first.err, "cli.size_profile_work.to_profile", todo="4 shards", cached="")
+    assert "4/4 " + wording("cli.size_profile_work.operators", first=0, last=3, batch=8, tp=2) in first.err
+    assert says(first.out, "cli.size_profile.head")
+    assert says(first.out, "sizing.slices.shared_embedding")
     again = profile(terminal, *words, "--json")
-    assert again.err == "4 shards, all in the cache\n"
+    assert again.err == wording("cli.size_profile_work.all_cached", known="4 shards") + "\n"
     assert len(again.json["profiles"]) == 4
     assert again.json["profiles"][0]["compute_s"]["origin"] == "measured"
     listed = profile(terminal, "--list")
@@ -60,7 +61,7 @@ def test_regression_profiles_of_this_cpu_were_shown_where_a_gpu_was_asked_for(
     assert profile(terminal, *words).code == 0
     ended = profile(terminal, *words, "--device", "cuda")
     assert ended.code == 2
-    assert "no GPU is seen here" in ended.err
+    assert says(ended.err, "sizing.profiles.no_gpu")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_regression_profiles_of_this_cpu_were_shown_where_a_gpu_was_asked_for(
         (("--global-batch", "8"), "--gpus N"),
         (("--global-batch", "8", "--gpus", "3", "--config", SMALL), "2 or 4"),
         (("--global-batch", "0", "--gpus", "2", "--config", SMALL), "at least 1"),
-        (("--global-batch", "8", "--gpus", "2"), "name a training step"),
+        (("--global-batch", "8", "--gpus", "2"), excerpt("cli.size_model.step_missing")),
         (("--global-batch", "8", "--gpus", "2", "--config", "wresnet:x=1"), "wresnet knows k="),
         (("--global-batch", "8", "--gpus", "2", "--config", SMALL, "train.py:make_step"), "not both"),
         (("--global-batch", "8", "--gpus", "2", "gone.py:make_model"), "no such file"),
@@ -93,7 +94,9 @@ def test_regression_a_cache_that_cannot_be_written_was_found_out_after_the_first
     monkeypatch.setattr(measuring, "profiled", lambda *_, **__: pytest.fail("something was run"))
     ended = profile(terminal, "--config", SMALL, "--global-batch", "8", "--gpus", "1", *CPU)
     assert ended.code == 1
-    assert ended.err.endswith("profiles.sqlite: Not a directory; $XDG_CACHE_HOME names another folder\n")
+    assert ended.err.endswith(
+        wording("sizing.database.not_written", path="profiles.sqlite", why="Not a directory") + "\n"
+    )
 
 
 def test_the_command_in_an_allocation_is_the_users_own_without_the_partition() -> None:

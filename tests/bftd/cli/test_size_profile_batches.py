@@ -18,6 +18,7 @@ from sizing.cells.shards import Shard
 from sizing.cells.store import Store
 from sizing.errors import SizingError, Untraceable, UsageError
 from tests.sizing.cells.made import Wires, cell_of, graph_of, profile_of
+from tests.support.messages import wording
 
 
 class Device(Work):
@@ -96,7 +97,7 @@ def test_regression_a_model_that_cannot_be_cut_was_started_anew_at_every_run_to_
 
     begun, notes = run()
     assert begun == [1, 2]
-    assert notes == [f"tensor parallelism over 2 GPUs is left out: {error}"]
+    assert notes == [wording("cli.size_profile_work.tp_left_out", tp=2, why=error)]
     assert run(Shard(0, 0, 8, 4))[0] == second
     assert notes[0] in run()[1], "it is said all the same"
     assert run(again=True)[0] == [1, 2]

@@ -11,6 +11,7 @@ import pytest
 
 from bftd import entry
 from bftd.cli.main import bft
+from tests.support.messages import says, wording
 
 TRACE = """submission_time,duration,num_gpu,model_name,gpu_type,deadline
 0,3600,1,bert-0.76b/128,t4,
@@ -97,7 +98,7 @@ def test_a_trace_comes_on_standard_input_and_deadlines_when_asked_for(
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        (("--policy", "fcsf"), "--policy 'fcsf': no such policy; did you mean fcfs?"),
+        (("--policy", "fcsf"), wording("sizing.pack_packers.unknown_policy", name="fcsf", near="fcfs")),
         (("--jobs", "missing.csv"), "cannot read missing.csv"),
         (("--cluster", "missing.json"), "cannot read missing.json"),
         (("--seeds", "0"), "--seeds"),
@@ -125,7 +126,7 @@ def test_regression_counts_that_are_not_those_of_the_trace_were_not_told(termina
     head = "submission_time,duration,num_gpu,model_name\n"
     terminal.trace.write_text(f"{head}0,60,3,bert-0.76b/128\n9,60,4,bert-0.76b/128\n9,60,200,bert-0.76b/128\n")
     args = ("--jobs", str(terminal.trace), "--policy", "fcfs", "--seeds", "2")
-    assert terminal.run(*args)[1].splitlines()[-1].startswith("num_gpu is taken for more in 1 job (")
+    assert says(terminal.run(*args)[1].splitlines()[-1], "cli.size_simulate.gpus_changed", more=1, value="")
     found = json.loads(terminal.run(*args, "--json")[1])
     assert (found["num_gpu_raised"], found["num_gpu_cut"]) == (1, 1)
 
@@ -156,7 +157,7 @@ def test_regression_without_slurm_an_option_was_named_that_there_is_not(
     monkeypatch.setenv("PATH", "")
     code, _, err = terminal.run("--cluster", "auto")
     assert code == 1
-    assert "name a file of GPUs with --cluster" in err
+    assert says(err, "cli.size_inventory.without_slurm", option="--cluster")
 
 
 def test_regression_a_scheduler_that_drops_all_jobs_was_shown_as_the_quickest(terminal: Terminal) -> None:
@@ -167,4 +168,4 @@ def test_regression_a_scheduler_that_drops_all_jobs_was_shown_as_the_quickest(te
     found = json.loads(terminal.run(*args, "--deadlines", "--json")[1])["policies"]["crius-ddl"]
     assert "mean_jct_s" not in found
     assert found["dropped"]["mean"] == 1
-    assert "only looked at with --deadlines" in terminal.run(*args)[1]
+    assert says(terminal.run(*args)[1], "cli.size_simulate.deadlines_ignored")

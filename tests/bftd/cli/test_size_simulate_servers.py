@@ -10,6 +10,7 @@ import pytest
 
 from bftd import entry
 from bftd.cli.main import bft
+from tests.support.messages import excerpt, wording
 
 CPUS = [1, 3, 6]
 MATRICES = {
@@ -52,7 +53,17 @@ def test_policies_are_compared_with_the_first_on_servers_of_the_centre(terminal:
     assert (first.split()[0], first.split()[-1]) == ("srtf-proportional", "-")
     assert second.split()[0] == "srtf-tune"
     assert float(second.split("x (")[0].split()[-1]) > 1
-    assert notes[0] == "40 jobs (50/50/0), load 1, 2 seeds, 1 server of 4 GPUs, 12 CPUs and 240 GB"
+    assert notes[0] == wording(
+        "cli.size_simulate_servers.head",
+        jobs="40 jobs (50/50/0)",
+        seeds="load 1, 2",
+        value="s",
+        count=1,
+        value2="",
+        gpus=4,
+        cpus=12,
+        memory_bytes=240,
+    )
 
 
 def test_json_has_the_figures_of_each_policy_and_of_each_seed_the_same_jobs(terminal: Terminal) -> None:
@@ -74,12 +85,15 @@ def test_json_has_the_figures_of_each_policy_and_of_each_seed_the_same_jobs(term
     [
         ([], "needs --mix"),
         (["--mix", "50/50"], "give percentages"),
-        (["--mix", "50/40/10"], "no job of class speech with 1 GPU"),
-        (["--mix", "50/50/0", "--policy", "tune"], "it is ORDER-PACKER, as in fifo-tune"),
-        (["--mix", "50/50/0", "--policy", "fifi-tune"], "did you mean fifo?"),
-        (["--mix", "50/50/0", "--policy", "fifo-tuna"], "did you mean tune?"),
+        (["--mix", "50/40/10"], excerpt("sizing.simulate_drawn.no_such_job", kind="speech", gpus=1)),
+        (
+            ["--mix", "50/50/0", "--policy", "tune"],
+            excerpt("cli.size_simulate_servers.policy_malformed", ORDERS="fifo"),
+        ),
+        (["--mix", "50/50/0", "--policy", "fifi-tune"], wording("sizing.fields.hint", near="fifo")),
+        (["--mix", "50/50/0", "--policy", "fifo-tuna"], wording("sizing.fields.hint", near="tune")),
         (["--mix", "50/50/0", "--server", "8"], "give a server's GPUs/CPUs/GB"),
-        (["--mix", "50/50/0", "--server", "8/4/500"], "does not run with a GPU's share of a server"),
+        (["--mix", "50/50/0", "--server", "8/4/500"], excerpt("sizing.simulate_drawn.does_not_run")),
         (["--mix", "50/50/0", "--count", "2"], "too few jobs"),
         (["--mix", "50/50/0", "--error", "0.1"], "leave out --jobs, --cluster, --error, --deadlines"),
         (["--mix", "50/50/0", "--deadlines"], "leave out --jobs, --cluster, --error, --deadlines"),

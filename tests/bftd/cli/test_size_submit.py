@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.bftd.cli.sizing_commands import GPT, Ended, Terminal
+from tests.support.messages import pattern, says, wording
 
 JOB = ("--config", f"{GPT},recompute=full", "--global-batch", "64", "--steps", "1000", "--max-gpus", "4")
 
@@ -63,7 +64,7 @@ def test_without_an_answer_nothing_is_submitted(
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     ended = submit(bft, "#!/bin/bash\ntrue\n")
     assert ended.code == 2
-    assert ended.err.endswith("bft: nothing submitted: nobody answered; give --yes to submit without being asked\n")
+    assert ended.err.endswith("bft: " + wording("cli.size_submit.nobody_answered") + "\n")
     assert not submitted.exists()
 
 
@@ -77,7 +78,7 @@ def test_what_the_script_says_stays_and_its_partition_restricts_the_choice(bft: 
     argv = submitted.read_text().splitlines()[0]
     assert argv.startswith("--parsable --nodes=")
     assert not re.search("--(partition|mem|time|ntasks-per-node)=", argv)
-    assert "--mem=10G is the script's and stays; the plan would have --mem=" in ended.out
+    assert says(ended.out, "sizing.script.script_stays", mine="--mem=10G", whose="plan", option="mem")
     asked = (bft.folder / "asked").read_text()
     assert "#SBATCH --account=me" in asked
     assert "--partition=new" not in asked
@@ -90,7 +91,7 @@ def test_what_the_script_says_stays_and_its_partition_restricts_the_choice(bft: 
         ("#SBATCH --gres=gpu:v100:9", "job.sh has --gres=gpu:v100:9 and the winner needs --gres=gpu:"),
         ("#SBATCH --nodes=3", "job.sh has --nodes=3 and the winner needs --nodes=1"),
         ("#SBATCH -t 1", "job.sh has --time=1 and the winner needs --time=00:"),
-        ("#PBS -l nodes=1", "job.sh: it has #PBS lines, which sbatch reads too: write them as #SBATCH"),
+        ("#PBS -l nodes=1", wording("cli.size_submit.other_lines", name="job.sh", others="#PBS")),
     ],
 )
 def test_a_script_that_wants_other_gpus_is_refused_and_nothing_is_submitted(
@@ -165,7 +166,11 @@ def test_regression_a_script_with_several_partitions_was_never_submitted(bft: Te
 def test_regression_a_second_word_on_gpus_beside_the_winners_went_through(bft: Terminal, submitted: Path) -> None:
     ended = submit(bft, "#!/bin/bash\n#SBATCH --gres=gpu:a100:4 --gpus=16\ntrue\n", "--yes")
     assert ended.code == 2
-    assert ended.err.startswith("bft: job.sh has --gpus=16 and --gres=gpu:a100:4 and the winner needs 4 GPUs: ")
+    assert re.match(
+        "bft: "
+        + pattern("cli.size_submit.script_has_gpus", path="job.sh", told="--gpus=16 and --gres=gpu:a100:4", gpus=4),
+        ended.err,
+    )
     assert not submitted.exists()
 
 
@@ -185,7 +190,7 @@ def test_regression_with_a_deadline_a_limit_of_the_scripts_own_that_may_cut_the_
     winner = bft("size", "choose", "--partitions", "centre.json", *JOB, *words[:2], "--json").json["winner"]
     between = int((winner["run"]["value"] + winner["run"]["high"]) / 120)
     script = f"#!/bin/bash\n#SBATCH --time={between}\nsrun torchrun train.py\n"
-    cut = rf"--time={between} may end the run before its last step, as it may take "
+    cut = wording("cli.size_submit.time_cuts_off", value=between, high="")
     ended = submit(bft, script, *words, "--deadline", "+3days")
     assert ended.code == 2
     assert re.fullmatch(rf"bft: job\.sh: {cut}.*: take the line out, or leave --deadline out; .*\n", ended.err)
@@ -196,4 +201,4 @@ def test_regression_with_a_deadline_a_limit_of_the_scripts_own_that_may_cut_the_
     long = script.replace(str(between), str(int(winner["run"]["high"] / 60) + 1))
     ended = submit(bft, long, *words, "--deadline", "+3days")
     assert ended.code == 0
-    assert " may end the run " not in ended.out
+    assert not says(ended.out, "cli.size_submit.time_cuts_off")

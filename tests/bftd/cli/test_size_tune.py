@@ -13,6 +13,7 @@ from bftd import entry
 from bftd.cli.main import bft
 from sizing.cells import comm, comm_file
 from sizing.cells.links import Link
+from tests.support.messages import excerpt, says, wording
 
 Run = Callable[..., tuple[int, str, str]]
 MODEL = """
@@ -50,18 +51,21 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([], "name a model (MODULE.py:make_model) or --config, or a recorded search"),
-        (["train.py:make_model"], "say how many GPUs the cell has"),
+        ([], excerpt("cli.size_tune.model_missing")),
+        (["train.py:make_model"], excerpt("cli.size_tune.gpus_missing")),
         (["train.py:make_model", "--search-log", "x.csv"], "--search-log needs no model"),
-        (["--search-log", "x.csv"], "cannot read x.csv: No such file"),
-        (["--search-log", "x.csv", "--gpus", "4"], "--gpus is a model's: --search-log takes the cells that are in"),
-        (["--search-log", "x.csv", "--type", "cpu"], "--type is a model's: --search-log takes the cells that are in"),
+        (["--search-log", "x.csv"], wording("cli.unreadable", path="x.csv", strerror="No such file")),
+        (["--search-log", "x.csv", "--gpus", "4"], excerpt("cli.size_tune.log_takes_cells", opts="--gpus")),
+        (["--search-log", "x.csv", "--type", "cpu"], excerpt("cli.size_tune.log_takes_cells", opts="--type")),
         (["train.py:make_model", "--gpus", "6", "--global-batch", "8"], "take 4 or 8"),
         (["train.py:make_model", "--gpus", "4", "--global-batch", "0"], "--global-batch 0"),
         (["train.py:make_model", "--gpus", "4", "--global-batch", "8", "--type", "abacus"], "no type of GPU"),
         (["train.py:make_model", "--gpus", "4", "--global-batch", "8", "--type", "h100-sxm-80gb"], "--per-node 8"),
         (["train.py:make_model", "--gpus", "4", "--global-batch", "8", "--timeout", "0"], "--timeout 0"),
-        (["none.py:make_model", "--gpus", "4", "--global-batch", "8"], "none.py: no such file"),
+        (
+            ["none.py:make_model", "--gpus", "4", "--global-batch", "8"],
+            wording("sizing.launch.no_file", path="none.py"),
+        ),
         (["a.py:f", "--config", "gpt:h=8", "--gpus", "4", "--global-batch", "8"], "not both"),
     ],
 )
@@ -79,7 +83,7 @@ def test_a_users_own_model_is_tuned_by_profiles_that_are_kept(run: Run, tmp_path
     words += ["--python", sys.executable]
     code, _, error = run(*words)
     assert code != 0
-    assert "bft size comm bench --ranks 2" in error  # no table yet: said, not guessed
+    assert says(error, "sizing.cells_comm.bench_command", per_node=2)  # no table yet: said, not guessed
     link = Link("cpu", 2, 1)
     table = comm.table("all_reduce", link, {1024: [1e-4], 2**26: [1e-2]}, "made up", "2026-01-01")
     comm_file.save(tmp_path / "home" / "bft" / "comm.json", [table])
@@ -88,6 +92,6 @@ def test_a_users_own_model_is_tuned_by_profiles_that_are_kept(run: Run, tmp_path
     found = json.loads(said)
     (stage,) = found["stages"]
     assert (stage["dp"], stage["tp"], stage["candidates"]) == (2, 1, 2)
-    assert "dp 1 x tp 2: no tensor parallelism" in found["dropped"][0]
+    assert "dp 1 x tp 2: " + wording("sizing.cells_profile.no_tensor_parallelism") in found["dropped"][0]
     assert found["step_low_s"] <= found["step_s"] <= found["step_high_s"]
     assert (tmp_path / "cache" / "bft" / "profiles.sqlite").exists()

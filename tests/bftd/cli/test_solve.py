@@ -26,6 +26,7 @@ from bftd.cli.main import bft
 from milp.solver import Feature, Solver
 from milp.solvers import registry
 from slurm_plugin.nodeset import expand
+from tests.support.messages import excerpt, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[3]
@@ -80,12 +81,16 @@ def test_the_answer_is_one_line_on_the_whole_and_one_a_trainer(run: Run) -> None
     assert (code, err) == (0, "")
     lines = out.splitlines()
     # 5 nodes for 100 s, less a stall of 10 s at the rate of 2 nodes
-    assert lines[0].startswith("optimal: objective 480, bound 480, gap 0; solver exact, ")
+    assert lines[0].startswith(
+        "optimal: " + wording("cli.solve.result", objective=480, bound=480, gap=0) + "; solver exact, "
+    )
     assert lines[0].endswith(" ms")
     assert lines[1:] == [
         "",
         "TRAINER  NODES   ON        WHY",
-        "a        2 -> 5  n[0-3,7]  grows from 2 to 5 nodes: gains 300 over the next 100 s for a rescale cost of 20",
+        "a        2 -> 5  n[0-3,7]  "
+        + wording("milp.reasons.grows", held=2, count="5 nodes: ")
+        + wording("milp.reasons.gains", gain=300, horizon="over the next 100 s", count=20),
     ]
 
 
@@ -109,7 +114,7 @@ def test_a_problem_comes_on_standard_input_too(run: Run) -> None:
     assert run(PROBLEM, "--json", stdin=True)[0] == 0
     code, _, err = run("{", stdin=True)
     assert code == 2
-    assert err.startswith("bft: standard input, line 1, column 2: not JSON")
+    assert re.match("bft: " + pattern("cli.solve.not_json", where="standard input", lineno=1, colno=2), err)
 
 
 def test_a_byte_order_mark_is_not_in_the_way(run: Run) -> None:
@@ -143,19 +148,28 @@ def test_options_reach_the_solver(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", "problem.json, line 1, column 1: not JSON: Expecting value"),
-        ('{"nodes": [],\n "t_fwd_s": 1,\n}', "problem.json, line 3, column 1: not JSON: "),
-        ('{"nodes": []} x', "problem.json, line 1, column 15: not JSON: Extra data"),
-        (b'{"nodes": ["\xff"]}', "problem.json is not UTF-8 text (byte 12): save it as UTF-8"),
-        ("[" * 100_000, "problem.json is nested too deeply to be a problem"),
-        ('{"nodes": [], "nodes": []}', "the problem has the field 'nodes' twice: remove one"),
-        ('{"trainers": [{"name": "a", "up_cost_s": 1, "up_cost_s": 2}]}', "trainer a has the field 'up_cost_s' twice"),
+        ("", wording("cli.solve.not_json", where="problem.json", lineno=1, colno=1, msg="Expecting value")),
+        (
+            '{"nodes": [],\n "t_fwd_s": 1,\n}',
+            wording("cli.solve.not_json", where="problem.json", lineno=3, colno=1, msg=""),
+        ),
+        ('{"nodes": []} x', wording("cli.solve.not_json", where="problem.json", lineno=1, colno=15, msg="Extra data")),
+        (b'{"nodes": ["\xff"]}', wording("cli.size_inventory.not_utf8", where="problem.json", start=12)),
+        ("[" * 100_000, wording("cli.solve.too_deep", where="problem.json")),
+        ('{"nodes": [], "nodes": []}', wording("cli.solve.field_twice", where="the problem", repeated="nodes")),
+        (
+            '{"trainers": [{"name": "a", "up_cost_s": 1, "up_cost_s": 2}]}',
+            excerpt("cli.solve.field_twice", where="trainer a", repeated="up_cost_s"),
+        ),
         (
             '{"trainers": [{"curve": {"nodes": [], "nodes": []}, "name": "a"}]}',
-            "trainer a: curve has the field 'nodes'",
+            excerpt("cli.solve.field_twice", where="trainer a: curve", repeated="nodes"),
         ),
-        ('{"groups": [{"name": "g", "nodes": [], "nodes": []}]}', "group g has the field 'nodes' twice"),
-        ('{"caps": [{"user": "u", "user": "v"}]}', "caps has the field 'user' twice"),
+        (
+            '{"groups": [{"name": "g", "nodes": [], "nodes": []}]}',
+            excerpt("cli.solve.field_twice", where="group g", repeated="nodes"),
+        ),
+        ('{"caps": [{"user": "u", "user": "v"}]}', excerpt("cli.solve.field_twice", where="caps", repeated="user")),
     ],
 )
 def test_a_file_that_is_no_proper_json_is_refused_in_one_line(run: Run, text: str | bytes, line: str) -> None:
@@ -173,31 +187,62 @@ def text_with(field: str, value: str) -> str:
 @pytest.mark.parametrize(
     ("problem", "line"),
     [
-        (text_with("up_cost_s", "NaN"), "trainer a: up_cost_s must be finite, not nan"),
-        (text_with("down_cost_s", "Infinity"), "trainer a: down_cost_s must be finite, not inf"),
-        (text_with("weight", "-Infinity"), "trainer a: weight must be finite, not -inf"),
-        (text_with("weight", "1e999"), "trainer a: weight must be finite, not inf"),
-        (text_with("weight", "1" + "0" * 400), "trainer a: weight must be finite, not inf"),
-        (text_with("nodes_max", "1" + "0" * 5000), "trainer a: nodes_max must be a whole number, not inf"),
-        (text_with("nodes_max", "10000000000000000000"), "trainer a: nodes_max must be a whole number, not 1e+19"),
+        (text_with("up_cost_s", "NaN"), wording("milp.fields.not_finite", where="trainer a: up_cost_s", value="nan")),
+        (
+            text_with("down_cost_s", "Infinity"),
+            wording("milp.fields.not_finite", where="trainer a: down_cost_s", value="inf"),
+        ),
+        (text_with("weight", "-Infinity"), wording("milp.fields.not_finite", where="trainer a: weight", value="-inf")),
+        (text_with("weight", "1e999"), wording("milp.fields.not_finite", where="trainer a: weight", value="inf")),
+        (
+            text_with("weight", "1" + "0" * 400),
+            wording("milp.fields.not_finite", where="trainer a: weight", value="inf"),
+        ),
+        (
+            text_with("nodes_max", "1" + "0" * 5000),
+            wording("milp.fields.not_whole", where="trainer a: nodes_max", shown="inf"),
+        ),
+        (
+            text_with("nodes_max", "10000000000000000000"),
+            wording("milp.fields.not_whole", where="trainer a: nodes_max", shown="1e+19"),
+        ),
         (
             text_with("curve", '{"nodes": [0, 1], "objective": [0, NaN]}'),
-            "trainer a: curve.objective must be finite, not nan",
+            wording("milp.fields.not_finite", where="trainer a: curve.objective", value="nan"),
         ),
         (
             changed(curve={"nodes": [1, 2], "objective": [1, 2]}),
-            "trainer a: curve must start with 0 nodes at objective 0",
+            "trainer a: " + wording("milp.curves.start"),
         ),
         (
             changed(curve={"nodes": [0, 2, 1], "objective": [0, 1, 2]}),
-            "trainer a: curve.nodes must be strictly increasing, but 1 follows 2",
+            wording("milp.fields.not_increasing", where="trainer a: curve.nodes", after=1, before=2),
         ),
-        (changed(up_cost_s=-1), "trainer a: up_cost_s must not be negative, but is -1"),
-        (changed(nodes_min=6), "trainer a: nodes_min 6 is above nodes_max 5"),
-        (changed(current=["n9"]), "trainer a: current node n9 is not among the nodes"),
-        (changed(node_min=1), "trainer a has an unknown field 'node_min': did you mean 'nodes_min'?"),
-        ({**PROBLEM, "trainers": PROBLEM["trainers"] * 2}, "trainer a: name is there twice"),
-        ({**PROBLEM, "t_fwd": 1}, "the problem has an unknown field 't_fwd': did you mean 't_fwd_s'?"),
+        (changed(up_cost_s=-1), wording("milp.fields.negative", where="trainer a: up_cost_s", shown=-1)),
+        (
+            changed(nodes_min=6),
+            wording("simulated.trainers.min_above_max", where="trainer a", nodes_min=6, nodes_max=5),
+        ),
+        (changed(current=["n9"]), wording("milp.problem.current_unknown", name="a", node="n9")),
+        (
+            changed(node_min=1),
+            wording(
+                "milp.fields.unknown_field",
+                where="trainer a",
+                key="node_min",
+                hint=wording("sizing.fields.hint", near="'nodes_min'"),
+            ),
+        ),
+        ({**PROBLEM, "trainers": PROBLEM["trainers"] * 2}, wording("milp.problem.trainer_twice", names="a")),
+        (
+            {**PROBLEM, "t_fwd": 1},
+            wording(
+                "milp.fields.unknown_field",
+                where="the problem",
+                key="t_fwd",
+                hint=wording("sizing.fields.hint", near="'t_fwd_s'"),
+            ),
+        ),
     ],
 )
 def test_bad_input_is_refused_in_one_line_that_names_the_trainer_and_the_field(
@@ -209,14 +254,17 @@ def test_bad_input_is_refused_in_one_line_that_names_the_trainer_and_the_field(
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["--time-limit", "0"], "'--time-limit': 0 is not a number of seconds above 0"),
+        (["--time-limit", "0"], excerpt("cli.solve.not_seconds", value=0)),
         (["--time-limit", "-1"], "'--time-limit': -1 is not"),
         (["--time-limit", "nan"], "'--time-limit': nan is not"),
         (["--time-limit", "inf"], "'--time-limit': inf is not"),
         (["--time-limit", "soon"], "'--time-limit'"),
-        (["--gap", "-0.1"], "'--gap': -0.1 is not a number of 0 or more"),
+        (["--gap", "-0.1"], excerpt("cli.solve.negative", value=-0.1)),
         (["--gap", "nan"], "'--gap': nan is not"),
-        (["--solver", "exakt"], "unknown solver 'exakt': did you mean 'exact'?"),
+        (
+            ["--solver", "exakt"],
+            wording("milp.registry.unknown", name="exakt", hint=wording("sizing.fields.hint", near="'exact'")),
+        ),
         (["--paper-big-m"], "--paper-big-m"),
         (["--verbose"], "--verbose"),
         (["another.json"], "another.json"),
@@ -233,7 +281,7 @@ def test_a_solver_that_cannot_carry_the_problem_says_so(run: Run) -> None:
     classes = {**PROBLEM, "nodes": [*PROBLEM["nodes"], {"name": "fat", "class": "h100"}]}
     code, _, err = run(classes, "--solver", "exact")
     assert code == 2
-    assert "solver 'exact' cannot carry several node classes" in err
+    assert says(err, "milp.registry.cannot_carry", name="exact", features="several node classes")
 
 
 def test_a_file_that_cannot_be_read_is_named(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

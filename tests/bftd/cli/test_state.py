@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from bftd.cli.main import bft
 from tests.elastic.driver.state.test_shelf import running, saved
+from tests.support.messages import fragment, says
 
 ENDED = "8@hpc.ended-until-20990101T000000Z"
 
@@ -81,7 +82,7 @@ def test_states_are_removed_by_id_by_what_has_become_of_them_and_by_age(root: Pa
 def test_a_running_trainers_state_is_never_removed_and_the_others_named_with_it_are(root: Path) -> None:
     saved(root, "5")
     store = running(root, "6")
-    assert "6 is running: end it first" in refused("rm", "6", "5", "--force")
+    assert says(refused("rm", "6", "5", "--force"), "elastic.shelf.running", name=6)
     assert state("rm", "--older-than", "now+1hour").output == ""
     store.close()
     assert os.listdir(root) == ["6"]
@@ -103,7 +104,7 @@ def test_regression_a_users_own_folders_beside_his_states_were_closed_shown_and_
     (root / "notes.txt").write_text("his own")
     assert [line.split()[0] for line in state("ls").output.splitlines()] == ["ID", "7"]
     assert (root / "data").stat().st_mode & 0o777 == 0o755
-    assert "no saved state data" in refused("rm", "data")
+    assert says(refused("rm", "data"), "cli.state.none_called_so", text=fragment("data"))
     assert state("rm", "--older-than", "now+1hour").output == "removed 7\n"
     assert sorted(os.listdir(root)) == ["data", "notes.txt", "thesis"]
 
@@ -116,7 +117,7 @@ def test_what_is_meant_has_to_be_said_and_to_be_there(root: Path) -> None:
     assert "no saved state 8" in refused("rm", "8", "7@hpc")
     assert state("rm", "7").output == "removed 7\n"
     saved(root, "7@one")
-    assert "7 may be any of 7@hpc, 7@one" in refused("rm", "7")
+    assert says(refused("rm", "7"), "cli.state.ambiguous", text=7, names=fragment("7@hpc, 7@one"))
     assert sorted(os.listdir(root)) == ["7@hpc", "7@one"]
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from bftd.errors import BftError, DaemonUnreachable
 from bftd.http.client import Client
+from tests.support.messages import pattern, wording
 from tests.support.waiting import STILL_S
 
 ANSWERS = {
@@ -77,7 +78,7 @@ def stranger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("what", ASKED)
 def test_regression_json_of_something_else_ended_commands_in_a_traceback(stranger: Path, what: str) -> None:
-    with pytest.raises(DaemonUnreachable, match=rf"^what answers at {stranger} is no bftd") as raised:
+    with pytest.raises(DaemonUnreachable, match="^" + pattern("http.client.not_bftd", address=stranger)) as raised:
         ASKED[what](Client(str(stranger)))
     assert isinstance(raised.value, BftError)
     assert "\n" not in str(raised.value)
@@ -88,5 +89,5 @@ def test_a_command_says_so_in_a_line(stranger: Path) -> None:
     asked = [sys.executable, "-m", "bftd.cli.main", "trainers"]
     done = subprocess.run(asked, capture_output=True, text=True, env=given, check=False, timeout=STILL_S)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"bft: what answers at {stranger} is no bftd")
+    assert done.stderr.startswith("bft: " + wording("http.client.not_bftd", address=stranger))
     assert done.stderr.count("\n") == 1

@@ -15,6 +15,7 @@ from bftd import entry
 from bftd.cli.main import bft
 from bftd.whatif.trace import read, write
 from tests.bftd.whatif.trace.making import SUMMIT, needs_summit, trace_of
+from tests.support.messages import excerpt, fragment, says, wording
 
 ASSETS = Path(__file__).parents[1] / "whatif" / "trace" / "assets"
 Run = Callable[[str], tuple[int, str, str]]
@@ -81,7 +82,9 @@ def test_a_trace_is_made_of_files(run: Run) -> None:
     code, out, err = run(f"from-sacct {ASSETS}/jobs.txt {files} --ignore-partition elastic -o t.csv.gz")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].startswith("t.csv.gz: 2.0 h from 2026-03-01T12:00:00+00:00, 4 nodes, ")
+    assert says(
+        lines[0], "cli.trace.summary", output="t.csv.gz", duration_s="2.0 h", start="2026-03-01T12:00:00+00:00", nodes=4
+    )
     assert "note: 3 job steps were ignored: the job's own row tells when it had its nodes" in lines
     assert "note: 1 jobs of the ignored partitions do not count as use" in lines
     trace = read("t.csv.gz")
@@ -106,7 +109,7 @@ def test_regression_pilots_are_no_use_of_a_node_unless_somebody_says_so(run: Run
 def test_without_events_the_user_is_told_what_that_means(run: Run) -> None:
     code, _, err = run(f"from-sacct {ASSETS}/jobs.txt --nodes 'n[1-4]' -o t.csv")
     assert code == 0
-    assert err == "bft: no --events given: nodes that were down or drained look idle\n"
+    assert err == wording("cli.trace.events_missing") + "\n"
 
 
 def test_the_period_can_be_given(run: Run) -> None:
@@ -132,7 +135,9 @@ def test_a_trace_is_made_of_what_sacct_says_since_a_date(
     monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
     code, out, err = run("from-sacct --since 2026-03-01T12:00 --until 2026-03-01T14:00 -o t.csv")
     assert (code, err) == (0, "")
-    assert out.startswith("t.csv: 2.0 h from 2026-03-01T12:00:00+00:00, 4 nodes")
+    assert says(
+        out, "cli.trace.summary", output="t.csv", duration_s="2.0 h", start="2026-03-01T12:00:00+00:00", nodes=4
+    )
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls == [
         "sacct -a -D -X -P --starttime=2026-03-01T12:00:00 --endtime=2026-03-01T14:00:00 "
@@ -146,7 +151,9 @@ def test_a_trace_is_made_of_what_sacct_says_since_a_date(
     code, _, err = run("from-sacct --since 2026-03-01 -o u.csv")
     assert (code, err) == (
         1,
-        "bft: sacct failed: Slurm accounting storage is disabled; is there accounting? Else use bft trace from-slurm\n",
+        "bft: "
+        + wording("cli.trace.command_failed", command="sacct", complaint="Slurm accounting storage is disabled")
+        + "\n",
     )
 
 
@@ -154,27 +161,48 @@ def test_a_trace_is_made_of_what_sacct_says_since_a_date(
     ("words", "code", "complaint"),
     [
         ("stats none.csv", 2, "cannot read none.csv: No such file or directory"),
-        ("stats bad.csv", 2, "bad.csv, line 3: node n1 joins although it is idle already"),
-        ("stats bad.txt", 2, "bad.txt: a trace is a file .csv or .csv.gz"),
-        ("stats t.csv --nodes n9", 2, "the trace has no node n9: it has n1"),
-        ("stats t.csv --hours 0", 2, "0 is not a number above 0"),
-        ("stats t.csv --hours nan", 2, "nan is not a number above 0"),
-        ("from-sacct -o u.csv", 2, "give a FILE with the output of sacct, or --since DATE to call sacct"),
-        ("from-sacct jobs.txt -o u.csv", 2, "give the node list: --nodes NODES"),
+        (
+            "stats bad.csv",
+            2,
+            wording("whatif.checks.node", where="bad.csv", row=3, nodes="n1", what="")
+            + wording("whatif.checks.joins_twice"),
+        ),
+        ("stats bad.txt", 2, wording("whatif.sidecar.not_a_trace", trace="bad.txt")),
+        ("stats t.csv --nodes n9", 2, wording("whatif.model.unknown_nodes", unknown="n9", nodes="n1")),
+        ("stats t.csv --hours 0", 2, excerpt("cli.trace.not_above_zero", value=0)),
+        ("stats t.csv --hours nan", 2, excerpt("cli.trace.not_above_zero", value="nan")),
+        ("from-sacct -o u.csv", 2, wording("cli.trace.file_or_since_missing")),
+        ("from-sacct jobs.txt -o u.csv", 2, excerpt("cli.trace.nodes_missing")),
         ("from-sacct none.txt --nodes n1 -o u.csv", 2, "cannot read none.txt: No such file or directory"),
-        ("from-sacct bad.csv --nodes n1 -o u.csv", 2, "bad.csv, line 1: no column jobidraw"),
-        ("from-sacct jobs.txt --nodes m1 -o u.csv", 2, "no job ran on the listed nodes in the period, but on n1"),
-        ("from-sacct jobs.txt --nodes 'n[1-' -o u.csv", 2, "not a node set: 'n[1-'"),
-        ("from-sacct jobs.txt --nodes bad.txt -o u.csv", 2, "bad.txt names no node: write it with scontrol"),
-        ("from-sacct jobs.txt --nodes n1 --events jobs.txt -o u.csv", 2, "jobs.txt, line 1: no column nodename"),
-        ("from-sacct jobs.txt --nodes n1 --since tomorrow -o u.csv", 2, "'tomorrow' is no date such as 2026-01-31"),
-        ("from-sacct jobs.txt --nodes n1 --min-idle -1 -o u.csv", 2, "-1 is not a number of 0 or more"),
-        ("from-sacct jobs.txt --nodes n1 -o u.txt", 2, "u.txt: a trace is a file .csv or .csv.gz"),
+        (
+            "from-sacct bad.csv --nodes n1 -o u.csv",
+            2,
+            excerpt("whatif.pipes.no_column", where="bad.csv", lack=fragment("jobidraw")),
+        ),
+        (
+            "from-sacct jobs.txt --nodes m1 -o u.csv",
+            2,
+            excerpt("whatif.accounting.only_strangers", strangers=fragment("n1")),
+        ),
+        ("from-sacct jobs.txt --nodes 'n[1-' -o u.csv", 2, excerpt("slurm_plugin.nodeset.not_a_node_set", text="n[1-")),
+        ("from-sacct jobs.txt --nodes bad.txt -o u.csv", 2, excerpt("whatif.sacct.names_no_node", where="bad.txt")),
+        (
+            "from-sacct jobs.txt --nodes n1 --events jobs.txt -o u.csv",
+            2,
+            excerpt("whatif.pipes.no_column", where="jobs.txt", lack=fragment("nodename")),
+        ),
+        (
+            "from-sacct jobs.txt --nodes n1 --since tomorrow -o u.csv",
+            2,
+            excerpt("cli.trace.not_a_date", value="tomorrow"),
+        ),
+        ("from-sacct jobs.txt --nodes n1 --min-idle -1 -o u.csv", 2, excerpt("cli.solve.negative", value=-1)),
+        ("from-sacct jobs.txt --nodes n1 -o u.txt", 2, wording("whatif.sidecar.not_a_trace", trace="u.txt")),
         ("from-sacct jobs.txt --nodes n1", 2, "Missing option '-o'"),
         ("from-slurm", 2, "Missing option '-o'"),
-        ("from-slurm -o u.csv --poll 0", 2, "0 is not a number above 0"),
-        ("from-slurm -o u.csv", 1, "scontrol not found: install Slurm's client commands"),
-        ("from-sacct --since 2026-01-01 -o u.csv", 1, "scontrol not found: install Slurm's client commands"),
+        ("from-slurm -o u.csv --poll 0", 2, excerpt("cli.trace.not_above_zero", value=0)),
+        ("from-slurm -o u.csv", 1, excerpt("slurm_plugin.client.not_found", command="scontrol")),
+        ("from-sacct --since 2026-01-01 -o u.csv", 1, excerpt("slurm_plugin.client.not_found", command="scontrol")),
     ],
 )
 def test_every_mistake_ends_in_one_line(

@@ -17,18 +17,27 @@ from bftd.cli import trainers as shown
 from bftd.cli.main import bft
 from bftd.errors import ApiError, BftError
 from bftd.http import client
+from tests.support.messages import excerpt, fragment, wording
 
 NOW_S = 1_800_000_000.0
 ANN = {
     "id": "17", "name": "resnet", "user": "ann", "account": "phys", "state": "running", "nodes_min": 1,
     "nodes_max": 8, "requested": 4, "working": 2, "step": 20, "total_steps": 100, "samples_per_s": 12.34, "loss": 0.5,
     "exit_code": None, "arrived_s": NOW_S - 3725, "finished_s": None, "expected_end_s": NOW_S + 60, "on": "n[1-2]",
-    "reason": "grows from 2 to 4 nodes",
+    "reason": wording("milp.reasons.grows", held=2, count="4 nodes"),
 }  # fmt: skip
 BOB = ANN | {
-    "id": "18", "user": "bob", "state": "waiting", "requested": 0, "working": 0, "total_steps": None,
-    "expected_end_s": None, "reason": "waits: no node free, it needs 1", "loss": None, "samples_per_s": 0.0,
-}  # fmt: skip
+    "id": "18",
+    "user": "bob",
+    "state": "waiting",
+    "requested": 0,
+    "working": 0,
+    "total_steps": None,
+    "expected_end_s": None,
+    "reason": "waits: " + wording("core.sentences.too_few_free", needed=1),
+    "loss": None,
+    "samples_per_s": 0.0,
+}
 ENDED = BOB | {
     "id": "9",
     "state": "finished",
@@ -93,9 +102,27 @@ def test_a_trainer_is_a_row_with_all_that_its_user_asks_for() -> None:
     lines = run("trainers").output.splitlines()
     assert lines[0].split() == ["ID", "NAME", "USER", "ACCOUNT", "STATE", "NODES", "RANGE", "STEP", "SAMPLES/S", "LOSS",
                                 "TIME", "ENDS", "REASON"]  # fmt: skip
-    assert lines[1].split(maxsplit=12) == ["17", "resnet", "ann", "phys", "running", "2->4", "1-8", "20/100", "12.3",
-                                           "0.5", "1:02:05", "08:01", "grows from 2 to 4 nodes"]  # fmt: skip
-    assert lines[2].split(maxsplit=12)[9:] == ["-", "1:02:05", "-", "waits: no node free, it needs 1"]
+    assert lines[1].split(maxsplit=12) == [
+        "17",
+        "resnet",
+        "ann",
+        "phys",
+        "running",
+        "2->4",
+        "1-8",
+        "20/100",
+        "12.3",
+        "0.5",
+        "1:02:05",
+        "08:01",
+        wording("milp.reasons.grows", held=2, count="4 nodes"),
+    ]
+    assert lines[2].split(maxsplit=12)[9:] == [
+        "-",
+        "1:02:05",
+        "-",
+        "waits: " + wording("core.sentences.too_few_free", needed=1),
+    ]
 
 
 def test_those_that_ended_have_their_exit_code_and_their_end() -> None:
@@ -123,10 +150,13 @@ def test_they_are_chosen_by_id_user_and_state_as_with_squeue(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["trainers", "77"], "no trainer 77 is known: `bft trainers --all` shows those that are"),
-        (["trainers", "-t", "gone"], "'gone' is no state: say waiting, running, suspended, finished or all."),
-        (["trainers", "--me", "-u", "ann"], "--me and --user exclude each other"),
-        (["explain", "n9"], "neither a trainer nor a harvested node is called n9"),
+        (["trainers", "77"], wording("cli.trainers.unknown", missing=77)),
+        (
+            ["trainers", "-t", "gone"],
+            wording("cli.trainers.not_a_state", word="gone", STATES="waiting, running, suspended, finished"),
+        ),
+        (["trainers", "--me", "-u", "ann"], excerpt("cli.trainers.me_and_user")),
+        (["explain", "n9"], excerpt("cli.explain.nothing_called_so", name=fragment("n9"))),
         (["explain", "--node", "n9"], "no node n9 is harvested"),
         (["explain", "--trainer", "n1"], "no trainer n1 is known"),
         (["explain", "--trainer", "--node", "n1"], "exclude each other"),
@@ -140,13 +170,14 @@ def test_a_wrong_question_is_told_in_one_line(words: list[str], told: str) -> No
 
 def test_a_node_is_explained_by_what_it_is_who_had_it_and_what_was_said() -> None:
     assert run("explain", "n1").output.splitlines() == [
-        "n1 (IDLE, a100x4) is not in the pool: is kept for job 7",
-        "Slurm plans to use it in 40 s",
-        "kept for job 7 since 2027-01-15 08:00:00",
-        "workers crashed there lately, in 1 pilot",
+        "n1 (IDLE, a100x4) " + wording("cli.explain.not_in_pool", why="is kept for job 7"),
+        wording("cli.explain.planned_use", window_s=40),
+        wording("cli.explain.kept_for", job="job 7", since_s="2027-01-15 08:00:00"),
+        wording("cli.explain.crashed_lately", failures=1, value=""),
         "",
         "FROM                 TO                   TRAINER  NAME    USER  GAVE BACK IN  WHY IT ENDED",
-        "2027-01-15 08:00:00  2027-01-15 08:00:05  17       resnet  ann         0.10 s  n1 runs a job",
+        "2027-01-15 08:00:00  2027-01-15 08:00:05  17       resnet  ann         0.10 s  n1 "
+        + wording("pool.judgement.runs_a_job"),
         "",
         "2027-01-15 08:00:00  so it is",
     ]
@@ -155,7 +186,7 @@ def test_a_node_is_explained_by_what_it_is_who_had_it_and_what_was_said() -> Non
 def test_a_word_that_names_a_trainer_and_a_node_is_the_trainer_and_the_node_is_mentioned() -> None:
     assert run("explain", "17").output.splitlines() == [
         "2027-01-15 08:00:00  resnet waits",
-        "bft: 17 is a node too: bft explain --node 17 tells of it",
+        wording("cli.explain.node_too", name=17, name2=17),
     ]
     assert run("explain", "--node", "17").output.startswith("17 (IDLE, a100x4)")
     assert "node too" not in run("explain", "--trainer", "17").output

@@ -22,6 +22,7 @@ from bftd.whatif.effect import comparison
 from slurm_plugin.types import Snapshot
 from tests.bftd.builders import job, node, registration
 from tests.bftd.test_daemon import Running, bft, running
+from tests.support.messages import excerpt, pattern, wording
 from tests.support.waiting import STILL_S
 
 HOURS = 3.0
@@ -87,10 +88,15 @@ def test_it_tells_the_effect_before_it_tunes_and_leaves_standard_output_as_it_wa
     quiet = bft("tune", "--pj-max", "3", env=env)
     assert (quiet.returncode, quiet.stderr) == (0, "")  # nobody looks: scripts do not wait for a replay
     back = bft("tune", "--reset", "pj-max", "--effect", "--over", "2h", env=env)
-    assert re.match(r"--reset pj_max would have recovered -\d+\.\d % over the last 2 h \(", back.stderr), back.stderr
+    assert re.match(
+        pattern("whatif.comparison.gain", what="--reset pj_max", over="% over the last 2 h ("), back.stderr
+    ), back.stderr
     assert back.stdout == quiet.stdout.replace("pj_max=3", "pj_max=1")
     same = bft("tune", "--pj-max", "1", "--effect", env=env)
-    assert same.stderr == "the effect of --pj-max 1 is not known: these are the settings that hold already\n"
+    assert (
+        same.stderr
+        == wording("whatif.comparison.unknown", what="--pj-max 1", why_not="") + wording("cli.tune.already_set") + "\n"
+    )
     assert same.stdout == back.stdout
     assert bft("tune", "--reset", env=env).returncode == 0
 
@@ -109,9 +115,9 @@ def test_the_effect_is_an_object_with_json(daemon: Running, env: dict[str, str])
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--over", "20m"), "'20m' is no time from 1h to 30d"),
-        (("--over", "90d"), "'90d' is no time from 1h to 30d"),
-        (("--dry-run", "--no-effect"), "--dry-run tells the effect and does nothing else: leave --no-effect out"),
+        (("--over", "20m"), excerpt("cli.tune.not_hours", value="20m")),
+        (("--over", "90d"), excerpt("cli.tune.not_hours", value="90d")),
+        (("--dry-run", "--no-effect"), wording("cli.tune.dry_run_without_effect")),
     ],
 )
 def test_what_makes_no_sense_is_said_in_a_line(words: tuple[str, ...], told: str, env: dict[str, str]) -> None:
@@ -128,7 +134,7 @@ def test_ctrl_c_while_the_effect_is_worked_out_changes_nothing_and_says_so(
     monkeypatch.setattr(comparison, "compared", interrupted)
     ended = CliRunner().invoke(command, ["tune", "--pj-max", "7", "--effect"])
     assert ended.exit_code == 130
-    assert ended.stderr == "bft: interrupted: nothing is changed; --no-effect does not wait for the effect\n"
+    assert ended.stderr == wording("cli.tune.interrupted") + "\n"
     assert json.loads(bft("status", "--json", env=env).stdout)["settings"]["pj_max"] == 1
 
 

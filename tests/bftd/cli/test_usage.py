@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from bftd.cli import times
 from bftd.cli.main import bft
 from bftd.http import client
+from tests.support.messages import excerpt, wording
 
 NOW_S = datetime(2026, 11, 22, 14, 30, 15).timestamp()
 TOLD = {
@@ -101,7 +102,7 @@ def test_it_shows_a_row_a_user_in_hours_and_their_sum(asked: list[Any]) -> None:
         "ann           1.0     2.0        0.0",
         "bob           0.0     0.5        0.0",
         "total         1.0     2.5        0.0",
-        "usage is known from 2026-11-22 14:00 on",
+        wording("cli.usage.known_since", first_s="2026-11-22 14:00"),
     ]
 
 
@@ -119,10 +120,10 @@ def test_json_is_the_answer_of_the_daemon(asked: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--since", "soon"], "'soon' is no time such as 2026-01-31, 2026-01-31T08:00, now-7days or noon."),
-        (["--since", "now+1hour"], "--since must be earlier than --until"),
-        (["--since", "now-999999999weeks"], "'now-999999999weeks' is no time such as"),
-        (["--until", "999999999999"], "'999999999999' is no time such as"),
+        (["--since", "soon"], wording("cli.times.not_a_time", value="soon", FORMS=wording("cli.times.forms"))),
+        (["--since", "now+1hour"], excerpt("cli.history.since_after_until")),
+        (["--since", "now-999999999weeks"], excerpt("cli.times.not_a_time", value="now-999999999weeks")),
+        (["--until", "999999999999"], excerpt("cli.times.not_a_time", value="999999999999")),
     ],
 )
 def test_a_wrong_question_is_told_in_one_line(asked: list[Any], words: list[str], told: str) -> None:

@@ -19,6 +19,7 @@ from sizing.gpus import CATALOGUE, GpuType
 from sizing.model import tracing
 from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace, Target
+from tests.support.messages import excerpt, fragment, pattern, says, wording
 
 GIB = 2**30
 GUARD = 'if __name__ == "__main__":\n    raise SystemExit(1)\n'
@@ -95,8 +96,8 @@ def test_classes_that_are_too_small_are_left_out_by_their_type_and_that_is_said(
     assert job.fitted(A100, V100, CPU, spec="1-4,without=k80").format() == "1-4,without=k80:v100"
     [line] = job.told
     assert line == (
-        "a worker takes 42.4 GiB with the guard band, traced with a batch of 8: too small are v100x2 (31.2 GiB); "
-        "their nodes are left out (without=v100)"
+        wording("cli.worker_memory.need", bytes="a worker takes 42.4", batch="8: too small are v100x2 (31.2 GiB)")
+        + wording("cli.worker_memory.left_out", told="", out="v100")
     )
 
 
@@ -121,13 +122,13 @@ def test_a_type_that_may_be_larger_is_told_and_not_left_out(job: Job, traced: Tr
     traced(25)  # a v100 has 16 or 32 GB
     assert job.fitted(V100, A100).without == ()
     [line] = job.told
-    assert "v100x2 may be too small: v100 is taken for v100-" in line
+    assert says(line, "cli.worker_memory.may_be_too_small", name=fragment("v100x2"), note="v100 is taken for v100-")
 
 
 def test_a_type_of_which_nothing_is_known_is_told_and_not_left_out(job: Job, traced: Traced) -> None:
     traced(40)
     assert job.fitted(gpu_class("oddx1", odd=1), V100).without == ("v100",)
-    assert job.told[0] == "nothing is known of the GPUs of oddx1: whether a worker fits them is not checked"
+    assert job.told[0] == wording("cli.worker_memory.unknown_gpus", name="oddx1")
 
 
 def test_the_sites_own_words_come_before_the_catalogue(job: Job, traced: Traced) -> None:
@@ -148,8 +149,8 @@ def test_types_that_are_called_the_same_cannot_be_left_out_by_their_name(job: Jo
         (SCRIPT.replace("=8", ""), None, "1-4", "say --step-batch N"),
         (SCRIPT.replace("=8", "=0"), None, "1-4", "say --step-batch N"),
         (SCRIPT.replace("=8", "=True"), None, "1-4", "say --step-batch N"),
-        (SCRIPT.replace(GUARD, ""), 4, "1-4", "importing it would train"),
-        (SCRIPT, None, "1-4,container=/a.sif", "its torch is in the image"),
+        (SCRIPT.replace(GUARD, ""), 4, "1-4", excerpt("cli.size_curve.would_train")),
+        (SCRIPT, None, "1-4,container=/a.sif", excerpt("cli.worker_memory.torch_in_image")),
         (SCRIPT, 4, "1-4", "train.py:3: .item() needs a value"),
     ],
 )
@@ -202,4 +203,4 @@ def make_step(batch_size=512):
 {GUARD}"""
     tiny = replace(CATALOGUE["a100-sxm-80gb"], memory_bytes=GIB)
     assert job.fitted(A100, V100, source=source, own={"v100": tiny}).without == ("v100",)
-    assert re.match(r"a worker takes 1\.[89] GiB with the guard band, traced with a batch of 512: ", job.told[0])
+    assert re.match(pattern("cli.worker_memory.need", bytes=fragment("a worker takes 1."), batch="512: "), job.told[0])

@@ -15,6 +15,7 @@ import pytest
 from bftd.client import Client, Trainer
 from bftd.errors import ApiError, BftError, DaemonUnreachable, TimedOut, UsageError
 from tests.bftd.http.beside import Daemon, daemon
+from tests.support.messages import pattern
 from tests.support.waiting import STILL_S
 
 
@@ -88,7 +89,7 @@ def test_history_says_what_nodes_were_and_how_large_trainers(client: Client) -> 
 
 
 def test_what_is_not_there_is_one_line(client: Client, tmp_path: Path) -> None:
-    with pytest.raises(ApiError, match="no trainer 4711 is known") as refused:
+    with pytest.raises(ApiError, match=pattern("cli.explain.trainer_unknown_to_older", name=4711)) as refused:
         client.explain("4711")
     assert refused.value.status == 404
     with pytest.raises(DaemonUnreachable, match="no daemon answers"):
@@ -123,7 +124,7 @@ def test_one_waits_for_nodes_and_for_the_end(served: Daemon, client: Client) -> 
     served.finish("run-h-2", 3)
     waits.join(STILL_S)
     assert [(item.state, item.exit_code) for item in ended] == [("finished", 3)]
-    with pytest.raises(BftError, match="has finished \\(exit code 3\\): it will not have 9 nodes"):
+    with pytest.raises(BftError, match=pattern("client.daemon.finished_meanwhile", seen="exit code 3", wanted=9)):
         client.wait("run-h-2", until=9, timeout_s=5)
 
 

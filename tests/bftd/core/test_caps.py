@@ -17,6 +17,7 @@ from bftd.core.planning import build_problem, by_preference
 from bftd.core.turn import Turn
 from milp.errors import MilpError
 from tests.bftd.builders import Core, lease, registration
+from tests.support.messages import says, wording
 
 
 def broken(*arguments: Any, **options: Any) -> Any:
@@ -57,7 +58,12 @@ def test_a_user_never_holds_more_nodes_than_the_cap_and_is_told_so() -> None:
     assert held["1"] + held["2"] == 3
     assert held["3"] == 3
     core.pool(*names(9))
-    assert "train-3 stays at 3 nodes: bob is at the cap of 3 nodes per user" in core.sentences()
+    assert (
+        "train-3 "
+        + wording("core.deed.stays", held="3 nodes", why="")
+        + wording("core.caps.at_cap", group="bob", most=3, things="nodes", kind="user")
+        in core.sentences()
+    )
 
 
 def test_an_account_shares_its_cap_among_its_users() -> None:
@@ -70,8 +76,8 @@ def test_an_account_shares_its_cap_among_its_users() -> None:
     assert held["1"] + held["2"] == 4
     assert held["3"] == 4
     assert [item["text"] for item in at_caps(core.state)] == [
-        "account chem is at the cap of 4 nodes per account",
-        "account bio is at the cap of 4 nodes per account",
+        wording("core.caps.at_cap", group="account chem", most=4, things="nodes", kind="account"),
+        wording("core.caps.at_cap", group="account bio", most=4, things="nodes", kind="account"),
     ]
 
 
@@ -90,7 +96,10 @@ def test_lower_caps_shrink_at_once_also_where_nothing_may_grow_or_the_solver_fai
         # whoever shrinks stops at a size it can run on
         assert 0 < sum(left.values()) <= 4
         assert left["2"] in (0, 2, 3)
-        assert any("ann is at the cap of 4 nodes per user" in text for text in core.sentences())
+        assert any(
+            says(text, "core.caps.at_cap", group="ann", most=4, things="nodes", kind="user")
+            for text in core.sentences()
+        )
 
 
 def test_a_cap_below_what_a_trainer_needs_suspends_it() -> None:
@@ -99,7 +108,15 @@ def test_a_cap_below_what_a_trainer_needs_suspends_it() -> None:
     core.arrive(registration("1", nodes_min=3, nodes_max=4))
     core.apply(Configured(core.time_s, Settings().changed(nodes_per_user=2)))
     assert core.nodes("1") == set()
-    assert "train-1 is suspended and gives back n[1-4]: ann is at the cap of 2 nodes per user" in core.sentences()
+    assert (
+        "train-1 "
+        + wording(
+            "core.deed.suspended",
+            nodes="n[1-4]",
+            why=wording("core.caps.at_cap", group="ann", most=2, things="nodes", kind="user"),
+        )
+        in core.sentences()
+    )
 
 
 def test_trainers_beyond_the_cap_wait_and_others_go_ahead_of_them() -> None:
@@ -111,11 +128,11 @@ def test_trainers_beyond_the_cap_wait_and_others_go_ahead_of_them() -> None:
     assert [len(core.nodes(id_)) for id_ in "123"] == [2, 0, 2]
     core.pool(*names(7))
     said = [text for text in core.sentences() if text.startswith("train-2 waits")]
-    assert said == ["train-2 waits: ann is at the cap of 1 trainer per user"]
+    assert said == ["train-2 waits: " + wording("core.caps.at_cap", group="ann", most=1, things="trainer", kind="user")]
     texts = [item["text"] for item in at_caps(core.state)]
     assert texts == [
-        "ann is at the cap of 1 trainer per user, 1 more waits",
-        "bob is at the cap of 1 trainer per user",
+        wording("core.caps.at_cap", group="ann", most=1, things="trainer", kind="user, 1 more waits"),
+        wording("core.caps.at_cap", group="bob", most=1, things="trainer", kind="user"),
     ]
     core.finish("1")
     core.pool(*names(7))
@@ -130,7 +147,11 @@ def test_a_lower_cap_on_trainers_stops_those_that_came_last() -> None:
     core.solve = broken
     core.apply(Configured(core.time_s, Settings().changed(trainers_per_user=1)))
     assert [len(core.nodes(id_)) for id_ in "12"] == [2, 0]
-    told = "train-2 is suspended and gives back n[3-4]: ann is at the cap of 1 trainer per user"
+    told = "train-2 " + wording(
+        "core.deed.suspended",
+        nodes="n[3-4]",
+        why=wording("core.caps.at_cap", group="ann", most=1, things="trainer", kind="user"),
+    )
     assert told in core.sentences()
 
 

@@ -22,6 +22,7 @@ from bftd.service.status import kinds
 from milp import MilpError, Plan, Problem, solve
 from slurm_plugin.types import Node, Snapshot
 from tests.bftd.builders import Core, node, registration
+from tests.support.messages import says, wording
 
 A100 = {f"n{number}": {"a100": 4} for number in (1, 2)}
 V100 = {f"n{number}": {"v100": 2} for number in (3, 4, 5)}
@@ -98,7 +99,7 @@ def test_a_trainer_starts_on_the_class_on_which_it_is_estimated_to_be_fastest() 
     core.report("1", CurveReport(core.time_s, ESTIMATES))
     settle(core)
     assert core.nodes("1") == set(A100), "two of the fastest, though there are four of the slowest"
-    assert "on 2 nodes (n[1-2], a100x4): about 200 samples/s expected" in "\n".join(core.sentences())
+    assert "on 2 nodes (n[1-2], a100x4): " + wording("core.deed.rate", rate="about 200") in "\n".join(core.sentences())
 
 
 def test_what_is_measured_on_one_class_moves_what_is_estimated_of_the_others() -> None:
@@ -117,10 +118,10 @@ def test_an_estimate_is_told_once_and_one_that_is_new_again() -> None:
     core.arrive(registration("1", 1, 9))
     for estimates in (ESTIMATES[:1], ESTIMATES[:1], ESTIMATES[1:2]):
         core.report("1", CurveReport(core.time_s, estimates))
-    told = [text for text in core.sentences() if "its curve is an estimate" in text]
+    told = [text for text in core.sentences() if says(text, "core.sentences.curve_estimated")]
     assert len(told) == 2
     assert told[0].endswith(
-        "its curve is an estimate (assumed, from the data sheet of a100x4): 1: 100, 2: 200, 4: 400 samples/s"
+        wording("core.curve.estimated", basis="assumed, from the data sheet of a100x4", points="1: 100, 2: 200, 4: 400")
     )
 
 
@@ -221,7 +222,11 @@ def test_what_nobody_can_ever_serve_waits_with_a_reason_and_takes_no_place() -> 
     assert core.nodes("1") == core.nodes("2") == set()
     assert len(core.nodes("3")) == 2
     said = "\n".join(core.sentences())
-    assert "train-1 waits: no class of nodes has gpu=h100: there are a100x4, cpu4-1G, v100x2" in said
+    assert (
+        "train-1 waits: "
+        + wording("core.classes.no_class_has", where="", classes="gpu=h100", classes2="a100x4, cpu4-1G, v100x2")
+        in said
+    )
     assert (
         "train-2 waits: it needs 5 nodes and its largest class of nodes has 4; with mix it may use several classes"
         in said
@@ -244,7 +249,12 @@ def test_the_sentence_says_the_class_on_which_a_trainer_starts() -> None:
     core = Mixed()
     core.arrive(registration("1", 1, 9, wish=Wish(gpu="v100")))
     settle(core)
-    assert "train-1 starts on 3 nodes (n[3-5], v100x2): its speed is not known yet" in core.sentences()
+    assert (
+        "train-1 "
+        + wording("core.deed.starts", count="3 nodes", nodes="n[3-5], v100x2", rate="")
+        + wording("protocol.changes.unknown_speed")
+        in core.sentences()
+    )
 
 
 def test_a_trainer_is_not_told_of_free_nodes_of_another_class() -> None:
@@ -389,7 +399,7 @@ def test_a_feature_that_only_some_nodes_of_a_class_have_is_no_feature_of_the_cla
     assert usable(known, Wish(features=("ib",)), "") == ("b",)
     why = unmet({"a": known["a"]}, Wish(features=("ib",)), "", 1)
     assert why is not None
-    assert "some nodes of a have ib, which [pool] class_features does not name" in why
+    assert says(why, "core.classes.partly", part="a", feature="ib")
 
 
 def test_a_trainer_of_a_partition_may_use_only_its_classes() -> None:

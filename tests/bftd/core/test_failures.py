@@ -9,6 +9,7 @@ from bftd.core.domain import Failure, Settings, State
 from bftd.core.failures import SHARE_OF_ONE_USER
 from bftd.protocol.reports import CrashReport
 from tests.bftd.builders import NOW_S, Core, lease, registration
+from tests.support.messages import says
 
 NAMES = [f"n{number}" for number in range(1, 31)]
 
@@ -114,7 +115,7 @@ def test_failures_of_two_users_put_a_node_into_quarantine_and_two_of_one_do_not(
     core.finish("ann.1")
     fails_on(core, "bob.1", "n1")
     assert set(core.state.quarantined) == {"n1"}
-    assert "n1 is left alone for 300 s: 3 different pilots failed there" in core.sentences()
+    assert says(core.sentences(), "core.sentences.node_avoided", node="n1", for_s=300, pilots="3 different pilots")
 
 
 def test_one_failure_of_each_of_two_users_is_enough() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from bftd.core.domain import Decided, Happened, PoolNode
 from bftd.core.sentences import sentence
 from tests.bftd.builders import Core, lease, of, registration
+from tests.support.messages import wording
 
 OUT = PoolNode("n1", "ALLOCATED", False, "is needed by job 9 in 3 s", wanted=True)
 
@@ -60,7 +61,9 @@ def test_regression_of_nodes_that_slurm_took_before_a_poll_saw_it_no_decision_to
     told = [lease(each.id, state, reason="Slurm took it") for state in ("leaving", "ended") for each in (first, second)]
     core.report("1", *told)
     said = [item.decision for item in of(core.actions, Decided) if item.decision.kind == "gave_back"]
-    assert [sentence(each) for each in said] == ["train-1 gives back n[1-2] (1 node left): Slurm took it"]
+    assert [sentence(each) for each in said] == [
+        "train-1 " + wording("core.deed.gives_back", nodes="n[1-2]", left="1 node left", why="Slurm took it")
+    ]
     core.pool("n3", out={"n1": OUT})
     assert len([item for item in of(core.actions, Decided) if item.decision.kind == "gave_back"]) == 1, "once is enough"
 

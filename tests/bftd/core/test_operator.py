@@ -11,6 +11,7 @@ from bftd.core.events import Configured, PoolObserved
 from bftd.core.outsiders import FLOOR, Cancels, ElasticJob, most
 from bftd.service.status import overview
 from tests.bftd.builders import Core, Pool, lease, node, of, pilot, registration
+from tests.support.messages import says
 
 OPERATOR = Settings().changed(operator=True)
 YOUNG_S = 1e9
@@ -84,7 +85,7 @@ def test_regression_operator_mode_cancelled_every_job_of_a_partition() -> None:
     (alarm,) = of(core.actions, Happened, kind="alarm")
     told = overview(core.state, core.time_s, "1", "live", [], [])
     assert [item["text"] for item in told["alarms"]] == [alarm.data["text"]]
-    assert "it would cancel 100 jobs within an hour where 100 run, and 10 is its bound" in told["alarms"][0]["text"]
+    assert says(told["alarms"][0]["text"], "core.sentences.cancelling_stopped", jobs=100, running=100, most=10)
     core.elastic = {"5": young(5)}
     assert cancelled(core, 20) == []
     core.time_s += 4000.0
@@ -151,7 +152,7 @@ def test_while_pilots_of_another_daemon_run_nothing_grows_and_they_are_never_can
     core.arrive(registration("1"))
     with_daemon(core, "theirs")
     assert not core.state.leases
-    assert "pilots of another bftd (theirs) run in this partition (job 70 of bob)" in (core.state.pool.hold or "")
+    assert says(core.state.pool.hold or "", "core.sentences.foreign_pilots", identity="theirs", jobs="job 70 of bob")
     assert not of(core.actions, CancelPilot)
     assert len(of(core.actions, Happened, kind="alarm")) == 1
     core.elastic.clear()

@@ -18,6 +18,7 @@ from bftd.core.events import Configured, Tick
 from bftd.core.pausing import folded
 from bftd.core.timing import PLACE_WITHIN_S
 from tests.bftd.builders import Core, granted, lease, of, registration, revoked
+from tests.support.messages import says, wording
 
 HOUR_S = 3600.0
 # 1 January 1970 was a Thursday; the core's clock begins at 00:16:40.
@@ -46,14 +47,18 @@ def test_while_all_is_paused_nothing_is_lent_and_what_is_lent_stays() -> None:
     core.arrive(registration("2", user="bob"))
     assert not granted(core.pool(*names(5)))
     assert core.nodes("1") == {"n1", "n2"}
-    assert core.state.pool.nodes["n3"].why == "is idle, but everything is paused by root: power test"
+    assert core.state.pool.nodes["n3"].why == wording(
+        "core.pause.holds", what=wording("core.confines.idle_but", halt="everything"), by="root", why="power test"
+    )
     assert core.sentences()[-3:] == [
         "root paused everything: power test",
-        "train-1 stays at 2 nodes: everything is paused by root: power test",
-        "train-2 waits: everything is paused by root: power test",
+        "train-1 "
+        + wording("core.deed.stays", held="2 nodes", why="")
+        + wording("core.pause.holds", what="everything", by="root", why="power test"),
+        "train-2 waits: " + wording("core.pause.holds", what="everything", by="root", why="power test"),
     ]
     core.resume("all")
-    assert core.sentences()[-1] == "root lifted the pause of everything"
+    assert core.sentences()[-1] == wording("core.sentences.pause_lifted", by="root", what="everything")
     assert granted(core.pool(*names(5)))
 
 
@@ -61,7 +66,7 @@ def test_L4_a_release_asks_all_back_as_slurm_would_and_the_trainer_resumes_later
     core = working("1", nodes_min=2)
     actions = core.pause("all", release=True, why="cooling")
     assert [(item.vacate, item.reason) for item in revoked(actions)] == [
-        (True, "everything is paused by root: cooling")
+        (True, wording("core.pause.holds", what="everything", by="root", why="cooling"))
     ] * 4
     assert core.sentences()[-1] == "train-1 gives back n[1-4] (none is left): everything is paused by root: cooling"
     core.pool(*names(4))
@@ -140,7 +145,9 @@ def test_a_paused_user_keeps_what_he_has_and_gets_no_more_of_what_is_free() -> N
     core.pause("user ann", why="ticket 4")
     assert not granted(core.pool(*names(4)))
     assert core.nodes("1") == {"n1", "n2"}
-    assert core.sentences()[-1] == "train-1 stays at 2 nodes: user ann is paused by root: ticket 4"
+    assert core.sentences()[-1] == "train-1 " + wording("core.deed.stays", held="2 nodes", why="") + wording(
+        "core.pause.holds", what="user ann", by="root", why="ticket 4"
+    )
     core.resume("user ann")
     assert len(granted(core.pool(*names(4)))) == 2
 
@@ -156,7 +163,13 @@ def test_a_released_user_is_planned_for_at_once() -> None:
 def test_L4_what_a_released_node_leaves_too_small_is_suspended_at_once() -> None:
     core = working("1", nodes_min=3)
     assert len(revoked(core.pause("node n1", "node n2", release=True))) == 4
-    assert "train-1 is suspended and gives back n[3-4]: 2 nodes left, it needs 3" in core.sentences()
+    assert (
+        "train-1 "
+        + wording(
+            "core.deed.suspended", nodes="n[3-4]", why=wording("core.sentences.too_few_left", left="2 nodes", needed=3)
+        )
+        in core.sentences()
+    )
 
 
 def test_a_paused_account_is_that_of_its_trainers_as_slurm_shows_it() -> None:
@@ -221,7 +234,7 @@ def test_outside_the_hours_nothing_is_lent_and_the_sentence_says_when_it_begins_
     core = Core(Settings().changed(harvest_at="Mon 20:00-24:00"))
     core.arrive(registration("1"))
     assert not granted(core.pool(*names(4)))
-    assert "train-1 waits: harvesting begins again at Mon 20:00 (harvest_at)" in core.sentences()
+    assert "train-1 waits: " + wording("core.sentences.begins_again", when="Mon 20:00") in core.sentences()
 
 
 def test_S1_a_pilot_ends_before_the_hours_do_however_late_it_is_placed() -> None:
@@ -242,7 +255,7 @@ def test_what_is_lent_is_given_back_gracefully_before_the_hours_end_also_while_s
     core.time_s = HOUR_S - 60.0
     actions = core.apply(Tick(core.time_s))
     assert [item.vacate for item in revoked(actions)] == [False] * 4
-    assert "harvesting ends at Thu 01:00 (harvest_at)" in core.sentences()[-1]
+    assert says(core.sentences()[-1], "core.sentences.ends_soon", when="Thu 01:00")
     assert not core.nodes("1")
 
 
@@ -283,7 +296,7 @@ def test_all_trainers_together_have_no_more_than_the_bound_and_are_told_so() -> 
     core.place_all()
     core.pool(*names(8))
     assert len(core.state.leases) == 3
-    assert any("all trainers together may have 3 nodes (max_nodes = 3)" in text for text in core.sentences())
+    assert any(says(text, "core.sentences.bounded", most="3 nodes", by="max_nodes = 3") for text in core.sentences())
     assert sum(node.in_pool for node in core.state.pool.nodes.values()) == 3
 
 
@@ -297,8 +310,8 @@ def test_a_lower_bound_takes_nodes_back_and_suspends_as_few_trainers_as_it_can()
     actions = core.apply(Configured(core.time_s, Settings().changed(max_nodes=4)))
     assert [item.vacate for item in revoked(actions)] == [False, False]
     assert (len(core.nodes("1")), len(core.nodes("2"))) == (3, 1)
-    why = "all trainers together may have 4 nodes (max_nodes = 4)"
-    assert f"train-2 gives back n[5-6] (1 node left): {why}" in core.sentences()
+    why = wording("core.sentences.bounded", most="4 nodes", by="max_nodes = 4")
+    assert "train-2 " + wording("core.deed.gives_back", nodes="n[5-6]", left="1 node left", why=why) in core.sentences()
     core.place_all()
     for item in (item for item in core.state.leases.values() if not item.live):
         core.report(item.trainer, lease(item.id, "ended"))

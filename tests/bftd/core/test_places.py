@@ -14,6 +14,7 @@ from bftd.core.caps import Ruling, at_caps
 from bftd.core.domain import Assignment, Settings, State, Trainer
 from bftd.core.turn import Turn
 from tests.bftd.builders import Core, granted, lease, registration, trainer
+from tests.support.messages import wording
 
 USERS = st.lists(st.sampled_from("abcd"), max_size=14)
 PLACES = st.integers(1, 8)
@@ -106,7 +107,10 @@ def test_regression_ten_trainers_of_one_user_shut_everybody_else_out_in_silence(
     core.pool(*names)
     assert len(core.nodes("b")) + len(core.nodes("e0")) == 32
     assert core.nodes("b") or "train-b waits" in " ".join(core.sentences())
-    assert "train-e9 waits: eve is at the cap of 3 trainers per user" in core.sentences()
+    assert (
+        "train-e9 waits: " + wording("core.caps.at_cap", group="eve", most=3, things="trainers", kind="user")
+        in core.sentences()
+    )
 
 
 def test_who_has_no_place_is_told_once_who_is_before_it() -> None:
@@ -119,9 +123,14 @@ def test_who_has_no_place_is_told_once_who_is_before_it() -> None:
     waits = [text for text in core.sentences() if " waits: all" in text]
     before = "train-1 (ann), train-3 (bob)"
     assert (
-        f"train-4 waits: all 2 places are taken, users take turns; before it: {before.replace(', ', ' and ')}" in waits
+        "train-4 waits: "
+        + wording("core.sentences.no_place", taken="all 2 places are", before=before.replace(", ", " and "))
+        in waits
     )
-    assert f"train-5 waits: all 2 places are taken, users take turns; before it: {before} and 2 more" in waits
+    assert (
+        "train-5 waits: " + wording("core.sentences.no_place", taken="all 2 places are", before=f"{before} and 2 more")
+        in waits
+    )
     assert len([text for text in waits if text.startswith("train-5")]) == 1
     assert any(text.startswith("train-2 is suspended and gives back") for text in core.sentences())
 
@@ -131,7 +140,9 @@ def test_who_waits_for_nodes_is_told_who_has_them() -> None:
     core.pool("n1", "n2")
     core.arrive(registration("1", 2, 2))
     core.arrive(registration("2", 2, 2, user="bob"), after_s=1)
-    assert core.sentences()[-1] == "train-2 waits: no node free, it needs 2; before it: train-1 (ann)"
+    assert core.sentences()[-1] == "train-2 waits: " + wording("core.sentences.too_few_free", needed=2) + wording(
+        "core.sentences.before_it", short="", holders="train-1 (ann)"
+    )
 
 
 def test_a_trainer_of_a_silent_driver_takes_no_place_unless_it_holds_nodes() -> None:
@@ -170,7 +181,9 @@ def test_a_trainer_of_a_silent_driver_does_not_count_towards_a_cap_that_it_leave
     core.silent = {"1"}
     core.pool("n1", after_s=timing.GRANT_SILENT_S + 2)
     assert core.nodes("2") == {"n1"}
-    assert [item["text"] for item in at_caps(core.state)] == ["ann is at the cap of 1 trainer per user"]
+    assert [item["text"] for item in at_caps(core.state)] == [
+        wording("core.caps.at_cap", group="ann", most=1, things="trainer", kind="user")
+    ]
 
 
 def test_names_of_those_before_are_few_however_many_there_are() -> None:

@@ -36,6 +36,7 @@ from bftd.protocol.registration import Held, Registration
 from elastic.driver import daemon
 from elastic.timing import LONG_POLL_S
 from tests.bftd.builders import Core, granted, lease, registration, reported
+from tests.support.messages import wording
 
 NODES = [f"n{number}" for number in range(1, 9)]
 POLL_S = 4.0
@@ -216,7 +217,7 @@ def test_a_driver_that_is_not_heard_gets_no_node_and_everybody_is_told_why() -> 
     core.silent = {"1"}
     core.pool(after_s=timing.GRANT_SILENT_S + 1)
     assert granted(core.pool("n1", "n2")) == []
-    assert core.sentences() == ["train-1 waits: nothing was heard of its driver for 45 s"]
+    assert core.sentences() == ["train-1 waits: " + wording("core.sentences.silent", GRANT_SILENT_S=45)]
     core.pool("n1", "n2", "n3")
     assert len(core.sentences()) == 1, "it is said once"
     core.silent = set()
@@ -240,7 +241,9 @@ def test_what_a_silent_driver_holds_it_keeps_and_gets_no_more() -> None:
     core.pool("n1", "n2", after_s=timing.GRANT_SILENT_S + 1)
     core.pool("n1", "n2", "n3")
     assert core.nodes("1") == {"n1", "n2"}
-    assert core.sentences()[-1] == "train-1 stays at 2 nodes: nothing was heard of its driver for 45 s"
+    assert core.sentences()[-1] == "train-1 " + wording("core.deed.stays", held="2 nodes", why="") + wording(
+        "core.sentences.silent", GRANT_SILENT_S=45
+    )
 
 
 def test_a_healthy_driver_that_loses_two_requests_is_not_silent() -> None:

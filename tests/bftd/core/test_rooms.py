@@ -12,6 +12,7 @@ from bftd.core.domain import CancelPilot, Decided, Happened, Room, RoomOver, Set
 from bftd.core.events import ClockSet
 from bftd.core.room_usage import RoomUsage
 from tests.bftd.builders import Core, lease, of, registration, revoked
+from tests.support.messages import wording
 
 NAMES = ("n1", "n2", "n3", "n4")
 # From a room's due time back to the deadline that pilots get.
@@ -48,10 +49,11 @@ def test_where_nothing_is_known_of_the_next_cycle_nodes_are_left_at_once() -> No
     core = working()
     core.pool("n1", "n2", rooms=[room(core, "n3", "n4")])
     assert left_to(core) == ["n3!", "n4!"]
-    assert said(core) == ["train-1 left n[3-4] to job 4711, which can start there (2 nodes left)"]
+    assert said(core) == ["train-1 " + wording("core.deed.left", nodes="n[3-4]", to="job 4711", left="2 nodes left")]
     assert {item.reason for item in core.leases("1", live=False)} == {
-        "n3 is left to job 4711, which can start there", "n4 is left to job 4711, which can start there"
-    }  # fmt: skip
+        "n3 is left to " + wording("pool.judgement.job_that_can_start", job=4711),
+        "n4 is left to " + wording("pool.judgement.job_that_can_start", job=4711),
+    }
 
 
 def test_where_there_is_time_nodes_are_left_at_a_steps_end_and_nothing_is_cancelled_before() -> None:
@@ -81,8 +83,13 @@ def test_the_deadline_is_told_once_by_the_clock_on_the_wall() -> None:
     for _ in range(3):
         core.pool("n1", "n2", rooms=[kept])
     # 1000 s and 3 snapshots after midnight, an hour east, and 40 s less what is kept in hand
-    assert said(core) == ["train-1 leaves n[3-4] by 01:17:20 to job 4711, which can start there (2 nodes left)"]
-    assert core.leases("1", live=False)[0].reason == "n3 is left to job 4711, which can start there, by 01:17:20"
+    assert said(core) == [
+        "train-1 " + wording("core.deed.leaves", nodes="n[3-4]", by="01:17:20", to="job 4711", left="2 nodes left")
+    ]
+    assert (
+        core.leases("1", live=False)[0].reason
+        == "n3 is left to " + wording("pool.judgement.job_that_can_start", job=4711) + ", by 01:17:20"
+    )
     assert len(revoked(core.actions)) == 2
 
 

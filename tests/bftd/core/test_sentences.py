@@ -56,55 +56,62 @@ from bftd.core.step import fold
 from bftd.protocol.changes import why_of
 from bftd.protocol.reports import CrashReport, NoteReport, SuspendReport
 from tests.bftd.builders import of, registration, reported
+from tests.support.messages import wording
 
 # A decision, and what follows its subject in the indicative and in the conditional.
 DEEDS: list[tuple[Any, str, str]] = [
     (
         Started("a", 2, ("n1", "n2"), 123.456, True),
-        "starts on 2 nodes (n[1-2]): 123 samples/s expected",
-        "start on 2 nodes (n[1-2]): 123 samples/s expected",
+        wording("core.deed.starts", count="2 nodes", nodes="n[1-2]", rate="123 samples/s expected"),
+        wording("core.deed.would_start", count="2 nodes", nodes="n[1-2]", rate="123 samples/s expected"),
     ),
     (
         Resumed("a", 1, ("n3",), None, False),
-        "resumes on 1 node (n3): its speed is not known yet",
-        "resume on 1 node (n3): its speed is not known yet",
+        wording("core.deed.resumes", count="1 node", nodes="n3", rate=wording("protocol.changes.unknown_speed")),
+        "resume on 1 node (n3): " + wording("protocol.changes.unknown_speed"),
     ),
     (
         Grew("a", 1, ("n2",), 40.0, False, 120.0, 1.25),
-        "grows from 1 to 2 nodes (n2): about +40 samples/s over the next 120 s outweigh 1.2 s of stall",
-        "grow from 1 to 2 nodes (n2): about +40 samples/s over the next 120 s outweigh 1.2 s of stall",
+        wording("core.deed.grows", before=1, after="2 nodes", nodes="n2", gain="")
+        + wording("core.deed.gain", rate="about +40", t_fwd_s=120, stall_s=1.2),
+        wording("core.deed.would_grow", before=1, after="2 nodes", nodes="n2", gain="")
+        + wording("core.deed.gain", rate="about +40", t_fwd_s=120, stall_s=1.2),
     ),
     (
         Shrank("a", 3, ("n1", "n2"), "why"),
-        "shrinks from 3 to 1 node, n[1-2] given back: why",
-        "shrink from 3 to 1 node, n[1-2] given back: why",
+        wording("core.deed.shrinks", before=3, after="1 node", nodes="n[1-2]", why="why"),
+        wording("core.deed.would_shrink", before=3, after="1 node", nodes="n[1-2]", why="why"),
     ),
     (
         Suspended("a", ("n1",), "why"),
-        "is suspended and gives back n1: why",
-        "be suspended and give back n1: why",
+        wording("core.deed.suspended", nodes="n1", why="why"),
+        wording("core.deed.would_be_suspended", nodes="n1", why="why"),
     ),
     (
         GaveBack("a", ("n1",), 0, "n1 runs a job"),
-        "gives back n1 (none is left): n1 runs a job",
-        "give back n1 (none is left): n1 runs a job",
+        wording("core.deed.gives_back", nodes="n1", left="none is left", why="n1 runs a job"),
+        wording("core.deed.would_give_back", nodes="n1", left="none is left", why="n1 runs a job"),
     ),
     (
         Left("a", ("n3", "n4"), 2, "job 4711"),
-        "left n[3-4] to job 4711, which can start there (2 nodes left)",
-        "leave n[3-4] to job 4711, which can start there (2 nodes left)",
+        wording("core.deed.left", nodes="n[3-4]", to="job 4711", left="2 nodes left"),
+        wording("core.deed.would_leave_at_once", nodes="n[3-4]", to="job 4711", left="2 nodes left"),
     ),
     (
         Left("a", ("n3",), 0, "job 4711", "12:03:10"),
-        "leaves n3 by 12:03:10 to job 4711, which can start there (none is left)",
-        "leave n3 by 12:03:10 to job 4711, which can start there (none is left)",
+        wording("core.deed.leaves", nodes="n3", by="12:03:10", to="job 4711", left="none is left"),
+        wording("core.deed.would_leave", nodes="n3", by="12:03:10", to="job 4711", left="none is left"),
     ),
     (Waits("a", "job 9 waits"), "waits: job 9 waits", "wait: job 9 waits"),
-    (Stays("a", 2, "it starts late"), "stays at 2 nodes: it starts late", "stay at 2 nodes: it starts late"),
+    (
+        Stays("a", 2, "it starts late"),
+        wording("core.deed.stays", held="2 nodes", why="it starts late"),
+        wording("core.deed.would_stay", held="2 nodes", why="it starts late"),
+    ),
     (
         Keeps("a", 1, 2, 0.5, 60.0, 90.0),
-        "keeps 1 node: 2 more would add 0.5 samples/s, which over the next 60 s does not outweigh 90.0 s of stall",
-        "keep 1 node: 2 more would add 0.5 samples/s, which over the next 60 s does not outweigh 90.0 s of stall",
+        "keeps" + wording("core.sentences.keeps", held="1 node", more=2, gain=0.5, t_fwd_s=60, stall_s=90.0),
+        "keep" + wording("core.sentences.keeps", held="1 node", more=2, gain=0.5, t_fwd_s=60, stall_s=90.0),
     ),
     (
         GetsFirst("a", 31.0, 60.0),
@@ -116,9 +123,17 @@ DEEDS: list[tuple[Any, str, str]] = [
         "is tried on 4 nodes for 33 s, after 8, to learn how it scales",
         "be tried on 4 nodes for 33 s, after 8, to learn how it scales",
     ),
-    (Saved("a", 40), "is suspended to disk at step 40", "be suspended to disk at step 40"),
-    (Lost("a", "its driver is gone"), "is lost: its driver is gone", "be lost: its driver is gone"),
-    (Ended("a", 0, ""), "has finished with exit code 0", "have finished with exit code 0"),
+    (
+        Saved("a", 40),
+        "is suspended" + wording("core.sentences.saved_at", step=40),
+        "be suspended" + wording("core.sentences.saved_at", step=40),
+    ),
+    (
+        Lost("a", "its driver is gone"),
+        "is lost: " + wording("core.observation.driver_gone"),
+        "be lost: " + wording("core.observation.driver_gone"),
+    ),
+    (Ended("a", 0, ""), wording("core.deed.finished", exit_code=0), "have finished with exit code 0"),
     (Cancelled("a", "it overstays"), "is cancelled: it overstays", "be cancelled: it overstays"),
 ]
 NOTICES: list[tuple[Any, str]] = [
@@ -128,23 +143,25 @@ NOTICES: list[tuple[Any, str]] = [
         SolverReplaced("gurobi", "highs", "solver gurobi: no licence", 300.0),
         "solver gurobi: no licence; highs solves in its place; it is tried again in 300 s",
     ),
-    (NodeAvoided("n4", 300.0, 3), "n4 is left alone for 300 s: 3 different pilots failed there"),
-    (NodeOverdue("n4", 5.5, "17"), "n4 was asked back 5.5 s ago and is still in use by 17"),
-    (JobStrays("eve", ("n1", "n2"), "9"), "eve has n[1-2] with job 9, which no lease stands behind"),
+    (
+        NodeAvoided("n4", 300.0, 3),
+        wording("core.sentences.node_avoided", node="n4", for_s=300, pilots="3 different pilots"),
+    ),
+    (NodeOverdue("n4", 5.5, "17"), wording("core.sentences.node_overdue", node="n4", since_s=5.5, trainer=17)),
+    (JobStrays("eve", ("n1", "n2"), "9"), wording("core.sentences.job_strays", user="eve", nodes="n[1-2]", job_id=9)),
     (
         GrowthPaused("root", "everything", "power test", True),
-        "root paused everything and asked back what was lent: power test",
+        wording("core.pause.begun_and_asked_back", by="root", what="everything", why="power test"),
     ),
     (GrowthPaused("root", "user ann", "see ticket 4", False), "root paused user ann: see ticket 4"),
-    (PauseLifted("root", "nodes n[1-4]"), "root lifted the pause of nodes n[1-4]"),
+    (PauseLifted("root", "nodes n[1-4]"), wording("core.sentences.pause_lifted", by="root", what="nodes n[1-4]")),
     (
         CancellingStopped(12, 40, 4),
-        "operator mode has stopped: it would cancel 12 jobs within an hour where 40 run, and 4 is its bound: see "
-        "`bft status`, then reload bftd to let it go on",
+        wording("core.sentences.cancelling_stopped", jobs=12, running=40, most=4),
     ),
     (
         ForeignPilots("a1b2", ("7", "8", "9", "10"), ("ann",)),
-        "pilots of another bftd (a1b2) run in this partition (jobs 7, 8, 9 and 1 more of ann): stop one of the two",
+        wording("core.sentences.foreign_pilots", identity="a1b2", jobs="jobs 7, 8, 9 and 1 more of ann"),
     ),
 ]
 
@@ -230,8 +247,8 @@ def test_where_nobody_reads_no_decision_is_made_up(explain: bool, monkeypatch: p
 def test_the_driver_finds_in_a_sentence_why_the_trainer_changes() -> None:
     whys = {
         "Started": "123 samples/s expected",
-        "Resumed": "its speed is not known yet",
-        "Grew": "about +40 samples/s over the next 120 s outweigh 1.2 s of stall",
+        "Resumed": wording("protocol.changes.unknown_speed"),
+        "Grew": wording("core.deed.gain", rate="about +40", t_fwd_s=120, stall_s=1.2),
         "Shrank": "why",
         "Suspended": "why",
         "GaveBack": "n1 runs a job",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bftd.core.domain import LeaseChanged, PoolNode
 from tests.bftd.builders import Core, granted, of, registration, revoked
+from tests.support.messages import wording
 
 
 def shared(name: str, pilot: str | None) -> dict[str, PoolNode]:
-    why = "runs a pilot on a part of it, beside job 5"
+    why = wording("pool.judgement.runs_pilot_on_part", beside=5)
     return {name: PoolNode(name, "MIXED", True, why, pilot=pilot, beside="5")}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from bftd.protocol.reports import CrashReport, ProgressReport, ResizeReport, Sus
 from milp import solving
 from milp.errors import MilpError
 from tests.bftd.builders import NOW_S, Core, granted, lease, of, registration, revoked
+from tests.support.messages import pattern, says, wording
 
 OUT = PoolNode("n1", "ALLOCATED", False, "is needed by job 9 in 3 s", wanted=True)
 DRAINED = PoolNode("n1", "IDLE+DRAIN", False, "is draining")
@@ -46,8 +48,12 @@ def test_decisions_are_sentences_with_numbers() -> None:
     core.pool("n1", "n2")
     core.pool("n1", "n2", "n3", "n5")
     assert core.sentences() == [
-        "train-a starts on 2 nodes (n[1-2]): about 200 samples/s expected",
-        "train-a grows from 2 to 4 nodes (n[3,5]): about +200 samples/s over the next 120 s outweigh 1.0 s of stall",
+        "train-a "
+        + wording("core.deed.starts", count="2 nodes", nodes="n[1-2]", rate="")
+        + wording("core.deed.rate", rate="about 200"),
+        "train-a "
+        + wording("core.deed.grows", before=2, after="4 nodes", nodes="n[3,5]", gain="")
+        + wording("core.deed.gain", rate="about +200", t_fwd_s=120, stall_s=1.0),
     ]
 
 
@@ -75,7 +81,16 @@ def test_S2_a_node_that_a_regular_job_needs_is_vacated_at_once_and_the_give_back
     core.place_all()
     actions = core.pool("n2", out={"n1": OUT})
     assert [(item.node, item.vacate) for item in revoked(actions)] == [("n1", True)]
-    assert "train-1 gives back n1 (1 node left): n1 is needed by job 9 in 3 s" in core.sentences()
+    assert (
+        "train-1 "
+        + wording(
+            "core.deed.gives_back",
+            nodes="n1",
+            left="1 node left",
+            why="n1 " + wording("pool.judgement.needed", by="job 9", window_s=3),
+        )
+        in core.sentences()
+    )
     (back,) = core.leases("1", live=False)
     actions = core.report("1", lease(back.id, "ended"), after_s=0.25)
     (measured,) = of(actions, Happened, kind="give_back")
@@ -158,7 +173,7 @@ def test_S4_a_node_moves_to_another_trainer_only_after_the_first_has_ended_its_l
     assert core.nodes("2") == set()
     given_up = core.leases("1", live=False)
     assert given_up
-    assert "fast makes more of them" in core.sentences()[-1] + core.sentences()[-2]
+    assert says(core.sentences()[-1] + core.sentences()[-2], "core.sentences.make_more", names="fast", value="s")
     core.report("1", *(lease(item.id, "ended") for item in given_up))
     for item in given_up:
         core.pilots.pop(item.job_id or "", None)
@@ -181,7 +196,7 @@ def test_S9_nothing_grows_while_a_job_waits_without_a_plan_and_shrinking_goes_on
     core.arrive(registration("1"))
     core.pool("n1", "n2")
     assert not granted(core.pool("n1", "n2", "n3", hold="job 9 waits without a plan"))
-    assert "stays at 2 nodes: job 9 waits" in core.sentences()[-1]
+    assert says(core.sentences()[-1], "core.deed.stays", held="2 nodes", why="job 9 waits")
     assert revoked(core.pool("n1", hold="job 9 waits without a plan"))
     assert core.nodes("1") == {"n1"}
     core.report("1", *(lease(item.id, "ended") for item in core.leases("1", live=False)))
@@ -284,14 +299,22 @@ def test_L4_a_trainer_below_nodes_min_gives_back_the_rest_and_comes_back_later()
     core.place_all()
     core.pool("n2", out={"n1": OUT})
     assert core.nodes("1") == set()
-    assert any("is suspended and gives back n2: 1 node left, it needs 2" in text for text in core.sentences())
+    assert any(
+        says(
+            text, "core.deed.suspended", nodes="n2", why=wording("core.sentences.too_few_left", left="1 node", needed=2)
+        )
+        for text in core.sentences()
+    )
     for item in core.leases("1", live=False):
         core.report("1", lease(item.id, "ended"))
     core.pilots.clear()
     core.report("1", SuspendReport(NOW_S, 40))
     core.pool("n2", "n5")
     assert core.nodes("1") == {"n2", "n5"}
-    assert any(text.startswith("train-1 resumes on 2 nodes (n[2,5])") for text in core.sentences())
+    assert any(
+        re.match("train\\-1 " + pattern("core.deed.resumes", count="2 nodes", nodes="n[2,5]"), text)
+        for text in core.sentences()
+    )
 
 
 def test_L4_a_trainer_below_nodes_min_is_not_left_waiting_while_growth_is_on_hold() -> None:
@@ -626,5 +649,5 @@ def test_regression_an_idle_node_was_lent_while_a_job_that_had_just_preempted_co
     busy = {"n1": PoolNode("n1", "ALLOCATED", False, "runs a job")}
     for _ in range(2):
         assert granted(core.pool("n2", "n3", out=busy)) == []
-    assert "Slurm has just taken nodes back for a job" in " ".join(core.sentences())
+    assert says(" ".join(core.sentences()), "core.sentences.settling")
     assert {item.node for item in granted(core.pool("n2", "n3", out=busy))} == {"n2", "n3"}

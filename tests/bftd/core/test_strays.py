@@ -19,6 +19,7 @@ from bftd.protocol.registration import Held
 from bftd.service.status import overview
 from bftd.view import render
 from tests.bftd.builders import Core, Pool, lease, members, node, of, pilot, registration
+from tests.support.messages import says, wording
 
 OPERATOR = Settings().changed(operator=True)
 
@@ -59,7 +60,7 @@ def test_a_job_that_goes_round_the_daemon_is_named_once_with_its_user_account_no
         "cancelled": False,
     }
     named = [text for text in core.sentences() if "no lease stands behind" in text]
-    assert named == ["bob has n9 with job 55, which no lease stands behind"]
+    assert named == [wording("core.sentences.job_strays", user="bob", nodes="n9", job_id=55)]
     assert len(of(core.actions, Happened, kind="stray")) == 1
 
 
@@ -194,7 +195,7 @@ def test_its_node_is_not_in_the_pool_and_says_why() -> None:
     view = pool.see([node("n1"), node("n2", "ALLOCATED")], [pilot("55", "n2", user="bob", account="chem")])
     view = pool.see([node("n1"), node("n2", "ALLOCATED")], [pilot("55", "n2", user="bob", account="chem")])
     assert members(view) == {"n1"}
-    assert view.nodes["n2"].why == "runs job 55 of this partition, which no lease stands behind"
+    assert view.nodes["n2"].why == wording("pool.judgement.runs_stray", pilot=55)
     assert view.elastic["55"] == ElasticJob("55", "bob", "chem", ("n2",), None, 0.0, 3600.0)
 
 
@@ -205,5 +206,5 @@ def test_the_view_shows_a_line_for_each() -> None:
     out = io.StringIO()
     Console(file=out, width=160).print(render(overview(core.state, core.time_s, "1", "live", [], [])))
     text = out.getvalue()
-    assert "no lease stands behind job 55 of bob (chem) on n9 since 1970-01-01" in text
-    assert "bftd has asked Slurm to cancel it" in text
+    assert says(text, "web.sections.stray", job_id=55, user="bob (chem) on n9", since_s="1970-01-01")
+    assert says(text, "bftd.view.cancelled")

@@ -25,6 +25,7 @@ from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from slurm_plugin.types import Job, Snapshot
 from tests.bftd.builders import job, node
+from tests.support.messages import excerpt, fragment, pattern, wording
 from tests.support.waiting import STILL_S
 
 TRAINER = {
@@ -145,7 +146,9 @@ def test_a_driver_registers_waits_for_its_leases_works_and_finishes(tmp_path: Pa
         assert await served.ask("POST", "/v1/trainers/run-here-1/finish", finish) == (200, {})
         assert await served.ask("POST", "/v1/trainers/run-here-1/finish", finish) == (200, {})
         _, told = await served.ask("GET", "/v1/trainers/run-here-1/explain?limit=1")
-        assert told["decisions"][0]["text"] == "train-a has finished with exit code 3: out of data"
+        assert told["decisions"][0]["text"] == "train-a " + wording(
+            "core.deed.finished_because", exit_code=3, why="out of data"
+        )
         ended = {"kind": "finished", "who": "train-a", "exit_code": 3, "why": "out of data"}
         assert told["decisions"][0]["decision"] == ended
         assert set(seen["decisions"][-1]) == {"at_s", "trainer", "text"}
@@ -170,8 +173,20 @@ def test_what_a_resize_cost_is_in_the_ledger_and_explained_part_by_part(tmp_path
         assert (costs["up_s"], costs["state_bytes"]) == (12.5, 14e9)
         assert parts.items() <= costs["last"].items()
         assert costs["text"] == (
-            "growing is reckoned to cost 12.5 s and shrinking 1.0 s; the last, from 2 to 4 nodes, cost 12.5 s: "
-            "3.0 saving, 2.0 rendezvous, 7.0 loading, 0.5 to the first step; its state has 14 GB"
+            wording(
+                "core.costs.reckoned",
+                up_s=12.5,
+                down_s="1.0 s; "
+                + wording(
+                    "core.costs.last",
+                    before=2,
+                    after="4 nodes",
+                    stall_s=12.5,
+                    parts="3.0 saving, 2.0 rendezvous, 7.0 loading, 0.5 to the first",
+                ),
+            )
+            + "tep; "
+            + wording("core.sentences.state_size", state_bytes="14 GB")
         )
         _, tail = await served.ask("GET", "/v1/events?after=0&limit=10000")
         [kept] = [event["data"] for event in tail["events"] if event["kind"] == "resize"]
@@ -209,7 +224,12 @@ def test_what_is_estimated_of_a_trainers_speed_is_explained_survives_a_restart_a
         _, told = await served.ask("GET", "/v1/trainers/run-here-1/explain")
         shown = told["trainer"]["curve"]
         assert shown["text"] == (
-            "its curve is an estimate (assumed, from a data sheet): 1: 120, 2: 230 samples/s; measured at 2: 410"
+            wording(
+                "core.curve.estimated_and_measured",
+                basis="assumed, from a data sheet",
+                points="1: 120, 2: 230",
+                measured="2: 410",
+            )
         )
         assert shown["estimates"] == [estimate | {"basis": "a data sheet"}]
         assert [(each["nodes"], each["samples_per_s"]) for each in shown["measured"]] == [([2], [410.0])]
@@ -282,21 +302,31 @@ def test_a_trainer_that_the_daemon_does_not_know_must_register(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"nodes_min": 0}, "trainer: nodes_min must be 1 to 1000000, not 0"),
+        (
+            {"nodes_min": 0},
+            excerpt(
+                "simulated.trainers.min_above_max",
+                where="trainer",
+                nodes_min=fragment(excerpt("protocol.fields.wrong", wanted="1 to 1000000", shown=0)),
+            ),
+        ),
         ({"nodes_min": 4, "nodes_max": 1}, "trainer: nodes_min 4 is above nodes_max 1"),
-        ({"nodes_max": "two"}, "trainer: nodes_max must be a whole number, not 'two'"),
-        ({"nodes_max": True}, "trainer: nodes_max must be a whole number, not True"),
-        ({"id": None}, "trainer: id is missing"),
-        ({"id": "../x"}, "trainer: id must be a job id or run-<host>-<pid>"),
-        ({"partition": "batch"}, "trainer: this daemon harvests the partition elastic, not batch"),
+        ({"nodes_max": "two"}, wording("milp.fields.not_whole", where="trainer: nodes_max", shown="'two'")),
+        ({"nodes_max": True}, wording("milp.fields.not_whole", where="trainer: nodes_max", shown="True")),
+        ({"id": None}, wording("protocol.fields.missing", where="trainer", name="id")),
+        ({"id": "../x"}, excerpt("http.ownership.id_malformed", FOREGROUND="run-")),
+        ({"partition": "batch"}, wording("http.bodies.other_partition", some="partition elastic", partition="batch")),
         ({"sizes": [5]}, "trainer: sizes must be a list with at least one size from 1 to 2"),
-        ({"weight": -1}, "trainer: weight must be 0 to 1000000, not -1"),
-        ({"up_cost_s": "1"}, "trainer: up_cost_s must be a finite number"),
+        (
+            {"weight": -1},
+            wording("protocol.fields.wrong", where="trainer", name="weight", wanted="0 to 1000000", shown=-1),
+        ),
+        ({"up_cost_s": "1"}, excerpt("bftd.key_fields.not_finite", where="trainer: up_cost_s")),
         ({"curve": {"nodes": [1, 2], "samples_per_s": [5]}}, "trainer: curve: nodes must be as many as samples_per_s"),
         ({"curve": {"nodes": [2, 1], "samples_per_s": [5, 6]}}, "trainer: curve: nodes must be in increasing order"),
-        ({"curve": [1]}, "trainer: curve must be a JSON object"),
+        ({"curve": [1]}, wording("protocol.fields.not_an_object", where="trainer: curve")),
         ({"held": [{"id": "n1"}]}, "trainer: held: id must be a lease id, <node>.<number>"),
-        ({"held": 3}, "trainer: held must be a list"),
+        ({"held": 3}, excerpt("bftd.key_fields.not_texts", where="trainer: held")),
     ],
 )
 def test_a_wrong_registration_is_told_in_one_line(tmp_path: Path, change: dict[str, Any], told: str) -> None:
@@ -317,14 +347,24 @@ def test_wrong_reports_tunings_and_queries_are_told_in_one_line(tmp_path: Path) 
         progress = {"op": "progress", "at_s": 1, "samples": 1, "samples_per_s": 1, "nodes": 1, "world_size": 1}
         wrong = [
             ("POST", report, {"epoch": 1, "events": [{"op": "dance", "at_s": 1}]}, "op must be one of lease, progress"),
-            ("POST", report, {"epoch": 1, "events": [progress]}, "report progress: step is missing"),
+            (
+                "POST",
+                report,
+                {"epoch": 1, "events": [progress]},
+                wording("protocol.fields.missing", where="report progress", name="step"),
+            ),
             ("POST", report, {"epoch": 1, "events": [progress | {"step": -1}]}, "step must be 0 or more"),
             ("POST", report, {"epoch": 1, "events": [progress | {"step": 1, "nodes": 1e12}]}, "nodes must be 0 to"),
             ("POST", report, {"events": []}, "epoch is missing"),
-            ("POST", report, [], "report must be a JSON object"),
+            ("POST", report, [], wording("protocol.fields.not_an_object", where="report")),
             ("POST", "/v1/tune", {}, "give at least one of"),
             ("POST", "/v1/tune", {"objective": "fun"}, "objective must be one of throughput, efficiency, priority"),
-            ("POST", "/v1/tune", {"t_fwd_s": 0}, "t_fwd_s must be at least 0.1, not 0"),
+            (
+                "POST",
+                "/v1/tune",
+                {"t_fwd_s": 0},
+                wording("bftd.key_fields.too_small", where="t_fwd_s", low=0.1, value=0),
+            ),
             ("GET", "/v1/events?after=-1", None, "after must be a number"),
             ("GET", "/v1/trainers/run-here-1/leases?epoch=x&version=0", None, "epoch must be a number"),
         ]
@@ -334,10 +374,10 @@ def test_wrong_reports_tunings_and_queries_are_told_in_one_line(tmp_path: Path) 
             assert told in answer["error"]
         for garbage in ("{", "[" * 100_000, ""):
             code, answer = await served.ask("POST", "/v1/tune", data=garbage)
-            assert (code, answer["error"]) == (400, "the body must be JSON")
+            assert (code, answer["error"]) == (400, wording("http.reading.not_json"))
         strange = {"Content-Type": "application/json; charset=nobody-knows"}
         code, answer = await served.ask("POST", "/v1/tune", data="{}", headers=strange)
-        assert (code, answer["error"]) == (400, "the body must be JSON")
+        assert (code, answer["error"]) == (400, wording("http.reading.not_json"))
         code, answer = await served.ask("POST", "/v1/tune", data=b"\xff\xfe")
         assert code == 400
 
@@ -360,14 +400,17 @@ def test_S7_a_user_acts_on_his_own_trainers_only_and_does_not_tune(tmp_path: Pat
         assert (await served.ask("POST", "/v1/trainers", TRAINER))[0] == 200
         as_user(monkeypatch, "bob")
         code, answer = await served.ask("GET", "/v1/trainers/run-here-1/leases?epoch=1&version=0&wait_s=0")
-        assert (code, answer["error"]) == (403, "trainer run-here-1 belongs to ann, not to bob")
+        assert (code, answer["error"]) == (
+            403,
+            wording("http.asked.not_own_trainer", id="run-here-1", whose="ann", user="bob"),
+        )
         assert (await served.ask("POST", "/v1/trainers/run-here-1/report", {"epoch": 1, "events": []}))[0] == 403
         assert (await served.ask("POST", "/v1/trainers/run-here-1/finish", {"epoch": 1, "exit_code": 0}))[0] == 403
         assert (await served.ask("POST", "/v1/tune", {"pj_max": 1}))[0] == 403
         code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"id": "8"})
-        assert (code, answer["error"]) == (400, "trainer: user must be bob, who asks, not ann")
+        assert (code, answer["error"]) == (400, wording("http.bodies.other_user", user="bob", asked_for="ann"))
         code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"id": "9", "user": "bob"})
-        assert (code, answer["error"]) == (503, "Slurm has not shown job 9 yet: ask again")
+        assert (code, answer["error"]) == (503, wording("http.ownership.not_shown_yet", id=9))
         assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "elsewhere", "user": "bob"}))[0] == 400
         assert (await served.ask("POST", "/v1/trainers", TRAINER | {"user": "bob"}))[0] == 403  # ann's id
         assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "55", "user": "bob"}))[0] == 403  # eve's job
@@ -423,7 +466,7 @@ def test_an_address_that_cannot_be_served_is_told(tmp_path: Path) -> None:
             (ApiConfig("/proc/no/socket"), "cannot listen on /proc/no/socket"),
             (replace(token, token_file=empty), "is empty"),
             (replace(token, token_file=str(tmp_path / "none")), "cannot read"),
-            (replace(token, token_file=str(tmp_path / "public")), "is open to all users of this host: chmod 600 it"),
+            (replace(token, token_file=str(tmp_path / "public")), pattern("http.gate.token_open")),
             (replace(token, token_file=right, tcp="nonsense"), "host:port"),
         ):
             with pytest.raises(ConfigError, match=told):

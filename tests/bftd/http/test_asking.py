@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from contextlib import closing
@@ -15,6 +16,7 @@ from bftd.http.privacy import NAMELESS
 from slurm_plugin.types import Snapshot
 from tests.bftd.builders import job, node
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
+from tests.support.messages import pattern, says, wording
 
 
 async def worked(served: Served, id_: str = "run-here-1") -> None:
@@ -54,7 +56,10 @@ def test_a_node_tells_what_it_is_who_had_it_and_what_was_decided_about_it(tmp_pa
         assert (lease["trainer"], lease["name"], lease["user"]) == ("run-here-1", "train-a", "ann")
         assert lease["granted_s"] <= lease["revoked_s"] <= lease["ended_s"]
         texts = [decision["text"] for decision in told["decisions"]]
-        assert any(text.startswith("train-a starts on 2 nodes (n[1-2])") for text in texts)
+        assert any(
+            re.match("train\\-a " + pattern("core.deed.starts", count="2 nodes", nodes="n[1-2]"), text)
+            for text in texts
+        )
         assert any("n1 runs a job" in text for text in texts)
         _, told = await served.ask("GET", "/v1/nodes/n2/explain")
         assert (told["node"]["trainer"], told["leases"][0]["ended_s"]) == ("run-here-1", None)
@@ -63,7 +68,7 @@ def test_a_node_tells_what_it_is_who_had_it_and_what_was_decided_about_it(tmp_pa
         assert len(told["decisions"]) == 1
         code, told = await served.ask("GET", "/v1/nodes/n9/explain")
         assert code == 404
-        assert told["error"].startswith("no node n9 is harvested: ")
+        assert says(told["error"], "http.asking_handlers.no_such_node", name="n9")
 
     run(test, tmp_path)
 
@@ -73,7 +78,7 @@ def test_pauses_and_quarantine_bear_on_a_node(tmp_path: Path) -> None:
         await worked(served)
         await served.ask("POST", "/v1/pause", {"why": "new disks", "nodes": ["n2"]})
         _, told = await served.ask("GET", "/v1/nodes/n2/explain")
-        assert told["node"]["paused"] == ["node n2 is paused by root: new disks"]
+        assert told["node"]["paused"] == [wording("core.pause.holds", what="node n2", by="root", why="new disks")]
         assert told["node"]["quarantined_until_s"] is None
 
     run(test, tmp_path)
@@ -96,7 +101,7 @@ def test_trainers_tell_why_they_have_their_nodes_and_when_they_ended(
         await worked(served)
         _, told = await served.ask("GET", "/v1/trainers")
         (trainer,) = told["trainers"]
-        assert trainer["reason"].startswith("gives back n1 (1 node left)")
+        assert says(trainer["reason"], "core.deed.gives_back", nodes="n1", left="1 node left")
         assert (trainer["on"], trainer["finished_s"], told["more"]) == ("n2", None, False)
         assert trainer["arrived_s"] <= time.time()
         with monkeypatch.context() as patch:

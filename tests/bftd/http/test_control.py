@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
+from tests.support.messages import wording
 
 
 def test_only_administrators_pause_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,7 +17,7 @@ def test_only_administrators_pause_and_resume(tmp_path: Path, monkeypatch: pytes
         code, answer = await served.ask("POST", "/v1/pause", {"why": "mine"})
         assert (code, answer["error"]) == (
             403,
-            "only administrators may pause and resume, and bob is none ([daemon] administrators)",
+            wording("http.asked.administrators_only", may="pause and resume", user="bob"),
         )
         assert (await served.ask("POST", "/v1/resume", {}))[0] == 403
         assert not served.service.state.pauses
@@ -27,20 +28,23 @@ def test_only_administrators_pause_and_resume(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ({}, "pause: why is missing"),
-        ({"why": " \n"}, "pause: why is empty: say it to those who will wait"),
-        ({"why": 3}, "pause: why must be a text, not 3"),
+        ({}, wording("protocol.fields.missing", where="pause", name="why")),
+        ({"why": " \n"}, wording("http.control_handlers.why_empty")),
+        ({"why": 3}, wording("whatif.sidecar.not_text", path="pause", key="why", value=3)),
         ({"why": "x", "release": "yes"}, "pause: release must be true or false, not 'yes'"),
         (
             {"why": "x", "user": "a", "account": "b"},
-            "pause: nodes, user and account exclude each other: ask once for each",
+            wording("http.control_handlers.exclude_each_other", where="pause"),
         ),
-        ({"why": "x", "nodes": "n1"}, "pause: nodes must be a list, not 'n1'"),
-        ({"why": "x", "nodes": []}, "pause: nodes must be names of nodes"),
-        ({"why": "x", "nodes": ["n1", 7]}, "pause: nodes must be names of nodes"),
+        (
+            {"why": "x", "nodes": "n1"},
+            wording("protocol.fields.wrong", where="pause", name="nodes", wanted="a list", shown="'n1'"),
+        ),
+        ({"why": "x", "nodes": []}, wording("http.control_handlers.not_nodes", where="pause")),
+        ({"why": "x", "nodes": ["n1", 7]}, wording("http.control_handlers.not_nodes", where="pause")),
         ({"why": "x", "user": "a\x1b[2J"}, "pause: user must be a text of printable letters, not 'a\\x1b[2J'"),
     ],
-)  # fmt: skip
+)
 def test_a_pause_that_says_too_little_or_nonsense_changes_nothing(
     tmp_path: Path, body: dict[str, Any], told: str
 ) -> None:
@@ -84,7 +88,7 @@ def test_a_bound_and_hours_are_in_the_status(tmp_path: Path) -> None:
             "most": 2,
             "key": "max_share = 0.5",
             "used": 2,
-            "text": "all trainers together may have 2 nodes (max_share = 0.5)",
+            "text": wording("core.sentences.bounded", most="2 nodes", by="max_share = 0.5"),
         }
         assert (seen["hours"], seen["pauses"], seen["alarms"], seen["silent"]) == (None, [], [], [])
 
@@ -99,6 +103,8 @@ def test_a_user_without_trainers_is_paused_before_he_brings_any(tmp_path: Path) 
         served.see("n1")
         assert not served.service.state.leases
         _, told = await served.ask("GET", f"/v1/trainers/{TRAINER['id']}/explain")
-        assert told["decisions"][-1]["text"] == "train-a waits: user ann is paused by root: x"
+        assert told["decisions"][-1]["text"] == "train-a waits: " + wording(
+            "core.pause.holds", what="user ann", by="root", why="x"
+        )
 
     run(test, tmp_path)

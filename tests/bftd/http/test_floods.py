@@ -21,6 +21,7 @@ from bftd.protocol import bounds
 from bftd.protocol.reports import NoteReport, ProgressReport
 from bftd.service import history_quota, reader, status
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
+from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
 REPORT = "/v1/trainers/run-here-1/report"
@@ -150,10 +151,13 @@ def test_regression_a_body_of_too_much_kept_the_loop_for_seconds(tmp_path: Path)
         for what, body in bombs.items():
             code, answer = await served.ask("POST", REPORT, data=body)
             assert code == 400, what
-            assert "may hold 500 items" in answer["error"] or "send less at a time" in answer["error"], what
+            assert "may hold 500 items" in answer["error"] or says(answer["error"], "http.reading.too_large"), what
         held = [{"id": f"n{number}.1"} for number in range(9)]
         code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"held": held})
-        assert (code, answer["error"]) == (400, "trainer: held may hold 8 items, not 9")
+        assert (code, answer["error"]) == (
+            400,
+            wording("protocol.fields.too_many_items", where="trainer", name="held", most=8, len=9),
+        )
 
     run(test, tmp_path)
 
@@ -191,7 +195,7 @@ def test_notes_are_taken_once_a_second_and_those_dropped_are_counted() -> None:
     assert notes.taken("a", reports[:1], 100.5) == []
     (later,) = notes.taken("a", reports[:1], 101.5)
     assert isinstance(later, NoteReport)
-    assert later.text == "note 0 (5 more notes were too many and are not kept)"
+    assert later.text == "note 0" + wording("http.notes.dropped", dropped=5)
     assert len(notes.taken("b", reports, 101.5)) == bounds.NOTES_AT_ONCE_MOST + 1, "each trainer has his own"
 
 

@@ -12,6 +12,7 @@ from bftd.core.sample import NODE_STATES
 from bftd.service import history_table
 from bftd.service.history_table import Named, Point, Record
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
+from tests.support.messages import excerpt, wording
 
 
 def hour(served: Served) -> None:
@@ -69,11 +70,11 @@ def test_regression_private_data_is_not_undone_by_history(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("query", "told"),
     [
-        ("since=x", "since must be a number"),
-        ("since=200&until=100", "since must be before until"),
-        ("step=-1", "step must be a number"),
-        ("trainers=yes", "trainers must be 0 or 1"),
-        ("since=0&step=600", "ask for a larger step"),
+        ("since=x", excerpt("http.asked.not_in_range", name="since")),
+        ("since=200&until=100", wording("http.history_handlers.since_after_until")),
+        ("step=-1", excerpt("http.asked.not_in_range", name="step")),
+        ("trainers=yes", excerpt("http.history_handlers.trainers_malformed")),
+        ("since=0&step=600", excerpt("service.history_reading.too_many_points")),
     ],
 )
 def test_a_question_that_is_none_is_refused_in_one_line(tmp_path: Path, query: str, told: str) -> None:

@@ -27,6 +27,7 @@ from bftd.protocol.munge import MungeError
 from elastic.driver.settings import foreground_id
 from tests.bftd.builders import registration
 from tests.bftd.http.test_api import TRAINER, Served, as_user, driver_job, run
+from tests.support.messages import pattern, wording
 
 NAMES = st.sampled_from(["ann", "bob"])
 OTHER_UID = 65533
@@ -42,7 +43,7 @@ def test_administrators_are_root_the_daemons_user_and_the_groups_members_by_prim
 
 
 def test_a_group_that_does_not_exist_is_told_at_the_start() -> None:
-    with pytest.raises(ConfigError, match="there is no Unix group nosuchgroup here: create it"):
+    with pytest.raises(ConfigError, match=pattern("http.caller.no_group", group="nosuchgroup")):
         Callers("nosuchgroup")
 
 
@@ -96,7 +97,7 @@ def test_a_user_who_floods_is_put_off_and_others_are_not(tmp_path: Path, monkeyp
             code, answer = await served.ask("GET", "/v1/status")
             if code != 200:
                 break
-        assert (code, answer["error"]) == (429, "eve asks too much of the daemon: wait a moment")
+        assert (code, answer["error"]) == (429, wording("http.gate.over_budget", user="eve"))
         monkeypatch.undo()
         assert (await served.ask("GET", "/v1/status"))[0] == 200, "administrators are not put off"
 
@@ -135,7 +136,10 @@ def test_regression_anybody_could_take_the_id_of_a_foreground_run_of_another_use
     async def test(served: Served) -> None:
         monkeypatch.setattr(Callers, "known", lambda self, uid: Caller("eve", False, os.getuid() + 1))
         code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"id": id_, "user": "eve"})
-        assert (code, answer["error"]) == (403, f"trainer {id_} belongs to uid {os.getuid()}, not to eve")
+        assert (code, answer["error"]) == (
+            403,
+            wording("http.ownership.other_uid", id=id_, of_uid=os.getuid(), user="eve"),
+        )
         monkeypatch.setattr(Callers, "known", lambda self, uid: Caller("ann", False, os.getuid()))
         assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": id_, "user": "ann"}))[0] == 200
         older = TRAINER | {"id": "run-here-77", "user": "ann"}
@@ -155,7 +159,7 @@ def test_a_driver_may_come_before_slurm_has_shown_its_job_and_nobody_may_take_it
         served.see("n1", jobs=(driver_job("71", "ann"),))
         as_user(monkeypatch, "eve")
         code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"id": "71", "user": "eve"})
-        assert (code, answer["error"]) == (403, "job 71 belongs to ann, not to eve")
+        assert (code, answer["error"]) == (403, wording("http.ownership.other_owner", id=71, whose="ann", user="eve"))
         as_user(monkeypatch, "ann")
         assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "71"}))[0] == 200
 
@@ -245,7 +249,7 @@ def test_both_ends_of_a_connection_name_it_the_same() -> None:
 
 def test_a_daemons_user_that_is_unknown_here_may_be_given_by_number() -> None:
     assert credentials.uid_of("4711") == 4711
-    with pytest.raises(MungeError, match="user nosuchuser does not exist on this host: create it, or write its uid"):
+    with pytest.raises(MungeError, match=pattern("protocol.credentials.no_such_user", user="nosuchuser")):
         credentials.uid_of("nosuchuser")
 
 
@@ -258,7 +262,7 @@ def test_no_payload_but_our_own_is_taken_for_a_request(payload: bytes) -> None:
 def test_a_payload_made_for_another_purpose_is_none_even_with_the_same_fields() -> None:
     said = credentials.Request("5a17", "127.0.0.1:1", "GET", "/v1/status", credentials.digest(b""))
     assert credentials.Request.of(said.payload()) == said
-    with pytest.raises(MungeError, match="is not one for a request to bftd"):
+    with pytest.raises(MungeError, match=pattern("protocol.credentials.not_for_bftd")):
         credentials.Request.of(said.payload().replace(b"bftd request 1", b"other request 1"))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.bftd.http.test_api import TRAINER, Served, as_user, driver_job, run
+from tests.support.messages import says, wording
 
 
 def test_administrators_read_the_pools_past_with_its_trainers(tmp_path: Path) -> None:
@@ -23,7 +24,7 @@ def test_administrators_read_the_pools_past_with_its_trainers(tmp_path: Path) ->
         assert (trainer["id"], trainer["curve"], trainer["ended_s"]) == ("run-here-1", [], None)
         assert "ann" not in str(told)
         code, refused = await served.ask("GET", "/v1/pool-trace?since=yesterday")
-        assert (code, "since must be a number" in refused["error"]) == (400, True)
+        assert (code, says(refused["error"], "http.asked.not_in_range", name="since")) == (400, True)
 
     run(test, tmp_path)
 
@@ -33,7 +34,9 @@ def test_nobody_else_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         served.see("n1", jobs=(driver_job("7", "bob"),))
         code, refused = await served.ask("GET", "/v1/pool-trace?since=0")
         assert code == 403
-        assert refused["error"].startswith("only administrators may read all trainers' past, and bob is none")
+        assert says(
+            refused["error"], "http.asked.administrators_only", may=wording("http.trace_handlers.read_past"), user="bob"
+        )
 
     as_user(monkeypatch, "bob")
     run(test, tmp_path)

@@ -22,6 +22,7 @@ from slurm_plugin.types import Snapshot
 from slurm_plugin.visibility import Visibility
 from tests.bftd.builders import Core, job, node, registration
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
+from tests.support.messages import excerpt, wording
 
 SECRETS = ("ann", "run-here-1", "her script.py", "4711")
 
@@ -97,7 +98,10 @@ def test_regression_a_driver_was_told_whose_job_takes_its_node(tmp_path: Path, m
         served.service.observe(Snapshot(time.time(), nodes, (takes,), ()))
         as_user(monkeypatch, "ann")
         epoch = served.service.state.trainers["run-here-1"].epoch
-        for private, reason in ((False, f"{where} has job 4712 on it"), (True, f"{where} has a job on it")):
+        for private, reason in (
+            (False, f"{where} " + wording("pool.judgement.has_job", job_id=4712)),
+            (True, f"{where} has a job on it"),
+        ):
             served.service.private = private
             _, told = await served.ask("GET", f"/v1/trainers/run-here-1/leases?epoch={epoch}&version=0&wait_s=0")
             assert [item["reason"] for item in told["leases"] if item["state"] == "revoked"] == [reason]
@@ -128,18 +132,47 @@ def test_refusals_name_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("n1 is needed by job 4711_[3-5] in 20 s", "n1 is needed by a job in 20 s"),
+        (
+            "n1 " + wording("pool.judgement.needed", by="job 4711_[3-5]", window_s=20),
+            "n1 " + wording("pool.judgement.needed", by="a job", window_s=20),
+        ),
         ("job 55 and 3 more wait without a plan: nothing grows", "a job and 3 more wait without a plan: nothing grows"),
-        ("pilots of another bftd (u@h) run in this partition (jobs 12, 13 and 4 more of cy, dee): stop one of the two",
-         "pilots of another bftd (u@h) run in this partition (jobs of others): stop one of the two"),
-        ("pilots of another bftd (u@h) run in this partition (job 12 of cy): stop one of the two",
-         "pilots of another bftd (u@h) run in this partition (jobs of others): stop one of the two"),
-        ("mine shrinks from 3 to 1 node, n2 given back: hers and x y make more of them",
-         "mine shrinks from 3 to 1 node, n2 given back: others make more of them"),
-        ("mine waits: hers (ann) is before it", f"mine waits: {NAMELESS} ({NAMELESS}) is before it"),
-        ("mine waits: her other one is before it", f"mine waits: {NAMELESS} is before it"),
+        (
+            wording("core.sentences.foreign_pilots", identity="u@h", jobs="jobs 12, 13 and 4 more of cy, dee"),
+            wording("core.sentences.foreign_pilots", identity="u@h", jobs="jobs of others"),
+        ),
+        (
+            wording("core.sentences.foreign_pilots", identity="u@h", jobs="job 12 of cy"),
+            wording("core.sentences.foreign_pilots", identity="u@h", jobs="jobs of others"),
+        ),
+        (
+            "mine "
+            + wording(
+                "core.deed.shrinks",
+                before=3,
+                after="1 node",
+                nodes="n2",
+                why=wording("core.sentences.make_more", names="hers and x y", value=""),
+            ),
+            "mine "
+            + wording(
+                "core.deed.shrinks",
+                before=3,
+                after="1 node",
+                nodes="n2",
+                why=wording("http.privacy.others_make_more", found=""),
+            ),
+        ),
+        (
+            excerpt("elastic.host.before_ready", text="hers (ann) is"),
+            excerpt("elastic.host.before_ready", text=f"{NAMELESS} ({NAMELESS}) is"),
+        ),
+        (
+            excerpt("elastic.host.before_ready", text="her other one is"),
+            excerpt("elastic.host.before_ready", text=f"{NAMELESS} is"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_sentences_name_no_jobs_and_no_others(text: str, shown: str) -> None:
     core = Core()
     core.arrive(registration("1", name="hers", user="ann"))
@@ -173,7 +206,7 @@ class Configured:
         if self.said is None:
             return Answer(1, "", "Unable to contact slurm controller")
         ends = ("SLURM_CONF = /x", "SLURM_VERSION = 22.05.8", "UnkillableStepTimeout = 60 sec", "")
-        lines = ("Configuration data as of now", f"PrivateData = {self.said}", *ends)
+        lines = (wording("slurm_plugin.settings.first_line") + " now", f"PrivateData = {self.said}", *ends)
         return Answer(0, "\n".join(lines) + "\n", "")
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from bftd.core.domain import Charged, Share, State
 from tests.bftd.http.test_api import Served, as_user, run
+from tests.support.messages import excerpt, fragment
 
 SHARES = (
     Share("ann", "phys", 10.0, 8.0, 1.0),
@@ -56,7 +57,11 @@ def test_an_ordinary_user_sees_his_own_usage_alone_whatever_he_asks(
 
 @pytest.mark.parametrize(
     ("query", "told"),
-    [("by=node", "by must be user or account"), ("since=x", "since must be a number"), ("until=-1", "until must be")],
+    [
+        ("by=node", excerpt("http.usage_handlers.by_malformed", BY=fragment("user or account"))),
+        ("since=x", excerpt("http.asked.not_in_range", name="since")),
+        ("until=-1", "until must be"),
+    ],
 )
 def test_a_question_that_is_none_is_refused_in_one_line(tmp_path: Path, query: str, told: str) -> None:
     async def test(served: Served) -> None:

@@ -31,6 +31,7 @@ from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from tests.bftd.http.test_api import TRAINER, as_user, driver_job, free_port, secret_file
 from tests.bftd.test_daemon import write_config
+from tests.support.messages import excerpt, fragment, pattern, says
 
 TOKEN = "0123456789abcdef-very-long"
 
@@ -171,7 +172,7 @@ def test_beyond_localhost_nobody_sees_the_page_without_the_token(
         assert (await served.get())[0] == 200
 
     run(test, tmp_path, host="0.0.0.0")
-    assert "all are refused there: set [web] token_file" in caplog.text
+    assert says(caplog.text, "http.web_gate.all_refused")
 
 
 def test_the_token_of_an_address_becomes_a_cookie_that_opens_the_page_without_being_the_token(
@@ -289,7 +290,7 @@ def test_a_page_of_more_trainers_than_an_answer_holds_is_coarser_and_no_alarm(
         served.service.ledger.write(lambda db: history_table.add(db, records, names))
         monkeypatch.setattr(history_reading, "TRAINERS_MOST", 200)
         _, page, _ = await served.get("/?hours=1")
-        assert "there is no history" not in page
+        assert not says(page, "web.sections.no_history")
         assert "study-0" in page
 
     run(test, tmp_path)
@@ -326,7 +327,10 @@ def test_an_address_that_is_taken_ends_the_start_in_one_line(tmp_path: Path) -> 
         ledger = Ledger(tmp_path / "other")
         service = Service(config, ledger, lambda job_ids: None)
         try:
-            with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{port}: .*\[web\] listen$") as told:
+            with pytest.raises(
+                ConfigError,
+                match=pattern("http.web_gate.cannot_listen", listen=f"127.0.0.1:{port}", why=fragment("[web] listen")),
+            ) as told:
                 await api.listen(service, ApiConfig(str(tmp_path / "other-socket")))
             assert "\n" not in str(told.value)
         finally:
@@ -344,7 +348,7 @@ def test_an_address_that_is_taken_ends_the_start_in_one_line(tmp_path: Path) -> 
     [
         ("", 0o600, "is empty"),
         ("short", 0o600, "at least 16 characters"),
-        (TOKEN, 0o604, "open to all users"),
+        (TOKEN, 0o604, excerpt("http.gate.token_open")),
         (None, 0, "cannot read"),
     ],
 )
@@ -404,8 +408,8 @@ def test_the_config_of_the_page_is_checked_for_its_form() -> None:
     from bftd import config
 
     for listen in ("6821", "localhost", "localhost:", "localhost:0", "localhost:70000", ":6821"):
-        with pytest.raises(ConfigError, match=r"\[web\] listen must be host:port"):
+        with pytest.raises(ConfigError, match=pattern("bftd.config.listen_malformed")):
             config.parse(f"[web]\nlisten = '{listen}'\n")
-    with pytest.raises(ConfigError, match="a port of its own"):
+    with pytest.raises(ConfigError, match=pattern("bftd.config.listen_is_tcp")):
         config.parse("[web]\nlisten = 'h:1'\n[api]\ntcp = 'h:1'\n")
     assert dataclasses.astuple(config.parse("[web]\nlisten = '[::1]:6821'\n").web) == ("[::1]:6821", "")

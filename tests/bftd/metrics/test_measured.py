@@ -25,6 +25,7 @@ from slurm_plugin.client import OUTCOMES
 from slurm_plugin.types import Snapshot
 from tests.bftd.builders import job, lease, node, registration, reported, trainer
 from tests.bftd.service.test_ledger import Clock, see, start
+from tests.support.messages import wording
 
 
 class Watched:
@@ -174,7 +175,7 @@ def test_a_step_that_cannot_be_measured_is_taken_all_the_same(
     watched.working()
     assert len(watched.service.core.leases) == 1
     assert [record.message for record in caplog.records if record.exc_info] == [
-        "a step could not be measured: metrics lack it and the like"
+        wording("metrics.measured.not_measured")
     ]
 
 

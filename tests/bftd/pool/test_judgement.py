@@ -18,6 +18,7 @@ from bftd.pool.judgement import PoolMemory, observe
 from bftd.pool.leaving import AnyNode
 from slurm_plugin.types import Job, Request, Reservation, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
+from tests.support.messages import says, wording
 
 # Of more nodes than there are: no room can be made for such a job.
 LARGE = 9
@@ -38,7 +39,7 @@ def test_a_node_between_two_jobs_is_not_offered_until_it_stayed_idle_for_two_pol
     assert members(pool.see([node("n1", "IDLE", "COMPLETING")])) == set()
     view = pool.see([node("n1")])
     assert members(view) == set()
-    assert view.nodes["n1"].why == "is idle for 1 of 2 polls"
+    assert view.nodes["n1"].why == wording("pool.judgement.idle_too_short", idle_polls=1, debounce_polls=2)
     assert members(pool.see([node("n1")])) == {"n1"}
 
 
@@ -48,9 +49,9 @@ def test_a_node_between_two_jobs_is_not_offered_until_it_stayed_idle_for_two_pol
         ("IDLE", "DRAIN", "is draining"),
         ("IDLE", "RESERVED", "is reserved"),
         ("IDLE", "MAINT", "is in maintenance"),
-        ("IDLE", "POWERED_DOWN", "is powered down or changes power"),
+        ("IDLE", "POWERED_DOWN", wording("pool.fitness.powered_down")),
         ("IDLE", "NOT_RESPONDING", "does not respond"),
-        ("IDLE", "COMPLETING", "is between two jobs"),
+        ("IDLE", "COMPLETING", wording("pool.fitness.between_jobs")),
         ("DOWN", "CLOUD", "is down"),
         ("IDLE", "NEVER_HEARD_OF", "has the flag NEVER_HEARD_OF"),
         ("MIXED", "CLOUD", "runs a job"),
@@ -75,7 +76,7 @@ def test_a_node_planned_sooner_than_the_least_window_is_out_and_a_later_one_has_
         view = pool.see([node("n1", "IDLE", "PLANNED"), node("n2", "IDLE", "PLANNED"), node("n3")], jobs)
     assert members(view) == {"n1", "n3"}
     assert view.nodes["n1"].window_s == 600
-    assert view.nodes["n2"].why == "is planned for job 9 in 19 s"
+    assert view.nodes["n2"].why == wording("pool.judgement.planned", by="job 9", window_s=19)
     assert view.nodes["n3"].window_s is None
 
 
@@ -92,7 +93,7 @@ def test_regression_a_reservation_to_come_made_a_planned_node_idle() -> None:
         maintenance = Reservation("maint", ("n1",), pool.time_s + 5 * 86400, pool.time_s + 6 * 86400, frozenset())
         view = pool.see([node("n1", "IDLE", "PLANNED")], reservations=[maintenance])
     assert members(view) == set()
-    assert view.nodes["n1"].why == "is planned for a job whose start is not known"
+    assert view.nodes["n1"].why == wording("pool.judgement.planned_some_time")
 
 
 @pytest.mark.parametrize(("job_in_s", "reserved_in_s"), [(30, 50), (30, 25)])
@@ -105,7 +106,7 @@ def test_regression_a_job_planned_sooner_hid_a_reservation_for_which_slurm_refus
         soon = Reservation("course", ("n1",), now + reserved_in_s, now + 900, frozenset())
         view = pool.see([node("n1")], [job("9", sched_nodes=("n1",), start_s=now + job_in_s)], reservations=[soon])
     assert members(view) == set()
-    assert view.nodes["n1"].why.startswith("is planned for reservation course in ")
+    assert says(view.nodes["n1"].why, "pool.judgement.planned", by="reservation course")
     assert view.nodes["n1"].window_s == min(job_in_s, reserved_in_s)
 
 
@@ -116,7 +117,7 @@ def test_regression_a_reservation_sooner_than_a_job_kept_its_node_from_being_lef
     waits = job("9", sched_nodes=("n1",), start_s=now + 5)
     pool.see([node("n1", "ALLOCATED")], [pilot("71", "n1"), waits], {"n1": "71"}, [soon])
     view = pool.see([node("n1")], [waits])
-    assert view.nodes["n1"].why == "is left to job 9, which waits for it"
+    assert view.nodes["n1"].why == "is left to " + wording("pool.judgement.job_that_waits", planned=9)
 
 
 @pytest.mark.parametrize("state", ["SUSPENDED", "STOPPED", "RUNNING", "COMPLETING", "SIGNALING", "NEVER_HEARD_OF"])
@@ -140,7 +141,9 @@ def test_in_shadow_mode_a_suspended_jobs_node_is_no_idle_one_either() -> None:
 def test_a_pilot_that_came_to_a_suspended_jobs_node_leaves_it() -> None:
     jobs = [pilot("71", "n1"), job("9", "SUSPENDED", nodes=("n1",))]
     view = Pool().see([node("n1", "ALLOCATED")], jobs, {"n1": "71"})
-    assert view.nodes["n1"].why == "has job 9 on it beside the pilot"
+    assert view.nodes["n1"].why == wording(
+        "pool.judgement.taken_beside_pilot", taken=wording("pool.judgement.has_job", job_id=9)
+    )
     assert view.nodes["n1"].wanted
     assert members(view) == set()
 
@@ -148,7 +151,7 @@ def test_a_pilot_that_came_to_a_suspended_jobs_node_leaves_it() -> None:
 def test_our_own_suspended_pilot_has_its_node_still() -> None:
     jobs = [job("71", "SUSPENDED", partition=("elastic",), nodes=("n1",))]
     view = Pool().see([node("n1")], jobs, {"n1": "71"})
-    assert (view.nodes["n1"].why, members(view)) == ("has job 71 on it", set())
+    assert (view.nodes["n1"].why, members(view)) == (wording("pool.judgement.has_job", job_id=71), set())
 
 
 def test_a_job_that_completes_elsewhere_leaves_the_nodes_that_it_has_left_to_others() -> None:
@@ -221,7 +224,7 @@ def test_a_vacated_node_is_not_offered_again_before_its_job_has_started_or_gone(
     for _ in range(20):  # the plan of the job moves elsewhere, and the node looks free
         view = pool.see([node("n1")], [job("9", sched_nodes=("n2",), start_s=pool.time_s + 500)])
         assert members(view) == set()
-        assert view.nodes["n1"].why == "is left to job 9, which waits for it"
+        assert view.nodes["n1"].why == "is left to " + wording("pool.judgement.job_that_waits", planned=9)
     assert members(pool.see([node("n1")])) == {"n1"}
 
 
@@ -318,7 +321,7 @@ def test_regression_a_node_reserved_in_less_than_a_minute_was_offered_though_slu
         start_s = pool.time_s + 50.0
         view = pool.see([node("n1")], reservations=(Reservation("r", ("n1",), start_s, start_s + 60.0, frozenset()),))
         assert members(view) == set()
-    assert view.nodes["n1"].why.startswith("is planned for reservation r in ")
+    assert says(view.nodes["n1"].why, "pool.judgement.planned", by="reservation r")
 
 
 BUSY = [node("n1", "ALLOCATED"), node("n2", "ALLOCATED"), node("n3")]
@@ -333,7 +336,9 @@ def test_a_job_that_could_start_without_pilots_gets_the_idle_nodes_first_and_pil
     assert members(before) == {"n1", "n2", "n3"}
     view = pool.see(BUSY, [*PILOTS, job("9", node_count=2)], LEASED)
     assert members(view) == {"n2"}
-    assert [view.nodes[name].why for name in ("n1", "n3")] == ["is left to job 9, which can start there"] * 2
+    assert [view.nodes[name].why for name in ("n1", "n3")] == [
+        "is left to " + wording("pool.judgement.job_that_can_start", job=9)
+    ] * 2
     assert view.nodes["n1"].wanted
     assert view.rooms == {"9": Room("9", ("n1", "n3"), pool.time_s, leaving=("n1",))}
     assert view.version == before.version + 1
@@ -368,8 +373,8 @@ def test_where_only_a_cycle_that_is_far_away_starts_the_job_its_pilots_train_on_
         memory, view = observe(memory, snapshot, PoolConfig(), Harvest.of(PARTITION), LEASED, {})
         assert view.rooms == {"9": Room("9", ("n1",), 1000.0, leaving=("n1",), due_s=1025.0)}
         seen[time_s] = (view.nodes["n1"].in_pool, view.nodes["n1"].wanted, view.nodes["n1"].why)
-    trains_on = (True, False, "runs a pilot until Slurm's next cycle, in which job 9 can start there")
-    goes = (False, True, "is left to job 9, which can start there")
+    trains_on = (True, False, wording("pool.judgement.until_next_cycle", job=9))
+    goes = (False, True, "is left to " + wording("pool.judgement.job_that_can_start", job=9))
     assert seen == {1000.0: trains_on, 1014.0: trains_on, 1016.0: goes, 1024.0: goes}
     gone = Snapshot(
         1005.0, {**snapshot.nodes, "n1": node("n1")}, (PILOTS[1], runs, ahead, waits), (), scheduler=scheduler

@@ -26,6 +26,7 @@ from slurm_plugin.waiting import Rules, undated_since
 from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
 from tests.slurm_plugin.pending import EXPECTED, KNOWN
 from tests.slurm_plugin.test_parse import RELEASES, SEPARATOR, recorded
+from tests.support.messages import wording
 
 NODES = [
     node("n1", partitions=("batch", PARTITION)),
@@ -41,7 +42,7 @@ POOLS_OWN = (
     "is idle for ",
     "is planned for reservation ",
     "is draining",
-    "is planned for a job whose start is not known",
+    wording("pool.judgement.planned_some_time"),
 )
 
 
@@ -349,7 +350,11 @@ def test_a_drivers_launcher_waits_for_a_job_that_cannot_be_read_until_the_daemon
     client.run.return_value = Answer(0, "", "salloc: Granted job allocation 77")
     launcher = PilotLauncher(client, Rules(20.0, 999.0), clock=lambda: 1000.0)
     wanted = PilotRequest("n1", PARTITION, 600.0, "bft-pilot", "")
-    said = "job 7 has just come and waits without a plan (it cannot be read: not a number: 'many')"
+    said = wording(
+        "slurm_plugin.guard.just_come",
+        id=7,
+        job=wording("slurm_plugin.guard.unreadable", unreadable="not a number: 'many'"),
+    )
     assert launcher.place(wanted) == Refused(said)
     launcher.rules = Rules(20.0, 1000.5)
     assert isinstance(launcher.place(wanted), Refused), "in the same second"

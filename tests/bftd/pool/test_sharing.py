@@ -13,6 +13,7 @@ from bftd.pool.idle_watch import IdleWatch
 from bftd.pool.judgement import PoolMemory, observe
 from slurm_plugin.types import Job, Node, Request, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
+from tests.support.messages import wording
 
 MB = 2**20
 LEASED = {"n1": "71"}
@@ -43,16 +44,28 @@ def test_a_regular_job_beside_a_pilot_that_shares_takes_nothing_from_it(state: s
     view = Pool().see([used("n1", 2 + cpus)], [sharing(), beside(state=state, cpus=cpus)], LEASED)
     found = view.nodes["n1"]
     assert (found.in_pool, found.wanted, found.beside) == (True, False, "5")
-    assert found.why == "runs a pilot on a part of it, beside job 5"
+    assert found.why == wording("pool.judgement.runs_pilot_on_part", beside=5)
 
 
 @pytest.mark.parametrize(
     ("jobs", "why"),
     [
-        ([pilot("71", "n1"), beside()], "has job 5 on it beside the pilot"),
-        ([sharing(cpus=4), beside()], "has job 5 on it beside the pilot"),
-        ([sharing(), beside(state="SUSPENDED")], "has job 5 on it beside the pilot"),
-        ([sharing(), beside(), beside("6", state="STOPPED")], "has job 6 on it beside the pilot"),
+        (
+            [pilot("71", "n1"), beside()],
+            wording("pool.judgement.taken_beside_pilot", taken=wording("pool.judgement.has_job", job_id=5)),
+        ),
+        (
+            [sharing(cpus=4), beside()],
+            wording("pool.judgement.taken_beside_pilot", taken=wording("pool.judgement.has_job", job_id=5)),
+        ),
+        (
+            [sharing(), beside(state="SUSPENDED")],
+            wording("pool.judgement.taken_beside_pilot", taken=wording("pool.judgement.has_job", job_id=5)),
+        ),
+        (
+            [sharing(), beside(), beside("6", state="STOPPED")],
+            wording("pool.judgement.taken_beside_pilot", taken=wording("pool.judgement.has_job", job_id=6)),
+        ),
     ],
 )
 def test_a_pilot_leaves_a_job_that_cannot_be_there_by_slurms_leave(jobs: list[Job], why: str) -> None:
@@ -73,7 +86,7 @@ def test_a_pilot_leaves_a_shared_node_that_is_planned_for_a_job() -> None:
     pool = Pool()
     soon = job("9", sched_nodes=("n1",), start_s=pool.time_s + 2)
     found = pool.see([used("n1", 3)], [sharing(), beside(), soon], LEASED).nodes["n1"]
-    assert (found.why, found.wanted) == ("is left to job 9, which waits for it", True)
+    assert (found.why, found.wanted) == ("is left to " + wording("pool.judgement.job_that_waits", planned=9), True)
 
 
 def test_a_pilot_that_no_lease_stands_behind_is_no_neighbour_of_the_one_that_is_leased() -> None:
@@ -143,7 +156,10 @@ def test_a_pilot_leaves_a_shared_node_only_where_no_idle_one_does() -> None:
 def test_a_pilot_that_leaves_a_shared_node_is_told_so_at_once() -> None:
     view = Pool().see([used("n1", 3)], [sharing(), beside(), waits(cpus=3)], LEASED)
     assert view.rooms["9"].leaving == ("n1",)
-    assert (view.nodes["n1"].why, view.nodes["n1"].wanted) == ("is left to job 9, which can start there", True)
+    assert (view.nodes["n1"].why, view.nodes["n1"].wanted) == (
+        "is left to " + wording("pool.judgement.job_that_can_start", job=9),
+        True,
+    )
 
 
 def test_a_pilot_on_a_shared_node_trains_on_until_the_cycle_that_starts_the_job_too() -> None:
@@ -157,5 +173,5 @@ def test_a_pilot_on_a_shared_node_trains_on_until_the_cycle_that_starts_the_job_
         snapshot = Snapshot(time_s, nodes, jobs, (), scheduler=scheduler)
         memory, view = observe(memory, snapshot, PoolConfig(), Harvest.of(PARTITION), LEASED, {})
         seen[time_s] = (view.nodes["n1"].in_pool, view.nodes["n1"].wanted, view.nodes["n1"].why)
-    assert seen[1000.0] == (True, False, "runs a pilot until Slurm's next cycle, in which job 9 can start there")
-    assert seen[1016.0] == (False, True, "is left to job 9, which can start there")
+    assert seen[1000.0] == (True, False, wording("pool.judgement.until_next_cycle", job=9))
+    assert seen[1016.0] == (False, True, "is left to " + wording("pool.judgement.job_that_can_start", job=9))

@@ -13,6 +13,7 @@ from bftd.keys import PoolConfig
 from bftd.pool.spares import SPARED
 from slurm_plugin.types import Job, Node
 from tests.bftd.builders import Core, Pool, granted, job, members, node, pilot, registration, revoked
+from tests.support.messages import wording
 
 NAMES = [f"n{number}" for number in range(1, 7)]
 IDLE = [node(name) for name in NAMES]
@@ -41,7 +42,7 @@ def test_while_a_job_waits_for_room_so_many_idle_nodes_are_kept_free_and_say_why
     pool = sparing(2)
     view = pool.see(IDLE, [queued(pool)])
     assert members(view) == {"n3", "n4", "n5", "n6"}
-    assert view.nodes["n1"].why == "is kept free for regular jobs that wait (spare_nodes)"
+    assert view.nodes["n1"].why == wording("pool.spares.spared")
     assert not view.nodes["n1"].wanted
     assert spares(view) == {"n1", "n2"}
 
@@ -51,7 +52,7 @@ def test_a_node_that_is_kept_for_a_job_is_not_idle_and_no_spare() -> None:
     view = pool.see(IDLE, [queued(pool), queued(pool, id_="9", node_count=1)])
     assert view.rooms.keys() == {"9"}
     (kept,) = view.rooms["9"].nodes
-    assert view.nodes[kept].why == "is left to job 9, which can start there"
+    assert view.nodes[kept].why == "is left to " + wording("pool.judgement.job_that_can_start", job=9)
     assert len(spares(view) - {kept}) == 2
     assert members(view) == set(NAMES) - spares(view) - {kept}
 
@@ -104,7 +105,7 @@ def test_nodes_that_would_not_be_offered_anyway_do_not_count_as_spares() -> None
     pool.see([node("n1"), node("n3"), node("n4")])
     view = pool.see(IDLE[:4], [queued(pool, "n3", in_s=10)], quarantined={"n1": 2000.0})
     assert "quarantine" in view.nodes["n1"].why
-    assert view.nodes["n2"].why == "is idle for 1 of 2 polls"
+    assert view.nodes["n2"].why == wording("pool.judgement.idle_too_short", idle_polls=1, debounce_polls=2)
     assert "planned" in view.nodes["n3"].why
     assert spares(view) == {"n4"}
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bftd import config
 from bftd.errors import ConfigError
 from bftd.protocol.container import PRESETS, check, command, failed, is_step, outermost, words
+from tests.support.messages import excerpt, pattern, says, wording
 
 INSIDE = ["python3", "-u", "/tmp/x/.bft.pyz", "elastic.node", "torchrun", "/tmp/x/.bft-node", "/s/train.py", "--lr=1"]
 BINDS = ["/lustre/me", "/tmp/x"]
@@ -62,19 +63,32 @@ def test_every_preset_is_a_template_that_a_site_may_write_itself(preset: str) ->
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        ("singularity", "'singularity' is neither apptainer, charliecloud, pyxis nor a command"),
-        ("run {image} {bind} {cmd}", "{cmd} is no placeholder; known: {image}, {cwd}, {binds}, {bind}, {command}"),
-        ("run {image} {bind} {command.real}", "{command.real} is no placeholder"),
-        ("run {image} {bind}", "{command} must stand in it once, as a word of its own"),
-        ("run {image} {bind} sh -c '{command} x'", "{command} must stand in it once, as a word of its own"),
-        ("run {bind} {command}", "{image} must stand in it once"),
-        ("run {image} {image} {bind} {command}", "{image} must stand in it once"),
-        ("run {image} {command}", "{bind} or {binds} must stand in it once"),
-        ("run {image} {bind} {binds} {command}", "{bind} or {binds} must stand in it once"),
-        ("run {image {bind} {command}", "a brace stands alone"),
-        ("{image} {bind} {command}", "its first word must be the container runtime"),
+        (
+            "singularity",
+            excerpt("protocol.container.not_a_command", template="singularity", near="apptainer, charliecloud, pyxis"),
+        ),
+        (
+            "run {image} {bind} {cmd}",
+            wording(
+                "protocol.container.unknown_placeholder",
+                unknown="cmd",
+                known="{image}, {cwd}, {binds}, {bind}, {command}",
+            ),
+        ),
+        (
+            "run {image} {bind} {command.real}",
+            excerpt("protocol.container.unknown_placeholder", unknown="command.real"),
+        ),
+        ("run {image} {bind}", wording("protocol.container.command_once")),
+        ("run {image} {bind} sh -c '{command} x'", wording("protocol.container.command_once")),
+        ("run {bind} {command}", wording("protocol.container.image_once")),
+        ("run {image} {image} {bind} {command}", wording("protocol.container.image_once")),
+        ("run {image} {command}", excerpt("protocol.container.bind_once")),
+        ("run {image} {bind} {binds} {command}", excerpt("protocol.container.bind_once")),
+        ("run {image {bind} {command}", excerpt("protocol.container.stray_brace")),
+        ("{image} {bind} {command}", wording("protocol.container.runtime_first")),
         ("run '{image} {bind} {command}", "close every quote"),
-        ("run --bind {bind} {image} {command}", "{bind} must stand in one word with its option, as in --bind={bind}"),
+        ("run --bind {bind} {image} {command}", excerpt("protocol.container.bind_in_one_word")),
         ("x" * 2001, "longer than 2000 letters"),
     ],
 )
@@ -94,7 +108,7 @@ def test_no_shell_ever_reads_a_template_an_image_or_a_script_s_words() -> None:
 
 
 def test_an_image_cannot_be_an_option_and_a_folder_cannot_be_two() -> None:
-    with pytest.raises(ValueError, match="does not begin with a hyphen"):
+    with pytest.raises(ValueError, match=pattern("protocol.container.hyphen")):
         made("apptainer", "--writable")
     for folder in ("/a,/etc", "/a:/etc", "/a b"):
         with pytest.raises(ValueError, match="cannot be named"):
@@ -115,7 +129,12 @@ def test_a_folder_within_another_one_or_within_what_a_runtime_shares_is_not_boun
 
 def test_what_a_runtime_said_last_is_told_without_what_differs_from_node_to_node() -> None:
     said = ["ch-run[4711]: error: can't stat: /i: No such file", ""]
-    assert failed("/i", said).startswith("container=/i did not start: ch-run: error: can't stat: /i: No such file; ")
+    assert says(
+        failed("/i", said),
+        "protocol.container.not_started",
+        image="/i",
+        why="ch-run: error: can't stat: /i: No such file",
+    )
     pyxis = ["slurmstepd: error: pyxis: no such image", "srun: error: n1: task 0: Exited with exit code 1"]
     assert "pyxis: no such image" in failed("i", pyxis)
     assert "said nothing" in failed("i", [])

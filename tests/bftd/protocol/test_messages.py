@@ -29,6 +29,7 @@ from bftd.protocol.reports import (
 )
 from bftd.protocol.sizes import Sizes
 from bftd.protocol.wish import Wish
+from tests.support.messages import excerpt, fragment, pattern, wording
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True)
 TEXTS = st.from_regex(r"([a-zé]{1,8}( [a-z0-9.]{1,8}){0,3})?", fullmatch=True)
@@ -187,7 +188,9 @@ def test_a_report_that_lacks_a_field_or_has_a_senseless_one_is_read_or_refused_i
 
 
 def test_regression_a_senseless_estimate_was_refused_without_the_name_of_its_field() -> None:
-    assert complaint_about({"op": "curve", "at_s": 0.0, "estimates": [1]}) == "each of estimates must be a JSON object"
+    assert complaint_about({"op": "curve", "at_s": 0.0, "estimates": [1]}) == wording(
+        "protocol.curves.estimates_not_objects"
+    )
 
 
 def test_a_loss_that_is_not_finite_is_no_wrong_request() -> None:
@@ -221,21 +224,30 @@ def test_a_driver_or_a_daemon_of_another_protocol_is_told_which_one_to_upgrade()
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"held": [{"id": "n1.1"}] * (bounds.HELD_MOST + 1)}, "trainer: held may hold 8 items, not 5001"),
-        ({"id": "x" * 129}, "trainer: id must be a job id or run-<host>-<pid>"),
+        (
+            {"held": [{"id": "n1.1"}] * (bounds.HELD_MOST + 1)},
+            wording("protocol.fields.too_many_items", where="trainer", name="held", most=8, len=5001),
+        ),
+        ({"id": "x" * 129}, excerpt("http.ownership.id_malformed", FOREGROUND="run-")),
         ({"id": "x" * 300}, "trainer: id must be a text of at most 256 letters"),
         ({"backend": "b" * 300}, "trainer: backend must be a text of at most 256 letters"),
-        ({"nodes_max": bounds.NODES_MOST + 1}, "trainer: nodes_max must be 1 to 1000000"),
+        (
+            {"nodes_max": bounds.NODES_MOST + 1},
+            excerpt("milp.fields.too_small", where="trainer: nodes_max", at_least=fragment("1 to 1000000")),
+        ),
         ({"nodes_min": 3}, "trainer: nodes_min 3 is above nodes_max 2"),
         ({"sizes": [7]}, "trainer: sizes must be a list with at least one size from 1 to 2"),
-        ({"weight": 10**400}, "trainer: weight must be a finite number"),
+        ({"weight": 10**400}, excerpt("bftd.key_fields.not_finite", where="trainer: weight")),
         ({"gpu": "a100; rm"}, "trainer: gpu must be a type of GPU"),
-        ({"gpus": -1}, "trainer: gpus must be 0 to 1000000, not -1"),
+        ({"gpus": -1}, wording("protocol.fields.wrong", where="trainer", name="gpus", wanted="0 to 1000000", shown=-1)),
         ({"mix": "yes"}, "trainer: mix must be true or false"),
         ({"without": ["a b"]}, "trainer: without must be a list of types of GPUs"),
         ({"features": ["ib|x"]}, "trainer: features must be a list of names of Slurm's features"),
         ({"features": [1]}, "trainer: features must be a list of names of Slurm's features"),
-        ({"features": ["f"] * (bounds.FEATURES_MOST + 1)}, "trainer: features may hold 32 items, not 33"),
+        (
+            {"features": ["f"] * (bounds.FEATURES_MOST + 1)},
+            wording("protocol.fields.too_many_items", where="trainer", name="features", most=32, len=33),
+        ),
         ({"held": [{"id": "n1"}]}, "trainer: held: id must be a lease id, <node>.<number>, not 'n1'"),
     ],
 )
@@ -249,18 +261,33 @@ def test_what_is_out_of_bounds_is_refused_in_one_line(change: dict[str, Any], sa
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"samples_per_s": [1.0, float("nan")]}, "estimate: samples_per_s must be a finite number"),
-        ({"samples_per_s": [1.0, 1e300]}, "estimate: samples_per_s must be at most 1e+12"),
-        ({"samples_per_s": [2.0, 1.0]}, "estimate: samples_per_s must be 1e-06 or more, and never less on more nodes"),
+        (
+            {"samples_per_s": [1.0, float("nan")]},
+            excerpt("bftd.key_fields.not_finite", where="estimate: samples_per_s"),
+        ),
+        (
+            {"samples_per_s": [1.0, 1e300]},
+            excerpt("bftd.key_fields.too_large", where="estimate: samples_per_s", high=fragment("1e+12")),
+        ),
+        (
+            {"samples_per_s": [2.0, 1.0]},
+            "estimate: " + wording("protocol.curves.rates_wanted", ESTIMATE_RATE_LEAST="samples_per_s must be 1e-06"),
+        ),
         ({"samples_per_s": [0.0, 1.0]}, "estimate: samples_per_s must be 1e-06 or more"),
         ({"samples_per_s": [5e-324, 1.0]}, "estimate: samples_per_s must be 1e-06 or more"),
-        ({"samples_per_s": [-1.0, 1.0]}, "estimate: samples_per_s must be 0 or more"),
-        ({"samples_per_s": ["fast", 1.0]}, "estimate: samples_per_s must be a finite number"),
+        ({"samples_per_s": [-1.0, 1.0]}, excerpt("milp.fields.too_small", where="estimate: samples_per_s", at_least=0)),
+        ({"samples_per_s": ["fast", 1.0]}, excerpt("bftd.key_fields.not_finite", where="estimate: samples_per_s")),
         ({"samples_per_s": [1.0]}, "estimate: nodes must be as many as samples_per_s"),
         ({"nodes": [2, 1]}, "estimate: nodes must be in increasing order"),
         ({"nodes": [0], "samples_per_s": [1.0]}, "estimate: samples_per_s must be 1e-06 or more"),
-        ({"nodes": list(range(1, 34)), "samples_per_s": [1.0] * 33}, "estimate: nodes may hold 32 items, not 33"),
-        ({"nodes": [1] * 10**6, "samples_per_s": [1.0] * 10**6}, "estimate: nodes may hold 32 items, not 1000000"),
+        (
+            {"nodes": list(range(1, 34)), "samples_per_s": [1.0] * 33},
+            wording("protocol.fields.too_many_items", where="estimate", name="nodes", most=32, len=33),
+        ),
+        (
+            {"nodes": [1] * 10**6, "samples_per_s": [1.0] * 10**6},
+            wording("protocol.fields.too_many_items", where="estimate", name="nodes", most=32, len=1000000),
+        ),
         ({"origin": "sworn"}, "estimate: origin must be one of measured, traced,"),
         ({"class": "a\nb"}, "estimate: class must be a text of printable letters"),
     ],
@@ -279,11 +306,13 @@ def test_an_estimate_that_cannot_be_is_refused_in_one_line(change: dict[str, Any
 
 def test_estimates_are_bounded_and_of_different_classes() -> None:
     estimates = [CurveEstimate(f"c{number}", ((1, 1.0),)).to_json() for number in range(33)]
-    with pytest.raises(Malformed, match="estimates may hold 32 items, not 33"):
+    with pytest.raises(
+        Malformed, match=pattern("protocol.fields.too_many_items", name=fragment("estimates"), most=32, len=33)
+    ):
         report_from_json({"op": "curve", "at_s": 1.0, "estimates": estimates})
-    with pytest.raises(Malformed, match="estimates must be a list of at least one"):
+    with pytest.raises(Malformed, match="estimates must be " + pattern("protocol.reports.list_wanted")):
         report_from_json({"op": "curve", "at_s": 1.0, "estimates": []})
-    with pytest.raises(Malformed, match="estimates has one class of nodes twice"):
+    with pytest.raises(Malformed, match=pattern("protocol.curves.class_twice", name="estimates")):
         report_from_json({"op": "curve", "at_s": 1.0, "estimates": estimates[:1] * 2})
 
 
@@ -337,7 +366,9 @@ def test_a_trainer_is_of_the_harvested_partition_that_it_names_or_of_any(
 
 def test_a_trainer_of_another_partition_is_told_which_there_are() -> None:
     body = sent(Registration("17", "a", "horovod", Sizes(1, 2), partition="c"))
-    with pytest.raises(Malformed, match="this daemon harvests the partitions a and b, not c"):
+    with pytest.raises(
+        Malformed, match=pattern("http.bodies.other_partition", some="partitions a and b", partition="c")
+    ):
         bodies.registration(body, ("a", "b"), "ann")
 
 
@@ -365,7 +396,7 @@ def test_regression_control_letters_and_halves_of_letters_reached_the_administra
     told = report_from_json({"op": "crash", "at_s": 1.0, "text": f"a{letter}[2Jb"})
     assert told.text == "a [2Jb"  # type: ignore[union-attr]
     body = {"id": "7", "backend": "torchrun", "nodes_min": 1, "nodes_max": 2, "partition": f"a{letter}b"}
-    with pytest.raises(Malformed, match="partition must be a text of printable letters"):
+    with pytest.raises(Malformed, match="partition must be " + pattern("protocol.fields.letters_wanted")):
         Registration.from_json(body)
 
 

@@ -11,6 +11,7 @@ from bftd.errors import LedgerError
 from bftd.service import filesystem
 from bftd.service.filesystem import network_type
 from bftd.service.ledger import Ledger
+from tests.support.messages import wording
 
 # As Linux prints it on a node with a home on NFS, a scratch on Lustre, and a local disk mounted within the home.
 MOUNTS = """\
@@ -60,8 +61,5 @@ def test_regression_a_ledger_on_nfs_is_refused_in_a_line_that_says_where_to_put_
     monkeypatch.setattr(filesystem, "network_type", lambda path: "nfs4")
     with pytest.raises(LedgerError) as error:
         Ledger(tmp_path / "ledger")
-    assert str(error.value) == (
-        f"the ledger {tmp_path}/ledger is on nfs4, which other hosts serve: set [ledger] path to a local disk, "
-        "such as /var/lib/bftd"
-    )
+    assert str(error.value) == (wording("service.ledger.on_shared_disk", path=f"{tmp_path}/ledger", kind="nfs4"))
     assert list(tmp_path.iterdir()) == []

@@ -24,6 +24,7 @@ from bftd.service.reader import Reader
 from tests.bftd.builders import lease, registration, reported
 from tests.bftd.service.test_clock import Host
 from tests.bftd.service.test_ledger import Clock, see, start
+from tests.support.messages import pattern
 
 ALL = Asked(0.0, 1e9, 1e9, 86_400.0)
 SUMS = ("pool_node_seconds", "used_node_seconds", "training_node_seconds")
@@ -379,7 +380,7 @@ def test_a_step_is_chosen_that_fits_and_more_than_an_answer_holds_is_refused(
     assert [step(length_s) for length_s in (3600.0, 86_400.0, 7 * 86_400.0, 30 * 86_400.0)] == [60, 300, 3600, 21_600]
     assert step(3600.0, 1.0) == 60, "nothing finer is kept"
     assert step(2 * 86_400.0, 300.0) == COARSE_S, "nor of older times"
-    with pytest.raises(TooMuch, match="ask for a larger step, or a shorter time"):
+    with pytest.raises(TooMuch, match=pattern("service.history_reading.too_many_points")):
         step(30 * 86_400.0, 600.0)
     monkeypatch.setattr(history_reading, "TRAINERS_MOST", 100)
     with pytest.raises(TooMuch, match="trainers=0"):
@@ -388,5 +389,7 @@ def test_a_step_is_chosen_that_fits_and_more_than_an_answer_holds_is_refused(
 
 
 def test_a_ledger_that_cannot_be_read_is_told_in_one_line(path: Path) -> None:
-    with pytest.raises(LedgerError, match=r"^the ledger .* cannot be read \(unable to open database file\)$"):
+    with pytest.raises(
+        LedgerError, match="^" + pattern("service.reader.unreadable", error="unable to open database file") + "$"
+    ):
         read(Reader(path), ALL)

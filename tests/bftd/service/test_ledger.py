@@ -22,6 +22,7 @@ from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from slurm_plugin.types import Snapshot
 from tests.bftd.builders import lease, node, pilot, registration, reported, trainer
+from tests.support.messages import pattern, wording
 from tests.support.waiting import STILL_S
 
 FIRST_SCHEMA = Path(__file__).parent / "assets" / "ledger-1.sql"
@@ -125,8 +126,10 @@ def test_decisions_are_kept_as_sentences_by_trainer_and_events_have_a_tail(tmp_p
     service.apply(Finished(clock.now, "1", 0, "", Summary(step=5)))
     told = [decision["text"] for decision in service.ledger.decisions("1", 10)]
     assert told[-2:] == [
-        "train-a starts on 1 node (n1): its speed is not known yet",
-        "train-a has finished with exit code 0",
+        "train-a "
+        + wording("core.deed.starts", count="1 node", nodes="n1", rate="")
+        + wording("protocol.changes.unknown_speed"),
+        "train-a " + wording("core.deed.finished", exit_code=0),
     ]
     assert all("train-b" not in text for text in told)
     ended = {"kind": "finished", "who": "train-a", "exit_code": 0, "why": ""}
@@ -154,7 +157,7 @@ def test_old_events_are_pruned_at_the_start(tmp_path: Path) -> None:
 
 def test_a_second_daemon_on_the_ledger_is_told_so_in_one_line(tmp_path: Path) -> None:
     first = Ledger(tmp_path / "ledger")
-    with pytest.raises(LedgerError, match=r"another bftd uses the ledger .*: stop it"):
+    with pytest.raises(LedgerError, match=pattern("service.ledger.in_use")):
         Ledger(tmp_path / "ledger")
     first.close()
     Ledger(tmp_path / "ledger").close()
@@ -219,7 +222,9 @@ def test_a_ledger_whose_kept_object_is_none_is_told_in_one_line(tmp_path: Path) 
     Ledger(path).close()
     rewrite(path, "INSERT INTO meta VALUES ('kept.totals', '7')")
     ledger = Ledger(path)
-    with pytest.raises(LedgerError, match=r"kept\.totals is no object.*: move it away"):
+    with pytest.raises(
+        LedgerError, match=pattern("service.ledger.not_an_object", key="kept.totals") + ".*: move it away"
+    ):
         ledger.kept("totals")
     ledger.close()
 
@@ -256,9 +261,16 @@ def test_a_tuned_setting_that_is_not_good_any_more_is_dropped_with_a_warning(
     assert settings.pj_max == 7
     assert (settings.t_fwd_s, settings.objective) == (defaults.t_fwd_s, defaults.objective)
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
-        "dropping what bft tune has set: t_fwd_s must be at least 0.1, not 0.0",
-        "dropping what bft tune has set: objective must be a text, not ['speed']; for example \"efficiency\"",
-        "dropping what bft tune has set: 'gone' cannot be tuned",
+        wording(
+            "service.settings.dropped", error=wording("bftd.key_fields.too_small", where="t_fwd_s", low=0.1, value=0.0)
+        ),
+        wording(
+            "service.settings.dropped",
+            error=wording(
+                "bftd.key_fields.wrong", where="objective", wanted="a text", shown="['speed']", example='"efficiency"'
+            ),
+        ),
+        wording("service.settings.not_tunable", name="'gone'"),
     ]
     service.ledger.close()
 

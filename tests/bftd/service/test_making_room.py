@@ -15,6 +15,7 @@ from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from slurm_plugin.types import Job, Scheduler, Snapshot
 from tests.bftd.builders import job, lease, node, pilot, registration, reported
+from tests.support.messages import wording
 
 NAMES = ("n1", "n2", "n3", "n4", "n5")
 # n5 is busy for an hour, so that a job on five nodes waits, and a shorter one on two may pass it by backfill alone.
@@ -78,7 +79,9 @@ def test_pilots_leave_at_a_steps_end_before_the_cycle_that_starts_the_job(site: 
     ((where, told),) = site.told("2").items()
     assert not told.vacate
     assert told.leave_in_s == 1030.0 - 3.0 - site.now
-    assert told.reason == f"{where} is left to job 4711, which can start there, by 00:17:07"
+    assert (
+        told.reason == f"{where} is left to " + wording("pool.judgement.job_that_can_start", job=4711) + ", by 00:17:07"
+    )
     site.see(RUNS, BLOCKED, one)
     site.end("2", where)
     while site.now < 1029.0:

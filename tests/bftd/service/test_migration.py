@@ -14,6 +14,7 @@ from bftd.service import migration, schema, usage
 from bftd.service.ledger import Ledger
 from bftd.service.upkeep import KEEP_EVENTS_S
 from tests.bftd.service.test_ledger import Clock, see, start
+from tests.support.messages import fragment, pattern
 
 ASSETS = Path(__file__).parent / "assets"
 DAY_S = 86400.0
@@ -159,7 +160,10 @@ def test_regression_a_migration_that_fails_leaves_the_ledger_as_it_was(
     for name in ("_copy", "_settle"):
         with monkeypatch.context() as broken:
             broken.setattr(migration, name, fails)
-            with pytest.raises(LedgerError, match=r"^cannot use the ledger .*full\): make room on its disk"):
+            with pytest.raises(
+                LedgerError,
+                match="^" + pattern("service.ledger.unusable", path=fragment("full): make room on its disk")),
+            ):
                 Ledger(path)
         assert look() == before
         assert not path.with_name("ledger.new").exists()
@@ -180,7 +184,7 @@ def test_a_ledger_that_somebody_reads_is_not_taken_from_under_him(path: Path) ->
 
 def test_a_ledger_in_another_mode_is_refused_before_it_is_rewritten(path: Path) -> None:
     written(path, 2)
-    with pytest.raises(LedgerError, match="is of a daemon in live mode and this one runs in shadow mode"):
+    with pytest.raises(LedgerError, match=pattern("service.ledger.other_mode", written="live", mode="shadow")):
         Ledger(path, "shadow")
     assert pragma(path, "user_version") == 2
 

@@ -9,6 +9,7 @@ import pytest
 from bftd.core.domain import PoolView, Room, RoomOver
 from bftd.pool.rooms import RoomMemory
 from bftd.service.room_log import RoomLog
+from tests.support.messages import wording
 
 NOTHING = RoomMemory()
 ROOM = Room("4711", ("n3", "n4"), 1000.0, leaving=("n3",))
@@ -28,17 +29,20 @@ def test_a_room_is_told_when_it_is_made_and_when_it_is_over(said: pytest.LogCapt
     log = RoomLog()
     log.tell(NOTHING, view(1000.0, ROOM))
     log.tell(NOTHING, view(1001.0, replace(ROOM, nodes=("n3", "n5"))))
-    assert said.messages == ["room for job 4711: n[3-4]; pilots leave n3"]
+    assert said.messages == [wording("service.room_log.begun", job=4711, nodes="n[3-4]", room="pilots leave n3")]
     log.tell(NOTHING, view(1002.5, over=(RoomOver(ROOM, "started"),)))
     log.tell(NOTHING, view(1003.0))
-    assert said.messages[1:] == ["room for job 4711 is over after 2.5 s: it has started"]
+    assert said.messages[1:] == [wording("service.room_log.over", job=4711, kept_s=2.5, ENDS="it has started")]
 
 
 @pytest.mark.parametrize(
     ("room", "says"),
     [
-        (Room("7", ("n1",), 1000.0), "room for job 7: n1; no pilot is there"),
-        (Room("7", ("n1",), 1000.0, ("n1",), 1012.2), "room for job 7: n1; pilots leave n1 within 12 s"),
+        (Room("7", ("n1",), 1000.0), "room for job 7: n1; " + wording("service.room_log.no_pilot")),
+        (
+            Room("7", ("n1",), 1000.0, ("n1",), 1012.2),
+            wording("service.room_log.begun", job=7, nodes="n1", room="pilots leave n1 within 12 s"),
+        ),
     ],
 )
 def test_a_room_says_which_pilots_leave_and_when(room: Room, says: str, said: pytest.LogCaptureFixture) -> None:
@@ -50,13 +54,13 @@ def test_a_room_says_which_pilots_leave_and_when(room: Room, says: str, said: py
     ("end", "words"),
     [
         ("gone", "it is gone"),
-        ("no longer fits", "it no longer fits"),
-        ("doubted", "it has not started, and is doubted"),
+        ("no longer fits", wording("service.room_log.no_longer_fits")),
+        ("doubted", wording("service.room_log.doubted")),
     ],
 )
 def test_a_room_in_vain_says_why(end: str, words: str, said: pytest.LogCaptureFixture) -> None:
     RoomLog().tell(NOTHING, view(1065.0, over=(RoomOver(ROOM, end),)))  # type: ignore[arg-type]
-    assert said.messages == [f"room for job 4711 is over after 65.0 s: {words}"]
+    assert said.messages == [wording("service.room_log.over", job=4711, kept_s=65.0, ENDS=words)]
 
 
 def test_the_next_room_of_an_array_is_told_as_one_of_its_own(said: pytest.LogCaptureFixture) -> None:
@@ -64,8 +68,8 @@ def test_the_next_room_of_an_array_is_told_as_one_of_its_own(said: pytest.LogCap
     log.tell(NOTHING, view(1000.0, ROOM))
     log.tell(NOTHING, view(1005.0, Room("4711", ("n4",), 1005.0), over=(RoomOver(ROOM, "started"),)))
     assert said.messages[1:] == [
-        "room for job 4711 is over after 5.0 s: it has started",
-        "room for job 4711: n4; no pilot is there",
+        wording("service.room_log.over", job=4711, kept_s=5.0, ENDS="it has started"),
+        "room for job 4711: n4; " + wording("service.room_log.no_pilot"),
     ]
 
 
@@ -73,7 +77,7 @@ def test_a_queue_that_is_too_long_is_told_once(said: pytest.LogCaptureFixture) -
     log = RoomLog()
     for length in (50_000, 49_999, 400, 50_001):
         log.tell(RoomMemory(cut=f"500 of {length:,} jobs" if length > 500 else ""), view(1000.0))
-    assert said.messages == ["what waits is not all looked at for room: 500 of 50,000 jobs"]
+    assert said.messages == [wording("service.room_log.not_all_looked_at", cut="500 of 50,000 jobs")]
 
 
 def broken(text: str) -> RoomMemory:

@@ -24,6 +24,7 @@ from bftd.service.live import Service
 from bftd.service.status import overview
 from bftd.view import render
 from tests.bftd.builders import Core, registration
+from tests.support.messages import fragment, says, wording
 
 ANYBODY, ADMIN = Caller("bob", False, 7), Caller("root", True, 0)
 
@@ -112,7 +113,9 @@ def test_where_jobs_are_private_nobody_but_an_administrator_learns_for_which_a_n
         assert "4711" not in str(seen)
         assert [(room["job"], room["nodes"]) for room in seen["rooms"]] == [("", ["n3", "n4"])]
         texts = " ".join(item["text"] for item in seen["decisions"])
-        assert ("left n[3-4] to a job which can start there" in texts) == (user == "ann"), texts
+        assert (says(texts, "pool.judgement.until_next_cycle", job=fragment("left n[3-4] to a job which"))) == (
+            user == "ann"
+        ), texts
 
 
 def test_a_driver_is_told_how_long_its_pilot_may_take_until_it_is_to_leave_at_once() -> None:
@@ -149,12 +152,14 @@ def test_the_status_counts_rooms_in_a_line_where_there_are_any(fold: bool) -> No
     core.pool("n3", rooms=[room], after_s=2.0)
     shown = overview(core.state, core.time_s, "1.0", "live", [], [])
     text = drawn(folded(shown, Folds()) if fold else shown)
-    assert "is left to job 4711, which can start there" in text
+    assert "is left to " + wording("pool.judgement.job_that_can_start", job=4711) in text
     made = (
-        "1 job can start on nodes that are kept for it; room was made 1 time so far: 0 led to a start, 0 were in vain"
+        wording("bftd.view.can_start_on_kept", rooms="1 job", value="it")
+        + wording("bftd.view.rooms", now="", made="1 time", ends="")
+        + wording("bftd.view.outcomes", started=0, in_vain=0, vain="")
     )
     assert made in text
     core.pool("n1", "n2", "n3", over=[RoomOver(room, "no longer fits")], after_s=1.0)
     text = drawn(overview(core.state, core.time_s, "1.0", "live", [], []))
     assert "0 jobs can start on nodes that are kept for them; room was made 1 time so far" in text
-    assert "0 led to a start, 1 were in vain, 100% of 0.0 node-hours" in text
+    assert says(text, "bftd.view.outcomes", started=0, in_vain=1, vain=", 100% of 0.0 node-hours")

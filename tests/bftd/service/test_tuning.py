@@ -12,6 +12,7 @@ from bftd.keys import Config, DecideConfig
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from tests.bftd.service.test_ledger import Clock
+from tests.support.messages import wording
 
 
 def start(path: Path, **decide: object) -> Service:
@@ -32,12 +33,12 @@ def test_regression_a_start_and_a_reload_name_each_key_of_the_file_that_bft_tune
     service.tune({"pj_max": 7, "t_fwd_s": 120.0})
     assert hidden(caplog) == []
     service.configure(Config(decide=DecideConfig(pj_max=4, t_fwd_s=120.0)))
-    told = "pj_max is 7 as bft tune has set it, and 4 of the configuration is hidden: see bft tune --reset"
+    told = wording("service.live.hidden_by_tuning", name="pj_max", value=7, value2=4)
     assert hidden(caplog) == [told]
     service.ledger.close()
     again = start(tmp_path / "ledger", pj_max=5, t_fwd_s=60.0)
     assert hidden(caplog) == [
-        "t_fwd_s is 120.0 as bft tune has set it, and 60.0 of the configuration is hidden: see bft tune --reset",
+        wording("service.live.hidden_by_tuning", name="t_fwd_s", value=120.0, value2=60.0),
         told.replace("and 4", "and 5"),
     ]
     assert again.overview("0")["tuned"] == {

@@ -24,6 +24,7 @@ from bftd.service.live import RETRY_S, Service
 from bftd.service.usage import Asked, read
 from tests.bftd.builders import lease, registration, reported
 from tests.bftd.service.test_ledger import Clock, see, start
+from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 
@@ -79,14 +80,15 @@ def test_regression_a_full_disk_grows_nothing_loses_nothing_and_ends_nothing(
         service._note(Happened("note", "1", None, {"text": "x" * 500}))
     told = [record.message for record in caplog.records if "cannot be written" in record.message]
     assert told == [
-        f"the ledger {path} cannot be written (database or disk is full): make room on its disk, or see that the disk "
-        "is sound; nothing grows until it can"
+        wording("service.ledger.unwritable", path=path, error="database or disk is full", error2="")
+        + wording("service.ledger.advice")
+        + wording("service.live.nothing_grows", error="")
     ]
     # n2 is free now and bob's trainer wants it; what runs runs on
     for _ in range(5):
         see(service, clock, "n1 n2", n1="71")
     assert {item.trainer for item in service.state.leases.values()} == {"1"}
-    assert service.state.pool.hold == "bftd cannot write its ledger"
+    assert service.state.pool.hold == wording("service.live.cannot_write")
     assert "cannot be written" in service.overview("0")["ledger"]["failure"]
     with pytest.raises(LedgerError, match="make room"):  # a new number of a driver must survive the daemon
         service.apply(Registered(clock.now, registration("3")))
@@ -103,7 +105,7 @@ def test_regression_a_full_disk_grows_nothing_loses_nothing_and_ends_nothing(
     see(service, clock, "n2")
     see(service, clock, "n2")
     assert [item.node for item in service.state.leases.values()] == ["n2"]
-    assert "the ledger is written again" in caplog.text
+    assert says(caplog.text, "service.live.written_again")
     after = service.state
     service.ledger.close()
     again = start(path, clock)
@@ -136,7 +138,9 @@ def test_a_daemon_that_cannot_begin_its_log_on_a_full_disk_says_so_in_one_line(d
     path = disk / "ledger"
     Ledger(path).close()
     fill(disk)
-    with pytest.raises(LedgerError, match=r"^cannot use the ledger .*: make room on its disk[^\n]*$"):
+    with pytest.raises(
+        LedgerError, match="^" + pattern("service.ledger.unusable", path=fragment(": make room on its disk"))
+    ):
         Ledger(path)
 
 

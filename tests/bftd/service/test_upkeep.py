@@ -20,6 +20,7 @@ from bftd.service.ledger import Ledger
 from bftd.service.upkeep import KEEP_EVENTS_S
 from tests.bftd.builders import registration, reported
 from tests.bftd.service.test_ledger import Clock, see, start
+from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
 DAY_S = 86400.0
@@ -118,7 +119,7 @@ def test_regression_the_ledger_is_held_to_its_size_by_dropping_the_oldest_events
         kept = ledger.load(clock.now)
     told = [record.message for record in caplog.records if "max_bytes" in record.message]
     assert len(told) == 1
-    assert told[0].startswith("the ledger has reached [ledger] max_bytes, 12,000,000: its oldest events are dropped")
+    assert says(told[0], "service.upkeep.full", max_bytes="12,000,000")
     assert (kept.trainers.keys(), kept.leases.keys(), kept.usage) == (
         before.trainers.keys(), before.leases.keys(), before.usage,
     )  # fmt: skip
@@ -142,7 +143,7 @@ def test_a_reader_that_stands_still_is_named_and_costs_half_of_the_events_at_mos
             held.maintain(float(second))
         assert held.size()["bytes"] < 10_000_000
     told = [record.message for record in caplog.records if "fuser" in record.message]
-    assert told == [f"{path}-wal grows: another process reads the ledger without an end; find it with fuser"]
+    assert told == [wording("service.upkeep.read_without_end", log_path=f"{path}-wal")]
 
 
 def test_regression_progress_of_each_second_is_one_row_a_minute_and_the_last_before_anything_else(path: Path) -> None:

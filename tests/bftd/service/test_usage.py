@@ -21,6 +21,7 @@ from bftd.service.upkeep import KEEP_EVENTS_S
 from bftd.service.usage import Asked, read
 from tests.bftd.builders import lease, registration, reported
 from tests.bftd.service.test_ledger import Clock, see, start
+from tests.support.messages import pattern
 from tests.support.waiting import STILL_S
 
 DAY_S = 86400.0
@@ -120,7 +121,9 @@ os.kill(os.getpid(), 9)
 
 
 def test_a_ledger_that_cannot_be_read_is_told_in_one_line(path: Path) -> None:
-    with pytest.raises(LedgerError, match=r"^the ledger .* cannot be read \(unable to open database file\)$"):
+    with pytest.raises(
+        LedgerError, match="^" + pattern("service.reader.unreadable", error="unable to open database file") + "$"
+    ):
         read(path, Asked(0.0, 1.0, ("user",)))
 
 

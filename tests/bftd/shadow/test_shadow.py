@@ -57,6 +57,7 @@ from slurm_plugin.errors import CommandError, SnapshotError
 from slurm_plugin.types import NO_SCHEDULER, Job, Node, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, job, node, of, pilot, registration
 from tests.bftd.test_daemon import environment, running, write_config
+from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 # By throughput: what is recovered is told in samples, and by efficiency networks of any size are worth the same.
@@ -306,7 +307,10 @@ def test_regression_a_node_that_is_left_for_a_room_by_a_deadline_counts_as_left(
     before = site.shadow["nodes_vacated"]
     for _ in range(21):  # until shortly before the cycle
         site.see(nodes, [runs, first, behind], scheduler=scheduler)
-    assert any(re.search(r"would leave n\d by .* to job 8, which can start there", text) for text in site.sentences())
+    assert any(
+        re.search("would " + pattern("core.deed.would_leave", nodes=fragment("n"), to="job 8"), text)
+        for text in site.sentences()
+    )
     assert len(site.lent) == 6
     assert site.shadow["nodes_vacated"] == before + 1
 
@@ -323,7 +327,7 @@ def test_a_node_that_is_no_longer_fit_is_given_back_without_a_preemption(site: S
 def test_a_kept_node_is_shown_as_slurm_shows_it(site: Site) -> None:
     site.idle()
     assert {item["state"] for item in site.status["nodes"]} == {"IDLE"}
-    assert {item["why"] for item in site.status["nodes"]} == {"would run a pilot"}
+    assert {item["why"] for item in site.status["nodes"]} == {wording("shadow.service.would_run_pilot")}
 
 
 def test_S9_nothing_grows_without_a_fresh_snapshot_and_a_gap_counts_for_nothing(tmp_path: Path) -> None:
@@ -434,8 +438,8 @@ def test_the_ledgers_of_the_two_modes_are_never_taken_for_each_other(tmp_path: P
     for path, mode, other in (("live", "shadow", "live"), ("shadow", "live", "shadow")):
         with pytest.raises(LedgerError) as refused:
             Ledger(tmp_path / path, mode)
-        assert f"is of a daemon in {other} mode" in str(refused.value)
-        assert "move the file away" in str(refused.value)
+        assert says(str(refused.value), "service.ledger.other_mode", written=other)
+        assert says(str(refused.value), "service.ledger.other_schema")
     Ledger(tmp_path / "live").close()  # the refused daemon has let it go
 
 
@@ -518,7 +522,7 @@ def test_only_reading_commands_are_run(tmp_path: Path) -> None:
         ("sdiag", "--reset"),
         ("sdiag", "-r"),
     ):
-        with pytest.raises(CommandError, match="in shadow mode Slurm is only read"):
+        with pytest.raises(CommandError, match=pattern("shadow.read_only_client.not_run")):
             client.run(*command)
     with pytest.raises(CommandError):
         client.cancel(["1"])
@@ -537,7 +541,7 @@ def test_regression_all_that_a_snapshot_reads_may_be_read_in_shadow_mode(tmp_pat
         assert client.run(command, *arguments, timeout_s=timeout_s).out == "fine\n"
         asked.append(command)
         if arguments[:2] == ("show", "reservation"):
-            return "No reservations in the system\n"
+            return wording("slurm_plugin.parse.no_reservations") + "\n"
         raise SnapshotError("nothing of it matters here")
 
     slow = Background(ask, ("--all",))
@@ -614,7 +618,7 @@ def test_a_trace_that_cannot_be_written_does_not_end_the_daemon(tmp_path: Path, 
     recorder.see(Snapshot(BEGIN_S, {"n1": node("n1")}, (), ()))
     recorder.close()
     assert recorder.told == ""
-    assert "no trace is recorded" in caplog.text
+    assert says(caplog.text, "shadow.trace_recorder.no_trace")
 
 
 def drawn(status: Mapping[str, Any]) -> list[str]:
@@ -632,7 +636,7 @@ def test_the_first_line_of_the_view_says_that_nothing_is_touched(site: Site) -> 
     assert "SHADOW MODE: nothing is submitted, lent or cancelled" in lines[0]
     text = "\n".join(lines)
     assert f"train-12 12 of ann waits: {SENTENCE}" in text
-    assert "preemptions         1 times a job took nodes from a trainer, 1 node in all" in text
+    assert says(text, "shadow.view.preemptions", preemptions="preemptions         1", taken="1 node")
     assert ["AlexNet-1", "shadow:1"] in [line.split()[:2] for line in lines]
 
 
@@ -648,7 +652,7 @@ def test_a_live_daemon_refuses_the_ledger_of_a_shadow_in_one_line(tmp_path: Path
     run = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=STILL_S)
     assert run.returncode == 1
     assert run.stderr.count("\n") == 1
-    assert "is of a daemon in shadow mode and this one runs in live mode" in run.stderr
+    assert says(run.stderr, "service.ledger.other_mode", written="shadow", mode="live")
 
 
 def test_the_shadow_has_a_ledger_beside_the_live_one() -> None:
@@ -664,7 +668,7 @@ def test_a_change_of_mode_needs_a_restart(tmp_path: Path) -> None:
         assert daemon.client.status()["mode"] == "live"
         daemon.process.terminate()
         _, errors = daemon.process.communicate(timeout=STILL_S)
-        assert "changes of [daemon] need a restart" in errors
+        assert says(errors, "bftd.daemon.need_restart", fixed="daemon")
 
 
 def test_a_pause_is_obeyed_by_imaginary_trainers_too(site: Site) -> None:
@@ -672,7 +676,9 @@ def test_a_pause_is_obeyed_by_imaginary_trainers_too(site: Site) -> None:
     assert site.service.pause([everything]) == len(NAMES)
     site.idle(polls=3)
     assert site.lent == {}
-    assert "(shadow) root paused everything and asked back what was lent: power test" in site.sentences()
+    assert says(
+        site.sentences(), "core.pause.begun_and_asked_back", by="(shadow) root", what="everything", why="power test"
+    )
     site.service.resume("root", [everything.key])
     site.idle(polls=3)
     assert set(site.lent) == set(NAMES)

@@ -11,6 +11,7 @@ import pytest
 
 from bftd.errors import UsageError
 from bftd.simulated import trainers
+from tests.support.messages import fragment, pattern
 
 ENTRY: dict[str, Any] = {
     "name": "J0-tiny",
@@ -90,7 +91,7 @@ def test_a_fault_is_told_in_one_line_with_the_file_and_the_entry(
 
 
 def test_a_name_that_is_there_twice_names_both_entries(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="entry 3: 'J0-tiny' is entry 1 too"):
+    with pytest.raises(UsageError, match=pattern("simulated.trainers.twice", number=3, name="J0-tiny", first_at=1)):
         trainers.read(_file(tmp_path, ENTRY, ENTRY | {"name": "x"}, ENTRY))
 
 
@@ -98,11 +99,11 @@ def test_a_name_that_is_there_twice_names_both_entries(tmp_path: Path) -> None:
     ("content", "fault"),
     [
         (b"", "not JSON"),
-        (b"{}", "must be a JSON array with at least one trainer"),
-        (b"[]", "must be a JSON array with at least one trainer"),
-        (b"[1]", "entry 1: must be a JSON object"),
-        (b'[{"nodes_min": 1}]', "entry 1: name must be a text"),
-        (b'[{"name": "a"}]', r"entry 1 \(a\): lacks the field 'nodes_min'"),
+        (b"{}", pattern("simulated.trainers.not_an_array")),
+        (b"[]", pattern("simulated.trainers.not_an_array")),
+        (b"[1]", pattern("simulated.trainers.not_an_object", where="entry 1")),
+        (b'[{"nodes_min": 1}]', pattern("simulated.trainers.name_missing", where="entry 1")),
+        (b'[{"name": "a"}]', pattern("simulated.trainers.field_missing", where="entry 1 (a)", key="nodes_min")),
         (b"\xff", "not UTF-8"),
         (b"[" * 100_000, "nested too deeply"),
     ],
@@ -119,10 +120,10 @@ def test_a_file_that_is_no_list_of_trainers_is_told_in_one_line(content: bytes, 
 def test_a_truncated_gzip_file_is_told_in_one_line(cut: int, tmp_path: Path) -> None:
     path = tmp_path / "trainers.json.gz"
     path.write_bytes(gzip.compress(json.dumps([ENTRY]).encode())[: cut or 10])
-    with pytest.raises(UsageError, match="is not a whole gzip file"):
+    with pytest.raises(UsageError, match=pattern("simulated.trainers.not_whole_gzip")):
         trainers.read(path)
 
 
 def test_a_missing_file_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot read .*no\.json: No such file"):
+    with pytest.raises(UsageError, match=pattern("cli.unreadable", path=fragment("no.json"), strerror="No such file")):
         trainers.read(tmp_path / "no.json")

@@ -21,6 +21,7 @@ from bftd.top.table import TrainerTable
 from tests.bftd.builders import node
 from tests.bftd.http.beside import Daemon, daemon
 from tests.bftd.http.test_api import as_user
+from tests.support.messages import excerpt, fragment, wording
 from tests.support.waiting import STILL_S
 
 # Seldom enough for the pilot, which waits after each key until nothing is left to draw.
@@ -106,7 +107,7 @@ def test_it_shows_nodes_trainers_and_the_last_decision(served: Daemon, size: tup
         await seen.shows("1 regular", "7 leased", "1 away", "run-h-1", "[red]gpt[/r", "300", "p Pause")
         if size[1] > 20:
             await seen.shows("9 nodes", "q Quit")
-            await seen.shows("resnet  run-h-1 ann", "samples/s: ", "last hour", "decisions, the newest first")
+            await seen.shows("resnet  run-h-1 ann", "samples/s: ", "last hour", wording("top.app.decisions_head"))
         if size[0] > 100:
             await seen.shows("n9", "is draining: disk", "ACCOUNT", "RANGE")
         assert len(seen.text.splitlines()) == size[1]
@@ -132,7 +133,7 @@ def test_the_cursor_stays_on_its_trainer_whatever_order_they_come_in(served: Dae
         assert seen.table.current == "run-h-3"
         await seen.press("slash")
         await seen.type("zz")
-        await seen.shows("no trainer has 'zz'")
+        await seen.shows(wording("top.app.no_trainer_has", wanted="zz"))
         await seen.press("escape")
         await seen.shows("run-h-1")
         await seen.press("slash")
@@ -149,7 +150,7 @@ def test_it_explains_a_trainer_and_a_node(served: Daemon) -> None:
         await seen.press("enter")
         await seen.shows("resnet (run-h-1)", "resnet starts on ", "Esc goes back")
         await seen.press("escape", "question_mark")
-        await seen.shows("why it grew, stayed or shrank")
+        await seen.shows(excerpt("top.app.help"))
         await seen.press("escape", "n")
         await seen.shows("Nodes: ", "trainer run-h-1: working", "draining")
         await seen.press("enter")
@@ -166,15 +167,19 @@ def test_a_pause_asks_for_a_reason_and_once_more_and_is_lifted_by_the_same_key(s
     async def test(seen: Screen) -> None:
         await seen.shows("run-h-1")
         await seen.press("p", "enter")
-        await seen.shows("say why", "[ ] also ask back", "(*) everything", "( ) the trainers of user ann")
+        await seen.shows(
+            "say why", "[ ] also ask back", "(*) everything", "( ) " + wording("top.asking.trainers_of", user="ann")
+        )
         await seen.type("dust")
         await seen.press("tab", "space", "enter")
-        await seen.shows("[x] also ask back", "Enter once more pauses everything and asks back")
+        await seen.shows(
+            "[x] also ask back", excerpt("top.dialogs.enter_pauses", back=fragment("everything and asks back"))
+        )
         await seen.press("space", "enter")
-        await seen.shows("[ ] also ask back", "Enter once more pauses everything, Esc")
+        await seen.shows("[ ] also ask back", excerpt("top.dialogs.enter_pauses", back="everything"))
         assert not served.do(lambda service: service.state.pauses)
         await seen.press("enter")
-        await seen.shows("! everything is paused by root: dust")
+        await seen.shows(wording("core.pause.holds", what="! everything", by="root", why="dust"))
         await seen.press("p")
         await seen.shows("Lend nodes again?")
         await seen.press("n", "p", "y")
@@ -191,7 +196,7 @@ def test_what_an_administrator_alone_may_is_refused_in_one_line(
         await seen.press("p")
         await seen.type("x")
         await seen.press("enter", "enter")
-        await seen.shows("only administrators may pause and resume, and ann is none")
+        await seen.shows(excerpt("http.asked.administrators_only", may="pause and resume", user="ann"))
         assert not served.do(lambda service: service.state.pauses)
 
     as_user(monkeypatch, "ann")
@@ -202,16 +207,16 @@ def test_settings_are_tuned_in_a_form_that_checks_them(served: Daemon) -> None:
     async def test(seen: Screen) -> None:
         await seen.shows("run-h-1")
         await seen.press("t", "enter")
-        await seen.shows("nothing is changed yet", "t_fwd_s", "120.0")
+        await seen.shows(wording("top.dialogs.nothing_changed"), "t_fwd_s", "120.0")
         await seen.press("tab", "tab")
         await seen.shows("Forward-looking time")
         await seen.type("x")
         await seen.press("enter")
-        await seen.shows("t_fwd_s must be a number")
+        await seen.shows(excerpt("top.dialogs.not_a_number", name="t_fwd_s"))
         await seen.press("end", "ctrl+u")
         await seen.type("90")
         await seen.press("enter")
-        await seen.shows("Enter once more changes t_fwd_s 120.0 to 90.0")
+        await seen.shows(excerpt("top.dialogs.enter_changes", told=fragment("t_fwd_s 120.0 to 90.0")))
         await seen.press("enter")
         await seen.shows("tuned: t_fwd_s = 90.0")
         assert served.do(lambda service: service.state.settings.decide.t_fwd_s) == 90.0

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.bftd.http.beside import Daemon, daemon
+from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
 TOP = [sys.executable, "-m", "bftd.cli.main", "top"]
@@ -109,15 +110,18 @@ def test_without_a_terminal_it_says_what_to_use_instead(served: Daemon, term: st
     given = {**os.environ, "BFTD_SOCKET": served.address, "TERM": term}
     done = subprocess.run(TOP, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=given, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines() == [
-        "bft: top needs a terminal: `bft status` prints what is there, `bft status --json` for programs"
-    ]
+    assert done.stderr.splitlines() == ["bft: " + wording("cli.top.no_terminal")]
 
 
 def test_without_a_daemon_it_ends_in_one_line(tmp_path: Path) -> None:
     code, seen, restored = on_a_terminal(str(tmp_path / "nobody"))
     assert (code, restored) == (1, True)
     assert plain(seen).decode().splitlines() == [
-        f"bft: no daemon answers at {tmp_path / 'nobody'}: start bftd, or say where it is with --config, "
-        "$BFTD_CONFIG or $BFTD_SOCKET"
+        "bft: "
+        + wording(
+            "http.client.no_daemon",
+            address=tmp_path / "nobody",
+            PATH_VARIABLE="BFTD_CONFIG",
+            SOCKET_VARIABLE="BFTD_SOCKET",
+        )
     ]

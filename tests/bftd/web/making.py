@@ -8,6 +8,7 @@ from typing import Any
 
 from bftd.web.page import STEPS, Shown
 from bftd.web.past import drawn
+from tests.support.messages import wording
 
 NOW_S = 497_222 * 3600.0
 _NAMES = ("resnet50", "gpt2-small", "unet-climate", "bert-large", "vit-b16", "deepcam", "cosmoflow", "graphcast")
@@ -162,12 +163,14 @@ def status(nodes: int, told: dict[str, Any]) -> dict[str, Any]:
                 "since_s": NOW_S - 5400,
                 "why": "new cable",
                 "release": False,
-                "text": "node n0007 is paused by root: new cable",
+                "text": wording("core.pause.holds", what="node n0007", by="root", why="new cable"),
             }
         ],
         "hours": None,
         "bound": None,
-        "alarms": [{"kind": "overdue", "node": "n0042", "text": "n0042 was asked back 9 s ago and is still in use"}],
+        "alarms": [
+            {"kind": "overdue", "node": "n0042", "text": wording("service.steered.overdue", node="n0042", since_s=9)}
+        ],
         "silent": [],
         "tuned": {},
         "ledger": {"full": False, "failure": None, "oldest_event_s": NOW_S},

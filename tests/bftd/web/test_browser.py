@@ -17,6 +17,7 @@ import pytest
 
 from tests import browser
 from tests.browser import Tab
+from tests.support.messages import says
 
 pytestmark = pytest.mark.browser
 
@@ -157,7 +158,7 @@ def test_the_page_is_readable_at_every_width_in_light_and_in_dark_with_scripts_a
         for paths, height, about in found["pictures"]:
             assert paths > 4
             assert height > 100
-            assert "over the last 1 day" in about
+            assert says(about, "web.past.over_last", hours="1 day")
         smallest, largest = found["letters"]
         assert smallest >= 9.5
         assert largest <= 18
@@ -262,10 +263,10 @@ def test_the_page_says_in_words_that_the_daemon_is_gone(seen: Seen, tmp_path: Pa
 def test_the_token_of_an_address_leaves_it_and_shows_who_used_how_much(seen: Seen) -> None:
     async def test(tab: Tab) -> None:
         await tab.go(seen.url)
-        assert "for those with the token" in await tab.value("document.querySelector('#usage').textContent")
+        assert says(await tab.value("document.querySelector('#usage').textContent"), "web.sections.usage_hidden")
         await tab.go(f"{seen.url}?token={seen.token}&hours=1")
         assert await tab.value("location.href") == f"{seen.url}?hours=1"
-        assert "for those with the token" not in await tab.value("document.querySelector('#usage').textContent")
+        assert not says(await tab.value("document.querySelector('#usage').textContent"), "web.sections.usage_hidden")
         assert await tab.value("document.cookie") == "", "scripts cannot read the cookie"
 
     seen.look(test)

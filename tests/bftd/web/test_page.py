@@ -17,6 +17,7 @@ from bftd.web import charts, page, sections
 from bftd.web.past import drawn
 from bftd.web.series import COLOURED, GAP, SLOTS_LEAST, Picture, Series, charted
 from tests.bftd.web import making
+from tests.support.messages import excerpt, fragment, says, wording
 
 _VOID = {"meta", "link", "br"}
 _SELF_ENDING = {"html", "head", "body", "p", "li", "dt", "dd", "tr", "th", "td", "thead", "tbody", "caption"}
@@ -70,7 +71,12 @@ def test_a_page_of_5000_nodes_and_100_trainers_stays_below_its_bound(large: page
 def _reasons(number: int) -> list[dict[str, object]]:
     """Every node with a reason of its own."""
     return [
-        {"state": "planned", "why": f"is needed by job {at} in {at} s", "nodes": f"n{at:04d}", "count": 1}
+        {
+            "state": "planned",
+            "why": wording("pool.judgement.needed", by=f"job {at}", window_s=at),
+            "nodes": f"n{at:04d}",
+            "count": 1,
+        }
         for at in range(number)
     ]
 
@@ -125,7 +131,7 @@ def test_drawings_are_well_formed_and_have_no_more_than_they_show(large: page.Sh
         root = ET.fromstring(re.sub(r"(\w+)=([\w]+)(?=[ >])", r'\1="\2"', svg))
         assert {each.tag for each in root.iter()} <= {"svg", "g", "path", "text"}
         assert not re.search(r"\d\.\d", svg), "whole pixels are fine enough"
-        assert "over the last 1 day" in root.attrib["aria-label"]
+        assert says(root.attrib["aria-label"], "web.past.over_last", hours="1 day")
 
 
 def test_bands_add_up_to_all_nodes_wherever_anything_is_known() -> None:
@@ -214,35 +220,45 @@ def test_who_looks_is_told_what_the_daemon_does_and_what_is_wrong() -> None:
         return " ".join("".join(read(making.shown(8, 2, 1, **changes)).text).split())
 
     assert "Harvesting" in said()
-    assert "Alarm: n0042 was asked back" in said()
+    assert says(said(), "service.steered.overdue", node="n0042")
     assert "Shadow mode" in said(mode="shadow")
-    assert "nothing is submitted, lent or cancelled" in said(mode="shadow").lower()
+    assert says(said(mode="shadow").lower(), "bftd.daemon.shadow_mode")
     totals = {"idle_node_seconds": 7200.0, "since_s": making.NOW_S, "preemptions": 3, "waiting": [{"user": "ann"}]}
     would = said(mode="shadow", shadow=totals, training_node_seconds=3600.0)
-    assert "would have had 1.0 node-hours, 50.0 % of the idle time, and 3 times" in would
+    assert says(
+        would,
+        "web.sections.since",
+        training_s=1.0,
+        part=wording("shadow.view.used", training_s=", 50.0 %"),
+        preemptions=3,
+    )
     assert "1 real trainer waits" in would
     assert "Would be lent" in would
     held = said(hold="the snapshot is 40 s old")
     assert "On hold" in held
-    assert "nothing grows: the snapshot is 40 s old" in held
-    assert "Slurm was not read yet" in said(snapshot_age_s=None)
-    assert "No alarms, nothing paused." in said(alarms=[], pauses=[])
-    assert "node n0007 is paused by root: new cable" in said()
+    assert says(held, "web.sections.nothing_grows", hold="the snapshot is 40 s old")
+    assert says(said(snapshot_age_s=None), "web.page.not_read_yet")
+    assert says(said(alarms=[], pauses=[]), "web.sections.no_alarms")
+    assert says(said(), "core.pause.holds", what="node n0007", by="root", why="new cable")
 
 
 def test_a_daemon_that_has_just_begun_has_a_page_and_one_without_a_ledger_says_why() -> None:
     shown = making.shown(8, 0, 1)
     nothing = replace(shown, past=drawn({"points": []}, 1), windows=[], usage=None, groups=[])
     text = " ".join("".join(read(nothing).text).split())
-    assert "a point comes about once a minute" in text
-    assert "No trainer is registered." in text
-    assert "for those with the token" in text
+    assert says(text, "web.past.nothing_recorded")
+    assert says(text, "web.sections.no_trainer")
+    assert says(text, "web.sections.usage_hidden")
     failed = "".join(read(replace(nothing, missing="the ledger cannot be read (disk I/O error)")).text)
-    assert "there is no history: the ledger cannot be read (disk I/O error)" in failed
+    assert says(
+        failed,
+        "web.sections.no_history",
+        missing=fragment(excerpt("service.reader.unreadable", path=fragment("the ledger"), error="disk I/O error")),
+    )
 
 
 def test_rows_beyond_the_bound_are_counted_and_those_with_nodes_come_first() -> None:
     shown = making.shown(500, 300, 1)
     found = sections.trainers(shown.status, {})
-    assert f"{300 - sections.ROWS_MOST} more are not shown here" in found
+    assert says(found, "web.sections.not_shown", left=fragment(f"{300 - sections.ROWS_MOST}"))
     assert found.index("running") < found.index("waiting")

@@ -22,6 +22,7 @@ from elastic.spec import ElasticSpec
 from tests.elastic.backends.contract import BackendContract
 from tests.elastic.backends.dummy import KIND
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, ops, peer, settings_for, trainer_for, until
+from tests.support.messages import fragment, pattern
 from tools.backends_header import header
 
 ROOT = str(Path(__file__).parents[3])
@@ -67,7 +68,7 @@ class TestDummy(BackendContract):
 
 def test_the_option_and_the_plug_in_know_it_and_a_script_may_ask_for_it() -> None:
     assert ElasticSpec.parse("1-2,backend=dummy").backend == "dummy"
-    with pytest.raises(UsageError, match="did you mean dummy"):
+    with pytest.raises(UsageError, match=pattern("sizing.fields.hint", near=fragment("dummy"))):
         ElasticSpec.parse("1-2,backend=dumy")
     with pytest.raises(UsageError, match=r"known: horovod, torchrun, dummy$"):
         ElasticSpec.parse("1-2,backend=?")

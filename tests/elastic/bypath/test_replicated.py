@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.messages import says
+
 sys.path.insert(0, str(Path(__file__).parent))
 from ranks import Trainer
 
@@ -153,7 +155,7 @@ def test_a_shard_that_is_not_as_it_was_written_is_told_and_the_generation_before
     assert name in told["text"]
     lines = [line for line in trainer.output.splitlines() if line.startswith("bft:")]
     assert len(lines) == 1
-    assert "going on from the one before" in lines[0]
+    assert says(lines[0], "elastic.loading.going_on_from_before")
 
 
 def load_and_refuse(rank: int, size: int, folder: Path, width: int) -> tuple[str, bool]:
@@ -514,7 +516,7 @@ def save_once_rank_0_complains(rank: int, size: int, folder: Path) -> bool:
     from elastic.bypath import groups
 
     groups.HINT_S = 0.2
-    while rank == 1 and "call them on every rank" not in (folder / "log.0").read_text():
+    while rank == 1 and not says((folder / "log.0").read_text(), "elastic.groups.waits_for_others"):
         time.sleep(0.05)
     elastic.save(state_of(1))
     return True

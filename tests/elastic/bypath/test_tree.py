@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.messages import wording
+
 pytestmark = [pytest.mark.torch]
 
 Point = namedtuple("Point", "x y")
@@ -104,10 +106,16 @@ def test_the_first_three_differences_are_shown_and_the_others_counted() -> None:
 
     found = tree.differences({f"state.w{n}": (2, 3) for n in range(5)} | {"state.s": ()}, {"state.x": (1,)})
     assert tree.told(found) == (
-        "s was saved and is not there now; w0 was saved and is not there now; w1 was saved and is not there now; "
-        "and 4 more"
+        wording(
+            "elastic.tree.not_there_now",
+            shown=wording("elastic.tree.not_there_now", shown=wording("elastic.tree.not_there_now", shown="s") + "; w0")
+            + "; w1",
+        )
+        + "; and 4 more"
     )
-    assert tree.differences({"state.s": ()}, {"state.s": (2, 3)}) == ["s was a scalar and is 2x3"]
+    assert tree.differences({"state.s": ()}, {"state.s": (2, 3)}) == [
+        wording("elastic.tree.was_and_is", shown="s", saved="a scalar", given="2x3")
+    ]
 
 
 def test_sparse_and_quantized_tensors_stay_whole_beside_the_others() -> None:

@@ -12,6 +12,7 @@ import pytest
 from bftd.protocol.lease import Leases
 from elastic.driver.pilots import Pilot, PilotStarter
 from tests.elastic.fakes import settings_for
+from tests.support.messages import fragment, says, wording
 
 
 @pytest.fixture
@@ -49,8 +50,8 @@ def test_regression_a_driver_that_a_node_cannot_reach_was_an_srun_that_ended_wit
         port = closed.getsockname()[1]
     why, lines = ran(tmp_path, Pilot("n1.1", "n1", 600.0, "", driver=f"127.0.0.1:{port}", job_id="7"))
     assert why == (
-        f"node n1 cannot reach the driver at 127.0.0.1:{port} (connection refused); "
-        f"set BFT_DRIVER_ADDRESS to an address of {socket.gethostname()} that nodes reach"
+        wording("elastic.agent.cannot_reach", node="n1", BFT_DRIVER=f"127.0.0.1:{port}", error="connection refused")
+        + wording("elastic.routes.set_variable", VARIABLE="BFT_DRIVER_ADDRESS", host_name=socket.gethostname())
     )
     assert lines == [], "who asked tells it"
 
@@ -71,14 +72,16 @@ def test_bftd_that_is_not_installed_on_a_node_is_said_as_that(srun: Path, tmp_pa
     )
     why, _ = ran(tmp_path, Pilot("n1.1", "n1", 600.0, "", driver="127.0.0.1:1", job_id="7"))
     assert why.startswith("n1 cannot run ")
-    assert "No such file or directory; install bftd at the same place on every node" in why
+    assert says(why, "elastic.pilots.cannot_run_agent", words=fragment("No such file or directory"))
 
 
 def test_what_srun_says_of_its_own_is_logged_and_counted_against_no_node(srun: Path, tmp_path: Path) -> None:
     srun.write_text("#!/bin/sh\necho 'srun: error: Unable to create step: Job is gone' >&2\nexit 1\n")
     why, lines = ran(tmp_path, Pilot("n1.1", "n1", 600.0, "", driver="127.0.0.1:1", job_id="7"))
     assert why == ""
-    assert lines == ["n1.1: srun ended with 1: srun: error: Unable to create step: Job is gone"]
+    assert lines == [
+        wording("elastic.pilots.srun_ended", lease="n1.1", rc=1, text="srun: error: Unable to create step: Job is gone")
+    ]
 
 
 def test_an_agent_of_a_pilot_that_is_revoked_meanwhile_has_nothing_to_complain_of(srun: Path, tmp_path: Path) -> None:

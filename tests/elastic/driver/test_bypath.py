@@ -15,6 +15,7 @@ from elastic.link.peer import Peer
 from tests.elastic.driver.state.by_path import name_of, told, write, written
 from tests.elastic.driver.test_trainer import Play, Stage, play
 from tests.elastic.fakes import ops, sent, until
+from tests.support.messages import fragment, says
 from tests.support.waiting import STILL_S
 
 __all__ = ["play"]
@@ -133,7 +134,7 @@ def test_a_pause_whose_state_will_never_be_whole_ends_at_once_with_what_there_is
         await until("its files are gone", lambda: os.listdir(home(stage)) == [name_of(5)])
         if fault != "gone":
             [note] = stage.reports(NoteReport)
-            assert "the one of step 5 is kept; training goes on" in note.text
+            assert says(note.text, "elastic.generations.one_kept", step=5)
 
     play(body)
 
@@ -180,7 +181,12 @@ def test_a_generation_that_is_found_wrong_is_lost_progress_and_steps_that_are_do
         message = {"op": "step", "first": True, "step": 41, "samples": 410, "rank": 0, "size": 2, "loss": None}
         await stage.says(again[0], message | {"saved_step": 0, "saved_samples": 0, "steps_lost": 0, "at_s": 1e9})
         assert stage.reports(ProgressReport)[-1].steps_lost == 20
-        assert "__0_0.distcp is not what it was; goes on from step 40" in stage.reports(NoteReport)[0].text
+        assert says(
+            stage.reports(NoteReport)[0].text,
+            "elastic.generations.not_used",
+            why=fragment("__0_0.distcp is not what it was"),
+            on=40,
+        )
         assert sorted(os.listdir(home(stage))) == [name_of(40), name_of(60)]
 
     play(body)

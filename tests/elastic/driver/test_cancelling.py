@@ -13,6 +13,7 @@ from elastic.driver.endings import Endings
 from slurm_plugin.errors import CommandError, SnapshotError
 from slurm_plugin.pilots import Leftover, PilotRequest
 from tests.elastic.fakes import until
+from tests.support.messages import fragment, says, wording
 from tests.support.waiting import STILL_S
 
 PILOT = PilotRequest("n1", "elastic", 600.0, "bft-pilot", "bft 7 n1.1")
@@ -105,7 +106,7 @@ def test_regression_an_order_that_slurm_did_not_take_was_given_up_with_its_pilot
         await asyncio.sleep(0.1)
 
     [line] = scene(slurm, body)
-    assert "given again until Slurm takes it" in line
+    assert says(line, "elastic.endings.order_repeated")
     assert [ids for ids, _ in slurm.orders] == [["7"]] * 5, "and no more after that"
 
 
@@ -120,7 +121,7 @@ def test_at_the_end_of_the_driver_slurm_is_asked_a_few_times_more_and_one_line_n
         monkeypatch.setattr(endings, "_AGAIN_S", 0.01)
 
     *_, last = scene(slurm, body)
-    assert last == "Slurm did not take the order to end 7, 8; if they still run: scancel 7 8"
+    assert last == wording("elastic.endings.order_not_taken", jobs="7, 8", jobs2="7 8")
     assert len(slurm.orders) == 1 + endings._CLOSING_TRIES
 
 
@@ -175,8 +176,8 @@ def test_a_pilot_that_could_not_be_withdrawn_is_ended_in_the_background_and_at_t
         await until("tried again", lambda: len(slurm.orders) > 4)
 
     lines = scene(slurm, body)
-    assert "if they still run: scancel 9" in lines[-2]
-    assert lines[-1] == "Slurm never said what became of the pilots asked for on n1; see squeue --me"
+    assert says(lines[-2], "elastic.endings.order_not_taken", jobs2=9)
+    assert lines[-1] == wording("elastic.endings.fate_unknown", nodes="n1")
 
 
 def test_jobs_that_are_to_end_while_slurm_is_busy_share_an_order() -> None:
@@ -206,4 +207,4 @@ def test_what_a_request_without_an_answer_may_have_left_is_looked_for_a_last_tim
 
     [line] = scene(Slurm(), body)
     assert looked == ["n1", "n1"]
-    assert "pilots asked for on n1" in line
+    assert says(line, "elastic.endings.fate_unknown", nodes=fragment("n1"))

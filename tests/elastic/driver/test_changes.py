@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 
 from bftd.protocol.changes import TAKEN
 from elastic.driver.changes import Changes, Measured, span
+from tests.support.messages import fragment, says, wording
 
-GREW = "a grows from 2 to 8 nodes (n[1-6]): +1.35e+03 samples/s over the next 120 s outweigh 2.0 s of stall"
-STARTED = "a starts on 2 nodes (n[7-8]): its speed is not known yet"
+GREW = (
+    "a "
+    + wording("core.deed.grows", before=2, after="8 nodes", nodes="n[1-6]", gain="")
+    + wording("core.deed.gain", rate="+1.35e+03", t_fwd_s=120, stall_s=2.0)
+)
+STARTED = "a " + wording(
+    "core.deed.starts", count="2 nodes", nodes="n[7-8]", rate=wording("protocol.changes.unknown_speed")
+)
 
 
 @dataclass
@@ -65,17 +72,28 @@ def few(*numbers: int, granted: str = "") -> list[Node]:
 
 def test_each_change_is_one_line_with_why_rate_and_time_to_go() -> None:
     job, first, more = Job(), few(7, 8, granted=STARTED), few(1, 2, 3, 4, 5, 6, granted=GREW)
-    assert job.on(*first, rate=400.0) == ["started on 2 nodes (n[7-8]); 400 samples/s"]
+    assert job.on(*first, rate=400.0) == [
+        wording("elastic.changes.started", count="2 nodes", nodes="n[7-8]", speed="400 samples/s")
+    ]
     assert job.on(*first, *more, rate=1510.0, ends_in_s=7810.0) == [
         "grew from 2 to 8 nodes (n[1-6]): +1.35e+03 samples/s over the next 120 s outweigh 2.0 s of stall; "
         "1510 samples/s, about 2 h 10 min to go"
     ]
     for node in more:
         node.reason, node.revoked = f"{node.node} job 12 needs it", True
-    assert job.on(*first, rate=400.0) == ["shrank from 8 to 2 nodes, n[1-6] given back: job 12 needs it; 400 samples/s"]
+    assert job.on(*first, rate=400.0) == [
+        wording(
+            "elastic.changes.shrank",
+            before=8,
+            after="2 nodes",
+            nodes="n[1-6]",
+            why="job 12 needs it",
+            speed="400 samples/s",
+        )
+    ]
     for node in first:
         node.reason = TAKEN
-    assert job.suspended(120) == f"was suspended and gave back n[7-8] at step 120: {TAKEN}; resumes on any nodes"
+    assert job.suspended(120) == wording("elastic.changes.suspended", nodes="n[7-8]", step=120, why=TAKEN)
     job.now_s += 60.0
     again = few(7, granted="a resumes on 1 node (n7): 200 samples/s expected")
     assert job.on(*again, rate=200.0) == ["resumed on 1 node (n7); 200 samples/s"]
@@ -86,9 +104,17 @@ def test_what_was_planned_and_not_reached_is_not_told_as_if_it_were() -> None:
     job.on(*first, rate=400.0)
     job.changes.listed((node.lease, node.granted) for node in more)
     [line] = job.on(*first, *more[:4], rate=1200.0)
-    assert line.startswith("grew from 2 to 6 nodes (n[1-4]), 4 of 6 nodes planned: +1.35e+03")
+    assert says(
+        line,
+        "elastic.changes.grew",
+        before=2,
+        after="6 nodes",
+        nodes=fragment("n[1-4]), 4 of 6 nodes planned: +1.35e+03"),
+    )
     [line] = job.on(*first, *more, rate=1510.0)
-    assert line.startswith("grew from 6 to 8 nodes (n[5-6]): +1.35e+03"), "now all of them are there"
+    assert says(
+        line, "elastic.changes.grew_because", before=6, after="8 nodes", nodes="n[5-6]", why=fragment("+1.35e+03")
+    ), "now all of them are there"
 
 
 def test_regression_the_same_nodes_planned_twice_were_told_as_twice_as_many() -> None:
@@ -97,18 +123,28 @@ def test_regression_the_same_nodes_planned_twice_were_told_as_twice_as_many() ->
         job.changes.listed((f"n{number}.{attempt}", STARTED) for number in (7, 8))
     first = few(7, 8, granted=STARTED)
     job.changes.listed((node.lease, STARTED) for node in first)
-    assert job.look(first, Measured(1, 2, 400.0), 3) == ["started on 2 nodes (n[7-8]); 400 samples/s"]
+    assert job.look(first, Measured(1, 2, 400.0), 3) == [
+        wording("elastic.changes.started", count="2 nodes", nodes="n[7-8]", speed="400 samples/s")
+    ]
 
 
 def test_regression_a_trainer_whose_nodes_went_before_its_first_step_was_suspended_without_a_why() -> None:
     job, nodes = Job(), few(7, 8)
     assert job.look(nodes, Measured(), 3) == []
     for node in nodes:
-        node.reason, node.revoked = f"{node.node} is left to job 7, which waits for it", True
+        node.reason, node.revoked = (
+            f"{node.node} is left to " + wording("pool.judgement.job_that_waits", planned=7),
+            True,
+        )
     assert job.suspended(0) == (
-        "was suspended and gave back n[7-8] at step 0: left to job 7, which waits for it; resumes on any nodes"
+        wording(
+            "elastic.changes.suspended",
+            nodes="n[7-8]",
+            step=0,
+            why="left to " + wording("pool.judgement.job_that_waits", planned=7),
+        )
     )
-    assert job.suspended(0) == "was suspended at step 0; resumes on any nodes"
+    assert job.suspended(0) == wording("elastic.changes.back_at_step", back="was suspended", gone=0)
 
 
 def test_a_group_that_has_not_stepped_yet_is_not_told_of_and_a_speed_of_the_group_before_neither() -> None:
@@ -118,21 +154,30 @@ def test_a_group_that_has_not_stepped_yet_is_not_told_of_and_a_speed_of_the_grou
     assert job.on(*first, *more, rate=0.0, seconds=2) == []
     assert job.look([*first, *more], Measured(job.groups + 1, 1, 100.0), 3) == [], "it is another group again"
     assert job.look([*first, *more], Measured(job.groups + 2, 2, 200.0), 3) == [
-        "grew from 1 to 2 nodes (n2); 200 samples/s"
+        wording("elastic.changes.grew", before=1, after="2 nodes", nodes="n2", speed="200 samples/s")
     ]
 
 
 def test_a_script_that_tells_of_no_steps_is_told_of_without_its_speed() -> None:
     job = Job(resumes=True)
-    assert job.look(few(1, 2), Measured(), 20) == ["resumed on 2 nodes (n[1-2])"]
+    assert job.look(few(1, 2), Measured(), 20) == [
+        "resumed" + wording("cli.size_choose_shown.on_nodes", nodes=2) + " (n[1-2])"
+    ]
 
 
 def test_a_node_that_is_lost_is_not_called_given_back() -> None:
     job, nodes = Job(), few(1, 2)
     job.on(*nodes, rate=100.0)
-    nodes[1].reason = "the agent on n2 went away without a word"
+    nodes[1].reason = wording("elastic.connections.agent_gone", node="n2")
     assert job.on(nodes[0], rate=50.0) == [
-        "shrank from 2 to 1 node, n2 lost: the agent on n2 went away without a word; 50 samples/s"
+        wording(
+            "elastic.changes.lost",
+            before=2,
+            after="1 node",
+            nodes="n2",
+            why=wording("elastic.connections.agent_gone", node="n2"),
+            speed="50 samples/s",
+        )
     ]
 
 
@@ -141,7 +186,13 @@ def test_nodes_that_come_and_go_at_once_are_one_line() -> None:
     job.on(nodes[0], nodes[1], rate=100.0)
     nodes[1].reason, nodes[1].revoked = "n2 job 9 needs it", True
     [line] = job.on(nodes[0], nodes[2], rate=100.0)
-    assert line == "went on with 2 nodes (n3 new, n2 given back): job 9 needs it; 100 samples/s"
+    assert line == wording(
+        "elastic.changes.exchanged",
+        count="2 nodes",
+        exchanged="n3 new, n2 given back",
+        why="job 9 needs it",
+        speed="100 samples/s",
+    )
 
 
 def test_a_trainer_that_is_moved_to_and_fro_is_summed_up() -> None:
@@ -150,7 +201,9 @@ def test_a_trainer_that_is_moved_to_and_fro_is_summed_up() -> None:
         job.on(*nodes, rate=100.0)
         job.on(nodes[0], rate=50.0)
     assert len(job.lines) == 8, "four lines a minute"
-    assert job.lines[4] == "changed 17 more times, between 1 and 2 nodes; now on 2 nodes (n[1-2]); 100 samples/s"
+    assert job.lines[4] == wording(
+        "elastic.changes.many", times=17, least=1, most="2 nodes", now="2 nodes", nodes="n[1-2]", speed="100 samples/s"
+    )
 
 
 @given(st.lists(st.tuples(st.sets(st.integers(1, 4)), st.integers(1, 30), st.booleans()), max_size=30))

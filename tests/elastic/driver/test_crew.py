@@ -15,6 +15,7 @@ from elastic.driver import crew as crews
 from elastic.driver.crew import Crew
 from elastic.driver.pilots import Pilot
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, ops, peer, until
+from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
 
@@ -250,7 +251,7 @@ def test_a_pilot_without_an_agent_is_given_back_and_told_as_a_crash(monkeypatch:
         await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
         [crash] = stage.daemon.of(CrashReport)
         assert (crash.node, stage.starter.cancelled[0]) == ("n1", "job-n1.1")
-        assert "no agent came from n1 within" in crash.text
+        assert says(crash.text, "elastic.crew.no_agent_came", node="n1")
 
     scene(body)
 
@@ -269,7 +270,7 @@ def test_a_pilot_that_does_not_get_warm_is_given_back_and_one_that_does_is_kept(
         await until("given back", lambda: stage.daemon.of(CrashReport))
         assert [report.node for report in stage.daemon.of(CrashReport)] == ["n2"]
         await until("told to end", lambda: ops(cold.agent) == ["end"])  # type: ignore[arg-type]
-        assert "n2 did not import torch within" in stage.owner.lines[0]
+        assert says(stage.owner.lines[0], "elastic.crew.no_import", node="n2", library="torch")
         stage.starter.end("job-n2.1")
         await until("ended", lambda: list(stage.crew.pilots) == ["n1.1"])
         assert ops(warm.agent) == []
@@ -347,7 +348,7 @@ def test_what_an_agent_says_before_slurms_answer_is_told_after_the_placing_in_it
 def test_a_pilot_withdrawn_after_its_agent_came_is_told_refused_alone_and_its_agent_is_ended() -> None:
     async def body(stage: Stage) -> None:
         stage.starter.hold.clear()
-        stage.starter.refuse["n1"] = "withdrawn: job 7 is planned on n1 in 1 s"
+        stage.starter.refuse["n1"] = "withdrawn: " + wording("slurm_plugin.guard.planned", id=7, node="n1", max=1)
         stage.crew.on_leases([lease("n1")])
         await until("asked", lambda: stage.starter.placed)
         pilot = stage.crew.pilots["n1.1"]
@@ -424,12 +425,17 @@ def test_regression_a_dead_nodes_srun_held_its_lease_for_ever(monkeypatch: pytes
         stage.crew.abandon(pilot, "nor does it later")
         await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
         [crash] = stage.daemon.of(CrashReport)
-        assert (crash.node, crash.text) == ("n1", "n1 has not answered for 5 s")
+        assert (crash.node, crash.text) == ("n1", wording("elastic.liveness.node_silent", node="n1", DRIVER_LOST_S=5))
         [ended] = stage.daemon.of(LeaseReport, state="ended")
         assert ended.reason == crash.text
         assert stage.starter.cancelled == ["job-n1.1"]
         assert stage.owner.lost_nodes[0] == "n1"
-        assert stage.owner.lines == ["n1 has not answered for 5 s; the node is given back"]
+        assert stage.owner.lines == [
+            wording(
+                "elastic.crew.given_back_because",
+                why=wording("elastic.liveness.node_silent", node="n1", DRIVER_LOST_S=5),
+            )
+        ]
         assert agent.writer.is_closing()
         assert worker.writer.is_closing()
 
@@ -577,8 +583,8 @@ def test_regression_one_srun_that_could_not_be_started_ended_the_trainer(error: 
         await until("n2 is over", lambda: stage.states("n2.1") == ["placed", "ended"])
         assert "job-n2.1" in stage.starter.cancelled, "its allocation is not left behind"
         [report] = stage.daemon.of(LeaseReport, id="n2.1", state="ended")
-        assert report.reason == f"its agent could not be started: {error}"
-        assert stage.owner.lines == [f"n2: {report.reason}; it is given back"]
+        assert report.reason == wording("elastic.crew.not_started", error=error)
+        assert stage.owner.lines == [wording("elastic.crew.given_back", node="n2", reason=report.reason)]
         assert stage.states("n1.1") == ["placed"]
         assert stage.owner.errors == []
 

@@ -17,6 +17,7 @@ from elastic.driver import daemon as daemons
 from elastic.driver.daemon import DaemonLink, read_token
 from tests.elastic.fakes import until
 from tests.elastic.scripted_daemon import ScriptedDaemon
+from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
 REGISTRATION = Registration("7", "test", "torchrun", Sizes(1, 4))
@@ -123,10 +124,13 @@ def test_what_the_daemon_says_at_registration_is_in_the_log(daemon: ScriptedDaem
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
-        ("protocol", f"the daemon's answer: it speaks protocol 1 and this driver {VERSION}: upgrade the daemon first"),
+        (
+            "protocol",
+            "the daemon's answer: " + wording("protocol.registration.other_protocol", version=1, VERSION=VERSION),
+        ),
         ("min_window_s", "leases: min_window_s is missing"),
-        ("epoch", "the daemon's answer: epoch is missing"),
-        ("leases", "leases: leases must be a list, not None"),
+        ("epoch", wording("protocol.registration.answer") + ": epoch is missing"),
+        ("leases", wording("protocol.fields.wrong", where="leases", name="leases", wanted="a list", shown="None")),
     ],
 )
 def test_a_daemon_of_an_older_version_is_told_of_in_one_line_until_it_is_upgraded(
@@ -154,7 +158,9 @@ def test_a_list_that_cannot_be_read_is_asked_for_again_and_what_is_held_is_kept(
         daemon.leave_out = set()
         await until("granted", lambda: client.leases == [[], ["n1.1"]])
 
-    assert scene(daemon, body).lines == ["bftd: leases: leases must be a list, not None"]
+    assert scene(daemon, body).lines == [
+        "bftd: " + wording("protocol.fields.wrong", where="leases", name="leases", wanted="a list", shown="None")
+    ]
     assert len(daemon.registrations) == 1
 
 

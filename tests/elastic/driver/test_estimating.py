@@ -18,6 +18,7 @@ from bftd.protocol.reports import CurveReport, NoteReport
 from elastic.driver import estimating
 from elastic.driver.main import _registration
 from tests.elastic.fakes import FakeDaemon, FakeStarter, settings_for, trainer_for
+from tests.support.messages import excerpt, says, wording
 from tests.support.waiting import STILL_S
 
 KINDS = [NodeKind("a100x4", {"a100": 4}, (), 64), NodeKind("cpu8-16G", {}, (), 8)]
@@ -101,8 +102,8 @@ def test_the_daemon_is_told_a_curve_for_each_class_and_a_driver_that_comes_back_
     gpus, cpus = report.estimates
     assert [nodes for nodes, _ in gpus.points] == [nodes for nodes, _ in cpus.points] == [1, 2, 4, 6]
     assert gpus.origin == cpus.origin == "assumed"
-    assert gpus.basis == "the data sheet of a100-pcie-40gb and a trace with a batch of 32"
-    assert "a step on one core of the driver's CPU" in cpus.basis
+    assert gpus.basis == wording("cli.size_curve.basis_trace", whose="data", name="sheet of a100-pcie-40gb", batch=32)
+    assert says(cpus.basis, "cli.size_curve.basis_cpu")
     assert scene.registration.estimates == report.estimates
     assert scene.notes == [], "the daemon says the sentence"
 
@@ -110,10 +111,10 @@ def test_the_daemon_is_told_a_curve_for_each_class_and_a_driver_that_comes_back_
 @pytest.mark.parametrize(
     ("source", "spec", "why"),
     [
-        ("print('it trains')\n", "1-6,curve=estimate", "train.py has no make_step(batch_size) at its top level"),
-        ("def make_step(n=1): ...\n", "1-6,curve=estimate", "importing it would train"),
+        ("print('it trains')\n", "1-6,curve=estimate", excerpt("cli.size_curve.no_make_step", name="train.py")),
+        ("def make_step(n=1): ...\n", "1-6,curve=estimate", excerpt("cli.size_curve.would_train")),
         ("def make_step(n): ...\nif __name__ == '__main__': ...\n", "1-6,curve=estimate", "say curve=estimate:N"),
-        (STEP, "1-6,curve=estimate,container=/a.sif", "its torch is in the image"),
+        (STEP, "1-6,curve=estimate,container=/a.sif", excerpt("elastic.estimating.torch_in_image")),
     ],
 )
 def test_a_script_of_which_nothing_can_be_estimated_is_told_so_in_one_line(
@@ -122,7 +123,7 @@ def test_a_script_of_which_nothing_can_be_estimated_is_told_so_in_one_line(
     scene = Scene(tmp_path, source, spec)
     scene.run()
     [note] = scene.notes
-    assert note.startswith("its speed is not known yet: curve=estimate")
+    assert says(note, "elastic.estimating.no_estimate")
     assert why in note
     assert "\n" not in note
     assert scene.lines == [note]
@@ -138,7 +139,7 @@ def test_a_step_that_never_ends_is_killed_at_the_time_out_and_nothing_of_it_is_l
     scene = Scene(tmp_path, HANGS, "1-6,curve=estimate")
     scene.run()
     [note] = scene.notes
-    assert "no end within its time" in note
+    assert says(note, "elastic.estimating.no_end")
     left_by = time.monotonic() + STILL_S
     while processes_of(tmp_path):
         assert time.monotonic() < left_by, "what was started lives on"

@@ -17,6 +17,7 @@ from elastic.link.peer import Peer
 from elastic.timing import FAREWELL_S, SILENT_COST_S
 from tests.elastic.driver.test_trainer import Play, Stage, play  # noqa: F401
 from tests.elastic.fakes import ops, until
+from tests.support.messages import excerpt, fragment, says, wording
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,7 @@ def test_a_script_that_fails_three_times_ends_the_trainer_with_its_own_exit_code
         assert not stage.run.result.done()
         await crash(stage, "n1", 42)
 
-    assert play(body) == (42, "the script failed 3 times and saved nothing, the last time on n1 with exit code 42")
+    assert play(body) == (42, wording("elastic.host.failed_and_saved_nothing", times=3, node="n1", how="exit code 42"))
 
 
 def test_a_script_that_is_killed_ends_with_the_code_that_a_shell_gives_a_signal(play: Play) -> None:  # noqa: F811
@@ -104,7 +105,7 @@ def test_regression_a_script_that_failed_at_the_same_batch_was_started_two_hundr
 
     assert play(body) == (
         3,
-        "the script failed 3 times since step 50 was saved, the last time on n1 with exit code 3",
+        wording("elastic.host.failed_since_saved", times=3, step=50, node="n1", how="exit code 3"),
     )
 
 
@@ -134,7 +135,7 @@ def test_the_end_tells_the_error_that_the_script_told(play: Play) -> None:  # no
             "Traceback (most recent call last):", '  File "train.py", line 9, in <module>', "ValueError: no  [2Jlayer",
         ))  # fmt: skip
         assert {report.text for report in stage.reports(CrashReport)} == {
-            "a worker on n1 ended with exit code 1: ValueError: no  [2Jlayer"
+            wording("elastic.host.worker_ended", node="n1", error="exit code 1: ValueError: no  [2Jlayer")
         }
 
     ended = play(body)
@@ -168,7 +169,7 @@ def test_lives_that_fail_again_and_again_end_the_trainer_too(play: Play) -> None
         assert not stage.run.result.done()
         stage.backend._host.life_failed("nobody answered")
 
-    assert play(body) == (1, "nobody answered, 3 times and saved nothing")
+    assert play(body) == (1, "nobody answered, 3 times " + wording("elastic.host.saved_nothing"))
 
 
 # -- one bad node ---
@@ -186,7 +187,7 @@ def test_regression_one_node_without_the_interpreter_ended_a_trainer_of_seven_he
         [report] = stage.reports(CrashReport)
         assert (report.node, report.rc, report.text) == ("bad", 1, "/opt/python: No such file or directory")
         assert [pilot.node for pilot in stage.backend.members] == healthy
-        assert any("bad cannot train, it is given back: /opt/python" in line for line in stage.lines)
+        assert any(says(line, "elastic.host.cannot_train", node="bad", text="/opt/python") for line in stage.lines)
 
     assert play(body) is None
 
@@ -203,7 +204,7 @@ def test_regression_a_node_whose_workers_always_failed_was_started_on_fifty_time
         await stage.trains_on("good")
         await given_back(stage, "bad")
         [ended] = stage.reports(LeaseReport, state="ended")
-        assert ended.reason == "workers on bad failed 2 times, those of other nodes did not"
+        assert ended.reason == wording("elastic.host.failed_on_one_node", node="bad", count="2 times")
         assert [report.node for report in stage.reports(CrashReport)] == ["bad", "bad"]
 
     assert play(body) is None
@@ -249,7 +250,14 @@ def test_regression_an_image_whose_fetching_slurm_cut_short_ended_the_trainer(pl
         stage.grant("n1")
         agent = await stage.connect("n1")
         await stage.says(agent, {"op": "leaving", "at_s": 1.0})
-        await stage.says(agent, {"op": "cannot", "text": "container=x did not start: interrupted", "sure": True})
+        await stage.says(
+            agent,
+            {
+                "op": "cannot",
+                "text": excerpt("protocol.container.not_started", image="x", why=fragment("interrupted")),
+                "sure": True,
+            },
+        )
 
     assert play(body) is None
 
@@ -272,7 +280,14 @@ def test_regression_one_node_that_could_not_read_the_image_ended_a_trainer_whose
     async def body(stage: Stage) -> None:
         stage.grant("bad", "n2")
         agent, other = await stage.connect("bad"), await stage.connect("n2")
-        await stage.says(agent, {"op": "cannot", "text": "container=x did not start: no such file", "sure": True})
+        await stage.says(
+            agent,
+            {
+                "op": "cannot",
+                "text": excerpt("protocol.container.not_started", image="x", why=fragment("no such file")),
+                "sure": True,
+            },
+        )
         await given_back(stage, "bad")
         await stage.says(other, {"op": "ready"})
         await stage.trains_on("n2")
@@ -285,10 +300,17 @@ def test_an_image_that_all_of_the_first_nodes_cannot_read_ends_the_trainer_with_
         stage.grant("n1", "n2")
         for agent in (await stage.connect("n1"), await stage.connect("n2")):
             assert not stage.run.result.done()
-            await stage.says(agent, {"op": "cannot", "text": "container=x did not start: no such file", "sure": True})
+            await stage.says(
+                agent,
+                {
+                    "op": "cannot",
+                    "text": excerpt("protocol.container.not_started", image="x", why=fragment("no such file")),
+                    "sure": True,
+                },
+            )
         await stage.run.result
 
-    assert play(body) == (1, "container=x did not start: no such file")
+    assert play(body) == (1, wording("sizing.launch.no_file", path="container=x did not start"))
 
 
 def test_regression_a_trainer_that_went_on_from_a_state_was_ended_by_one_node_without_its_image(
@@ -300,7 +322,14 @@ def test_regression_a_trainer_that_went_on_from_a_state_was_ended_by_one_node_wi
     async def body(stage: Stage) -> None:
         stage.grant("bad")
         agent = await stage.connect("bad")
-        await stage.says(agent, {"op": "cannot", "text": "container=x did not start: no such file", "sure": True})
+        await stage.says(
+            agent,
+            {
+                "op": "cannot",
+                "text": excerpt("protocol.container.not_started", image="x", why=fragment("no such file")),
+                "sure": True,
+            },
+        )
         await given_back(stage, "bad")
 
     assert play(body) is None
@@ -346,7 +375,11 @@ def test_regression_a_node_process_that_was_killed_again_and_again_was_told_of_t
         await stage.says(agent, {"op": "node_exit", "rc": -4})
         await until("told", lambda: len(stage.reports(CrashReport)) == 2)
         assert stage.reports(CrashReport)[-1].text == (
-            "the node process ended with signal SIGILL before it was ready; the last it said: Illegal instruction"
+            wording(
+                "elastic.host.before_ready",
+                text=wording("elastic.host.node_process_ended", rc="signal SIGILL"),
+                last="Illegal instruction",
+            )
         )
 
     assert play(body) is None
@@ -373,7 +406,7 @@ def test_every_interpreter_that_crashes_at_import_ends_the_trainer(play: Play) -
     ended = play(body)
     assert ended is not None
     assert ended[0] == 1
-    assert "SIGILL before it was ready" in ended[1]
+    assert says(ended[1], "elastic.host.before_ready", text="SIGILL")
 
 
 def test_regression_a_worker_whose_link_was_lost_counted_as_a_crash_of_the_script(play: Play) -> None:  # noqa: F811
@@ -388,7 +421,7 @@ def test_regression_a_worker_whose_link_was_lost_counted_as_a_crash_of_the_scrip
     ended = play(body)
     assert ended is not None
     assert ended[0] == EXIT_LINK_LOST
-    assert ended[1].startswith("the workers' links to the driver were lost 10 times")
+    assert ended[1].startswith(wording("elastic.host.links_lost") + " 10 times")
 
 
 def test_regression_a_script_that_exits_with_75_by_itself_was_started_ten_times(play: Play) -> None:  # noqa: F811
@@ -402,7 +435,7 @@ def test_regression_a_script_that_exits_with_75_by_itself_was_started_ten_times(
     ended = play(body)
     assert ended is not None
     assert ended[0] == EXIT_LINK_LOST
-    assert ended[1].startswith("the script failed 3 times")
+    assert says(ended[1], "elastic.host.failed_and_saved_nothing", times=3)
 
 
 def test_a_node_that_does_not_take_part_is_told_of_and_given_back(play: Play) -> None:  # noqa: F811
@@ -411,7 +444,11 @@ def test_a_node_that_does_not_take_part_is_told_of_and_given_back(play: Play) ->
         stage.backend._host.absent(stage.pilot("n2"), "n2 did not come to the rendezvous")
         await stage.trains_on("n1")
         [report] = stage.reports(CrashReport)
-        assert (report.node, report.rc, report.text) == ("n2", None, "n2 did not come to the rendezvous")
+        assert (report.node, report.rc, report.text) == (
+            "n2",
+            None,
+            wording("elastic.driver.not_at_rendezvous", node="n2"),
+        )
 
     assert play(body) is None
 
@@ -429,7 +466,12 @@ def test_regression_the_peer_of_a_bad_node_was_told_of_and_given_back_in_its_pla
             await crash(stage, "bad", 1)
         await stage.trains_on("good")
         assert [report.node for report in stage.reports(CrashReport)] == ["bad", "bad"]
-        assert "a worker on good ended with exit code 1: RuntimeError: Connection closed by peer" in stage.lines
+        assert says(
+            stage.lines,
+            "elastic.host.worker_ended",
+            node="good",
+            error="exit code 1: RuntimeError: Connection closed by peer",
+        )
 
     assert play(body) is None
 
@@ -465,8 +507,8 @@ def test_regression_a_script_that_takes_its_group_down_before_it_tells_its_error
     ended = play(body)
     assert ended is not None
     assert ended[0] == 5
-    assert ended[1].startswith("the script failed 3 times")
-    assert ended[1].endswith("with exit code 5: ValueError: no such split")
+    assert says(ended[1], "elastic.host.failed_and_saved_nothing", times=3)
+    assert says(ended[1], "core.deed.finished_because", exit_code=5, why="ValueError: no such split")
 
 
 def test_regression_peers_that_nccl_aborts_were_blamed_for_the_script_that_failed(play: Play) -> None:  # noqa: F811
@@ -478,7 +520,7 @@ def test_regression_peers_that_nccl_aborts_were_blamed_for_the_script_that_faile
             stage.crash("n2", -6)
             await crash(stage, "n1", 1)
         assert {report.node for report in stage.reports(CrashReport)} == {"n1"}
-        assert "a worker on n2 ended with signal SIGABRT" in stage.lines
+        assert says(stage.lines, "elastic.host.worker_ended", node="n2", error="signal SIGABRT")
 
     assert play(body) is None
 
@@ -524,7 +566,7 @@ def test_the_peers_of_a_node_that_slurm_takes_fail_of_that_and_of_nothing_else(p
 
     ended = play(body)
     assert ended is not None
-    assert "the script failed 3 times" in ended[1]
+    assert says(ended[1], "elastic.host.failed_and_saved_nothing", times=3)
 
 
 def test_regression_workers_that_trained_on_without_a_node_that_had_left_were_excused_by_it_for_ever(

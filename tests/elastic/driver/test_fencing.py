@@ -12,6 +12,7 @@ from elastic.driver.run import TAKEN_OVER
 from elastic.driver.state.store import CheckpointStore
 from tests.elastic.driver.test_trainer import Stage
 from tests.elastic.fakes import FakeContent, ops, until
+from tests.support.messages import says
 from tests.support.waiting import STILL_S
 
 
@@ -32,7 +33,7 @@ def test_regression_a_driver_that_was_taken_over_saved_over_its_successors_state
         else:
             message = {"step": 3, "samples": 30}
             assert not await stage.run.saver.take(worker, message, FakeContent(b"state"))
-            assert "another driver of this trainer has taken over" in stage.reports(NoteReport)[-1].text
+            assert says(stage.reports(NoteReport)[-1].text, "elastic.run.taken_over")
         assert await serving == (1, TAKEN_OVER)
         before = ops(worker)
         await stage.trainer.stop()
@@ -60,8 +61,8 @@ def test_a_disk_that_fails_is_told_to_the_daemon_and_the_worker_stays(
         for _ in range(3):
             assert not await stage.run.saver.take(worker, message, FakeContent(b"state"))
         [note] = stage.reports(NoteReport)
-        assert "the state of step 3 cannot be saved" in note.text
-        assert "no space is left" in note.text
+        assert says(note.text, "elastic.store.not_saved", step=3)
+        assert says(note.text, "elastic.trouble.no_space")
         assert stage.pilot("n1").workers == {0: worker}
         assert not worker.writer.is_closing()
         stage.run.finish(1, "the test is over")

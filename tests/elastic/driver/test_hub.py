@@ -24,6 +24,7 @@ from elastic.link.peer import Peer
 from elastic.link.seal import Examination, Introduction, Seals
 from elastic.link.wire import Message, decode, encode
 from tests.elastic.fakes import until
+from tests.support.messages import pattern, wording
 from tests.support.waiting import STILL_S
 
 SECRET = "5a17"
@@ -137,7 +138,7 @@ def test_a_stray_connection_is_told_nothing_and_ignored(said: bytes) -> None:
 @pytest.mark.parametrize("secret", ["", SECRET + "0", "5a18", "\xe9"])
 def test_a_peer_with_a_wrong_secret_or_none_is_not_listened_to(secret: str) -> None:
     async def body(listener: Listener, port: int) -> None:
-        with pytest.raises(WireError, match="does not know the trainer's secret"):
+        with pytest.raises(WireError, match=pattern("elastic.seal.wrong_secret")):
             await joined(port, "n1.1", secret)
         # One that goes on although the driver proved to be another's.
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -436,4 +437,8 @@ def test_regression_a_full_disk_of_the_drivers_cut_a_worker_off_for_good() -> No
         await until("gone", lambda: ("disconnected", "n1.1") in listener.log)
 
     assert scene(body, lines.append) == []
-    assert lines == ["state of the peer of n1.1 was not carried out: [Errno 122] Disk quota exceeded"]
+    assert lines == [
+        wording(
+            "elastic.hub.not_carried_out", op="state", peer="the peer of n1.1", error="[Errno 122] Disk quota exceeded"
+        )
+    ]

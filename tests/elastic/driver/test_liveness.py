@@ -12,6 +12,7 @@ from elastic.driver.pilots import Pilot
 from elastic.link.peer import Peer
 from elastic.timing import BEAT_S, BUSY_TIMES, DRIVER_LOST_S, FROZEN_S, KILLED_S, PING_S
 from tests.elastic.fakes import ops, peer, sent, settings_for
+from tests.support.messages import excerpt, fragment, wording
 
 
 class Stage:
@@ -77,7 +78,7 @@ def test_regression_a_node_that_vanished_without_a_word_stayed_a_member_for_ever
     stage.live(DRIVER_LOST_S, *others)
     assert stage.abandoned == []
     stage.live(2 * BEAT_S, *others)
-    assert stage.abandoned == [("n1", "n1 has not answered for 5 s")]
+    assert stage.abandoned == [("n1", wording("elastic.liveness.node_silent", node="n1", DRIVER_LOST_S=5))]
     stage.live(60, *others)
     assert len(stage.abandoned) == 1
 
@@ -148,28 +149,44 @@ def test_regression_that_a_frozen_worker_was_ended_was_said_every_two_seconds(st
     stage.live(FROZEN_S, *agents, alive)
     stage.looked("killed", "it is stopped")
     stage.live(KILLED_S / 2, *agents, alive)
-    assert stage.lines == ["a worker on n1 has not answered for 15 s: it is stopped; it is ended"]
+    assert stage.lines == [
+        wording("elastic.liveness.worker_silent", node="n1", silent_s=15)
+        + wording("elastic.liveness.ended", text="", why="it is stopped")
+    ]
     assert stage.abandoned == []
 
 
 def test_a_node_on_which_a_killed_worker_stays_is_given_back(stage: Stage) -> None:
     agents, alive = (stage.agent("n1"), stage.agent("n2")), stage.worker("n2")
     stage.live(FROZEN_S, *agents, alive)
-    stage.looked("killed", "it did nothing for 15 s")
+    stage.looked("killed", wording("elastic.vitals.did_nothing", still_s=15))
     stage.live(KILLED_S + 2 * PING_S, *agents, alive)
-    assert stage.abandoned == [("n1", "a worker on n1 does not end though it was killed")]
+    assert stage.abandoned == [("n1", wording("elastic.liveness.worker_unkillable", node="n1"))]
 
 
 def test_that_a_silent_worker_is_at_work_is_said_once_each_time(stage: Stage) -> None:
     agents, alive, busy = (stage.agent("n1"), stage.agent("n2")), stage.worker("n2"), stage.worker("n1")
     stage.live(FROZEN_S, *agents, alive)
     for _ in range(3):
-        stage.looked("busy", "it is at work", 16.0)
+        stage.looked("busy", wording("elastic.vitals.at_work"), 16.0)
     [line] = stage.lines
-    assert line.startswith("a worker on n1 has not answered for 16 s, but it is at work; it may be so for 600 s")
+    assert line.startswith(
+        wording(
+            "elastic.liveness.worker_silent",
+            node="n1",
+            silent_s=fragment(
+                excerpt(
+                    "elastic.liveness.silent_but",
+                    text="16 s",
+                    why=wording("elastic.vitals.at_work"),
+                    most_s=fragment("600"),
+                )
+            ),
+        )
+    )
     stage.liveness.heard(busy)
     stage.live(FROZEN_S, *agents, alive)
-    stage.looked("busy", "it is at work")
+    stage.looked("busy", wording("elastic.vitals.at_work"))
     assert len(stage.lines) == 2
 
 
@@ -184,7 +201,7 @@ def test_a_silent_worker_that_its_agent_does_not_find_costs_the_node_in_the_end(
 def test_what_is_said_of_a_worker_that_has_gone_meanwhile_is_only_said(stage: Stage) -> None:
     stage.liveness.gone(stage.all[0].workers.pop(0))
     stage.looked("killed", "it is stopped")
-    stage.looked("busy", "it is at work")
+    stage.looked("busy", wording("elastic.vitals.at_work"))
     assert len(stage.lines) == 1
     stage.live(60, stage.agent("n1"), stage.agent("n2"), stage.worker("n2"))
     assert stage.abandoned == []

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -29,6 +30,7 @@ from elastic.session import Saved, Session
 from tests.elastic.driver.state.test_shelf import saved
 from tests.elastic.driver.state.test_store import put
 from tests.elastic.fakes import FakeBackend, FakeDaemon, FakeStarter, lease, settings_for, trainer_for, until
+from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 
@@ -56,7 +58,7 @@ def test_the_state_of_what_ended_well_is_kept_for_a_time_and_the_user_is_told_wh
     ended(tmp_path, 0)
     [kept] = (tmp_path / "states").iterdir()
     assert kept.name.startswith("7.ended-until-")
-    assert f"the state of step 4 is kept in {kept} until " in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "elastic.main.state_kept_until", step=4, root=kept)
 
 
 @pytest.mark.parametrize("code", [1, 143])
@@ -65,7 +67,7 @@ def test_the_state_of_what_did_not_end_well_stays_where_it_is(
 ) -> None:
     settings = ended(tmp_path, code, keep_state_s=0.0)
     assert list(settings.state_dir.glob("state-4-*"))
-    assert f"the state of step 4 is kept in {settings.state_dir}" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "elastic.main.state_kept", step=4, state_dir=settings.state_dir)
 
 
 def test_a_trainer_that_failed_before_it_saved_leaves_nothing(tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_what_cannot_be_put_away_is_told_and_is_no_failure(
 
     monkeypatch.setattr(main.shelf, "put_away", fail)
     ended(tmp_path, 0)
-    assert "is left as it is: Input/output error" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "elastic.main.left_as_it_is", error="Input/output error")
 
 
 # -- as Slurm runs it ---
@@ -169,7 +171,9 @@ def test_a_resume_that_cannot_be_ends_the_job_with_one_line(
         main.main()
     assert caught.value.code == 2
     [line] = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"bft: resume=6: there is no saved state of it in {tmp_path}/states")
+    assert re.match(
+        "bft: " + pattern("elastic.beginning.no_saved_state", resume=6, root=fragment(f"{tmp_path}/states")), line
+    )
 
 
 def test_regression_every_error_of_a_work_was_called_a_fault_of_bftds_driver(tmp_path: Path) -> None:
@@ -183,11 +187,14 @@ def test_regression_every_error_of_a_work_was_called_a_fault_of_bftds_driver(tmp
 
     assert asyncio.run(ends(ElasticError("torch is too slow; see why"))) == (1, "torch is too slow; see why")
     full = OSError(errno.ENOSPC, "No space left on device")
-    assert asyncio.run(ends(full)) == (1, "the driver cannot go on: [Errno 28] No space left on device")
+    assert asyncio.run(ends(full)) == (
+        1,
+        wording("elastic.main.cannot_go_on", error="[Errno 28] No space left on device"),
+    )
     assert "please report it: TimeoutError()" in asyncio.run(ends(asyncio.TimeoutError()))[1]
     code, reason = asyncio.run(ends(KeyError("pilot")))
     assert code == 1
-    assert reason.startswith(f"a fault of bftd's driver, please report it: KeyError('pilot') at {__file__}:")
+    assert reason.startswith(wording("elastic.run.fault", place=f"KeyError('pilot') at {__file__}:"))
 
 
 def test_regression_a_back_end_that_could_not_be_started_ended_in_a_traceback(
@@ -217,7 +224,7 @@ def test_a_script_that_is_no_text_or_an_output_that_is_full_costs_no_traceback(t
     said = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (said.returncode, said.stdout) == (2, "")
     [line] = said.stderr.splitlines()
-    assert line.startswith("bft: this is not an elastic job's script; submit it with: ")
+    assert re.match("bft: " + pattern("elastic.script.not_elastic"), line)
     with Path("/dev/full").open("wb") as full:
         assert subprocess.run(argv, stdout=full, stderr=full, check=False).returncode == 2
 

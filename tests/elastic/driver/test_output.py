@@ -15,6 +15,7 @@ import pytest
 
 from elastic.driver import output as outputs
 from elastic.driver.output import Output
+from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
 
@@ -143,7 +144,7 @@ def test_a_disk_that_stays_full_delays_the_end_by_a_bounded_time_and_it_is_said_
     assert disk.tried.wait(STILL_S)
     output.close(within_s=0.05)
     output._thread.join(STILL_S)
-    assert said == ["bft: 3 lines of output were not written: No space left on device"]
+    assert said == [wording("elastic.output.not_written", left=3, why="No space left on device")]
 
 
 def test_regression_a_reader_that_went_away_ended_training_now_it_is_said_once(pipe: Pipe) -> None:
@@ -155,7 +156,7 @@ def test_regression_a_reader_that_went_away_ended_training_now_it_is_said_once(p
     output._thread.join(STILL_S)
     for _ in range(100_000):
         output.line("more")
-    assert said == ["bft: nobody reads the output any more; training goes on"]
+    assert said == [wording("elastic.output.nobody_reads")]
     assert not output._lines
     output.close()
 
@@ -201,12 +202,15 @@ def run(stdout: int | None, lines: int = 5, prefix: str = "") -> tuple[int, str]
 
 def test_the_exit_code_stands_and_nothing_is_complained_about_when_the_output_is_full() -> None:
     with Path("/dev/full").open("wb") as full:
-        assert run(full.fileno()) == (7, "bft: 5 lines of output were not written: No space left on device\n")
+        assert run(full.fileno()) == (
+            7,
+            wording("elastic.output.not_written", left=5, why="No space left on device") + "\n",
+        )
 
 
 def test_the_exit_code_stands_when_nobody_reads(pipe: Pipe) -> None:
     os.close(pipe.reader)
-    assert run(pipe.writer) == (7, "bft: nobody reads the output any more; training goes on\n")
+    assert run(pipe.writer) == (7, wording("elastic.output.nobody_reads") + "\n")
 
 
 def test_the_exit_code_stands_when_a_reader_has_stalled(pipe: Pipe) -> None:

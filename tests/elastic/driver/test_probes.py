@@ -17,6 +17,7 @@ from elastic.link.peer import Peer
 from elastic.link.wire import Message
 from tests.elastic.driver.test_trainer import Play, Stage, play
 from tests.elastic.fakes import ops, sent, until
+from tests.support.messages import says, wording
 
 __all__ = ["play"]
 
@@ -89,8 +90,7 @@ def test_the_very_first_node_that_cannot_use_the_path_ends_the_trainer_in_one_li
     code, text = scene(body)
     assert (code, text) == (
         1,
-        f"n1 does not see in state={lustre} what {os.uname().nodename} has written there: give a folder on a file "
-        "system that all nodes share",
+        wording("elastic.probes.does_not_see", node="n1", path=lustre, others=os.uname().nodename),
     )
 
 
@@ -112,8 +112,8 @@ def test_a_node_that_cannot_while_others_can_is_given_back_with_one_line(
         stage.starter.end("job-n2.1")
         await until("its pilot is over", lambda: [pilot.node for pilot in stage.trainer.crew.all] == ["n1"])
         [crash] = stage.reports(CrashReport)
-        assert (
-            crash.text == f"n2 cannot write in state={lustre}: Read-only file system; mend that, or give another folder"
+        assert crash.text == wording(
+            "elastic.probes.cannot_write", node="n2", path=lustre, error="Read-only file system"
         )
         assert not stage.run.result.done()
 
@@ -145,7 +145,7 @@ def test_a_node_whose_file_server_hangs_is_not_waited_for_for_ever(
 
     code, text = scene(body)
     assert code == 1
-    assert "n1 got no answer from the file system" in text
+    assert says(text, "elastic.probes.no_answer", node="n1")
 
 
 def test_nobody_is_asked_where_no_path_was_given(play: Play) -> None:
@@ -180,8 +180,8 @@ def test_regression_nodes_that_came_together_never_looked_for_each_other_where_t
             missing = [name for name in question["names"] if name == "n1"]
             await stage.says(agent, answer(question, missing=missing))
         await stage.trains_on("n1")
-        assert any("n2 does not see in state=" in line for line in stage.lines)
-        assert any("n3 does not see in state=" in line for line in stage.lines)
+        assert any(says(line, "elastic.probes.does_not_see", node="n2") for line in stage.lines)
+        assert any(says(line, "elastic.probes.does_not_see", node="n3") for line in stage.lines)
 
     play(body, spec=f"1-8,state={path}")
 

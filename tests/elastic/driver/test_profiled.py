@@ -17,6 +17,7 @@ from sizing.cpu import needs
 from sizing.cpu.needs import Kept
 from slurm_plugin.sharing import Sharing
 from tests.elastic.fakes import settings_for
+from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
 NEED = Kept(3, 5 * 2**30, 1, "gpu1", time.time() - 3 * 86400)
@@ -58,8 +59,11 @@ def test_a_profile_of_the_same_script_and_arguments_is_gone_by_without_being_ask
     assert lines == []
     shares.decided("n1", part, "")
     assert lines == [
-        "pilots ask for 6 CPUs and 10.5 GiB of a node (bft size cpu on gpu1, 3 days ago); regular jobs may have the "
-        "rest of it"
+        wording(
+            "elastic.shares.part_of_node",
+            part="6 CPUs and 10.5 GiB",
+            whose=wording("elastic.profiled.found", text="gpu1", old_s="3 days ago"),
+        )
     ]
 
 
@@ -67,7 +71,9 @@ def test_one_with_other_arguments_only_where_the_user_says_so(script: Path) -> N
     shares, lines = asked(script, "1-4", "--slow")
     assert shares.part("") is None
     assert lines == [
-        "pilots have whole nodes: bft size cpu on gpu1, 3 days ago, was with other arguments; share=profile goes by it"
+        wording(
+            "elastic.profiled.other_arguments", whose=wording("elastic.profiled.found", text="gpu1", old_s="3 days ago")
+        )
     ]
     assert asked(script, "1-4,share=profile", "--slow")[0].part("") is not None
 
@@ -77,8 +83,8 @@ def test_without_a_profile_only_who_asked_for_one_hears_of_it(script: Path) -> N
     assert asked(script, "1-4", "--fast")[1] == []
     shares, [line] = asked(script, "1-4,share=profile", "--fast")
     assert shares.part("") is None
-    assert line.startswith("pilots have whole nodes: ")
-    assert "bft size cpu -- python" in line
+    assert says(line, "elastic.profiled.whole_nodes")
+    assert says(line, "cli.size_need.not_profiled")
 
 
 def test_regression_the_drivers_own_copy_was_named_as_what_to_profile(script: Path) -> None:
@@ -91,7 +97,7 @@ def test_regression_the_drivers_own_copy_was_named_as_what_to_profile(script: Pa
     asyncio.run(profiled.look(replace(settings, argv=(str(copy),)), shares))
     [line] = lines
     assert str(copy) not in line
-    assert f"bft size cpu -- python {script} " in line
+    assert says(line, "cli.size_need.not_profiled", script2=script)
 
 
 @pytest.mark.parametrize("share", ["no", "2:4G"])
@@ -112,10 +118,12 @@ def test_a_child_that_says_nonsense_or_nothing_costs_the_trainer_nothing(
     monkeypatch.setattr(profiled.sys, "executable", str(script.parent / "python"))
     shares, [line] = asked(script, "1-4,share=profile", "--fast")
     assert shares.part("") is None
-    assert line.startswith("pilots have whole nodes: ")
+    assert says(line, "elastic.profiled.whole_nodes")
     bft.write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(profiled, "PROFILE_S", 0.2)
-    assert asked(script, "1-4,share=profile", "--fast")[1] == ["pilots have whole nodes: no answer about a profile"]
+    assert asked(script, "1-4,share=profile", "--fast")[1] == [
+        wording("elastic.profiled.whole_nodes", text=wording("elastic.profiled.no_answer"))
+    ]
     bft.unlink()
     assert "No such file" in asked(script, "1-4,share=profile", "--fast")[1][0]
     assert Share.parse("profile").asked

@@ -26,6 +26,7 @@ from slurm_plugin.errors import SnapshotError
 from slurm_plugin.pilots import Leftover, Placed, Refused
 from slurm_plugin.types import NodeAddress
 from tests.elastic.fakes import settings_for, until
+from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 HERE = socket.gethostname()
@@ -84,7 +85,7 @@ def test_a_node_without_a_route_is_told_so_and_never_an_address_that_is_not_its_
     none, none6, only4 = in_namespace(f"{ASK}\nprint(json.dumps({asked}))")
     assert "no address for n1 (192.0.2.7): no route to it; set BFT_DRIVER_ADDRESS to an address of" in none
     assert "no route" in none6
-    assert "n3 has no IPv4 address, and this back-end needs one" in only4
+    assert says(only4, "elastic.routes.no_ipv4", node="n3")
 
 
 def test_on_a_host_without_any_network_only_the_host_itself_is_reached() -> None:
@@ -166,7 +167,12 @@ def test_regression_a_hosts_own_name_that_means_its_loopback_was_told_to_other_h
     known = {"n1": NodeAddress(HERE, HERE), "n2": NodeAddress("n2", "n2"), "n3": NodeAddress("n3", "n3")}
     found = Routes(lambda: known)
     assert [found.to("n1"), found.to("n2")] == ["10.0.0.5", "10.0.0.5"]
-    with pytest.raises(Unreachable, match=f"{HERE} has no address for n3 .*another host; set BFT_DRIVER_ADDRESS"):
+    with pytest.raises(
+        Unreachable,
+        match=pattern(
+            "elastic.routes.no_address", host_name=HERE, node=fragment("another host; set BFT_DRIVER_ADDRESS")
+        ),
+    ):
         found.to("n3")
 
 
@@ -207,7 +213,14 @@ def test_a_node_whose_address_slurm_cannot_tell_is_refused_and_not_taken_for_thi
     def away() -> dict[str, NodeAddress]:
         raise SnapshotError("scontrol gave no answer for 5 s: is slurmctld up?")
 
-    with pytest.raises(Unreachable, match="Slurm does not say where n1 is: scontrol gave no answer"):
+    with pytest.raises(
+        Unreachable,
+        match=pattern(
+            "elastic.routes.address_unknown",
+            node="n1",
+            error=fragment(excerpt("slurm_plugin.client.no_answer", command="scontrol")),
+        ),
+    ):
         Routes(away).to("n1")
 
 
@@ -225,7 +238,7 @@ def test_where_slurm_hides_its_nodes_from_users_a_nodes_name_is_taken_for_its_ho
     assert [found.to("n1"), found.to("n1")] == ["10.0.0.5"] * 2
     with pytest.raises(Unreachable, match="another host"):
         found.to("n2")
-    with pytest.raises(Unreachable, match="n3, the address of n3, does not resolve"):
+    with pytest.raises(Unreachable, match=pattern("elastic.routes.unresolved", address="n3", node="n3")):
         found.to("n3")
     assert len(asked) == 1
 
@@ -236,7 +249,7 @@ def test_a_given_address_holds_for_every_node_but_a_loopback_only_for_this_host(
     assert Routes(lambda: known, "127.0.0.1").to("n1") == "127.0.0.1"
     with pytest.raises(Unreachable, match="means n2 itself there"):
         Routes(lambda: known, "::1").to("n2")
-    with pytest.raises(Unreachable, match="is IPv6, and this back-end needs IPv4"):
+    with pytest.raises(Unreachable, match=pattern("elastic.routes.ipv6")):
         Routes(lambda: known, "fd00::1", ipv4_only=True).to("n1")
 
 
@@ -307,7 +320,7 @@ def test_each_pilots_agent_is_told_its_own_address(tmp_path: Path, monkeypatch: 
     first, second, third = asyncio.run(body())
     assert (first, second) == (None, None)
     assert third
-    assert third.startswith("Slurm shows no node n3")
+    assert third.startswith(wording("elastic.routes.no_such_node", advice="n3"))
     assert told == {"n1": "10.1.0.5:4711", "n2": "[fd00::5]:4711"}
 
 

@@ -17,6 +17,7 @@ from slurm_plugin.pilots import PilotRequest, Refused
 from slurm_plugin.sharing import Part, Sharing
 from tests.elastic.driver.test_crew import Stage, scene
 from tests.elastic.fakes import settings_for
+from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
 GIB = 2**30
@@ -81,9 +82,15 @@ def test_what_pilots_ask_for_is_told_once_until_it_changes() -> None:
     for against in ("", "", "it is small", "it is small", ""):
         mine.decided("n1", part, against)
     assert lines == [
-        "pilots ask for 4 CPUs and 16 GiB of a node (share=4:16G); regular jobs may have the rest of it",
-        "pilots have whole nodes, not the 4 CPUs and 16 GiB of share=4:16G: on n1, it is small",
-        "pilots ask for 4 CPUs and 16 GiB of a node (share=4:16G); regular jobs may have the rest of it",
+        wording("elastic.shares.part_of_node", part="4 CPUs and 16 GiB", whose="share=4:16G"),
+        wording(
+            "elastic.shares.whole_nodes",
+            part="4 CPUs and 16 GiB",
+            whose="share=4:16G",
+            node="n1",
+            against="it is small",
+        ),
+        wording("elastic.shares.part_of_node", part="4 CPUs and 16 GiB", whose="share=4:16G"),
     ]
 
 
@@ -123,7 +130,7 @@ def test_after_a_want_of_memory_pilots_have_whole_nodes_and_that_is_told_once() 
         mine.give_up(name, Part(4, 300 * 2**20))
     assert mine.part("") is None
     [line] = lines
-    assert line.startswith("a process on n1 was ended for want of memory: its pilot has 4 CPUs and 300 MiB; ")
+    assert says(line, "elastic.shares.out_of_memory", node="n1", part="4 CPUs and 300 MiB")
 
 
 def test_regression_a_container_that_had_too_little_memory_was_taken_for_an_image_that_cannot_start() -> None:

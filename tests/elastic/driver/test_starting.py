@@ -17,6 +17,7 @@ from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.link import descriptors
 from tests.elastic.driver.test_crew import Owner
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, peer, settings_for, until
+from tests.support.messages import wording
 
 
 @pytest.fixture
@@ -91,7 +92,9 @@ def test_a_driver_without_a_thread_to_ask_slurm_with_is_refused_that_pilot(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", none_left)
-    assert asyncio.run(starter.place(pilot())) == "Slurm could not be asked: can't start new thread"
+    assert asyncio.run(starter.place(pilot())) == wording(
+        "elastic.pilots.slurm_not_asked", error="can't start new thread"
+    )
 
 
 def test_a_container_that_slurm_makes_is_a_second_step_of_the_pilot_and_never_told_the_secret(

@@ -33,6 +33,8 @@ from tests.elastic.fakes import (
     trainer_for,
     until,
 )
+from tests.support.messages import says as says_message
+from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
 
@@ -230,7 +232,7 @@ def test_regression_nodes_that_joined_while_the_disk_was_full_threw_training_bac
         await stage.warm("n3", "n4")
         await asyncio.sleep(0.1)
         assert stage.backend.calls == [["n1", "n2"]]
-        assert [line for line in stage.lines if "new nodes wait until a state can be saved" in line] != []
+        assert [line for line in stage.lines if says_message(line, "elastic.trainer.new_nodes_wait")] != []
         # One that goes takes the others along anyway.
         stage.revoke("n2")
         await stage.trains_on("n1", "n3", "n4")
@@ -348,9 +350,9 @@ def test_regression_the_agents_of_a_cancelled_job_were_taken_for_preempted_ones(
             await stage.says(agent, {"op": "leaving", "at_s": 1.0})
         await until("let go", lambda: all(ops(agent)[-1] == "go" for agent in agents))
         assert stage.reports(LeaseReport, state="leaving") == []
-        assert [pilot.reason for pilot in stage.trainer.crew.all] == ["the job was cancelled"] * 2
+        assert [pilot.reason for pilot in stage.trainer.crew.all] == [wording("elastic.run.cancelled")] * 2
 
-    assert play(body) == (143, "the job was cancelled")
+    assert play(body) == (143, wording("elastic.run.cancelled"))
 
 
 def test_slurms_notice_after_training_is_complete_is_still_one(play: Play) -> None:
@@ -445,7 +447,7 @@ def test_an_agent_that_hangs_up_is_a_node_that_is_lost(play: Play) -> None:
         assert agent
         stage.connections.disconnected(agent)
         await stage.trains_on("n2")
-        assert "the agent on n1 went away without a word" in stage.lines
+        assert says_message(stage.lines, "elastic.connections.agent_gone", node="n1")
 
     play(body)
 

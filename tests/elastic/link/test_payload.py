@@ -21,6 +21,7 @@ from elastic.link.payload import LEAST_BYTES, AlteredError, Incoming, PieceWrite
 from elastic.link.wire import CHUNK_BYTES
 from elastic.timing import STATE_STALL_S
 from tests.elastic.fakes import channels
+from tests.support.messages import pattern
 from tests.support.waiting import STILL_S
 
 
@@ -104,7 +105,7 @@ def test_an_end_that_lies_about_size_or_digest_is_no_end() -> None:
 def test_a_piece_longer_than_any_is_not_waited_for() -> None:
     with connection() as (driver, worker, _):
         worker.send_raw(struct.pack(">I", CHUNK_BYTES + 1), b"x")
-        with pytest.raises(WireError, match="a piece of a state has at most"):
+        with pytest.raises(WireError, match=pattern("elastic.payload.chunk_too_long")):
             read(Incoming(driver))
 
 
@@ -185,7 +186,7 @@ def test_a_file_that_is_not_what_its_digest_says_is_told_to_both_ends(tmp_path: 
 def test_regression_a_file_that_was_cut_meanwhile_was_read_for_ever(tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(b"cut")
     with connection() as (driver, _, __), (tmp_path / "state").open("rb") as file:
-        with pytest.raises(OSError, match="its file ends too early") as caught:
+        with pytest.raises(OSError, match=pattern("elastic.payload.ends_early")) as caught:
             send_file(driver, _about(b"cut short"), file)
         assert not isinstance(caught.value, ConnectionError)
 

@@ -23,6 +23,7 @@ from elastic.node.agent import _why
 from elastic.node.resources import threads_per_worker
 from tests.elastic.far_end import SECRET, accepted, line_of
 from tests.support import waiting
+from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
 QUICK = "import elastic.node.agent as agent; agent.BEAT_S, agent.DRIVER_LOST_S = 0.05, 0.3; agent.main()"
@@ -387,7 +388,7 @@ def test_a_node_process_that_is_stopped_is_ended_by_its_agent_and_told(pilot: Pi
     node = pilot.configure("exec sleep 1000", frozen_s=0.3)
     assert node is not None
     node.suspend()
-    assert pilot.next()["line"] == "bft: the node process was stopped for 0.3 s; it is ended"
+    assert pilot.next()["line"] == wording("elastic.agent.stopped", frozen_s=0.3)
     assert pilot.next() == {"op": "node_exit", "rc": -signal.SIGKILL}
     assert_gone(node)
 
@@ -419,7 +420,11 @@ def test_an_agent_without_a_driver_gives_its_allocation_up(pilot: Pilot) -> None
     environ |= {"SLURM_JOB_ID": "78", "PATH": f"{pilot.folder}:{os.environ['PATH']}"}
     said = subprocess.run([sys.executable, "-m", "elastic.node.agent"], env=environ, capture_output=True, check=False)
     node = socket.gethostname()
-    expected = f"bft: node {node} cannot reach the driver at 127.0.0.1:{port} (connection refused)\n"
+    expected = (
+        "bft: "
+        + wording("elastic.agent.cannot_reach", node=node, BFT_DRIVER=f"127.0.0.1:{port}", error="connection refused")
+        + "\n"
+    )
     assert (said.returncode, said.stdout, said.stderr.decode()) == (3, b"", expected)
     assert pilot.cancelled.endswith("78\n")
 
@@ -430,8 +435,8 @@ def test_an_agent_without_a_driver_gives_its_allocation_up(pilot: Pilot) -> None
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('10.0.0.1', 5)"), "connection refused"),
         (OSError(errno.ENETUNREACH, "Network is unreachable"), "network is unreachable"),
         (OSError(f"Multiple exceptions: [Errno {errno.EHOSTUNREACH}] Connect call failed"), "no route to host"),
-        (asyncio.TimeoutError(), "no answer within 16 s"),
-        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "the name does not resolve there"),
+        (asyncio.TimeoutError(), wording("elastic.agent.no_answer", REACH_S=16)),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), wording("elastic.agent.unresolved")),
     ],
 )
 def test_why_a_driver_was_not_reached_is_said_in_words(error: Exception, text: str) -> None:
@@ -464,7 +469,16 @@ def test_the_end_of_the_node_process_is_told_with_its_code(pilot: Pilot) -> None
     ("interpreter", "cwd", "words"),
     [
         ("/nowhere/python", "", "/nowhere/python: No such file or directory; the script's Python has to be there"),
-        (sys.executable, "/nowhere", "the working folder /nowhere: No such file or directory; submit from a folder"),
+        (
+            sys.executable,
+            "/nowhere",
+            wording(
+                "elastic.agent.no_working_folder",
+                cwd="/nowhere",
+                strerror="No such file or directory",
+                todo="submit from a folder",
+            ),
+        ),
         ("/etc/passwd", "", "/etc/passwd: Permission denied; the script's Python has to be there"),
     ],
 )

@@ -19,6 +19,7 @@ from elastic.node import container
 from elastic.node.container import ARCHIVE, Container, ContainerError
 from elastic.node.vitals import on_this_host
 from tests.elastic.node.test_agent import PATIENT, Pilot, assert_gone, until
+from tests.support.messages import fragment, says
 
 BARE = str(Path(sys.base_prefix, "bin", "python3"))
 """A Python without torch, and without bftd."""
@@ -74,7 +75,7 @@ def test_a_runtime_that_fails_is_told_by_its_last_line(pilot: Pilot) -> None:
 
 def test_regression_a_runtime_that_knows_not_its_option_was_told_by_the_hint_that_comes_last(pilot: Pilot) -> None:
     configure(pilot, "sh -c 'echo run: no such option; echo Try run --help; exit 64' {image} {binds} {command}")
-    assert "did not start: run: no such option; " in told(pilot, "cannot")["text"]
+    assert says(told(pilot, "cannot")["text"], "slurm_plugin.munged.not_started", said="run: no such option; ")
 
 
 def test_an_image_with_an_old_python_is_told_in_one_line(pilot: Pilot) -> None:
@@ -92,7 +93,7 @@ def test_an_image_with_an_old_python_is_told_in_one_line(pilot: Pilot) -> None:
 def test_a_runtime_that_is_not_installed_is_told_with_what_to_do(pilot: Pilot) -> None:
     configure(pilot, "no-such-runtime {image} {binds} {command}")
     said = told(pilot, "cannot")
-    assert "no-such-runtime is not installed on every node; submit without container=" in said["text"]
+    assert says(said["text"], "elastic.container.not_installed", words=fragment("no-such-runtime"))
 
 
 def test_an_agent_answers_beats_while_an_image_is_fetched_and_leaves_at_once(pilot: Pilot) -> None:

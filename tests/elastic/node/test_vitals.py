@@ -18,6 +18,7 @@ import pytest
 from elastic.node import vitals
 from elastic.node.vitals import Vitals, Watcher, descends, kill, vitals_of
 from elastic.timing import BUSY_TIMES
+from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
 FROZEN_S = 10.0
@@ -106,7 +107,7 @@ def test_a_worker_that_waits_without_a_sign_of_life_is_killed_later(worker: Work
     assert worker.silent(pid, FROZEN_S) == []
     [told] = worker.silent(pid, 4.0)
     assert told["verdict"] == "killed"
-    assert told["why"] == "it did nothing for 10 s"
+    assert told["why"] == wording("elastic.vitals.did_nothing", still_s=10)
     assert worker.process
     assert worker.process.wait(STILL_S) == -signal.SIGKILL
 
@@ -123,7 +124,7 @@ def test_a_worker_that_waits_before_its_first_step_is_left_alone_but_a_stopped_o
 def test_a_worker_at_work_is_left_alone_and_told_as_busy(worker: Worker, script: str) -> None:
     pid = worker.start(script)
     told = worker.silent(pid, FROZEN_S * 3, every_s=1.0, works=True)
-    assert {(said["verdict"], said["why"]) for said in told} == {("busy", "it is at work")}
+    assert {(said["verdict"], said["why"]) for said in told} == {("busy", wording("elastic.vitals.at_work"))}
     assert worker.process
     assert worker.process.poll() is None
 

@@ -16,6 +16,7 @@ import pytest
 
 from elastic.link.wire import Message
 from tests.elastic.far_end import SECRET, FarEnd, accepted
+from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 RUN = """
@@ -102,7 +103,7 @@ def test_a_script_runs_as_main_with_its_arguments_and_the_modules_beside_the_use
 def test_a_worker_without_a_rank_refuses_to_train_alone(tmp_path: Path) -> None:
     said = run(tmp_path, "print('training alone')\n", RANK="")
     assert (said.stdout, said.returncode) == ("", 70)
-    assert said.stderr.startswith("bft: a worker was started without a rank")
+    assert says(said.stderr, "elastic.workers.no_rank")
 
 
 def test_neither_the_script_nor_what_it_starts_is_handed_the_secret(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_regression_another_content_at_the_scripts_path_ran_as_the_user(tmp_path
     assert (said.stdout, said.returncode) == ("", 1)
     [line] = said.stderr.splitlines()
     assert line.startswith("bft: ")
-    assert line.endswith("train.py is not the script that was submitted: it was changed; submit it again")
+    assert says(line, "elastic.workers.script_changed", path=fragment("train.py"))
 
 
 def test_the_script_that_was_submitted_runs_and_is_told_no_digest(tmp_path: Path) -> None:
@@ -169,15 +170,22 @@ def test_the_script_that_was_submitted_runs_and_is_told_no_digest(tmp_path: Path
     assert (said.stdout, said.stderr, said.returncode) == ("False True\n", "", 0)
 
 
-@pytest.mark.parametrize(
-    ("digest", "cure"), [("00", "set BFT_STATE_DIR to a folder of yours that"), ("", "put it where")]
-)
+@pytest.mark.parametrize(("digest", "cure"), [("00", wording("elastic.workers.set_folder")), ("", "put it where")])
 def test_a_script_that_a_node_does_not_see_is_one_line_that_says_what_to_do(
     tmp_path: Path, digest: str, cure: str
 ) -> None:
     said = run(tmp_path, None, BFT_SCRIPT_SHA256=digest)
     assert said.returncode == 1
-    assert said.stderr == f"bft: {tmp_path}/kept/train.py: No such file or directory; {cure} every node can read\n"
+    assert (
+        said.stderr
+        == wording(
+            "elastic.workers.unreadable",
+            path=f"{tmp_path}/kept/train.py",
+            strerror="No such file or directory",
+            cure=cure,
+        )
+        + "\n"
+    )
 
 
 def test_a_script_may_start_processes_that_import_it_anew(tmp_path: Path) -> None:
@@ -200,7 +208,7 @@ def test_regression_a_worker_that_had_lost_its_link_trained_on_with_nobody_to_ke
 ) -> None:
     said = run(tmp_path, "import time\ntime.sleep(600)\n", hangs_up=True)
     assert (said.stdout, said.returncode) == ("", 75)
-    assert said.stderr.startswith("bft: the connection to the trainer's driver is gone")
+    assert re.match("bft: " + pattern("elastic.session.link_lost"), said.stderr)
     assert said.stderr.count("\n") == 1
 
 

@@ -10,6 +10,7 @@ import pytest
 from milp import Cap, NodeGroup, NodeSpec, PlanError, Problem, UnsupportedError, solve, solver_names, solving
 from milp.solver import Answer, Effort, Feature, Solver
 from milp.solvers.registry import choose, every, in_turn
+from tests.support.messages import pattern, wording
 
 NAMES = (
     "auto",
@@ -31,7 +32,8 @@ def test_auto_takes_the_exact_solver_for_one_class(trainer, problem) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("exakt", "did you mean 'exact'?"), ("zzz", f"use one of {', '.join(solver_names())}")]
+    ("name", "hint"),
+    [("exakt", wording("sizing.fields.hint", near="'exact'")), ("zzz", f"use one of {', '.join(solver_names())}")],
 )
 def test_an_unknown_solver_is_refused_with_what_is_known(trainer, problem, name: str, hint: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
@@ -97,8 +99,8 @@ def test_limits_that_cannot_bind_ask_for_nothing(trainer, problem) -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"caps": (Cap(1, user="ann"),)}, "a cap per user or account"),
-        ({"groups": (NodeGroup("leaf", ("n0", "n1")),)}, "nodes that are used together"),
+        ({"caps": (Cap(1, user="ann"),)}, pattern("milp.solver.caps")),
+        ({"groups": (NodeGroup("leaf", ("n0", "n1")),)}, pattern("milp.solver.groups")),
     ],
 )
 @pytest.mark.parametrize("solver", ["exact", "classes", "equal-share"])
@@ -114,9 +116,7 @@ def test_what_counts_alone_cannot_carry_is_refused_with_what_can(trainer, proble
 def test_mixing_is_refused_where_there_are_classes_to_mix(trainer, problem) -> None:
     mixing = trainer(mixes_classes=True)
     assert solve(problem(4, mixing), "exact").solver == "exact"
-    with pytest.raises(
-        UnsupportedError, match=r"cannot carry a trainer that mixes node classes: use (gurobi or )?highs"
-    ):
+    with pytest.raises(UnsupportedError, match="cannot carry " + pattern("milp.solver.mixing") + ": use .*highs"):
         solve(replace(two_classes(trainer), trainers=(mixing,)), "classes")
 
 
@@ -126,7 +126,10 @@ def test_auto_never_takes_the_papers_big_m_nor_a_baseline() -> None:
 
 def test_auto_says_what_to_do_when_no_solver_can_carry_the_problem(trainer) -> None:
     simple = [solver for solver in every() if solver.name in ("exact", "equal-share")]
-    with pytest.raises(UnsupportedError, match=r"^no solver can carry several node classes: pip install highspy"):
+    with pytest.raises(
+        UnsupportedError,
+        match="^" + pattern("milp.registry.none_can_carry", asked="several node classes", asked2="pip install highspy"),
+    ):
         choose(two_classes(trainer), "auto", simple)
 
 
@@ -142,7 +145,10 @@ def test_a_new_solver_that_declares_a_feature_is_found_and_named(trainer) -> Non
     table = [*(solver for solver in every() if solver.name == "exact"), capable]
     assert choose(two_classes(trainer), "auto", table) is capable
     assert solve(two_classes(trainer), capable).solver == "capable"
-    with pytest.raises(UnsupportedError, match=r"'exact' cannot carry several node classes: use capable$"):
+    with pytest.raises(
+        UnsupportedError,
+        match=pattern("milp.registry.cannot_carry", name="exact", features="several node classes: use capable") + "$",
+    ):
         choose(two_classes(trainer), "exact", table)
 
 
@@ -170,7 +176,7 @@ def test_the_status_says_what_was_proven(trainer, problem, bound: float, status:
 def test_a_map_worse_than_the_current_one_is_not_taken(trainer, problem, worse) -> None:
     plan = solve(problem(3, trainer(current=("n1", "n2"))), fixed(Answer(worse, math.inf)))
     assert (plan.status, plan.assignment) == ("kept", {"a": ("n1", "n2")})
-    assert plan.reasons == {"a": "keeps its 2 nodes: no better plan was found in time"}
+    assert plan.reasons == {"a": "keeps its 2 nodes: " + wording("milp.solver.no_better_plan")}
 
 
 def test_gap_and_time_limit_reach_the_solver(trainer, problem) -> None:
@@ -196,5 +202,5 @@ def test_an_effort_is_over_at_its_deadline() -> None:
 
 
 def test_nonsense_from_a_solver_never_leaves_solve(trainer, problem) -> None:
-    with pytest.raises(PlanError, match="node n0 is assigned 2 times"):
+    with pytest.raises(PlanError, match=pattern("milp.checking.assigned_often", node="n0", times=2)):
         solve(problem(2, trainer()), fixed(Answer({"a": ("n0", "n0")}, None)))

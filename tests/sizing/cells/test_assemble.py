@@ -18,6 +18,7 @@ from sizing.errors import NoProfile, NoTable, UsageError
 from sizing.estimate import Estimate
 from sizing.memory.peak import guarded_bytes
 from tests.sizing.cells.made import DATA, GIB, TENSOR, Wires, cell_of, graph_of, profile_of, with_peak
+from tests.support.messages import fragment, pattern, wording
 
 ROOMY = 80 * GIB
 REDUCED = (Exchange("all_reduce", 2**20, 4),)
@@ -99,7 +100,11 @@ def test_what_does_not_fit_is_dropped_with_its_bytes_and_the_slower_one_taken() 
     found = estimate(cell, graph_of(cell), profiles, Wires(), global_batch=32, per_node=4, gpu_bytes=ROOMY)
     assert found.best is not None
     assert found.best.splits == (TENSOR,)
-    assert found.dropped == ("stage 1, dp 4 x tp 1: needs 95.4 GiB of 80.0 (15.4 too many)",)
+    assert found.dropped == (
+        wording(
+            "sizing.cells_assemble.stage_too_large", index=1, split="dp 4 x tp 1", high=95.4, gpu_bytes=80.0, over=15.4
+        ),
+    )
     profiles[tensor] = with_peak(profiles[tensor], 90 * GIB)
     found = estimate(cell, graph_of(cell), profiles, Wires(), global_batch=32, per_node=4, gpu_bytes=ROOMY)
     assert found.best is None
@@ -120,7 +125,7 @@ def test_where_nothing_fits_a_stage_takes_its_batch_in_more_parts() -> None:
     known |= {shard: profile_of(shard, 0.1, peak_bytes=peak) for shard, peak in large.items()}
     count, why = said()
     assert count is None
-    assert why[-1] == "more micro-batches may fit: 2 were not profiled"
+    assert why[-1] == wording("sizing.cells_assemble.more_may_fit", count=2)
     known |= {shard: profile_of(shard, 0.05, peak_bytes=peak) for shard, peak in small.items()}
     assert said()[0] is None
     known |= {shard: profile_of(shard, 0.03, peak_bytes=peak) for shard, peak in tiny.items()}
@@ -173,10 +178,14 @@ def test_replicas_hold_their_gradients_twice() -> None:
 
 def test_profiles_of_another_device_and_missing_ones_are_refused_with_the_command() -> None:
     cell = cell_of(4)
-    with pytest.raises(NoProfile, match=r"stage 1 of 1 .*`bft size profile`"):
+    with pytest.raises(
+        NoProfile, match=pattern("sizing.cells_assemble.no_profile", index=1, stages=fragment("`bft size profile`"))
+    ):
         asked(cell, {})
     on_v100 = {shard: replace(profile, device="v100") for shard, profile in profiled(cell, {DATA: 0.01}).items()}
-    with pytest.raises(NoProfile, match="made on v100, not on a100"):
+    with pytest.raises(
+        NoProfile, match=pattern("sizing.cells_assemble.other_device", device="v100", gpu_type=fragment("a100"))
+    ):
         asked(cell, on_v100)
 
 

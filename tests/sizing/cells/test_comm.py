@@ -16,6 +16,7 @@ from sizing.cells import comm, comm_file
 from sizing.cells.comm import CommTables, Point, Table
 from sizing.cells.links import Link
 from sizing.errors import NoTable, UsageError
+from tests.support.messages import excerpt, fragment, says, wording
 
 FOUR = Link("a100-sxm-80gb", 4, 1)
 TWO_NODES = Link("a100-sxm-80gb", 8, 2)
@@ -47,7 +48,7 @@ def test_above_the_largest_size_nothing_is_said_unless_that_is_allowed() -> None
     points = table((1024, 1.0), (4096, 4.0), (8192, 6.0))
     with pytest.raises(NoTable) as error:
         CommTables([points]).time_s("all_reduce", 2**34, FOUR)
-    assert "was measured up to 8 KiB, not for 16 GiB" in str(error.value)
+    assert says(str(error.value), "sizing.cells_comm.not_measured", sizes="8 KiB", nbytes=fragment("16 GiB"))
     assert "-e 17179869184" in str(error.value)
     assert "--extrapolate" in str(error.value)
     said = CommTables([points], extrapolate=True).time_s("all_reduce", 16384, FOUR)
@@ -61,9 +62,27 @@ def test_above_the_largest_size_nothing_is_said_unless_that_is_allowed() -> None
     [
         ("all_reduce", TWO_NODES, ["2 nodes of 8 a100-sxm-80gb each", "srun --nodes=2", "all_reduce_perf", "import"]),
         ("send_recv", FOUR, ["4 a100-sxm-80gb of one node", "--ntasks-per-node=4", "sendrecv_perf"]),
-        ("all_to_all", Link("cpu", 2, 1), ["2 processes of one CPU node", "bft size comm bench --ranks 2"]),
-        ("all_reduce", Link("cpu", 2, 2), ["2 nodes of 2 cpu each", "2 to 8 processes of one node"]),
-        ("all_reduce", Link("cpu", 16, 1), ["16 processes of one CPU node", "take a smaller cell"]),
+        (
+            "all_to_all",
+            Link("cpu", 2, 1),
+            [
+                wording("sizing.cells_comm.cpu_processes", per_node=2),
+                wording("sizing.cells_comm.bench_command", per_node=2),
+            ],
+        ),
+        (
+            "all_reduce",
+            Link("cpu", 2, 2),
+            [
+                wording("sizing.cells_comm.gpu_nodes", nodes=2, per_node=2, gpu_type="cpu"),
+                excerpt("sizing.cells_comm.cpu_way", RANKS=fragment("2"), RANKS2=8),
+            ],
+        ),
+        (
+            "all_reduce",
+            Link("cpu", 16, 1),
+            [wording("sizing.cells_comm.cpu_processes", per_node=16), excerpt("sizing.cells_comm.cpu_way")],
+        ),
     ],
 )
 def test_a_link_that_was_not_measured_is_refused_with_the_command_that_measures_it(
@@ -159,14 +178,17 @@ def _file(**changes: Any) -> str:
     ("text", "why"),
     [
         ("{", "not JSON"),
-        ('{"version": 2}', "another bft wrote this"),
+        ('{"version": 2}', excerpt("sizing.cells_comm.other_version")),
         (_file(kind="gather"), "one of all_reduce"),
         (_file(nodes=0), "nodes is 0"),
-        (_file(points=[]), "points are not of rising sizes"),
-        (_file(points=[{"bytes": 8, "value_s": 1.0}, {"bytes": 8, "value_s": 1.0}]), "points are not of rising sizes"),
+        (_file(points=[]), excerpt("sizing.cells_comm.unordered")),
+        (
+            _file(points=[{"bytes": 8, "value_s": 1.0}, {"bytes": 8, "value_s": 1.0}]),
+            excerpt("sizing.cells_comm.unordered"),
+        ),
         (_file(points=[{"bytes": 8, "value_s": 0}]), "seconds above 0"),
         (_file(points=[{"bytes": 8, "value_s": 2, "high_s": 1}]), "between low_s and high_s"),
-        (_file(pionts=[]), "did you mean points?"),
+        (_file(pionts=[]), wording("sizing.fields.hint", near="points")),
     ],
 )
 def test_a_file_that_is_damaged_is_refused_with_the_place(tmp_path: Path, text: str, why: str) -> None:
@@ -176,7 +198,7 @@ def test_a_file_that_is_damaged_is_refused_with_the_place(tmp_path: Path, text: 
         comm_file.load(path)
     assert why in str(error.value)
     assert str(path) in str(error.value)
-    assert "move it away and import again" in str(error.value)
+    assert says(str(error.value), "sizing.cells_comm_file.mend")
 
 
 def test_a_point_by_hand_needs_no_spread() -> None:

@@ -7,6 +7,7 @@ import pytest
 from sizing.cells import nccl
 from sizing.errors import UsageError
 from tests.sizing.cells.nccl_logs import NAMED, OLD, UNNAMED, rank_lines
+from tests.support.messages import excerpt, fragment, pattern, says
 
 CUT = "\n".join(line.rpartition(" ")[0] if line.startswith(" ") else line for line in NAMED.splitlines())
 ROW = "  120.00   8.74   7.65      0"
@@ -43,12 +44,12 @@ def test_the_collective_is_named_by_the_text_the_file_or_the_user(text: str, nam
 
 
 def test_an_output_without_any_name_is_refused() -> None:
-    with pytest.raises(UsageError, match="line 1: what was measured is not said here: name it by --kind"):
+    with pytest.raises(UsageError, match=pattern("sizing.cells_nccl.kind_missing", where="line 1")):
         nccl.parse(UNNAMED, "log")
 
 
 def test_a_name_counts_for_one_run_only() -> None:
-    with pytest.raises(UsageError, match="what was measured is not said"):
+    with pytest.raises(UsageError, match=pattern("sizing.cells_nccl.kind_missing")):
         nccl.parse(f"$ all_reduce_perf\n{UNNAMED}{UNNAMED}", "log")
     both = nccl.parse(f"$ all_reduce_perf\n{UNNAMED}$ broadcast_perf\n{UNNAMED}", "log")
     assert [run.kind for run in both] == ["all_reduce", "broadcast"]
@@ -91,30 +92,44 @@ def test_groups_that_ran_at_once_are_groups_of_their_own_size() -> None:
 
 def test_bandwidths_that_belong_to_another_collective_are_noted() -> None:
     (run,) = nccl.parse(UNNAMED, "log", "all_gather")
-    assert "its bus bandwidth is 1 of the algorithm's, where all_gather of 2 ranks has 0.5" in run.notes[0]
+    assert says(
+        run.notes[0], "sizing.cells_nccl.doubtful", ratios=1, kind="all_gather", ranks=2, expected=fragment("0.5")
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "has no table of nccl-tests"),
-        ("bytes time\n1024 3\n", "has no table of nccl-tests"),
+        ("", excerpt("sizing.cells_nccl.no_table")),
+        ("bytes time\n1024 3\n", excerpt("sizing.cells_nccl.no_table")),
         (NAMED.replace(ROW, ROW[:-1] + "7"), "line 21: 7 values came out"),
-        (NAMED.replace(ROW, ROW.replace("8.74", "")), "line 21: 12 columns, not as in the title"),
+        (
+            NAMED.replace(ROW, ROW.replace("8.74", "")),
+            excerpt("sizing.cells_nccl.columns_differ", where="line 21", words=12),
+        ),
         (CUT, "line 18: time is '-1'"),
-        (CUT.replace(" -1 ", "  7 "), "line 19: 0.04 values came out wrong"),
-        (NAMED.replace("120.00   8.74", " 12.00   8.74"), "line 21: 1048576 bytes in 12 us are no 8.74 GB/s"),
-        (NAMED.replace(ROW, ROW.replace("120.00", "fast")), "line 21: time is 'fast', which is no number"),
+        (CUT.replace(" -1 ", "  7 "), excerpt("sizing.cells_nccl.wrong_values", where="line 19", wrong=0.04)),
+        (
+            NAMED.replace("120.00   8.74", " 12.00   8.74"),
+            excerpt("sizing.cells_nccl.columns_missing", where="line 21", nbytes=1048576, time_s=12, algbw=8.74),
+        ),
+        (
+            NAMED.replace(ROW, ROW.replace("120.00", "fast")),
+            excerpt("sizing.cells_nccl.not_a_number", where="line 21", column="time", said="fast"),
+        ),
         (NAMED.replace(ROW, ROW.replace("120.00", "-120.0")), "line 21: time is '-120.0'"),
-        (NAMED.replace(ROW, ROW.replace("120.00", "0.00")), "line 21: a time of 0 us: run more iterations"),
-        (NAMED.replace("    time ", " cputime "), "these are times of the CPU"),
-        (NAMED.replace("time   algbw", "when   algbw"), "this form of nccl-tests is not known"),
+        (
+            NAMED.replace(ROW, ROW.replace("120.00", "0.00")),
+            excerpt("sizing.cells_nccl.bad_time", where="line 21", time_s=0),
+        ),
+        (NAMED.replace("    time ", " cputime "), excerpt("sizing.cells_nccl.cpu_times")),
+        (NAMED.replace("time   algbw", "when   algbw"), excerpt("sizing.cells_nccl.unknown_form")),
         (NAMED.replace("values : 0 OK", "values : 12 FAILED"), "12 values came out wrong"),
         (NAMED.replace("gpu-2 device  3", "gpu-1 device  3"), "different numbers of GPUs"),
-        (NAMED.replace("Rank  7", "Rank  6"), "rank 6 is there twice, so each process ran alone"),
-        (NAMED.replace("Rank  7", "Rank  9"), "the list of ranks has gaps"),
+        (NAMED.replace("Rank  7", "Rank  6"), excerpt("sizing.cells_nccl.rank_twice", key=6)),
+        (NAMED.replace("Rank  7", "Rank  9"), excerpt("sizing.cells_nccl.ranks_gap")),
         (NAMED.replace("[0000:8d:00] NVIDIA A100-SXM4-80GB", "[0000:8d:00] NVIDIA H200", 1), "each type of GPU"),
-        (UNNAMED.replace(rank_lines(["n1"], 2), rank_lines(["n1"], 1)), "only one GPU took part"),
+        (UNNAMED.replace(rank_lines(["n1"], 2), rank_lines(["n1"], 1)), excerpt("sizing.cells_nccl.one_gpu")),
     ],
 )
 def test_what_cannot_be_relied_on_is_refused_with_its_line(text: str, why: str) -> None:

@@ -15,6 +15,7 @@ from sizing.cells.shards import Exchange, Shard, ShardProfile
 from sizing.errors import Untraceable, UsageError
 from sizing.model import config, graphing, launch
 from sizing.model.wide_resnet import WideResNet
+from tests.support.messages import pattern, says
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("exporting")]
 
@@ -186,7 +187,7 @@ def test_stages_of_an_exported_model_have_its_weights_between_them_and_share_wha
     whole, front, back = (each for each in found.results[:3] if isinstance(each, ShardProfile))
     assert whole.parameters == graph.parameters
     assert front.parameters + back.parameters == graph.parameters + 50 * 32
-    assert any("gradients are to be summed: head.weight" in note for note in found.notes)
+    assert any(says(note, "sizing.programs.shared_weights", shared="head.weight") for note in found.notes)
     places = 8 * 8
     assert front.weight_bytes == FLOAT * front.parameters + places
     # gradients, two moments of Adam, and a count of steps for each tensor
@@ -283,11 +284,16 @@ def test_regression_a_cpu_that_was_not_asked_for_by_name_had_no_bound_on_memory(
 @pytest.mark.parametrize(
     ("source", "shards", "setting", "words"),
     [
-        ("gpt", [Shard(0, 0, 1, 1)], Setting(optimizer="adam8bit"), "optimizer adam8bit is not profiled"),
+        (
+            "gpt",
+            [Shard(0, 0, 1, 1)],
+            Setting(optimizer="adam8bit"),
+            pattern("sizing.measure.optimizer", name="adam8bit"),
+        ),
         ("gpt", [Shard(3, 2, 1, 1)], FEW, "no shard"),
-        ("train.py:make_model", [Shard(0, 4000, 1, 1)], FEW, "no stage of this model"),
+        ("train.py:make_model", [Shard(0, 4000, 1, 1)], FEW, pattern("sizing.profiles.no_such_stage")),
         ("train.py:make_image", [Shard(0, 1, 2, 2)], FEW, "no tensor parallelism"),
-        ("train.py:make_spread", [Shard(0, 1, 2, 2)], FEW, "torch.export does not take this model's DTensors"),
+        ("train.py:make_spread", [Shard(0, 1, 2, 2)], FEW, pattern("sizing.programs.dtensors")),
     ],
 )
 def test_what_cannot_be_profiled_is_one_line(

@@ -12,6 +12,7 @@ from bftd.cli.size import size
 from sizing.cells import search_log
 from sizing.cells.cell import Split
 from sizing.errors import UsageError
+from tests.support.messages import excerpt, says, wording
 
 HEADER = "first_layer,last_layer,dp,tp,forced,cost_s,fits,avail_gb,peak_gb,layers,measured_e2e_s\n"
 
@@ -84,16 +85,25 @@ def test_accuracy_is_that_of_feasible_cells_and_a_log_without_any_has_none() -> 
         ("", "line 1: no column first_layer"),
         ("first_layer,last_layer,dp,tp,cost_s\n", "no column fits"),
         (HEADER, "has no rows"),
-        (rows("0,1,x,1,batch,1.0,1"), "line 2: dp is 'x': give a whole number"),
+        (
+            rows("0,1,x,1,batch,1.0,1"),
+            wording("sizing.cells_search_log.not_whole", where="line 2", column="dp", said="x"),
+        ),
         (rows("0,1,1,1,batch,1.0,1", "0,1,1,-1,batch,1.0,1"), "line 3: tp is '-1'"),
         (rows("0,1,0,1,batch,1.0,1"), "at least 1 each"),
-        (rows("2,1,1,1,batch,1.0,1"), "first layer is after its last"),
+        (rows("2,1,1,1,batch,1.0,1"), excerpt("sizing.cells_search_log.first_after_last")),
         (rows("0,1,1,1,batch,nan,1"), "cost_s is 'nan'"),
         (rows("0,1,1,1,batch,0,1"), "cost_s is '0'"),
         (rows("0,1,1,1,batch,1.0,maybe"), "fits is 'maybe'"),
         (HEADER + "0,1,1\n", "line 2: tp is ''"),
-        (rows("0,1,1,1,batch,1.0,1", "0,1,1,1,batch,1.0,1,7"), "line 3: more cells than the 11 columns of line 1"),
-        (HEADER.replace("fits", "fits,tp") + "0,1,1,1,b,1.0,1,4\n", "line 1: column tp is there twice"),
+        (
+            rows("0,1,1,1,batch,1.0,1", "0,1,1,1,batch,1.0,1,7"),
+            excerpt("sizing.cells_search_log.too_many_cells", line_num=3, names=11),
+        ),
+        (
+            HEADER.replace("fits", "fits,tp") + "0,1,1,1,b,1.0,1,4\n",
+            excerpt("sizing.cells_search_log.column_twice", twice="tp"),
+        ),
         (rows("0,1,99999999999999999999,1,batch,1.0,1"), "dp is '99999999999999999999'"),
     ],
 )
@@ -113,4 +123,4 @@ def test_the_command_prints_json_and_a_table(tmp_path: Path) -> None:
     table = CliRunner().invoke(size, ["tune", "--search-log", str(log)]).output
     assert "0-1" in table
     assert "dp2 tp1" in table
-    assert "1 cells, 1 of them feasible, 0 of these missed; 2 of 2 splits tried" in table
+    assert says(table, "cli.size_tune.log_result", replays=1, feasible=1, replays2=0, tried=2, there=2)

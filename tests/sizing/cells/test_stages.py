@@ -13,6 +13,7 @@ from sizing.cells import stages as cutting
 from sizing.cells.cell import Stage
 from sizing.cells.graph import Graph, Operator
 from sizing.errors import UsageError
+from tests.support.messages import pattern
 
 
 def graph(flops: list[int], sent: list[int] | None = None) -> Graph:
@@ -151,7 +152,8 @@ def test_a_graph_that_cannot_be_cut_so_often_has_fewer_cells() -> None:
     small = graph([5, 0, 5, 5])
     assert [len(cell.stages) for cell in cutting.cells(small, 16, "a100")] == [1, 2]
     with pytest.raises(
-        UsageError, match="cannot be cut into 4 stages: 4 operators, of which 3 have work to do; at most 2"
+        UsageError,
+        match=pattern("sizing.cells_stages.too_few_operators", n_stages=4, operators=4, most=3, bit_length=2),
     ):
         cutting.cells(small, 16, "a100", [4])
 
@@ -159,12 +161,12 @@ def test_a_graph_that_cannot_be_cut_so_often_has_fewer_cells() -> None:
 @pytest.mark.parametrize(
     ("gpus", "count", "words"),
     [
-        (6, 2, "6 GPUs: a cell has 1, 2, 4, 8, ...; take 4 or 8"),
+        (6, 2, pattern("sizing.cells_stages.gpus_no_power", gpus=6, near="4 or 8")),
         (0, 1, "0 GPUs: .*take 1 or more"),
         (-4, 1, "-4 GPUs"),
-        (8, 3, "3 stages: a cell has 1, 2, 4, 8"),
+        (8, 3, pattern("sizing.cells_stages.stages_no_power", n_stages=3)),
         (8, 0, "0 stages"),
-        (2, 4, "4 stages on 2 GPUs: each stage needs one; at most 2"),
+        (2, 4, pattern("sizing.cells_stages.more_stages_than_gpus", n_stages=4, gpus=2, gpus2=2)),
     ],
 )
 def test_counts_that_no_cell_has_are_refused(gpus: int, count: int, words: str) -> None:
@@ -173,7 +175,7 @@ def test_counts_that_no_cell_has_are_refused(gpus: int, count: int, words: str) 
 
 
 def test_a_model_without_work_is_not_cut() -> None:
-    with pytest.raises(UsageError, match="no operator with floating point operations"):
+    with pytest.raises(UsageError, match=pattern("sizing.cells_stages.no_work")):
         cutting.stages(graph([0, 0]), 2, 2)
 
 

@@ -22,6 +22,7 @@ from sizing.errors import NoProfile, SizingError
 from sizing.estimate import Estimate
 from sizing.model import config
 from sizing.model.wide_resnet import WideResNet
+from tests.support.messages import excerpt, fragment, pattern
 
 ROOT = Path(__file__).parents[3]
 SHARD = Shard(0, 3, 8, 2)
@@ -192,7 +193,15 @@ def cell(kind: str = "cpu") -> Cell:
 
 def test_an_estimate_gets_its_profiles_or_the_command_that_makes_them(store: Store) -> None:
     graph = Graph("gpt", 8, (), "formula")
-    with pytest.raises(NoProfile, match=r"lacks 1 profiles on cpu: run bft size profile"):
+    with pytest.raises(
+        NoProfile,
+        match=pattern(
+            "sizing.cells_sources.missing",
+            missing=1,
+            elsewhere="cpu",
+            how=fragment(excerpt("sizing.cells_sources.on_this_cpu")),
+        ),
+    ):
         profiles_for([cell()], graph, MODEL, store=store)
     store.put(by_sizes(MODEL), Setting(), [PROFILE, Unfit(Shard(0, 3, 16, 1), "cpu", "no room", "2.13.0")])
     assert profiles_for([cell()], graph, MODEL, store=store) == {SHARD: PROFILE}
@@ -206,5 +215,8 @@ def test_an_estimate_gets_its_profiles_or_the_command_that_makes_them(store: Sto
 
 
 def test_a_users_model_that_was_never_profiled_as_it_is_now_says_so(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(NoProfile, match="was not profiled as it is now: run bft size profile"):
+    with pytest.raises(
+        NoProfile,
+        match=pattern("sizing.cells_sources.changed_since", how=fragment(excerpt("sizing.cells_sources.on_this_cpu"))),
+    ):
         profiles_for([cell()], Graph("x", 8, (), "export"), script(tmp_path), store=store)

@@ -13,6 +13,7 @@ from sizing.cells.shards import Exchange, Shard, ShardProfile
 from sizing.cells.tune_cell import TunedCell, tune_cell
 from sizing.errors import NoTable
 from tests.sizing.cells.made import GIB, Wires, cell_of, graph_of, profile_of
+from tests.support.messages import says
 
 Profiler = Callable[[Shard], ShardProfile | str]
 
@@ -75,7 +76,7 @@ def test_a_stage_of_which_only_a_hybrid_fits_is_found() -> None:
     found, _, _ = tuned(cell_of(16), one)
     assert found.plan is not None
     assert found.plan.splits == (Split(4, 4),)
-    assert "stage 1, dp 16 x tp 1: needs" in found.dropped[0]
+    assert says(found.dropped[0], "sizing.cells_assemble.stage_too_large", index=1, split="dp 16 x tp 1")
 
 
 def test_a_cell_of_which_nothing_fits_has_no_plan_and_says_why() -> None:

@@ -18,6 +18,7 @@ from sizing.errors import DoesNotFit
 from sizing.model.config import parse
 from sizing.model.parallel import Parallel
 from tests.sizing.choosing.cells_of import pool
+from tests.support.messages import pattern
 
 GPT = parse("gpt:h=1024,l=24,a=16,s=1024,V=50257,precision=bf16,recompute=full")
 CUT = ByGraph(chain(GPT, 8))
@@ -83,12 +84,12 @@ def test_the_parts_of_layers_are_the_whole() -> None:
         assert sum(part.flops for part in parts) == pytest.approx(1)
         assert sum(part.gpus for part in parts) == 8
         assert parts[-1].sent_bytes == 0
-    with pytest.raises(DoesNotFit, match="cannot be cut into 32 stages"):
+    with pytest.raises(DoesNotFit, match=pattern("sizing.cells_stages.too_few_operators", n_stages=32)):
         CUT.parts(32, 32)
 
 
 def test_a_batch_that_cannot_be_cut_is_told() -> None:
-    with pytest.raises(DoesNotFit, match="global batch of 6 cannot be cut"):
+    with pytest.raises(DoesNotFit, match=pattern("sizing.assumed.batch_not_cut", global_batch=6)):
         timer(6).time(Shape(pool(), 1, 4), 1)
 
 
@@ -110,5 +111,5 @@ def test_a_graph_is_cut_by_its_stages() -> None:
     first, last = cut.parts(4, 2)
     assert (first.flops, first.weights, first.sent_bytes) == (0.6, 0.75, 8)
     assert (last.flops, last.gpus) == (0.4, 2)
-    with pytest.raises(DoesNotFit, match="cannot be cut into 8 stages"):
+    with pytest.raises(DoesNotFit, match=pattern("sizing.cells_stages.too_few_operators", n_stages=8)):
         cut.parts(8, 8)

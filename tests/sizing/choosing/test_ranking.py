@@ -13,6 +13,7 @@ from sizing.choosing.ranking import Answer
 from sizing.choosing.runs import Run
 from sizing.estimate import Estimate
 from tests.sizing.choosing.cells_of import NOW_S, run
+from tests.support.messages import fragment, says, wording
 
 HOUR = 3600.0
 
@@ -58,9 +59,14 @@ def test_a_deadline_asks_for_the_worst_end_and_for_a_time_limit_that_reaches_so_
 def test_a_deadline_that_nothing_holds_is_missed_by_so_much() -> None:
     late = [run(4 * HOUR, "a", start_in_s=0), run(2 * HOUR, "b", start_in_s=0)]
     said = ranking.misses(late, NOW_S + 3 * HOUR, NOW_S)
-    assert said == ("the nearest, 4 x a100 in b, ends 1 h after it at worst (assumed), and is expected 1 h before it")
-    assert "may end it first" in ranking.misses(
-        [run(HOUR, "c", start_in_s=0, max_time_s=HOUR)], NOW_S + 9 * HOUR, NOW_S
+    assert said == (
+        wording(
+            "sizing.ranking.nearest_late", name="4 x a100 in b", late="1 h", origin="assumed", expected="1 h before it"
+        )
+    )
+    assert says(
+        ranking.misses([run(HOUR, "c", start_in_s=0, max_time_s=HOUR)], NOW_S + 9 * HOUR, NOW_S),
+        "sizing.ranking.limit_may_end_it",
     )
 
 
@@ -77,15 +83,19 @@ def test_why_names_the_faster_one_that_starts_later_and_the_earlier_one_that_run
 
 def test_why_tells_measured_from_assumed() -> None:
     best = [run(HOUR, "a", 4, 0, "measured"), run(2 * HOUR, "b", 4, 0)]
-    assert "It takes 4 GPU-hours (measured), the next 8 (assumed)." in ranking.why(best, NOW_S)
-    assert ranking.why(best[:1], NOW_S).endswith("there is no other choice.")
+    assert says(
+        ranking.why(best, NOW_S),
+        "sizing.ranking.gpu_hours",
+        hours=4,
+        origin="measured",
+        hours2=fragment("8 (assumed)."),
+    )
+    assert says(ranking.why(best[:1], NOW_S), "sizing.ranking.no_other_choice")
 
 
 def test_why_names_the_first_that_was_measured_where_the_winner_is_only_assumed() -> None:
     best = [run(HOUR, "a", 4, 0), run(2 * HOUR, "b", 4, 0), run(3 * HOUR, "c", 4, 0, "interpolated")]
-    assert ranking.why(best, NOW_S).endswith(
-        "Its time is only assumed: the first whose time rests on measurements, 4 x a100 in c, ends 2 h later."
-    )
+    assert says(ranking.why(best, NOW_S), "sizing.ranking.caution", sure="4 x a100 in c", when="2 h later")
     assert "only assumed" not in ranking.why(best[:2], NOW_S)
 
 

@@ -15,6 +15,7 @@ from sizing.choosing.timers import FirstThatKnows, Timed
 from sizing.errors import DoesNotFit, NoProfile, UsageError
 from sizing.estimate import Estimate
 from tests.sizing.choosing.cells_of import NOW_S, Table, estimate, pool, run, timed
+from tests.support.messages import says, wording
 
 NOTHING = Estimate(0, 0, 0, "assumed")
 
@@ -52,7 +53,7 @@ def test_a_run_longer_than_the_partitions_max_time_is_out_with_the_reason() -> N
     found, out = survey([pool(count=1, max_time_s=3600)], table, 1000, NOTHING)
     assert [each.shape.gpus for each in found] == [4]
     reasons = {(each.shape.gpus, each.stages): each.why for each in out}
-    assert reasons[2, 1] == "it would run 1 h 23 min (assumed), and the partition's MaxTime is 1 h"
+    assert reasons[2, 1] == wording("sizing.limits.too_long", words="1 h 23 min", origin="assumed", max_time_s="1 h")
     assert reasons[4, 2].startswith("a GPU would need 90.0 GiB")
 
 
@@ -82,7 +83,7 @@ def test_the_time_limit_is_the_high_end_rounded_up_to_five_minutes_within_max_ti
     cut = run(3600, max_time_s=4500)
     assert lines_of(cut)["time"] == "01:15:00"
     assert cut.may_be_cut
-    assert "all that the partition allows" in cut.lines()[-1].why
+    assert says(cut.lines()[-1].why, "sizing.runs.all_allowed")
     assert not run(3600, max_time_s=7200).may_be_cut
 
 

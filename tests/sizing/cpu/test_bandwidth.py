@@ -12,6 +12,7 @@ import pytest
 
 from sizing.cpu import bandwidth, data_files
 from sizing.errors import SizingError, UsageError
+from tests.support.messages import fragment, pattern
 
 PIECE = bandwidth.PIECE_BYTES
 
@@ -126,13 +127,16 @@ def test_files_in_memory_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_files_that_cannot_be_read_are_passed_over_and_told_where_there_is_no_other(tmp_path: Path) -> None:
     gone = (str(tmp_path / "gone"), 10)
     assert bandwidth.disk([gone, written(tmp_path / "there", 10)]).read_bytes == 10
-    with pytest.raises(SizingError, match=r"no data file could be read \(.*gone: No such file or directory\)"):
+    with pytest.raises(
+        SizingError,
+        match=pattern("sizing.cpu_bandwidth.no_file_read", error=fragment("gone: No such file or directory")),
+    ):
         bandwidth.disk([gone])
 
 
 def test_a_file_that_became_a_pipe_holds_nothing_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(SizingError, match="no data file could be read"):
+    with pytest.raises(SizingError, match=pattern("sizing.cpu_bandwidth.no_file_read")):
         bandwidth.disk([(str(tmp_path / "pipe"), 10)])
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sizing.cpu.lines import GUARD, GUARD_LEAST_BYTES, Need, Node, slurm_size
 from sizing.cpu.matrix import Matrix
+from tests.support.messages import says, wording
 
 GIB = 2**30
 NODE = Node(cpus=32, memory_bytes=512 * GIB, gpus=8)  # a share of 4 CPUs and 64 GiB
@@ -52,7 +53,7 @@ def test_the_search_decides_and_not_the_noise_of_what_was_measured() -> None:
     noisy = need({1: 100, 2: 107}, searched=1)
     assert written(noisy)["cpus-per-gpu"] == "1"
     assert not noisy.sensitive
-    assert any("more CPUs do not make it faster" in said for said in noisy.remarks(None))
+    assert any(says(said, "sizing.cpu_lines.no_faster") for said in noisy.remarks(None))
 
 
 def test_a_single_measurement_says_nothing_of_fewer_cpus() -> None:
@@ -60,7 +61,7 @@ def test_a_single_measurement_says_nothing_of_fewer_cpus() -> None:
     job = Need(table, 1, None, modelled=False)
     assert not job.sensitive
     assert job.gain == 0  # of which half of the rate on one CPU, that nobody measured, is no part
-    assert list(job.remarks(None)) == ["one number of CPUs was measured, which says nothing of others"]
+    assert list(job.remarks(None)) == [wording("sizing.cpu_lines.one_number_measured")]
 
 
 def test_memory_is_left_out_where_nothing_is_known_of_it() -> None:
@@ -69,22 +70,22 @@ def test_memory_is_left_out_where_nothing_is_known_of_it() -> None:
 
 def test_each_line_says_where_its_number_comes_from() -> None:
     cpus, memory = cached().lines()
-    assert cpus.why == "100 % of the most samples/s there are (measured)"
+    assert cpus.why == wording("sizing.cpu_lines.share_of_most", share=100, unit="samples/s", origin="measured")
     assert memory.why == "processes 10.0 GiB (measured) + cache 30.0 GiB (formula) + guard 1.0 GiB (assumed)"
 
 
 def test_more_than_the_share_has_its_price_and_the_rate_of_the_share_beside_it() -> None:
     wants = need({2: 100, 4: 200, 8: 400}, gpus=2)
     told = " ".join(wants.remarks(NODE))
-    assert "8 CPUs a GPU are more than the node's share of 4: they are the CPUs of 2 other GPUs" in told
-    assert "with the share it makes 200 samples/s, 50 % of the most" in told
-    assert "more than were tried (--cpus) may help" in told
+    assert says(told, "sizing.cpu_lines.more_than_share", cpus=8, cpus2=4, more=2)
+    assert says(told, "sizing.cpu_lines.more_than_share", rate=200, unit="samples/s", rate2=50)
+    assert wording("sizing.cpu_lines.more_than_tried") + " may help" in told
 
 
 def test_less_than_the_share_is_what_others_get() -> None:
     told = " ".join(need({1: 100, 2: 101}, searched=1).remarks(NODE))
-    assert "of the node's share of 4 CPUs a GPU, 3 are left to other jobs" in told
-    assert "of the node's share of 64.0 GiB of memory a GPU, 61.5 GiB are left to other jobs" in told
+    assert says(told, "sizing.cpu_lines.cpus_left", cpus=4, left=3)
+    assert says(told, "sizing.cpu_lines.memory_left", memory_bytes="64.0 GiB", left_bytes="61.5 GiB")
 
 
 def test_a_node_without_gpus_has_no_share_of_them() -> None:

@@ -14,6 +14,7 @@ import pytest
 from sizing.cpu import confine, guard
 from sizing.errors import UsageError
 from tests.sizing.cpu.commands import alive, command
+from tests.support.messages import fragment, pattern
 from tests.support.waiting import STILL_S
 
 
@@ -67,7 +68,7 @@ def test_where_no_cpuset_can_be_made_affinity_does(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(guard, "_cpuset_parent", lambda: None)
     assert guard._cpuset([0]) is None
     assert confine.confinement("auto", {}).kind == "affinity"
-    with pytest.raises(UsageError, match="no cpuset of cgroup v2"):
+    with pytest.raises(UsageError, match=pattern("sizing.cpu_confine.no_cpuset")):
         confine.confinement("cgroup", {})
 
 
@@ -98,7 +99,7 @@ def test_the_guard_alone_leaves_nothing_when_it_is_to_end(tmp_path: Path, way: s
 
 
 def test_an_allocation_without_srun_says_what_to_do() -> None:
-    with pytest.raises(UsageError, match="srun was not found"):
+    with pytest.raises(UsageError, match=pattern("sizing.cpu_confine.no_srun")):
         confine.confinement("auto", {"SLURM_JOB_ID": "7", "PATH": "/nowhere"})
     given = {"SLURM_JOB_ID": "7", "PATH": "/nowhere", "SLURM_JOB_CPUS_PER_NODE": "1(x2),4"}
     found = confine.confinement("affinity", given)
@@ -109,7 +110,9 @@ def test_a_step_that_slurm_refuses_is_one_line(tmp_path: Path) -> None:
     srun = tmp_path / "srun"
     srun.write_text("#!/bin/sh\necho 'srun: error: Unable to create step: Job/step already completing' >&2\nexit 1\n")
     srun.chmod(0o755)
-    with pytest.raises(Exception, match="no step could be started in job 7: srun: error: Unable") as error:
+    with pytest.raises(
+        Exception, match=pattern("sizing.cpu_confine.no_step_started", job=7, why=fragment("srun: error: Unable"))
+    ) as error:
         confine.confinement("auto", {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert "\n" not in str(error.value)
 

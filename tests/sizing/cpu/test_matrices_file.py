@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sizing.cpu import matrices_file
 from sizing.cpu.matrix import Point
 from sizing.errors import UsageError
+from tests.support.messages import excerpt, fragment, pattern, wording
 
 GB = 10**9
 OURS: dict[str, Any] = {
@@ -77,33 +78,68 @@ def test_what_a_search_found_enough_is_kept() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ([], "m.json: give an object"),
-        ({}, "m.json has no matrices"),
-        ({"a": 1}, "m.json, a: give an object"),
-        ({"a\nb": {}}, "no name of a job"),
-        (changed(gpus=0), "gpus is 0: give a whole number of 1 or more"),
+        ([], excerpt("sizing.fields.not_an_object", where="m.json")),
+        ({}, excerpt("sizing.cpu_matrices_file.empty", name="m.json")),
+        ({"a": 1}, excerpt("sizing.fields.not_an_object", where="m.json, a")),
+        ({"a\nb": {}}, excerpt("sizing.cpu_matrices_file.bad_name")),
+        (changed(gpus=0), "gpus is 0: give " + wording("sizing.fields.whole_wanted", least=1)),
         (changed(gpus=None), "gpus is missing"),
         (changed(colour="red"), "no field colour"),
-        (changed(throughput=None), "throughput is no table"),
-        (changed(throughput=[]), "throughput is no table"),
-        (changed(throughput=[1, 2, 3]), "throughput is no table"),
-        (changed(throughput=[[], [], []]), "throughput is no table"),
-        (changed(throughput=[[1, 1], [1, 1, 1], [1, 1]]), "row 2 of throughput has 3 rates, the first 2"),
-        (changed(throughput=[[1, 1], [1, -1], [1, 1]]), "row 2 of throughput has -1: give numbers of 0 or more"),
-        (changed(throughput=[[1, 1], [1, float("nan")], [1, 1]]), "row 2 of throughput has NaN"),
-        (changed(throughput=[[1, 1], [1, float("inf")], [1, 1]]), "row 2 of throughput has Infinity"),
-        (changed(throughput=[[1, 1], [1, True], [1, 1]]), "row 2 of throughput has true"),
-        (changed(throughput=[[1, 1], [1, "1"], [1, 1]]), 'row 2 of throughput has "1"'),
+        (changed(throughput=None), excerpt("sizing.cpu_matrices_file.no_table")),
+        (changed(throughput=[]), excerpt("sizing.cpu_matrices_file.no_table")),
+        (changed(throughput=[1, 2, 3]), excerpt("sizing.cpu_matrices_file.no_table")),
+        (changed(throughput=[[], [], []]), excerpt("sizing.cpu_matrices_file.no_table")),
+        (
+            changed(throughput=[[1, 1], [1, 1, 1], [1, 1]]),
+            excerpt("sizing.cpu_matrices_file.row_length", at=2, row=3, rows=fragment("2")),
+        ),
+        (changed(throughput=[[1, 1], [1, -1], [1, 1]]), excerpt("sizing.cpu_matrices_file.row_values", at=2, shown=-1)),
+        (
+            changed(throughput=[[1, 1], [1, float("nan")], [1, 1]]),
+            excerpt("sizing.cpu_matrices_file.row_values", at=2, shown=fragment("NaN")),
+        ),
+        (
+            changed(throughput=[[1, 1], [1, float("inf")], [1, 1]]),
+            excerpt("sizing.cpu_matrices_file.row_values", at=2, shown=fragment("Infinity")),
+        ),
+        (
+            changed(throughput=[[1, 1], [1, True], [1, 1]]),
+            excerpt("sizing.cpu_matrices_file.row_values", at=2, shown=fragment("true")),
+        ),
+        (
+            changed(throughput=[[1, 1], [1, "1"], [1, 1]]),
+            excerpt("sizing.cpu_matrices_file.row_values", at=2, shown=fragment('"1"')),
+        ),
         (changed(throughput=[[0, 0]] * 3), "throughput is 0 everywhere"),
-        (changed(cpus_per_gpu=[1, 2]), "cpus_per_gpu is no list of 3 numbers"),
+        (
+            changed(cpus_per_gpu=[1, 2]),
+            excerpt("sizing.cpu_matrices_file.axis_length", key=fragment("cpus_per_gpu"), count=3),
+        ),
         (changed(cpus_per_gpu=[1, 4, 2]), "cpus_per_gpu does not ascend"),
-        (changed(cpus_per_gpu=[0, 1, 2]), "cpus_per_gpu does not ascend from above 0"),
-        (changed(cpus_per_gpu=None), "what the 3 rows of throughput are is not known: give cpus_per_gpu"),
-        (changed(memory_gb_per_gpu=None), "what the 2 columns of throughput are is not known: give memory_gb_per_gpu"),
-        (changed(memory_gb_per_gpu=[8, float("nan")]), "memory_gb_per_gpu is no list of 2 numbers"),
+        (
+            changed(cpus_per_gpu=[0, 1, 2]),
+            excerpt("sizing.cpu_matrices_file.axis_unordered", key=fragment("cpus_per_gpu")),
+        ),
+        (
+            changed(cpus_per_gpu=None),
+            excerpt("sizing.cpu_matrices_file.axis_missing", count=3, what="rows", key=fragment("cpus_per_gpu")),
+        ),
+        (
+            changed(memory_gb_per_gpu=None),
+            excerpt(
+                "sizing.cpu_matrices_file.axis_missing", count=2, what="columns", key=fragment("memory_gb_per_gpu")
+            ),
+        ),
+        (
+            changed(memory_gb_per_gpu=[8, float("nan")]),
+            excerpt("sizing.cpu_matrices_file.axis_length", key=fragment("memory_gb_per_gpu"), count=2),
+        ),
         (changed(cpus_searched=3), "cpus_searched is 3: give one of its CPUs"),
         (changed(cpus_searched=1, throughput=[[0, 0], [2, 2], [2, 2]]), "cpus_searched is 1: give one of its CPUs"),
-        (changed(throughput=[[1e-320, 1], [1, 1], [1, 1]]), "throughput has 9.99989e-321 beside 1: give 0 where"),
+        (
+            changed(throughput=[[1e-320, 1], [1, 1], [1, 1]]),
+            excerpt("sizing.cpu_matrices_file.negative_or_nan", least="9.99989e-321", most=1),
+        ),
         (changed(iteration_s=-1), "iteration_s is -1"),
     ],
 )
@@ -152,14 +188,21 @@ def test_files_that_are_not_there_no_text_or_too_large_are_one_line(
     (tmp_path / "m.json").write_text(json.dumps(OURS))
     assert list(matrices_file.load(tmp_path / "m.json")) == ["vgg"]
     monkeypatch.setattr(matrices_file, "_MOST_BYTES", 10)
-    with pytest.raises(UsageError, match="no file of matrices is so large"):
+    with pytest.raises(UsageError, match=pattern("sizing.cpu_matrices_file.too_large")):
         matrices_file.load(tmp_path / "m.json")
 
 
 def test_a_model_that_is_not_there_is_told_the_nearest() -> None:
     made = parsed(PUBLIC | OURS)
     assert matrices_file.one(made, "vgg") is made["vgg"]
-    with pytest.raises(UsageError, match="no model gnmt1 among the matrices: did you mean gnmt_1"):
+    with pytest.raises(
+        UsageError,
+        match=pattern(
+            "sizing.cpu_matrices_file.no_model",
+            name="gnmt1",
+            hint=fragment(excerpt("sizing.fields.hint", near=fragment("gnmt_1"))),
+        ),
+    ):
         matrices_file.one(made, "gnmt1")
     with pytest.raises(UsageError, match="there are gnmt_1, vgg"):
         matrices_file.one(made, "zzz")

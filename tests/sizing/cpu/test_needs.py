@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from bftd.cli.size_need import need as command
 from sizing.cpu import needs
 from sizing.cpu.needs import Kept
+from tests.support.messages import says
 
 NEED = Kept(3, 5 * 2**30, 1, "gpu1", 1000.0)
 
@@ -64,7 +65,7 @@ def test_a_cache_that_cannot_be_used_costs_one_line(tmp_path: Path, script: Path
     folder.write_text("")
     cache = folder / "needs.sqlite"
     said = needs.keep(("python", "train.py"), tmp_path, NEED, cache)
-    assert said.startswith("what the script needs is not kept for elastic jobs: ")
+    assert says(said, "sizing.cpu_needs.not_kept")
     assert "\n" not in said
     bad = tmp_path / "bad.sqlite"
     bad.write_text("this is no database, however long it is")
@@ -77,7 +78,7 @@ def test_the_command_says_what_is_known_or_what_to_do(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     answer = CliRunner().invoke(command, [str(script), "--lr", "3"])
     assert answer.exit_code
-    assert "was not profiled as it is now: bft size cpu -- python" in str(answer.exception)
+    assert says(str(answer.exception), "cli.size_need.not_profiled")
     assert needs.keep(("python", "train.py", "--lr", "3"), tmp_path, NEED) == ""
     answer = CliRunner().invoke(command, ["--json", str(script), "--lr", "3"])
     told = json.loads(answer.output)
@@ -85,5 +86,5 @@ def test_the_command_says_what_is_known_or_what_to_do(
     need = {"cpus": 3, "memory_bytes": 5 * 2**30, "gpus": 1, "host": "gpu1", "same_arguments": True}
     assert told == {"format": 1} | need
     answer = CliRunner().invoke(command, [str(script)])
-    assert "3 CPUs and 5 GiB for each GPU: profiled " in answer.output
+    assert says(answer.output, "cli.size_need.need", cpus="3 CPUs", memory=5, each="GiB for each GPU")
     assert "with other arguments" in answer.output

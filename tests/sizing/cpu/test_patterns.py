@@ -8,6 +8,7 @@ import pytest
 
 from sizing.cpu.patterns import Lines, Pattern, number, plain
 from sizing.errors import UsageError
+from tests.support.messages import excerpt, wording
 
 
 def test_the_groups_of_an_expression_are_read_samples_before_steps() -> None:
@@ -23,11 +24,11 @@ def test_the_groups_of_an_expression_are_read_samples_before_steps() -> None:
 @pytest.mark.parametrize(
     ("regex", "said"),
     [
-        ("step (", "not a regular expression"),
-        ("step [0-9]+", "it has no named group"),
-        ("(?P<iteration>[0-9]+)", "iteration is no known group"),
-        ("(?P<step>[0-9]+", "not a regular expression"),
-        ("a{99999999999999999999}(?P<step>.)", "not a regular expression"),
+        ("step (", excerpt("sizing.cpu_patterns.not_a_regex")),
+        ("step [0-9]+", wording("sizing.cpu_patterns.no_group")),
+        ("(?P<iteration>[0-9]+)", wording("sizing.cpu_patterns.unknown_group", named="iteration")),
+        ("(?P<step>[0-9]+", excerpt("sizing.cpu_patterns.not_a_regex")),
+        ("a{99999999999999999999}(?P<step>.)", excerpt("sizing.cpu_patterns.not_a_regex")),
     ],
 )
 def test_an_expression_that_cannot_be_used_is_one_line_with_an_example(regex: str, said: str) -> None:

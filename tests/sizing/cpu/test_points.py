@@ -14,6 +14,7 @@ import pytest
 from sizing.cpu.points import Limits, PointResult, Progress, Runner, Unmeasured
 from sizing.errors import UsageError
 from tests.sizing.cpu.commands import alive, command
+from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 QUICK = Limits(timeout_s=20, warmup_s=0.2, least_steps=10, least_s=0.3, enough_s=2)
@@ -155,7 +156,7 @@ def test_of_a_command_that_went_well_no_file_stays(tmp_path: Path) -> None:
 def test_a_command_that_dies_says_how_its_last_line_and_where_the_rest_is(tmp_path: Path) -> None:
     said = complaint("dies")
     assert "ended with 7 on 1 CPU" in said
-    assert "its last line was \"KeyError: 'no such layer'\"" in said
+    assert says(said, "sizing.cpu_watching.last_line", last="KeyError: 'no such layer'")
     (log,) = tmp_path.glob("bft-cpu-*.log")
     assert str(log) in said
     assert "all is well" in log.read_text()
@@ -163,12 +164,12 @@ def test_a_command_that_dies_says_how_its_last_line_and_where_the_rest_is(tmp_pa
 
 def test_a_command_that_is_killed_says_by_what(tmp_path: Path) -> None:
     said = _of("import os; print('hm', flush=True); os.kill(os.getpid(), 9)")
-    assert "was killed by signal 9 (is there enough memory?)" in said
+    assert says(said, "sizing.cpu_watching.killed", code="9" + wording("sizing.cpu_watching.enough_memory"))
 
 
 def test_a_command_that_ends_too_soon_says_what_to_do() -> None:
-    assert "ended by itself after 0.2 s of training" in complaint("train", 0.2)
-    assert "let it train longer" in complaint("train", 0.2)
+    assert says(complaint("train", 0.2), "sizing.cpu_watching.ended_early", trained_s=0.2)
+    assert says(complaint("train", 0.2), "sizing.cpu_watching.ended_early")
 
 
 @pytest.mark.parametrize("program", ["print('hm')", "pass"])
@@ -187,20 +188,33 @@ def test_a_command_that_ends_after_a_while_is_measured_over_what_there_was(monke
 
 def test_output_without_progress_says_its_last_line_and_what_to_do() -> None:
     said = complaint("shouts", limits=Limits(timeout_s=1))
-    assert "no throughput within 1 s on 1 CPU: no line fits --regex; its last line was 'no progress here'" in said
+    assert says(
+        said,
+        "sizing.cpu_profiling.no_rate",
+        timeout_s=1,
+        on=fragment(
+            "1 CPU: "
+            + wording("sizing.cpu_watching.no_line_fits")
+            + wording("sizing.cpu_watching.last_line", last="no progress here")
+        ),
+    )
     assert "another --regex" in said
     said = complaint("shouts", regex=None, limits=Limits(timeout_s=1))
-    assert "no elastic.step() was called" in said
+    assert says(said, "sizing.cpu_watching.no_step_called")
     assert "--regex for such lines" in said
 
 
 def test_no_output_at_all_says_so() -> None:
-    assert "nothing was printed within 1 s" in complaint("stays", os.devnull, limits=Limits(timeout_s=1))
+    assert says(
+        complaint("stays", os.devnull, limits=Limits(timeout_s=1)),
+        "sizing.cpu_watching.nothing_printed",
+        when=fragment("within 1 s"),
+    )
 
 
 def test_steps_too_slow_for_a_rate_say_so() -> None:
     said = complaint("train", 600, 0.9, limits=Limits(timeout_s=2.5))
-    assert "signs of progress on 1 CPU" in said
+    assert says(said, "sizing.cpu_watching.too_few_signs", on=fragment("1 CPU"))
     assert "a longer --timeout" in said
 
 
@@ -246,13 +260,20 @@ def test_what_others_take_of_its_cpus_is_told() -> None:
 
 
 def test_more_cpus_than_there_are_is_one_line_with_what_to_do() -> None:
-    with pytest.raises(UsageError, match=f"{ALL + 1} CPUs: this user has {ALL} on .*--cpus up to {ALL}"):
+    with pytest.raises(
+        UsageError,
+        match=pattern(
+            "sizing.cpu_points.user_has_fewer_cpus", cpus=ALL + 1, there=ALL, name=fragment(f"--cpus up to {ALL}")
+        ),
+    ):
         measured("train", 1, cpus=ALL + 1)
 
 
 @pytest.mark.parametrize("words", [("/no/such/program",), ("/etc/passwd",), ("no-such-program-at-all",)])
 def test_a_command_that_cannot_be_started_says_why(tmp_path: Path, words: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match=r"cannot be started: .*is the command after -- right"):
+    with pytest.raises(
+        UsageError, match=pattern("sizing.cpu_running.not_started", strerror=fragment("is the command after -- right"))
+    ):
         Runner(words, regex=STEP, limits=QUICK).measure(1)
     assert not list(tmp_path.glob("bft-cpu-*"))
 

@@ -19,6 +19,7 @@ from sizing.cpu.profiling import Ask, cost, profile
 from sizing.errors import UsageError
 from sizing.estimate import Estimate
 from tests.sizing.cpu.commands import command
+from tests.support.messages import pattern, says
 from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[3]
@@ -145,14 +146,14 @@ def test_a_budget_for_one_point_says_that_it_says_nothing(machine: Callable[[int
     found = profile(Ask(TRAIN, budget_s=12))
     assert ran == [32]
     assert found.matrix.demand().cpus == 32
-    assert any("one point says nothing" in said for said in found.said)
+    assert any(says(said, "sizing.cpu_profiling.one_point") for said in found.said)
 
 
 def test_regression_a_budget_that_was_over_before_the_first_point_ended_in_a_traceback(
     machine: Callable[[int, Rates], list[int]],
 ) -> None:
     ran = machine(32, lambda at, _: saturating(at, 12))
-    with pytest.raises(Unmeasured, match=r"--budget 0\.5 was over before the command could be run: a larger one"):
+    with pytest.raises(Unmeasured, match=pattern("sizing.cpu_profiling.budget_too_short", budget_s=0.5)):
         profile(Ask(TRAIN, budget_s=0.5))
     assert ran == []
 
@@ -163,7 +164,7 @@ def test_regression_counting_the_files_of_a_data_set_took_longer_than_the_budget
     machine(8, lambda at, _: saturating(at, 8))
     for name in ("a", "b"):
         (tmp_path / name).write_text("1")
-    with pytest.raises(UsageError, match=r"not all files could be counted in 1e-09 s: say --dataset-bytes"):
+    with pytest.raises(UsageError, match=pattern("sizing.cpu_profiling.not_counted", most_s="1e-09")):
         profile(Ask(TRAIN, budget_s=1e-9, data=(tmp_path,)))
 
 
@@ -184,7 +185,7 @@ def test_of_two_measurements_that_do_not_agree_the_faster_one_counts(
     machine(8, lambda at, again: (1000.0, 1.0) if at == 8 else (910.0, 90.0) if again == 0 else (1090.0, 20.0))
     point = profile(Ask(TRAIN)).points[4]
     assert point.rate.value == 1090
-    assert any("the other time it was 17% slower" in note for note in point.notes)
+    assert any(says(note, "sizing.cpu_profiling.slower_again", value="17%") for note in point.notes)
 
 
 @pytest.mark.parametrize("half", [10.0, 0.0])

@@ -14,6 +14,7 @@ from sizing.cpu import search
 from sizing.cpu.matrix import SATURATED
 from sizing.cpu.search import Found
 from sizing.errors import SizingError
+from tests.support.messages import pattern
 
 RISING = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=70).map(sorted)
 RECORDED = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 9.0, 12.0, 24.0)
@@ -157,12 +158,12 @@ def test_cpus_that_do_not_ascend_from_above_0_are_refused(cpus: tuple[int, ...])
 
 @pytest.mark.parametrize("rate", [-1.0, math.nan, math.inf])
 def test_what_is_no_rate_is_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match="rate of 0 or more"):
+    with pytest.raises(ValueError, match=pattern("sizing.cpu_search.bad_rate")):
         search.search([1, 2], lambda cpus: rate)
 
 
 def test_no_throughput_with_all_cpus_is_one_line_that_says_what_to_do() -> None:
-    with pytest.raises(SizingError, match=r"^no throughput with 8 CPUs: run the command alone"):
+    with pytest.raises(SizingError, match="^" + pattern("sizing.cpu_search.no_throughput", most="8 CPUs")):
         search.search([1, 8], lambda cpus: 0.0)
     with pytest.raises(SizingError, match="any CPUs"):
         _ = search.begin([1, 8]).demand

@@ -13,6 +13,7 @@ from sizing.errors import UsageError
 from sizing.model import config
 from sizing.model.config import FAMILIES, KEYS, ModelConfig, parse
 from sizing.model.parallel import Parallel
+from tests.support.messages import excerpt, fragment, wording
 
 GPT = "gpt:h=1024,l=24,a=16,s=1024,V=50257"
 TINY = "h=12,l=2,a=3,s=8,V=10"
@@ -100,38 +101,38 @@ def test_every_key_is_in_the_text_of_a_model_that_sets_it() -> None:
     ("text", "words"),
     [
         ("", "no such family"),
-        ("gtp:h=1", "did you mean gpt?"),
-        ("wresent:k=1", "did you mean wresnet?"),
+        ("gtp:h=1", wording("sizing.fields.hint", near="gpt")),
+        ("wresent:k=1", wording("sizing.fields.hint", near="wresnet")),
         ("zzz", "one of gpt, "),
-        ("zzz", ", wresnet, or a config.json"),
-        ("wresnet:k=10", "there is no formula for its memory, so only bft size cells, profile and tune take it"),
+        ("zzz", excerpt("sizing.config.family_wanted", others=fragment(", wresnet"))),
+        ("wresnet:k=10", excerpt("sizing.config.no_formula")),
         ("gpt", "say h= (hidden size), l= (layers), a= (attention heads), s="),
         (f"{GPT},hiden=3", "hiden=3: no such key"),
-        ("gpt:H=3", "did you mean h?"),
-        ("gpt:hidden=3", "did you mean h?"),
-        (f"{GPT},presicion=fp16", "did you mean precision?"),
-        (f"{GPT},h=3", "h is given twice"),
+        ("gpt:H=3", wording("sizing.fields.hint", near="h")),
+        ("gpt:hidden=3", wording("sizing.fields.hint", near="h")),
+        (f"{GPT},presicion=fp16", wording("sizing.fields.hint", near="precision")),
+        (f"{GPT},h=3", wording("sizing.config.twice", key="h")),
         (f"{GPT},b", "write key=value"),
         (f"{GPT},,b=1", "an empty option"),
         (f"{GPT},b=", "write key=value"),
-        (f"{GPT},b=0", "b=0: a whole number from 1"),
-        (f"{GPT},b=-4", "b=-4: a whole number from 1"),
-        (f"{GPT},b=1e30", "b=1e30: a whole number from 1"),
-        (f"{GPT},b=1{'0' * 30}", "a whole number from 1"),
-        (f"{GPT},b=２", "a whole number from 1"),
+        (f"{GPT},b=0", excerpt("sizing.transformer.bad_size", key="b", size=0)),
+        (f"{GPT},b=-4", excerpt("sizing.transformer.bad_size", key="b", size=-4)),
+        (f"{GPT},b=1e30", excerpt("sizing.transformer.bad_size", key="b", size="1e30")),
+        (f"{GPT},b=1{'0' * 30}", excerpt("sizing.transformer.bad_size")),
+        (f"{GPT},b=２", excerpt("sizing.transformer.bad_size")),
         (f"{GPT},b=2.5", "b=2.5: a whole number"),
         (f"{GPT},tp=0", "tp=0"),
         (f"{GPT},zero=4", "zero=4: one of 0, 1, 2, 3"),
         (f"{GPT},precision=fp61", "precision=fp61: one of fp32"),
         (f"{GPT},attention=none", "attention=none: one of math, flash"),
         (f"{GPT},tied=perhaps", "tied=perhaps: yes or no"),
-        (f"{GPT},dropout=7", "dropout=7: a rate from 0 to 1"),
+        (f"{GPT},dropout=7", excerpt("sizing.huggingface.not_a_rate", told=fragment("dropout=7"))),
         (f"{GPT},kv=5", "a=16 heads cannot share kv=5"),
         (f"{GPT},tp=3", "tp=3 does not divide a=16"),
         (f"{GPT},ffn=4097,tp=2", "tp=2 does not divide ffn=4097"),
-        ("gpt:h=24,l=1,a=24,s=1,V=1,kv=4,tp=6", "tp=6 and kv=4: one must divide the other"),
+        ("gpt:h=24,l=1,a=24,s=1,V=1,kv=4,tp=6", wording("sizing.transformer.tp_and_kv", tp=6, kv=4)),
         (f"gpt:{TINY},kv=3,experts=2,topk=3", "topk=3"),
-        ("gpt:h=10,l=1,a=3,s=1,V=1", "h=10 cannot be cut into a=3 heads"),
+        ("gpt:h=10,l=1,a=3,s=1,V=1", excerpt("sizing.transformer.heads_do_not_divide", hidden=10, heads=3)),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(text: str, words: str) -> None:

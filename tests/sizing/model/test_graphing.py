@@ -13,6 +13,7 @@ from sizing.cells import stages
 from sizing.cells.graph import Graph
 from sizing.errors import Untraceable, UsageError
 from sizing.model import config, graphing
+from tests.support.messages import excerpt, fragment, pattern, says, wording
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("exporting")]
 
@@ -92,7 +93,7 @@ def test_regression_bilinear_layers_and_distances_had_no_flops_and_fourier_trans
 def test_a_resnet_is_read_with_rates_out_of_a_tensor_and_its_first_convolution_has_no_gradient_of_the_image() -> None:
     found = read("resnet")
     assert found.origin == "export"
-    assert "made on real tensors" in found.note
+    assert says(found.note, "sizing.graphs.real_tensors")
     first, second = (each for each in found.operators if each.name in ("conv2d", "conv2d_1"))
     assert first.flops == 2 * (2 * 4 * 32 * 32 * 9 * 3 * 16)
     assert second.flops == 3 * (2 * 4 * 32 * 32 * 9 * 16 * 16)
@@ -106,7 +107,7 @@ def test_a_resnet_is_read_with_rates_out_of_a_tensor_and_its_first_convolution_h
 def test_a_model_that_export_does_not_take_is_read_by_its_blocks() -> None:
     found, whole = read("answering"), read("gpt")
     assert found.origin == "modules"
-    assert "torch.export does not take the model" in found.note
+    assert says(found.note, "sizing.graphs.by_modules")
     assert "\n" not in found.note
     assert [each.name for each in found.operators] == [
         "words",
@@ -126,16 +127,16 @@ def test_a_model_that_export_does_not_take_is_read_by_its_blocks() -> None:
 def test_a_model_that_is_one_region_is_read_by_its_blocks() -> None:
     found = read("autocast")
     assert found.origin == "modules"
-    assert "most of it is one region" in found.note
+    assert says(found.note, "sizing.graphs.one_region")
     assert found.flops == closed(GPT)
 
 
 def test_routing_by_contents_is_run_on_real_tensors() -> None:
     found = read("moe")
     assert found.origin == "modules"
-    assert "by modules on real tensors" in found.note
-    assert found.note.startswith("made on real tensors: ")
-    assert "depends on what tensors hold" in found.note
+    assert "by modules" + wording("sizing.modules.on_real_tensors") in found.note
+    assert says(found.note, "sizing.graphs.real_tensors")
+    assert says(found.note, "sizing.graphs.size_depends")
     assert [each.name for each in found.operators] == ["words", "layers.0", "layers.1", "head"]
     tokens = 4 * 32
     # each token goes through one expert, whichever it is, and the scores have no gradient behind argmax
@@ -158,13 +159,13 @@ def test_models_of_transformers_have_the_flops_of_the_closed_form(name: str, tex
     found = read(name, tp=tp)
     assert found.origin == "export"
     assert found.flops == closed(text)
-    assert ("cut by the model's own plan" in found.note) == (tp > 1)
+    assert (says(found.note, "sizing.plans.layers_cut")) == (tp > 1)
     assert found.parameters == sum(each.parameters for each in found.operators) > 0
 
 
 def test_a_plan_cuts_layers_and_leaves_the_names_of_operators() -> None:
     whole, half = read("gpt"), read("gpt", tp=2)
-    assert half.note == "18 layers are cut by the model's own plan"
+    assert half.note == wording("sizing.plans.layers_cut", done=18)
     cut = {each.name: each for each in half.operators}
     for each in whole.operators:
         if each.module.startswith("blocks."):
@@ -182,9 +183,12 @@ def test_tensor_parallelism_of_the_users_own_is_asked_for_by_tp() -> None:
 
 
 def test_without_a_plan_there_is_no_tensor_parallelism() -> None:
-    with pytest.raises(UsageError, match=r"no tensor parallelism: write def no_plan\(batch_size, \*, tp=1\)"):
+    with pytest.raises(UsageError, match=pattern("sizing.plans.no_tensor_parallelism", function="no_plan")):
         read("no_plan", tp=2)
-    with pytest.raises(UsageError, match=r"tp=3 does not divide the 64 cols of blocks.0.query"):
+    with pytest.raises(
+        UsageError,
+        match=pattern("sizing.plans.tp_does_not_divide", tp=3, size=64, way="col", path=fragment("blocks.0.query")),
+    ):
         read("gpt", tp=3)
 
 
@@ -211,15 +215,23 @@ def make_model({given}):
 @pytest.mark.parametrize(
     ("changed", "kind", "words"),
     [
-        ({"given": "sizes, *, kind"}, UsageError, "make_model cannot be called with a batch size (missing"),
+        (
+            {"given": "sizes, *, kind"},
+            UsageError,
+            excerpt("sizing.model_main.not_callable", name="make_model", error=fragment("missing")),
+        ),
         ({"returned": "Net()"}, UsageError, "train.py:9: make_model returned Net: return (model, inputs)"),
-        ({"returned": "1, (torch.ones(2),)"}, UsageError, "returned int as the model"),
-        ({"returned": "Net(), 3"}, UsageError, "returned int as the inputs: a tuple of what forward takes"),
-        ({"returned": "Net(), (torch.ones(2),), 3"}, UsageError, "returned int as the loss: a function"),
+        ({"returned": "1, (torch.ones(2),)"}, UsageError, excerpt("sizing.returned.not_a_model", name="int")),
+        ({"returned": "Net(), 3"}, UsageError, excerpt("sizing.returned.not_inputs", name="int")),
+        ({"returned": "Net(), (torch.ones(2),), 3"}, UsageError, excerpt("sizing.returned.not_a_loss", name="int")),
         ({"first": "raise ValueError('no data\\nhere')"}, Untraceable, "train.py:10: ValueError: no data"),
-        ({"forward": "x @ torch.ones(3)"}, Untraceable, "the forward pass fails: train.py:7: "),
-        ({"returned": "Net(), (torch.ones(2),), lambda y: y"}, UsageError, "the loss is (2,): one number"),
-        ({"forward": "None"}, UsageError, "of which no loss can be made"),
+        ({"forward": "x @ torch.ones(3)"}, Untraceable, wording("sizing.modules.forward_fails", error="train.py:7: ")),
+        (
+            {"returned": "Net(), (torch.ones(2),), lambda y: y"},
+            UsageError,
+            excerpt("sizing.graphs.loss_form", kind="(2,)"),
+        ),
+        ({"forward": "None"}, UsageError, excerpt("sizing.returned.no_loss")),
     ],
 )
 def test_what_a_user_gets_wrong_is_told_in_one_line(
@@ -238,7 +250,7 @@ def test_files_functions_and_sizes_that_are_none_are_refused(tmp_path: Path) -> 
     for step, words in ((str(tmp_path / "no.py:make"), "no such file"), ("model", "write FILE.py:FUNCTION")):
         with pytest.raises(UsageError, match=words):
             graphing.graph(step, 1)
-    with pytest.raises(UsageError, match="has no function nothing"):
+    with pytest.raises(UsageError, match=pattern("sizing.model_main.no_function", function="nothing")):
         read("nothing")
     with pytest.raises(UsageError, match="a batch of 0"):
         graphing.graph(f"{MODELS}:gpt", 0)
@@ -259,5 +271,5 @@ def test_files_functions_and_sizes_that_are_none_are_refused(tmp_path: Path) -> 
 def test_an_answer_that_is_no_graph_is_refused(changed: dict[str, Any]) -> None:
     usual = {"model": "Net", "origin": "export", "note": "", "operators": [["a", "", 1, 1, 1]]}
     assert graphing.read(json.dumps(usual).encode(), 1).flops == 1
-    with pytest.raises(Untraceable, match="answered what no graph is"):
+    with pytest.raises(Untraceable, match=pattern("sizing.graphing.not_a_graph")):
         graphing.read(json.dumps({**usual, **changed}).encode(), 1)

@@ -9,6 +9,7 @@ import pytest
 
 from sizing.errors import UsageError
 from sizing.model import config, huggingface
+from tests.support.messages import excerpt, fragment, wording
 
 # model_type -> what differs from the package's own defaults: sizes that people train.
 REAL: dict[str, dict[str, Any]] = {
@@ -87,22 +88,31 @@ def test_a_sequence_is_as_long_as_the_model_takes_but_no_longer_than_4096() -> N
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model_type": "mamba"}, "model_type mamba is not modelled"),
-        ({"model_type": "lama"}, "it looks like llama"),
+        ({"model_type": "mamba"}, excerpt("sizing.huggingface.not_modelled", kind="mamba")),
+        ({"model_type": "lama"}, excerpt("sizing.huggingface.looks_like", near=fragment("llama"))),
         ({"model_type": None}, "no model_type"),
         ({"model_type": ["llama"]}, "no model_type"),
         ({"hidden_size": None}, "no hidden_size"),
         ({"hidden_size": "4096"}, "hidden_size is '4096'"),
         ({"hidden_size": "40\n96"}, "hidden_size is '40"),
-        ({"tie_word_embeddings": "false"}, "tie_word_embeddings is 'false': true or false"),
+        (
+            {"tie_word_embeddings": "false"},
+            wording("sizing.huggingface.not_a_flag", key="tie_word_embeddings", told="'false'"),
+        ),
         ({"attention_dropout": "0.1"}, "attention_dropout is '0.1': a rate"),
-        ({"attention_dropout": float("nan")}, "attention_dropout is nan: a rate"),
+        (
+            {"attention_dropout": float("nan")},
+            excerpt("sizing.huggingface.not_a_rate", key="attention_dropout", told="nan"),
+        ),
         ({"hidden_size": True}, "hidden_size is True"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
         ({"num_hidden_layers": -3}, "num_hidden_layers is -3"),
         ({"vocab_size": 1e30}, "vocab_size is 1e+30"),
         ({"num_key_value_heads": 5}, "kv=5"),
-        ({"num_attention_heads": 33, "num_key_value_heads": 33}, "cannot be cut into a=33"),
+        (
+            {"num_attention_heads": 33, "num_key_value_heads": 33},
+            excerpt("sizing.transformer.heads_do_not_divide", heads=fragment("33")),
+        ),
     ],
 )
 def test_a_file_that_is_no_model_is_refused_in_one_line_that_names_it(change: dict[str, Any], words: str) -> None:

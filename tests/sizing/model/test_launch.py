@@ -10,6 +10,7 @@ import pytest
 
 from sizing.errors import Untraceable, UsageError
 from sizing.model import launch
+from tests.support.messages import pattern, wording
 
 ENTRY = "sizing.model.child.graphs"
 
@@ -33,17 +34,21 @@ def test_the_next_python_is_tried_where_one_has_no_torch(monkeypatch: pytest.Mon
     monkeypatch.setattr(launch, "ended", lambda python, *_: answers[python])
     assert launch.run(ENTRY, {}, timeout_s=1) == b"[1]"
     answers["with"] = b"", launch.NO_TORCH, ""
-    with pytest.raises(UsageError, match="no Python with torch was found"):
+    with pytest.raises(UsageError, match=pattern("sizing.cells_torches.no_torch")):
         launch.run(ENTRY, {}, timeout_s=1)
     answers["with"] = b"", -9, "one\ntwo"
     with pytest.raises(
-        Untraceable, match=r"^net.py: the traced process was killed by signal 9 before it was done: two$"
+        Untraceable,
+        match="^"
+        + r"net\.py: "
+        + pattern("sizing.launch.died", how=wording("sizing.cpu_watching.killed", code=9), last=": two")
+        + "$",
     ):
         launch.run(ENTRY, {}, timeout_s=1, what="net.py")
 
 
 def test_a_python_that_is_none_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot be started: No such file or directory; name another with --python"):
+    with pytest.raises(UsageError, match=pattern("sizing.launch.no_python", strerror="No such file or directory")):
         launch.run(ENTRY, {}, python=str(tmp_path / "python"), timeout_s=5)
 
 
@@ -52,11 +57,11 @@ def test_a_child_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     path = tmp_path / "slow.py"
     path.write_text("import time\ntime.sleep(60)\n")
     request = {"path": str(path), "function": "make_model", "batch": 1}
-    with pytest.raises(Untraceable, match=r"no end after 1\.5 s"):
+    with pytest.raises(Untraceable, match=pattern("sizing.launch.no_end", timeout_s=1.5)):
         launch.run(ENTRY, request, python=sys.executable, timeout_s=1.5)
 
 
 @pytest.mark.parametrize("timeout_s", [float("nan"), float("inf"), 1e300, 0.0, -1.0])
 def test_regression_a_time_out_that_is_no_time_ended_in_a_traceback(timeout_s: float) -> None:
-    with pytest.raises(UsageError, match=r"--timeout .*: seconds, more than 0 and at most 1e\+06"):
+    with pytest.raises(UsageError, match=pattern("sizing.launch.bad_timeout", LONGEST_S="1e+06")):
         launch.run(ENTRY, {}, python=sys.executable, timeout_s=timeout_s)

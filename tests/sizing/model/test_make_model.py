@@ -10,6 +10,7 @@ import pytest
 from sizing.errors import Untraceable, UsageError
 from sizing.model import tracing
 from sizing.model.parallel import Parallel
+from tests.support.messages import fragment, pattern
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
@@ -75,7 +76,7 @@ def test_a_replica_sums_its_gradients(path: Path) -> None:
 
 
 def test_what_is_no_model_or_has_nothing_to_train_is_told(path: Path) -> None:
-    with pytest.raises(UsageError, match=r"nothing_to_train has no parameter that is trained"):
+    with pytest.raises(UsageError, match=pattern("sizing.training.nothing_trained", name=fragment("nothing_to_train"))):
         tracing.trace(f"{path}:nothing_to_train", 4, Parallel(), python=sys.executable)
     with pytest.raises((UsageError, Untraceable), match=r"return \(model, inputs\)"):
         tracing.trace(f"{path}:no_model", 4, Parallel(), python=sys.executable)

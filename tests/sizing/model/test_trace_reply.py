@@ -13,6 +13,7 @@ from sizing.errors import SizingError, Untraceable, UsageError
 from sizing.model import reply
 from sizing.model.parallel import Parallel
 from sizing.model.trace import CATEGORIES
+from tests.support.messages import pattern
 
 GOOD: dict[str, Any] = {
     "peak_bytes": 15,
@@ -52,7 +53,7 @@ def test_a_trace_is_read() -> None:
     ],
 )
 def test_what_is_no_trace_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(Untraceable, match="what no trace is"):
+    with pytest.raises(Untraceable, match=pattern("sizing.reply.not_a_trace")):
         read({**GOOD, **wrong})
 
 

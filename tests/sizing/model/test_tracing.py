@@ -16,6 +16,7 @@ from sizing.errors import Untraceable, UsageError
 from sizing.model import tracing
 from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace, Target
+from tests.support.messages import excerpt, says, wording
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.torch
@@ -221,11 +222,11 @@ REFUSED = [
     ("raise ValueError('my\\nown')", r"train.py:11: ValueError: my"),
     ("import sys; sys.exit(0)", r"train.py:11: SystemExit"),
     ("import socket; socket.create_connection(('127.0.0.1', 9))", r"no network"),
-    ("torch.cuda.CUDAGraph()", r"train.py:11: a CUDA graph cannot be traced"),
+    ("torch.cuda.CUDAGraph()", "train.py:11: " + wording("sizing.cuda.cuda_graph")),
 ]
 ENDED = [
     ("raise ValueError('my\\nown')", r"train.py:11: ValueError: my"),
-    ("import os; os._exit(0)", r"ended with 0 before it was done"),
+    ("import os; os._exit(0)", wording("sizing.cpu_watching.ended", code="0 before it was done")),
     ("import os; os.kill(os.getpid(), 11)", r"killed by signal 11"),
     ("import numpy; numpy.ones(4_000_000_000)", r"more memory than it may have"),
 ]
@@ -249,8 +250,8 @@ def test_a_step_that_ends_its_process_is_refused(tmp_path: Path, middle: str, sa
     ("text", "said"),
     [
         ("def other(batch_size): pass", "has no function make_step"),
-        ("def make_step(): pass", "cannot be called with a batch size"),
-        ("def make_step(batch_size): return 3", "returned int: return a function"),
+        ("def make_step(): pass", excerpt("sizing.model_main.not_callable")),
+        ("def make_step(batch_size): return 3", excerpt("sizing.model_main.not_a_step", name2="int")),
         ("def make_step(batch_size) return 3", "is no Python"),
     ],
 )
@@ -290,7 +291,7 @@ def make_step(batch_size):
         os.write(2, b"x" * 65536)
 """
     for timeout_s in (5.0, 20.0, 60.0):  # a busy machine is still importing torch after the first
-        assert f"no end after {timeout_s:g} s" in reason(tmp_path, text, timeout_s=timeout_s)
+        assert says(reason(tmp_path, text, timeout_s=timeout_s), "sizing.launch.no_end", timeout_s=f"{timeout_s:g}")
         if (tmp_path / "pid").exists():
             break
     pid = int((tmp_path / "pid").read_text())

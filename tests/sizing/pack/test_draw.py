@@ -14,6 +14,7 @@ from sizing.pack.draw import draw, mix_of
 from sizing.pack.packers import PACKERS, packer
 from sizing.pack.servers_of import papers, servers_of
 from sizing.pack.types import PackJob, Servers
+from tests.support.messages import fragment, pattern
 
 GB = 1e9
 
@@ -51,9 +52,11 @@ def test_a_seed_draws_the_same_jobs_and_another_draws_others() -> None:
 def test_a_class_of_which_nothing_is_asked_need_not_be_there() -> None:
     only = {"a": MATRICES["a"], "a2": MATRICES["a2"]}
     assert len(draw(only, mix_of("100/0/0"), 8, seed=1)) == 8
-    with pytest.raises(UsageError, match="no one-GPU job of class language, only of image"):
+    with pytest.raises(
+        UsageError, match=pattern("sizing.pack_draw.no_one_gpu_job", kind="language", there=fragment("image"))
+    ):
         draw(only, mix_of("99/1/0"), 8, seed=1)
-    with pytest.raises(UsageError, match="only of none at all"):
+    with pytest.raises(UsageError, match="only of " + pattern("sizing.pack_draw.none")):
         draw({"a2": MATRICES["a2"]}, mix_of("100/0/0"), 8, seed=1)
 
 
@@ -78,7 +81,7 @@ def test_servers_are_read_as_they_are_written() -> None:
 
 def test_a_policy_that_there_is_not_is_told_with_the_nearest() -> None:
     assert {packer(name) for name in PACKERS} == set(PACKERS.values())
-    with pytest.raises(UsageError, match="did you mean greedy"):
+    with pytest.raises(UsageError, match=pattern("sizing.fields.hint", near=fragment("greedy"))):
         packer("gredy")
     with pytest.raises(UsageError, match="one of tune, opt, greedy, proportional"):
         packer("xyzzy")

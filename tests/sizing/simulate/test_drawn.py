@@ -11,6 +11,7 @@ from sizing.pack.types import Servers
 from sizing.simulate.drawn import drawn
 from sizing.simulate.world import SimulatedJob
 from tests.sizing.simulate.server_toys import MATRICES, SERVERS
+from tests.support.messages import pattern
 
 
 def come(jobs: tuple[SimulatedJob, ...]) -> list[SimulatedJob]:
@@ -79,11 +80,11 @@ def test_jobs_are_there_from_the_beginning_as_many_and_as_far_along_as_at_any_ti
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"mix": {"video": 1.0}}, "no job of class video with 1 GPUs"),
-        ({"sizes": {8: 1.0}}, "no job of class image with 8 GPUs"),
+        ({"mix": {"video": 1.0}}, pattern("sizing.simulate_drawn.no_such_job", kind="video", gpus=1)),
+        ({"sizes": {8: 1.0}}, pattern("sizing.simulate_drawn.no_such_job", kind="image", gpus=8)),
         ({"count": 1}, "at least two"),
         ({"load": 0.0}, "load above 0"),
-        ({"servers": Servers(2, 4, 2.0, 4.0)}, "image does not run with a GPU's share of a server"),
+        ({"servers": Servers(2, 4, 2.0, 4.0)}, pattern("sizing.simulate_drawn.does_not_run", name="image")),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_a_line(asked: dict[str, object], words: str) -> None:

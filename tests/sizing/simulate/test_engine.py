@@ -15,6 +15,7 @@ from sizing.simulate import engine
 from sizing.simulate.engine import BrokenRule, simulate
 from sizing.simulate.outcome import Level, average
 from sizing.simulate.types import Allocation, Decision, Moment, SimulatedJob, Speeds
+from tests.support.messages import fragment, pattern
 
 A1, A2, A4, B1 = Allocation("a", 1), Allocation("a", 2), Allocation("a", 4), Allocation("b", 1)
 
@@ -128,12 +129,12 @@ def test_what_happens_at_the_same_time_is_one_question() -> None:
 @pytest.mark.parametrize(
     ("says", "words"),
     [
-        ({"x": A4, "y": A1}, "gives 5 GPUs of type 'a', of which there are 4"),
+        ({"x": A4, "y": A1}, pattern("sizing.simulate_pools.too_many", count=5, gpu_type="a", there=4)),
         ({"x": Allocation("a", 3)}, "a cell has 1, 2, 4"),
         ({"x": Allocation("a", 0)}, "a cell has 1, 2, 4"),
-        ({"x": Allocation("c", 1)}, "which the cluster has not"),
+        ({"x": Allocation("c", 1)}, pattern("sizing.simulate_pools.no_such_type")),
         ({"x": Allocation("a", 2, 4)}, "4 stages on 2 GPUs"),
-        ({"big": A2}, "big does not fit"),
+        ({"big": A2}, pattern("sizing.simulate_pools.does_not_fit", model=fragment("big"))),
         ({"nobody": A1}, "'nobody', which is not there"),
     ],
 )
@@ -152,7 +153,7 @@ def test_a_policy_that_drops_a_job_and_feeds_it_is_named() -> None:
         def decide(self, moment: Moment) -> Decision:
             return Decision({"x": A1}, frozenset({"x"}))
 
-    with pytest.raises(BrokenRule, match="'x', which is dropped"):
+    with pytest.raises(BrokenRule, match=pattern("sizing.simulate_engine.gives_to_dropped", id="x")):
         simulate([job("x")], {"a": 4}, Both(), Linear())
 
 
@@ -178,7 +179,7 @@ def test_a_policy_that_never_starts_a_job_comes_to_an_end() -> None:
 def test_a_policy_that_moves_a_job_for_ever_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "STUCK_ROUNDS", 50)
     turn = Scripted(lambda moment: {"x": A1 if int(moment.now_s / 10) % 2 else A2}, 10.0)
-    with pytest.raises(BrokenRule, match="goes round in circles"):
+    with pytest.raises(BrokenRule, match=pattern("sizing.simulate_engine.in_circles")):
         simulate([job("x")], {"a": 4}, turn, Linear(), restart_s=30.0)
 
 
@@ -191,7 +192,7 @@ def test_a_simulation_can_end_before_its_jobs() -> None:
 @pytest.mark.parametrize(
     ("jobs", "words"),
     [
-        ([job("x"), job("x")], "two jobs are called 'x'"),
+        ([job("x"), job("x")], pattern("sizing.simulate_engine.job_twice", id="x")),
         ([job("x", gpus=6)], "take 4 or 8"),
         ([job("x", gpus=0)], "take 1 or 2"),
         ([job("x", iterations=0.0)], "give finite numbers"),

@@ -7,6 +7,7 @@ import pytest
 from sizing.errors import UsageError
 from sizing.simulate.orders import LEVEL_GPU_S, ORDERS, Standing, fifo, ftf, las, order, srtf
 from tests.sizing.simulate.server_toys import job
+from tests.support.messages import fragment, pattern
 
 
 def standing(at_s: float = 0.0, left: float = 1.0, attained: float = 0.0, now_s: float = 0.0) -> Standing:
@@ -46,6 +47,9 @@ def test_nearly_equal_finishes_are_equal() -> None:
 
 def test_an_order_that_there_is_not_is_refused_in_a_line() -> None:
     assert [order(name) for name in ORDERS] == list(ORDERS.values())
-    for name, words in (("srft", "did you mean srtf"), ("nothing like it", "one of fifo, srtf, las, ftf")):
+    for name, words in (
+        ("srft", pattern("sizing.fields.hint", near=fragment("srtf"))),
+        ("nothing like it", "one of fifo, srtf, las, ftf"),
+    ):
         with pytest.raises(UsageError, match=words):
             order(name)

@@ -13,6 +13,7 @@ from sizing.simulate.engine import BrokenRule, simulate_in
 from sizing.simulate.servers import Placed, ServerWorld
 from sizing.simulate.world import Decision, Moment, SimulatedJob
 from tests.sizing.simulate.server_toys import MATRICES, SERVERS, job
+from tests.support.messages import fragment, pattern
 
 
 def on(server: int, gpus: int = 1, cpus: float = 2.0, memory_bytes: float = 2.0) -> Share:
@@ -45,18 +46,30 @@ def test_a_job_is_as_fast_as_its_matrix_says_with_what_it_has() -> None:
     ("shares", "words"),
     [
         ({"x": ()}, "no shares"),
-        ({"x": (on(2),)}, "no shares of 2 servers"),
-        ({"x": (on(-1),)}, "no shares of 2 servers"),
+        ({"x": (on(2),)}, pattern("sizing.simulate_servers.no_shares", count=2)),
+        ({"x": (on(-1),)}, pattern("sizing.simulate_servers.no_shares", count=2)),
         ({"x": (on(0, 2, 4.0, 4.0),)}, "it asked for 1"),
         ({"two": (on(0, 1),)}, "it asked for 2"),
         ({"two": (on(0), on(0))}, "it asked for 2"),
-        ({"two": (on(0, cpus=3.0), on(1, cpus=1.0))}, "do not go with its GPUs"),
-        ({"two": (on(0, memory_bytes=1.0), on(1))}, "do not go with its GPUs"),
-        ({"x": (on(0, cpus=0.5),)}, "language does not run"),
-        ({"x": (on(0, memory_bytes=0.5),)}, "language does not run"),
-        ({"x": (on(0, cpus=3.0),), "y": (on(0, cpus=1.5),)}, "4.5 CPUs of server 0, which has 4"),
-        ({"x": (on(1, memory_bytes=3.0),), "y": (on(1),)}, "5 bytes of server 1, which has 4"),
-        ({"x": (on(0, cpus=1.0, memory_bytes=1.0),), "two": (on(0, 2, 2.0, 2.0),)}, "3 GPUs of server 0, which has 2"),
+        ({"two": (on(0, cpus=3.0), on(1, cpus=1.0))}, pattern("sizing.simulate_servers.split_unevenly")),
+        ({"two": (on(0, memory_bytes=1.0), on(1))}, pattern("sizing.simulate_servers.split_unevenly")),
+        ({"x": (on(0, cpus=0.5),)}, pattern("sizing.simulate_servers.does_not_run", model=fragment("language"))),
+        (
+            {"x": (on(0, memory_bytes=0.5),)},
+            pattern("sizing.simulate_servers.does_not_run", model=fragment("language")),
+        ),
+        (
+            {"x": (on(0, cpus=3.0),), "y": (on(0, cpus=1.5),)},
+            pattern("sizing.simulate_servers.too_many", count=fragment("4.5"), what="CPUs", server=0, there=4),
+        ),
+        (
+            {"x": (on(1, memory_bytes=3.0),), "y": (on(1),)},
+            pattern("sizing.simulate_servers.too_many", count=fragment("5"), what="bytes", server=1, there=4),
+        ),
+        (
+            {"x": (on(0, cpus=1.0, memory_bytes=1.0),), "two": (on(0, 2, 2.0, 2.0),)},
+            pattern("sizing.simulate_servers.too_many", count=fragment("3"), what="GPUs", server=0, there=2),
+        ),
         ({"z": (on(0),)}, "'z', which is not there"),
     ],
 )
@@ -76,9 +89,9 @@ def test_what_servers_cannot_give_is_named_with_who_gave_it(shares: dict[str, tu
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (job("x", "huge"), "'x' asks for 5 GPUs, and there are 4: take more servers, or leave huge out"),
-        (job("x", "starved"), "starved does not run with a GPU's share of a server"),
-        (SimulatedJob("x", "nobody", 0.0, 1.0, 1, ""), "no matrix is called 'nobody'"),
+        (job("x", "huge"), pattern("sizing.simulate_servers.too_large", id="x", gpus=5, capacity=4, model="huge")),
+        (job("x", "starved"), pattern("sizing.simulate_drawn.does_not_run", name="starved")),
+        (SimulatedJob("x", "nobody", 0.0, 1.0, 1, ""), pattern("sizing.simulate_servers.no_matrix", model="nobody")),
         (SimulatedJob("x", "language", 0.0, 1.0, 2, ""), "has 2 GPUs and language 1"),
     ],
 )

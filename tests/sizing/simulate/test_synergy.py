@@ -15,6 +15,7 @@ from sizing.simulate.places import staying
 from sizing.simulate.rounds import Rounds
 from sizing.simulate.servers import Placed, ServerWorld
 from tests.sizing.simulate.server_toys import MATRICES, SERVERS, even, job
+from tests.support.messages import pattern
 
 ONE = Servers(1, gpus=1, cpus=2.0, memory_bytes=2.0)
 
@@ -73,7 +74,10 @@ def test_tune_is_told_who_has_what_and_other_packings_are_renamed() -> None:
 
 def test_regression_a_job_that_never_ran_was_left_out_of_the_figures() -> None:
     jobs = [job(f"{at}", "image2" if at == 2 else "language", 400.0 * at) for at in range(6)]
-    with pytest.raises(SizingError, match=r"fifo-greedy never finds a place for job 2 \(image2, 2 GPUs\)"):
+    with pytest.raises(
+        SizingError,
+        match=pattern("sizing.simulate_synergy.never_placed", policy="fifo-greedy", id=2, model="image2", gpus=2),
+    ):
         synergy.run("fifo", "greedy", jobs, Servers(1, 2, 4.0, 4.0), MATRICES)
 
 

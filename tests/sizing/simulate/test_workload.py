@@ -14,6 +14,7 @@ from sizing.simulate.models import table2
 from sizing.simulate.policies import Fcfs, Profiled
 from sizing.simulate.reference import fastest, power_of_two
 from sizing.simulate.speeds import FormulaSpeeds
+from tests.support.messages import excerpt, fragment
 
 MODELS = table2()
 POOLS = table1()
@@ -31,16 +32,28 @@ def test_a_public_trace_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "x.csv has no column submission_time"),
-        ("submission_time,duration\n1,2\n", "x.csv has no column num_gpu"),
-        ("submission_time,duration,num_gpu\n", "x.csv has no jobs"),
+        ("", excerpt("sizing.simulate_workload.no_column", name="x.csv", missing=fragment("submission_time"))),
+        (
+            "submission_time,duration\n1,2\n",
+            excerpt("sizing.simulate_workload.no_column", name="x.csv", missing=fragment("num_gpu")),
+        ),
+        ("submission_time,duration,num_gpu\n", excerpt("sizing.simulate_workload.empty", name="x.csv")),
         ("submission_time,duration,num_gpu\n1,2,3\n1,x,3\n", "x.csv, line 3: duration='x': a number"),
         ("submission_time,duration,num_gpu\n1,nan,3\n", "duration='nan': a number"),
-        ("submission_time,duration,num_gpu\n1,0,3\n", "line 2: a job needs a duration above 0"),
-        ("submission_time,duration,num_gpu\n1,72000000,3\n", "duration=72000000 is more than a year: write it in"),
-        ("submission_time,duration,num_gpu\n1,5,0.5\n", "line 2: a job needs"),
-        ("submission_time,duration,num_gpu,job_id\n1,5,1,a\n2,5,1,a\n", "line 3: job_id 'a' is there twice"),
-        ("submission_time,duration,num_gpu,deadline\n9,5,1,8\n", "line 2: the deadline is not after"),
+        ("submission_time,duration,num_gpu\n1,0,3\n", excerpt("sizing.simulate_workload.bad_job", where="line 2")),
+        (
+            "submission_time,duration,num_gpu\n1,72000000,3\n",
+            excerpt("sizing.simulate_workload.too_long", duration_s=72000000),
+        ),
+        ("submission_time,duration,num_gpu\n1,5,0.5\n", excerpt("sizing.simulate_workload.bad_job", where="line 2")),
+        (
+            "submission_time,duration,num_gpu,job_id\n1,5,1,a\n2,5,1,a\n",
+            excerpt("sizing.simulate_workload.job_twice", where="line 3", id="a"),
+        ),
+        (
+            "submission_time,duration,num_gpu,deadline\n9,5,1,8\n",
+            excerpt("sizing.simulate_workload.bad_deadline", where="line 2"),
+        ),
         ("submission_time,duration,num_gpu,model_name\n9,5,1,gpt:h=8\n", "batch_size=''"),
         ('submission_time,duration,num_gpu,batch_size,model_name\n9,5,1,8,"gpt:h=8,q=1"\n', "no such key"),
     ],

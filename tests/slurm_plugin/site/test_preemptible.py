@@ -7,6 +7,7 @@ import pytest
 from slurm_plugin.site import RULES, check
 from slurm_plugin.site.preemptible import objection
 from tests.slurm_plugin.site.sites import Spoil, option, recorded, setting, without
+from tests.support.messages import excerpt, says, wording
 
 RELEASES = ["22.05", "24.11", "26.05"]
 NAMES = ("PreemptType", "harvested partition: PriorityTier", "harvested partition: PreemptMode")
@@ -36,12 +37,32 @@ def test_regression_a_regular_partition_was_harvested_when_it_was_named_by_mista
     [
         (setting("PreemptType", "preempt/none"), "set PreemptType=preempt/partition_prio (now preempt/none)"),
         (setting("PreemptType", "(null)"), "set PreemptType=preempt/partition_prio"),
-        (option("elastic", "PreemptMode", "OFF"), "cannot be preempted: set PreemptMode=CANCEL on it (now OFF)"),
+        (option("elastic", "PreemptMode", "OFF"), excerpt("slurm_plugin.preemptible.not_preemptible", mode="OFF")),
         (option("elastic", "PreemptMode", "GANG,SUSPEND"), "set PreemptMode=CANCEL on it"),
-        (option("elastic", "PriorityTier", "1"), "give elastic a lower PriorityTier (elastic has 1, batch 1)"),
-        (option("batch", "PriorityTier", "0"), "give elastic a lower PriorityTier (elastic has 0, batch 0)"),
+        (
+            option("elastic", "PriorityTier", "1"),
+            excerpt(
+                "slurm_plugin.preemptible.no_lower_tier",
+                name2="elastic",
+                name3="elastic",
+                tier=1,
+                other2="batch",
+                options=1,
+            ),
+        ),
+        (
+            option("batch", "PriorityTier", "0"),
+            excerpt(
+                "slurm_plugin.preemptible.no_lower_tier",
+                name2="elastic",
+                name3="elastic",
+                tier=0,
+                other2="batch",
+                options=0,
+            ),
+        ),
         (option("elastic", "Default", "YES"), "set Default=NO on it"),
-        (without("elastic"), "there is no partition elastic"),
+        (without("elastic"), wording("slurm_plugin.preemptible.no_partition", name="elastic")),
     ],
 )
 def test_every_other_site_is_refused_in_one_line_that_says_what_to_change(spoil: Spoil, told: str) -> None:
@@ -62,14 +83,14 @@ def test_under_preempt_qos_tiers_say_nothing() -> None:
         return option("elastic", "PriorityTier", "1")(setting("PreemptType", "preempt/qos")(site))
 
     assert judged(by_qos) == ""
-    assert "where regular jobs go" in judged(by_qos, name="batch")
+    assert says(judged(by_qos, name="batch"), "slurm_plugin.preemptible.default_partition")
 
 
 def test_several_harvested_partitions_do_not_stand_in_each_others_way() -> None:
     site = recorded("recommended")
     both = {**site.partitions, "elastic2": site.partitions["elastic"]}
     assert objection(site.config, both, ("elastic", "elastic2")) == ""
-    assert "give elastic a lower PriorityTier" in objection(site.config, both, ("elastic",))
+    assert says(objection(site.config, both, ("elastic",)), "slurm_plugin.preemptible.no_lower_tier", name2="elastic")
 
 
 @pytest.mark.parametrize("mode", ["CANCEL", "REQUEUE", "SUSPEND", "OFF", "GANG,SUSPEND"])

@@ -10,6 +10,7 @@ from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.site import RULES, Site, check, read
 from tests.slurm_plugin.site.sites import ASSETS, LUA, WANTED
+from tests.support.messages import wording
 
 SCONTROL = """\
 #!/bin/sh
@@ -41,7 +42,7 @@ def test_a_plugin_in_an_included_file_is_found_in_slurm_s_own_folder(client: Slu
     (tmp_path / "plugstack.conf.d" / "bftd.conf").write_text("optional spank_bftd.so\n")
     assert level(read(client, WANTED), "PlugStackConfig") == (
         "advice",
-        f"{tmp_path}/lib/spank_bftd.so is not on this host",
+        wording("slurm_plugin.plugins.not_here", path=f"{tmp_path}/lib/spank_bftd.so"),
     )
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "spank_bftd.so").touch()
@@ -56,11 +57,13 @@ def test_a_plugstack_file_that_includes_itself_is_read_to_an_end(client: SlurmCl
 def test_job_submit_lua_is_right_only_with_the_file_that_it_loads(client: SlurmClient, tmp_path: Path) -> None:
     assert level(read(client, WANTED), "job_submit.lua") == (
         "advice",
-        f"{tmp_path}/job_submit.lua is not on this host",
+        wording("slurm_plugin.plugins.not_here", path=f"{tmp_path}/job_submit.lua"),
     )
     (tmp_path / "job_submit.lua").write_text(LUA.replace("/etc/slurm", str(tmp_path)))
     seen = level(read(client, WANTED), "job_submit.lua")[1]
-    assert seen == f"{tmp_path}/job_submit.lua, but {tmp_path}/bftd.lua is not on this host"
+    assert seen == wording(
+        "slurm_plugin.plugins.module_not_here", path=f"{tmp_path}/job_submit.lua", module_missing=f"{tmp_path}/bftd.lua"
+    )
     (tmp_path / "bftd.lua").touch()
     assert level(read(client, WANTED), "job_submit.lua")[0] == "ok"
 

@@ -11,6 +11,7 @@ from bftd.pool.backfill import planner
 from bftd.pool.backfill.wanted import Outcome, Part, Plan, Wanted
 from slurm_plugin.types import Scheduler
 from tests.bftd.pool.backfill.cases import MINUTE, NOW, Cluster, job, nodes, starts
+from tests.support.messages import says, wording
 
 
 def test_a_job_that_fits_gets_its_nodes_by_name_idle_ones_first() -> None:
@@ -326,19 +327,21 @@ def test_work_is_bounded_and_the_outcome_says_what_was_left_out(monkeypatch: pyt
     monkeypatch.setattr(planner, "_PLANS_WORK", 200)
     found = cluster.look(*queue, job("small", 1, 5))
     assert found.now == {"small": nodes(0)}, "what could start now is still seen"
-    assert "plans for the first" in found.cut
+    assert says(found.cut, "pool.planner.plans_for_some")
     assert "of 51 waiting jobs" in found.cut
     monkeypatch.setattr(planner, "_MOST_WORK", 200)
     found = cluster.look(*queue)
     assert found.looked < found.queued == 50
-    assert found.cut.startswith(f"looks at the first {found.looked} of 50 waiting jobs")
+    assert says(found.cut, "pool.queue.cut_by_time", index=found.looked, waits=50)
 
 
 def test_an_array_that_never_ends_ends_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "_MOST_WORK", 5_000)
     found = Cluster(4).look(job("crowd", 1, together=10**12, count=10**9))
     assert found.now == {"crowd": nodes(0)}
-    assert found.cut == "looks at the first 1 of 1 waiting jobs, at not all of their tasks: more would take too long"
+    assert found.cut == wording(
+        "pool.planner.cut_by_time", looked=1, queued=1, tasks=wording("pool.planner.not_all_tasks")
+    )
 
 
 def test_the_shown_plan_counts_for_jobs_whose_own_is_no_longer_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:

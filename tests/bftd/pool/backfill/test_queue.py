@@ -15,6 +15,7 @@ from bftd.pool.backfill.wanted import Part, Wanted
 from slurm_plugin.types import NO_SCHEDULER, Job, Partition, Snapshot
 from tests.bftd.builders import job, node
 from tests.bftd.pool.backfill.queues import GB, NOW_S, both, mask, nodes, queued, waits
+from tests.support.messages import wording
 
 
 def ids(found: Queue) -> list[str]:
@@ -141,7 +142,7 @@ def test_only_as_many_jobs_are_looked_at_as_the_scheduler_tries_and_the_rest_is_
     found = queued([waits(str(number)) for number in range(1, 2001)], depth=3)
     assert ids(found) == ["1", "2", "3"]
     assert found.queued == 2000
-    assert found.cut == "looks at the first 3 of 2,000 waiting jobs, as Slurm does (bf_max_job_test)"
+    assert found.cut == wording("pool.queue.cut_by_slurm", index=3, waits="2,000")
     assert queued([waits("1"), waits("2")], depth=2).cut == ""
 
 
@@ -360,7 +361,7 @@ def test_regression_jobs_that_no_node_could_ever_do_were_all_worked_out_however_
     pending = [waits(str(number), node_count=1000) for number in range(1, 12_001)]
     found = queued(pending, nodes(4), depth=50)
     assert len(worked_out) == 10_000
-    assert found.cut == "looks at the first 10,000 of 12,000 waiting jobs: more would take too long"
+    assert found.cut == wording("pool.queue.cut_by_time", index="10,000", waits="12,000")
 
 
 def test_jobs_beyond_a_limit_of_their_user_are_not_worked_out(worked_out: list[Any]) -> None:

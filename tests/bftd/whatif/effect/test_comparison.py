@@ -10,6 +10,7 @@ import pytest
 from bftd.whatif.effect import comparison
 from bftd.whatif.effect.comparison import Effect, compared
 from slurm_plugin.nodeset import fold
+from tests.support.messages import wording
 
 PRESENT = {"max_nodes": 0, "max_share": 1.0, "t_fwd_s": 120.0, "objective": "efficiency", "pj_max": 2}
 NAMES = tuple(f"n{number}" for number in range(1, 17))
@@ -73,7 +74,11 @@ def test_a_setting_that_would_have_recovered_more_is_told_with_its_figures() -> 
     assert found.u_after / found.u_before == pytest.approx(1 + found.gain)
     assert 0.3 < found.u_before < found.u_after <= 1.0
     text = found.text("--pj-max 4")
-    assert text.startswith(f"--pj-max 4 would have recovered {100 * found.gain:+.1f} % over the last 24 h (")
+    assert text.startswith(
+        wording(
+            "whatif.comparison.gain", what="--pj-max 4", gain=f"{100 * found.gain:+.1f}", over="% over the last 24 h ("
+        )
+    )
     assert f"U {100 * found.u_before:.1f} % -> {100 * found.u_after:.1f} %; 6 trainers, {found.changes} changes" in text
 
 
@@ -89,7 +94,9 @@ def test_the_way_back_is_the_loss_that_the_way_there_was_a_gain() -> None:
 def test_a_difference_within_what_hours_differ_by_is_none_that_can_be_told() -> None:
     found = compared(answer(6.0), PRESENT | {"t_fwd_s": 121.0})
     assert not found.sure
-    assert found.text("--t-fwd 121").startswith("--t-fwd 121 would have made no difference that can be told over the")
+    assert found.text("--t-fwd 121").startswith(
+        wording("whatif.comparison.no_difference", what="--t-fwd 121", over="over the")
+    )
 
 
 @pytest.mark.parametrize("change", [{"max_nodes": 4}, {"max_share": 0.25}, {"max_share": 0.0}])
@@ -113,12 +120,12 @@ def test_what_cannot_be_told_says_why() -> None:
     reasons = {
         "the ledger has 0.5 h of the pool, and 1 h is the least": answer(0.5),
         "the ledger has 0.0 h of the pool": answer(2.0, changes=[]),
-        "no trainer had anything to do in that time": answer(2.0, trainers=0),
+        wording("whatif.comparison.nothing_to_do"): answer(2.0, trainers=0),
     }
     for why, told in reasons.items():
         found = compared(told, PRESENT | {"pj_max": 4})
         assert found.gain is None
-        assert found.text("--pj-max 4").startswith(f"the effect of --pj-max 4 is not known: {why}")
+        assert found.text("--pj-max 4").startswith(wording("whatif.comparison.unknown", what="--pj-max 4", why_not=why))
 
 
 def test_fewer_hours_are_replayed_where_all_would_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,17 +140,17 @@ def test_fewer_hours_are_replayed_where_all_would_take_too_long(monkeypatch: pyt
     found = compared(answer(24.0, every_s=60.0), PRESENT | {"pj_max": 4}, limit_s=3.0)
     assert found.gain is not None
     assert 1.0 <= found.hours < 20.0
-    assert found.notes[0] == f"more than {found.hours:.3g} h cannot be replayed in 3 s here"
+    assert found.notes[0] == wording("whatif.comparison.too_long", known_h=f"{found.hours:.3g}", limit_s=3)
     never = compared(answer(24.0, every_s=60.0), PRESENT | {"pj_max": 4}, limit_s=0.1)
-    assert never.why_not == "not even 1 h can be replayed in 0 s here"
+    assert never.why_not == wording("whatif.comparison.too_slow", LEAST_H=1, limit_s=0)
 
 
 def test_what_to_keep_in_mind_is_told_beside_it() -> None:
     told = answer(2.0, left_out=3, classes=2)
     found = compared(told, PRESENT | {"pj_max": 4})
     assert found.notes == (
-        "the ledger has 2 of the last 24 h",
-        "3 trainers of that time left out: nothing was kept of their speed",
-        "the nodes are of several classes, and are replayed as if they were alike",
+        wording("whatif.comparison.known_hours", known_h=2, hours=24),
+        wording("whatif.comparison.left_out", left_out="3 trainers"),
+        wording("whatif.comparison.classes_ignored"),
     )
     assert Effect(**found.to_json() | {"notes": found.notes}) == found

@@ -24,6 +24,7 @@ from bftd.simulated.networks import representative
 from bftd.whatif.replay import Result
 from bftd.whatif.replay.account import Account
 from bftd.whatif.trace import Trace
+from tests.support.messages import excerpt
 
 
 def trace_of(rows: Iterable[tuple[float, int, bool]], nodes: int, duration_s: float) -> Trace:
@@ -194,7 +195,7 @@ def test_one_part_prints_its_section_alone(folder: Path, capsys: pytest.CaptureF
         (["--from", "{empty}/none.json"], "cannot read"),
         (["--from", "{empty}/other.json"], "is not what --json of this command writes"),
         (["--from", "{empty}/older.json"], "another version made it"),
-        (["--jobs", "0"], "--jobs must be 1 or more"),
+        (["--jobs", "0"], excerpt("whatif.options.too_few", name="--jobs")),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(

@@ -20,6 +20,7 @@ from bftd.whatif.replay import EXACT, Mends, Options, Result, run
 from bftd.whatif.replay.cluster import SimulatedCluster
 from bftd.whatif.trace import Trace
 from tests.bftd.whatif.replay.making import linear, trace_of, week
+from tests.support.messages import fragment, pattern
 
 # The pool of `week` is 2, 3, 2, 3, ... nodes for 300 s each and 2 for the last 600 s: 8,700 node-seconds, so that the
 # trainer earns 87,000 samples where it always has them all.
@@ -178,13 +179,19 @@ def test_the_keys_of_the_json_are_those_that_scripts_rely_on() -> None:
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        ({"t_fwd_s": 0.0}, "t_fwd_s must be a number above 0"),
-        ({"t_fwd_s": float("nan")}, "t_fwd_s must be a number above 0"),
-        ({"pj_max": 0}, "pj_max must be 1 or more"),
-        ({"cost_multiplier": -1.0}, "cost_multiplier must be a number of at least 0"),
-        ({"policy": "milk"}, "policy 'milk' is not known: use one of milp, equal-share, scavenger"),
+        ({"t_fwd_s": 0.0}, pattern("whatif.options.not_above", name="t_fwd_s", least=fragment("0"))),
+        ({"t_fwd_s": float("nan")}, pattern("whatif.options.not_above", name="t_fwd_s", least=fragment("0"))),
+        ({"pj_max": 0}, pattern("whatif.options.too_few", name="pj_max")),
+        ({"cost_multiplier": -1.0}, pattern("whatif.options.below", name="cost_multiplier", least=fragment("0"))),
+        (
+            {"policy": "milk"},
+            pattern("whatif.options.unknown", name="policy", self="milk", listed="milp, equal-share, scavenger"),
+        ),
         ({"solver": "exakt"}, "unknown solver 'exakt'"),
-        ({"rescale_model": "measured", "accounting": "reference"}, "has no reference accounting"),
+        (
+            {"rescale_model": "measured", "accounting": "reference"},
+            pattern("whatif.options.measured_without_reference"),
+        ),
     ],
 )
 def test_options_that_cannot_be_are_told_in_one_line(fields: dict[str, Any], fault: str) -> None:
@@ -193,7 +200,7 @@ def test_options_that_cannot_be_are_told_in_one_line(fields: dict[str, Any], fau
 
 
 def test_no_trainer_is_told_in_one_line() -> None:
-    with pytest.raises(UsageError, match="name at least one"):
+    with pytest.raises(UsageError, match=pattern("whatif.loop.no_trainer")):
         run(week(), [])
 
 

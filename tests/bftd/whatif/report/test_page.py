@@ -16,6 +16,7 @@ from bftd.whatif.report.html import document, tag
 from bftd.whatif.report.pool import pool_of
 from bftd.whatif.report.sections import pareto_front
 from tests.bftd.whatif.report.making import SITE, result, trace
+from tests.support.messages import fragment, says, wording
 
 MADE_BY = Provenance("bft report 'a b.csv.gz'", {"bftd": "0.1"}, [("<i>.csv", "trace", "ab" * 32)])
 POINTS = (
@@ -129,19 +130,19 @@ def test_any_text_is_read_back_as_it_was(text: str, value: str) -> None:
 def test_the_summary_answers_in_node_hours_u_and_what_others_pay() -> None:
     text = _read(_case(expected=Expected(120.0, 10, 588.0, 500.0, 650.0, 0.9))).text
     # 60 node-hours in 12 h are 840 a week
-    assert "588recovered of 840 that stood idle" in text
-    assert "70\u202f% of that time into training" in text
+    assert "588recovered" + wording("whatif.page.of_idle", idle_per_week=840) in text
+    assert says(text, "whatif.page.into_training", weekly="70 %")
     assert "60\u202f% with equal share, 30\u202f% with rigid jobs" in text
     assert "500 to 650 with 90\u202f% confidence" in text
-    assert "A regular job starts later by0.33\u202fson a private cluster" in text
+    assert wording("whatif.page.later_by") + "0.33 son a private cluster" in text
 
 
 @pytest.mark.plot
 def test_what_regular_jobs_pay_is_told_as_it_was_measured_and_as_no_part_of_the_replay() -> None:
     text = _Reader(_standard()).text
-    assert "not part of this replay" in text
-    assert "2 to 3 of 100 jobs that preempted lost their slot" in text
-    assert "the mean wait was 15 and 38 s longer" in text
+    assert says(text, "whatif.page.on_a_private_cluster")
+    assert says(text, "whatif.page.method")
+    assert says(text, "whatif.page.method")
     assert "nothing" not in text.lower()
 
 
@@ -150,7 +151,7 @@ def test_the_parts_of_the_costs_add_up_to_what_dedicated_nodes_earn() -> None:
     text = _Reader(_standard()).text
     assert "earns 80.0\u202f%" in text
     assert "loses 5.0\u202f% while" in text
-    assert "2.0\u202f% when nodes are taken back" in text
+    assert says(text, "whatif.sections.costs", preempted=fragment("2.0 %"))
     assert "13.0\u202f%, is never earned" in text
 
 
@@ -171,7 +172,7 @@ def test_policies_with_other_settings_are_not_compared() -> None:
 def test_stored_replays_of_several_t_fwd_draw_its_curve() -> None:
     replays = [Replayed(result(t_fwd_s=t_fwd_s, efficiency=u)) for t_fwd_s, u in ((120.0, 0.8), (10.0, 0.7))]
     read = _read(Case(SITE, replays=replays))
-    assert "highest, 80.0\u202f%, at t_fwd 120\u00a0s and lowest, 70.0\u202f%, at 10\u00a0s" in read.text
+    assert says(read.text, "whatif.sections.t_fwd", u="80.0 %", t_fwd_s="120 s", u2="70.0 %", t_fwd_s2=fragment("10 s"))
 
 
 @pytest.mark.plot
@@ -179,7 +180,7 @@ def test_what_is_not_known_is_left_out() -> None:
     read = _read(Case(SITE, replays=(Replayed(result(series=False)),)))
     ids = [attributes["id"] for name, attributes in read.found if name == "section" and "id" in attributes]
     assert ids == ["summary", "efficiency", "costs", "method", "made"]
-    assert "bft replay --series stores them" in read.text
+    assert says(read.text, "whatif.sections.no_series")
 
 
 @pytest.mark.plot

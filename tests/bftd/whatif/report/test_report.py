@@ -17,6 +17,7 @@ from bftd.whatif.report.gather import Named, gather
 from bftd.whatif.report.stored import read
 from bftd.whatif.trace import write
 from tests.bftd.whatif.report.making import SITE, advice, result, trace, trainers
+from tests.support.messages import excerpt, wording
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.plot
@@ -122,7 +123,7 @@ def test_without_trainers_those_of_the_paper_are_trained(tmp_path: Path) -> None
         (["{folder}/site.json", "-o", "{folder}/r.html"], "holds no result"),
         (["{folder}/none.csv.gz", "-o", "{folder}/r.html"], "cannot read"),
         (["{site}", "-o", "{folder}/r.html", "--nodes", "zzz"], "no node zzz"),
-        (["{site}", "-o", "{folder}/r.html", "--pj-max", "0"], "pj_max must be 1 or more"),
+        (["{site}", "-o", "{folder}/r.html", "--pj-max", "0"], excerpt("whatif.options.too_few", name="pj_max")),
     ],
 )
 def test_what_cannot_be_is_said_before_any_replay(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -136,7 +137,7 @@ def test_what_cannot_be_is_said_before_any_replay(tmp_path: Path, arguments: lis
 def test_without_matplotlib_one_line_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = _run("t.csv.gz", "-o", str(tmp_path / "r.html"))
-    assert str(done.exception) == "the plots of a report need matplotlib: pip install 'bftd[plot]'"
+    assert str(done.exception) == wording("whatif.canvas.no_matplotlib")
     assert getattr(done.exception, "exit_code", None) == 2
 
 

@@ -11,6 +11,7 @@ import pytest
 from bftd.whatif.report import ReportError
 from bftd.whatif.report.stored import read
 from tests.bftd.whatif.report.making import SITE, advice, result
+from tests.support.messages import pattern
 
 
 def _file(tmp_path: Path, data: Any) -> Path:
@@ -49,16 +50,22 @@ def test_an_advice_of_a_short_trace_has_no_bounds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data.pop("run"), "'run' must be a JSON object"),
-        (lambda data: data.update(efficiency=None), "'efficiency' must be a number"),
-        (lambda data: data.update(efficiency=float("nan")), "'efficiency' must be a number"),
-        (lambda data: data.update(node_hours=0), "no node was idle"),
-        (lambda data: data.update(preemptions="12"), "'preemptions' must be a number of 0 or more"),
-        (lambda data: data.update(series=[1]), "'series' must be an array of JSON objects"),
-        (lambda data: data["series"][0].pop("start_s"), "'start_s' must be a number"),
-        (lambda data: data["run"]["arguments"].update(policy="magic"), "policy 'magic' is not known"),
+        (lambda data: data.pop("run"), pattern("whatif.stored.not_an_object", field="run")),
+        (lambda data: data.update(efficiency=None), pattern("whatif.stored.not_a_number", field="efficiency")),
+        (lambda data: data.update(efficiency=float("nan")), pattern("whatif.stored.not_a_number", field="efficiency")),
+        (lambda data: data.update(node_hours=0), pattern("whatif.stored.nothing_idle")),
+        (lambda data: data.update(preemptions="12"), pattern("whatif.stored.not_from_zero", field="preemptions")),
+        (lambda data: data.update(series=[1]), pattern("whatif.stored.not_objects", field="series")),
+        (lambda data: data["series"][0].pop("start_s"), pattern("whatif.stored.not_a_number", field="start_s")),
+        (
+            lambda data: data["run"]["arguments"].update(policy="magic"),
+            pattern("whatif.stored.unknown_policy", arguments="magic"),
+        ),
         (lambda data: data["run"]["arguments"].update(mends=3), "'mends'"),
-        (lambda data: data["run"]["inputs"]["trace"].update(nodes=0), "'nodes' must be a number"),
+        (
+            lambda data: data["run"]["inputs"]["trace"].update(nodes=0),
+            pattern("whatif.stored.not_a_number", field="nodes"),
+        ),
     ],
 )
 def test_a_wrong_field_is_named(tmp_path: Path, change: Any, message: str) -> None:

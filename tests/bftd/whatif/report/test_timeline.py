@@ -10,6 +10,7 @@ import pytest
 
 from bftd.whatif.report import style
 from bftd.whatif.report.timeline import Span, held, picture
+from tests.support.messages import wording
 
 NAMES = {"7": "horovod", "8": "torchrun"}
 
@@ -121,7 +122,7 @@ def test_the_picture_stands_alone_and_says_what_is_what() -> None:
     root = fromstring(text)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     shown = {element.text for element in root.iter() if element.tag.endswith("}text")}
-    assert {"Two <trainers>", "n1", "n2", "seconds since the trainers were submitted", "node", "0", "40"} <= shown
+    assert {"Two <trainers>", "n1", "n2", wording("whatif.timeline.seconds_since"), "node", "0", "40"} <= shown
     assert {"regular job", "horovod trains", "torchrun trains", "is resized", "idle"} <= shown
     assert not re.search(r'(href|src)="(?!#)|url\((?!#)|@import|@font-face', text), "it needs nothing from elsewhere"
     used = set(re.findall(r"var\(--([a-z]+)\)", text))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from bftd.whatif.trace import Trace, TraceError
 from bftd.whatif.trace.accounting import Window, trace, window
 from bftd.whatif.trace.sacct import Accounts, node_names
+from tests.support.messages import excerpt, fragment, pattern, wording
 
 ASSETS = Path(__file__).parent / "assets"
 HEADER = "JobIDRaw|Partition|State|Start|End|NNodes|NodeList\n"
@@ -202,27 +203,57 @@ def test_in_the_hour_that_a_change_of_clocks_repeats_a_job_counts_as_longer() ->
 
 
 def test_nodes_that_have_no_job_at_all_are_a_mistake() -> None:
-    with pytest.raises(TraceError, match="no job ran on the listed nodes in the period, but on n1: check --nodes"):
+    with pytest.raises(TraceError, match=pattern("whatif.accounting.only_strangers", strangers="n1")):
         trace(jobs("1|batch|COMPLETED|1100|1200|1|n1"), ("m1",), PERIOD, 0.0)
-    with pytest.raises(TraceError, match="no node was idle"):
+    with pytest.raises(TraceError, match=pattern("whatif.accounting.never_idle")):
         trace(jobs("1|batch|RUNNING|900|Unknown|1|n1"), ("n1",), PERIOD, 0.0)
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "jobs.txt, line 1: no column jobidraw: make it with sacct -a -D -X -P --format="),
-        ("JobID|State|Start|End\n", "jobs.txt, line 1: no column nodelist: make it with sacct"),
-        (HEADER + "1|batch|COMPLETED|1100|1200|1\n", "jobs.txt, line 2: 6 fields instead of 7"),
-        (HEADER + "1|batch|COMPLETED|1100|1200|1|n1|x\n", "jobs.txt, line 2: 8 fields instead of 7"),
-        (HEADER + "1|batch|COMPLETED|yesterday|1200|1|n1\n", "jobs.txt, line 2: 'yesterday' is not a time"),
-        (HEADER + "1|batch|COMPLETED|2026-02-30T00:00:00|1200|1|n1\n", "line 2: '2026-02-30T00:00:00' is not a time"),
-        (HEADER + "1|batch|COMPLETED|1100|1200|1|n[1-\n", "jobs.txt, line 2: not a node set: 'n[1-'"),
-        (HEADER + "1|batch|COMPLETED|1100|1200|1|n 1\n", "jobs.txt, line 2: not a node name: 'n 1'"),
-        (HEADER + "|batch|COMPLETED|1100|1200|1|n1\n", "jobs.txt, line 2: '' is not a job id"),
+        (
+            "",
+            wording("whatif.pipes.no_column", where="jobs.txt", lack="jobidraw", advice="")
+            + wording("whatif.sacct.advice", JOB_FIELDS=""),
+        ),
+        (
+            "JobID|State|Start|End\n",
+            wording(
+                "whatif.pipes.no_column",
+                where="jobs.txt",
+                lack="nodelist",
+                advice=fragment(excerpt("whatif.sacct.advice")),
+            ),
+        ),
+        (
+            HEADER + "1|batch|COMPLETED|1100|1200|1\n",
+            excerpt("whatif.pipes.fields_differ", where="jobs.txt", number=2, fields=6, columns=fragment("7")),
+        ),
+        (
+            HEADER + "1|batch|COMPLETED|1100|1200|1|n1|x\n",
+            excerpt("whatif.pipes.fields_differ", where="jobs.txt", number=2, fields=8, columns=fragment("7")),
+        ),
+        (
+            HEADER + "1|batch|COMPLETED|yesterday|1200|1|n1\n",
+            wording("whatif.pipes.not_a_time", where="jobs.txt, line 2", text="yesterday"),
+        ),
+        (
+            HEADER + "1|batch|COMPLETED|2026-02-30T00:00:00|1200|1|n1\n",
+            wording("whatif.pipes.not_a_time", where="line 2", text="2026-02-30T00:00:00"),
+        ),
+        (HEADER + "1|batch|COMPLETED|1100|1200|1|n[1-\n", excerpt("slurm_plugin.nodeset.not_a_node_set", text="n[1-")),
+        (
+            HEADER + "1|batch|COMPLETED|1100|1200|1|n 1\n",
+            "jobs.txt, line 2: " + wording("whatif.names.not_a_name", name="n 1"),
+        ),
+        (
+            HEADER + "|batch|COMPLETED|1100|1200|1|n1\n",
+            excerpt("whatif.sacct.not_a_job_id", where="jobs.txt, line 2", job_id=""),
+        ),
         (
             "Cluster|" + HEADER + "a|1|b|COMPLETED|1|2|1|n1\nb|2|b|COMPLETED|1|2|1|n1\n",
-            "jobs.txt, line 3: clusters a and b in one trace: choose one with -M CLUSTER",
+            wording("whatif.sacct.several_clusters", where="jobs.txt, line 3", both="a and b"),
         ),
     ],
 )

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from bftd.whatif.trace import Trace, TraceError, read, write
 from tests.bftd.whatif.trace.making import SUMMIT, needs_summit, periods, trace_of
+from tests.support.messages import excerpt, fragment, pattern, wording
 from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[4]
@@ -100,33 +101,83 @@ def test_line_ends_of_windows_and_a_missing_last_one_are_fine(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
-        pytest.param("0,n1,1\n9,n2,1\n5,n1,0\n", "t.csv, line 4: time 5 after 9: sort the rows", id="unsorted"),
-        pytest.param("0,n1,1\n5,n1,1\n", "t.csv, line 3: node n1 joins although it is idle already", id="joins twice"),
-        pytest.param("0,n1,1\n5,n2,0\n", "t.csv, line 3: node n2 leaves although it is not idle", id="leaves first"),
         pytest.param(
-            "0,n1,1\n5,n1,0\n6,n1,0\n", "t.csv, line 4: node n1 leaves although it is not idle", id="leaves twice"
+            "0,n1,1\n9,n2,1\n5,n1,0\n",
+            excerpt("whatif.checks.unsorted", where="t.csv", row=4, now=5, then=9),
+            id="unsorted",
         ),
-        pytest.param("0,n1,1\n5,n1,0\n5,n1,1\n", "t.csv, line 4: node n1 has two rows at one time", id="at once"),
-        pytest.param("0,n1,1\nnan,n1,0\n", "t.csv, line 3: 'nan' is not a time in seconds", id="NaN"),
-        pytest.param("0,n1,1\n1e999,n1,0\n", "t.csv, line 3: the time inf is not one of 0 s or later", id="infinite"),
-        pytest.param("-5,n1,1\n", "t.csv, line 2: the time -5 is not one of 0 s or later", id="negative"),
-        pytest.param("0,n1,1\n1_0,n1,0\n", "t.csv, line 3: '1_0' is not a time in seconds", id="underscore"),
-        pytest.param("0,n1,1\n1-0,n1,0\n", "t.csv, line 3: '1-0' is not a time in seconds", id="no number"),
-        pytest.param("0,n1,1\n,n1,0\n", "t.csv, line 3: the field time_s is missing", id="no time"),
-        pytest.param("0,n1,1\n5,,0\n", "t.csv, line 3: the field node is missing", id="no node"),
-        pytest.param("0,n1,1\n5,n 1,0\n", "t.csv, line 3: 'n 1' is not a node name", id="odd name"),
-        pytest.param(f"0,{'n' * 200},1\n", "t.csv, line 2: the field node is longer than 128", id="long name"),
-        pytest.param("0,n1,1\n5,n1,2\n", "t.csv, line 3: idle must be 1 or 0, not '2'", id="idle 2"),
-        pytest.param("0,n1,1\n5,n1,\n", "t.csv, line 3: idle must be 1 or 0, not ''", id="no idle"),
-        pytest.param("0,n1,1\n5,n1,0,7\n", "t.csv, line 3: a row is time_s,node,idle, not '5,n1,0,7'", id="4 fields"),
-        pytest.param("0,n1,1\n5,n1\n", "t.csv, line 3: a row is time_s,node,idle, not '5,n1'", id="2 fields"),
         pytest.param(
-            "0,n1,1\n5,n1\n6,n2,1,9\n", "t.csv, line 3: a row is time_s,node,idle, not '5,n1'", id="2 and 4 fields"
+            "0,n1,1\n5,n1,1\n", "t.csv, line 3: node n1 " + wording("whatif.checks.joins_twice"), id="joins twice"
         ),
-        pytest.param("0,n1,1\n\n5,n1,0\n", "t.csv, line 3: a row is time_s,node,idle, not ''", id="empty line"),
-        pytest.param("", "t.csv holds no rows", id="empty"),
-        pytest.param("0,n1,1\n\0\0\0\0", "t.csv holds zero bytes", id="zero bytes"),
-        pytest.param("0,n1,1\n", "t.csv lasts 0 s: put its duration_s in t.json", id="no duration"),
+        pytest.param(
+            "0,n1,1\n5,n2,0\n", "t.csv, line 3: node n2 " + wording("whatif.checks.leaves_twice"), id="leaves first"
+        ),
+        pytest.param(
+            "0,n1,1\n5,n1,0\n6,n1,0\n",
+            "t.csv, line 4: node n1 " + wording("whatif.checks.leaves_twice"),
+            id="leaves twice",
+        ),
+        pytest.param(
+            "0,n1,1\n5,n1,0\n5,n1,1\n", "t.csv, line 4: node n1 " + wording("whatif.checks.two_rows"), id="at once"
+        ),
+        pytest.param("0,n1,1\nnan,n1,0\n", "t.csv, line 3: 'nan' " + wording("whatif.table.not_a_time"), id="NaN"),
+        pytest.param(
+            "0,n1,1\n1e999,n1,0\n",
+            wording("whatif.checks.bad_time", where="t.csv", row=3, times_s="inf"),
+            id="infinite",
+        ),
+        pytest.param("-5,n1,1\n", wording("whatif.checks.bad_time", where="t.csv", row=2, times_s=-5), id="negative"),
+        pytest.param(
+            "0,n1,1\n1_0,n1,0\n", "t.csv, line 3: '1_0' " + wording("whatif.table.not_a_time"), id="underscore"
+        ),
+        pytest.param(
+            "0,n1,1\n1-0,n1,0\n", "t.csv, line 3: '1-0' " + wording("whatif.table.not_a_time"), id="no number"
+        ),
+        pytest.param(
+            "0,n1,1\n,n1,0\n",
+            wording("whatif.table.field", where="t.csv", row=3, name="time_s", what="missing"),
+            id="no time",
+        ),
+        pytest.param(
+            "0,n1,1\n5,,0\n",
+            wording("whatif.table.field", where="t.csv", row=3, name="node", what="missing"),
+            id="no node",
+        ),
+        pytest.param("0,n1,1\n5,n 1,0\n", "t.csv, line 3: 'n 1' " + wording("whatif.table.not_a_node"), id="odd name"),
+        pytest.param(
+            f"0,{'n' * 200},1\n",
+            wording("whatif.table.field", where="t.csv", row=2, name="node", what="longer than 128"),
+            id="long name",
+        ),
+        pytest.param(
+            "0,n1,1\n5,n1,2\n", wording("whatif.table.idle_malformed", where="t.csv", row=3, word="'2'"), id="idle 2"
+        ),
+        pytest.param(
+            "0,n1,1\n5,n1,\n", wording("whatif.table.idle_malformed", where="t.csv", row=3, word="''"), id="no idle"
+        ),
+        pytest.param(
+            "0,n1,1\n5,n1,0,7\n",
+            wording("whatif.table.row_malformed", where="t.csv", row=3, HEADER="time_s,node,idle", line="'5,n1,0,7'"),
+            id="4 fields",
+        ),
+        pytest.param(
+            "0,n1,1\n5,n1\n",
+            wording("whatif.table.row_malformed", where="t.csv", row=3, HEADER="time_s,node,idle", line="'5,n1'"),
+            id="2 fields",
+        ),
+        pytest.param(
+            "0,n1,1\n5,n1\n6,n2,1,9\n",
+            wording("whatif.table.row_malformed", where="t.csv", row=3, HEADER="time_s,node,idle", line="'5,n1'"),
+            id="2 and 4 fields",
+        ),
+        pytest.param(
+            "0,n1,1\n\n5,n1,0\n",
+            wording("whatif.table.row_malformed", where="t.csv", row=3, HEADER="time_s,node,idle", line="''"),
+            id="empty line",
+        ),
+        pytest.param("", excerpt("whatif.table.empty", where="t.csv"), id="empty"),
+        pytest.param("0,n1,1\n\0\0\0\0", excerpt("whatif.table.zero_bytes", where="t.csv"), id="zero bytes"),
+        pytest.param("0,n1,1\n", wording("whatif.files.no_duration", path="t.csv", name="t.json"), id="no duration"),
     ],
 )
 def test_a_row_that_cannot_be_true_is_named(tmp_path: Path, rows: str, complaint: str) -> None:
@@ -139,25 +190,28 @@ def test_a_row_that_cannot_be_true_is_named(tmp_path: Path, rows: str, complaint
 
 @pytest.mark.parametrize("header", ["time,node,idle", "node,time_s,idle", "time_s;node;idle", "", "0,n1,1"])
 def test_wrong_columns_are_named_with_the_right_ones(tmp_path: Path, header: str) -> None:
-    with pytest.raises(TraceError, match=r"line 1: the columns must be 'time_s,node,idle'"):
+    with pytest.raises(TraceError, match=pattern("whatif.table.columns_differ", HEADER="time_s,node,idle")):
         read(put(tmp_path, header + "\n0,n1,1\n"))
 
 
 @pytest.mark.parametrize(
     ("described", "complaint"),
     [
-        ({"nodes": ["n1", "n3"]}, "t.csv, line 3: its JSON lists no node n2"),
-        ({"nodes": "n[1-2]", "duration_s": 4}, "t.csv, line 3: time 5 lies beyond the duration of 4 s"),
-        ({"rows": 3}, "has 2 rows, its JSON tells of 3: is it cut short?"),
+        ({"nodes": ["n1", "n3"]}, wording("whatif.files.unknown_node", path="t.csv", row=3, name="n2")),
+        (
+            {"nodes": "n[1-2]", "duration_s": 4},
+            wording("whatif.checks.beyond_duration", where="t.csv", row=3, now=5, duration_s=4),
+        ),
+        ({"rows": 3}, excerpt("whatif.files.cut_short", times_s=2, rows=3)),
         ({"nodes": []}, "nodes must be"),
         ({"nodes": ["n1", "n1"]}, "nodes must be"),
         ({"nodes": "n[1-"}, "t.json: nodes: not a node set"),
         ({"nodes": True}, "nodes must be"),
-        ({"duration_s": float("nan")}, "duration_s must be a number of 0 or more"),
-        ({"duration_s": "1 h"}, "duration_s must be a number of 0 or more"),
-        ({"start": 5}, "start must be a text"),
-        ({"notes": {"gaps": "many"}}, "notes must be an object of whole numbers"),
-        ({"notes": []}, "notes must be an object of whole numbers"),
+        ({"duration_s": float("nan")}, excerpt("whatif.sidecar.not_from_zero", key=fragment("duration_s"))),
+        ({"duration_s": "1 h"}, excerpt("whatif.sidecar.not_from_zero", key=fragment("duration_s"))),
+        ({"start": 5}, excerpt("whatif.sidecar.not_text", key=fragment("start"))),
+        ({"notes": {"gaps": "many"}}, excerpt("whatif.sidecar.notes_malformed")),
+        ({"notes": []}, excerpt("whatif.sidecar.notes_malformed")),
         ({"durations": 5}, "unknown field 'durations'"),
     ],
 )
@@ -183,21 +237,21 @@ def test_a_gzip_file_that_is_cut_short_damaged_or_none_is_refused(tmp_path: Path
     whole = path.read_bytes()
     for cut in (len(whole) - 1, len(whole) // 2, 12):
         path.write_bytes(whole[:cut])
-        with pytest.raises(TraceError, match="cut short: copy it again"):
+        with pytest.raises(TraceError, match=pattern("whatif.files.gzip_cut")):
             read(path)
     middle = len(whole) // 2
     path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :])
-    with pytest.raises(TraceError, match="not a whole gzip file"):
+    with pytest.raises(TraceError, match=pattern("whatif.files.gzip_broken")):
         read(path)
     path.write_text(HEADER)
-    with pytest.raises(TraceError, match="not a whole gzip file"):
+    with pytest.raises(TraceError, match=pattern("whatif.files.gzip_broken")):
         read(path)
 
 
 def test_a_file_that_is_not_there_or_of_another_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"cannot read .*none\.csv: No such file"):
+    with pytest.raises(TraceError, match=pattern("cli.unreadable", path=fragment("none.csv"), strerror="No such file")):
         read(tmp_path / "none.csv")
-    with pytest.raises(TraceError, match=r"a trace is a file \.csv or \.csv\.gz"):
+    with pytest.raises(TraceError, match=pattern("whatif.sidecar.not_a_trace")):
         read(tmp_path / "trace.txt")
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(TraceError, match="cannot read"):
@@ -207,9 +261,9 @@ def test_a_file_that_is_not_there_or_of_another_kind_is_refused(tmp_path: Path) 
 def test_what_could_not_be_read_is_not_written(tmp_path: Path) -> None:
     good = trace_of({"n1": [(0, 5)]}, 9.0)
     for bad, complaint in (
-        (trace_of({"n1": []}, 9.0), "no node is ever idle"),
+        (trace_of({"n1": []}, 9.0), pattern("whatif.files.never_idle")),
         (trace_of({"n,1": [(0, 5)]}, 9.0), "not a node name"),
-        (trace_of({"n1": [(0, 3), (3, 5)]}, 9.0), "two rows at one time"),
+        (trace_of({"n1": [(0, 3), (3, 5)]}, 9.0), pattern("whatif.checks.two_rows")),
     ):
         with pytest.raises(TraceError, match=complaint):
             write(bad, tmp_path / "t.csv")

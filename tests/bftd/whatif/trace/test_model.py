@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bftd.whatif.trace import Change, TraceError, read, write
 from tests.bftd.whatif.trace.making import SUMMIT, needs_summit, periods, trace_of
+from tests.support.messages import excerpt, fragment, pattern, wording
 
 PERIODS = {"n1": [(0.0, 4.0), (6.0, 99.0)], "n2": [(4.0, 6.0)], "n3": [], "n4": [(0.0, 99.0)]}
 
@@ -75,13 +76,16 @@ def test_nodes_are_selected_by_name_node_set_or_range_of_numbers() -> None:
 @pytest.mark.parametrize(
     ("nodes", "complaint"),
     [
-        ("n[1-9]", "the trace has no node n5, n6, n7 and 2 more: it has n1, n2, n3 and 1 more"),
-        ("0-3", "the trace has no node 0, 1, 2 and 1 more"),
-        ("n[1-", "not a node set"),
-        ("3-1", "not a range of nodes: 3-1"),
-        ("0-99999999999", "not a range of nodes"),
-        ("", "no node is selected"),
-        ([], "no node is selected"),
+        (
+            "n[1-9]",
+            wording("whatif.model.unknown_nodes", unknown="n5, n6, n7 and 2 more", nodes="n1, n2, n3 and 1 more"),
+        ),
+        ("0-3", excerpt("whatif.model.unknown_nodes", unknown=fragment("0, 1, 2 and 1 more"))),
+        ("n[1-", excerpt("slurm_plugin.nodeset.not_a_node_set")),
+        ("3-1", wording("whatif.names.not_a_range", part="3-1")),
+        ("0-99999999999", excerpt("whatif.names.not_a_range")),
+        ("", excerpt("whatif.model.no_node_selected")),
+        ([], excerpt("whatif.model.no_node_selected")),
     ],
 )
 def test_nodes_that_are_not_there_cannot_be_selected(nodes: str | list[str], complaint: str) -> None:
@@ -92,7 +96,7 @@ def test_nodes_that_are_not_there_cannot_be_selected(nodes: str | list[str], com
 
 @pytest.mark.parametrize("hours", [0.0, -1.0, float("nan"), float("inf")])
 def test_hours_that_are_none_are_refused(hours: float) -> None:
-    with pytest.raises(TraceError, match="not a number of hours above 0"):
+    with pytest.raises(TraceError, match=pattern("whatif.model.hours_not_above_zero")):
         trace_of(PERIODS, 10.0).first(hours)
 
 

@@ -23,6 +23,7 @@ from slurm_plugin.errors import SlurmMissing, SnapshotError
 from slurm_plugin.types import Job, Snapshot
 from tests.bftd.builders import job, node, pilot
 from tests.bftd.whatif.trace.making import trace_of
+from tests.support.messages import pattern, wording
 
 NODES = ("n1", "n2", "n3")
 # 2026-01-01T00:00:00Z
@@ -95,7 +96,7 @@ def test_nodes_count_as_busy_while_slurm_does_not_answer(site: Site, path: Path)
     assert lines(path) == ["0,n1,1", "20,n1,0", "50,n1,1"]
     assert dict(read(path).notes) == {"gaps": 1, "gap_s": 20}
     assert site.told == [
-        "squeue gave no answer for 5 s: is slurmctld up?; no node counts as idle until Slurm answers",
+        wording("whatif.session.missed", reason=wording("slurm_plugin.client.no_answer", command="squeue", limit_s=5)),
         "Slurm answers again",
     ]
 
@@ -193,17 +194,17 @@ def test_commands_that_are_gone_end_the_recording_but_not_the_trace(site: Site, 
 def test_only_recordings_are_gone_on_with_and_by_one_at_a_time(site: Site, path: Path) -> None:
     write(trace_of({"n1": [(0, 5)]}, 9.0), path)
     before = path.read_bytes()
-    with pytest.raises(TraceError, match="not recorded by bft trace from-slurm: choose another file"):
+    with pytest.raises(TraceError, match=pattern("whatif.recording_file.not_a_recording")):
         site.record(path)
     assert path.read_bytes() == before
     (path.parent / "t.json").unlink()
-    with pytest.raises(TraceError, match="not recorded by bft trace from-slurm"):
+    with pytest.raises(TraceError, match=pattern("whatif.recording_file.not_a_recording")):
         site.record(path)
     path.unlink()
 
     class Nested(Site):
         def snapshot(self) -> Snapshot:
-            with pytest.raises(TraceError, match="is being recorded by another process"):
+            with pytest.raises(TraceError, match=pattern("whatif.recording_file.locked")):
                 Site().record(path, ("n1",))
             return super().snapshot()
 
@@ -212,10 +213,10 @@ def test_only_recordings_are_gone_on_with_and_by_one_at_a_time(site: Site, path:
 
 def test_a_recording_keeps_to_its_poll_interval_and_never_goes_back_in_time(site: Site, path: Path) -> None:
     site.record(path, ("n1",), ("n1",), ("n1",), poll_s=5.0)
-    with pytest.raises(TraceError, match="was recorded with --poll 5: keep to it"):
+    with pytest.raises(TraceError, match=pattern("whatif.session.other_interval", poll_interval_s=5)):
         site.record(path, poll_s=7.0)
     site.wall_s -= 100
-    with pytest.raises(TraceError, match="ends later than this machine's clock tells"):
+    with pytest.raises(TraceError, match=pattern("whatif.session.clock_behind")):
         site.record(path)
     assert lines(path) == ["0,n1,1"]
 
@@ -231,7 +232,7 @@ def test_the_hours_asked_for_are_recorded(path: Path) -> None:
 
 def test_nobody_to_record_is_an_error(site: Site, path: Path) -> None:
     site.plan = [()]
-    with pytest.raises(TraceError, match="there is no node to record"):
+    with pytest.raises(TraceError, match=pattern("whatif.session.no_node")):
         record(site, path, lambda seen: [], Clock(lambda s: True), site.told.append)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from elastic.driver.state.gathering import Gathering, Told
+from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.horovod
@@ -63,7 +64,7 @@ def test_a_folder_that_cannot_be_written_is_said_in_a_line_and_the_next_time_it_
 ) -> None:
     assert parts["unwritten"]["ops"] == ["unwritten", "nothing_saved"]
     [line] = parts["unwritten"]["lines"]
-    assert line.startswith("the state of step 3: ")
+    assert says(line, "elastic.saving.not_saved", step=3)
     assert line.endswith("/file/shards: Not a directory")
     assert parts["unwritten"]["again"] == ["shards", "shipped"]
 
@@ -81,7 +82,7 @@ def test_of_a_damaged_generation_the_driver_is_told_and_the_one_before_is_taken(
 
 
 def test_states_of_horovod_and_of_torchrun_scripts_are_refused_by_each_other_in_a_line(parts: dict[str, Any]) -> None:
-    written = "the saved state was written by path, by a {} script; submit that one; it is kept"
+    written = wording("elastic.loading.other_library", saved="{}")
     assert parts["kinds"]["ours"] == written.format("Horovod")
     assert parts["kinds"]["theirs"] == written.format("torchrun")
 

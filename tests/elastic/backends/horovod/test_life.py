@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from elastic.link.wire import Message, decode
+from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.horovod
@@ -86,7 +87,7 @@ def test_a_life_that_is_left_without_slots_ends_with_a_sentence_and_not_in_an_ho
     assert (done["op"], done["ok"], done["error"]) == (
         "done",
         False,
-        "Horovod's driver was left with fewer than 0 slots",
+        wording("elastic.life.too_few_slots", least=0),
     )
 
 

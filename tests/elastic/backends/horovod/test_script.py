@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.horovod
@@ -167,9 +168,7 @@ def test_a_commit_of_what_cannot_be_pickled_is_no_error_until_it_is_to_be_sent()
 
 
 def test_regression_a_state_of_a_torchrun_script_was_a_key_error() -> None:
-    assert said_by(STRANGE) == [
-        "the saved state is a torchrun script's; submit that one, or submit this one without resume="
-    ]
+    assert said_by(STRANGE) == [wording("elastic.script.torchruns_state")]
 
 
 SYNCED = """

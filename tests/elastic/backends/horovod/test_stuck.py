@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from elastic.errors import EXIT_LINK_LOST
+from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.horovod
@@ -57,7 +58,7 @@ def test_a_worker_that_nccl_holds_ships_its_state_and_ends_as_one_that_lost_its_
     said = run(ABORTED)
     assert said.returncode == EXIT_LINK_LOST, said.stderr
     assert said.stdout == "shipped\n"
-    assert said.stderr == "bft: NCCL did not let go within 0.3 s of an abort; this worker is started again\n"
+    assert said.stderr == wording("elastic.stuck.not_let_go", ABORTED_S=0.3)
 
 
 def test_a_worker_that_is_at_work_or_already_begins_anew_is_left_alone() -> None:

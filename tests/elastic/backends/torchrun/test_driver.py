@@ -13,6 +13,7 @@ from elastic.backends.torchrun.driver import TorchrunBackend
 from elastic.driver.pilots import Pilot
 from tests.elastic.backends.stage import FakeCompanion, Host, pilot, play, told
 from tests.elastic.fakes import ops, settings_for, until
+from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
 
@@ -366,7 +367,7 @@ def test_a_store_that_does_not_start_ends_the_trainer_with_one_line(
         assert not backend.running
         assert host.ended
         assert host.ended[0] == 1
-        assert "did not start within 0.02 s" in host.ended[1]
+        assert says(host.ended[1], "elastic.driver.store_late", limit_s=0.02)
 
     play(TorchrunBackend, tmp_path, body)
 
@@ -376,7 +377,7 @@ def test_a_store_that_cannot_be_opened_ends_the_trainer_with_what_is_wrong(
 ) -> None:
     async def body(backend: TorchrunBackend, host: Host) -> None:
         companions[0].on_message({"op": "failed", "text": "Too many open files"})
-        assert host.ended == (1, "torchrun's store cannot be opened on the driver's host: Too many open files")
+        assert host.ended == (1, wording("elastic.driver.store_unreachable", text="Too many open files"))
 
     play(TorchrunBackend, tmp_path, body)
 
@@ -388,7 +389,7 @@ def test_a_store_that_cannot_run_ends_the_trainer_with_one_line_that_names_the_i
         companions[0].on_exit(1)
         assert host.ended
         assert host.ended[0] == 1
-        assert "is torch installed for /usr/bin/python3?" in host.ended[1]
+        assert says(host.ended[1], "elastic.driver.store_ended", python="/usr/bin/python3")
 
     play(TorchrunBackend, tmp_path, body)
 

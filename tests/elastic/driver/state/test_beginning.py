@@ -16,6 +16,7 @@ from elastic.driver.state.store import CheckpointStore
 from elastic.errors import UsageError
 from tests.elastic.driver.state.test_shelf import running, saved
 from tests.elastic.driver.state.test_store import again, got
+from tests.support.messages import fragment, pattern, wording
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_regression_a_number_that_came_again_resumed_a_stranger_state_of_weeks_a
     [aside] = [found for found in root.iterdir() if found != path]
     assert aside.name.startswith("7.earlier-")
     assert again(aside).step == 40
-    assert told == [f"an earlier job with this id has left a state: it is not used, and kept as {aside}"]
+    assert told == [wording("elastic.beginning.earlier_state", root=aside)]
 
 
 def test_clusters_that_share_a_home_do_not_share_numbers(root: Path, told: list[str]) -> None:
@@ -68,7 +69,7 @@ def test_clusters_that_share_a_home_do_not_share_numbers(root: Path, told: list[
 
 def test_a_running_drivers_folder_is_not_taken_by_another_trainer(root: Path, told: list[str]) -> None:
     store = running(root, "7")
-    with pytest.raises(UsageError, match="in use by a running driver"):
+    with pytest.raises(UsageError, match=pattern("elastic.beginning.in_use")):
         begins(root, told, "7")
     store.close()
 
@@ -87,7 +88,7 @@ def test_a_new_job_goes_on_from_another_ones_state_which_stays_as_it_is(
         monkeypatch.setattr(os, "link", refuse)
     saved(root, "7@hpc", 40)
     path = begins(root, told, "8", resume="7", cluster="hpc")
-    assert told == ["goes on from the state of 7@hpc, of step 40"]
+    assert told == [wording("elastic.beginning.goes_on_from", name="7@hpc", note=40)]
     assert content(path) == b"state"
     [name] = [file.name for file in path.glob("state-40-400-5-*.pt")]
     same = os.path.samefile(path / name, root / "7@hpc" / name)
@@ -118,20 +119,23 @@ def test_a_state_of_this_cluster_goes_before_that_of_another(root: Path, told: l
     saved(root, "7@one", 10)
     saved(root, "7@two", 20)
     assert again(begins(root, told, "8", resume="7", cluster="two")).step == 20
-    with pytest.raises(UsageError, match="more than one job of this id; give resume=7@one or resume=7@two"):
+    with pytest.raises(UsageError, match=pattern("elastic.beginning.ambiguous", names="resume=7@one or resume=7@two")):
         begins(root, told, "9", resume="7", cluster="three")
     assert again(begins(root, told, "9", resume="7@one", cluster="two")).step == 10
     assert again(begins(root, told, "10", resume="7@two", cluster="three")).step == 20
 
 
 def test_a_resume_that_cannot_be_is_refused_with_one_line_and_nothing_is_changed(root: Path, told: list[str]) -> None:
-    with pytest.raises(UsageError, match=r"resume=7: there is no saved state of it in .*`bft state ls` shows yours"):
+    with pytest.raises(
+        UsageError,
+        match=pattern("elastic.beginning.no_saved_state", resume=7, root=fragment("`bft state ls` shows yours")),
+    ):
         begins(root, told, "8", resume="7")
     saved(root, "7", -1)
-    with pytest.raises(UsageError, match="there is no saved state"):
+    with pytest.raises(UsageError, match=pattern("elastic.beginning.no_saved_state")):
         begins(root, told, "8", resume="7")
     store = running(root, "6")
-    with pytest.raises(UsageError, match="resume=6: it is running; end it first, with scancel 6"):
+    with pytest.raises(UsageError, match=pattern("elastic.beginning.running", id=6) + " 6"):
         begins(root, told, "8", resume="6")
     store.close()
     (root / "5").symlink_to("6")
@@ -164,7 +168,7 @@ def test_a_requeued_job_finds_the_state_that_the_release_before_has_saved(root: 
     folder = former(root.parent)
     path = begins(root, told, "7", requeued=True)
     assert (again(path).step, content(path)) == (30, b"former")
-    assert told == [f"goes on from {folder}, of step 30"]
+    assert told == [wording("elastic.beginning.goes_on", path=folder, step=30)]
 
 
 @pytest.mark.parametrize("broken", ["note", "open to others"])
@@ -200,6 +204,8 @@ def test_a_disk_without_room_for_the_script_is_one_line(
 
     path = begins(root, told, "7")
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(StateError, match=r"cannot write the script to .*no space is left"):
+    with pytest.raises(
+        StateError, match=pattern("elastic.beginning.cannot_write_script", inner=fragment("no space is left"))
+    ):
         beginning.keep_script(path, "train.py", "print()")
     assert os.listdir(path / "script") == []

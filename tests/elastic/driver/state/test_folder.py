@@ -14,6 +14,7 @@ import pytest
 from elastic.driver.state.folder import Place, UnsafeFolderError
 from elastic.errors import UsageError
 from tests import program
+from tests.support.messages import excerpt, fragment, pattern, says
 
 NOBODY, GAMES = 65534, 5
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="acting as two users needs root")
@@ -84,7 +85,10 @@ def test_links_that_go_round_end(tmp_path: Path) -> None:
 def test_regression_a_trainers_folder_that_was_a_link_had_another_folder_closed_and_written(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir(mode=0o755)
     (tmp_path / "7").symlink_to("other")
-    with pytest.raises(UnsafeFolderError, match="no folder but a link"), Place(tmp_path / "7").opened(make=True):
+    with (
+        pytest.raises(UnsafeFolderError, match=pattern("elastic.folder.not_a_folder")),
+        Place(tmp_path / "7").opened(make=True),
+    ):
         pass
     assert (tmp_path / "other").stat().st_mode & 0o777 == 0o755
 
@@ -98,7 +102,13 @@ def test_a_level_in_which_others_can_write_is_refused_with_what_to_do(shared: Pa
     (shared / "own").chmod(mode)
     said = opens(shared / "own" / "states" / "7", uid)
     assert said.startswith("UnsafeFolderError")
-    assert f"other users can write in {shared}/own; chmod go-w {shared}/own, or set BFT_STATE_DIR to a folder" in said
+    assert says(
+        said,
+        "elastic.folder.others_can_write",
+        fd=f"{shared}/own",
+        fd2=f"{shared}/own",
+        advice=fragment(excerpt("elastic.folder.set_folder")),
+    )
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="root may list everything, and nobody else can make such a folder")
@@ -110,7 +120,10 @@ def test_a_parent_of_homes_that_can_be_passed_through_and_not_be_listed_is_no_hi
 
 
 def test_a_folder_that_everybody_shares_is_no_place_for_states_itself(shared: Path) -> None:
-    with pytest.raises(UnsafeFolderError, match="is not a folder of your own"), Place(shared / "7").opened(make=True):
+    with (
+        pytest.raises(UnsafeFolderError, match=pattern("elastic.folder.not_own")),
+        Place(shared / "7").opened(make=True),
+    ):
         pass
 
 
@@ -135,7 +148,7 @@ def test_regression_in_a_sticky_folder_one_user_made_the_others_states_his_own(s
     os.chown(shared / "victims", NOBODY, NOBODY)
     (shared / "link").symlink_to("victims")
     os.chown(shared / "link", GAMES, GAMES, follow_symlinks=False)
-    assert "is a link that another user could have made" in opens(shared / "link" / "7", NOBODY)
+    assert says(opens(shared / "link" / "7", NOBODY), "elastic.folder.foreign_link")
     assert list((shared / "victims").iterdir()) == []
 
     (shared / "victims" / "7").mkdir()

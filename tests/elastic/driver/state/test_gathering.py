@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from elastic.driver.state.gathering import Gathering, Over, Told
 from tests.elastic.driver.state.by_path import digest, name_of, told
+from tests.support.messages import pattern, wording
 
 HOME = "/lustre/ada/run7/bft-7-00ff00ff"
 
@@ -92,7 +93,10 @@ def test_no_generation_counts_of_which_one_rank_could_not_write(data: st.DataObj
         ({"rank": 0}, "told of twice"),
         ({"rank": 1, "samples": 51}, "different steps, samples"),
         ({"rank": 1, "size": 3}, "numbers of ranks"),
-        ({"rank": 1, "files": [["__0_0.distcp", 8, digest(0)]]}, "two ranks tell of __0_0.distcp"),
+        (
+            {"rank": 1, "files": [["__0_0.distcp", 8, digest(0)]]},
+            wording("elastic.gathering.two_ranks", both="__0_0.distcp"),
+        ),
     ],
 )
 def test_ranks_that_contradict_each_other_spoil_their_generation_and_no_other(second: dict[str, Any], why: str) -> None:
@@ -102,7 +106,7 @@ def test_ranks_that_contradict_each_other_spoil_their_generation_and_no_other(se
     assert over is not None
     assert over.complete is None
     assert why in over.why
-    with pytest.raises(ValueError, match="come to its end"):
+    with pytest.raises(ValueError, match=pattern("elastic.gathering.ended_already")):
         hear(gathering, "c", rank=1)
     assert hear(gathering, "a", step=6) is None
     assert (over := hear(gathering, "b", step=6, rank=1)) is not None

@@ -22,6 +22,7 @@ from elastic.driver.state.store import CheckpointStore
 from elastic.node import probe
 from tests.elastic.driver.state.by_path import name_of, told, write, written
 from tests.elastic.driver.state.test_store import put
+from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 NOBODY = 65534
@@ -150,8 +151,8 @@ def test_a_generation_with_a_shard_that_is_not_whole_does_not_count(
         assert await driver.found.publish(whole(driver.home, messages), frozenset) is None
         assert driver.found.step == 10
         [line] = driver.lines
-        assert "the state of step 20" in line
-        assert "the one of step 10 is kept; training goes on" in line
+        assert says(line, "elastic.generations.does_not_count", step=fragment("20"))
+        assert says(line, "elastic.generations.one_kept", step=10)
         driver.close()
         again = begin()
         assert again.found.step == 10
@@ -309,7 +310,7 @@ def test_a_folder_that_another_user_could_replace_is_refused(tmp_path: Path) -> 
     group = tmp_path / "group"
     group.mkdir()
     group.chmod(0o775)
-    with pytest.raises(UnsafeFolderError, match=r"other users can write in .*group.*state="):
+    with pytest.raises(UnsafeFolderError, match=pattern("elastic.folder.others_can_write", fd=fragment("state="))):
         Driver(tmp_path / "states" / "7", group / "run7")
     assert os.listdir(group) == ["run7"] or os.listdir(group) == []
 
@@ -331,7 +332,7 @@ def test_where_this_host_does_not_see_the_path_workers_are_believed_and_remove_w
     async def body() -> None:
         driver = Driver(tmp_path / "states" / "7", tmp_path / "not" / "mounted")
         [line] = driver.lines
-        assert "is not seen from the driver's host" in line
+        assert says(line, "elastic.generations.not_seen")
         messages = [told(driver.home, step, 0, 1) for step in (10, 20, 30)]
         dropped = [await driver.found.publish(whole(driver.home, [message]), frozenset) for message in messages]
         assert dropped == [(), (), (name_of(10),)]
@@ -363,7 +364,7 @@ def test_regression_a_path_that_the_nodes_had_to_make_stayed_unseen_for_good_and
         assert driver.found.seen
         await driver.found.close()
         assert driver.on_disk() == [name_of(20), name_of(30)]
-        assert "is seen from the driver's host now" in driver.lines[-1]
+        assert says(driver.lines[-1], "elastic.generations.seen_now")
         driver.close()
 
     scene(body())
@@ -402,8 +403,13 @@ def test_a_generation_that_was_found_wrong_is_kept_and_never_used_again(begin: C
         assert not await driver.found.set_aside(name_of(20), "once more")
         [line] = driver.lines
         assert line == (
-            f"the state of step 20 is not used, and kept in {driver.home / name_of(20)}: __1_0.distcp has another "
-            "digest; goes on from step 10"
+            wording(
+                "elastic.generations.not_used",
+                step=20,
+                where=driver.home / name_of(20),
+                why="__1_0.distcp has another digest",
+                on=10,
+            )
         )
         assert driver.found.step == 10
         assert [one["step"] for one in await driver.listed()] == [10]
@@ -427,13 +433,11 @@ def test_the_last_state_is_not_given_up_for_what_a_worker_says_of_it(begin: Call
             await driver.publish(step)
         assert await driver.found.set_aside(name_of(20), "a shard is gone")
         assert not await driver.found.set_aside(name_of(10), "a shard is gone")
-        assert driver.lines[1:] == [
-            "the state of step 10 is not whole, and there is no other: it is kept: a shard is gone"
-        ]
+        assert driver.lines[1:] == [wording("elastic.generations.not_whole", step=10, why="a shard is gone")]
         assert [one["step"] for one in await driver.listed()] == [10]
         await put(driver.store, 5, b"through the driver")
         assert await driver.found.set_aside(name_of(10), "a shard is gone")
-        assert driver.lines[-1].endswith("a shard is gone; goes on from step 5")
+        assert says(driver.lines[-1], "elastic.generations.not_used", why=fragment("a shard is gone"), on=5)
         driver.close()
 
     scene(body())
@@ -484,7 +488,7 @@ def test_a_manifest_that_cannot_be_read_is_set_aside_for_the_one_before(tmp_path
         path.write_text("{}")
         again = Driver(tmp_path / "7")
         assert again.found.step == 10
-        assert again.lines == [f"{path.name} is not used: it is no manifest of a generation"]
+        assert again.lines == [f"{path.name} is not used: " + wording("elastic.manifest.not_a_manifest")]
         again.close()
 
     scene(body())
@@ -509,9 +513,9 @@ def test_a_manifest_that_finds_no_space_is_told_once_and_the_generation_before_i
                 assert await driver.publish(step) is None
         assert driver.found.step == 10
         [line] = driver.lines
-        assert "no space is left; make room there; the one of step 10 is kept" in line
+        assert wording("elastic.trouble.no_space") + wording("elastic.generations.one_kept", step=10) in line
         assert await driver.publish(40) is not None
-        assert driver.lines[1:] == ["states are saved again"]
+        assert driver.lines[1:] == [wording("elastic.generations.saved_again")]
         driver.close()
 
     scene(body())
@@ -529,7 +533,7 @@ def test_too_little_space_for_the_next_states_is_told_once(tmp_path: Path, monke
         assert line.startswith(f"{tmp_path / 'lustre'}: ")
         assert "make room there" in line
         await driver.publish(20)
-        assert driver.lines[1:] == ["there is space for states again"], "two are kept: only one more is needed"
+        assert driver.lines[1:] == [wording("elastic.generations.space_again")], "two are kept: only one more is needed"
         driver.found.look_at_space("much")
         driver.found.look_at_space(3)
         assert len(driver.lines) == 3

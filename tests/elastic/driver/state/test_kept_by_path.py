@@ -21,6 +21,7 @@ from elastic.driver.state.shelf import Name
 from tests.elastic.driver.state.by_path import name_of
 from tests.elastic.driver.state.test_generations import Driver
 from tests.elastic.driver.state.test_store import put
+from tests.support.messages import says, wording
 
 below_path = pytest.mark.parametrize("outside", [False, True], ids=["in the folder of states", "below a path"])
 
@@ -139,9 +140,7 @@ def test_where_the_path_is_not_seen_the_user_is_told_where_files_are_left(
     home = saved(root, "7", 10, outside=True)
     shutil.rmtree(root.parent / "lustre")
     done = CliRunner().invoke(bft, ["state", "rm", "7"])
-    assert done.output == (
-        f"removed 7; its files in {home} are not seen from this host: remove them where they are\n"
-    ), done.exception
+    assert done.output == ("removed 7" + wording("cli.state.files_not_seen", left=home) + "\n"), done.exception
     assert os.listdir(root) == []
 
 
@@ -168,7 +167,7 @@ def test_a_new_job_has_the_newest_generation_for_its_own_also_when_the_old_state
     told: list[str] = []
     state_path = str(root.parent / "lustre") if outside else None
     path = beginning.begin(root, Beginning("7", "", False, "6", state_path), root.parent, told.append)
-    assert told == ["goes on from the state of 6, of step 20"]
+    assert told == [wording("elastic.beginning.goes_on_from", name=6, note=20)]
     assert sorted(os.listdir(home)) == [name_of(10), name_of(20)], "theirs stays what it is"
     shelf.remove(root, entry(root, "6"))
     driver = Driver(path, root.parent / "lustre" if outside else None)
@@ -218,7 +217,7 @@ def test_a_generation_on_another_file_system_is_read_where_it_is_and_never_remov
     monkeypatch.setattr(os, "link", other_file_system)
     begins = Beginning("7", "", False, "6", str(root.parent / "lustre"))
     path = beginning.begin(root, begins, root.parent, told.append)
-    assert told[0].endswith("read where they are: keep it until this job has saved a state of its own")
+    assert says(told[0], "elastic.beginning.files_read_in_place")
     driver = Driver(path, root.parent / "lustre")
     assert driver.found.newest is not None
     assert driver.found.newest.path(path) == home / name_of(20)

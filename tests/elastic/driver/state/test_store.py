@@ -28,6 +28,7 @@ from elastic.errors import WireError
 from elastic.link.payload import AlteredError
 from elastic.link.wire import CHUNK_BYTES
 from tests.elastic.fakes import FakeContent, fetched
+from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[4]
@@ -235,7 +236,7 @@ def test_a_state_that_is_not_whole_is_set_aside_under_a_name_that_says_so_and_th
     (tmp_path / Saved(7, 70, 5).name).write_bytes(b"whole")
     (tmp_path / Saved(9, 90, 100).name).write_bytes(b"torn")
     assert CheckpointStore(tmp_path, told.append).step == 7
-    assert told == ["state-9-90-100.pt is not whole: it is not used, and kept as set-aside-state-9-90-100.pt"]
+    assert told == [wording("elastic.store.broken", name="state-9-90-100.pt", folder="set-aside-state-9-90-100.pt")]
     assert (tmp_path / "set-aside-state-9-90-100.pt").read_bytes() == b"torn"
 
 
@@ -270,8 +271,15 @@ def test_regression_a_full_disk_cut_the_worker_off_and_nobody_was_told(tmp_path:
 
     asyncio.run(scene())
     assert len(told) == 2
-    assert told[0].startswith(f"the state of step 10 cannot be saved in {tmp_path}: File too large; the one of step 3")
-    assert told[1] == "states are saved again"
+    assert told[0].startswith(
+        wording(
+            "elastic.store.not_saved",
+            step=10,
+            path=tmp_path,
+            error=fragment(excerpt("elastic.generations.one_kept", step=fragment("3"))),
+        )
+    )
+    assert told[1] == wording("elastic.generations.saved_again")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.ESTALE])
@@ -309,12 +317,12 @@ def test_regression_a_state_that_could_not_be_read_was_told_as_there_is_none(tmp
         await put(store, 5000, b"good")
         path = file_of(tmp_path)
         path.rename(tmp_path / "elsewhere")
-        text = f"the state of step 5000 in {tmp_path} cannot be read: No such file or directory"
+        text = wording("elastic.store.unreadable", step=5000, path=tmp_path, error="No such file or directory")
         for _ in range(2):
             assert await store.offer() == {"op": "fetched", "error": text}
         (tmp_path / "elsewhere").rename(path)
         assert await got(store) == b"good"
-        assert told == [f"{text}; mend that: no worker begins without it", "the saved state can be read again"]
+        assert told == [wording("elastic.store.mend_that", text=text), wording("elastic.store.readable_again")]
 
     asyncio.run(scene())
 
@@ -331,8 +339,8 @@ def test_a_state_whose_file_fails_while_it_is_sent_ends_the_connection_instead_o
 
     asyncio.run(scene())
     assert told == [
-        f"the state of step 5 in {tmp_path} cannot be read: its file ends too early; "
-        "mend that: no worker begins without it"
+        wording("elastic.store.unreadable", step=5, path=tmp_path, error="")
+        + wording("elastic.store.mend_that", text=wording("elastic.payload.ends_early"))
     ]
 
 
@@ -361,7 +369,7 @@ def test_regression_workers_asked_for_ever_for_a_state_whose_file_failed_while_i
         assert await got(store) == b"0123456789"
 
     asyncio.run(scene())
-    assert told[1:] == ["the saved state can be read again"]
+    assert told[1:] == [wording("elastic.store.readable_again")]
 
 
 def test_a_state_that_was_altered_on_the_disk_is_told_of_once_and_loaded_by_nobody_until_it_is_put_back(
@@ -378,15 +386,17 @@ def test_a_state_that_was_altered_on_the_disk_is_told_of_once_and_loaded_by_nobo
         for _ in range(2):
             with pytest.raises(WireError, match=r"altered on its way|hung up"):
                 await fetched(store)
-            assert "altered on the disk; nothing else is used instead" in str((await store.offer())["error"])
+            assert says(str((await store.offer())["error"]), "elastic.store.altered")
         assert path.read_bytes() == b"0123456780", "it is kept"
         path.write_bytes(b"0123456789")
         assert await got(store) == b"0123456789"
 
     asyncio.run(scene())
     assert len(told) == 2
-    assert told[0].startswith(f"the state of step 5 in {tmp_path} cannot be read: it is not what was saved")
-    assert told[1] == "the saved state can be read again"
+    assert told[0].startswith(
+        wording("elastic.store.unreadable", step=5, path=tmp_path, error=fragment(excerpt("elastic.store.altered")))
+    )
+    assert told[1] == wording("elastic.store.readable_again")
 
 
 def test_what_was_altered_on_its_way_only_is_no_fault_of_the_file(tmp_path: Path) -> None:
@@ -444,7 +454,7 @@ def test_a_file_server_that_has_just_come_back_is_asked_again_for_the_state(
 def test_regression_training_began_anew_where_the_only_state_was_not_whole(tmp_path: Path) -> None:
     (tmp_path / Saved(9, 90, 100).name).write_bytes(b"torn")
     for _ in range(2):
-        with pytest.raises(StateError, match=r"the only state in .*, state-9-90-100.pt, is not whole"):
+        with pytest.raises(StateError, match=pattern("elastic.store.only_one_broken", broken="state-9-90-100.pt")):
             CheckpointStore(tmp_path)
     assert (tmp_path / Saved(9, 90, 100).name).read_bytes() == b"torn"
 
@@ -464,7 +474,8 @@ def test_a_folder_that_cannot_be_read_at_the_start_is_one_line_and_no_first_star
     monkeypatch.setattr(store, "_PAUSE_S", 0.0)
     monkeypatch.setattr(store, "contents", fail)
     with pytest.raises(
-        StateError, match=r"cannot use .* for the saved state: the file server does not know it"
+        StateError,
+        match=pattern("elastic.generations.unusable", error=fragment(excerpt("elastic.trouble.stale_handle"))),
     ) as told:
         CheckpointStore(tmp_path)
     assert tries == 3
@@ -515,7 +526,7 @@ def test_regression_a_requeued_jobs_old_driver_overwrote_the_newer_state_of_its_
         assert await got(again(tmp_path)) == b"new 210"
 
     asyncio.run(scene())
-    assert fenced == ["another driver of this trainer has taken over its state; this one saves nothing more", "ends"]
+    assert fenced == [wording("elastic.owner.taken_over"), "ends"]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

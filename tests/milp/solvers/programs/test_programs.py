@@ -13,6 +13,7 @@ from milp.maps import keep
 from milp.solvers.programs import counts, gurobi, highs, nodes
 from milp.worth import objective_of
 from tests.milp.instances import every_map, is_allowed, one_class_problems, optimum, problems
+from tests.support.messages import pattern
 
 # The default gap of 1e-4 may stop short of the optimum.
 EXACT = 1e-9
@@ -111,13 +112,18 @@ def test_an_engine_tells_of_an_infeasible_program_and_of_one_without_integers(en
 @pytest.mark.gurobi
 def test_a_program_beyond_the_licence_says_so_and_what_to_use(trainer, problem) -> None:
     many = problem(60, *(trainer(f"t{i}") for i in range(60)))
-    with pytest.raises(UnsupportedError, match=r"the Gurobi licence does not allow a program of .*: use highs"):
+    with pytest.raises(UnsupportedError, match=pattern("milp.gurobi.licence_too_small")):
         solve(many, "gurobi-nodes")
 
 
 def test_without_gurobipy_the_error_says_what_to_install_and_what_to_use(trainer, problem, monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UnsupportedError, match=r"'gurobi' is not ready \(pip install 'bftd\[gurobi\]'\): use exact"):
+    with pytest.raises(
+        UnsupportedError,
+        match=pattern("milp.registry.not_ready", name="gurobi")
+        + pattern("milp.gurobi.install_gurobi")
+        + r"\): use exact",
+    ):
         solve(problem(2, trainer()), "gurobi")
 
 
