@@ -230,15 +230,12 @@ class Trainer:
     refused_rounds: int = 0
     refused_round_s: float = float("-inf")
     no_growth_until_s: float = float("-inf")  # after too many of them it does not grow before this
-    # Node-seconds for which its grants left nodes idle, and those of its pilots that Slurm showed and that have ended.
-    idled_s: float = 0.0
-    worked_s: float = 0.0
+    idled_s: float = 0.0  # node-seconds for which its grants left nodes idle
+    worked_s: float = 0.0  # node-seconds of its pilots that Slurm showed and that have ended
     stalled_node_seconds: float = 0.0  # of stalls that were counted as training before its driver told of them
-    # When it last went on after a suspension; None from the suspension until its first step after that.
-    resumed_s: float | None = float("-inf")
+    resumed_s: float | None = float("-inf")  # when it last went on; None from a suspension until the next first step
     said: str = ""  # the key of what was last said about why it stays as it is: nothing is said twice in a row
-    # Leases that its driver holds and the daemon does not know: listed as revoked until the driver has ended them.
-    strays: tuple[Lease, ...] = ()
+    strays: tuple[Lease, ...] = ()  # that its driver holds and the daemon does not know: revoked until they have ended
     account: str = ""  # as Slurm shows it, never as a driver says; "" while it is not known
     held: int = 0  # how many nodes it had when a plan was last made
     held_since_s: float = 0.0  # and since when it has had that many
