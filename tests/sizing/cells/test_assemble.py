@@ -18,7 +18,7 @@ from sizing.errors import NoProfile, NoTable, UsageError
 from sizing.estimate import Estimate
 from sizing.memory.peak import guarded_bytes
 from tests.sizing.cells.made import DATA, GIB, TENSOR, Wires, cell_of, graph_of, profile_of, with_peak
-from tests.support.messages import fragment, pattern, wording
+from tests.support.messages import wording
 
 ROOMY = 80 * GIB
 REDUCED = (Exchange("all_reduce", 2**20, 4),)
@@ -178,14 +178,10 @@ def test_replicas_hold_their_gradients_twice() -> None:
 
 def test_profiles_of_another_device_and_missing_ones_are_refused_with_the_command() -> None:
     cell = cell_of(4)
-    with pytest.raises(
-        NoProfile, match=pattern("sizing.cells_assemble.no_profile", index=1, stages=fragment("`bft size profile`"))
-    ):
+    with pytest.raises(NoProfile, match=r"stage 1 of 1 .*`bft size profile`"):
         asked(cell, {})
     on_v100 = {shard: replace(profile, device="v100") for shard, profile in profiled(cell, {DATA: 0.01}).items()}
-    with pytest.raises(
-        NoProfile, match=pattern("sizing.cells_assemble.other_device", device="v100", gpu_type=fragment("a100"))
-    ):
+    with pytest.raises(NoProfile, match="made on v100, not on a100"):
         asked(cell, on_v100)
 
 
