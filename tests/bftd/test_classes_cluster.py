@@ -10,7 +10,6 @@ import pytest
 from bftd.sandbox_site import SandboxSite
 from tests.slurm_plugin.plugins import another_lua, require_compiled
 from tests.support import waiting
-from tests.support.messages import excerpt, fragment, pattern, says, wording
 
 pytestmark = pytest.mark.cluster
 # No command takes so long, however busy the machine is.
@@ -95,7 +94,7 @@ def test_trainers_get_the_gpus_and_features_that_they_ask_for_by_either_way(site
         bft_sbatch(site, "--elastic=1-1", "-p", "elastic-cpu", "train.py"): CPU,
     }
     waits_until_lent(site, jobs)
-    assert says(site.log_path.read_text(), "service.saying.classes", one="2 of a100x2, 1 of cpu256-3G, 2 of v100x1")
+    assert "classes of the harvested nodes: 2 of a100x2, 1 of cpu256-3G, 2 of v100x1" in site.log_path.read_text()
     said = site.bft("explain", next(iter(jobs))).stdout
     assert re.search(r"starts on . nodes? \(.*, a100x2\)", said), said
 
@@ -115,15 +114,9 @@ def test_a_trainer_runs_on_one_class_of_nodes_unless_it_says_mix(site: SandboxSi
 
 def test_what_no_node_can_be_is_said_at_submission_and_by_explain(site: SandboxSite) -> None:
     for words, hint in (
-        (
-            ["--elastic=1-2,gpu=h100"],
-            wording("core.classes.no_class_has", where="", classes="gpu=h100", classes2="a100x2, cpu256-3G, v100x1"),
-        ),
-        (
-            ["--elastic=1-2", "-C", "nvlink"],
-            excerpt("core.classes.no_class_has", where="", classes=fragment("-C nvlink")),
-        ),
-        (["--elastic=3-4,gpu=2", "-p", "elastic"], wording("core.classes.largest_class_has") + " 2"),
+        (["--elastic=1-2,gpu=h100"], "no class of nodes has gpu=h100: there are a100x2, cpu256-3G, v100x1"),
+        (["--elastic=1-2", "-C", "nvlink"], "no class of nodes has -C nvlink"),
+        (["--elastic=3-4,gpu=2", "-p", "elastic"], "its largest class of nodes has 2"),
         (["--elastic=1-1", "-C", "ib|a100"], "features joined by &"),
         (["--elastic=1-1", "-p", "batch"], "take elastic or elastic-cpu"),
     ):
@@ -132,13 +125,7 @@ def test_what_no_node_can_be_is_said_at_submission_and_by_explain(site: SandboxS
         assert hint in done.stderr
         assert len(done.stderr.splitlines()) == 1
     job = sbatch(site, "--elastic=1-2,gpu=h100", "train.py")  # slurmctld's Lua file knows no node
-    until(
-        site,
-        lambda: says(
-            site.bft("explain", job).stdout, "core.classes.no_class_has", where="", classes=fragment("gpu=h100")
-        ),
-        site.client.status,
-    )
+    until(site, lambda: "no class of nodes has gpu=h100" in site.bft("explain", job).stdout, site.client.status)
     site.slurm("scancel", job)
 
 
@@ -168,20 +155,13 @@ def test_a_script_with_a_step_gets_no_nodes_whose_gpus_are_too_small_for_it(site
         corrections.write_text(f'{{"types": {{"a100": {TINY}}}}}')
         done = site.bft("sbatch", "--parsable", "--elastic=2-4,gpu=1", "sized.py", timeout_s=PATIENCE_S)
         assert done.returncode == 0, done.stderr
-        assert says(
-            done.stderr,
-            "cli.worker_memory.left_out",
-            told=fragment(excerpt("cli.worker_memory.too_small", values="a100x2 (1.0 GiB)")),
-            out="a100",
-        )
+        assert "too small are a100x2 (1.0 GiB); their nodes are left out (without=a100)" in done.stderr
         waits_until_lent(site, {done.stdout.strip(): V100})
         corrections.write_text(f'{{"types": {{"a100": {TINY}, "v100": {TINY}}}}}')
         words = ("--step-batch", "8", "--elastic", "2-4,gpu=1", "--step-batch", "256", "sized.py")
         refused = site.bft("sbatch", *words, timeout_s=PATIENCE_S)
         assert refused.returncode == 2
-        assert says(
-            refused.stderr, "cli.worker_memory.none_fits", need=fragment(excerpt("cli.worker_memory.need", batch=256))
-        )
+        assert "traced with a batch of 256, and no harvested nodes that the job may use have GPUs so" in refused.stderr
         assert len(refused.stderr.splitlines()) == 1
     finally:
         corrections.unlink()
@@ -194,31 +174,26 @@ def test_an_estimate_is_made_on_the_drivers_host_and_explained_class_by_class(si
     job = sbatch(site, "--elastic=1-4,curve=estimate:64", "sized.py")
     until(
         site,
-        lambda: says(site.bft("explain", job).stdout, "core.sentences.curve_estimated", told=" on a100x2 (assumed"),
+        lambda: "its curve is an estimate on a100x2 (assumed" in site.bft("explain", job).stdout,
         site.client.status,
     )
     said = site.bft("explain", job).stdout
     last = next(line for line in reversed(said.splitlines()) if line.startswith("sized.py: its curve"))
     assert re.search(
-        r"on a100x2 \(assumed, from "
-        + pattern("cli.size_curve.basis_trace", whose="data", name="sheet of a100-pcie-40gb", batch="64): 1: "),
-        last,
+        r"on a100x2 \(assumed, from the data sheet of a100-pcie-40gb and a trace with a batch of 64\): 1: ", last
     )
     assert "on cpu256-3G (assumed, from a step on one core of the driver's CPU, times 256 cores): 1: " in last
     site.slurm("scancel", job)
     without = bft_sbatch(site, "--elastic=1-4,curve=estimate", "train.py")
     until(
         site,
-        lambda: says(site.bft("explain", without).stdout, "elastic.estimating.no_estimate"),
+        lambda: "its speed is not known yet: curve=estimate" in site.bft("explain", without).stdout,
         site.client.status,
     )
     assert "train.py has no make_step(batch_size)" in site.bft("explain", without).stdout
     site.slurm("scancel", without)
     done = site.bft("size", "curve", "sized.py", "--nodes", "1-4,gpu=h100")
-    assert (done.returncode, done.stderr) == (
-        1,
-        "bft: " + wording("cli.size_curve.nothing_estimated", notes="there is none") + "\n",
-    )
+    assert (done.returncode, done.stderr) == (1, "bft: no class of nodes can be estimated: there is none\n")
 
 
 def test_the_classes_are_shown(site: SandboxSite) -> None:

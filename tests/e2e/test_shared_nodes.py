@@ -10,7 +10,6 @@ import pytest
 from bftd.sandbox_site import SandboxSite
 from tests.e2e.test_main_job import pilots, submit, trainer, until
 from tests.support.clusters import Clusters
-from tests.support.messages import says
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
@@ -48,7 +47,7 @@ def test_a_regular_job_costs_a_trainer_nothing_until_it_needs_its_part(site: San
     assert runs(first)
     assert list(pilots(site).values()) == ["n2"]
     told = site.bft("explain", job).stdout
-    assert says(told, "elastic.shares.part_of_node", part="1 CPU and 1.46 GiB", whose="share=1:1500M")
+    assert "pilots ask for 1 CPU and 1.46 GiB of a node (share=1:1500M)" in told
     site.slurm("scancel", first, second)
     until("the node is lent again", lambda: trainer(site, job)["working"] == 2, site)
     assert "overdue" not in site.bft("explain", job).stdout

@@ -14,7 +14,6 @@ import pytest
 
 from bftd.protocol.reports import CrashReport, LeaseReport, ProgressReport, ResizeReport, ResumeReport, SuspendReport
 from tests.elastic.cluster import EVERY, SCRIPTS, TrainerJob
-from tests.support.messages import says, wording
 
 pytestmark = pytest.mark.cluster
 HOROVOD = pytest.param("horovod", marks=pytest.mark.horovod)
@@ -115,7 +114,7 @@ def test_a_killed_worker_costs_at_most_one_commit_interval_and_its_node_trains_a
     [resize] = trainer.wait("its cost is told", lambda: trainer.daemon.of(ResizeReport, kind="crash"))
     assert resize.steps_lost <= EVERY
     assert trainer.state("n1") == trainer.state("n2") == "working"
-    assert says(trainer.output, "elastic.host.worker_ended", node="n1", error="signal SIGKILL")
+    assert "a worker on n1 ended with signal SIGKILL" in trainer.output
 
 
 @both
@@ -145,7 +144,7 @@ def test_cancelling_the_job_ends_all_of_it_and_keeps_the_state(trainer: TrainerJ
     assert trainer.ended()[0] == "CANCELLED"
     assert trainer.daemon.finished is not None
     assert trainer.daemon.finished.exit_code == 143
-    assert wording("elastic.run.cancelled") + "; step" in trainer.output
+    assert "the job was cancelled; step" in trainer.output
     kept, last = int(said[1]), trainer.rows[-1]["step"]
     # Every save of a torchrun script is shipped; a Horovod script's commits are at most once a second.
     assert EVERY <= kept <= last
@@ -175,7 +174,7 @@ def test_a_script_that_crashes_at_once_ends_after_three_crashes_with_its_own_exi
     assert trainer.ended() == ("FAILED", 42)
     assert trainer.daemon.finished is not None
     assert trainer.daemon.finished.exit_code == 42
-    assert says(trainer.output, "elastic.host.failed_and_saved_nothing", times=3)
+    assert "the script failed 3 times" in trainer.output
     assert "Traceback" not in trainer.output
 
 
@@ -203,7 +202,7 @@ def test_regression_a_script_that_failed_at_the_same_step_began_anew_for_ever(
     assert trainer.ended() == ("FAILED", 1)
     assert [row["step"] for row in trainer.rows].count(7) == 3
     assert trainer.daemon.finished is not None
-    assert says(trainer.daemon.finished.reason, "elastic.host.failed_and_saved_nothing", times=3)
+    assert "the script failed 3 times" in trainer.daemon.finished.reason
     assert trainer.daemon.finished.reason.endswith("n1 with exit code 1: ValueError: a bad batch at 8")
     last = trainer.output.splitlines()[-8:]
     assert any(line.startswith("bft: ") and line.endswith(" ValueError: a bad batch at 8") for line in last)
@@ -304,9 +303,9 @@ def test_a_requeued_job_goes_on_from_its_own_state_and_a_new_job_from_that_of_a_
     trainer.wait("a state is saved", trainer.states)
     trainer.requeue()
     trainer.wait("it begins again", lambda: "resumes at step" in trainer.output)
-    assert not says(trainer.output, "elastic.beginning.earlier_state")
+    assert "an earlier job with this id" not in trainer.output
     trainer.cancel()
-    trainer.wait("its end", lambda: says(trainer.output, "elastic.run.cancelled"))
+    trainer.wait("its end", lambda: "the job was cancelled" in trainer.output)
     trainer.ended()
     [kept] = trainer.states()
     step = int(kept.name.split("-")[1])

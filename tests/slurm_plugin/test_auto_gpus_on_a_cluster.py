@@ -15,7 +15,6 @@ import pytest
 from bftd.sandbox_site import SandboxSite
 from tests.slurm_plugin.conftest import Until
 from tests.slurm_plugin.plugins import User, another_lua, require_compiled
-from tests.support.messages import excerpt, says, wording
 
 pytestmark = pytest.mark.cluster
 
@@ -124,11 +123,11 @@ def test_what_the_user_wrote_stays_as_it_is(user: User, written: list[str], kept
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-p", "elastic"], wording("slurm_plugin.bftd.for_elastic_jobs", partition="elastic")),
-        (["-p", "batch,bft-driver"], wording("slurm_plugin.bftd.for_drivers", partition="bft-driver")),
+        (["-p", "elastic"], "partition elastic is for elastic jobs"),
+        (["-p", "batch,bft-driver"], "partition bft-driver is for the drivers of elastic jobs"),
         (["-N1"], "no plan agrees"),
         (["--gres=gpu:v100:2"], "leave --gres out, or leave --auto-gpus out"),
-        (["--elastic=1-2"], excerpt("slurm_plugin.spank_bftd.auto_gpus_of_elastic")),
+        (["--elastic=1-2"], "an elastic job has no GPUs of its own to choose"),
     ],
 )
 def test_what_no_plan_agrees_with_is_refused(user: User, words: list[str], said: str) -> None:
@@ -142,7 +141,7 @@ def test_what_no_plan_agrees_with_is_refused(user: User, words: list[str], said:
 def test_only_a_batch_job_can_have_it(user: User, command: str) -> None:
     done = user.run(command, VALUE, "true")
     assert done.returncode != 0
-    assert says(done.stderr, "slurm_plugin.spank_bftd.auto_gpus_batch_only", value=command)
+    assert f"--auto-gpus is for batch jobs only, not for {command}: submit the job with sbatch" in done.stderr
 
 
 def test_the_option_is_in_the_help(user: User) -> None:
@@ -153,11 +152,8 @@ def test_the_option_is_in_the_help(user: User) -> None:
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        (
-            wording("sizing.launch.no_file", path="echo 'bft: step.py") + "' >&2; exit 2",
-            wording("sizing.launch.no_file", path=wording("slurm_plugin.auto_gpus.refused", value="step.py")),
-        ),
-        ("echo", excerpt("slurm_plugin.auto_gpus.unreadable_answer")),
+        ("echo 'bft: step.py: no such file' >&2; exit 2", "--auto-gpus: step.py: no such file"),
+        ("echo", "no answer that can be read"),
         ("echo x", "no plan came with the job"),
     ],
 )
@@ -231,7 +227,7 @@ def test_the_real_program_chooses_what_slurm_takes_or_says_why_it_cannot(
         assert done.returncode != 0
         *_, why, end = done.stderr.splitlines()
         assert why.startswith("sbatch: error: --auto-gpus: ")
-        assert end == "sbatch: error: " + wording("slurm_plugin.spank_bftd.nothing_submitted")
+        assert end == "sbatch: error: Nothing was submitted"
     else:
         assert re.search(rf"--auto-gpus chose --partition=batch .*--gres=gpu:\w+:\d .*\({said}\)", done.stderr)
         assert re.search(r"JobId=\d+ .*TresPerNode=(gres.)?gpu:", shown)
@@ -244,5 +240,5 @@ def test_where_the_controller_does_not_know_the_option_the_job_fails_with_one_li
         done = user.run("sbatch", "--wait", "-t1", "-o", "lost", VALUE, "job.sh")
     assert done.returncode == 1
     [line] = [line for line in (user.home / "lost").read_text().splitlines() if "TMPDIR" not in line]
-    assert says(line, "slurm_plugin.spank_bftd.auto_gpus_unknown_to_slurm")
+    assert line.startswith("bft: --auto-gpus does not work here")
     assert "`bft size fit`" in line

@@ -16,7 +16,6 @@ from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.types import Job, Partition
 from slurm_plugin.waiting import Rules
 from tests.slurm_plugin.pending import NOW_S, queued
-from tests.support.messages import says
 
 Until = Callable[[Callable[[], bool], str], None]
 RULES = Rules(min_window_s=20.0, looked_s=NOW_S - 2)
@@ -96,7 +95,7 @@ def test_a_queue_that_cannot_be_read_refuses_the_pilot_before_slurm_is_asked(tmp
         (tmp_path / command).chmod(0o755)
     outcome = PilotLauncher(SlurmClient(commands_dir=tmp_path), RULES).place(pilot("n1"))
     assert isinstance(outcome, Refused)
-    assert says(outcome.reason, "slurm_plugin.pilots.queue_unreadable")
+    assert "the queue cannot be read" in outcome.reason
     assert not (tmp_path / "asked").exists()
 
 
@@ -156,7 +155,7 @@ def test_S1b_the_guard_keeps_a_pilot_off_while_a_regular_job_without_a_plan_is_n
         launcher = PilotLauncher(client, Rules(min_window_s=20.0, looked_s=looked_s))
         outcome = launcher.place(pilot("n1"))
         assert isinstance(outcome, Refused)
-        assert says(outcome.reason, "slurm_plugin.guard.just_come")
+        assert "has just come and waits without a plan" in outcome.reason
         time.sleep(1.0 - time.time() % 1.0)  # a job of the same second may be younger than the look
         launcher.rules = Rules(min_window_s=20.0, looked_s=client.snapshot().begun_s or 0.0)
         assert isinstance(launcher.place(pilot("n1")), Placed)
@@ -199,7 +198,7 @@ def test_an_salloc_that_answers_too_late_leaves_no_allocation(
     late = SlurmClient(sandbox.conf, timeout_s=0.5, commands_dir=tmp_path)
     outcome = PilotLauncher(late, RULES).place(pilot("n1"))
     assert isinstance(outcome, Refused)
-    assert says(outcome.reason, "slurm_plugin.client.no_answer", command="salloc")
+    assert "salloc gave no answer" in outcome.reason
     assert (tmp_path / "granted").exists()
     assert not standing(client)
 

@@ -8,7 +8,6 @@ from slurm_plugin.client import SlurmClient
 from slurm_plugin.waiting import whole
 from tests.bftd.builders import Pool, members
 from tests.slurm_plugin.conftest import Until
-from tests.support.messages import wording
 
 pytestmark = pytest.mark.cluster
 
@@ -51,4 +50,4 @@ def test_regression_the_node_of_a_suspended_job_was_lent(client: SlurmClient, un
         snapshot = client.snapshot()
         view = pool.see(snapshot.nodes.values(), snapshot.jobs)
     assert members(view) == {"n2", "n3", "n4"}
-    assert view.nodes["n1"].why == wording("pool.judgement.has_job", job_id=job_id)
+    assert view.nodes["n1"].why == f"has job {job_id} on it"
