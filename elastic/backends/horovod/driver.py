@@ -118,7 +118,11 @@ class HorovodBackend(Backend):
             elif life is self._life:
                 self._life_exited(rc)
 
-        life = Companion(self._request, exited, self._host.log)
+        def said(line: str) -> None:
+            if life is not self._next:  # of one that waits nobody need know: its nodes will say the same
+                self._host.log(line)
+
+        life = Companion(self._request, exited, said)
         await life.start(settings.interpreter, "elastic.backends.horovod.life", image=settings.container_message())
         return life
 

@@ -26,7 +26,7 @@ class FakeCompanion:
         on_exit: Callable[[int], None],
         on_line: Callable[[str], None] | None = None,
     ) -> None:
-        self.on_message, self.on_exit = on_message, on_exit
+        self.on_message, self.on_exit, self.on_line = on_message, on_exit, on_line
         self.commands: list[Message] = []
         self.argv: list[str] = []
         self.stopped = False
@@ -60,9 +60,10 @@ class Host:
         self.saves: list[bool] = []
         self.ends: list[tuple[int, str]] = []
         self.wakes = 0
+        self.logged: list[str] = []
 
     def log(self, text: str) -> None:
-        pass
+        self.logged.append(text)
 
     def wake(self) -> None:
         self.wakes += 1

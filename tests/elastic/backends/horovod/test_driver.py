@@ -347,11 +347,15 @@ def test_a_process_that_ended_before_its_life_began_is_replaced_and_fails_nothin
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
     async def body(backend: HorovodBackend, host: Host) -> None:
+        assert companions[0].on_line is not None
+        companions[0].on_line("Traceback")
         companions[0].on_exit(1)
-        assert host.failures == []
+        assert (host.failures, host.logged) == ([], [])
         await backend.set_members([pilot("n1")])
         assert (companions[0].commands, companions[1].hosts) == ([], ["n1.1.0"])
+        assert companions[1].on_line is not None
+        companions[1].on_line("Traceback")
         companions[1].on_exit(1)
-        assert len(host.failures) == 1
+        assert (len(host.failures), host.logged) == (1, ["Traceback"])
 
     play(HorovodBackend, tmp_path, body)
