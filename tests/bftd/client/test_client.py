@@ -42,7 +42,8 @@ def test_a_status_has_types(client: Client) -> None:
     assert [window.window_s for window in status.windows] == [3600.0, 86400.0, 604800.0]
     (trainer,) = status.trainers
     assert (trainer.working, trainer.samples_per_s, trainer.nodes_min, trainer.nodes_max) == (2, 120.0, 1, 2)
-    assert trainer.efficiency == pytest.approx(1.0)
+    assert trainer.efficiency is not None
+    assert 0.5 < trainer.efficiency < 1.0  # what one node makes is a concave guess
     assert status.decisions[-1].text.startswith("train-run-h-1 ")
     assert status.settings["t_fwd_s"] == 120.0
 
@@ -55,7 +56,9 @@ def test_nodes_trainers_and_explanations_come_as_rows(client: Client) -> None:
     assert told.trainer.curve is not None
     assert told.trainer.curve.measured[0].points == ((2, 120.0),)
     assert told.trainer.curve.learned is not None
-    assert dict(told.trainer.curve.learned.points)[1] == pytest.approx(60.0)
+    learned = dict(told.trainer.curve.learned.points)
+    assert learned[2] == pytest.approx(120.0)
+    assert 60.0 < learned[1] < 120.0
     assert told.decisions
     assert client.trainer("run-h-1").curve == told.trainer.curve
 
@@ -89,7 +92,7 @@ def test_history_says_what_nodes_were_and_how_large_trainers(client: Client) -> 
 
 
 def test_what_is_not_there_is_one_line(client: Client, tmp_path: Path) -> None:
-    with pytest.raises(ApiError, match=pattern("cli.explain.trainer_unknown_to_older", name=4711)) as refused:
+    with pytest.raises(ApiError, match="no trainer 4711 is known") as refused:
         client.explain("4711")
     assert refused.value.status == 404
     with pytest.raises(DaemonUnreachable, match="no daemon answers"):
