@@ -82,7 +82,12 @@ def test_tuned_keys_are_put_back_one_by_one_and_all_together(tmp_path: Path) -> 
             "t_fwd_s": {"value": 30.0, "file": before["t_fwd_s"]}
         }
         assert (await served.ask("POST", "/v1/tune", {"reset": []}))[1] == {"settings": before}
-        for wrong in ({"reset": "pj_max"}, {"reset": ["solver"]}, {"reset": [], "pj_max": 3}, {"reset": [7]}):
+        for wrong in (
+            {"reset": "pj_max"},
+            {"reset": ["solve_time_limit_s"]},
+            {"reset": [], "pj_max": 3},
+            {"reset": [7]},
+        ):
             code, answer = await served.ask("POST", "/v1/tune", wrong)
             assert code == 400
             assert answer["error"].startswith("tune: ")

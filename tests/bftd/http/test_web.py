@@ -31,7 +31,7 @@ from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from tests.bftd.http.test_api import TRAINER, as_user, driver_job, free_port, secret_file
 from tests.bftd.test_daemon import write_config
-from tests.support.messages import excerpt, fragment, pattern, says
+from tests.support.messages import excerpt, pattern, says
 
 TOKEN = "0123456789abcdef-very-long"
 
@@ -327,10 +327,7 @@ def test_an_address_that_is_taken_ends_the_start_in_one_line(tmp_path: Path) -> 
         ledger = Ledger(tmp_path / "other")
         service = Service(config, ledger, lambda job_ids: None)
         try:
-            with pytest.raises(
-                ConfigError,
-                match=pattern("http.web_gate.cannot_listen", listen=f"127.0.0.1:{port}", why=fragment("[web] listen")),
-            ) as told:
+            with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{port}: .*\[web\] listen$") as told:
                 await api.listen(service, ApiConfig(str(tmp_path / "other-socket")))
             assert "\n" not in str(told.value)
         finally:
