@@ -103,7 +103,14 @@ def test_a_second_daemon_on_the_same_ledger_ends_with_one_line(site: SandboxSite
 
 def test_tuning_acts_at_once_and_survives_a_restart_of_the_daemon(site: SandboxSite) -> None:
     assert site.bft("tune", "--t-fwd", "45", "--objective", "efficiency", "--pj-max", "3").returncode == 0
-    wanted = {"t_fwd_s": 45.0, "objective": "efficiency", "pj_max": 3, "max_nodes": 0, "max_share": 1.0}
+    wanted = {
+        "t_fwd_s": 45.0,
+        "objective": "efficiency",
+        "pj_max": 3,
+        "solver": "auto",
+        "max_nodes": 0,
+        "max_share": 1.0,
+    }
     assert site.client.status()["settings"] == wanted
     assert site.stop_daemon() == 0
     site.start_daemon()

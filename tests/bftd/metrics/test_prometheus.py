@@ -17,6 +17,7 @@ from prometheus_client import Gauge
 
 from bftd.core.domain import Happened, Lease, PoolNode, PoolView, SolverFailed, State
 from bftd.core.outsiders import ElasticJob, Stray
+from bftd.core.solvers import FailedSolver
 from bftd.metrics.measured import Measured
 from bftd.service.windows import Window
 from tests.bftd.builders import trainer
@@ -48,6 +49,7 @@ def faulty(now_s: float) -> State:
         quarantined={"n2": now_s + 600.0},
         alarms={"operator": "too much was cancelled"},
         strays={"7": Stray(ElasticJob("7", "ann", "", ("n1",)), now_s, named=True)},
+        failed_solvers={"auto": FailedSolver("no luck", now_s + 600.0)},
     )
 
 
@@ -57,6 +59,7 @@ def happen(measured: Measured, state: State) -> None:
     measured.stepped(state, state, (), (late, SolverFailed("no luck")), 0.01)
     measured.slurm_called("squeue", "unanswered", 4.0)
     measured.snapshot(4.0, 2.0)
+    measured.distrusted("highs")
 
 
 async def misbehave(served: Served, measured: Measured, ahead_s: list[float]) -> None:

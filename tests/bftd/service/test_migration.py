@@ -14,7 +14,7 @@ from bftd.service import migration, schema, usage
 from bftd.service.ledger import Ledger
 from bftd.service.upkeep import KEEP_EVENTS_S
 from tests.bftd.service.test_ledger import Clock, see, start
-from tests.support.messages import fragment, pattern
+from tests.support.messages import pattern
 
 ASSETS = Path(__file__).parent / "assets"
 DAY_S = 86400.0
@@ -102,7 +102,7 @@ def test_regression_usage_and_counters_of_the_third_schema_outlive_the_upgrade_a
     counted_s = service.state.usage.used_node_seconds - 15.0
     service.stop()
     service.history.settle()
-    assert service.windows()[0].used_node_seconds == counted_s > 200.0
+    assert service.windows()[0].held_node_seconds == counted_s > 200.0
     service.ledger.close()
 
 
@@ -160,10 +160,7 @@ def test_regression_a_migration_that_fails_leaves_the_ledger_as_it_was(
     for name in ("_copy", "_settle"):
         with monkeypatch.context() as broken:
             broken.setattr(migration, name, fails)
-            with pytest.raises(
-                LedgerError,
-                match="^" + pattern("service.ledger.unusable", path=fragment("full): make room on its disk")),
-            ):
+            with pytest.raises(LedgerError, match=r"^cannot use the ledger .*full\): make room on its disk"):
                 Ledger(path)
         assert look() == before
         assert not path.with_name("ledger.new").exists()
