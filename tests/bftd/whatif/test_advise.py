@@ -33,8 +33,6 @@ from bftd.whatif.advise.workers import each
 from bftd.whatif.replay import Options
 from bftd.whatif.trace import Trace, write
 from tests.bftd.whatif.trace.making import trace_of
-from tests.support.messages import excerpt, fragment, pattern
-from tests.support.messages import says as says_message
 from tests.support.waiting import STILL_S
 
 DAY_S = 86400.0
@@ -138,12 +136,12 @@ class TestChoosing:
         assert recommend(points, "runtime")[0] is points[0]
         chosen, reason = recommend(points, "balanced")
         assert chosen is points[2]
-        assert says_message(reason, "whatif.choice.reason_pj_max", KEEP="95%")
-        assert says_message(reason, "whatif.choice.worth", worth=fragment("95.6%"), pj_max=60, time="8%")
-        assert says_message(reason, "whatif.choice.reason_t_fwd", t_fwd_s=60)
+        assert "at least 95% of the most node-hours" in reason
+        assert "95.6% of what pj_max 60 recovers, in 8% of the time" in reason
+        assert "t_fwd 60 s is the smallest within half a point" in reason
 
     def test_a_trace_that_gives_nothing_is_no_reason_to_recommend_anything(self) -> None:
-        with pytest.raises(UsageError, match=pattern("whatif.choice.nothing_recovered")):
+        with pytest.raises(UsageError, match="no setting recovers anything"):
             recommend([point(1, 60, 0.0, inf)])
 
 
@@ -178,7 +176,7 @@ class TestConfidence:
         assert (found.low, found.high, found.confidence) == (None, None, None)
         assert found.node_hours_per_week == pytest.approx(70)
         assert found.why_not is not None
-        assert says_message(found.why_not, "whatif.confidence.too_few_days", count=count)
+        assert found.why_not.startswith(f"the trace has {count} whole day")
 
     @pytest.mark.parametrize("count", [3, 7, 28])
     def test_the_true_rate_is_within_the_bounds_about_as_often_as_they_say(self, count: int) -> None:
@@ -296,7 +294,7 @@ class TestSweep:
             ({"pj_maxes": [0]}, "pj_max must be"),
             ({"pj_maxes": []}, "nothing to try"),
             ({"jobs": 0}, "jobs must be"),
-            ({"trainers": [trainer("a", 1.0, ((0, 0.0), (1, 0.0)))]}, pattern("whatif.units.earns_nothing", name="a")),
+            ({"trainers": [trainer("a", 1.0, ((0, 0.0), (1, 0.0)))]}, "trainer a earns nothing"),
         ],
     )
     def test_what_cannot_be_swept_is_refused(self, change: dict[str, object], says: str) -> None:
@@ -332,15 +330,15 @@ class TestAdvice:
     def test_kinds_that_never_came_to_their_end_are_named(self) -> None:
         whale = trainer("whale-1", 1e9, ((0, 0.0), (8, 4.0)))
         found = advise(steady(4, 1.0), [TRAINERS[0], whale], [60], [2], jobs=1)
-        assert any(says_message(note, "whatif.advice.never_completed", never="whale") for note in found.notes)
+        assert any("none of whale was completed" in note for note in found.notes)
 
     @pytest.mark.parametrize(
         ("best", "says"),
         [
-            ((9, 60), [excerpt("whatif.choice.pj_max_largest", pj_max=9)]),
-            ((2, 60), [excerpt("whatif.choice.pj_max_smallest", pj_max=2)]),
-            ((5, 99), [excerpt("whatif.choice.t_fwd_largest", t_fwd_s=99)]),
-            ((5, 30), [excerpt("whatif.choice.t_fwd_smallest", best_t_fwd_s=30)]),
+            ((9, 60), ["pj_max 9 is the largest that was tried: try larger"]),
+            ((2, 60), ["pj_max 2 is the smallest that was tried: try smaller"]),
+            ((5, 99), ["t_fwd 99 s is the largest that was tried: try larger"]),
+            ((5, 30), ["t_fwd 30 s is the best and the smallest that was tried: try smaller"]),
             ((5, 60), []),
         ],
     )
@@ -384,7 +382,7 @@ class TestWorkers:
         def work(index: int, tell: Callable[[float], None]) -> int:
             raise UsageError(f"call {index} cannot be")
 
-        with pytest.raises(UsageError, match=pattern("alarms.hook.cannot_run", name=fragment("call "))):
+        with pytest.raises(UsageError, match=r"call \d cannot be"):
             each(work, range(4), 2)
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
@@ -399,7 +397,7 @@ class TestWorkers:
         workers[0].kill()
         _, complaint = parent.communicate(timeout=STILL_S)
         assert parent.returncode == 1
-        assert says_message(complaint, "whatif.workers.worker_killed")
+        assert complaint.startswith("a worker process was killed")
         assert complaint.count("\n") == 1
         assert self._all_gone(workers)
 
@@ -441,11 +439,11 @@ class TestCommand:
         code, out, err = run("T.csv", "--trainers", "X.json", "--t-fwd", "30,120", "--pj-max", "1,3", "--jobs", "1")
         assert (code, err) == (0, "")
         lines = out.splitlines()
-        assert says_message(lines[0], "cli.advise.idle_on_average")
+        assert "nodes are idle on average" in lines[0]
         assert sum(line.startswith("*") for line in lines) == 2  # the row and the legend
         for word in ("recommended: t_fwd ", "why:         of all settings", "expect:  "):
             assert any(line.startswith(word) for line in lines)
-        assert says_message(out, "cli.advise.expected", bounds=fragment("90% confidence"), days=3)
+        assert "90% confidence (bootstrap of 3 days)" in out
         assert len({len(line) for line in lines[2:7]}) == 1
 
     def test_json_goes_to_standard_output_or_a_file_with_the_same_content(self, run: Run, tmp_path: Path) -> None:
@@ -455,9 +453,7 @@ class TestCommand:
         assert json.loads(out) == json.loads((tmp_path / "A.json").read_text())
         assert json.loads(out)["prefer"] == "runtime"
         assert "expect:      " in (text := run(*words)[1])
-        assert says_message(
-            text, "cli.advise.no_confidence", why_not=fragment(excerpt("whatif.confidence.too_few_days", count=1))
-        )
+        assert "no confidence can be given: the trace has 1 whole day" in text
 
     @pytest.mark.parametrize(
         ("words", "says"),
@@ -465,15 +461,15 @@ class TestCommand:
             (("none.csv",), "cannot read none.csv"),
             (("T.csv", "--trainers", "none.json"), "none.json"),
             (("T.csv", "--nodes", "n99"), "n99"),
-            (("T.csv", "--pj-max", "1,x"), excerpt("cli.advise.not_numbers")),
-            (("T.csv", "--t-fwd", "nan"), excerpt("whatif.options.not_above", name="t_fwd_s")),
-            (("T.csv", "--pj-max", "0"), excerpt("whatif.options.too_few", name="pj_max")),
-            (("T.csv", "--jobs", "0"), excerpt("whatif.sweep.jobs_too_few")),
+            (("T.csv", "--pj-max", "1,x"), "is no list of numbers"),
+            (("T.csv", "--t-fwd", "nan"), "t_fwd_s must be a number"),
+            (("T.csv", "--pj-max", "0"), "pj_max must be 1 or more"),
+            (("T.csv", "--jobs", "0"), "jobs must be 1 or more"),
             (("T.csv", "--hours", "-1"), "hours must be"),
             (("T.csv", "-o", "none/A.json"), "cannot write none/A.json"),
-            (("T.csv", "-o", "."), excerpt("cli.common.is_a_directory")),
+            (("T.csv", "-o", "."), "it is a directory"),
             (("T.csv", "--seed", "-1"), "seed"),
-            (("T.csv", "--prefer", "luck"), excerpt("whatif.checks.bad_time", times_s=fragment("'luck'"))),
+            (("T.csv", "--prefer", "luck"), "'luck' is not one of"),
         ],
     )
     def test_a_mistake_is_told_in_one_line(self, run: Run, words: tuple[str, ...], says: str) -> None:

@@ -15,7 +15,6 @@ from milp.solver import Effort, Solver
 from milp.solvers.one_class import capped
 from milp.worth import objective
 from tests.milp.instances import one_class_problems
-from tests.support.messages import pattern
 
 # Every user is on one account only: such caps nest, whichever of them bind.
 OWNERS = (("ann", "physics"), ("bob", "physics"), ("cyd", "chem"), ("dan", ""))
@@ -91,8 +90,8 @@ def test_two_caps_on_the_same_trainers_both_hold() -> None:
 def test_caps_that_cross_are_left_to_another_solver() -> None:
     owners = (("ann", "physics"), ("ann", "chem"), ("bob", "physics"))
     problem = large(6, 40, owners, Cap(9, user="ann"), Cap(7, account="physics"))
-    assert solve(problem).solver == "highs"
-    with pytest.raises(UnsupportedError, match="cannot carry " + pattern("milp.solver.crossing_caps") + ": use highs"):
+    assert solve(problem).solver in ("gurobi", "highs")  # the former where it is installed
+    with pytest.raises(UnsupportedError, match="cannot carry caps of users and accounts that cross"):
         solve(problem, "capped")
 
 

@@ -118,12 +118,7 @@ def test_a_program_beyond_the_licence_says_so_and_what_to_use(trainer, problem) 
 
 def test_without_gurobipy_the_error_says_what_to_install_and_what_to_use(trainer, problem, monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        UnsupportedError,
-        match=pattern("milp.registry.not_ready", name="gurobi")
-        + pattern("milp.gurobi.install_gurobi")
-        + r"\): use exact",
-    ):
+    with pytest.raises(UnsupportedError, match=r"'gurobi' is not ready \(pip install 'bftd\[gurobi\]'\): use exact"):
         solve(problem(2, trainer()), "gurobi")
 
 
