@@ -446,8 +446,11 @@ def test_why_a_driver_was_not_reached_is_said_in_words(error: Exception, text: s
 def test_what_an_agent_that_was_killed_left_behind_is_swept_by_the_next_one(pilot: Pilot) -> None:
     pilot.start()
     assert pilot.process is not None
+    started = psutil.Process(pilot.process.pid).children(recursive=True)
     pilot.process.kill()
     pilot.process.wait()
+    for process in started:  # one that has not begun its program yet holds the folder's lock as well
+        assert_gone(process)
     [left] = pilot.folder.glob("bft-agent-*")
     others = pilot.folder / f"bft-agent-{os.uname().nodename}-living"
     others.mkdir()
