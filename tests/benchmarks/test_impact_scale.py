@@ -82,7 +82,7 @@ def test_a_large_cluster_is_measured(capsys: pytest.CaptureFixture[str]) -> None
     assert found["ticks"] >= 3
     assert 0 < found["tick_s"] <= found["tick_s_max"]
     assert found["rss_bytes"] > 20e6
-    assert found["rpc_per_poll"] > 3  # of so few polls a half one weighs
+    assert found["rpc_per_poll"] >= 4
     assert found["pilots"] > 0
     assert found["api"]["leases"]["count"] > 0
     assert "bf_continue" in "".join(found["site_config"])

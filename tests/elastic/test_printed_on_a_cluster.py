@@ -22,7 +22,7 @@ def test_a_script_that_knows_nothing_of_bftd_has_a_speed_and_goes_on_from_its_ow
     [resize] = trainer.wait("the resize is told", lambda: trainer.daemon.of(ResizeReport))
     assert (resize.from_nodes, resize.to_nodes, resize.kind) == (1, 2, "up")
     assert 0 <= resize.steps_lost <= 40
-    assert resize.stall_s >= 0
+    assert resize.stall_s > 0
     trainer.wait("its speed on two nodes is known", lambda: speed(trainer, nodes=2))
     last = trainer.daemon.of(ProgressReport)[-1]
     assert (last.world_size, last.steps_lost) == (2, resize.steps_lost)

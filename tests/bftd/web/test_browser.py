@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -157,7 +158,7 @@ def test_the_page_is_readable_at_every_width_in_light_and_in_dark_with_scripts_a
         for paths, height, about in found["pictures"]:
             assert paths > 4
             assert height > 100
-            assert "1 day" in about
+            assert re.search("over (the last )?1 day", about)
         smallest, largest = found["letters"]
         assert smallest >= 9.5
         assert largest <= 18
