@@ -91,7 +91,9 @@ def test_caps_that_cross_are_left_to_another_solver() -> None:
     owners = (("ann", "physics"), ("ann", "chem"), ("bob", "physics"))
     problem = large(6, 40, owners, Cap(9, user="ann"), Cap(7, account="physics"))
     assert solve(problem).solver in ("gurobi", "highs")  # the former where it is installed
-    with pytest.raises(UnsupportedError, match=r"caps of users and accounts that cross: use (gurobi or )?highs"):
+    with pytest.raises(
+        UnsupportedError, match=r"cannot carry caps of users and accounts that cross: use (gurobi or )?highs"
+    ):
         solve(problem, "capped")
 
 
