@@ -127,6 +127,9 @@ settings.load_profile("bftd")
 _HANGS_S = 2400
 """Tests with a cluster fail when nothing moves any more: this is for what a test does not wait for by itself."""
 
+# Tests run side by side: threads of OpenMP that wait for each other spin on the CPUs of other tests.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A shell starts what it puts into the background with SIGINT ignored, and so would be every program under test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

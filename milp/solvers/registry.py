@@ -75,8 +75,8 @@ def in_turn(
                 failed[name] = str(error)
         name = after(name, among)
     asked = features(problem)
-    able = [solver for solver in among if asked <= solver.features and not solver.compares and not solver.missing()]
-    able = [solver for solver in able if solver.proves or fallback]
+    able = [each for each in among if asked <= each.features and not each.compares and (each.proves or fallback)]
+    able = [solver for solver in able if not solver.missing()]
     able = [solver for solver in able if solver.name not in without] or able
     line += [solver for solver in able if solver not in line]
     return line or [choose(problem, "auto", among)], failed

@@ -117,6 +117,8 @@ class Sandbox:
         environ = scrubbed(os.environ)
         environ["SLURM_CONF"] = str(self.conf)
         environ["BFT_STATE_DIR"] = str(self.root / "states")  # what trainers save goes with the cluster
+        # The nodes share this host's CPUs: threads of OpenMP that wait for each other spin on those of other nodes.
+        environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.shape.nodes)))
         if self.shape.munge:
             environ["BFTD_MUNGE_SOCKET"] = self.munge_socket
         environ["PATH"] = f"{self.root / 'bin'}:{environ.get('PATH', os.defpath)}"
