@@ -157,8 +157,10 @@ class Contained(NodeProcess):
             self.pid = _CREDENTIALS.unpack(told)[0]
             sock.setblocking(True)
             line = encode({"op": "environment", "variables": dict(self._environ)})
-            sent = socket.send_fds(sock, [line], [self._output_fd])
-            sock.sendall(line[sent:])
+            # Who has read all of it may have said why it cannot go on, and ended: what it said is read all the same.
+            with contextlib.suppress(ConnectionError):
+                sent = socket.send_fds(sock, [line], [self._output_fd])
+                sock.sendall(line[sent:])
             return sock
         finally:
             coming.cancel()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,6 +20,7 @@ import pytest
 from elastic.link.wire import Message
 from elastic.node import container
 from elastic.node.container import ARCHIVE, Container, ContainerError
+from elastic.node.process import Contained
 from elastic.node.vitals import on_this_host
 from tests.elastic.node.test_agent import PATIENT, Pilot, assert_gone, until
 from tests.support.messages import fragment, says
@@ -61,6 +65,47 @@ def test_an_image_without_torch_is_told_as_what_no_other_node_could_mend(pilot: 
     assert said["sure"] is True
     assert said["text"].startswith("container=/images/x: ")
     assert said["text"].endswith("No module named 'torch'; name an image that has it")
+
+
+def test_regression_why_a_process_cannot_go_on_was_lost_where_it_ended_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = f"{sys.executable} -c 'import time; time.sleep(1000)' {{image}} {{binds}} {{command}}"
+    image = Container(template, "/images/x", str(tmp_path), ())
+    folder = str(tmp_path)
+
+    inside = "\n".join(
+        (
+            "import socket, sys",
+            "sock = socket.socket(socket.AF_UNIX)",
+            "sock.connect(sys.argv[1])",
+            "sock.recv(1 << 20)",
+            """sock.sendall(b'{"op": "cannot"}\\n')""",
+        )
+    )
+    send_fds = socket.send_fds
+
+    async def said() -> bytes:
+        node, _ = await Contained.start(image, BARE, "torchrun", [], {**os.environ, "TMPDIR": folder})
+        [door] = filter(Path.is_socket, tmp_path.iterdir())
+        with subprocess.Popen([sys.executable, "-c", inside, str(door)]) as process:
+
+            def send(*arguments: Any) -> int:
+                sent = send_fds(*arguments)
+                process.wait()
+                return sent
+
+            monkeypatch.setattr(socket, "send_fds", send)
+            try:
+                sock = await node.linked()
+                assert sock is not None
+                with sock:
+                    return sock.recv(100)
+            finally:
+                node.kill()
+                await node.wait()
+
+    assert asyncio.run(said()) == b'{"op": "cannot"}\n'
 
 
 def test_a_runtime_that_fails_is_told_by_its_last_line(pilot: Pilot) -> None:
