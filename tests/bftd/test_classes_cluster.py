@@ -10,6 +10,7 @@ import pytest
 from bftd.sandbox_site import SandboxSite
 from tests.slurm_plugin.plugins import another_lua, require_compiled
 from tests.support import waiting
+from tests.support.messages import pattern, says, wording
 
 pytestmark = pytest.mark.cluster
 # No command takes so long, however busy the machine is.
@@ -94,7 +95,8 @@ def test_trainers_get_the_gpus_and_features_that_they_ask_for_by_either_way(site
         bft_sbatch(site, "--elastic=1-1", "-p", "elastic-cpu", "train.py"): CPU,
     }
     waits_until_lent(site, jobs)
-    assert "classes of the harvested nodes: 2 of a100x2, 1 of cpu256-3G, 2 of v100x1" in site.log_path.read_text()
+    sizes = "2 of a100x2, 1 of cpu256-3G, 2 of v100x1"
+    assert says(site.log_path.read_text(), "service.saying.classes", sizes=sizes)
     said = site.bft("explain", next(iter(jobs))).stdout
     assert re.search(r"starts on . nodes? \(.*, a100x2\)", said), said
 
@@ -125,7 +127,11 @@ def test_what_no_node_can_be_is_said_at_submission_and_by_explain(site: SandboxS
         assert hint in done.stderr
         assert len(done.stderr.splitlines()) == 1
     job = sbatch(site, "--elastic=1-2,gpu=h100", "train.py")  # slurmctld's Lua file knows no node
-    until(site, lambda: "no class of nodes has gpu=h100" in site.bft("explain", job).stdout, site.client.status)
+    until(
+        site,
+        lambda: bool(says(site.bft("explain", job).stdout, "core.classes.no_class_has", where="", classes="gpu=h100")),
+        site.client.status,
+    )
     site.slurm("scancel", job)
 
 
@@ -155,13 +161,17 @@ def test_a_script_with_a_step_gets_no_nodes_whose_gpus_are_too_small_for_it(site
         corrections.write_text(f'{{"types": {{"a100": {TINY}}}}}')
         done = site.bft("sbatch", "--parsable", "--elastic=2-4,gpu=1", "sized.py", timeout_s=PATIENCE_S)
         assert done.returncode == 0, done.stderr
-        assert "too small are a100x2 (1.0 GiB); their nodes are left out (without=a100)" in done.stderr
+        small = pattern("cli.worker_memory.too_small", small="a100x2 (1.0 GiB)")
+        told = pattern("cli.worker_memory.left_out", told="SMALL", out="a100").replace("SMALL", small)
+        assert re.search(told, done.stderr), done.stderr
         waits_until_lent(site, {done.stdout.strip(): V100})
         corrections.write_text(f'{{"types": {{"a100": {TINY}, "v100": {TINY}}}}}')
         words = ("--step-batch", "8", "--elastic", "2-4,gpu=1", "--step-batch", "256", "sized.py")
         refused = site.bft("sbatch", *words, timeout_s=PATIENCE_S)
         assert refused.returncode == 2
-        assert "traced with a batch of 256, and no harvested nodes that the job may use have GPUs so" in refused.stderr
+        need = pattern("cli.worker_memory.need", batch=256)
+        told = pattern("cli.worker_memory.none_so_large", need="NEED").replace("NEED", need)
+        assert re.search(told, refused.stderr), refused.stderr
         assert len(refused.stderr.splitlines()) == 1
     finally:
         corrections.unlink()
@@ -172,28 +182,29 @@ def test_a_script_with_a_step_gets_no_nodes_whose_gpus_are_too_small_for_it(site
 def test_an_estimate_is_made_on_the_drivers_host_and_explained_class_by_class(site: SandboxSite) -> None:
     (site.work / "sized.py").write_text(SIZED)
     job = sbatch(site, "--elastic=1-4,curve=estimate:64", "sized.py")
+    estimated = wording("core.sentences.curve_estimated", told=" on a100x2 (assumed")
     until(
         site,
-        lambda: "its curve is an estimate on a100x2 (assumed" in site.bft("explain", job).stdout,
+        lambda: estimated in site.bft("explain", job).stdout,
         site.client.status,
     )
     said = site.bft("explain", job).stdout
     last = next(line for line in reversed(said.splitlines()) if line.startswith("sized.py: its curve"))
-    assert re.search(
-        r"on a100x2 \(assumed, from the data sheet of a100-pcie-40gb and a trace with a batch of 64\): 1: ", last
-    )
-    assert "on cpu256-3G (assumed, from a step on one core of the driver's CPU, times 256 cores): 1: " in last
+    traced = wording("cli.size_curve.basis_trace", whose="data sheet of", name="a100-pcie-40gb", batch=64)
+    assert f"on a100x2 (assumed, from {traced}): 1: " in last
+    assert f"on cpu256-3G (assumed, from {wording('cli.size_curve.basis_cpu', cpus=256)}): 1: " in last
     site.slurm("scancel", job)
     without = bft_sbatch(site, "--elastic=1-4,curve=estimate", "train.py")
     until(
         site,
-        lambda: "its speed is not known yet: curve=estimate" in site.bft("explain", without).stdout,
+        lambda: bool(says(site.bft("explain", without).stdout, "elastic.estimating.no_estimate")),
         site.client.status,
     )
     assert "train.py has no make_step(batch_size)" in site.bft("explain", without).stdout
     site.slurm("scancel", without)
     done = site.bft("size", "curve", "sized.py", "--nodes", "1-4,gpu=h100")
-    assert (done.returncode, done.stderr) == (1, "bft: no class of nodes can be estimated: there is none\n")
+    told = wording("cli.size_curve.nothing_estimated", notes="there is none")
+    assert (done.returncode, done.stderr) == (1, f"bft: {told}\n")
 
 
 def test_the_classes_are_shown(site: SandboxSite) -> None:

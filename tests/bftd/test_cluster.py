@@ -18,6 +18,7 @@ from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.waiting import Rules
 from tests.support.clusters import Clusters
+from tests.support.messages import says
 from tests.support.waiting import until, written
 
 pytestmark = pytest.mark.cluster
@@ -150,7 +151,9 @@ def test_idle_nodes_are_lent_given_to_a_regular_job_and_lent_again_across_a_rest
         driver.until(runs)
         status = driver.until(lambda status: working(status) == 1 and status["trainers"][0]["requested"] == 1)
         texts = [decision["text"] for decision in status["decisions"]]
-        assert any("gives back" in text or f"to job {job_id}, which can start there" in text for text in texts), texts
+        assert any(
+            "gives back" in text or says(text, "core.sentences.to_a_job", to=f"job {job_id}") for text in texts
+        ), texts
 
         process.terminate()
         assert process.wait(PATIENCE_S) == 0

@@ -31,7 +31,7 @@ from bftd.service.live import Service
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.parse import unreadable_job
 from slurm_plugin.types import Snapshot
-from tests.support.messages import fragment, pattern, says, wording
+from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[2]
@@ -271,17 +271,27 @@ def test_the_help_lists_all_commands_without_importing_them() -> None:
     assert out.endswith("[]\n")
 
 
+NO_CHOICE = "is not one of"
+"""Of an option whose value is none of those that it may have: click's words."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["status"], 1, "no daemon answers at"),
-        (["explain", "12"], 1, "no daemon answers at"),
-        (["tune"], 2, "give at least one of --max-nodes, --max-share, --t-fwd, --objective, --pj-max and --solver"),
-        (["tune", "--objective", "fun"], 2, "'fun' is not one of"),
+        (["status"], 1, excerpt("http.client.no_daemon")),
+        (["explain", "12"], 1, excerpt("http.client.no_daemon")),
+        (
+            ["tune"],
+            2,
+            wording(
+                "cli.tune.none_given", first="--max-nodes, --max-share, --t-fwd, --objective, --pj-max", last="--solver"
+            ),
+        ),
+        (["tune", "--objective", "fun"], 2, f"'fun' {NO_CHOICE}"),
         (["status", "--json", "--watch"], 2, "exclude each other"),
         (["stats"], 2, "No such command 'stats'"),
-        (["status", "--config", "/does/not/exist"], 2, "cannot read the configuration /does/not/exist"),
-        (["sandbox", "up", "--gpus", "a100"], 2, "--gpus must be TYPE:N"),
+        (["status", "--config", "/does/not/exist"], 2, excerpt("bftd.config.unreadable", path="/does/not/exist")),
+        (["sandbox", "up", "--gpus", "a100"], 2, wording("cli.sandbox.gpus_malformed", text="a100")),
     ],
 )
 def test_what_a_user_does_wrong_is_told_in_one_line(tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
@@ -345,7 +355,7 @@ def test_what_bft_tune_has_set_is_shown_and_put_back(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         env = {"BFTD_SOCKET": str(tmp_path / "socket")}
         before = bft("tune", "--t-fwd", "60", "--pj-max", "2", env=env).stdout.split()
-        assert "bft tune has set pj_max = 2; the configuration has 10" in bft("status", env=env).stdout
+        assert says(bft("status", env=env).stdout, "bftd.view.tuned", name="pj_max", value=2, file="10")
         write_config(tmp_path, "[decide]\npj_max = 4\n")
         daemon.process.send_signal(signal.SIGHUP)
         daemon.told("READY=1")
@@ -368,7 +378,7 @@ def test_what_bft_tune_has_set_is_shown_and_put_back(tmp_path: Path) -> None:
         assert bft("usage", env=env).stdout.splitlines()[1] == "USER  TRAINING-H  HELD-H  LEAVING-H"
         daemon.process.send_signal(signal.SIGTERM)
         _, errors = daemon.process.communicate(timeout=STILL_S)
-        assert errors.count("pj_max is 2 as bft tune has set it, and 4 of the configuration is hidden") == 1
+        assert errors.count(wording("service.live.hidden_by_tuning", name="pj_max", value=2, value2=4)) == 1
 
 
 def test_regression_a_daemon_on_a_full_disk_serves_on_and_goes_on_when_there_is_room(tmp_path: Path) -> None:

@@ -99,8 +99,9 @@ def test_the_worst_fault_comes_first_and_a_line_stays_a_line() -> None:
 
 
 def test_a_daemon_that_does_not_answer_is_critical() -> None:
-    found = unreachable("no daemon answers at /run/bftd/bftd.sock: start bftd")
-    assert (found.code, found.line) == (2, "BFTD CRITICAL: no daemon answers at /run/bftd/bftd.sock: start bftd")
+    error = "no daemon answers at /run/bftd/bftd.sock: start bftd"
+    found = unreachable(error)
+    assert (found.code, found.line) == (2, f"BFTD CRITICAL: {error}")
     assert found.to_json()["problems"] == [{"level": "CRITICAL", "kind": "unreachable", "text": found.problems[0].text}]
 
 
@@ -126,7 +127,7 @@ def test_a_problem_keeps_its_name_while_its_text_goes_on() -> None:
         return problem.key
 
     assert key(snapshot_age_s=70.0) == key(snapshot_age_s=400.0) == "snapshot"
-    assert key(alarms=[{"kind": "operator", "node": None, "text": "operator mode has stopped"}]) == "operator"
+    assert key(alarms=[{"kind": "operator", "node": None, "text": "it has stopped"}]) == "operator"
     assert key(alarms=[{"kind": "daemon a1b2", "node": None, "text": "pilots of another"}]) == "daemon:a1b2"
     assert key(pauses=[{"kind": "all", "names": [], "text": "everything is paused"}]) == "pause:all"
     assert key(silent=["1"]) == key(silent=["1", "2"]) == "silent"

@@ -16,6 +16,7 @@ from bftd.http.client import Client
 from slurm_plugin.sandbox import Sandbox, processes
 from tests.bftd.test_cluster import PATIENCE_S, ROOT, Driver, start, working
 from tests.support.clusters import Clusters
+from tests.support.messages import wording
 
 pytestmark = pytest.mark.cluster
 
@@ -50,7 +51,8 @@ def test_S2_a_release_empties_the_nodes_within_the_bound_survives_a_restart_and_
         driver = Driver(client, sandbox, nodes_max=3)
         driver.until(lambda status: working(status) == 3)
         assert bft(tmp_path, "pause", "--why", "power test", "--release") == (
-            "everything: nothing more is lent; 3 nodes are asked back, to be free within 5 s\n"
+            wording("http.control_handlers.paused", pauses="everything")
+            + f"; {wording('cli.control.asked_back', count='3 nodes are', within_s=5)}\n"
         )
         driver.until(lambda _: not pilots(sandbox))
         status = driver.until(lambda status: working(status) == 0)

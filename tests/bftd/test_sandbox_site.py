@@ -21,6 +21,7 @@ from bftd.sandbox_site import SandboxSite
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox import Sandbox, processes
 from tests.support import waiting
+from tests.support.messages import says, wording
 
 pytestmark = pytest.mark.cluster
 
@@ -67,7 +68,7 @@ def test_the_printed_lines_are_all_that_a_first_job_needs(root: Path, tmp_path: 
 
     again = run("sandbox", "up", f"--root={root}")
     assert (again.returncode, again.stderr.count("\n")) == (1, 1)
-    assert f"a sandbox is in {root} already: bft sandbox down --root {root} ends it" in again.stderr
+    assert says(again.stderr, "slurm_plugin.cluster.already_there", root=root, root2=root)
     assert client.status()["trainers"]
 
     down = run("sandbox", "down", f"--root={root}")
@@ -83,7 +84,8 @@ def test_without_a_daemon_there_is_a_cluster_alone(root: Path) -> None:
     assert not SandboxSite.attach(root).cluster.shape.tuned, "Slurm's own settings, unless asked for others"
     assert up.stderr == ""
     assert run(shell=up.stdout + "sinfo -h -p batch -o %N").stdout == "n1\n"
-    assert run("sandbox", "status", f"--root={root}").stdout.endswith("; bftd does not run\n")
+    told = wording("cli.sandbox.no_daemon", shown="") + "\n"
+    assert run("sandbox", "status", f"--root={root}").stdout.endswith(told)
     run("sandbox", "down", f"--root={root}")
     assert not root.exists()
 
@@ -91,7 +93,7 @@ def test_without_a_daemon_there_is_a_cluster_alone(root: Path) -> None:
 def test_a_daemon_that_does_not_start_leaves_no_cluster_behind(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SandboxSite, "_toml", lambda self: '[slurm]\npartition = "none"\n')
     result = CliRunner().invoke(bft, ["sandbox", "up", "--nodes=1", f"--root={root}"])
-    assert "the daemon did not start: " in str(result.exception)
+    assert says(str(result.exception), "bftd.sandbox_site.not_started")
     assert result.output == ""
     assert not root.exists()
     assert processes.of_root(root) == []

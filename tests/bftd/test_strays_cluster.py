@@ -19,6 +19,7 @@ from bftd.http.client import Client
 from slurm_plugin.sandbox import Sandbox
 from tests import program
 from tests.support.clusters import Clusters
+from tests.support.messages import says, wording
 from tests.support.waiting import until, written
 
 pytestmark = [
@@ -135,7 +136,7 @@ def test_an_allocation_round_the_daemon_is_named_and_cancelled_only_with_operato
         (node,) = (node for node in client.status()["nodes"] if node["name"] == "n3")
         assert (node["in_pool"], node["why"]) == (
             False,
-            f"runs job {old} of this partition, which no lease stands behind",
+            wording("pool.judgement.runs_stray", pilot=old),
         )
         events = client.request("GET", "/v1/events")["events"]
         assert [event["data"]["job_id"] for event in events if event["kind"] == "stray"].count(old) == 1
@@ -164,31 +165,27 @@ def test_an_allocation_round_the_daemon_is_named_and_cancelled_only_with_operato
         assert [*sorted(jobs), count, rule] == [
             f"job {old} of nobody (chem) on n3 would be cancelled",
             f"job {of_root} of root (ops) on n2 is left alone: root is an administrator",
-            "1 of the 2 running jobs of elastic would be cancelled, 3 an hour may be",
-            "of these it cancels those that were submitted after it had started",
+            wording("service.dry_run.would_cancel", would=1, running=2, where="elastic", most=3),
+            wording("service.dry_run.only_younger"),
         ]
         # somebody takes the partition away from under it
         changed = sandbox.client().run("scontrol", "update", "PartitionName=batch", "PriorityTier=1")
         assert changed.code == 0, changed.err
     refused = bftd(open_folder / "with", sandbox)
-    assert (refused.returncode, refused.stderr) == (
-        2,
-        "bftd: jobs of the partition batch cannot take nodes back from elastic: give elastic a lower PriorityTier "
-        "(elastic has 1, batch 1)\n",
-    )
+    names = {"name": "elastic", "name2": "elastic", "name3": "elastic", "other": "batch", "other2": "batch"}
+    told = wording("slurm_plugin.preemptible.no_lower_tier", tier=1, options=1, **names)
+    assert (refused.returncode, refused.stderr) == (2, f"bftd: {told}\n")
     sandbox.client().run("scontrol", "update", "PartitionName=batch", "PriorityTier=10")
 
     # the pilot of another site's daemon, which has this partition too
     theirs = salloc(sandbox, "nobody", "n1", "chem", "--comment=bft 12 n1.4 @beef0123")
     refused = bftd(open_folder / "with", sandbox)
-    assert (refused.returncode, refused.stderr) == (
-        1,
-        f"bftd: pilots of another bftd (beef0123) run in this partition (job {theirs} of nobody): stop one of the two, "
-        "or, if that one is gone for good, run `bftd --take-over` once\n",
-    )
+    pilots = wording("core.sentences.foreign_pilots", identity="beef0123", jobs=f"job {theirs} of nobody")
+    told = wording("service.neighbours.another", told=pilots)
+    assert (refused.returncode, refused.stderr) == (1, f"bftd: {told}\n")
     assert runs(theirs)
     taken = bftd(open_folder / "with", sandbox, "--take-over")
-    assert taken.stdout == "pilots of beef0123 are taken for this bftd's own from now on\n"
+    assert taken.stdout == wording("bftd.beside.taken_over", found="beef0123") + "\n"
     with daemon(open_folder / "with", sandbox, "root", operator=True) as client:
         until("it is named", lambda: theirs in strays(client), logs)
         assert client.status()["hold"] is None
@@ -196,7 +193,11 @@ def test_an_allocation_round_the_daemon_is_named_and_cancelled_only_with_operato
         sandbox.client().cancel([theirs])
         until("it is over", lambda: theirs not in strays(client), logs)
         foreign = salloc(sandbox, "nobody", "n1", "chem", "--comment=bft 12 n1.5 @cafe")
-        until("nothing grows", lambda: "pilots of another bftd (cafe)" in (client.status()["hold"] or ""), logs)
+
+        def holds() -> bool:
+            return bool(says(client.status()["hold"] or "", "core.sentences.foreign_pilots", identity="cafe"))
+
+        until("nothing grows", holds, logs)
         assert len(client.status()["alarms"]) == 1
         assert runs(foreign)
 

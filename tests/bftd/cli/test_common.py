@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -18,7 +19,7 @@ from bftd.cli import common
 from bftd.errors import UsageError
 from bftd.tables import Column, Fitted
 from tests.bftd.cli.test_solve import PROBLEM
-from tests.support.messages import pattern
+from tests.support.messages import pattern, wording
 
 HEADER = ["TRAINER", "NODES", "ON", "WHY"]
 
@@ -53,7 +54,8 @@ def test_regression_an_output_that_went_to_a_full_disk_ended_in_a_traceback(
         run = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environ, check=False
         )
-    assert (run.returncode, run.stderr) == (1, "bft: cannot write what was asked for: No space left on device\n")
+    told = wording("bftd.entry.cannot_write", strerror=os.strerror(errno.ENOSPC))
+    assert (run.returncode, run.stderr) == (1, f"bft: {told}\n")
 
 
 def test_a_table_fits_the_terminal_and_is_whole_in_a_pipe(tmp_path: Path) -> None:

@@ -120,10 +120,13 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
     with running(tmp_path) as daemon:
         daemon.client.request("POST", "/v1/trainers", TRAINER)
         lifted = bft("resume")
+        held = wording("core.pause.several_hold", what="nodes n[1-2]", by="root", why="new disks")
         assert (lifted.returncode, lifted.stdout) == (
             0,
-            "everything: lent again from the next snapshot on\n"
-            "still in force: nodes n[1-2] are paused by root: new disks\n",
+            wording("http.control_handlers.lent_again", what="everything")
+            + "\n"
+            + wording("cli.control.still_in_force", text=held)
+            + "\n",
         )
         assert bft("resume", "--nodes", "n2").returncode == 0
         status = until(daemon.client, lambda status: lent(status) == 1)
@@ -170,9 +173,13 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
             excerpt("cli.control.exclude_each_other", name="--nodes and --user"),
         ),
         (["pause", "--why", "x", "--user", ""], 2, "--user is empty"),
-        (["pause", "--why", "x", "--nodes", "n[1-"], 2, "--nodes: not a node set"),
+        (
+            ["pause", "--why", "x", "--nodes", "n[1-"],
+            2,
+            "--nodes: " + excerpt("slurm_plugin.nodeset.not_a_node_set", text="n[1-"),
+        ),
         (["pause", "--why", "x"], 1, excerpt("http.client.no_daemon")),
-        (["resume", "--all", "--user", "a"], 2, "--all excludes --nodes, --user and --account"),
+        (["resume", "--all", "--user", "a"], 2, wording("cli.control.all_excludes")),
         (["status", "--check", "--watch"], 2, "exclude each other"),
     ],
 )

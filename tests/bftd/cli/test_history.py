@@ -143,7 +143,7 @@ def test_a_daemon_that_keeps_no_history_is_told_in_one_line(daemon: Daemon) -> N
     [
         (["--since", "now+1hour"], excerpt("cli.history.since_after_until")),
         (["--step", "often"], wording("cli.times.not_a_span", value="often")),
-        (["--events", "--step", "1hour"], "--events has no --step"),
+        (["--events", "--step", "1hour"], wording("cli.history.no_step_of_events")),
     ],
 )
 def test_a_wrong_question_is_told_in_one_line(daemon: Daemon, words: list[str], told: str) -> None:

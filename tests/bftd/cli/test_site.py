@@ -108,7 +108,8 @@ def test_regression_without_sdiag_the_scheduler_is_left_alone_and_what_is_not_kn
     code, out, err = run("stock", "config", sdiag=f"#!/bin/sh\n{sdiag}\n")
     assert (code, err) == (0, "")
     told = " ".join(line.removeprefix("# ") for line in out.splitlines())
-    assert "left as it is: sdiag: no answer (advice): pilots leave for a room at once" in told
+    loses = wording("slurm_plugin.backfill.leave_at_once")
+    assert wording("cli.site.left_as_it_is", name="sdiag", seen="no answer", level="advice", loses=loses) in told
     assert "bf_interval=" not in out
     assert "bf_max_time=" not in out
 
@@ -142,14 +143,21 @@ def test_regression_of_several_harvested_partitions_each_can_be_looked_at(run: R
     assert "[slurm]" not in out, "the daemon knows the partition already"
 
 
+NO_CHOICE = "is not one of"
+"""Of an option whose value is none of those that it may have: click's words."""
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("--nodes", "n[1-9]"), wording("cli.site.unknown_nodes", unknown="n[3-9]", known="n[1-2],svc1")),
         (("--driver-nodes", "n[1"), excerpt("slurm_plugin.nodeset.not_a_node_set", text="n[1")),
-        (("--keep", "killwait"), "there is no line 'killwait': did you mean 'KillWait'?"),
+        (
+            ("--keep", "killwait"),
+            wording("cli.site.no_line", name="killwait", hint=wording("cli.site.near_line", near="KillWait")),
+        ),
         (("--partition", "x", "--driver-partition", "x"), excerpt("cli.site.needs_partitions")),
-        (("--file", "x"), "is not one of"),
+        (("--file", "x"), NO_CHOICE),
         (("--config", "/nowhere.toml"), excerpt("bftd.config.unreadable", path=fragment("/nowhere.toml"))),
     ],
 )

@@ -138,11 +138,10 @@ def test_without_slurm_all_are_taken_to_start_now_and_that_is_said(bft: Terminal
 def test_a_deadline_that_nothing_holds_says_by_how_much(bft: Terminal) -> None:
     ended = choose(bft, *JOB, "--no-start", "--deadline", "+1minute")
     assert ended.code == 1
-    assert re.fullmatch(
-        r"bft: nothing ends for sure by \S+: the nearest, \d+ x \S+ in \w+, ends .* after it at worst \(assumed\), "
-        r"and is expected .* (after|before) it\n",
-        ended.err,
-    )
+    misses = pattern("sizing.ranking.nearest_late", name="NAME", origin="assumed", expected="WHEN")
+    misses = misses.replace("NAME", r"\d+ x \S+ in \w+").replace("WHEN", ".* (after|before) it")
+    told = pattern("cli.size_choose.nothing_ends", moment="MOMENT", misses="MISSES").replace("MOMENT", r"\S+")
+    assert re.fullmatch(f"bft: {told.replace('MISSES', misses)}\n", ended.err)
     assert "AT WORST" in ended.out
     assert "#SBATCH" not in ended.out
 
@@ -188,9 +187,8 @@ def test_a_run_that_no_partition_allows_is_told(bft: Terminal) -> None:
     (bft.folder / "centre.json").write_text(json.dumps(centre))
     ended = choose(bft, *JOB, "--no-start", "--steps", "1000000")
     assert ended.code == 1
-    assert re.fullmatch(
-        r"bft: no GPUs can run it: .*: it would run .* \(assumed\), and the partition's MaxTime is 1 h\n", ended.err
-    )
+    why = pattern("sizing.limits.over_max_time", origin="assumed", max_time_s="1 h")
+    assert re.fullmatch(f"bft: {pattern('cli.size_choose.cannot_run')}: {why}\n", ended.err)
 
 
 def test_a_profile_of_the_type_comes_before_the_rule_and_each_row_says_which_it_is(
@@ -204,7 +202,7 @@ def test_a_profile_of_the_type_comes_before_the_rule_and_each_row_says_which_it_
     assert {origin for (kind, _, _), origin in origins.items() if kind == "v100"} == {"assumed"}
     alone = next(run for run in said["cells"] if (run["gpu_type"], run["gpus"]) == ("a100", 1))
     assert alone["step"]["value"] == pytest.approx(0.4)
-    assert any("bft size profile --partition " in note for note in said["notes"])
+    assert any(says(note, "cli.size_choose_timers.assumed_times") for note in said["notes"])
     shown = choose(bft, *TRACED, "--no-start", "--max-gpus", "2")
     assert re.search(r"new +1 x a100 .* measured ", shown.out)
     assert re.search(r"old +2 x v100 .* assumed ", shown.out)

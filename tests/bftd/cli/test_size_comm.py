@@ -89,7 +89,7 @@ def test_regression_an_output_that_was_cut_off_replaced_the_whole_table(run: Run
     run("import", "one.log")
     (before,) = json.loads(run("show", "--json")[1])["tables"]
     said = run("import", "cut.log")[1]
-    assert "note: cut.log, all_gather: its last lines are missing" in said
+    assert "note: cut.log, all_gather: " + wording("sizing.cells_nccl.cut") in said
     assert re.search(pattern("cli.size_comm.kept", source="one.log", nbytes="1 KiB", nbytes2="16 MiB"), said)
     assert "kept in" not in said
     assert json.loads(run("import", "--json", "cut.log")[1])["saved"] is None
@@ -125,7 +125,8 @@ def test_the_sites_tables_are_for_all_and_ones_own_come_first(run: Run, tmp_path
 def test_a_log_without_its_devices_is_asked_for_them(run: Run, tmp_path: Path) -> None:
     (tmp_path / "gather.log").write_text("".join(line for line in NAMED.splitlines(True) if " Rank " not in line))
     assert says(run("import", "gather.log")[2], "cli.size_comm.gpus_not_listed")
-    assert "by --link, such as --link 8x2" in run("import", "gather.log", "--gpu", "h100-sxm-80gb")[2]
+    asked = run("import", "gather.log", "--gpu", "h100-sxm-80gb")[2]
+    assert says(asked, "cli.size_comm.ranks_not_listed", name="gather.log")
     code, said, _ = run("import", "gather.log", "--gpu", "h100-sxm-80gb", "--link", "8x16", "--json")
     assert code == 0
     assert json.loads(said)["tables"][0]["nodes"] == 16

@@ -107,7 +107,7 @@ def test_what_it_costs_is_said_first_and_each_run_when_it_is_over_beside_the_res
     first, *runs = ended.err.splitlines()
     assert first.startswith(wording("cli.size_cpu.runs_planned", points="at most 5", point_s=20))
     assert says(first, "cli.size_cpu.beside_cached", known=2)
-    assert "600 s in all (--budget)" in first
+    assert says(first, "cli.size_cpu.at_most_in_all", budget_s=600)
     assert runs[0] == wording(
         "cli.size_cpu_shown.measured",
         cpus="16 CPUs",
@@ -147,7 +147,7 @@ def test_without_the_size_of_the_data_a_note_says_how_to_give_it_and_memory_is_t
     ended = bft.cpu(*COMMAND)
     assert says(ended.out, "cli.size_cpu_shown.cache_not_looked_at")
     assert "#SBATCH --mem=2560M" in ended.out
-    assert "by CPUs and memory" not in ended.out
+    assert not says(ended.out, "cli.size_cpu_shown.by_cpus_and_memory")
 
 
 def test_a_plot_of_bars_fits_the_terminal_and_marks_the_demand() -> None:

@@ -157,7 +157,8 @@ def test_what_fits_nowhere_says_by_how_much_and_what_would_help(bft: Terminal) -
 
 def test_a_step_that_fits_nowhere_is_told_what_takes_the_memory(bft: Terminal) -> None:
     bft.traces(Step(500, 0.1))
-    assert re.search(r"GiB too little; .* weights, gradients and optimizer: .*fsdp=", bft.fit(*STEP).err)
+    told = pattern("sizing.advice.fits_nowhere") + "; .*" + pattern("sizing.advice.state_too_large")
+    assert re.search(told, bft.fit(*STEP).err)
 
 
 def test_a_partition_that_was_ruled_out_is_named_where_it_would_do(bft: Terminal) -> None:

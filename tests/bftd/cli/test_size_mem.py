@@ -25,7 +25,7 @@ def test_a_traced_step_is_told_by_category_with_its_origin(bft: Terminal) -> Non
     assert says_message(ended.out, "cli.size_mem.peak", amount="8.00 GiB", origin="traced")
     rows = [line for line in ended.out.splitlines() if line.endswith("traced")]
     assert [row.split()[0] for row in rows] == ["parameters", "gradients", "optimizer", "activations", "temporary"]
-    assert "9.50 GiB with the guard band" in ended.out
+    assert says_message(ended.out, "cli.size_mem.guard_band", amount="9.50 GiB")
 
 
 def test_json_has_the_keys_that_are_promised(bft: Terminal) -> None:
@@ -111,7 +111,7 @@ def test_a_models_own_file_is_read(bft: Terminal) -> None:
         (["train.py:make_step", "--tp", "-2"], "tp=-2: at least 1"),
         (["train.py:make_step", "--timeout", "0"], "--timeout 0"),
         (["train.py:make_step", "--timeout", "nan"], "--timeout nan"),
-        (["train.py:make_step", "--marp"], "--marp is a formula"),
+        (["train.py:make_step", "--marp"], wording("cli.size_mem.marp_by_config")),
         (["--config", "gpt:h=12"], "gpt: say l="),
         (["--config", "no.json"], "No such file"),
         (["--config", "list.json"], "no JSON object"),

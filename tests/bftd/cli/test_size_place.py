@@ -92,13 +92,16 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "slurm_client", lambda settings: Slurm())
 
 
+TOO_FEW_NOW = wording("sizing.place.too_few_now", gpus=8, there=8, where="t4 in gpu", idle=6, groups="")
+
+
 def test_the_plan_that_can_be_placed_and_why_better_ones_cannot(run: Run) -> None:
     better = {**PLAN, "gpus": 8, "dp": 8, "nodes": 2}
     code, out, err = run("place", "plans.json", "inventory.json", plans=[better, PLAN])
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "PLAN  ASKS FOR                GOES TO",
-        "   1  8 x 10.0 GiB t4 in gpu  nowhere: needs 8 GPUs; of 8 t4 in gpu 6 can be had now",
+        f"   1  8 x 10.0 GiB t4 in gpu  nowhere: {TOO_FEW_NOW}",
         "   2  4 x 10.0 GiB t4 in gpu  n1 (4) of gpu, t4",
     ]
     code, out, _ = run("place", "plans.json", "inventory.json", "--json", plans=[better, PLAN])
@@ -141,8 +144,8 @@ def test_where_no_plan_can_be_placed_one_line_says_what_is_missing_and_whether_w
             "cli.size_place.possible_later",
             line=wording(
                 "cli.size_place.plan_lacks",
-                index="1 needs 8 GPUs;",
-                lacks="of 8 t4 in gpu 6 can be had now" + wording("cli.size_place.lacks", lacking=2),
+                index=1,
+                lacks=TOO_FEW_NOW + wording("cli.size_place.lacks", lacking=2),
             ),
             index=1,
         )
@@ -182,7 +185,11 @@ def test_where_no_plan_can_be_placed_one_line_says_what_is_missing_and_whether_w
             wording("sizing.fields.wrong", where="plans.json, plans, 1", key="gpus", shown=4, wanted="")
             + wording("sizing.plan_file.multiple_wanted", tp=3),
         ),
-        ([{**PLAN, "dp": 3}], "plans.json, plans, 1: gpus is 4: give dp x tp x fsdp"),
+        (
+            [{**PLAN, "dp": 3}],
+            wording("sizing.fields.wrong", where="plans.json, plans, 1", key="gpus", shown=4, wanted="")
+            + wording("sizing.plan_file.product_wanted"),
+        ),
         (
             [{"gpus": 1}],
             wording("protocol.fields.missing", where="plans.json, plans, 1", name="peak_bytes")
@@ -266,7 +273,9 @@ def test_a_file_of_corrections_beside_the_configuration_is_heeded(run: Run, tmp_
     (tmp_path / "gpus.json").write_text(
         '{"types": {"turbo": {"like": "h200-sxm-141gb"}, "t4": {"memory_bytes": 15e9}}}'
     )
-    assert run("inventory")[2].endswith("memory_bytes is 15000000000.0: give a whole number of 1 or more\n")
+    wanted = wording("sizing.fields.whole_wanted", least=1)
+    told = pattern("sizing.fields.wrong", key="memory_bytes", shown=15e9, wanted=wanted)
+    assert re.search(rf"{told}\n\Z", run("inventory")[2])
     (tmp_path / "gpus.json").write_text(
         '{"types": {"turbo": {"like": "h200-sxm-141gb"}, "t4": {"memory_bytes": 15000000000}}}'
     )

@@ -75,7 +75,10 @@ def test_regression_profiles_of_this_cpu_were_shown_where_a_gpu_was_asked_for(
         (("--global-batch", "8", "--gpus", "2", "--config", "wresnet:x=1"), "wresnet knows k="),
         (("--global-batch", "8", "--gpus", "2", "--config", SMALL, "train.py:make_step"), "not both"),
         (("--global-batch", "8", "--gpus", "2", "gone.py:make_model"), "no such file"),
-        (("--global-batch", "8", "--gpus", "2", "--config", SMALL, "--partition", "p"), "no srun on PATH"),
+        (
+            ("--global-batch", "8", "--gpus", "2", "--config", SMALL, "--partition", "p"),
+            wording("cli.size_allocation.no_srun"),
+        ),
         (("--global-batch", "8", "--gpus", "2", "--config", SMALL, "--timeout", "0"), "more than 0"),
     ],
 )

@@ -59,11 +59,15 @@ def test_hybrids_are_added_where_the_extremes_are_close_and_a_table_says_so() ->
     assert size_hybrids.close([cell], graph_of(cell), timed, CommTables(), 32) == []
 
 
+NOT_DIVISIBLE = "tp=2 does not divide the 33 columns"
+"""What one size of a model says, in words of its own."""
+
+
 @pytest.mark.parametrize(
     ("error", "second"),
     [
         (UsageError(f"{NO_PLAN}: write def make_model(batch_size, *, tp=1)"), []),
-        (UsageError("tp=2 does not divide the 33 columns"), [4]),
+        (UsageError(NOT_DIVISIBLE), [4]),
         (Untraceable("it takes more than 900 s"), [2, 4]),
     ],
     ids=["no plan", "a size", "a failure"],

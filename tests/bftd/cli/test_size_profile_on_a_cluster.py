@@ -13,6 +13,7 @@ import pytest
 
 from slurm_plugin.sandbox import Sandbox
 from tests.support.clusters import Clusters
+from tests.support.messages import wording
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
@@ -48,7 +49,7 @@ def test_a_job_of_one_node_profiles_and_what_it_found_is_kept_here(sandbox: Sand
     assert "1/1 operators 0 to 3" in ended.stderr
     assert "gpt on cpu" in ended.stdout
     again = profile(sandbox, tmp_path, "--device", "cpu", "--json", "--python", sys.executable)
-    assert again.stderr == "1 shard, all in the cache\n"
+    assert again.stderr == wording("cli.size_profile_work.all_cached", known="1 shard") + "\n"
     assert len(json.loads(again.stdout)["profiles"]) == 1
 
 

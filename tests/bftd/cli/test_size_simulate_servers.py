@@ -92,11 +92,11 @@ def test_json_has_the_figures_of_each_policy_and_of_each_seed_the_same_jobs(term
         ),
         (["--mix", "50/50/0", "--policy", "fifi-tune"], wording("sizing.fields.hint", near="fifo")),
         (["--mix", "50/50/0", "--policy", "fifo-tuna"], wording("sizing.fields.hint", near="tune")),
-        (["--mix", "50/50/0", "--server", "8"], "give a server's GPUs/CPUs/GB"),
+        (["--mix", "50/50/0", "--server", "8"], excerpt("sizing.pack_servers_of.server_malformed", text="8")),
         (["--mix", "50/50/0", "--server", "8/4/500"], excerpt("sizing.simulate_drawn.does_not_run")),
         (["--mix", "50/50/0", "--count", "2"], "too few jobs"),
-        (["--mix", "50/50/0", "--error", "0.1"], "leave out --jobs, --cluster, --error, --deadlines"),
-        (["--mix", "50/50/0", "--deadlines"], "leave out --jobs, --cluster, --error, --deadlines"),
+        (["--mix", "50/50/0", "--error", "0.1"], wording("cli.size_simulate.drawn")),
+        (["--mix", "50/50/0", "--deadlines"], wording("cli.size_simulate.drawn")),
     ],
 )
 def test_what_cannot_be_simulated_is_refused_in_a_line(terminal: Terminal, args: list[str], words: str) -> None:

@@ -53,13 +53,16 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     [
         ([], excerpt("cli.size_tune.model_missing")),
         (["train.py:make_model"], excerpt("cli.size_tune.gpus_missing")),
-        (["train.py:make_model", "--search-log", "x.csv"], "--search-log needs no model"),
+        (["train.py:make_model", "--search-log", "x.csv"], wording("cli.size_tune.log_needs_no_model")),
         (["--search-log", "x.csv"], wording("cli.unreadable", path="x.csv", strerror="No such file")),
         (["--search-log", "x.csv", "--gpus", "4"], excerpt("cli.size_tune.log_takes_cells", opts="--gpus")),
         (["--search-log", "x.csv", "--type", "cpu"], excerpt("cli.size_tune.log_takes_cells", opts="--type")),
         (["train.py:make_model", "--gpus", "6", "--global-batch", "8"], "take 4 or 8"),
         (["train.py:make_model", "--gpus", "4", "--global-batch", "0"], "--global-batch 0"),
-        (["train.py:make_model", "--gpus", "4", "--global-batch", "8", "--type", "abacus"], "no type of GPU"),
+        (
+            ["train.py:make_model", "--gpus", "4", "--global-batch", "8", "--type", "abacus"],
+            wording("cli.size_tune.type_unknown", named="abacus"),
+        ),
         (["train.py:make_model", "--gpus", "4", "--global-batch", "8", "--type", "h100-sxm-80gb"], "--per-node 8"),
         (["train.py:make_model", "--gpus", "4", "--global-batch", "8", "--timeout", "0"], "--timeout 0"),
         (

@@ -310,9 +310,8 @@ def test_the_help_names_every_solver_with_what_it_carries_and_whether_it_is_read
     monkeypatch.setattr(registry, "every", lambda: (absent,))
     told = " ".join(run(PROBLEM, "--help")[1].split())
     assert "auto" in told
-    assert (
-        "by magic; also carries a cap per user or account, nodes that are used together; not ready: buy a wand" in told
-    )
+    carried = wording("milp.solver.caps") + ", " + wording("milp.solver.groups")
+    assert f"by magic; also carries {carried}; not ready: buy a wand" in told
 
 
 def test_the_help_knows_all_solvers(run: Run) -> None:

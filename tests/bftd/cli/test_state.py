@@ -112,7 +112,7 @@ def test_regression_a_users_own_folders_beside_his_states_were_closed_shown_and_
 def test_what_is_meant_has_to_be_said_and_to_be_there(root: Path) -> None:
     saved(root, "7")
     saved(root, "7@hpc")
-    assert "say --ended or --older-than" in refused("rm")
+    assert says(refused("rm"), "cli.state.none_named")
     assert "exclude" in refused("rm", "7", "--ended")
     assert "no saved state 8" in refused("rm", "8", "7@hpc")
     assert state("rm", "7").output == "removed 7\n"

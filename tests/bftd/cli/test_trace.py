@@ -58,9 +58,9 @@ def test_the_statistics_are_shown_as_the_papers_table_and_figure(run: Run) -> No
     lines = out.splitlines()
     assert lines[0].split() == ["SYSTEM", "DURATION", "INC/h", "DEC/h", "RATIO", "EQ-NODES"]
     assert lines[1].split() == ["Test", "1.0", "h", "1.0", "2.0", "33.3%", "1.0"]
-    assert "2 fragments, 30 min on average, 1 of them cut by its start or end" in lines
+    assert wording("cli.trace.fragments", count=2, mean_s="30 min", cut=1) in lines
     assert "1 h           100.0%     100.0%" in lines
-    assert lines[-1] == "note: 2 gaps in which nothing was known: no node counts as idle there"
+    assert lines[-1] == "note: " + wording("whatif.notes.gaps", gaps=2)
 
 
 def test_the_statistics_of_a_part_are_shown_as_json(run: Run) -> None:
@@ -85,8 +85,8 @@ def test_a_trace_is_made_of_files(run: Run) -> None:
     assert says(
         lines[0], "cli.trace.summary", output="t.csv.gz", duration_s="2.0 h", start="2026-03-01T12:00:00+00:00", nodes=4
     )
-    assert "note: 3 job steps were ignored: the job's own row tells when it had its nodes" in lines
-    assert "note: 1 jobs of the ignored partitions do not count as use" in lines
+    assert "note: " + wording("whatif.notes.steps_ignored", steps=3) in lines
+    assert "note: " + wording("whatif.notes.jobs_ignored", jobs=1) in lines
     trace = read("t.csv.gz")
     assert trace.nodes == ("n1", "n2", "n3", "n4")
     assert trace.source == "sacct"
@@ -119,6 +119,17 @@ def test_the_period_can_be_given(run: Run) -> None:
     assert out.startswith("t.csv: 1.0 h from 2026-03-01T12:30:00+00:00")
 
 
+CALLS = [
+    "sacct -a -D -X -P --starttime=2026-03-01T12:00:00 --endtime=2026-03-01T14:00:00 "
+    "--format=JobIDRaw,Partition,State,Start,End,NNodes,NodeList",
+    "sacctmgr -P show event start=2026-03-01T12:00:00 end=2026-03-01T14:00:00 "
+    "format=Cluster,NodeName,Start,End,State,Reason,ClusterNodes",
+    "sacctmgr -P show reservation start=2026-03-01T12:00:00 end=2026-03-01T14:00:00 "
+    "format=Cluster,Name,NodeNames,Start,End",
+]
+"""How Slurm's accounting is asked."""
+
+
 def test_a_trace_is_made_of_what_sacct_says_since_a_date(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,14 +150,7 @@ def test_a_trace_is_made_of_what_sacct_says_since_a_date(
         out, "cli.trace.summary", output="t.csv", duration_s="2.0 h", start="2026-03-01T12:00:00+00:00", nodes=4
     )
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert calls == [
-        "sacct -a -D -X -P --starttime=2026-03-01T12:00:00 --endtime=2026-03-01T14:00:00 "
-        "--format=JobIDRaw,Partition,State,Start,End,NNodes,NodeList",
-        "sacctmgr -P show event start=2026-03-01T12:00:00 end=2026-03-01T14:00:00 "
-        "format=Cluster,NodeName,Start,End,State,Reason,ClusterNodes",
-        "sacctmgr -P show reservation start=2026-03-01T12:00:00 end=2026-03-01T14:00:00 "
-        "format=Cluster,Name,NodeNames,Start,End",
-    ]
+    assert calls == CALLS
     fake(commands, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
     code, _, err = run("from-sacct --since 2026-03-01 -o u.csv")
     assert (code, err) == (

@@ -140,7 +140,7 @@ def test_the_sites_own_words_come_before_the_catalogue(job: Job, traced: Traced)
 def test_types_that_are_called_the_same_cannot_be_left_out_by_their_name(job: Job, traced: Traced) -> None:
     traced(60)
     assert job.fitted(A100, gpu_class("a100x4-small", "a100_40gb", a100=4)).without == ()
-    assert "choose nodes with --constraint" in job.told[0]
+    assert says(job.told[0], "cli.worker_memory.called_alike")
 
 
 @pytest.mark.parametrize(

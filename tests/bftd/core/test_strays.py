@@ -59,7 +59,7 @@ def test_a_job_that_goes_round_the_daemon_is_named_once_with_its_user_account_no
         "since_s": 900.0,
         "cancelled": False,
     }
-    named = [text for text in core.sentences() if "no lease stands behind" in text]
+    named = [text for text in core.sentences() if says(text, "core.sentences.job_strays")]
     assert named == [wording("core.sentences.job_strays", user="bob", nodes="n9", job_id=55)]
     assert len(of(core.actions, Happened, kind="stray")) == 1
 

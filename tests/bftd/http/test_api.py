@@ -304,19 +304,64 @@ def test_a_trainer_that_the_daemon_does_not_know_must_register(tmp_path: Path) -
     [
         ({"nodes_min": 0}, "trainer: nodes_min must be 1 to 1000000, not 0"),
         ({"nodes_min": 4, "nodes_max": 1}, "trainer: nodes_min 4 is above nodes_max 1"),
-        ({"nodes_max": "two"}, "trainer: nodes_max must be a whole number, not 'two'"),
-        ({"nodes_max": True}, "trainer: nodes_max must be a whole number, not True"),
+        (
+            {"nodes_max": "two"},
+            wording("protocol.fields.wrong", where="trainer", name="nodes_max", wanted="a whole number", shown="'two'"),
+        ),
+        (
+            {"nodes_max": True},
+            wording("protocol.fields.wrong", where="trainer", name="nodes_max", wanted="a whole number", shown=True),
+        ),
         ({"id": None}, "trainer: id is missing"),
-        ({"id": "../x"}, "trainer: id must be a job id or run-<host>-<pid>"),
-        ({"partition": "batch"}, "trainer: this daemon harvests the partition elastic, not batch"),
-        ({"sizes": [5]}, "trainer: sizes must be a list with at least one size from 1 to 2"),
+        (
+            {"id": "../x"},
+            wording(
+                "protocol.fields.wrong",
+                where="trainer",
+                name="id",
+                wanted=wording("protocol.registration.id_wanted"),
+                shown="'../x'",
+            ),
+        ),
+        ({"partition": "batch"}, wording("http.bodies.other_partition", some="partition elastic", partition="batch")),
+        (
+            {"sizes": [5]},
+            wording(
+                "protocol.fields.wrong",
+                where="trainer",
+                name="sizes",
+                wanted=wording("protocol.sizes.wanted", low=1, high=2),
+                shown=[5],
+            ),
+        ),
         ({"weight": -1}, "trainer: weight must be 0 to 1000000, not -1"),
-        ({"up_cost_s": "1"}, "trainer: up_cost_s must be a finite number"),
-        ({"curve": {"nodes": [1, 2], "samples_per_s": [5]}}, "trainer: curve: nodes must be as many as samples_per_s"),
+        (
+            {"up_cost_s": "1"},
+            wording("protocol.fields.wrong", where="trainer", name="up_cost_s", wanted="a finite number", shown="'1'"),
+        ),
+        (
+            {"curve": {"nodes": [1, 2], "samples_per_s": [5]}},
+            wording(
+                "protocol.fields.wrong",
+                where="trainer: curve",
+                name="nodes",
+                wanted=wording("protocol.curves.as_many_wanted"),
+                shown=[1, 2],
+            ),
+        ),
         ({"curve": {"nodes": [2, 1], "samples_per_s": [5, 6]}}, "trainer: curve: nodes must be in increasing order"),
-        ({"curve": [1]}, "trainer: curve must be a JSON object"),
-        ({"held": [{"id": "n1"}]}, "trainer: held: id must be a lease id, <node>.<number>"),
-        ({"held": 3}, "trainer: held must be a list"),
+        ({"curve": [1]}, wording("protocol.fields.not_an_object", where="trainer: curve")),
+        (
+            {"held": [{"id": "n1"}]},
+            wording(
+                "protocol.fields.wrong",
+                where="trainer: held",
+                name="id",
+                wanted=wording("protocol.lease.id_wanted"),
+                shown="'n1'",
+            ),
+        ),
+        ({"held": 3}, wording("protocol.fields.wrong", where="trainer", name="held", wanted="a list", shown=3)),
     ],
 )
 def test_a_wrong_registration_is_told_in_one_line(tmp_path: Path, change: dict[str, Any], told: str) -> None:

@@ -30,8 +30,11 @@ def test_only_administrators_pause_and_resume(tmp_path: Path, monkeypatch: pytes
     [
         ({}, wording("protocol.fields.missing", where="pause", name="why")),
         ({"why": " \n"}, wording("http.control_handlers.why_empty")),
-        ({"why": 3}, wording("whatif.sidecar.not_text", path="pause", key="why", value=3)),
-        ({"why": "x", "release": "yes"}, "pause: release must be true or false, not 'yes'"),
+        ({"why": 3}, wording("protocol.fields.wrong", where="pause", name="why", wanted="a text", shown=3)),
+        (
+            {"why": "x", "release": "yes"},
+            wording("protocol.fields.wrong", where="pause", name="release", wanted="true or false", shown="'yes'"),
+        ),
         (
             {"why": "x", "user": "a", "account": "b"},
             wording("http.control_handlers.exclude_each_other", where="pause"),
@@ -42,7 +45,16 @@ def test_only_administrators_pause_and_resume(tmp_path: Path, monkeypatch: pytes
         ),
         ({"why": "x", "nodes": []}, wording("http.control_handlers.not_nodes", where="pause")),
         ({"why": "x", "nodes": ["n1", 7]}, wording("http.control_handlers.not_nodes", where="pause")),
-        ({"why": "x", "user": "a\x1b[2J"}, "pause: user must be a text of printable letters, not 'a\\x1b[2J'"),
+        (
+            {"why": "x", "user": "a\x1b[2J"},
+            wording(
+                "protocol.fields.wrong",
+                where="pause",
+                name="user",
+                wanted=wording("protocol.fields.letters_wanted"),
+                shown=repr("a\x1b[2J"),
+            ),
+        ),
     ],
 )
 def test_a_pause_that_says_too_little_or_nonsense_changes_nothing(

@@ -143,15 +143,17 @@ def test_regression_a_body_of_too_much_kept_the_loop_for_seconds(tmp_path: Path)
     async def test(served: Served) -> None:
         await served.ask("POST", "/v1/trainers", TRAINER)
         lists = "[" + "[]," * (bounds.BODY_VALUES_MOST // 2) + "[]]"
-        bombs = {
-            "too many values": lists,
-            "too many bytes": "[" + " " * bounds.BODY_BYTES_MOST + "]",
-            "too many reports": json.dumps({"epoch": 1, "events": [NOTE] * (bounds.REPORTS_MOST + 1)}),
+        too_many = {
+            lists: wording("http.reading.too_many_values", BODY_VALUES_MOST=bounds.BODY_VALUES_MOST),
+            "[" + " " * bounds.BODY_BYTES_MOST + "]": wording(
+                "http.reading.too_many_bytes", BODY_BYTES_MOST=bounds.BODY_BYTES_MOST
+            ),
+            json.dumps({"epoch": 1, "events": [NOTE] * (bounds.REPORTS_MOST + 1)}): wording(
+                "protocol.fields.too_many_items", where="report", name="events", most=500, len=501
+            ),
         }
-        for what, body in bombs.items():
-            code, answer = await served.ask("POST", REPORT, data=body)
-            assert code == 400, what
-            assert "may hold 500 items" in answer["error"] or "send less at a time" in answer["error"], what
+        for body, told in too_many.items():
+            assert await served.ask("POST", REPORT, data=body) == (400, {"error": told})
         held = [{"id": f"n{number}.1"} for number in range(9)]
         code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"held": held})
         assert (code, answer["error"]) == (400, "trainer: held may hold 8 items, not 9")

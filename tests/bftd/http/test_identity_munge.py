@@ -47,6 +47,7 @@ from elastic.errors import DaemonError, UsageError
 from slurm_plugin.sandbox import munged
 from tests import program
 from tests.bftd.http.test_api import TRAINER, free_port
+from tests.support.messages import pattern, says, wording
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.cluster
@@ -165,13 +166,37 @@ TARGET = "/v1/trainers/run-here-1/leases?epoch=1"
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"target": "/v1/trainers/run-here-2/leases?epoch=1"}, "the credential is for GET /v1/trainers/run-here-2/"),
-        ({"target": "/v1/trainers/run-here-1/leases?epoch=2"}, "leases?epoch=2, not for GET"),
-        ({"method": "POST"}, "the credential is for POST"),
-        ({"body": b"{}"}, "the credential is for another body"),
-        ({"address": "127.0.0.1:1"}, "the credential is for the daemon at 127.0.0.1:1, this one is at 127.0.0.1:"),
-        ({"to_uid": NOBODY}, "the credential is meant for another user"),
-        ({"ttl_s": 3000}, "the credential is good for 3000 s, at most 60 s are accepted"),
+        (
+            {"target": "/v1/trainers/run-here-2/leases?epoch=1"},
+            wording(
+                "http.munge_gate.other_request",
+                method="GET",
+                target="/v1/trainers/run-here-2/leases?epoch=1",
+                method2="GET",
+                target2=TARGET,
+            ),
+        ),
+        (
+            {"target": "/v1/trainers/run-here-1/leases?epoch=2"},
+            wording(
+                "http.munge_gate.other_request",
+                method="GET",
+                target="/v1/trainers/run-here-1/leases?epoch=2",
+                method2="GET",
+                target2=TARGET,
+            ),
+        ),
+        (
+            {"method": "POST"},
+            wording("http.munge_gate.other_request", method="POST", target=TARGET, method2="GET", target2=TARGET),
+        ),
+        ({"body": b"{}"}, wording("http.munge_gate.other_body")),
+        (
+            {"address": "127.0.0.1:1"},
+            wording("http.munge_gate.other_address", said="127.0.0.1:1", address="127.0.0.1:"),
+        ),
+        ({"to_uid": NOBODY}, wording("protocol.munge.other_user")),
+        ({"ttl_s": 3000}, wording("http.munge_gate.too_long_good", ttl_s=3000, TTL_S=60)),
     ],
 )
 def test_a_credential_is_good_for_its_own_request_to_its_own_daemon_only(
@@ -192,7 +217,7 @@ def test_a_request_sent_twice_is_refused_the_second_time(scene: Callable[..., No
         seen = served.credential("GET", "/v1/status")
         assert await served.ask("GET", "/v1/status", seen) == (200, "")
         code, error = await served.ask("GET", "/v1/status", seen)
-        assert (code, error) == (401, "the credential was used before: each is good for one request")
+        assert (code, error) == (401, wording("http.munge_gate.used_before"))
         assert await served.ask("GET", "/v1/status", served.credential("GET", "/v1/status")) == (200, "")
 
     scene(test)
@@ -217,10 +242,11 @@ def test_a_credential_made_with_another_key_is_refused_and_what_it_asked_for_not
                 "POST", "/v1/tune", served.credential("POST", "/v1/tune", body, socket=forger), body
             )
             assert code == 401
-            assert "the hosts must share one munge key" in error
+            assert says(error, "protocol.munge.not_valid")
             assert served.service.state.settings.decide.pj_max != 1
             with pytest.raises(
-                DaemonUnreachable, match=r"is not believed: .*it says: the credential is not valid here"
+                DaemonUnreachable,
+                match=pattern("http.client.not_believed") + ".*it says: " + pattern("protocol.munge.not_valid"),
             ):
                 await asyncio.to_thread(Client(tcp=served.address, munge_socket=forger).status)
 
@@ -233,7 +259,7 @@ def test_an_old_credential_is_refused(scene: Callable[..., None]) -> None:
         await asyncio.sleep(2.1)  # munged's clock is the host's, in whole seconds
         code, error = await served.ask("GET", "/v1/status", old)
         assert code == 401
-        assert "the credential has expired" in error
+        assert says(error, "protocol.munge.expired")
 
     scene(test)
 
@@ -244,7 +270,7 @@ def test_who_shows_no_credential_or_one_made_for_something_else_is_refused(scene
             code, error = await served.ask("GET", "/v1/status", shown)
             assert code == 401, shown
             assert "credential" in error
-        with pytest.raises(ApiError, match="say who you are with a munge credential"):
+        with pytest.raises(ApiError, match=pattern("http.gate.no_credential")):
             await asyncio.to_thread(Client(tcp=served.tcp, token="guessed").status)
 
     scene(test)
@@ -286,7 +312,7 @@ def test_regression_strangers_with_a_munged_that_hangs_held_up_callers_on_the_da
                 try:
                     strangers = [asyncio.create_task(served.ask("GET", "/v1/status", shown)) for shown in credentials_]
                     done, _ = await asyncio.wait(strangers, timeout=STILL_S, return_when=asyncio.FIRST_COMPLETED)
-                    assert "wait to be identified: ask again" in done.pop().result()[1], "one address has its limit"
+                    assert says(done.pop().result()[1], "http.gate.many_of_one", stranger="127.0.0.1")
                     await asyncio.to_thread(Client(served.unix).status)
                     assert not all(stranger.done() for stranger in strangers), "it waited for munged, as they do"
                 finally:
@@ -301,7 +327,7 @@ def test_regression_numbers_of_any_length_were_remembered(scene: Callable[..., N
     async def test(served: Served) -> None:
         for nonce in ("x" * 4000, "", "F" * 32, "0" * 31, "0" * 33):
             code, error = await served.ask("GET", TARGET, served.credential("GET", TARGET, nonce=nonce))
-            assert (code, error) == (401, "the credential's number must be 32 hexadecimal digits")
+            assert (code, error) == (401, wording("http.munge_gate.number_malformed"))
         assert (await served.ask("GET", TARGET, served.credential("GET", TARGET, nonce="0" * 32)))[0] == 404
 
     scene(test)
@@ -318,7 +344,7 @@ def test_nothing_is_remembered_of_a_request_beyond_its_users_budget(
 
     async def test(served: Served) -> None:
         code, error = await served.ask("GET", "/v1/status", served.credential("GET", "/v1/status"))
-        assert (code, error) == (429, "eve asks too much of the daemon: wait a moment")
+        assert (code, error) == (429, wording("http.gate.over_budget", user="eve"))
         assert taken == []
 
     scene(test)
@@ -428,7 +454,7 @@ def test_what_passes_a_users_request_on_to_the_daemon_gets_nothing_done_in_his_n
         beside = free_port()
         async with an_impostor(beside, relay):
             client = Client(tcp=f"{ME}@127.0.0.1:{beside}", munge_socket=served.munge_socket)
-            with pytest.raises(DaemonUnreachable, match="the credential is for the daemon at"):
+            with pytest.raises(DaemonUnreachable, match=pattern("http.munge_gate.other_address")):
                 await asyncio.to_thread(client.tune, pj_max=1)
         assert statuses == [401]
         assert served.service.state.settings.decide.pj_max != 1
@@ -441,23 +467,23 @@ def test_what_passes_a_users_request_on_to_the_daemon_gets_nothing_done_in_his_n
 
 def test_a_daemon_whose_munge_does_not_work_does_not_start(tmp_path: Path, munge_socket: str, monkeypatch) -> None:
     other = pwd.getpwuid(NOBODY).pw_name if os.getuid() != NOBODY else "root"
-    with pytest.raises(ConfigError, match=r"believe .* only, and this daemon runs as uid"):
+    with pytest.raises(ConfigError, match=pattern("http.munge_gate.other_daemon", user=other, uid=os.geteuid())):
         MungeGate(munge_socket, other)
-    with pytest.raises(ConfigError, match=r"munged does not answer at .*/none: start it, for example `systemctl"):
+    with pytest.raises(ConfigError, match=pattern("protocol.munge.no_answer", where=tmp_path / "none")):
         MungeGate(str(tmp_path / "none"), ME)
     monkeypatch.setattr(munge, "_LIBRARY", "libnosuchmunge.so.2")
     munge._library.cache_clear()
     try:
-        with pytest.raises(ConfigError, match="is not here: install munge, on Debian `apt-get install munge`"):
+        with pytest.raises(ConfigError, match=pattern("protocol.munge.no_library", library="libnosuchmunge.so.2")):
             MungeGate(munge_socket, ME)
     finally:
         munge._library.cache_clear()
 
 
 def test_clients_tell_in_one_line_what_is_missing_on_their_host(tmp_path: Path, port: int) -> None:
-    with pytest.raises(ConfigError, match="user nosuchuser does not exist on this host"):
+    with pytest.raises(ConfigError, match=pattern("protocol.credentials.no_such_user", user="nosuchuser")):
         Client(tcp="nosuchuser@localhost:6820").status()
-    with pytest.raises(UsageError, match="user nosuchuser does not exist on this host"):
+    with pytest.raises(UsageError, match=pattern("protocol.credentials.no_such_user", user="nosuchuser")):
         Transport("nosuchuser@localhost:6820")
     with pytest.raises(UsageError, match="must be"):
         Transport("nowhere")
@@ -470,9 +496,9 @@ def test_clients_tell_in_one_line_what_is_missing_on_their_host(tmp_path: Path, 
             address = f"{ME}@127.0.0.1:{port}"
             transport = Transport(address, munge_socket=str(tmp_path / "none"))
             async with transport.session(5.0) as session:
-                with pytest.raises(DaemonError, match="munged does not answer"):
+                with pytest.raises(DaemonError, match=pattern("protocol.munge.no_answer", where=tmp_path / "none")):
                     await transport.request(session, "GET", "/v1/status", None)
-            with pytest.raises(ConfigError, match="munged does not answer"):
+            with pytest.raises(ConfigError, match=pattern("protocol.munge.no_answer", where=tmp_path / "none")):
                 await asyncio.to_thread(Client(tcp=address, munge_socket=str(tmp_path / "none")).status)
 
     asyncio.run(inside())
@@ -484,7 +510,7 @@ def test_credentials_of_both_sides_can_be_opened_by_the_other_sides_uid_only(mun
     said = Request("5a17", "127.0.0.1:1", "GET", "/", credentials.digest(b""))
     answer = MungeGate(munge_socket, ME).sign(NOBODY, said, 200, b"{}")
     for shown in (headers["Authorization"], answer["Authentication-Info"]):
-        with pytest.raises(MungeError, match="is meant for another user"):
+        with pytest.raises(MungeError, match=pattern("protocol.munge.other_user")):
             munge.decode(shown.removeprefix("Munge "), socket=munge_socket)
 
 

@@ -212,10 +212,12 @@ def test_a_driver_of_the_first_protocol_is_understood() -> None:
 
 def test_a_driver_or_a_daemon_of_another_protocol_is_told_which_one_to_upgrade() -> None:
     newer = sent(Registration("17", "a", "horovod", Sizes(1, 2))) | {"protocol": bounds.VERSION + 1}
-    with pytest.raises(Malformed, match="upgrade the daemon first"):
+    told = pattern("protocol.registration.newer_driver", version=bounds.VERSION + 1, VERSION=bounds.VERSION)
+    with pytest.raises(Malformed, match=told):
         Registration.from_json(newer)
     old = {"epoch": 1, "version": 1, "leases": [], "poll_s": 1.0, "note": ""}
-    with pytest.raises(Malformed, match=f"protocol 1 and this driver {bounds.VERSION}: upgrade the daemon first"):
+    told = pattern("protocol.registration.other_protocol", version=1, VERSION=bounds.VERSION)
+    with pytest.raises(Malformed, match=told):
         Welcome.from_json(old)
     with pytest.raises(Malformed, match="leases: min_window_s is missing"):
         Welcome.from_json(old | {"protocol": bounds.VERSION})
@@ -228,27 +230,114 @@ def test_a_driver_or_a_daemon_of_another_protocol_is_told_which_one_to_upgrade()
             {"held": [{"id": "n1.1"}] * (bounds.HELD_MOST + 1)},
             wording("protocol.fields.too_many_items", where="trainer", name="held", most=8, len=5001),
         ),
-        ({"id": "x" * 129}, excerpt("http.ownership.id_malformed", FOREGROUND="run-")),
-        ({"id": "x" * 300}, "trainer: id must be a text of at most 256 letters"),
-        ({"backend": "b" * 300}, "trainer: backend must be a text of at most 256 letters"),
+        (
+            {"id": "x" * 129},
+            excerpt(
+                "protocol.fields.wrong", where="trainer", name="id", wanted=wording("protocol.registration.id_wanted")
+            ),
+        ),
+        (
+            {"id": "x" * 300},
+            excerpt(
+                "protocol.fields.wrong",
+                where="trainer",
+                name="id",
+                wanted=wording("protocol.fields.shorter_wanted", most=256),
+            ),
+        ),
+        (
+            {"backend": "b" * 300},
+            excerpt(
+                "protocol.fields.wrong",
+                where="trainer",
+                name="backend",
+                wanted=wording("protocol.fields.shorter_wanted", most=256),
+            ),
+        ),
         (
             {"nodes_max": bounds.NODES_MOST + 1},
-            excerpt("milp.fields.too_small", where="trainer: nodes_max", at_least=fragment("1 to 1000000")),
+            wording(
+                "protocol.fields.wrong",
+                where="trainer",
+                name="nodes_max",
+                wanted="1 to 1000000",
+                shown=bounds.NODES_MOST + 1,
+            ),
         ),
         ({"nodes_min": 3}, "trainer: nodes_min 3 is above nodes_max 2"),
-        ({"sizes": [7]}, "trainer: sizes must be a list with at least one size from 1 to 2"),
-        ({"weight": 10**400}, excerpt("bftd.key_fields.not_finite", where="trainer: weight")),
-        ({"gpu": "a100; rm"}, "trainer: gpu must be a type of GPU"),
+        (
+            {"sizes": [7]},
+            wording(
+                "protocol.fields.wrong",
+                where="trainer",
+                name="sizes",
+                wanted=wording("protocol.sizes.wanted", low=1, high=2),
+                shown=[7],
+            ),
+        ),
+        (
+            {"weight": 10**400},
+            excerpt("protocol.fields.wrong", where="trainer", name="weight", wanted="a finite number"),
+        ),
+        (
+            {"gpu": "a100; rm"},
+            wording(
+                "protocol.fields.wrong",
+                where="trainer",
+                name="gpu",
+                wanted=wording("protocol.wish.gpu_wanted"),
+                shown=repr("a100; rm"),
+            ),
+        ),
         ({"gpus": -1}, wording("protocol.fields.wrong", where="trainer", name="gpus", wanted="0 to 1000000", shown=-1)),
-        ({"mix": "yes"}, "trainer: mix must be true or false"),
-        ({"without": ["a b"]}, "trainer: without must be a list of types of GPUs"),
-        ({"features": ["ib|x"]}, "trainer: features must be a list of names of Slurm's features"),
-        ({"features": [1]}, "trainer: features must be a list of names of Slurm's features"),
+        (
+            {"mix": "yes"},
+            wording("protocol.fields.wrong", where="trainer", name="mix", wanted="true or false", shown=repr("yes")),
+        ),
+        (
+            {"without": ["a b"]},
+            wording(
+                "protocol.fields.wrong",
+                where="trainer",
+                name="without",
+                wanted=wording("protocol.wish.gpus_wanted"),
+                shown=["a b"],
+            ),
+        ),
+        (
+            {"features": ["ib|x"]},
+            wording(
+                "protocol.fields.wrong",
+                where="trainer",
+                name="features",
+                wanted=wording("protocol.wish.features_wanted"),
+                shown=["ib|x"],
+            ),
+        ),
+        (
+            {"features": [1]},
+            wording(
+                "protocol.fields.wrong",
+                where="trainer",
+                name="features",
+                wanted=wording("protocol.wish.features_wanted"),
+                shown=[1],
+            ),
+        ),
         (
             {"features": ["f"] * (bounds.FEATURES_MOST + 1)},
             wording("protocol.fields.too_many_items", where="trainer", name="features", most=32, len=33),
         ),
-        ({"held": [{"id": "n1"}]}, "trainer: held: id must be a lease id, <node>.<number>, not 'n1'"),
+        (
+            {"held": [{"id": "n1"}]},
+            wording(
+                "protocol.fields.wrong",
+                where="trainer: held",
+                name="id",
+                wanted=wording("protocol.lease.id_wanted"),
+                shown=repr("n1"),
+            ),
+        ),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_in_one_line(change: dict[str, Any], said: str) -> None:
@@ -263,11 +352,11 @@ def test_what_is_out_of_bounds_is_refused_in_one_line(change: dict[str, Any], sa
     [
         (
             {"samples_per_s": [1.0, float("nan")]},
-            excerpt("bftd.key_fields.not_finite", where="estimate: samples_per_s"),
+            excerpt("protocol.fields.wrong", where="estimate", name="samples_per_s", wanted="a finite number"),
         ),
         (
             {"samples_per_s": [1.0, 1e300]},
-            excerpt("bftd.key_fields.too_large", where="estimate: samples_per_s", high=fragment("1e+12")),
+            excerpt("protocol.fields.wrong", where="estimate", name="samples_per_s", wanted="at most 1e+12"),
         ),
         (
             {"samples_per_s": [2.0, 1.0]},
@@ -275,9 +364,24 @@ def test_what_is_out_of_bounds_is_refused_in_one_line(change: dict[str, Any], sa
         ),
         ({"samples_per_s": [0.0, 1.0]}, "estimate: samples_per_s must be 1e-06 or more"),
         ({"samples_per_s": [5e-324, 1.0]}, "estimate: samples_per_s must be 1e-06 or more"),
-        ({"samples_per_s": [-1.0, 1.0]}, excerpt("milp.fields.too_small", where="estimate: samples_per_s", at_least=0)),
-        ({"samples_per_s": ["fast", 1.0]}, excerpt("bftd.key_fields.not_finite", where="estimate: samples_per_s")),
-        ({"samples_per_s": [1.0]}, "estimate: nodes must be as many as samples_per_s"),
+        (
+            {"samples_per_s": [-1.0, 1.0]},
+            excerpt("protocol.fields.wrong", where="estimate", name="samples_per_s", wanted="0 or more"),
+        ),
+        (
+            {"samples_per_s": ["fast", 1.0]},
+            excerpt("protocol.fields.wrong", where="estimate", name="samples_per_s", wanted="a finite number"),
+        ),
+        (
+            {"samples_per_s": [1.0]},
+            wording(
+                "protocol.fields.wrong",
+                where="estimate",
+                name="nodes",
+                wanted=wording("protocol.curves.as_many_wanted"),
+                shown=[1, 2],
+            ),
+        ),
         ({"nodes": [2, 1]}, "estimate: nodes must be in increasing order"),
         ({"nodes": [0], "samples_per_s": [1.0]}, "estimate: samples_per_s must be 1e-06 or more"),
         (
@@ -288,8 +392,20 @@ def test_what_is_out_of_bounds_is_refused_in_one_line(change: dict[str, Any], sa
             {"nodes": [1] * 10**6, "samples_per_s": [1.0] * 10**6},
             wording("protocol.fields.too_many_items", where="estimate", name="nodes", most=32, len=1000000),
         ),
-        ({"origin": "sworn"}, "estimate: origin must be one of measured, traced,"),
-        ({"class": "a\nb"}, "estimate: class must be a text of printable letters"),
+        (
+            {"origin": "sworn"},
+            excerpt("protocol.fields.wrong", where="estimate", name="origin", wanted=f"one of {', '.join(ORIGINS)}"),
+        ),
+        (
+            {"class": "a\nb"},
+            wording(
+                "protocol.fields.wrong",
+                where="estimate",
+                name="class",
+                wanted=wording("protocol.fields.letters_wanted"),
+                shown=repr("a\nb"),
+            ),
+        ),
     ],
 )
 def test_an_estimate_that_cannot_be_is_refused_in_one_line(change: dict[str, Any], said: str) -> None:

@@ -14,7 +14,7 @@ from bftd.service import migration, schema, usage
 from bftd.service.ledger import Ledger
 from bftd.service.upkeep import KEEP_EVENTS_S
 from tests.bftd.service.test_ledger import Clock, see, start
-from tests.support.messages import pattern
+from tests.support.messages import pattern, wording
 
 ASSETS = Path(__file__).parent / "assets"
 DAY_S = 86400.0
@@ -160,7 +160,10 @@ def test_regression_a_migration_that_fails_leaves_the_ledger_as_it_was(
     for name in ("_copy", "_settle"):
         with monkeypatch.context() as broken:
             broken.setattr(migration, name, fails)
-            with pytest.raises(LedgerError, match=r"^cannot use the ledger .*full\): make room on its disk"):
+            told = pattern(
+                "service.ledger.cannot_use", path=path, error="ERROR", advice=wording("service.ledger.advice")
+            )
+            with pytest.raises(LedgerError, match=f"^{told}".replace("ERROR", ".*full")):
                 Ledger(path)
         assert look() == before
         assert not path.with_name("ledger.new").exists()

@@ -24,7 +24,7 @@ from bftd.service.live import RETRY_S, Service
 from bftd.service.usage import Asked, read
 from tests.bftd.builders import lease, registration, reported
 from tests.bftd.service.test_ledger import Clock, see, start
-from tests.support.messages import says, wording
+from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 
@@ -138,7 +138,8 @@ def test_a_daemon_that_cannot_begin_its_log_on_a_full_disk_says_so_in_one_line(d
     path = disk / "ledger"
     Ledger(path).close()
     fill(disk)
-    with pytest.raises(LedgerError, match=r"^cannot use the ledger .*: make room on its disk[^\n]*$"):
+    told = pattern("service.ledger.cannot_use", path=path, error="ERROR", advice=wording("service.ledger.advice"))
+    with pytest.raises(LedgerError, match=f"^{told}$".replace("ERROR", ".*")):
         Ledger(path)
 
 
@@ -150,9 +151,11 @@ def test_what_happens_at_once_while_nothing_can_be_written_is_kept_to_a_bound(
     clock = Clock()
     with closing(Ledger(tmp_path / "ledger")) as ledger, closing(sqlite3.connect(tmp_path / "ledger")) as other:
         other.execute("BEGIN IMMEDIATE")
+        advice = wording("service.ledger.end_other")
+        told = pattern("service.ledger.unwritable", error=fragment("locked"), error2=advice)
         for step in range(30):
             actions = [Happened("note", "1", None, {"step": step})] * 500
-            with pytest.raises(LedgerError, match=r"locked.*: end the other program"):
+            with pytest.raises(LedgerError, match=told):
                 ledger.save(State(), State(time_s=clock.now), actions)
             ledger.owe(State(), State(time_s=clock.now), actions)
         other.execute("ROLLBACK")

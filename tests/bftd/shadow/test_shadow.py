@@ -438,8 +438,8 @@ def test_the_ledgers_of_the_two_modes_are_never_taken_for_each_other(tmp_path: P
     for path, mode, other in (("live", "shadow", "live"), ("shadow", "live", "shadow")):
         with pytest.raises(LedgerError) as refused:
             Ledger(tmp_path / path, mode)
-        assert f"is of a daemon in {other} mode" in str(refused.value)
-        assert "move the file away" in str(refused.value)
+        told = wording("service.ledger.other_mode", path=tmp_path / path, written=other, mode=mode)
+        assert str(refused.value) == told
     Ledger(tmp_path / "live").close()  # the refused daemon has let it go
 
 
@@ -633,7 +633,7 @@ def test_the_first_line_of_the_view_says_that_nothing_is_touched(site: Site) -> 
     site.idle(polls=20)
     site.idle("n1")
     lines = drawn(site.status)
-    assert "SHADOW MODE: nothing is submitted, lent or cancelled" in lines[0]
+    assert "SHADOW MODE" + wording("shadow.view.nothing_touched") in lines[0]
     text = "\n".join(lines)
     assert f"train-12 12 of ann waits: {SENTENCE}" in text
     assert says(text, "shadow.view.preemptions", preemptions="preemptions         1", taken="1 node")

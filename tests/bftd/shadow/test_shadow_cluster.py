@@ -11,6 +11,7 @@ import pytest
 from bftd.sandbox_site import SandboxSite
 from tests.support import waiting
 from tests.support.clusters import Clusters
+from tests.support.messages import says
 
 pytestmark = pytest.mark.cluster
 # What asks slurmctld for nothing but an answer, and what its own daemons and this test's jobs send it.
@@ -102,10 +103,10 @@ def test_it_goes_on_where_it_stopped_apart_from_a_live_daemon(site: SandboxSite)
                     "partition": "elastic", "user": "root", "held": []}  # fmt: skip
     answer = site.client.request("POST", "/v1/trainers", registration)
     assert answer["leases"] == []
-    assert "bftd runs in shadow mode: it grants nothing" in answer["note"]
+    assert says(answer["note"], "shadow.guests.grants_nothing")
     query = f"epoch={answer['epoch']}&version={answer['version']}&wait_s=1"
     assert site.client.request("GET", f"/v1/trainers/run-x-1/leases?{query}")["leases"] == []
-    assert "bftd runs in shadow mode" in site.bft("explain", "run-x-1").stdout
+    assert says(site.bft("explain", "run-x-1").stdout, "shadow.guests.grants_nothing")
     assert site.stop_daemon() == 0
     assert (site.root / "ledger.shadow.sqlite").exists()
     assert not (site.root / "ledger.sqlite").exists()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bftd.client import NodeGroup, Status, Trainer
 from bftd.top import charts, parts, words
 from bftd.top.glyphs import ASCII, UNICODE, Glyphs, suited
+from tests.support.messages import wording
 
 RATES = st.floats(min_value=0.0, max_value=1e12)
 POINTS = st.lists(st.tuples(st.integers(0, 5000), RATES | st.just(math.nan)), max_size=8)
@@ -86,7 +87,8 @@ def test_states_of_nodes_are_told_apart_without_colour() -> None:
 @pytest.mark.parametrize(
     ("group", "state"),
     [(NodeGroup("n1", in_pool=True), "idle"), (NodeGroup("n1", trainer="7", lease_state="working"), "leased"),
-     (NodeGroup("n1", why="runs a job"), "regular"), (NodeGroup("n1", why="is planned for job 7 in 3 s"), "planned"),
+     (NodeGroup("n1", why="runs a job"), "regular"),
+     (NodeGroup("n1", why=wording("pool.judgement.planned", by="job 7", window_s=3)), "planned"),
      (NodeGroup("n1", why="is draining: disk"), "away"), (NodeGroup("n1", kind="regular", in_pool=True), "regular"),
      (NodeGroup("n1", kind="a kind of tomorrow"), "away")],
 )  # fmt: skip

@@ -18,6 +18,7 @@ import pytest
 
 from tests import browser
 from tests.browser import Tab
+from tests.support.messages import wording
 
 pytestmark = pytest.mark.browser
 
@@ -263,10 +264,11 @@ def test_the_page_says_in_words_that_the_daemon_is_gone(seen: Seen, tmp_path: Pa
 def test_the_token_of_an_address_leaves_it_and_shows_who_used_how_much(seen: Seen) -> None:
     async def test(tab: Tab) -> None:
         await tab.go(seen.url)
-        assert "for those with the token" in await tab.value("document.querySelector('#usage').textContent")
+        told = wording("web.sections.usage_hidden")
+        assert told in await tab.value("document.querySelector('#usage').textContent")
         await tab.go(f"{seen.url}?token={seen.token}&hours=1")
         assert await tab.value("location.href") == f"{seen.url}?hours=1"
-        assert "for those with the token" not in await tab.value("document.querySelector('#usage').textContent")
+        assert told not in await tab.value("document.querySelector('#usage').textContent")
         assert await tab.value("document.cookie") == "", "scripts cannot read the cookie"
 
     seen.look(test)

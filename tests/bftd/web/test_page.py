@@ -222,17 +222,18 @@ def test_who_looks_is_told_what_the_daemon_does_and_what_is_wrong() -> None:
     assert "Harvesting" in said()
     assert "Alarm: n0042 was asked back" in said()
     assert "Shadow mode" in said(mode="shadow")
-    assert "nothing is submitted, lent or cancelled" in said(mode="shadow").lower()
+    assert wording("web.page.shadow") in said(mode="shadow")
     totals = {"idle_node_seconds": 7200.0, "since_s": making.NOW_S, "preemptions": 3, "waiting": [{"user": "ann"}]}
     would = said(mode="shadow", shadow=totals, training_node_seconds=3600.0)
-    assert "would have had 1.0 node-hours, 50.0 % of the idle time, and 3 times" in would
+    part = wording("web.sections.part_of_idle", share="50.0 %")
+    assert says(would, "web.sections.would_have_had", training_s="1.0", part=part, preemptions=3)
     assert "1 real trainer waits" in would
     assert "Would be lent" in would
     held = said(hold="the snapshot is 40 s old")
     assert "On hold" in held
     assert "nothing grows: the snapshot is 40 s old" in held
-    assert "Slurm was not read yet" in said(snapshot_age_s=None)
-    assert "No alarms, nothing paused." in said(alarms=[], pauses=[])
+    assert wording("web.page.not_read") in said(snapshot_age_s=None)
+    assert wording("web.sections.nothing_wrong") in said(alarms=[], pauses=[])
     assert "node n0007 is paused by root: new cable" in said()
 
 
@@ -240,11 +241,12 @@ def test_a_daemon_that_has_just_begun_has_a_page_and_one_without_a_ledger_says_w
     shown = making.shown(8, 0, 1)
     nothing = replace(shown, past=drawn({"points": []}, 1), windows=[], usage=None, groups=[])
     text = " ".join("".join(read(nothing).text).split())
-    assert "a point comes about once a minute" in text
-    assert "No trainer is registered." in text
-    assert "for those with the token" in text
-    failed = "".join(read(replace(nothing, missing="the ledger cannot be read (disk I/O error)")).text)
-    assert "there is no history: the ledger cannot be read (disk I/O error)" in failed
+    assert says(text, "web.past.nothing")
+    assert says(text, "web.sections.no_trainer")
+    assert says(text, "web.sections.usage_hidden")
+    missing = "the ledger cannot be read (disk I/O error)"
+    failed = "".join(read(replace(nothing, missing=missing)).text)
+    assert says(failed, "web.sections.no_history", missing=missing)
 
 
 def test_rows_beyond_the_bound_are_counted_and_those_with_nodes_come_first() -> None:

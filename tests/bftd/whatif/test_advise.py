@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from bftd.whatif.advise.workers import each
 from bftd.whatif.replay import Options
 from bftd.whatif.trace import Trace, write
 from tests.bftd.whatif.trace.making import trace_of
+from tests.support.messages import pattern, wording
 from tests.support.waiting import STILL_S
 
 DAY_S = 86400.0
@@ -136,12 +138,12 @@ class TestChoosing:
         assert recommend(points, "runtime")[0] is points[0]
         chosen, reason = recommend(points, "balanced")
         assert chosen is points[2]
-        assert "at least 95% of the most node-hours" in reason
+        assert wording("whatif.choice.shortest", KEEP="95%", pj_max=5) in reason
         assert "95.6% of what pj_max 60 recovers, in 8% of the time" in reason
-        assert "t_fwd 60 s is the smallest within half a point" in reason
+        assert wording("whatif.choice.smallest_t_fwd", t_fwd_s=60) in reason
 
     def test_a_trace_that_gives_nothing_is_no_reason_to_recommend_anything(self) -> None:
-        with pytest.raises(UsageError, match="no setting recovers anything"):
+        with pytest.raises(UsageError, match=pattern("whatif.choice.nothing_recovered")):
             recommend([point(1, 60, 0.0, inf)])
 
 
@@ -335,10 +337,10 @@ class TestAdvice:
     @pytest.mark.parametrize(
         ("best", "says"),
         [
-            ((9, 60), ["pj_max 9 is the largest that was tried: try larger"]),
-            ((2, 60), ["pj_max 2 is the smallest that was tried: try smaller"]),
-            ((5, 99), ["t_fwd 99 s is the largest that was tried: try larger"]),
-            ((5, 30), ["t_fwd 30 s is the best and the smallest that was tried: try smaller"]),
+            ((9, 60), [wording("whatif.choice.largest_pj_max", pj_max=9)]),
+            ((2, 60), [wording("whatif.choice.least_pj_max", pj_max=2)]),
+            ((5, 99), [wording("whatif.choice.largest_t_fwd", t_fwd_s=99)]),
+            ((5, 30), [wording("whatif.choice.least_t_fwd", t_fwd_s=30)]),
             ((5, 60), []),
         ],
     )
@@ -346,8 +348,7 @@ class TestAdvice:
         points = [
             point(pj, t_fwd, 0.9 if (pj, t_fwd) == best else 0.5, 60) for pj in (2, 5, 9) for t_fwd in (30, 60, 99)
         ]
-        notes = at_edge(recommend(points)[0], points)
-        assert [note.split(" ones with")[0] for note in notes] == says
+        assert at_edge(recommend(points)[0], points) == says
 
     def test_a_trace_without_idle_time_is_refused(self) -> None:
         with pytest.raises(UsageError):
@@ -397,7 +398,7 @@ class TestWorkers:
         workers[0].kill()
         _, complaint = parent.communicate(timeout=STILL_S)
         assert parent.returncode == 1
-        assert complaint.startswith("a worker process was killed")
+        assert complaint.startswith(wording("whatif.workers.killed"))
         assert complaint.count("\n") == 1
         assert self._all_gone(workers)
 
@@ -434,12 +435,16 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     return call
 
 
+NO_CHOICE = "is not one of"
+"""Of an option whose value is none of those that it may have: click's words."""
+
+
 class TestCommand:
     def test_it_prints_a_table_a_recommendation_its_reason_and_what_to_expect(self, run: Run) -> None:
         code, out, err = run("T.csv", "--trainers", "X.json", "--t-fwd", "30,120", "--pj-max", "1,3", "--jobs", "1")
         assert (code, err) == (0, "")
         lines = out.splitlines()
-        assert "nodes are idle on average" in lines[0]
+        assert re.fullmatch(pattern("cli.advise.idle"), lines[0])
         assert sum(line.startswith("*") for line in lines) == 2  # the row and the legend
         for word in ("recommended: t_fwd ", "why:         of all settings", "expect:  "):
             assert any(line.startswith(word) for line in lines)
@@ -453,7 +458,8 @@ class TestCommand:
         assert json.loads(out) == json.loads((tmp_path / "A.json").read_text())
         assert json.loads(out)["prefer"] == "runtime"
         assert "expect:      " in (text := run(*words)[1])
-        assert "no confidence can be given: the trace has 1 whole day" in text
+        why = pattern("whatif.confidence.few_days", count=1, value="")
+        assert re.search(pattern("cli.advise.no_confidence", why_not="WHY").replace("WHY", why), text)
 
     @pytest.mark.parametrize(
         ("words", "says"),
@@ -461,15 +467,15 @@ class TestCommand:
             (("none.csv",), "cannot read none.csv"),
             (("T.csv", "--trainers", "none.json"), "none.json"),
             (("T.csv", "--nodes", "n99"), "n99"),
-            (("T.csv", "--pj-max", "1,x"), "is no list of numbers"),
-            (("T.csv", "--t-fwd", "nan"), "t_fwd_s must be a number"),
+            (("T.csv", "--pj-max", "1,x"), wording("cli.advise.no_numbers", value="1,x")),
+            (("T.csv", "--t-fwd", "nan"), wording("whatif.options.not_above", name="t_fwd_s", least=0, value="nan")),
             (("T.csv", "--pj-max", "0"), "pj_max must be 1 or more"),
             (("T.csv", "--jobs", "0"), "jobs must be 1 or more"),
             (("T.csv", "--hours", "-1"), "hours must be"),
             (("T.csv", "-o", "none/A.json"), "cannot write none/A.json"),
-            (("T.csv", "-o", "."), "it is a directory"),
+            (("T.csv", "-o", "."), wording("cli.common.is_a_directory", path=".")),
             (("T.csv", "--seed", "-1"), "seed"),
-            (("T.csv", "--prefer", "luck"), "'luck' is not one of"),
+            (("T.csv", "--prefer", "luck"), f"'luck' {NO_CHOICE}"),
         ],
     )
     def test_a_mistake_is_told_in_one_line(self, run: Run, words: tuple[str, ...], says: str) -> None:

@@ -353,7 +353,7 @@ def test_fifty_thousand_jobs_are_cut_at_the_depth_and_only_those_looked_at_are_w
     found = queued(pending, nodes(100), depth=500)
     assert len(worked_out) == 500
     assert ids(found) == [str(number) for number in range(50_000, 49_500, -1)]
-    assert found.cut.startswith("looks at the first 500 of 50,000 waiting jobs")
+    assert found.cut == wording("pool.queue.cut_by_slurm", index=500, waits="50,000")
 
 
 def test_regression_jobs_that_no_node_could_ever_do_were_all_worked_out_however_many(worked_out: list[Any]) -> None:

@@ -24,7 +24,7 @@ from bftd.simulated.networks import representative
 from bftd.whatif.replay import Result
 from bftd.whatif.replay.account import Account
 from bftd.whatif.trace import Trace
-from tests.support.messages import excerpt
+from tests.support.messages import excerpt, says, wording
 
 
 def trace_of(rows: Iterable[tuple[float, int, bool]], nodes: int, duration_s: float) -> Trace:
@@ -156,7 +156,7 @@ def test_a_quick_run_has_every_section_and_leaves_the_page_in_the_docs_alone(ran
     assert ran.code == 0
     titles = [line for line in ran.page.splitlines() if line.startswith("## ")]
     assert len(titles) == len(paper.PARTS) + 2
-    assert "a quick run, no figure of which means anything" in ran.page
+    assert says(ran.page, "benchmarks.paper.quick")
 
 
 def test_the_json_holds_arguments_and_hashes_of_every_replay(ran: SimpleNamespace) -> None:
@@ -182,7 +182,7 @@ def test_one_part_prints_its_section_alone(folder: Path, capsys: pytest.CaptureF
     assert paper.main(["--only", "table1", "--data", str(folder)]) == 0
     out = capsys.readouterr().out
     assert [line for line in out.splitlines() if line.startswith("## ")] == [
-        "## Table 1: what cannot be backfilled",
+        "## " + wording("benchmarks.paper_hpo.cannot_be_backfilled"),
         "## Inputs",
     ]
     assert "| eq-Nodes | 524 | 407 | " in out
@@ -193,8 +193,8 @@ def test_one_part_prints_its_section_alone(folder: Path, capsys: pytest.CaptureF
     [
         (["--data", "{empty}"], "lacks idle-week1.csv.gz"),
         (["--from", "{empty}/none.json"], "cannot read"),
-        (["--from", "{empty}/other.json"], "is not what --json of this command writes"),
-        (["--from", "{empty}/older.json"], "another version made it"),
+        (["--from", "{empty}/other.json"], excerpt("benchmarks.paper.not_its_json")),
+        (["--from", "{empty}/older.json"], excerpt("benchmarks.paper.other_version")),
         (["--jobs", "0"], excerpt("whatif.options.too_few", name="--jobs")),
     ],
 )

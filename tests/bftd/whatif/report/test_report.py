@@ -118,8 +118,8 @@ def test_without_trainers_those_of_the_paper_are_trained(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{site}", "-o", "{folder}"], "name a file in a folder that exists"),
-        (["{site}", "-o", "{folder}/none/r.html"], "name a file in a folder that exists"),
+        (["{site}", "-o", "{folder}"], excerpt("cli.common.is_a_directory")),
+        (["{site}", "-o", "{folder}/none/r.html"], excerpt("cli.common.no_such_directory")),
         (["{folder}/site.json", "-o", "{folder}/r.html"], "holds no result"),
         (["{folder}/none.csv.gz", "-o", "{folder}/r.html"], "cannot read"),
         (["{site}", "-o", "{folder}/r.html", "--nodes", "zzz"], "no node zzz"),

@@ -205,7 +205,7 @@ def test_wrong_columns_are_named_with_the_right_ones(tmp_path: Path, header: str
         ({"rows": 3}, excerpt("whatif.files.cut_short", times_s=2, rows=3)),
         ({"nodes": []}, "nodes must be"),
         ({"nodes": ["n1", "n1"]}, "nodes must be"),
-        ({"nodes": "n[1-"}, "t.json: nodes: not a node set"),
+        ({"nodes": "n[1-"}, "t.json: nodes: " + excerpt("slurm_plugin.nodeset.not_a_node_set", text="n[1-")),
         ({"nodes": True}, "nodes must be"),
         ({"duration_s": float("nan")}, excerpt("whatif.sidecar.not_from_zero", key=fragment("duration_s"))),
         ({"duration_s": "1 h"}, excerpt("whatif.sidecar.not_from_zero", key=fragment("duration_s"))),

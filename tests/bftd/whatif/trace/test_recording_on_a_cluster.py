@@ -15,6 +15,7 @@ from bftd.whatif.trace import Trace, TraceError, read
 from slurm_plugin.sandbox import Sandbox
 from tests.support import waiting
 from tests.support.clusters import Clusters
+from tests.support.messages import says, wording
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).parents[4]
@@ -104,7 +105,7 @@ def test_while_the_controller_is_away_no_node_counts_as_idle(tmp_path: Path, san
         until(lambda: idle_now(path) == {"n1", "n2", "n3"}, "all nodes idle again", path)
         recorder.send_signal(signal.SIGINT)
         _, err = recorder.communicate(timeout=PATIENCE_S)
-        assert "no node counts as idle until Slurm answers" in err
+        assert says(err, "whatif.session.missed")
         assert "Slurm answers again" in err
     finally:
         os.kill(controller, signal.SIGCONT)
@@ -117,9 +118,9 @@ def test_a_partition_that_is_not_there_is_told_with_those_that_are(tmp_path: Pat
     env = sandbox.env() | {"PYTHONPATH": str(ROOT), "BFTD_CONFIG": ""}
     shown = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
     assert shown.returncode == 2
-    assert shown.stderr == (
-        "bft: no partition night: there are batch, bft-driver, elastic; name the one to record with --partition\n"
-    )
+    hint = "there are batch, bft-driver, elastic"
+    error = wording("slurm_plugin.client.no_partition", name="night", hint=hint)
+    assert shown.stderr == "bft: " + wording("cli.trace.name_partition", error=error) + "\n"
 
 
 def test_a_cluster_without_accounting_says_what_to_use_instead(tmp_path: Path, sandbox: Sandbox) -> None:
@@ -129,7 +130,7 @@ def test_a_cluster_without_accounting_says_what_to_use_instead(tmp_path: Path, s
     assert shown.returncode == 1
     assert shown.stderr.count("\n") == 1
     assert "bft: sacct failed: " in shown.stderr
-    assert "use bft trace from-slurm" in shown.stderr
+    assert says(shown.stderr, "cli.trace.command_failed", command="sacct")
 
 
 def _controller(sandbox: Sandbox) -> int:
@@ -146,7 +147,6 @@ def test_regression_a_recording_shorter_than_two_polls_fails_with_what_to_do(san
         [*words, *short], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
     )
     assert (shown.returncode, shown.stdout) == (1, "")
-    assert shown.stderr == (
-        "bft: t.csv: nothing is recorded after 1 of 2 polls: give more --hours, or a shorter --poll\n"
-    )
+    told = wording("cli.trace.nothing_recorded", output="t.csv", polls=1, least=2)
+    assert shown.stderr == f"bft: {told}\n"
     assert not list(tmp_path.glob("t*"))
