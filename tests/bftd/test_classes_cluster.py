@@ -192,7 +192,8 @@ def test_an_estimate_is_made_on_the_drivers_host_and_explained_class_by_class(si
     last = next(line for line in reversed(said.splitlines()) if line.startswith("sized.py: its curve"))
     traced = wording("cli.size_curve.basis_trace", whose="data sheet of", name="a100-pcie-40gb", batch=64)
     assert f"on a100x2 (assumed, from {traced}): 1: " in last
-    assert f"on cpu256-3G (assumed, from {wording('cli.size_curve.basis_cpu', cpus=256)}): 1: " in last
+    run = wording("cli.size_curve.basis_cpu", cpus=256)
+    assert f"on cpu256-3G (assumed, from {run}): 1: " in last
     site.slurm("scancel", job)
     without = bft_sbatch(site, "--elastic=1-4,curve=estimate", "train.py")
     until(

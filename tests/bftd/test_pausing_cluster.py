@@ -52,7 +52,9 @@ def test_S2_a_release_empties_the_nodes_within_the_bound_survives_a_restart_and_
         driver.until(lambda status: working(status) == 3)
         assert bft(tmp_path, "pause", "--why", "power test", "--release") == (
             wording("http.control_handlers.paused", pauses="everything")
-            + f"; {wording('cli.control.asked_back', count='3 nodes are', within_s=5)}\n"
+            + "; "
+            + wording("cli.control.asked_back", count="3 nodes are", within_s=5)
+            + "\n"
         )
         driver.until(lambda _: not pilots(sandbox))
         status = driver.until(lambda status: working(status) == 0)

@@ -208,7 +208,7 @@ def test_a_ledger_whose_trainers_or_leases_are_not_such_is_told_in_one_line(
 
 def not_ours(path: Path) -> str:
     """The message as a pattern of one line."""
-    return f"^{pattern('service.ledger.not_ours', path=path, error='ERROR')}$".replace("ERROR", ".*")
+    return "^" + pattern("service.ledger.not_ours", path=path, error="ERROR").replace("ERROR", ".*") + "$"
 
 
 @pytest.mark.parametrize(("key", "value"), [("tuned", "[1]"), ("tuned", "{"), ("backoff", "7"), ("failures", "{")])
