@@ -37,9 +37,9 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"snapshot_age_s": SNAPSHOT_WARNING_S + 1}, "WARNING", wording("bftd.health.snapshot_old", age_s=61)),
     ({"alarms": [{"text": "n1 was asked back 9 s ago"}]}, "CRITICAL", "n1 was asked back 9 s ago"),
     (
-        {"pauses": [{"text": wording("core.pause.holds", what="everything", by="root", why="x")}]},
+        {"pauses": [{"text": wording("core.sentences.paused", what="everything", by="root", why="x")}]},
         "WARNING",
-        wording("core.pause.holds", what="everything", by="root", why="x"),
+        wording("core.sentences.paused", what="everything", by="root", why="x"),
     ),
     (
         {"hold": "job 9 waits", "held_s": HELD_WARNING_S + 1},
@@ -88,11 +88,12 @@ def test_what_passes_by_itself_is_no_fault(fine: dict[str, Any]) -> None:
 
 def test_the_worst_fault_comes_first_and_a_line_stays_a_line() -> None:
     pauses = [
-        {"text": wording("core.pause.holds", what=f"user u{number}", by="root", why="a | b")} for number in range(9)
+        {"text": wording("core.sentences.paused", what=f"user u{number}", by="root", why="a | b")}
+        for number in range(9)
     ]
     line = judged(well() | {"pauses": pauses, "alarms": [{"text": "n1 is overdue"}]}).line
     assert line.startswith(
-        "BFTD CRITICAL: " + wording("core.pause.holds", what="n1 is overdue; user u0", by="root", why="a / b; ")
+        "BFTD CRITICAL: " + wording("core.sentences.paused", what="n1 is overdue; user u0", by="root", why="a / b; ")
     )
     assert "; 5 more | nodes=3" in line
     assert line.count("|") == 1
@@ -116,7 +117,7 @@ def test_what_the_core_knows_of_overdue_nodes_and_silent_drivers_is_found() -> N
     found = judged(overview(core.state, core.time_s, "1.0", "live", [], []))
     assert [(each.level, each.text, each.key) for each in found.problems] == [
         ("CRITICAL", wording("service.steered.overdue", node="n1", since_s=70), "overdue:n1"),
-        ("WARNING", wording("core.pause.holds", what="node n1", by="root", why="new disk"), "pause:node n1"),
+        ("WARNING", wording("core.sentences.paused", what="node n1", by="root", why="new disk"), "pause:node n1"),
         ("WARNING", wording("bftd.health.silent_drivers", silent=1), "silent"),
     ]
 

@@ -76,10 +76,11 @@ def test_training_comes_first_then_what_is_held_and_what_held_nodes_do_that_do_n
 def test_names_with_markup_are_shown_as_they_are() -> None:
     core = Core()
     core.arrive(registration("1", name="[bold]x[/nonsense]"))
-    core.pool("n1", hold="job 9 waits without a plan")
+    hold = "job 9 waits without a plan"
+    core.pool("n1", hold=hold)
     text = drawn(status_of(core))
     assert "[bold]x[/nonsense]" in text
-    assert says(text, "pool.judgement.waits_without_plan", job=9)
+    assert hold in text
 
 
 def test_an_empty_daemon_can_be_shown() -> None:
@@ -182,7 +183,9 @@ def test_who_paused_what_and_when_it_begins_again_is_shown() -> None:
     core.pause("node n1", "node n2", why="new disks", release=True)
     core.pool("n1", "n2", "n3")
     text = drawn(status_of(core))
-    assert says(text, "core.pause.several_hold", what="nodes n[1-2]", by="root", why="new disks (since 1970-01-01")
+    assert says(
+        text, "core.sentences.several_paused", what="nodes n[1-2]", by="root", why="new disks (since 1970-01-01"
+    )
     assert says(text, "bftd.view.asked_back")
     assert says(text, "core.sentences.begins_again", when="Mon 20:00")
 

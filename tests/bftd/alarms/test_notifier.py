@@ -87,7 +87,7 @@ def test_alarms_are_told_as_they_begin_and_end_no_more_often_than_asked(site: Si
     assert (first["cluster"], first["partition"], first["level"]) == ("hpc", "elastic", "WARNING")
     assert (kinds(first["begun"]), first["text"]) == (
         ["user ann"],
-        "WARNING: begun: " + wording("core.pause.holds", what="user ann", by="root", why="x"),
+        "WARNING: begun: " + wording("core.sentences.paused", what="user ann", by="root", why="x"),
     )
     site.pause("bob")
     assert len(site.look()) == 1
@@ -99,7 +99,7 @@ def test_alarms_are_told_as_they_begin_and_end_no_more_often_than_asked(site: Si
     last = site.look(EVERY_S)[-1]
     assert (last["level"], last["text"]) == (
         "OK",
-        "OK: over: " + wording("core.pause.holds", what="user bob", by="root", why="x"),
+        "OK: over: " + wording("core.sentences.paused", what="user bob", by="root", why="x"),
     )
     assert len(site.look(EVERY_S)) == 3
 

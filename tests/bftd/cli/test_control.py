@@ -87,7 +87,7 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
                 "cli.explain.not_in_pool",
                 why=fragment(
                     excerpt(
-                        "core.pause.holds",
+                        "core.sentences.paused",
                         what=wording("core.confines.idle_but", halt="everything"),
                         by=fragment("root"),
                     )
@@ -104,8 +104,8 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
             wording("http.control_handlers.paused", pauses="nodes n[1-2]") + "\n",
         )
         shown = bft("status").stdout
-        assert says(shown, "core.pause.holds", what="everything", by="root", why="power test (since 20")
-        assert says(shown, "core.pause.several_hold", what="nodes n[1-2]", by="root", why="new disks (since 20")
+        assert says(shown, "core.sentences.paused", what="everything", by="root", why="power test (since 20")
+        assert says(shown, "core.sentences.several_paused", what="nodes n[1-2]", by="root", why="new disks (since 20")
         check = bft("status", "--check")
         assert (check.returncode, check.stderr) == (1, "")
         assert check.stdout.startswith(
@@ -114,13 +114,13 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
         assert json.loads(bft("status", "--check", "--json").stdout)["code"] == 1
         daemon.process.kill()
         _, log = daemon.process.communicate(timeout=STILL_S)
-        assert says(log, "core.pause.begun_and_asked_back", by="root", what="everything", why="power test")
+        assert says(log, "core.sentences.paused_and_asked_back", by="root", what="everything", why="power test")
 
     (tmp_path / "notify").unlink()
     with running(tmp_path) as daemon:
         daemon.client.request("POST", "/v1/trainers", TRAINER)
         lifted = bft("resume")
-        held = wording("core.pause.several_hold", what="nodes n[1-2]", by="root", why="new disks")
+        held = wording("core.sentences.several_paused", what="nodes n[1-2]", by="root", why="new disks")
         assert (lifted.returncode, lifted.stdout) == (
             0,
             wording("http.control_handlers.lent_again", what="everything")
@@ -158,7 +158,7 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
         assert says(
             log,
             "cli.control.still_in_force",
-            text=wording("core.pause.holds", what="everything", by="root", why="power test"),
+            text=wording("core.sentences.paused", what="everything", by="root", why="power test"),
         )
 
 

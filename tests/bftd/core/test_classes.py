@@ -121,7 +121,11 @@ def test_an_estimate_is_told_once_and_one_that_is_new_again() -> None:
     told = [text for text in core.sentences() if says(text, "core.sentences.curve_estimated")]
     assert len(told) == 2
     assert told[0].endswith(
-        wording("core.curve.estimated", basis="assumed, from the data sheet of a100x4", points="1: 100, 2: 200, 4: 400")
+        wording(
+            "core.sentences.curve_estimated_at",
+            basis="assumed, from the data sheet of a100x4",
+            points="1: 100, 2: 200, 4: 400",
+        )
     )
 
 

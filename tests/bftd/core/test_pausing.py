@@ -48,14 +48,14 @@ def test_while_all_is_paused_nothing_is_lent_and_what_is_lent_stays() -> None:
     assert not granted(core.pool(*names(5)))
     assert core.nodes("1") == {"n1", "n2"}
     assert core.state.pool.nodes["n3"].why == wording(
-        "core.pause.holds", what=wording("core.confines.idle_but", halt="everything"), by="root", why="power test"
+        "core.sentences.paused", what=wording("core.confines.idle_but", halt="everything"), by="root", why="power test"
     )
     assert core.sentences()[-3:] == [
         "root paused everything: power test",
         "train-1 "
         + wording("core.deed.stays", held="2 nodes", why="")
-        + wording("core.pause.holds", what="everything", by="root", why="power test"),
-        "train-2 waits: " + wording("core.pause.holds", what="everything", by="root", why="power test"),
+        + wording("core.sentences.paused", what="everything", by="root", why="power test"),
+        "train-2 waits: " + wording("core.sentences.paused", what="everything", by="root", why="power test"),
     ]
     core.resume("all")
     assert core.sentences()[-1] == wording("core.sentences.pause_lifted", by="root", what="everything")
@@ -66,7 +66,7 @@ def test_L4_a_release_asks_all_back_as_slurm_would_and_the_trainer_resumes_later
     core = working("1", nodes_min=2)
     actions = core.pause("all", release=True, why="cooling")
     assert [(item.vacate, item.reason) for item in revoked(actions)] == [
-        (True, wording("core.pause.holds", what="everything", by="root", why="cooling"))
+        (True, wording("core.sentences.paused", what="everything", by="root", why="cooling"))
     ] * 4
     assert core.sentences()[-1] == "train-1 gives back n[1-4] (none is left): everything is paused by root: cooling"
     core.pool(*names(4))
@@ -146,7 +146,7 @@ def test_a_paused_user_keeps_what_he_has_and_gets_no_more_of_what_is_free() -> N
     assert not granted(core.pool(*names(4)))
     assert core.nodes("1") == {"n1", "n2"}
     assert core.sentences()[-1] == "train-1 " + wording("core.deed.stays", held="2 nodes", why="") + wording(
-        "core.pause.holds", what="user ann", by="root", why="ticket 4"
+        "core.sentences.paused", what="user ann", by="root", why="ticket 4"
     )
     core.resume("user ann")
     assert len(granted(core.pool(*names(4)))) == 2

@@ -151,7 +151,7 @@ NOTICES: list[tuple[Any, str]] = [
     (JobStrays("eve", ("n1", "n2"), "9"), wording("core.sentences.job_strays", user="eve", nodes="n[1-2]", job_id=9)),
     (
         GrowthPaused("root", "everything", "power test", True),
-        wording("core.pause.begun_and_asked_back", by="root", what="everything", why="power test"),
+        wording("core.sentences.paused_and_asked_back", by="root", what="everything", why="power test"),
     ),
     (GrowthPaused("root", "user ann", "see ticket 4", False), "root paused user ann: see ticket 4"),
     (PauseLifted("root", "nodes n[1-4]"), wording("core.sentences.pause_lifted", by="root", what="nodes n[1-4]")),

@@ -174,11 +174,11 @@ def test_what_a_resize_cost_is_in_the_ledger_and_explained_part_by_part(tmp_path
         assert parts.items() <= costs["last"].items()
         assert costs["text"] == (
             wording(
-                "core.costs.reckoned",
+                "core.sentences.costs_reckoned",
                 up_s=12.5,
                 down_s="1.0 s; "
                 + wording(
-                    "core.costs.last",
+                    "core.sentences.last_cost",
                     before=2,
                     after="4 nodes",
                     stall_s=12.5,
@@ -225,7 +225,7 @@ def test_what_is_estimated_of_a_trainers_speed_is_explained_survives_a_restart_a
         shown = told["trainer"]["curve"]
         assert shown["text"] == (
             wording(
-                "core.curve.estimated_and_measured",
+                "core.sentences.curve_measured_too",
                 basis="assumed, from a data sheet",
                 points="1: 120, 2: 230",
                 measured="2: 410",

@@ -78,7 +78,7 @@ def test_pauses_and_quarantine_bear_on_a_node(tmp_path: Path) -> None:
         await worked(served)
         await served.ask("POST", "/v1/pause", {"why": "new disks", "nodes": ["n2"]})
         _, told = await served.ask("GET", "/v1/nodes/n2/explain")
-        assert told["node"]["paused"] == [wording("core.pause.holds", what="node n2", by="root", why="new disks")]
+        assert told["node"]["paused"] == [wording("core.sentences.paused", what="node n2", by="root", why="new disks")]
         assert told["node"]["quarantined_until_s"] is None
 
     run(test, tmp_path)

@@ -116,7 +116,7 @@ def test_a_user_without_trainers_is_paused_before_he_brings_any(tmp_path: Path) 
         assert not served.service.state.leases
         _, told = await served.ask("GET", f"/v1/trainers/{TRAINER['id']}/explain")
         assert told["decisions"][-1]["text"] == "train-a waits: " + wording(
-            "core.pause.holds", what="user ann", by="root", why="x"
+            "core.sentences.paused", what="user ann", by="root", why="x"
         )
 
     run(test, tmp_path)

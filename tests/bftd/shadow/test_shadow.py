@@ -677,7 +677,11 @@ def test_a_pause_is_obeyed_by_imaginary_trainers_too(site: Site) -> None:
     site.idle(polls=3)
     assert site.lent == {}
     assert says(
-        site.sentences(), "core.pause.begun_and_asked_back", by="(shadow) root", what="everything", why="power test"
+        site.sentences(),
+        "core.sentences.paused_and_asked_back",
+        by="(shadow) root",
+        what="everything",
+        why="power test",
     )
     site.service.resume("root", [everything.key])
     site.idle(polls=3)

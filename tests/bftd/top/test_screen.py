@@ -179,7 +179,7 @@ def test_a_pause_asks_for_a_reason_and_once_more_and_is_lifted_by_the_same_key(s
         await seen.shows("[ ] also ask back", excerpt("top.dialogs.enter_pauses", back="everything"))
         assert not served.do(lambda service: service.state.pauses)
         await seen.press("enter")
-        await seen.shows(wording("core.pause.holds", what="! everything", by="root", why="dust"))
+        await seen.shows(wording("core.sentences.paused", what="! everything", by="root", why="dust"))
         await seen.press("p")
         await seen.shows("Lend nodes again?")
         await seen.press("n", "p", "y")

@@ -163,7 +163,7 @@ def status(nodes: int, told: dict[str, Any]) -> dict[str, Any]:
                 "since_s": NOW_S - 5400,
                 "why": "new cable",
                 "release": False,
-                "text": wording("core.pause.holds", what="node n0007", by="root", why="new cable"),
+                "text": wording("core.sentences.paused", what="node n0007", by="root", why="new cable"),
             }
         ],
         "hours": None,
