@@ -177,8 +177,8 @@ def test_where_no_plan_can_be_placed_one_line_says_what_is_missing_and_whether_w
         ),
         (
             [{**PLAN, "gpus": -4}],
-            wording("sizing.cells_search_log.not_whole", where="plans.json, plans, 1", column="gpus", said=-4)
-            + " of 1 or more",
+            wording("sizing.fields.wrong", where="plans.json, plans, 1", key="gpus", shown=-4, wanted="")
+            + wording("sizing.fields.whole_wanted", least=1),
         ),
         (
             [{**PLAN, "tp": 3}],

@@ -22,7 +22,7 @@ from slurm_plugin.types import Snapshot
 from slurm_plugin.visibility import Visibility
 from tests.bftd.builders import Core, job, node, registration
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
-from tests.support.messages import excerpt, wording
+from tests.support.messages import wording
 
 SECRETS = ("ann", "run-here-1", "her script.py", "4711")
 
@@ -163,14 +163,8 @@ def test_refusals_name_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 why=wording("http.privacy.others_make_more", found=""),
             ),
         ),
-        (
-            excerpt("elastic.host.before_ready", text="hers (ann) is"),
-            excerpt("elastic.host.before_ready", text=f"{NAMELESS} ({NAMELESS}) is"),
-        ),
-        (
-            excerpt("elastic.host.before_ready", text="her other one is"),
-            excerpt("elastic.host.before_ready", text=f"{NAMELESS} is"),
-        ),
+        ("mine waits: hers (ann) is before it", f"mine waits: {NAMELESS} ({NAMELESS}) is before it"),
+        ("mine waits: her other one is before it", f"mine waits: {NAMELESS} is before it"),
     ],
 )
 def test_sentences_name_no_jobs_and_no_others(text: str, shown: str) -> None:
