@@ -197,7 +197,7 @@ def test_S9_nothing_grows_while_a_job_waits_without_a_plan_and_shrinking_goes_on
     core.pool("n1", "n2")
     hold = "job 9 waits without a plan"
     assert not granted(core.pool("n1", "n2", "n3", hold=hold))
-    assert core.sentences()[-1].endswith(wording("core.deed.stays", held="2 nodes", why=hold))
+    assert says(core.sentences()[-1], "core.deed.stays", held="2 nodes", why=hold)
     assert revoked(core.pool("n1", hold=hold))
     assert core.nodes("1") == {"n1"}
     core.report("1", *(lease(item.id, "ended") for item in core.leases("1", live=False)))
