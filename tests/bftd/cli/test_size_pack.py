@@ -93,10 +93,14 @@ def test_a_person_is_told_in_lines_and_what_could_be_at_most(terminal: Terminal)
     assert says(third, "cli.size_pack.bound", relaxed="1.000")
 
 
+NOT_IN_RANGE = "is not in the range"
+"""Of a number beyond the bounds of its option: click's words."""
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("--servers", "0", "--mix", "50/50/0"), "0 is not in the range"),
+        (("--servers", "0", "--mix", "50/50/0"), f"0 {NOT_IN_RANGE}"),
         (("--servers", "2", "--mix", "50/40/0"), excerpt("sizing.pack_draw.percentages", percent=90)),
         (
             ("--servers", "2", "--mix", "50/40/10"),
@@ -104,7 +108,7 @@ def test_a_person_is_told_in_lines_and_what_could_be_at_most(terminal: Terminal)
         ),
         (("--servers", "2", "--mix", "half"), "give percentages of image/language/speech"),
         (("--servers", "2", "--mix", "50/50/0", "--policy", "tun"), wording("sizing.fields.hint", near="tune")),
-        (("--servers", "2", "--mix", "50/50/0", "--seed", "-1"), "-1 is not in the range"),
+        (("--servers", "2", "--mix", "50/50/0", "--seed", "-1"), f"-1 {NOT_IN_RANGE}"),
         (("--servers", "2", "--mix", "50/50/0", "--seed", "x"), "'x' is not a valid"),
         (
             ("--servers", "2", "--mix", "50/50/0", "--server", "8"),
