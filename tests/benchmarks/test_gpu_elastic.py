@@ -42,11 +42,11 @@ def test_resizing_and_giving_back_measure_on_a_cpu_what_they_would_on_a_gpu(
     assert found.pop("device") == "CPU: torch finds none"
     assert list(found) == ["resize", "giveback"]
     medians = {name: figure["median"] for part in found.values() for name, figure in part.items()}
-    assert medians.pop("GB on the device") == 0
+    assert medians.pop(wording("benchmarks.gpu_elastic.gigabytes")) == 0
     assert not [name for name, median in medians.items() if not median > 0]
     assert {
         wording("benchmarks.gpu_elastic.grew_no_step"),
-        "shrink: no step for s",
+        wording("benchmarks.gpu_elastic.shrank_no_step"),
         "host memory: " + wording("benchmarks.gpu_elastic.last_process_gone_after") + " s",
     } <= set(medians)
     assert (

@@ -11,8 +11,10 @@ import pytest
 from benchmarks import hostile
 from benchmarks.hostile_users import WAYS
 
+ROOT_ONLY = "each user has a uid of its own"
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="each user is a uid of its own")
+
+@pytest.mark.skipif(os.geteuid() != 0, reason=ROOT_ONLY)
 def test_hostile_users_are_held_off_while_one_trains(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

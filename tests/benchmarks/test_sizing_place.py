@@ -8,6 +8,7 @@ from benchmarks import sizing_place
 from sizing.gpus import CATALOGUE, GIB
 from sizing.inventory import Inventory, NodeGroup, Offer
 from sizing.place import Ask
+from tests.support.messages import wording
 
 
 def there(**idle_by_type: dict[str, int]) -> Inventory:
@@ -49,7 +50,7 @@ def test_every_fault_of_a_placement_is_seen() -> None:
         "several types",
         "too little memory",
         "cut tensor-parallel groups",
-        "other number of GPUs",
+        wording("benchmarks.sizing_place.other_gpus"),
     }
 
 

@@ -15,6 +15,7 @@ from bftd.http.client import Client
 from tests import program
 from tests.bftd.test_strays_cluster import daemon, watches
 from tests.e2e.accounted import AccountedSite, until
+from tests.support.messages import excerpt, says
 
 pytestmark = [
     pytest.mark.cluster,
@@ -127,7 +128,7 @@ def test_pilots_of_bftd_come_within_the_same_bound(site: AccountedSite) -> None:
 
     def refused() -> bool:
         assert site.count(TRAINING) <= PER_USER
-        return "its last pilots were refused" in site.bft("explain", trainer).stdout
+        return bool(says(site.bft("explain", trainer).stdout, "core.sentences.refused"))
 
     until("refusals", refused, site.show)
     assert {job[3] for job in site.jobs()} == {"RUNNING"}, "none waits"
@@ -150,7 +151,8 @@ def test_caps_count_for_the_account_that_slurmdbd_gives_a_job(site: AccountedSit
 
     until("a node for each account", one_each, site.show)
     third = submitted(site, "1-2", "--account=phys")
-    until("the cap", lambda: "phys is at the cap of 1" in site.bft("explain", third).stdout, site.show)
+    at_cap = excerpt("core.caps.at_cap", group="phys", most=1)
+    until("the cap", lambda: at_cap in site.bft("explain", third).stdout, site.show)
     assert one_each()
     accounts = {trainer["id"]: trainer["account"] for trainer in site.client.status()["trainers"]}
     assert [accounts[id_] for id_ in (first, second, third)] == ["phys", "chem", "phys"]
@@ -211,7 +213,7 @@ def visible_to_the_daemon(site: AccountedSite) -> list[str]:
 def test_site_check_says_what_private_data_costs(site: AccountedSite) -> None:
     with site.private("jobs"):
         done = site.bft("site", "check")
-    assert "nothing grows until bftd's user is a Slurm operator" in " ".join(done.stdout.split())
+    assert says(" ".join(done.stdout.split()), "slurm_plugin.cluster.nothing_grows")
 
 
 def test_a_trace_comes_from_the_jobs_that_slurmdbd_has(site: AccountedSite, tmp_path: Path) -> None:

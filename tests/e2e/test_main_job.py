@@ -21,6 +21,7 @@ from bftd.errors import BftError
 from bftd.sandbox_site import SandboxSite
 from tests.support import waiting
 from tests.support.clusters import Clusters
+from tests.support.messages import wording
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch, pytest.mark.horovod]
 
@@ -166,7 +167,7 @@ def test_regression_an_output_that_was_full_or_that_nobody_read_ended_training(s
     argv = ["bash", "-c", shell, str(script)]
     said = subprocess.run(argv, cwd=site.work, env=site.env(), capture_output=True, text=True, check=False, timeout=300)
     assert (said.returncode, said.stdout.count("\n")) == (0, 1)
-    assert said.stderr == "bft: nobody reads the output any more; training goes on\n"
+    assert said.stderr == wording("elastic.output.nobody_reads") + "\n"
     assert (site.work / "read-by-nobody").exists()
     until("the end of both", lambda: not site.slurm("squeue", "-h", "-o", "%i"), site)
     assert (site.work / "sent-to-a-full-disk").exists()

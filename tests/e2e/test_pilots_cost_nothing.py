@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.site_lines import applied
 from tests.e2e.accounted import AccountedSite
+from tests.support.messages import says
 
 pytestmark = [
     pytest.mark.cluster,
@@ -106,7 +107,7 @@ def test_regression_pilots_cost_their_user_no_fair_share_and_no_limit_with_the_p
     assert levels(site)["pilots' QOS"] == ("ok", "bft-pilots, UsageFactor 0")
     assert charged_for_a_pilot(site) == Usage(0, 0)
     refused = site.run_as(USER, "sbatch", "--qos=bft-pilots", "--wrap=true", "-t1", "-o", "/dev/null")
-    assert "QOS bft-pilots is for the pilots of elastic jobs" in refused.stderr, "no regular job is free of charge"
+    assert says(refused.stderr, "slurm_plugin.bftd.qos_of_pilots", qos="bft-pilots"), "no regular job is free of charge"
 
 
 def test_the_qos_of_a_partition_spares_pilots_nothing(site: AccountedSite) -> None:

@@ -50,6 +50,7 @@ import encodings.idna
 from bftd.http.client import Client
 from bftd.protocol import credentials, munge
 from slurm_plugin.sandbox import munged
+from tests.support.messages import wording
 os.setgroups([]); os.setgid({THIEF.pw_gid}); os.setuid({THIEF.pw_uid})
 def attempt(client, method, path, body=None):
     try:
@@ -345,7 +346,7 @@ finally:
 """
     status, said = scene.thief(code)
     assert status == 0
-    assert "it says: the credential is not valid here: the hosts must share one munge key" in said
+    assert f"it says: {wording('protocol.munge.invalid')}" in said
 
 
 def test_he_reads_neither_environments_nor_states_nor_keys(scene: Scene) -> None:

@@ -19,6 +19,7 @@ import pytest
 from bftd.protocol.container import PRESETS
 from bftd.protocol.reports import SuspendReport
 from tests.elastic.cluster import EVERY, TrainerJob
+from tests.support.messages import excerpt, wording
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch, pytest.mark.container]
 LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
@@ -88,8 +89,8 @@ def test_a_trainer_in_an_image_grows_loses_an_agent_falls_to_zero_and_resumes(
     [
         ("image", "no-such-image: No such file or directory"),
         ("python", "can't execve(2): python3: No such file or directory"),
-        ("torch", "torchrun's store ended with code 1: is torch installed for python3 in container="),
-        ("site", "ask its administrator to set [elastic] container"),
+        ("torch", excerpt("elastic.driver.store_ended", rc=1) + "python3 in container="),
+        ("site", wording("elastic.script.no_containers")),
     ],
 )
 def test_what_an_image_lacks_ends_the_trainer_at_once_with_one_line(

@@ -14,6 +14,7 @@ import pytest
 
 from bftd.protocol.reports import SuspendReport
 from tests.elastic.cluster import EVERY, TrainerJob
+from tests.support.messages import fragment, says
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
@@ -61,7 +62,8 @@ def test_a_trainer_goes_on_from_its_generations_and_from_the_one_before_when_a_s
     trainer.daemon.grant("n4")
     trainer.trains_on(1)
     before = int(first.name.split("-")[1])
-    assert f"rank0 is missing or altered; goes on from step {before}" in trainer.output
+    missing = fragment("rank0 is missing or altered")
+    assert says(trainer.output, "elastic.generations.not_used", step=last, why=missing, on=before)
     trainer.wait("the lost steps are done again", lambda: trainer.again >= last - before)
     assert second.exists(), "what is not whole is kept"
     trainer.cancel()

@@ -24,6 +24,7 @@ from elastic.link.payload import Incoming, send_file
 from elastic.link.wire import Message
 from elastic.session import Fetched, Saved, Session, new_page, read_page
 from tests.elastic.far_end import SECRET, FarEnd, accepted
+from tests.support.messages import pattern, wording
 from tests.support.waiting import STILL_S
 
 
@@ -346,7 +347,10 @@ def test_a_state_that_comes_cut_short_or_altered_is_never_loaded(
             driver.channel.send({"op": "fetched", "none": True})
             assert fetching.result(STILL_S) == Fetched()
         else:
-            with pytest.raises(StateError, match="altered on its way, 3 times; it is kept"):
+            with pytest.raises(
+                StateError,
+                match=pattern("elastic.fetching.altered", error=wording("elastic.payload.altered"), altered=3),
+            ):
                 fetching.result(STILL_S)
 
 
@@ -362,7 +366,7 @@ def test_regression_a_worker_without_its_link_trained_on_and_dropped_every_save(
     assert driver.session.attached
     driver.session.ship()
     assert not driver.session._shipper.arrived, "nobody has it"
-    assert capfd.readouterr().err.count("this worker ends and is started again") == 1
+    assert capfd.readouterr().err.count(wording("elastic.session.link_lost")) == 1
 
 
 def test_a_failed_send_is_noticed_too(driver: Driver, exits: queue.SimpleQueue[int]) -> None:

@@ -14,6 +14,7 @@ from sizing.cpu.needs import Kept
 from slurm_plugin.sandbox import Sandbox
 from tests.elastic.cluster import SCRIPTS, TrainerJob
 from tests.support.clusters import Clusters
+from tests.support.messages import says, wording
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
@@ -35,14 +36,14 @@ def test_workers_are_kept_to_their_part_and_a_regular_job_runs_beside_them(train
     trainer.trains_on(2)
     assert trainer.rows[-1]["step"] > before
     assert trainer.again == 0
-    assert "pilots ask for 1 CPU and 1.46 GiB of a node (share=1:1500M)" in trainer.output
+    assert says(trainer.output, "elastic.shares.part_of_node", part="1 CPU and 1.46 GiB", whose="share=1:1500M")
     assert [note.text for note in trainer.daemon.of(NoteReport) if "pilots ask" in note.text]
 
 
 def test_a_part_that_is_too_small_is_told_and_whole_nodes_are_asked_for(trainer: TrainerJob) -> None:
     trainer.submit("count_torchrun.py", 1_000_000, 0.03, 5, backend="torchrun", spec="1-1,share=1:120M")
     trainer.daemon.grant("n1")
-    trainer.wait("told", lambda: "ended for want of memory: its pilot has 1 CPU and 120 MiB" in trainer.output)
+    trainer.wait("told", lambda: says(trainer.output, "elastic.shares.out_of_memory", part="1 CPU and 120 MiB"))
     trainer.wait("given back", lambda: trainer.state("n1") == "ended")
     trainer.daemon.grant("n2")
     trainer.trains_on(1)
@@ -56,9 +57,11 @@ def test_what_was_profiled_is_asked_for_once_the_state_is_known(
     words = ("python", "count_torchrun.py", "1000000", "0.03", "5")
     assert needs.keep(words, SCRIPTS, Kept(1, 600 * 2**20, 0, "here", time.time())) == ""
     trainer.count("torchrun", "n1", spec="1-2")
-    assert "on n1, it has 2 CPUs and 4000 MiB, no more than is asked for" in trainer.output
+    against = wording("slurm_plugin.sharing.no_larger", cpus=2, memory_bytes=4000)
+    assert says(trainer.output, "elastic.shares.whole_nodes", node="n1", against=against)
     trainer.wait("a state is saved", trainer.states)
     trainer.daemon.grant("n2")
     trainer.trains_on(2)
-    assert "pilots ask for 1 CPU and 1.09 GiB of a node (bft size cpu on here, today)" in trainer.output
+    whose = wording("elastic.profiled.found", text="here", old_s="today")
+    assert says(trainer.output, "elastic.shares.part_of_node", part="1 CPU and 1.09 GiB", whose=whose)
     assert sorted(trainer.slurm("squeue", "-h", "-p", "elastic", "-o", "%N %C").splitlines()) == ["n1 2", "n2 1"]

@@ -11,6 +11,7 @@ import pytest
 
 from bftd.protocol.reports import CrashReport, LeaseReport
 from tests.elastic.cluster import TrainerJob
+from tests.support.messages import wording
 
 pytestmark = pytest.mark.cluster
 
@@ -56,11 +57,11 @@ def test_a_node_that_is_stopped_whole_is_replaced_and_its_lease_ends_as_a_crash(
         print(f"replaced after {took_s:.1f} s")
         assert took_s < SOON_S
         [crash] = trainer.daemon.of(CrashReport)
-        assert (crash.node, crash.text) == (lost, f"{lost} has not answered for 5 s")
+        assert (crash.node, crash.text) == (lost, wording("elastic.liveness.node_silent", node=lost, DRIVER_LOST_S=5))
         [ended] = trainer.wait("its lease is over", lambda: trainer.daemon.of(LeaseReport, state="ended"))
         assert ended.id.startswith(f"{lost}.")
         assert ended.reason == crash.text
-    assert trainer.output.count("has not answered for 5 s; the node is given back") == 1
+    assert trainer.output.count(wording("elastic.crew.given_back_because", why=crash.text)) == 1
 
 
 @pytest.mark.torch

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+BEGIN_ANEW = "put it back, or move it away to begin anew"  # of the example
+
 optuna = pytest.importorskip("optuna")
 
 STUDY = Path(__file__).parents[2] / "examples" / "optuna_hpo.py"
@@ -68,7 +70,7 @@ def test_regression_a_journal_that_cannot_be_read_ended_in_a_traceback(
     (tmp_path / "study" / "journal").write_bytes(broken * 2)
     assert begin() == 1
     said = capsys.readouterr().err
-    assert "put it back, or move it away to begin anew" in said
+    assert BEGIN_ANEW in said
     assert len(said.splitlines()) == 1
 
 

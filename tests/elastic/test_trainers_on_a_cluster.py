@@ -14,6 +14,7 @@ import pytest
 
 from bftd.protocol.reports import CrashReport, LeaseReport, ProgressReport, ResizeReport, ResumeReport, SuspendReport
 from tests.elastic.cluster import EVERY, SCRIPTS, TrainerJob
+from tests.support.messages import says, wording
 
 pytestmark = pytest.mark.cluster
 HOROVOD = pytest.param("horovod", marks=pytest.mark.horovod)
@@ -144,7 +145,7 @@ def test_cancelling_the_job_ends_all_of_it_and_keeps_the_state(trainer: TrainerJ
     assert trainer.ended()[0] == "CANCELLED"
     assert trainer.daemon.finished is not None
     assert trainer.daemon.finished.exit_code == 143
-    assert "the job was cancelled; step" in trainer.output
+    assert wording("elastic.run.cancelled") + "; step" in trainer.output
     kept, last = int(said[1]), trainer.rows[-1]["step"]
     # Every save of a torchrun script is shipped; a Horovod script's commits are at most once a second.
     assert EVERY <= kept <= last
@@ -304,9 +305,9 @@ def test_a_requeued_job_goes_on_from_its_own_state_and_a_new_job_from_that_of_a_
     trainer.wait("a state is saved", trainer.states)
     trainer.requeue()
     trainer.wait("it begins again", lambda: "resumes at step" in trainer.output)
-    assert "an earlier job with this id" not in trainer.output
+    assert not says(trainer.output, "elastic.beginning.earlier_state")
     trainer.cancel()
-    trainer.wait("its end", lambda: "the job was cancelled" in trainer.output)
+    trainer.wait("its end", lambda: says(trainer.output, "elastic.run.cancelled"))
     trainer.ended()
     [kept] = trainer.states()
     step = int(kept.name.split("-")[1])

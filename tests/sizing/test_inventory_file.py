@@ -15,6 +15,13 @@ from sizing.inventory import Inventory, NodeGroup, Offer
 from sizing.inventory_file import parse, text_of, to_json
 from tests.support.messages import excerpt, fragment, pattern, wording
 
+GROUP = "gpus.json, partitions, 1, groups, 1"
+
+
+def wrong(key: str, shown: str, wanted: str, where: str = "") -> str:
+    return wording("sizing.fields.wrong", where=where, key=key, shown=shown, wanted=wanted)
+
+
 GROUP: dict[str, Any] = {"nodes": "n[1-3]", "gpu_type": "t4", "gpus": 4, "cpus": 32, "memory_bytes": 2**38}
 
 
@@ -145,34 +152,34 @@ def test_where_nothing_is_said_of_what_is_idle_it_is_all() -> None:
         ),
         (
             '{"types": {"t4": {"cost": NaN}}}',
-            wording("sizing.fields.wrong", where="gpus.json, types, t4", key="cost", shown="NaN", wanted="")
-            + wording("sizing.fields.number_wanted", least=0),
+            wrong("cost", "NaN", wording("sizing.fields.number_wanted", least=0), "gpus.json, types, t4"),
         ),
         (
             '{"types": {"t4": {"flops": {"fp8": 1}}}}',
             excerpt("sizing.fields.unknown_field", where="gpus.json, types, t4, flops", key=fragment("fp8")),
         ),
-        ('{"types": {"x": {"like": "y"}}}', 'gpus.json, types, x: like is "y": give a type that the catalogue knows'),
+        (
+            '{"types": {"x": {"like": "y"}}}',
+            wrong("like", '"y"', wording("sizing.inventory_file.catalogue_type_wanted"), "gpus.json, types, x"),
+        ),
         ('{"types": {"a100": {}}}', "a100 is taken for a100-pcie-40gb"),
         (
             '{"partitions": [{}]}',
-            wording("protocol.fields.missing", where="gpus.json, partitions, 1", name="partition")
-            + ": give "
-            + wording("sizing.fields.text_wanted"),
+            wrong("partition", "missing", wording("sizing.fields.text_wanted"), "gpus.json, partitions, 1"),
         ),
         (
             '{"partitions": [{"partition": "a"}, {"partition": "a"}]}',
             excerpt("sizing.inventory_file.partition_twice", name="gpus.json", partition="a"),
         ),
-        (file_of(gpu_type="turbo"), 'partitions, 1, groups, 1: gpu_type is "turbo": give one of the file\'s types'),
+        (
+            file_of(gpu_type="turbo"),
+            wrong("gpu_type", '"turbo"', excerpt("sizing.inventory_file.file_type_wanted"), GROUP),
+        ),
         (
             file_of(gpus=0),
-            wording(
-                "sizing.cells_search_log.not_whole", where="gpus.json, partitions, 1, groups, 1", column="gpus", said=0
-            )
-            + " of 1 or more",
+            wrong("gpus", "0", wording("sizing.fields.whole_wanted", least=1), GROUP),
         ),
-        (file_of(gpus=True), "gpus is true: give a whole number of 1 or more"),
+        (file_of(gpus=True), wrong("gpus", "true", wording("sizing.fields.whole_wanted", least=1))),
         (file_of(nodes=""), 'nodes is "": give ' + wording("sizing.inventory_file.nodes_wanted")),
         (file_of(nodes="n[1-"), "gpus.json, partitions, 1, groups, 1: nodes: "),
         (
@@ -189,14 +196,17 @@ def test_where_nothing_is_said_of_what_is_idle_it_is_all() -> None:
         (file_of(cpus=10**400), "give " + wording("sizing.fields.whole_wanted", least=0)),
         (file_of(network_bytes_s=10**400), "give " + wording("sizing.fields.number_wanted", least=1)),
         (file_of(cpus=0).replace('"cpus": 0', f'"cpus": 1{"0" * 5000}'), excerpt("sizing.fields.too_deep")),
-        (file_of(gres_type="a100\n#SBATCH -x"), "give a text of one line"),
+        (file_of(gres_type="a100\n#SBATCH -x"), "give " + wording("sizing.fields.text_wanted")),
         (file_of(features=["a\x1b[0m"]), "give " + wording("sizing.fields.texts_wanted")),
-        (file_of(features="ib"), 'features is "ib": give a list of texts'),
-        (file_of(features=["a&b"]), 'features is ["a&b"]: give a list of names as Slurm has them'),
-        (file_of(gres_type="a100 --wrap=x"), 'gres_type is "a100 --wrap=x": give a name as Slurm has it'),
-        (file_of().replace('"gpu"', '"gpu #"'), 'partition is "gpu #": give a name as Slurm has it'),
-        (file_of().replace('"gpu"', '"gpu*"'), 'partition is "gpu*": give a name as Slurm has it'),
-        (file_of().replace('"gpu"', '""'), 'partition is "": give a name as Slurm has it'),
+        (file_of(features="ib"), wrong("features", '"ib"', wording("sizing.fields.texts_wanted"))),
+        (file_of(features=["a&b"]), wrong("features", '["a&b"]', wording("sizing.fields.names_wanted"))),
+        (
+            file_of(gres_type="a100 --wrap=x"),
+            wrong("gres_type", '"a100 --wrap=x"', wording("sizing.fields.name_wanted")),
+        ),
+        (file_of().replace('"gpu"', '"gpu #"'), wrong("partition", '"gpu #"', wording("sizing.fields.name_wanted"))),
+        (file_of().replace('"gpu"', '"gpu*"'), wrong("partition", '"gpu*"', wording("sizing.fields.name_wanted"))),
+        (file_of().replace('"gpu"', '""'), wrong("partition", '""', wording("sizing.fields.name_wanted"))),
         (
             file_of(nodes="v[1-9999]w[1-9999]"),
             wording("slurm_plugin.nodeset.too_many_nodes", text="v[1-9999]w[1-9999]"),

@@ -96,7 +96,9 @@ def test_the_first_plan_that_can_be_placed_is_and_the_better_ones_say_why_not() 
     there = inventory(group("t4", {"n1": 4, "n2": 4}))
     first, second, third = trial([ask(2, 30), ask(9), ask(8), ask(1)], there)
     assert first == Refusal(0, "needs 30.0 GiB a GPU: 15.7 GiB more than t4 has")
-    assert second == Refusal(1, "needs 9 GPUs; of 16 t4 in gpu 8 can be had now", 1)
+    assert second == Refusal(
+        1, wording("sizing.place.too_few_now", gpus=9, there=16, where="t4 in gpu", idle=8, groups=""), 1
+    )
     assert third == Placement(2, "gpu", "t4", "", {"n1": 4, "n2": 4})
 
 
@@ -130,7 +132,10 @@ def test_types_are_never_mixed_nor_partitions_nor_two_names_of_one_type() -> Non
 def test_tensor_parallel_groups_stay_whole_on_a_node() -> None:
     there = inventory(group("t4", {"n1": 3, "n2": 3, "n3": 2}))
     assert nodes_of(ask(6, tp=2), there) == {"n1": 2, "n2": 2, "n3": 2}
-    assert why(ask(8, tp=2), there).endswith("6 can be had now in whole groups of 2 on a node")
+    groups = wording("sizing.place.whole_groups", tp=2)
+    assert why(ask(8, tp=2), there) == wording(
+        "sizing.place.too_few_now", gpus=8, there=24, where="t4 in gpu", idle=6, groups=groups
+    )
     assert why(ask(16, tp=16), there) == wording(
         "sizing.place.needs_gpus_of_one_node", tp=16, tp2=16, where="t4 in gpu", largest=8
     )

@@ -152,8 +152,8 @@ def test_what_the_user_wrote_is_kept_and_chooses_among_the_plans(
         ("partition = 'batch'", excerpt("slurm_plugin.bftd_gpus.plans_for", value=fragment("a100, v100"))),
         ("min_nodes = 3, max_nodes = 3", "no plan agrees"),
         ("min_nodes = 1, max_nodes = 2", "no plan agrees"),  # on one node it would have too few GPUs
-        ("tres_per_node = 'gres:gpu:h100:2'", "leave --gres out, or leave --auto-gpus out"),
-        ("tres_per_job = 'gres:gpu:3'", "leave --gpus out, or leave --auto-gpus out"),
+        ("tres_per_node = 'gres:gpu:h100:2'", wording("slurm_plugin.bftd_gpus.no_plan_has", by="--gres")),
+        ("tres_per_job = 'gres:gpu:3'", wording("slurm_plugin.bftd_gpus.no_plan_has", by="--gpus")),
         ("script = false", "batch jobs only"),
         ("het_job_offset = 0", "heterogeneous"),
     ],

@@ -15,6 +15,7 @@ import pytest
 from bftd.sandbox_site import SandboxSite
 from tests.slurm_plugin.conftest import Until
 from tests.slurm_plugin.plugins import User, another_lua, require_compiled
+from tests.support.messages import says, wording
 
 pytestmark = pytest.mark.cluster
 
@@ -123,11 +124,11 @@ def test_what_the_user_wrote_stays_as_it_is(user: User, written: list[str], kept
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-p", "elastic"], "partition elastic is for elastic jobs"),
-        (["-p", "batch,bft-driver"], "partition bft-driver is for the drivers of elastic jobs"),
+        (["-p", "elastic"], wording("slurm_plugin.bftd.for_elastic_jobs", partition="elastic")),
+        (["-p", "batch,bft-driver"], wording("slurm_plugin.bftd.for_drivers", partition="bft-driver")),
         (["-N1"], "no plan agrees"),
-        (["--gres=gpu:v100:2"], "leave --gres out, or leave --auto-gpus out"),
-        (["--elastic=1-2"], "an elastic job has no GPUs of its own to choose"),
+        (["--gres=gpu:v100:2"], wording("slurm_plugin.bftd_gpus.no_plan_has", by="--gres")),
+        (["--elastic=1-2"], wording("slurm_plugin.bftd.no_gpus_to_choose")),
     ],
 )
 def test_what_no_plan_agrees_with_is_refused(user: User, words: list[str], said: str) -> None:
@@ -141,20 +142,20 @@ def test_what_no_plan_agrees_with_is_refused(user: User, words: list[str], said:
 def test_only_a_batch_job_can_have_it(user: User, command: str) -> None:
     done = user.run(command, VALUE, "true")
     assert done.returncode != 0
-    assert f"--auto-gpus is for batch jobs only, not for {command}: submit the job with sbatch" in done.stderr
+    assert says(done.stderr, "slurm_plugin.spank_bftd.auto_gpus_batch_only", command=command)
 
 
 def test_the_option_is_in_the_help(user: User) -> None:
     words = " ".join(user.run("sbatch", "--help").stdout.split())
-    assert "--auto-gpus=STEP.py:FUNCTION,global-batch=N choose partition, GPUs, CPUs and memory" in words
+    assert f"--auto-gpus=STEP.py:FUNCTION,global-batch=N {wording('slurm_plugin.spank_bftd.auto_gpus_usage')}" in words
 
 
 @pytest.mark.parametrize(
     ("script", "said"),
     [
         ("echo 'bft: step.py: no such file' >&2; exit 2", "--auto-gpus: step.py: no such file"),
-        ("echo", "no answer that can be read"),
-        ("echo x", "no plan came with the job"),
+        ("echo", wording("slurm_plugin.auto_gpus.unreadable_answer")),
+        ("echo x", wording("slurm_plugin.bftd_gpus.no_plan_came")),
     ],
 )
 def test_where_nothing_can_be_chosen_nothing_is_submitted(
@@ -240,5 +241,4 @@ def test_where_the_controller_does_not_know_the_option_the_job_fails_with_one_li
         done = user.run("sbatch", "--wait", "-t1", "-o", "lost", VALUE, "job.sh")
     assert done.returncode == 1
     [line] = [line for line in (user.home / "lost").read_text().splitlines() if "TMPDIR" not in line]
-    assert line.startswith("bft: --auto-gpus does not work here")
-    assert "`bft size fit`" in line
+    assert line == wording("slurm_plugin.spank_bftd.auto_gpus_unknown")

@@ -18,6 +18,14 @@ from elastic.spec import ElasticSpec
 from slurm_plugin.site.plugins import lua_defaults
 from tests.slurm_plugin.lua_state import Lua
 from tests.slurm_plugin.plugins import User, is_newer_slurm
+from tests.support.messages import excerpt, says, wording
+
+NOT_HARVESTED = wording("slurm_plugin.bftd.not_harvested", wanted="batch", partitions="elastic or late")
+
+
+def taken(partition: str) -> str:
+    return wording("slurm_plugin.bftd.taken", low=1, high=4, partition=partition, driver_partition="bft-driver")
+
 
 LUA = Path(__file__).parents[2] / "slurm_plugin" / "lua"
 
@@ -102,8 +110,8 @@ def test_an_elastic_job_that_meets_a_fault_is_refused_and_not_run_as_something_e
       local job = elastic({ work_dir = false })
       return bftd.job_submit(job, parts, 1000) .. told[1] .. logged[1] .. tostring(job.partition)"""
     said = lua.run(chunk).decode()
-    assert said.startswith("-1elastic jobs do not work here at the moment: tell your administrators")
-    assert "bftd: left a job as it was: " in said
+    assert said.startswith("-1" + wording("slurm_plugin.bftd.not_here_now", value="elastic jobs do"))
+    assert "bftd: " + excerpt("slurm_plugin.bftd.left_as_it_was") in said
     assert said.endswith("nil")
 
 
@@ -151,13 +159,13 @@ SEVERAL = 'bftd.install({ partition = "elastic,late" }); parts.late = { total_no
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ("", "0  batch: elastic job: 1 to 4 nodes of elastic,late; its driver runs in bft-driver"),
-        ("partition = 'late'", "0 late batch: elastic job: 1 to 4 nodes of late; its driver runs in bft-driver"),
+        ("", "0  batch: " + taken("elastic,late")),
+        ("partition = 'late'", "0 late batch: " + taken("late")),
         (
             "partition = 'elastic'",
-            "0 elastic batch: elastic job: 1 to 4 nodes of elastic; its driver runs in bft-driver",
+            "0 elastic batch: " + taken("elastic"),
         ),
-        ("partition = 'batch'", "partition batch is not harvested: take elastic or late, or leave -p out"),
+        ("partition = 'batch'", NOT_HARVESTED),
     ],
 )
 def test_an_elastic_job_may_name_one_of_several_harvested_partitions(lua: Lua, changes: str, said: str) -> None:
@@ -198,9 +206,8 @@ def test_a_constraint_that_is_more_than_features_is_refused_and_the_job_left_alo
     chunk = f"""
       local job = elastic({{ features = "{wanted}" }})
       return bftd.job_submit(job, parts, 1000) .. tostring(job.partition) .. told[1]"""
-    assert (
-        lua.run(chunk).decode().startswith(f"2002nil--constraint={wanted}: an elastic job takes features joined by &")
-    )
+    told = wording("slurm_plugin.bftd.constraint_malformed", wanted=wanted)
+    assert lua.run(chunk).decode() == f"2002nil{told}"
 
 
 def test_a_job_that_asks_for_no_features_is_not_told_that_it_has_none(lua: Lua) -> None:
@@ -509,7 +516,7 @@ def test_a_user_who_tries_other_jobs_in_the_elastic_partition_is_stopped_with_on
     for attempt in attempts:
         done = ordinary.run(*attempt)
         assert done.returncode != 0, attempt
-        assert "partition elastic is for elastic jobs: sbatch --elastic=MIN-MAX SCRIPT" in done.stderr, attempt
+        assert says(done.stderr, "slurm_plugin.bftd.for_elastic_jobs", partition="elastic"), attempt
         assert ordinary.run("squeue", "-h").stdout == "", attempt
 
 

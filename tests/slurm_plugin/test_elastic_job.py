@@ -21,6 +21,7 @@ SCRIPT = """\
 #SBATCH --elastic=1-2,workers=1
 #SBATCH --output=out.log
 import os, sys, elastic
+from tests.support.messages import wording
 elastic.step(samples=1)
 print("worker", os.getuid(), os.environ["WORLD_SIZE"], sys.argv[1:], flush=True)
 sys.exit(0 if elastic.load() is None else 9)
@@ -48,7 +49,8 @@ def test_a_plain_sbatch_trains_on_idle_nodes_as_the_user_and_ends_as_the_script_
         with another_driver(site, driver):
             done = user.run("sbatch", "--wait", "train.py", "a", "b c", env=environ, timeout_s=120)
         assert done.returncode == 0, done.stderr + (log.read_text() if log.exists() else "")
-        assert "elastic job: 1 to 2 nodes of elastic; its driver runs in bft-driver" in done.stderr
+        taken = wording("slurm_plugin.bftd.taken", low=1, high=2, partition="elastic", driver_partition="bft-driver")
+        assert taken in done.stderr
         assert f"worker {user.uid} 2 ['a', 'b c']" in log.read_text()
         assert "training is complete; step 1, exit code 0" in log.read_text()
         until(lambda: not user.run("squeue", "-h").stdout, "the pilots' end")

@@ -17,6 +17,7 @@ import pytest
 from bftd.protocol import munge
 from slurm_plugin.errors import SandboxError, SlurmMissing
 from slurm_plugin.sandbox import Sandbox, munged
+from tests.support.messages import pattern
 
 pytestmark = pytest.mark.cluster
 NOBODY = 65534
@@ -80,11 +81,11 @@ def _conf(munge: bool) -> str:
 def test_a_munged_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(munged, "_KEY_BYTES", 1)
-    with pytest.raises(SandboxError, match=r"munged did not start: .*[Kk]ey"):
+    with pytest.raises(SandboxError, match=pattern("slurm_plugin.munged.not_started", said="") + ".*[Kk]ey"):
         munged.start(tmp_path)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(munged, "_SBIN", ())
-    with pytest.raises(SlurmMissing, match="munged not found: install it"):
+    with pytest.raises(SlurmMissing, match=pattern("slurm_plugin.munged.not_found")):
         munged.start(tmp_path)
 
 

@@ -16,6 +16,7 @@ from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.types import Job, Partition
 from slurm_plugin.waiting import Rules
 from tests.slurm_plugin.pending import NOW_S, queued
+from tests.support.messages import says, wording
 
 Until = Callable[[Callable[[], bool], str], None]
 RULES = Rules(min_window_s=20.0, looked_s=NOW_S - 2)
@@ -95,7 +96,7 @@ def test_a_queue_that_cannot_be_read_refuses_the_pilot_before_slurm_is_asked(tmp
         (tmp_path / command).chmod(0o755)
     outcome = PilotLauncher(SlurmClient(commands_dir=tmp_path), RULES).place(pilot("n1"))
     assert isinstance(outcome, Refused)
-    assert "the queue cannot be read" in outcome.reason
+    assert says(outcome.reason, "slurm_plugin.pilots.queue_unreadable")
     assert not (tmp_path / "asked").exists()
 
 
@@ -155,7 +156,7 @@ def test_S1b_the_guard_keeps_a_pilot_off_while_a_regular_job_without_a_plan_is_n
         launcher = PilotLauncher(client, Rules(min_window_s=20.0, looked_s=looked_s))
         outcome = launcher.place(pilot("n1"))
         assert isinstance(outcome, Refused)
-        assert "has just come and waits without a plan" in outcome.reason
+        assert says(outcome.reason, "slurm_plugin.guard.just_come")
         time.sleep(1.0 - time.time() % 1.0)  # a job of the same second may be younger than the look
         launcher.rules = Rules(min_window_s=20.0, looked_s=client.snapshot().begun_s or 0.0)
         assert isinstance(launcher.place(pilot("n1")), Placed)
@@ -235,7 +236,7 @@ def test_an_sbatch_pilot_runs_the_agent_with_its_environment_or_leaves_nothing(
     assert isinstance(launcher.place(pilot("n1"), argv, environ), Placed)
     until(lambda: (tmp_path / "agent").exists() and bool((tmp_path / "agent").read_text()), "the agent runs")
     assert (tmp_path / "agent").read_text() == "n1.1 it's one word\n"
-    assert launcher.place(pilot("n1"), argv, environ) == Refused("Slurm did not start the pilot at once")
+    assert launcher.place(pilot("n1"), argv, environ) == Refused(wording("slurm_plugin.pilots.not_at_once"))
     assert standing(client) == ["RUNNING"]
 
 

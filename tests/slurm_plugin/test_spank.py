@@ -22,6 +22,7 @@ from elastic.spec import ElasticSpec
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox.plugin import compiled
 from tests.slurm_plugin.plugins import CHECKOUT, User, another_driver, another_lua
+from tests.support.messages import pattern, says, wording
 from tools.backends_header import header
 
 Until = Callable[[Callable[[], bool], str], None]
@@ -196,7 +197,8 @@ def test_a_long_value_neither_overflows_nor_fills_the_screen(complaint: Callable
 
 def test_a_cluster_that_wants_the_plug_in_uncompiled_says_how_to_compile_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_plugin.sandbox.plugin.NAME", "nothing.so")
-    with pytest.raises(SandboxError, match=r"nothing.so is not there: compile it with `make plugins`$"):
+    missing = pattern("slurm_plugin.plugin.not_compiled", plugin="")
+    with pytest.raises(SandboxError, match=rf"nothing\.so{missing}$"):
         compiled()
 
 
@@ -204,7 +206,8 @@ def test_a_cluster_that_wants_the_plug_in_uncompiled_says_how_to_compile_it(monk
 @pytest.mark.parametrize("command", ["sbatch", "salloc", "srun"])
 def test_the_option_is_in_the_help_of_each_command(user: User, command: str) -> None:
     words = " ".join(user.run(command, "--help").stdout.split())
-    assert "--elastic=MIN-MAX[,backend=horovod|torchrun][,sizes=1:2:4:8] train on MIN to MAX idle nodes" in words
+    usage = wording("slurm_plugin.spank_bftd.elastic_usage")
+    assert f"--elastic=MIN-MAX[,backend=horovod|torchrun][,sizes=1:2:4:8] {usage}" in words
 
 
 @pytest.mark.cluster
@@ -213,7 +216,7 @@ def test_only_a_batch_job_can_be_elastic(user: User, command: str) -> None:
     done = user.run(command, "--elastic=1-2", "-N1", "true")
     assert done.returncode != 0
     first = done.stderr.splitlines()[0]
-    assert f"--elastic is for batch jobs only, not for {command}: submit the training script with sbatch" in first
+    assert says(first, "slurm_plugin.spank_bftd.elastic_batch_only", command=command)
     assert user.run("squeue", "-h").stdout == ""
 
 
@@ -234,8 +237,7 @@ def test_where_the_controller_does_not_know_the_option_the_job_fails_with_one_li
         plain = user.run("sbatch", "-t1", "-o", "plain", "--wait", "alone.py")
     assert (lost.returncode, plain.returncode) == (1, 0)
     [line] = [line for line in (user.home / "lost").read_text().splitlines() if "TMPDIR" not in line]
-    assert line.startswith("bft: --elastic does not work here")
-    assert "bft sbatch --elastic=MIN-MAX SCRIPT" in line
+    assert line == wording("slurm_plugin.spank_bftd.elastic_unknown")
     assert "alone" in (user.home / "plain").read_text()
 
 

@@ -14,6 +14,7 @@ from slurm_plugin.types import Job
 from slurm_plugin.waiting import lacks_plan, may_use, waits_for_room, whole
 from tests.slurm_plugin.pending import NOW_S
 from tests.slurm_plugin.test_parse import HEADER, RELEASES, SEPARATOR, UNREADABLE, job_record, recorded
+from tests.support.messages import fragment, pattern
 
 OTHER = job_record(id="13")
 TASKS = ",".join(map(str, [1, 2, 4, 8, 16, 32, 64, *range(100, 901, 100)]))
@@ -85,7 +86,9 @@ def test_a_job_that_may_be_on_nodes_and_cannot_be_read_voids_the_answer_and_stan
     field: str, junk: str, state: str
 ) -> None:
     record = job_record(**{"id": "12", "state": state, "user": f"bob{junk}", field: UNREADABLE[field]})
-    with pytest.raises(SnapshotError, match=r"squeue shows a job that cannot be read .*bob") as caught:
+    with pytest.raises(
+        SnapshotError, match=pattern("slurm_plugin.parse.unreadable_job", row=fragment("bob"))
+    ) as caught:
         read(OTHER, record)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 300

@@ -17,7 +17,7 @@ from elastic.errors import ElasticError
 from elastic.link.wire import Message
 from tests.elastic.backends.stage import FakeCompanion, Host
 from tests.elastic.fakes import settings_for, until
-from tests.support.messages import pattern, says
+from tests.support.messages import fragment, pattern, says
 
 
 def nothing(_: Any) -> None:
@@ -25,7 +25,10 @@ def nothing(_: Any) -> None:
 
 
 def test_regression_an_interpreter_missing_where_the_driver_runs_was_a_fault_of_the_driver(tmp_path: Path) -> None:
-    with pytest.raises(ElasticError, match=r"/bin/python cannot be run on .*, where the driver runs: No such file"):
+    missing = pattern(
+        "elastic.companion.cannot_run", interpreter=fragment("/bin/python"), strerror=os.strerror(errno.ENOENT)
+    )
+    with pytest.raises(ElasticError, match=missing):
         asyncio.run(Companion(nothing, nothing).start(str(tmp_path / "bin" / "python"), "this"))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.messages import says
+from tests.support.messages import says, wording
 
 sys.path.insert(0, str(Path(__file__).parent))
 from ranks import Trainer
@@ -365,7 +365,8 @@ def test_a_stage_that_cannot_be_used_is_told_once_and_left_out(tmp_path: Path) -
     trainer.run(save, 2, 1, 2, environ={"BFT_STATE_STAGE": "/nowhere"})
     assert trainer.run(load_into, 1) == [(True, 2)]
     trainer.run(save, 1, 1, 2, environ={"BFT_STATE_STAGE": "/nowhere"})
-    assert trainer.output.count("states are not staged in /nowhere (No such file or directory)") == 1
+    told = wording("elastic.stage.not_staged", root="/nowhere", strerror="No such file or directory")
+    assert trainer.output.count(told) == 1
 
 
 def save_and_flush_slowly(rank: int, size: int, folder: Path) -> None:

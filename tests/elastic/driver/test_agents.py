@@ -62,7 +62,7 @@ def test_regression_a_node_without_a_temporary_folder_was_a_traceback_and_nobody
     full = "import tempfile; tempfile.tempdir = '/proc/self/nowhere'; import elastic.node.agent as it; it.main()"
     srun.write_text(f'#!/bin/sh\nSLURMD_NODENAME=n1 exec {sys.executable} -c "{full}"\n')
     why, lines = ran(tmp_path, Pilot("n1.1", "n1", 600.0, "", driver="127.0.0.1:1", job_id="7"))
-    assert why == "no temporary folder can be made on n1: No such file or directory"
+    assert why == wording("elastic.agent.no_temporary_folder", node="n1", why="No such file or directory")
     assert lines == []
 
 

@@ -170,7 +170,9 @@ def test_that_a_silent_worker_is_at_work_is_said_once_each_time(stage: Stage) ->
     for _ in range(3):
         stage.looked("busy", "it is at work", 16.0)
     [line] = stage.lines
-    assert line.startswith("a worker on n1 has not answered for 16 s, but it is at work; it may be so for 600 s")
+    silent = wording("elastic.liveness.worker_silent", node="n1", silent_s=16)
+    at_work = wording("elastic.vitals.at_work")
+    assert line.startswith(wording("elastic.liveness.may_be_so", text=silent, why=at_work, most_s=600))
     stage.liveness.heard(busy)
     stage.live(FROZEN_S, *agents, alive)
     stage.looked("busy", "it is at work")

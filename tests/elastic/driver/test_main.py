@@ -213,7 +213,12 @@ def test_regression_a_back_end_that_could_not_be_started_ended_in_a_traceback(
 
     assert asyncio.run(run()) == (
         1,
-        "/opt/python cannot be run on svc1, where the driver runs: No such file or directory",
+        wording(
+            "elastic.companion.cannot_run",
+            interpreter="/opt/python",
+            host="svc1",
+            strerror="No such file or directory",
+        ),
     )
 
 

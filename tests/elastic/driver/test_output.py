@@ -128,7 +128,7 @@ def test_regression_a_full_disk_cut_agents_off_now_it_is_tried_again(
     lines = disk.data.decode().splitlines()
     assert lines[:2] == ["the first", "the second"]
     missing = 100 - len(lines[3:])
-    assert lines[2] == f"bft: {missing} lines of output are missing here: {os.strerror(code)}"
+    assert lines[2] == wording("elastic.output.missing", dropped=missing, why=os.strerror(code))
     assert lines[3:] == [f"line {number}" for number in range(missing, 100)]
 
 

@@ -16,6 +16,7 @@ from elastic.timing import MATCH_S
 from tests.elastic.driver.test_faults import begins, resized, trains, trains_also
 from tests.elastic.driver.test_trainer import Play, Stage, play  # noqa: F401
 from tests.elastic.fakes import ops, until
+from tests.support.messages import wording
 
 STEP = r"step (?P<step>[0-9,]+)(?:.* loss (?P<loss>\S+))?"
 SAMPLES = "(?P<samples>[0-9]+)/60000"
@@ -202,9 +203,7 @@ def test_a_script_that_begins_again_at_a_resize_is_told_so_once_in_its_output_an
             await prints(stage, "n1", "step 2", "step 40")
             await ends(stage, "n1")
         [note] = stage.reports(NoteReport)
-        assert note.text.startswith(
-            "the script began again at step 2 after a change of its nodes, where it had printed"
-        )
+        assert note.text == wording("elastic.printed.began_again", step=2, reached=40)
         assert stage.lines.count(note.text) == 1
 
     play(body, "1-8,progress=" + STEP)

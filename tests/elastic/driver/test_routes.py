@@ -83,7 +83,14 @@ def test_regression_a_host_of_several_networks_told_all_nodes_the_address_of_its
 def test_a_node_without_a_route_is_told_so_and_never_an_address_that_is_not_its_own() -> None:
     asked = '[answer("n1", "192.0.2.7"), answer("n2", "2001:db8::7"), answer("n3", "fd00:6::9", ipv4_only=True)]'
     none, none6, only4 = in_namespace(f"{ASK}\nprint(json.dumps({asked}))")
-    assert "no address for n1 (192.0.2.7): no route to it; set BFT_DRIVER_ADDRESS to an address of" in none
+    assert says(
+        none,
+        "elastic.routes.no_address",
+        node="n1",
+        address="192.0.2.7",
+        why=wording("elastic.routes.no_route"),
+        advice=fragment(excerpt("elastic.routes.set_variable", VARIABLE="BFT_DRIVER_ADDRESS")),
+    )
     assert "no route" in none6
     assert says(only4, "elastic.routes.no_ipv4", node="n3")
 
@@ -167,7 +174,14 @@ def test_regression_a_hosts_own_name_that_means_its_loopback_was_told_to_other_h
     known = {"n1": NodeAddress(HERE, HERE), "n2": NodeAddress("n2", "n2"), "n3": NodeAddress("n3", "n3")}
     found = Routes(lambda: known)
     assert [found.to("n1"), found.to("n2")] == ["10.0.0.5", "10.0.0.5"]
-    with pytest.raises(Unreachable, match=f"{HERE} has no address for n3 .*another host; set BFT_DRIVER_ADDRESS"):
+    unreachable = pattern(
+        "elastic.routes.no_address",
+        host_name=HERE,
+        node="n3",
+        why=fragment("another host"),
+        advice=fragment("; set BFT_DRIVER_ADDRESS"),
+    )
+    with pytest.raises(Unreachable, match=unreachable):
         found.to("n3")
 
 

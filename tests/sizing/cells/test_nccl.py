@@ -124,11 +124,14 @@ def test_bandwidths_that_belong_to_another_collective_are_noted() -> None:
         ),
         (NAMED.replace("    time ", " cputime "), excerpt("sizing.cells_nccl.cpu_times")),
         (NAMED.replace("time   algbw", "when   algbw"), excerpt("sizing.cells_nccl.unknown_form")),
-        (NAMED.replace("values : 0 OK", "values : 12 FAILED"), "12 values came out wrong"),
-        (NAMED.replace("gpu-2 device  3", "gpu-1 device  3"), "different numbers of GPUs"),
+        (NAMED.replace("values : 0 OK", "values : 12 FAILED"), excerpt("sizing.cells_nccl.wrong_values", wrong=12)),
+        (NAMED.replace("gpu-2 device  3", "gpu-1 device  3"), excerpt("sizing.cells_nccl.nodes_differ")),
         (NAMED.replace("Rank  7", "Rank  6"), excerpt("sizing.cells_nccl.rank_twice", key=6)),
         (NAMED.replace("Rank  7", "Rank  9"), excerpt("sizing.cells_nccl.ranks_gap")),
-        (NAMED.replace("[0000:8d:00] NVIDIA A100-SXM4-80GB", "[0000:8d:00] NVIDIA H200", 1), "each type of GPU"),
+        (
+            NAMED.replace("[0000:8d:00] NVIDIA A100-SXM4-80GB", "[0000:8d:00] NVIDIA H200", 1),
+            excerpt("sizing.cells_nccl.types_differ"),
+        ),
         (UNNAMED.replace(rank_lines(["n1"], 2), rank_lines(["n1"], 1)), excerpt("sizing.cells_nccl.one_gpu")),
     ],
 )

@@ -17,6 +17,7 @@ from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.start import asked
 from tests.slurm_plugin.conftest import wait_until
 from tests.support.clusters import Clusters
+from tests.support.messages import says, wording
 
 pytestmark = pytest.mark.cluster
 
@@ -63,15 +64,16 @@ def test_slurm_takes_the_winners_lines_and_what_is_closed_is_told_in_its_words(s
     assert asked(sandbox.client(), said["winner"]["sbatch"]).taken
     assert {run["partition"] for run in said["refused"]} == {"reserved"}
     assert all(re.match("refused: .*denied", run["slurm"]) for run in said["refused"]), said["refused"][0]["slurm"]
-    assert any(re.match(r"partition old is left out, its State is DOWN", note) for note in said["notes"])
+    down = wording("cli.size_choose.left_out", name="old", state="DOWN")
+    assert any(note.startswith(down) for note in said["notes"])
     short = [each["why"] for each in said["out"] if each["partition"] == "short"]
-    assert any(re.fullmatch("it would run .*, and the partition's MaxTime is 3 min", why) for why in short), short
+    assert any(says([why], "sizing.limits.too_long", max_time_s="3 min") for why in short), short
     assert not [run for run in said["runs"] if run["partition"] in ("short", "old", "reserved")]
     inactive = next(note for note in said["notes"] if note.startswith("partition ending"))
     assert re.search("its State is INACTIVE: .*(inactive|drain)", inactive), inactive
     named = choose(sandbox, "--partition", "old")
     assert (named.returncode, named.stdout) == (2, "")
-    assert re.fullmatch(r"bft: partition old is left out, its State is DOWN; name another.*\n", named.stderr)
+    assert re.fullmatch(rf"bft: {re.escape(down)}; name another.*\n", named.stderr)
 
 
 def test_the_job_gets_what_was_chosen_while_another_holds_the_faster_gpus(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_why_names_the_faster_one_that_starts_later_and_the_earlier_one_that_run
 def test_why_tells_measured_from_assumed() -> None:
     best = [run(HOUR, "a", 4, 0, "measured"), run(2 * HOUR, "b", 4, 0)]
     assert "It takes 4 GPU-hours (measured), the next 8 (assumed)." in ranking.why(best, NOW_S)
-    assert ranking.why(best[:1], NOW_S).endswith("there is no other choice.")
+    assert ranking.why(best[:1], NOW_S).endswith(wording("sizing.ranking.no_other"))
 
 
 def test_why_names_the_first_that_was_measured_where_the_winner_is_only_assumed() -> None:

@@ -29,6 +29,7 @@ import dataclasses, json, os, sys
 from sizing.cpu import confine
 from sizing.cpu.points import Limits, Runner
 from sizing.errors import SizingError
+from tests.support.messages import says
 
 ask = json.loads(sys.argv[1])
 try:
@@ -82,7 +83,10 @@ def test_a_step_has_the_cpus_that_were_asked_for_and_the_jobs_own_variables(sand
     assert not any("was narrowed" in note for note in in_a_step(sandbox, tmp_path)["notes"])
 
 
-@pytest.mark.skipif(CPUS < 2, reason="of one CPU there is nothing to take away")
+ONE_CPU = "of one CPU there is nothing to take away"
+
+
+@pytest.mark.skipif(CPUS < 2, reason=ONE_CPU)
 def test_where_slurm_confines_no_step_the_guard_does(tmp_path: Path) -> None:
     with one_node("task/none") as cluster:
         assert any("was narrowed" in note for note in in_a_step(cluster, tmp_path)["notes"])
@@ -115,14 +119,12 @@ def test_a_progress_bar_comes_through_a_step_line_by_line(sandbox: Sandbox, tmp_
 
 def test_more_cpus_than_the_allocation_has_is_one_line(sandbox: Sandbox, tmp_path: Path) -> None:
     said = inside(sandbox, tmp_path, CPUS + 1, "train", 600)["error"]
-    assert f"{CPUS + 1} CPUs: job" in said
-    assert "an allocation with more (salloc --cpus-per-task)" in said
+    assert says(said, "sizing.cpu_points.more_than_allocated", cpus=CPUS + 1, there=CPUS, there2=CPUS)
 
 
 def test_more_gpus_than_the_allocation_has_is_one_line(sandbox: Sandbox, tmp_path: Path) -> None:
     said = inside(sandbox, tmp_path, 1, "train", 600, gpus=1)["error"]
-    assert "--gpus 1: job" in said
-    assert "has not so many on a node" in said
+    assert says(said, "sizing.cpu_confine.gpus_not_allocated", gpus=1)
 
 
 def test_a_command_that_dies_in_a_step_leaves_its_output_in_the_working_folder(

@@ -16,6 +16,12 @@ from sizing.cpu.matrix import Point
 from sizing.errors import UsageError
 from tests.support.messages import excerpt, fragment, pattern, wording
 
+
+def cpus_searched(shown: int) -> str:
+    wanted = wording("sizing.cpu_matrices_file.cpus_wanted")
+    return excerpt("sizing.fields.wrong", key="cpus_searched", shown=shown, wanted=wanted)
+
+
 GB = 10**9
 OURS: dict[str, Any] = {
     "vgg": {
@@ -134,8 +140,8 @@ def test_what_a_search_found_enough_is_kept() -> None:
             changed(memory_gb_per_gpu=[8, float("nan")]),
             excerpt("sizing.cpu_matrices_file.axis_length", key=fragment("memory_gb_per_gpu"), count=2),
         ),
-        (changed(cpus_searched=3), "cpus_searched is 3: give one of its CPUs"),
-        (changed(cpus_searched=1, throughput=[[0, 0], [2, 2], [2, 2]]), "cpus_searched is 1: give one of its CPUs"),
+        (changed(cpus_searched=3), cpus_searched(3)),
+        (changed(cpus_searched=1, throughput=[[0, 0], [2, 2], [2, 2]]), cpus_searched(1)),
         (
             changed(throughput=[[1e-320, 1], [1, 1], [1, 1]]),
             excerpt("sizing.cpu_matrices_file.negative_or_nan", least="9.99989e-321", most=1),

@@ -188,11 +188,22 @@ def test_a_command_that_ends_after_a_while_is_measured_over_what_there_was(monke
 
 def test_output_without_progress_says_its_last_line_and_what_to_do() -> None:
     said = complaint("shouts", limits=Limits(timeout_s=1))
-    assert "no throughput within 1 s on 1 CPU: no line fits --regex; its last line was 'no progress here'" in said
-    assert "another --regex" in said
+    assert says(
+        said,
+        "sizing.cpu_watching.no_throughput",
+        when="within 1 s",
+        on="1 CPU",
+        wanted=wording("sizing.cpu_watching.no_line_fits"),
+        last=wording("sizing.cpu_watching.last_line", last="no progress here"),
+        do="another --regex",
+    )
     said = complaint("shouts", regex=None, limits=Limits(timeout_s=1))
-    assert "no elastic.step() was called" in said
-    assert "--regex for such lines" in said
+    assert says(
+        said,
+        "sizing.cpu_watching.no_throughput",
+        wanted=wording("sizing.cpu_watching.no_step_called"),
+        do=wording("sizing.cpu_watching.regex_for_lines"),
+    )
 
 
 def test_no_output_at_all_says_so() -> None:
@@ -243,19 +254,18 @@ def test_what_others_take_of_its_cpus_is_told() -> None:
         other.kill()
         other.wait()
     assert point.others > 0.3
-    assert any("of its CPUs meanwhile" in note for note in point.notes)
+    assert any(says(note, "sizing.cpu_watching.others_took") for note in point.notes)
 
 
 def test_more_cpus_than_there_are_is_one_line_with_what_to_do() -> None:
-    with pytest.raises(UsageError, match=f"{ALL + 1} CPUs: this user has {ALL} on .*--cpus up to {ALL}"):
+    more = pattern("sizing.cpu_points.more_than_here", cpus=ALL + 1, there=ALL, there2=ALL)
+    with pytest.raises(UsageError, match=more):
         measured("train", 1, cpus=ALL + 1)
 
 
 @pytest.mark.parametrize("words", [("/no/such/program",), ("/etc/passwd",), ("no-such-program-at-all",)])
 def test_a_command_that_cannot_be_started_says_why(tmp_path: Path, words: tuple[str, ...]) -> None:
-    with pytest.raises(
-        UsageError, match=pattern("sizing.cpu_running.not_started", strerror=fragment("is the command after -- right"))
-    ):
+    with pytest.raises(UsageError, match=pattern("sizing.cpu_watching.not_started")):
         Runner(words, regex=STEP, limits=QUICK).measure(1)
     assert not list(tmp_path.glob("bft-cpu-*"))
 

@@ -249,7 +249,7 @@ def test_memory_that_pays_is_worked_out_of_what_was_read(
     [
         ({"cpus": (1, 10**4)}, "from 1 to 4096"),
         ({"cpus": (0,)}, "from 1"),
-        ({"cpus": (4000,)}, "4000 CPUs: this user has"),
+        ({"cpus": (4000,)}, pattern("sizing.cpu_points.more_than_here", cpus=4000)),
         ({"budget_s": 0.0}, "--budget"),
         ({"gpus": -1}, "--gpus"),
         ({"data": (Path("/no/such/data"),)}, "/no/such/data"),

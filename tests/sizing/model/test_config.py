@@ -127,7 +127,7 @@ def test_every_key_is_in_the_text_of_a_model_that_sets_it() -> None:
         (f"{GPT},attention=none", "attention=none: one of math, flash"),
         (f"{GPT},tied=perhaps", "tied=perhaps: yes or no"),
         (f"{GPT},dropout=7", excerpt("sizing.huggingface.not_a_rate", told=fragment("dropout=7"))),
-        (f"{GPT},kv=5", "a=16 heads cannot share kv=5"),
+        (f"{GPT},kv=5", wording("sizing.transformer.kv_does_not_divide", heads=16, kv=5)),
         (f"{GPT},tp=3", "tp=3 does not divide a=16"),
         (f"{GPT},ffn=4097,tp=2", "tp=2 does not divide ffn=4097"),
         ("gpt:h=24,l=1,a=24,s=1,V=1,kv=4,tp=6", wording("sizing.transformer.tp_and_kv", tp=6, kv=4)),

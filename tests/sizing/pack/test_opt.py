@@ -18,6 +18,7 @@ from sizing.pack.menu import menu
 from sizing.pack.pooled import bounds
 from sizing.pack.types import Packing, PackJob, Servers, Share
 from tests.sizing.pack.test_tune import EIGHT, FLAT, GB, NEEDS_6, instances, matrices, named, of_cpus
+from tests.support.messages import pattern
 
 SOME = settings(max_examples=40, deadline=None)
 
@@ -201,7 +202,7 @@ def test_jobs_that_ask_for_too_much_are_refused_and_none_are_no_trouble() -> Non
     servers = Servers(1, 2, 6.0, 120 * GB)
     assert opt.pack([], servers) == Packing({})
     for pack in (opt.pack, proportional.pack, greedy.pack):
-        with pytest.raises(SizingError, match="3 GPUs and there are 2"):
+        with pytest.raises(SizingError, match=pattern("sizing.pack_room.too_many_gpus", jobs=3, asked=3, there=2)):
             pack(named(FLAT, FLAT, FLAT), servers)
 
 

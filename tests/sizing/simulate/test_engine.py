@@ -135,7 +135,7 @@ def test_what_happens_at_the_same_time_is_one_question() -> None:
         ({"x": Allocation("c", 1)}, pattern("sizing.simulate_pools.no_such_type")),
         ({"x": Allocation("a", 2, 4)}, "4 stages on 2 GPUs"),
         ({"big": A2}, pattern("sizing.simulate_pools.does_not_fit", model=fragment("big"))),
-        ({"nobody": A1}, "'nobody', which is not there"),
+        ({"nobody": A1}, pattern("sizing.simulate_engine.gives_to_absent", id="nobody")),
     ],
 )
 def test_a_policy_that_gives_what_cannot_be_given_is_named(says: dict[str, Allocation], words: str) -> None:

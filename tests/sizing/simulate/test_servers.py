@@ -70,7 +70,7 @@ def test_a_job_is_as_fast_as_its_matrix_says_with_what_it_has() -> None:
             {"x": (on(0, cpus=1.0, memory_bytes=1.0),), "two": (on(0, 2, 2.0, 2.0),)},
             pattern("sizing.simulate_servers.too_many", count=fragment("3"), what="GPUs", server=0, there=2),
         ),
-        ({"z": (on(0),)}, "'z', which is not there"),
+        ({"z": (on(0),)}, pattern("sizing.simulate_engine.gives_to_absent", id="z")),
     ],
 )
 def test_what_servers_cannot_give_is_named_with_who_gave_it(shares: dict[str, tuple[Share, ...]], words: str) -> None:

@@ -14,7 +14,7 @@ from sizing.simulate.models import table2
 from sizing.simulate.policies import Fcfs, Profiled
 from sizing.simulate.reference import fastest, power_of_two
 from sizing.simulate.speeds import FormulaSpeeds
-from tests.support.messages import excerpt, fragment
+from tests.support.messages import excerpt, fragment, pattern, wording
 
 MODELS = table2()
 POOLS = table1()
@@ -113,10 +113,13 @@ def test_what_a_trace_says_is_kept() -> None:
 def test_a_type_that_is_not_there_and_a_model_that_fits_nowhere_are_refused() -> None:
     small = crius_testbed()
     speeds = FormulaSpeeds(MODELS, small)
-    with pytest.raises(UsageError, match="asks for 'v100', of which the cluster has none: one of a40, a10"):
+    none = pattern("sizing.simulate_workload.no_such_type", id="1", gpu_type="v100", pools="a40, a10")
+    with pytest.raises(UsageError, match=none):
         workload.jobs_of([workload.TraceJob("1", 0, 1, 1, "", "v100")], MODELS, small, speeds, seed=1)
     tiny = {"a10": small["a10"].__class__(small["a10"].gpu, 2, 2, 1e10)}
-    with pytest.raises(UsageError, match="moe-27b/256 does not fit on any type of this cluster"):
+    anywhere = wording("sizing.simulate_workload.any_type")
+    large = pattern("sizing.simulate_workload.does_not_fit", id="1", model="moe-27b/256", where=anywhere)
+    with pytest.raises(UsageError, match=large):
         workload.jobs_of(
             [workload.TraceJob("1", 0, 1, 1, "moe-27b/256")], MODELS, tiny, FormulaSpeeds(MODELS, tiny), seed=1
         )

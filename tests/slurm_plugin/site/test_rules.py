@@ -33,6 +33,7 @@ from tests.slurm_plugin.site.sites import (
     setting,
     without,
 )
+from tests.support.messages import wording
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -266,7 +267,8 @@ def test_regression_pilots_are_kept_out_of_what_a_site_charges_its_users() -> No
     assert "bft-pilots" not in render(advise(site, RULES), "job_submit.lua"), "no limit is enforced"
     limited = setting("AccountingStorageEnforce", "associations,limits,safe")(site)
     lua = render(advise(limited, RULES), "job_submit.lua")
-    assert "-- Once, as root, before: sacctmgr -i modify qos bft-pilots set UsageFactor=0\n" in lua
+    command = wording("slurm_plugin.accounts.no_usage", QOS="bft-pilots")
+    assert wording("slurm_plugin.plugins.once", command=command) in lua
     assert lua_settings(lua) == {"qos": "bft-pilots"}
 
 

@@ -126,13 +126,13 @@ def test_a_state_of_this_cluster_goes_before_that_of_another(root: Path, told: l
 
 
 def test_a_resume_that_cannot_be_is_refused_with_one_line_and_nothing_is_changed(root: Path, told: list[str]) -> None:
-    with pytest.raises(UsageError, match=r"resume=7: there is no saved state of it in .*`bft state ls` shows yours"):
+    with pytest.raises(UsageError, match=pattern("elastic.beginning.no_saved_state", resume=7)):
         begins(root, told, "8", resume="7")
     saved(root, "7", -1)
-    with pytest.raises(UsageError, match="there is no saved state"):
+    with pytest.raises(UsageError, match=pattern("elastic.beginning.no_saved_state", resume=7)):
         begins(root, told, "8", resume="7")
     store = running(root, "6")
-    with pytest.raises(UsageError, match="resume=6: it is running; end it first, with scancel 6"):
+    with pytest.raises(UsageError, match=pattern("elastic.beginning.still_running", resume=6, id=6)):
         begins(root, told, "8", resume="6")
     store.close()
     (root / "5").symlink_to("6")
@@ -177,7 +177,7 @@ def test_a_state_of_the_release_before_that_is_not_sure_is_told_and_not_used(
         folder.parent.chmod(0o777)
     assert again(begins(root, told, "7", requeued=True)).step == -1
     [line] = told
-    assert line.startswith(f"{folder}/state.pt is not used: ")
+    assert line.startswith(wording("elastic.beginning.not_used", path=folder, why=""))
     assert (folder / "state.pt").exists()
 
 
@@ -201,6 +201,7 @@ def test_a_disk_without_room_for_the_script_is_one_line(
 
     path = begins(root, told, "7")
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(StateError, match=r"cannot write the script to .*no space is left"):
+    full = wording("elastic.trouble.no_space")
+    with pytest.raises(StateError, match=pattern("elastic.beginning.script_not_written", error=full)):
         beginning.keep_script(path, "train.py", "print()")
     assert os.listdir(path / "script") == []

@@ -22,7 +22,7 @@ from elastic.driver.state.store import CheckpointStore
 from elastic.node import probe
 from tests.elastic.driver.state.by_path import name_of, told, write, written
 from tests.elastic.driver.state.test_store import put
-from tests.support.messages import fragment, says, wording
+from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 NOBODY = 65534
@@ -310,7 +310,8 @@ def test_a_folder_that_another_user_could_replace_is_refused(tmp_path: Path) -> 
     group = tmp_path / "group"
     group.mkdir()
     group.chmod(0o775)
-    with pytest.raises(UnsafeFolderError, match=r"other users can write in .*group.*state="):
+    refused = pattern("elastic.folder.others_can_write", fd=fragment("group"), advice=fragment("state="))
+    with pytest.raises(UnsafeFolderError, match=refused):
         Driver(tmp_path / "states" / "7", group / "run7")
     assert os.listdir(group) == ["run7"] or os.listdir(group) == []
 
@@ -324,7 +325,8 @@ def test_a_shared_scratch_of_roots_will_do_and_a_folder_of_somebody_elses_will_n
     assert driver.home.parent == scratch
     driver.close()
     os.chown(scratch, NOBODY, NOBODY)
-    with pytest.raises(UnsafeFolderError, match="belongs to nobody, not to you; give a folder of your own in state="):
+    refused = pattern("elastic.folder.of_another", user="nobody", advice=wording("elastic.folder.give_state"))
+    with pytest.raises(UnsafeFolderError, match=refused):
         Driver(tmp_path / "states" / "8", scratch)
 
 

@@ -271,8 +271,9 @@ def test_regression_a_full_disk_cut_the_worker_off_and_nobody_was_told(tmp_path:
 
     asyncio.run(scene())
     assert len(told) == 2
-    assert told[0].startswith(f"the state of step 10 cannot be saved in {tmp_path}: File too large; the one of step 3")
-    assert told[1] == "states are saved again"
+    failed = wording("elastic.store.not_saved", step=10, path=tmp_path, error="File too large")
+    assert told[0].startswith(failed + wording("elastic.generations.one_kept", step=3))
+    assert told[1] == wording("elastic.generations.saved_again")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.ESTALE])
@@ -377,7 +378,7 @@ def test_a_state_that_was_altered_on_the_disk_is_told_of_once_and_loaded_by_nobo
         path.write_bytes(b"0123456780")
         assert "sha256" in await store.offer(), "to look for that each time would be to read all of it"
         for _ in range(2):
-            with pytest.raises(WireError, match=r"altered on its way|hung up"):
+            with pytest.raises(WireError, match=pattern("elastic.payload.altered") + "|hung up"):
                 await fetched(store)
             assert says(str((await store.offer())["error"]), "elastic.store.altered")
         assert path.read_bytes() == b"0123456780", "it is kept"

@@ -15,6 +15,7 @@ from milp.solver import Effort, Solver
 from milp.solvers.one_class import capped
 from milp.worth import objective
 from tests.milp.instances import one_class_problems
+from tests.support.messages import pattern, wording
 
 # Every user is on one account only: such caps nest, whichever of them bind.
 OWNERS = (("ann", "physics"), ("bob", "physics"), ("cyd", "chem"), ("dan", ""))
@@ -91,9 +92,9 @@ def test_caps_that_cross_are_left_to_another_solver() -> None:
     owners = (("ann", "physics"), ("ann", "chem"), ("bob", "physics"))
     problem = large(6, 40, owners, Cap(9, user="ann"), Cap(7, account="physics"))
     assert solve(problem).solver in ("gurobi", "highs")  # the former where it is installed
-    with pytest.raises(
-        UnsupportedError, match=r"cannot carry caps of users and accounts that cross: use (gurobi or )?highs"
-    ):
+    crossing = wording("milp.solver.crossing_caps")
+    refused = pattern("milp.registry.cannot_carry", name="capped", features=crossing)
+    with pytest.raises(UnsupportedError, match=refused + ": use (gurobi or )?highs"):
         solve(problem, "capped")
 
 
