@@ -26,6 +26,7 @@ from bftd.sandbox_site import SandboxSite
 from tests import program
 from tests.bftd.http.test_api import free_port
 from tests.support import waiting
+from tests.support.messages import wording
 
 pytestmark = [
     pytest.mark.cluster,
@@ -50,7 +51,6 @@ import encodings.idna
 from bftd.http.client import Client
 from bftd.protocol import credentials, munge
 from slurm_plugin.sandbox import munged
-from tests.support.messages import wording
 os.setgroups([]); os.setgid({THIEF.pw_gid}); os.setuid({THIEF.pw_uid})
 def attempt(client, method, path, body=None):
     try:

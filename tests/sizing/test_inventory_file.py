@@ -15,6 +15,7 @@ from sizing.inventory import Inventory, NodeGroup, Offer
 from sizing.inventory_file import parse, text_of, to_json
 from tests.support.messages import excerpt, fragment, pattern, wording
 
+NAME_WANTED = wording("sizing.fields.name_wanted")
 GROUP = "gpus.json, partitions, 1, groups, 1"
 
 
@@ -202,11 +203,11 @@ def test_where_nothing_is_said_of_what_is_idle_it_is_all() -> None:
         (file_of(features=["a&b"]), wrong("features", '["a&b"]', wording("sizing.fields.names_wanted"))),
         (
             file_of(gres_type="a100 --wrap=x"),
-            wrong("gres_type", '"a100 --wrap=x"', wording("sizing.fields.name_wanted")),
+            wrong("gres_type", '"a100 --wrap=x"', NAME_WANTED),
         ),
-        (file_of().replace('"gpu"', '"gpu #"'), wrong("partition", '"gpu #"', wording("sizing.fields.name_wanted"))),
-        (file_of().replace('"gpu"', '"gpu*"'), wrong("partition", '"gpu*"', wording("sizing.fields.name_wanted"))),
-        (file_of().replace('"gpu"', '""'), wrong("partition", '""', wording("sizing.fields.name_wanted"))),
+        (file_of().replace('"gpu"', '"gpu #"'), wrong("partition", '"gpu #"', NAME_WANTED)),
+        (file_of().replace('"gpu"', '"gpu*"'), wrong("partition", '"gpu*"', NAME_WANTED)),
+        (file_of().replace('"gpu"', '""'), wrong("partition", '""', NAME_WANTED)),
         (
             file_of(nodes="v[1-9999]w[1-9999]"),
             wording("slurm_plugin.nodeset.too_many_nodes", text="v[1-9999]w[1-9999]"),

@@ -11,6 +11,7 @@ import pytest
 from bftd.sandbox_site import SandboxSite
 from tests import program
 from tests.slurm_plugin.plugins import User, another_driver
+from tests.support.messages import wording
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
@@ -21,7 +22,6 @@ SCRIPT = """\
 #SBATCH --elastic=1-2,workers=1
 #SBATCH --output=out.log
 import os, sys, elastic
-from tests.support.messages import wording
 elastic.step(samples=1)
 print("worker", os.getuid(), os.environ["WORLD_SIZE"], sys.argv[1:], flush=True)
 sys.exit(0 if elastic.load() is None else 9)

@@ -19,6 +19,7 @@ from slurm_plugin.visibility import Visibility, hidden_from_us
 from tests import program
 from tests.slurm_plugin.plugins import NOBODY
 from tests.slurm_plugin.site.sites import ASSETS
+from tests.support.messages import pattern
 
 SOMEBODY = 54321  # no user of this machine
 
@@ -28,7 +29,6 @@ import json, os
 from pathlib import Path
 import encodings.idna
 from slurm_plugin.client import SlurmClient
-from tests.support.messages import pattern
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 client = SlurmClient(Path(os.environ["SLURM_CONF"]))
 snapshot = client.snapshot()

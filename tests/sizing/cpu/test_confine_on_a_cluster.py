@@ -15,6 +15,7 @@ import pytest
 
 from slurm_plugin.sandbox import Sandbox
 from tests.sizing.cpu.commands import alive, command
+from tests.support.messages import says
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -29,7 +30,6 @@ import dataclasses, json, os, sys
 from sizing.cpu import confine
 from sizing.cpu.points import Limits, Runner
 from sizing.errors import SizingError
-from tests.support.messages import says
 
 ask = json.loads(sys.argv[1])
 try:
