@@ -53,3 +53,19 @@ def test_resizing_and_giving_back_measure_on_a_cpu_what_they_would_on_a_gpu(
         medians["host memory: " + wording("benchmarks.gpu_elastic.agent_gone_after") + " s"]
         <= medians["host memory: " + wording("benchmarks.gpu_elastic.last_process_gone_after") + " s"]
     )
+
+
+@pytest.mark.torch
+def test_a_hung_collective_and_saving_measure_on_a_cpu_what_they_would_on_a_gpu(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_elastic, "found_gpu", lambda: "torch finds none")
+    monkeypatch.setattr(gpu_elastic, "_SETTLED_S", 0.1)
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setenv("BFT_GPU_BENCH", "")
+    gpu_elastic.main(["--quick", "--json", "--parts=hung,state"])
+    found = json.loads(capsys.readouterr().out)
+    assert found.pop("device") == "CPU: torch finds none"
+    assert {part: len(figures) for part, figures in found.items() if part == "hung"} == {"hung": 3}
+    assert {"plain: copy GB/s", "bftd: load GB/s"} <= set(found["state"])
+    assert all(figure["median"] > 0 for part in found.values() for figure in part.values())

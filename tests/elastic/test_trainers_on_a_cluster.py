@@ -175,8 +175,11 @@ def test_a_script_that_crashes_at_once_ends_after_three_crashes_with_its_own_exi
     assert trainer.ended() == ("FAILED", 42)
     assert trainer.daemon.finished is not None
     assert trainer.daemon.finished.exit_code == 42
-    # once more where one node is ready so late that the other one has failed three times by itself
-    assert re.search("the script failed [34] times", trainer.output)
+    said = re.search(r"the script failed (\d+) times", trainer.output)
+    assert said is not None
+    # Three failures are the script's, unless one node has all of them while another takes part: then the fourth is.
+    failed = [report.node for report in trainer.daemon.of(CrashReport) if report.rc == 42]
+    assert int(said[1]) == 3 or (int(said[1]) == 4 and len(set(failed[:3])) == 1)
     assert "Traceback" not in trainer.output
 
 

@@ -59,6 +59,7 @@ def test_nodes_trainers_and_explanations_come_as_rows(client: Client) -> None:
     learned = dict(told.trainer.curve.learned.points)
     assert learned[2] == pytest.approx(120.0)
     assert 60.0 < learned[1] < 120.0
+    assert told.trainer.efficiency == pytest.approx(learned[2] / (2 * learned[1]))
     assert told.decisions
     assert client.trainer("run-h-1").curve == told.trainer.curve
 
