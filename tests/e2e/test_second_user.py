@@ -346,7 +346,7 @@ finally:
 """
     status, said = scene.thief(code)
     assert status == 0
-    assert f"it says: {wording('protocol.munge.invalid')}" in said
+    assert "it says: " + wording("protocol.munge.invalid") in said
 
 
 def test_he_reads_neither_environments_nor_states_nor_keys(scene: Scene) -> None:

@@ -147,7 +147,8 @@ def test_only_a_batch_job_can_have_it(user: User, command: str) -> None:
 
 def test_the_option_is_in_the_help(user: User) -> None:
     words = " ".join(user.run("sbatch", "--help").stdout.split())
-    assert f"--auto-gpus=STEP.py:FUNCTION,global-batch=N {wording('slurm_plugin.spank_bftd.auto_gpus_usage')}" in words
+    usage = wording("slurm_plugin.spank_bftd.auto_gpus_usage")
+    assert f"--auto-gpus=STEP.py:FUNCTION,global-batch=N {usage}" in words
 
 
 @pytest.mark.parametrize(
