@@ -78,7 +78,7 @@ class Polled(Learning):
         super()._instant(now_s, change)
         if len(self.account.decided_s) == decided:
             self.cluster.decide(now_s, [])
-            self.account.note(now_s, self.drivers.rate, self.cluster.pool_size, len(self.drivers.holders))
+            self._note(now_s)
         if now_s <= self._until_s:
             for driver in self.drivers.in_play.values():
                 driver.advance(now_s)

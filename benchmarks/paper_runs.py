@@ -198,7 +198,7 @@ def all_done(result: Result, trainers: int) -> dict[str, float] | None:
     idle_from = max(place for place, rate in enumerate(account.rate) if rate > 0) + 1
     end_s = account.time_s[idle_from] if idle_from < len(account.time_s) else account.time_s[-1]
     edges_s = np.array([0.0, end_s])
-    hours = (end_s, float(account.pool_node_s(edges_s)[0]), float(account.used_node_s(edges_s)[0]))
+    hours = (end_s, float(account.pool_node_s(edges_s)[0]), float(account.held_node_s(edges_s)[0]))
     return dict(zip(("hours", "node_hours", "used_node_hours"), (each / 3600 for each in hours), strict=True))
 
 

@@ -70,7 +70,8 @@ def _told(result: Result) -> Iterator[str]:
     """The result for people."""
     yield f"efficiency U          {result.efficiency:.1%} of {result.eq_nodes:.1f} dedicated nodes"
     yield f"outcome               {result.outcome_samples:.4g} of {result.static_outcome_samples:.4g} samples"
-    yield f"node-hours            {result.node_hours:,.0f} idle, {result.used_node_hours:,.0f} held"
+    parts = ", ".join(_of_idle(result, word) for word in ("training", "held"))
+    yield f"node-hours            {result.node_hours:,.0f} idle, {parts}"
     costs = f"rescaling {result.rescale_cost_samples:.3g}, preemption {result.preempt_cost_samples:.3g} samples"
     yield f"lost to               {costs} ({result.preemptions} preemptions)"
     yield f"trainers completed    {result.trainers_completed}"
@@ -83,3 +84,9 @@ def _told(result: Result) -> Iterator[str]:
     if result.run["arguments"]["policy"] == "scavenger":
         yield f"rigid jobs of         {result.run['arguments']['scavenger_nodes']} nodes"
     yield f"replayed in           {result.wall_s:.1f} s"
+
+
+def _of_idle(result: Result, word: str) -> str:
+    """Node-hours of one kind, and which part of the idle ones they are."""
+    hours: float = getattr(result, f"{word}_node_hours")
+    return f"{hours:,.0f} {word}" + (f" ({hours / result.node_hours:.1%})" if result.node_hours > 0 else "")

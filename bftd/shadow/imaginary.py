@@ -62,6 +62,9 @@ class ImaginaryTrainers:
         """Samples were lost; to what and when is not told apart."""
         self.earned -= samples
 
+    def stand_still(self, time_s: float, node_s: float) -> None:
+        """Not told: shadow mode has no node-seconds of trainers."""
+
     def advance(self, now_s: float, counts: bool) -> None:
         """Let all work until `now_s`; time in which nobody looked does not count."""
         for driver in self.drivers.in_play.values():

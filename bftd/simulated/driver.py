@@ -32,6 +32,10 @@ class Books(Protocol):
         """Charge samples, which may be none."""
         ...
 
+    def stand_still(self, time_s: float, node_s: float) -> None:
+        """Node-seconds from `time_s` on in which nodes that take part stood still for a resize, which may be none."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -57,7 +61,8 @@ class SimulatedDriver:
     """One driver and its trainer: it has the pilots of `leases`, by node, and `training` of them take part.
 
     `warming` says when the other nodes do. `samples` counts up to `since_s`, and from there on the trainer earns `rate`
-    samples/s. What a resize costs is taken off at once, so that right after one `samples` may be lower than before.
+    samples/s. What a resize costs is taken off at once, so that right after one `samples` may be lower than before. For
+    `still_s` more the trainer stands still on all its nodes: the seconds that were charged, one resize after another.
     """
 
     __slots__ = (
@@ -70,6 +75,7 @@ class SimulatedDriver:
         "samples",
         "since_s",
         "spec",
+        "still_s",
         "training",
         "warming",
     )
@@ -84,6 +90,7 @@ class SimulatedDriver:
         self.rate = 0.0
         self.samples = 0.0
         self.since_s = admitted_s
+        self.still_s = 0.0
         self._terms = terms
         self._books = books
 
@@ -97,7 +104,11 @@ class SimulatedDriver:
 
     def advance(self, now_s: float) -> None:
         """Earn up to `now_s`."""
-        self.samples += self.rate * (now_s - self.since_s)
+        passed_s = now_s - self.since_s
+        self.samples += self.rate * passed_s
+        stood_s = min(self.still_s, passed_s)
+        self.still_s -= stood_s
+        self._books.stand_still(self.since_s, self.training * stood_s)
         self.since_s = now_s
 
     def move(self, by_s: float) -> None:
@@ -171,6 +182,8 @@ class SimulatedDriver:
     def _charge(self, now_s: float, charge: Charge, stall_s: float) -> None:
         """Stand still for `stall_s` at the present rate."""
         samples = self.rate * stall_s
+        if self.rate > 0:
+            self.still_s += stall_s
         if not self._terms.debt:
             samples = min(self.samples, samples)
         self.samples -= samples
@@ -197,6 +210,11 @@ class Drivers:
     def rate(self) -> float:
         """Samples/s of all together."""
         return sum(driver.rate for driver in self.in_play.values())
+
+    @property
+    def training(self) -> int:
+        """How many nodes take part: those that are held less those that warm up."""
+        return sum(driver.training for driver in self.in_play.values())
 
     def add(self, id_: str, spec: SimTrainer, admitted_s: float) -> SimulatedDriver:
         """A driver comes, with nothing yet."""

@@ -45,8 +45,9 @@ class Kind:
 class Point:
     """What a replay with `t_fwd_s` and `pj_max` gave.
 
-    `node_hours_per_week` are dedicated node-hours' worth of training, `held_node_hours_per_week` what trainers held to
-    do it; `efficiency` is the former over the idle node-hours. `u` is the paper's U, which compares with dedicated
+    `node_hours_per_week` are dedicated node-hours' worth of training, `training_node_hours_per_week` and
+    `held_node_hours_per_week` what trainers trained on and held to do it; `efficiency` is the first over the idle
+    node-hours. `u` is the paper's U, which compares with dedicated
     nodes under the same pj_max: no measure between two of them. `rescale_share` and `preempt_share` are lost to
     resizes and preemptions, as parts of the idle node-hours.
 
@@ -59,6 +60,7 @@ class Point:
     efficiency: float
     u: float
     node_hours_per_week: float
+    training_node_hours_per_week: float
     held_node_hours_per_week: float
     mean_runtime_s: float
     completed_runtime_s: float | None
@@ -125,7 +127,8 @@ def _point(result: Result, trace: Trace, trainers: Sequence[SimTrainer], options
         efficiency=result.outcome_samples / idle_s if idle_s > 0 else 0.0,
         u=result.efficiency,
         node_hours_per_week=result.outcome_samples / 3600 / weeks,
-        held_node_hours_per_week=result.used_node_hours / weeks,
+        training_node_hours_per_week=result.training_node_hours / weeks,
+        held_node_hours_per_week=result.held_node_hours / weeks,
         mean_runtime_s=_mean_runtime_s(result, trace, trainers, options),
         completed_runtime_s=float(np.mean(every)) if every else None,
         completed=len(every),

@@ -18,14 +18,18 @@ Floats = npt.NDArray[np.float64]
 class Account:
     """What held from each event on, as columns of equal length, and what was charged when.
 
-    `rate` is in samples/s of all trainers, `pool` and `used` in nodes. A charge is "rescale", "preempt" or "overshoot"
+    `rate` is in samples/s of all trainers, `pool`, `held` and `training` in nodes; `still` are node-seconds, from
+    `still_s` on, in which nodes of `training` stood still for a resize. A charge is "rescale", "preempt" or "overshoot"
     (beyond a trainer's work, which it did only until somebody looked). `earned` is what each trainer has in the end.
     """
 
     time_s: list[float] = field(default_factory=list)
     rate: list[float] = field(default_factory=list)
     pool: list[int] = field(default_factory=list)
-    used: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    training: list[int] = field(default_factory=list)
+    still_s: list[float] = field(default_factory=list)
+    still: list[float] = field(default_factory=list)
     charged_s: list[float] = field(default_factory=list)
     charge: list[Charge] = field(default_factory=list)
     charged: list[float] = field(default_factory=list)
@@ -35,12 +39,13 @@ class Account:
     runtimes_s: dict[str, list[float]] = field(default_factory=dict)
     earned: dict[str, float] = field(default_factory=dict)
 
-    def note(self, time_s: float, rate: float, pool: int, used: int) -> None:
+    def note(self, time_s: float, rate: float, pool: int, held: int, training: int) -> None:
         """From `time_s` on this holds."""
         self.time_s.append(time_s)
         self.rate.append(rate)
         self.pool.append(pool)
-        self.used.append(used)
+        self.held.append(held)
+        self.training.append(training)
 
     def take_off(self, time_s: float, charge: Charge, samples: float) -> None:
         """Charge samples."""
@@ -48,6 +53,12 @@ class Account:
             self.charged_s.append(time_s)
             self.charge.append(charge)
             self.charged.append(samples)
+
+    def stand_still(self, time_s: float, node_s: float) -> None:
+        """Nodes that take part stood still for so many node-seconds from `time_s` on."""
+        if node_s:
+            self.still_s.append(time_s)
+            self.still.append(node_s)
 
     def completed(self, spec: SimTrainer, runtime_s: float) -> None:
         """A trainer is done, so long after it was admitted."""
@@ -68,9 +79,15 @@ class Account:
         """Node-seconds of the pool between consecutive edges, equation (17)."""
         return self._integral(self.pool, edges_s)
 
-    def used_node_s(self, edges_s: Floats) -> Floats:
+    def held_node_s(self, edges_s: Floats) -> Floats:
         """Node-seconds that trainers held between consecutive edges."""
-        return self._integral(self.used, edges_s)
+        return self._integral(self.held, edges_s)
+
+    def training_node_s(self, edges_s: Floats) -> Floats:
+        """Node-seconds in which trainers trained between consecutive edges; a stall counts where it begins."""
+        still, _ = np.histogram(self.still_s, edges_s, weights=self.still)
+        trained: Floats = self._integral(self.training, edges_s) - still
+        return trained
 
     def preempted_within(self, horizon_s: float) -> float:
         """The share of preemptions that come within `horizon_s` of the decision before them, the paper's Figure 7a."""

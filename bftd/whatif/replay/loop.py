@@ -161,7 +161,12 @@ class Replay:
         if change is not None or events or not self.account.decided_s:
             self.account.decided_s.append(now_s)
             self.cluster.decide(now_s, events)
-        self.account.note(now_s, self.drivers.rate, self.cluster.pool_size, len(self.drivers.holders))
+        self._note(now_s)
+
+    def _note(self, now_s: float) -> None:
+        """Book what holds from now on."""
+        drivers = self.drivers
+        self.account.note(now_s, drivers.rate, self.cluster.pool_size, len(drivers.holders), drivers.training)
 
     def _admit(self, now_s: float) -> list[Event]:
         """Let in who comes now: the core considers pj_max trainers, and those behind them are no event to it."""

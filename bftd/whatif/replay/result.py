@@ -30,8 +30,9 @@ class Result:
     `efficiency` is U = A_e / A_s: `outcome_samples` over `static_outcome_samples`, that of `eq_nodes` dedicated nodes
     (equations (17)-(18)). `preemptions` counts a trainer once however many nodes leave it at once. Run times are from
     admission to completion, by kind of trainer. `t_fwd_preempted_share` is the part of all preemptions that come
-    within t_fwd of the decision before them. `solve_ms` is of the plans made, in milliseconds. `series` holds U, pool
-    and used node-hours for every window of six hours. `run` is what it takes to do it again.
+    within t_fwd of the decision before them. `solve_ms` is of the plans made, in milliseconds. `series` holds U and the
+    node-hours idle, of training and held for every window of six hours; `used_node_hours` is the older name of
+    `held_node_hours`. `run` is what it takes to do it again.
     """
 
     efficiency: float
@@ -39,6 +40,8 @@ class Result:
     static_outcome_samples: float
     eq_nodes: float
     node_hours: float
+    training_node_hours: float
+    held_node_hours: float
     used_node_hours: float
     events: int
     rescale_cost_samples: float
@@ -81,6 +84,7 @@ def made_of(
     pool_node_s = float(account.pool_node_s(whole)[0])
     eq_nodes = pool_node_s / end_s
     best = static.outcome(trainers, eq_nodes, end_s, options)
+    held_node_hours = float(account.held_node_s(whole)[0]) / 3600
     runtimes = account.runtimes_s
     return Result(
         efficiency=outcome / best if best > 0 else 0.0,
@@ -88,7 +92,9 @@ def made_of(
         static_outcome_samples=best,
         eq_nodes=eq_nodes,
         node_hours=pool_node_s / 3600,
-        used_node_hours=float(account.used_node_s(whole)[0]) / 3600,
+        training_node_hours=float(account.training_node_s(whole)[0]) / 3600,
+        held_node_hours=held_node_hours,
+        used_node_hours=held_node_hours,
         events=len(account.decided_s),
         rescale_cost_samples=account.total("rescale"),
         preempt_cost_samples=account.total("preempt"),
@@ -114,7 +120,7 @@ def _series(
 ) -> tuple[dict[str, float], ...]:
     edges_s = np.append(np.arange(0.0, end_s, WINDOW_S), end_s)
     earned, pool = account.outcome(edges_s), account.pool_node_s(edges_s)
-    used = account.used_node_s(edges_s)
+    training, held = account.training_node_s(edges_s), account.held_node_s(edges_s)
     rows = []
     for place, (start_s, length_s) in enumerate(zip(edges_s[:-1].tolist(), np.diff(edges_s).tolist(), strict=True)):
         best = static.outcome(trainers, float(pool[place]) / length_s, length_s, options)
@@ -124,7 +130,9 @@ def _series(
                 "efficiency": float(earned[place]) / best if best > 0 else 0.0,
                 "outcome_samples": float(earned[place]),
                 "node_hours": float(pool[place]) / 3600,
-                "used_node_hours": float(used[place]) / 3600,
+                "training_node_hours": float(training[place]) / 3600,
+                "held_node_hours": float(held[place]) / 3600,
+                "used_node_hours": float(held[place]) / 3600,
             }
         )
     return tuple(rows)

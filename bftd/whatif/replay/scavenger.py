@@ -106,7 +106,7 @@ class _Slurm:
     def note(self, now_s: float) -> None:
         """Book what holds from now on."""
         rate = sum(job.rate for job, _ in self.running.values())
-        self.account.note(now_s, rate, self.pool, len(self.owner))
+        self.account.note(now_s, rate, self.pool, len(self.owner), len(self.owner))
         self.account.decided_s.append(now_s)
 
     def close(self, end_s: float) -> None:
@@ -114,6 +114,7 @@ class _Slurm:
         self.finish(end_s)
         for job, _ in self.running.values():
             stalled_s = min(job.spec.up_cost_s, end_s - job.started_s)
+            self.account.stand_still(job.started_s, job.size * stalled_s)
             self.account.take_off(end_s, "rescale", job.rate * stalled_s)
             self.account.earned[job.spec.name] = job.saved + job.rate * (end_s - job.started_s - stalled_s)
         self.account.earned |= {job.spec.name: job.saved for _, job in self.queue}
@@ -126,6 +127,7 @@ class _Slurm:
             insort(self.free, (len(name), name))
         ran_s = now_s - job.started_s
         stalled_s = min(job.spec.up_cost_s, ran_s)
+        self.account.stand_still(job.started_s, job.size * stalled_s)
         self.account.take_off(now_s, "rescale", job.rate * stalled_s)
         if killed:
             unsaved_s = (ran_s - stalled_s) % self.options.checkpoint_every_s

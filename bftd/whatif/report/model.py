@@ -55,6 +55,10 @@ class Replayed:
         series: Sequence[Mapping[str, float]] = self.data.get("series") or ()
         return series
 
+    def of_idle(self, word: str) -> float:
+        """Which part of the idle node-hours was of "training", or "held"."""
+        return float(self.data[f"{word}_node_hours"]) / float(self.data["node_hours"])
+
     def share(self, samples: str) -> float:
         """One of the figures in samples as a share of what dedicated nodes would have earned."""
         static = float(self.data["static_outcome_samples"])

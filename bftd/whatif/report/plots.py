@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 # How each policy is drawn: colour and dashes, so that a print in grey can be read too.
 LINES = {OURS: (style.OURS, ""), EQUAL_SHARE: (style.EQUAL, "6 3"), RIGID: (style.RIGID, "2 2.5")}
+# What was made of the idle nodes, by the words of docs/history.md, each with how it is drawn.
+WORDS = {"training": (style.OURS, ""), "held": (style.START, "6 3")}
+# One of these words, and (start in s, mean) of each window.
+Line = tuple[str, Sequence[tuple[float, float]]]
 # What dedicated nodes would earn, and where it goes.
 PARTS = (
     ("earned", style.OURS),
@@ -30,17 +34,18 @@ _DAY_S, _HOUR_S = 86400.0, 3600.0
 _SPANS_S = {1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 21600: "6 h", 86400: "1 d", 604800: "7 d"}
 
 
-def pool(seen: Pool, held: Sequence[tuple[float, float]]) -> Draw:
-    """Idle nodes over time as an area, and as a line (start in s, mean) how many of them trainers held."""
+def pool(seen: Pool, lines: Sequence[Line]) -> Draw:
+    """Idle nodes over time as an area, and as lines on how many of them trainers trained and how many they held."""
 
     def draw(axes: Axes, narrow: bool) -> None:
         unit_s = _time_axis(axes, seen.duration_s, narrow)
         edges = seen.edges_s / unit_s
         axes.stairs(seen.idle_nodes, edges, fill=True, color=style.IDLE.light, linewidth=0)
-        if held:
-            starts = np.array([start_s for start_s, _ in held] + [seen.duration_s]) / unit_s
-            values = [nodes for _, nodes in held]
-            axes.stairs(values, starts, baseline=None, color=style.OURS.light, linewidth=2)
+        for word, windows in lines:
+            color, dashes = WORDS[word]
+            starts = np.array([start_s for start_s, _ in windows] + [seen.duration_s]) / unit_s
+            values = [nodes for _, nodes in windows]
+            axes.stairs(values, starts, baseline=None, color=color.light, linewidth=2, linestyle=_pattern(dashes))
         _counts(axes, "nodes", max(float(seen.idle_nodes.max()), 1.0))
 
     return draw
@@ -77,8 +82,7 @@ def efficiency(replays: Sequence[Replayed], duration_s: float) -> Draw:
             starts = [row["start_s"] for row in replayed.series]
             values = [row["efficiency"] if row["node_hours"] > 0 else math.nan for row in replayed.series]
             edges = np.array([*starts, duration_s]) / unit_s
-            pattern = [float(part) / 2 for part in dashes.split()] or None
-            axes.stairs(values, edges, baseline=None, color=color.light, linewidth=2, linestyle=_dashed(pattern))
+            axes.stairs(values, edges, baseline=None, color=color.light, linewidth=2, linestyle=_pattern(dashes))
             most = max([most, *(value for value in values if value == value)])
         _shares(axes, "efficiency U", 0.0, most)
 
@@ -207,8 +211,9 @@ def _zoomed(axes: Axes, title: str, values: Sequence[float], room: float = 0.1) 
     _shares(axes, title, max(0.0, middle - half), middle + half)
 
 
-def _dashed(pattern: list[float] | None) -> str | tuple[float, tuple[float, ...]]:
-    return (0.0, tuple(pattern)) if pattern else "solid"
+def _pattern(dashes: str) -> str | tuple[float, tuple[float, ...]]:
+    """How matplotlib writes the dashes of an SVG line of twice the width."""
+    return (0.0, tuple(float(part) / 2 for part in dashes.split())) if dashes else "solid"
 
 
 def _broken(name: str) -> str:

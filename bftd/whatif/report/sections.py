@@ -60,18 +60,23 @@ def _pool(case: Case, name: str) -> Section:
         f"({percent(mean / pool.nodes, 1)}): {count(mean * pool.duration_s / 3600)} node-hours in "
         f"{length(pool.duration_s)}. The set of idle nodes changed {count(pool.events_per_h)} times an hour."
     )
-    held: list[tuple[float, float]] = []
+    lines: list[plots.Line] = []
     key = [_swatch("idle nodes", style.IDLE, area=True)]
     if main is not None and main.series:
-        held = [(row["start_s"], used * 3600 / s) for row, used, s in _windows(main, "used_node_hours")]
-        share = main.data["used_node_hours"] / main.data["node_hours"]
-        words += f" Trainers held {percent(share)} of these node-hours."
-        key.append(_swatch("held by trainers, mean of six hours", style.OURS))
+        for word, (color, dashes) in plots.WORDS.items():
+            windows = _windows(main, f"{word}_node_hours")
+            lines.append((word, [(row["start_s"], hours * 3600 / s) for row, hours, s in windows]))
+            key.append(_swatch(f"{word}, mean of six hours", color, dashes))
+        training, held = (percent(main.of_idle(word)) for word in plots.WORDS)
+        words += (
+            f" On {training} of these node-hours trainers trained, and they held {held}: the difference is nodes that "
+            "start, or stand still to be resized."
+        )
     since = (
         [tag("p", f"The trace starts on {shown(pool.start).replace('T', ' ')}.", class_="subtle")] if pool.start else []
     )
     doubts = [tag("ul", *(tag("li", shown(note)) for note in pool.notes), class_="notes")] if pool.notes else []
-    return [*since, _figure(name, words, plots.pool(pool, held), key), *doubts]
+    return [*since, _figure(name, words, plots.pool(pool, lines), key), *doubts]
 
 
 def _fragments(case: Case, name: str) -> Section:
@@ -115,10 +120,10 @@ def _efficiency(case: Case, name: str) -> Section:
     drawn = [each for each in all_of if each.series]
     content: Section = [intro]
     whole = table(
-        ("Policy", "U", "of the nodes held", "preemptions"),
+        ("Policy", "U", "training", "held", "preemptions"),
         [
-            (policy_name(each), percent(each.efficiency, 1),
-             percent(each.data["used_node_hours"] / each.data["node_hours"]), f"{each.data['preemptions']:,}")
+            (policy_name(each), percent(each.efficiency, 1), percent(each.of_idle("training"), 1),
+             percent(each.of_idle("held"), 1), f"{each.data['preemptions']:,}")
             for each in all_of
         ],
     )  # fmt: skip

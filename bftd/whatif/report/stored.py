@@ -20,12 +20,13 @@ _REPLAYED = (
     "static_outcome_samples",
     "eq_nodes",
     "node_hours",
-    "used_node_hours",
+    "training_node_hours",
+    "held_node_hours",
     "rescale_cost_samples",
     "preempt_cost_samples",
     "preemptions",
 )
-_WINDOW = ("start_s", "efficiency", "node_hours", "used_node_hours")
+_WINDOW = ("start_s", "efficiency", "node_hours", "training_node_hours", "held_node_hours")
 
 
 @dataclass(frozen=True)

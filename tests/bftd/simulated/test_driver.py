@@ -17,10 +17,15 @@ SPEC = SimTrainer("a-1", 1, 4, 1000.0, CURVE, CURVE, up_cost_s=3.0, down_cost_s=
 
 
 class Books:
-    """All charges that are not 0."""
+    """All charges that are not 0, and all node-seconds that stood still."""
 
     def __init__(self) -> None:
         self.charged: list[tuple[float, Charge, float]] = []
+        self.still_node_s = 0.0
+
+    def stand_still(self, time_s: float, node_s: float) -> None:
+        """Add them up."""
+        self.still_node_s += node_s
 
     def take_off(self, time_s: float, charge: Charge, samples: float) -> None:
         """Note a charge."""
@@ -46,6 +51,24 @@ def started(terms: Terms) -> tuple[Drivers, SimulatedDriver, Books]:
     drivers.obey([lease(1), lease(2)], 0.0)
     drivers.resize(0.0)
     return drivers, driver, books
+
+
+def test_a_trainer_stands_still_on_all_its_nodes_for_as_long_as_its_resizes_cost_and_no_longer_than_it_has_them() -> (
+    None
+):
+    drivers, driver, books = started(Terms())
+    drivers.obey([lease(3)], 10.0)
+    drivers.resize(10.0)
+    driver.advance(11.0)
+    assert books.still_node_s == 3, "one of the three seconds that growing costs, on three nodes"
+    drivers.lose(["n3"], 11.0)
+    driver.advance(100.0)
+    assert books.still_node_s == 3 + 2 * (2.0 + 2.0), "what is left of them, and the two seconds that shrinking costs"
+    drivers.obey([lease(4)], 100.0)
+    drivers.resize(100.0)
+    drivers.lose(["n1", "n2", "n4"], 101.0)
+    driver.advance(200.0)
+    assert books.still_node_s == 11 + 3, "no node is left to stand still on"
 
 
 def test_without_a_warm_up_lent_nodes_train_at_once() -> None:

@@ -89,7 +89,7 @@ def test_events_in_which_equal_shares_earn_nothing_have_no_ratio() -> None:
 def test_all_are_done_when_nobody_earns_any_more() -> None:
     account = Account()
     for hour, rate, pool, used in ((0, 5.0, 10, 4), (1, 0.0, 20, 0), (2, 5.0, 20, 4), (3, 0.0, 30, 0), (4, 0.0, 40, 0)):
-        account.note(3600.0 * hour, rate, pool, used)
+        account.note(3600.0 * hour, rate, pool, used, used)
     result = cast(Result, SimpleNamespace(account=account, trainers_completed=2))
     assert paper_runs.all_done(result, 2) == {"hours": 3.0, "node_hours": 50.0, "used_node_hours": 8.0}
     assert paper_runs.all_done(result, 3) is None
@@ -97,10 +97,10 @@ def test_all_are_done_when_nobody_earns_any_more() -> None:
 
 def test_the_return_of_an_event_counts_events_that_rescale_and_no_other_charge() -> None:
     account = Account()
-    account.note(0.0, 10.0, 4, 4)
+    account.note(0.0, 10.0, 4, 4, 4)
     for at_s, charge, samples in ((0.0, "rescale", 10.0), (10.0, "preempt", 50.0), (20.0, "rescale", 20.0)):
         account.take_off(at_s, cast(Charge, charge), samples)
-    account.note(30.0, 0.0, 4, 4)
+    account.note(30.0, 0.0, 4, 4, 4)
     result = cast(Result, SimpleNamespace(account=account))
     changes_s = np.array([0.0, 10.0, 20.0, 30.0])
     assert paper_runs._returns(result, changes_s) == pytest.approx([5.25, 6.5, 7.75])  # of (100 - 10) / 10 and 80 / 20

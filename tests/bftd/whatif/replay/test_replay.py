@@ -42,7 +42,10 @@ def test_exact_accounting_of_ten_events_is_what_a_hand_computes() -> None:
     assert result.eq_nodes == pytest.approx(8_700 / 3_600)
     assert result.static_outcome_samples == pytest.approx(87_000)
     assert result.efficiency == pytest.approx(86_340 / 87_000)
-    assert (result.node_hours, result.used_node_hours) == pytest.approx((8_700 / 3_600, 8_700 / 3_600))
+    assert (result.node_hours, result.held_node_hours) == pytest.approx((8_700 / 3_600, 8_700 / 3_600))
+    # It stands still on what it has then: for the start on 2 nodes, five times R_up on 3, five times R_down on 2.
+    assert result.training_node_hours == pytest.approx((8_700 - 6 - 45 - 20) / 3_600)
+    assert result.used_node_hours == result.held_node_hours
     assert result.events == 11
 
 
@@ -138,7 +141,9 @@ def test_windows_add_up_to_the_whole() -> None:
     assert [row["start_s"] for row in rows] == [0.0, 21_600.0, 43_200.0]
     for key, total in (("outcome_samples", result.outcome_samples), ("node_hours", result.node_hours)):
         assert sum(row[key] for row in rows) == pytest.approx(total)
-    assert sum(row["used_node_hours"] for row in rows) == pytest.approx(result.used_node_hours)
+    for key in ("training_node_hours", "held_node_hours"):
+        assert sum(row[key] for row in rows) == pytest.approx(getattr(result, key))
+    assert result.training_node_hours < result.held_node_hours
 
 
 def test_preemptions_are_told_by_how_soon_after_the_decision_before_they_come() -> None:
@@ -167,7 +172,8 @@ def test_the_mends_of_exact_accounting_are_the_default() -> None:
 
 
 def test_the_keys_of_the_json_are_those_that_scripts_rely_on() -> None:
-    keys = """efficiency outcome_samples static_outcome_samples eq_nodes node_hours used_node_hours events
+    keys = """efficiency outcome_samples static_outcome_samples eq_nodes node_hours training_node_hours held_node_hours
+    used_node_hours events
     rescale_cost_samples preempt_cost_samples preemptions trainers_completed mean_runtime_s t_fwd_preempted_share
     wall_s solve_ms run"""
     result = run(week(), [linear("a-1")], ONE)
