@@ -91,8 +91,9 @@ class TrainerHost:
         self._blame.began(pilot.node)
         self._words.began(pilot.lease)
         self._report_printed(self._printed.untold())
-        self._printed.began()
-        if self._silence.began(pilot.lease, time.monotonic()):
+        first = self._silence.began(pilot.lease, time.monotonic())
+        self._printed.began(joined=not first)
+        if first:
             loop = asyncio.get_running_loop()
             loop.call_later(REGROUPED_S, self._tell_resize)
             loop.call_later(SILENT_S, self._warn_if_silent)

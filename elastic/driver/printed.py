@@ -74,7 +74,7 @@ class Printed:
         self._expression = re.compile(expression) if expression else None
         self._steps, self._samples = _Count(), _Count()
         self._source = ""
-        self._first, self._restarted = True, False
+        self._first, self._joined, self._restarted = True, False, False
         self._told_s = -math.inf
         self._last: tuple[int, int] = (0, 0)
         self._untold: Message | None = None
@@ -95,8 +95,12 @@ class Printed:
         """Whether lines are looked at."""
         return self._expression is not None and not self.gave_up
 
-    def began(self) -> None:
-        """Workers were started: the next line that fits is the first of a new group."""
+    def began(self, *, joined: bool) -> None:
+        """Workers were started: the next line that fits is the first of a new group.
+
+        `joined`: of a group of which others began before; they may have printed steps already.
+        """
+        self._joined = joined and (self._joined or not self._first)
         self._source, self._first, self._restarted = "", True, self.matched
 
     def untold(self) -> Message | None:
@@ -139,6 +143,7 @@ class Printed:
         message: Message = {
             "op": "step",
             "first": self._first,
+            "joined": self._joined,
             "step": step,
             "samples": samples,
             # Whether the script has saved it is not known: what it does again after a restart is told as lost.

@@ -59,6 +59,8 @@ class Progress:
     _heard_s: float | None = None
     _broken: bool = field(default=False)
     _suspended: bool = field(default=False)
+    _formed: tuple[bool, float, int] = (False, 0.0, 0)
+    """Of the present group: whether it is the first since a start, for how long it stood still, and its loss."""
 
     def broke(self, step: int, at_s: float) -> None:
         """A worker ended unplanned at `step` (-1: unknown): the next resize is a crash's, and its loss is counted."""
@@ -165,6 +167,10 @@ class Progress:
         broken, self._broken = self._broken, False
         # The step itself would have taken its time without a resize too.
         stall_s = max(0.0, at_s - previous_s - self.step_s)
+        if message.get("joined"):  # others of the group came to steps before: it formed then, and not since
+            began, stood_s, again = self._formed
+            started, stall_s, lost = started or began, stall_s + stood_s, max(0, lost) + again
+        self._formed = (started, stall_s, max(0, lost))
         parts = self.costs.parts(stall_s, message.get("costs") or {})
         if started:
             return []

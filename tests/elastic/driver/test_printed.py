@@ -61,7 +61,7 @@ def test_one_node_is_read_until_the_workers_are_started_again() -> None:
     assert read(printed, "no such line", lease="n0.1") is None
     assert read(printed, "step 5", 0.0)
     assert read(printed, "step 7", 5.0, lease="n2.1") is None
-    printed.began()
+    printed.began(joined=False)
     assert seen(read(printed, "step 6", 9.0, lease="n2.1"), "first", "step") == (True, 6)
 
 
@@ -70,7 +70,7 @@ def test_a_count_that_begins_again_at_each_epoch_goes_on_and_one_that_a_worker_p
     values = (30000, 60000, 59000, 600, 30000)
     steps = [seen(read(printed, f"{value}/60000", 2.0 * at), "step") for at, value in enumerate(values)]
     assert steps == [(30000,), (60000,), None, (60600,), (90000,)]
-    printed.began()  # after a restart within the epoch it counts there
+    printed.began(joined=False)  # after a restart within the epoch it counts there
     assert seen(read(printed, "600/60000", 99.0), "first", "step", "samples") == (True, 60600, 60600)
 
 
@@ -79,7 +79,7 @@ def test_samples_are_the_scripts_own_where_it_prints_them_and_else_one_a_step_an
     assert seen(read(both, "step 3 loss x 777"), "step", "samples", "loss") == (3, 777, None)
     steps = Printed(STEP)
     read(steps, "step 10", 0.0, size=2)
-    steps.began()
+    steps.began(joined=False)
     assert seen(read(steps, "step 20", 9.0, size=4), "step", "samples") == (20, 10 * 2 + 10 * 4)
 
 
@@ -189,6 +189,47 @@ def test_regression_the_last_line_of_a_stopped_worker_was_the_first_of_the_next_
         await prints(stage, "n1", "step 31")
         [resize] = stage.reports(ResizeReport)
         assert (resize.from_nodes, resize.to_nodes, resize.steps_lost) == (1, 2, 10)
+
+    play(body, "1-8,progress=" + STEP)
+
+
+def test_regression_a_node_that_began_after_the_others_first_line_made_a_resize_that_cost_no_time(
+    play: Play,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body(stage: Stage) -> None:
+        now_s = time.time()
+        monkeypatch.setattr(time, "time", lambda: now_s)
+        await trains(stage, "n1")
+        await begins(stage, "n1")
+        await prints(stage, "n1", "step 39")
+        now_s += 1.0
+        await prints(stage, "n1", "step 40")
+        await ends(stage, "n1")
+        await trains_also(stage, "n1", "n2")
+        now_s += 5.0
+        await begins(stage, "n2")
+        await prints(stage, "n2", "step 31")
+        now_s += 1.0
+        await begins(stage, "n1")
+        await prints(stage, "n1", "step 32")
+        [resize] = stage.reports(ResizeReport)
+        assert (resize.from_nodes, resize.to_nodes, resize.kind, resize.steps_lost) == (1, 2, "up", 10)
+        assert resize.stall_s == 4.0, "five seconds, less the step of one second"
+        assert stage.reports(ProgressReport)[-1].steps_lost == 10
+
+    play(body, "1-8,progress=" + STEP)
+
+
+def test_a_start_on_nodes_of_which_one_begins_late_is_no_resize(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2")
+        await begins(stage, "n2")
+        await prints(stage, "n2", "step 1")
+        await begins(stage, "n1")
+        await prints(stage, "n1", "step 2")
+        assert not stage.reports(ResizeReport)
+        assert stage.reports(ProgressReport)[-1].nodes == 2
 
     play(body, "1-8,progress=" + STEP)
 
