@@ -8,6 +8,7 @@ from milp.curves import Curve, Points, interpolate
 from milp.errors import MilpError, PlanError, ProblemError, UnsupportedError
 from milp.files import plan_to_json, problem_from_json, problem_to_json
 from milp.problem import Cap, NodeGroup, NodeSpec, Plan, Problem, TrainerSpec
+from milp.solver import Feature
 from milp.solvers.registry import after as solver_after
 from milp.solvers.registry import named as check_solver
 from milp.solvers.registry import names as solver_names
@@ -16,6 +17,7 @@ from milp.solving import prepare, solve
 __all__ = [
     "Cap",
     "Curve",
+    "Feature",
     "MilpError",
     "NodeGroup",
     "NodeSpec",

@@ -13,9 +13,9 @@ from milp.errors import PlanError, UnsupportedError
 from milp.maps import keep
 from milp.problem import Plan, Problem, Status
 from milp.reasons import explain as sentences
-from milp.solver import Answer, Effort, Solver
+from milp.solver import Answer, Effort, Feature, Solver
 from milp.solvers.programs import process
-from milp.solvers.registry import allowed, every, in_turn
+from milp.solvers.registry import allowed, every, fitting, in_turn
 from milp.worth import most_worth, objective_of, relative_gap
 
 # Relative difference below which two objectives are the same but for rounding.
@@ -87,11 +87,15 @@ def solve(
     return best
 
 
-def prepare(solver: str) -> None:
-    """Have what a solver runs in, where that is a process of its own, started for a later `solve`; takes no time."""
-    for each in every():
-        if each.name == solver and each.engine and each.missing() is None:
-            process.prepare(each.engine)
+def prepare(solver: str, asked: frozenset[Feature] = frozenset()) -> None:
+    """Have what a solver runs in, where that is a process of its own, started for a later `solve`; takes no time.
+
+    For "auto" it is the solver that is taken for a problem that asks for these features.
+    """
+    able = fitting(asked) if solver == "auto" else (each for each in every() if each.name == solver)
+    ready = next((each for each in able if each.missing() is None), None)
+    if ready is not None and ready.engine:
+        process.prepare(ready.engine)
 
 
 def _solved(problem: Problem, chosen: Solver, effort: Effort, start_s: float, *, explain: bool) -> tuple[Plan, Answer]:

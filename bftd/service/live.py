@@ -170,7 +170,8 @@ class Service:
 
     def _take_settings(self, settings: Settings, reloaded: bool = False) -> None:
         """Decide by other settings from now on."""
-        milp.prepare(settings.decide.solver)
+        both = settings.limits.nodes_per_user and settings.limits.nodes_per_account
+        milp.prepare(settings.decide.solver, frozenset({milp.Feature.CROSSING_CAPS} if both else ()))
         self.apply(Configured(self.now(), settings, reloaded))
 
     def reset(self, names: Collection[str]) -> None:

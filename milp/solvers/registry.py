@@ -41,7 +41,7 @@ def choose(problem: Problem, name: str, among: Sequence[Solver] = _ALL) -> Solve
     """
     if name == "auto":
         asked = features(problem)
-        for solver in _fitting(asked, among):
+        for solver in fitting(asked, among):
             if solver.missing() is None:
                 return solver
         raise UnsupportedError(f"no solver can carry {_listed(asked)}: {_instead(asked, among)}")
@@ -92,14 +92,15 @@ def allowed(problem: Problem, chosen: Solver, among: Sequence[Solver] = _ALL) ->
     return chosen
 
 
-def _fitting(asked: frozenset[Feature], among: Sequence[Solver]) -> Iterator[Solver]:
+def fitting(asked: frozenset[Feature], among: Sequence[Solver] = _ALL) -> Iterator[Solver]:
+    """The solvers that "auto" tries for what is asked, in this order, ready or not."""
     return (solver for solver in among if solver.proves and asked <= solver.features and not solver.compares)
 
 
 def _instead(asked: frozenset[Feature], among: Sequence[Solver]) -> str:
     """What would work: solvers that are ready, else what to install."""
-    able = [solver.name for solver in _fitting(asked, among) if solver.missing() is None]
-    lacks = dict.fromkeys(filter(None, (solver.missing() for solver in _fitting(asked, among))))
+    able = [solver.name for solver in fitting(asked, among) if solver.missing() is None]
+    lacks = dict.fromkeys(filter(None, (solver.missing() for solver in fitting(asked, among))))
     return f"use {' or '.join(able)}" if able else " or ".join(lacks) or "pip install highspy"
 
 

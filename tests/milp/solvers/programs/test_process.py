@@ -10,11 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import psutil
 import pytest
 
-from milp import Curve, MilpError, NodeSpec, Plan, Problem, TrainerSpec, prepare, solve, verify
+from milp import Cap, Curve, Feature, MilpError, NodeSpec, Plan, Problem, TrainerSpec, prepare, solve, verify
 from milp.maps import keep
 from milp.solvers.programs import process
 from milp.worth import objective_of
@@ -139,6 +140,19 @@ def test_a_process_that_was_started_ahead_is_used_and_no_second_one_is(trainer, 
     first = [child.pid for child in children()]
     assert len(first) == 1
     assert solve(problem(4, trainer()), "highs").status == "optimal"
+    assert [child.pid for child in children()] == first
+
+
+def test_for_auto_a_process_is_started_ahead_only_where_a_program_will_be_asked_for(trainer, problem) -> None:
+    prepare("auto")
+    prepare("auto", frozenset({Feature.CAPS}))
+    assert children() == []
+    prepare("auto", frozenset({Feature.CROSSING_CAPS}))
+    first = [child.pid for child in children()]
+    assert len(first) == 1
+    specs = [trainer(name, user=user, account=account) for name, user, account in ("aux", "buy", "cvx")]
+    crossing = replace(problem(4, *specs), caps=(Cap(3, user="u"), Cap(3, account="x")))
+    assert solve(crossing, "auto").status == "optimal"
     assert [child.pid for child in children()] == first
 
 
