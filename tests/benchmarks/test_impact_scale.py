@@ -79,10 +79,12 @@ def test_a_large_cluster_is_measured(capsys: pytest.CaptureFixture[str]) -> None
     impact_scale.main(["--quick", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (found["nodes"], found["jobs"]) == (200, 100)
-    assert found["ticks"] >= 3
+    assert found["ticks"] >= 8
     assert 0 < found["tick_s"] <= found["tick_s_max"]
     assert found["rss_bytes"] > 20e6
-    assert found["rpc_per_poll"] >= 4
+    # A poll asks four times at least. One may be on its way when the requests are first counted, and lack some. Of
+    # eight polls that ask three times there are 24, and up to 3 of the one on its way at the end: fewer than 28.
+    assert found["rpc_per_poll"] * found["ticks"] >= 4 * (found["ticks"] - 1)
     assert found["pilots"] > 0
     assert found["api"]["leases"]["count"] > 0
     assert "bf_continue" in "".join(found["site_config"])

@@ -71,17 +71,22 @@ def test_a_trainer_in_an_image_grows_loses_an_agent_falls_to_zero_and_resumes(
     agent = agent_on(trainer, "n1")
     inside = agent.children(recursive=True)
     assert len(inside) >= 2
+    kept, done = stored(trainer), len(trainer.rows)
     agent.kill()
     assert_all_gone(inside)
     trainer.trains_on(1)
+    assert kept < min(done_again(trainer, done), default=kept + 1), "what was stored is not done again"
+    kept, done = stored(trainer), len(trainer.rows)
     trainer.run_regular_job("n2")
     trainer.wait("suspended", lambda: trainer.daemon.of(SuspendReport))
     trainer.daemon.grant("n3")
     trainer.trains_on(1)
+    assert kept < min(done_again(trainer, done), default=kept + 1), "what was stored is not done again"
     rows = trainer.rows
     assert [row["weight"] for row in rows] == [float(row["step"]) for row in rows], trainer.output
     assert {row["step"] for row in rows} == set(range(1, max(row["step"] for row in rows) + 1))
-    assert trainer.again <= 2 * EVERY
+    if backend == "horovod":  # the others' memory has each commit at once, and a torchrun script's saves travel first
+        assert trainer.again <= 2 * EVERY
 
 
 @pytest.mark.parametrize(
@@ -129,6 +134,17 @@ def test_a_container_that_slurm_makes_is_a_step_of_its_own_and_given_back_as_qui
     workers = trainer.workers("n3")
     agent_on(trainer, "n3").kill()
     assert_all_gone(workers)
+
+
+def stored(trainer: TrainerJob) -> int:
+    """The step of the newest state that is stored, 0 for none."""
+    return max((int(state.name.split("-")[1]) for state in trainer.states()), default=0)
+
+
+def done_again(trainer: TrainerJob, since: int) -> set[int]:
+    """The steps among the rows from this one on that are in a row before, too."""
+    steps = [row["step"] for row in trainer.rows]
+    return {step for place, step in enumerate(steps) if place >= since and step in steps[:place]}
 
 
 def agent_on(trainer: TrainerJob, node: str) -> psutil.Process:
