@@ -1,0 +1,54 @@
+"""What not knowing the curves costs, told with its figures on a pool of a few nodes for a few minutes."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from benchmarks import curves_learned
+
+HOURS = 0.1
+
+
+def test_each_pool_has_its_regret_over_all_seeds_and_how_long_a_first_node_took(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--pools", "3,4", "--trainers", "2", "--seeds", "7:9"]
+    asked = ["--hours", str(HOURS), "--week-hours", "0", *sizes, "--json"]
+    monkeypatch.setattr(sys, "argv", ["curves_learned", *asked])
+    curves_learned.main()
+    found = json.loads(capsys.readouterr().out)
+    assert (found["hours"], found["objective"], found["seeds"], found["summit"]) == (HOURS, "efficiency", "7:9", [])
+    assert [(row["nodes"], row["trainers"], len(row["runs"])) for row in found["quiet"]] == [(3, 2, 2), (4, 2, 2)]
+    for row in found["quiet"]:
+        for run in row["runs"]:
+            assert run.keys() == {"regret", "regret_first_hour", "first_node_s", "first_node_known_s"}
+            assert max(run["regret"], run["regret_first_hour"]) < 1.0
+            assert 0.0 <= run["first_node_s"] <= 60.0
+        regrets = [run["regret"] for run in row["runs"]]
+        assert row["regret"] == {"median": pytest.approx(sum(regrets) / 2), "least": min(regrets), "most": max(regrets)}
+
+
+def test_curves_that_are_known_are_no_regret(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = curves_learned.Polled
+    monkeypatch.setattr(
+        curves_learned, "Polled", lambda trainers, options, knows, *more: plain(trainers, options, "known", *more)
+    )
+    options = curves_learned.Options(pj_max=2, objective="efficiency", rescale_model="measured")
+    found = curves_learned.compared(curves_learned.quiet(4, HOURS), curves_learned.drawn(2, 4, 7), options, 2)
+    assert (found["regret"], found["regret_first_hour"]) == (0.0, 0.0)
+
+
+def test_what_is_drawn_is_the_seeds_own() -> None:
+    assert curves_learned.drawn(3, 8, 1) == curves_learned.drawn(3, 8, 1)
+    assert curves_learned.drawn(3, 8, 1) != curves_learned.drawn(3, 8, 2)
+
+
+@pytest.mark.parametrize("asked", [["--seeds", "3:3"], ["--pools", "0"], ["--trainers", "two"]])
+def test_numbers_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["curves_learned", "--week-hours", "0", *asked])
+    with pytest.raises(SystemExit) as ended:
+        curves_learned.main()
+    assert ended.value.code == 2
