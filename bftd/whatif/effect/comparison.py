@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+import milp
 from bftd.simulated.trainers import SimTrainer
 from bftd.whatif.advise.confidence import CONFIDENCE, bounds
 from bftd.whatif.effect.past import Past, past_of
@@ -112,6 +113,9 @@ def compared(
     """
     begun_s = time.monotonic()
     present: Mapping[str, Any] = answer["settings"]
+    changed = {name for name in settings if settings[name] != present.get(name)}
+    if changed == {"solver"} and _planned_by(settings) == _planned_by(present):
+        return Effect(hours, why_not="these solvers make the same plans, and differ only in the time that it takes")
     past = past_of(answer, answer["time_s"] - hours * HOUR_S)
     known_h = 0.0 if past is None else past.trace.duration_s / HOUR_S
     if past is None or known_h < LEAST_H:
@@ -162,6 +166,7 @@ class _Runs:
             pj_max=settings["pj_max"],
             warm_up_s=warm_up_s(self._answer["trainers"]),
             max_nodes=most or 0,
+            solver=_planned_by(settings),
         )
         return self._run(past.trace, trainers, options, end_s).outcome(edges_s)
 
@@ -214,6 +219,15 @@ class _Runs:
         account = Replay(trainers, options).through(trace, heard)
         self._done += 1
         return account
+
+
+def _planned_by(settings: Mapping[str, Any]) -> str:
+    """The solver with which settings are replayed.
+
+    What finds optima plans as "auto" does, which takes milliseconds and needs no engine on this host.
+    """
+    name: str = settings.get("solver", "auto")
+    return "auto" if name == "auto" or milp.check_solver(name).proves else name
 
 
 def _node_seconds(trace: Trace) -> float:

@@ -107,6 +107,20 @@ def test_a_bound_on_all_nodes_is_replayed_too(change: dict[str, Any]) -> None:
     assert found.gain == pytest.approx(-1.0 if change == {"max_share": 0.0} else -0.45, abs=0.1)
 
 
+def test_a_solver_that_plans_otherwise_is_replayed() -> None:
+    past = answer(6.0, settings=PRESENT | {"solver": "auto", "pj_max": 6})
+    for solver, otherwise in (("equal-share", True), ("gurobi", False)):
+        found = compared(past, past["settings"] | {"solver": solver})
+        assert (found.gain is not None) == otherwise
+        assert (found.why_not is None) == otherwise
+    assert compared(past, past["settings"] | {"solver": "equal-share"}).gain != 0.0
+
+
+def test_a_solver_that_is_not_installed_leaves_the_effect_of_the_other_settings_to_be_told() -> None:
+    there = compared(answer(6.0), PRESENT | {"pj_max": 4})
+    assert compared(answer(6.0), PRESENT | {"pj_max": 4, "solver": "gurobi"}).gain == there.gain
+
+
 def test_what_ends_and_comes_is_replayed_by_its_work() -> None:
     ended = trainer("e", ended_s=1e6 + 4000, samples=9000.0, began_samples=1000.0)
     late = trainer("late", arrived_s=1e6 + 5 * 3600.0)
