@@ -237,11 +237,11 @@ ALERTS: tuple[Alert, ...] = (
         (_series("bftd_u_ratio", "0.4x200", window="24h"),), (_series("bftd_u_ratio", "0.8x200", window="24h"),),
     ),
     Alert(
-        "BftdSolverFails", "warning", "increase(bftd_solver_failures_total[15m]) > 3", "0m",
-        "{{ $value | humanize }} plans could not be made within 15 minutes",
-        "The trainers go on with the nodes that they have, and the log says what failed: no solver could make a plan.",
+        "BftdSolverFails", "critical", 'bftd_alarms{kind="no_plan"} > 0', "1m",
+        "no solver can make a plan",
+        "The trainers go on with the nodes that they have. `bft status` and the log say what failed.",
         "solvers.md#solvers-that-fail",
-        (_series("bftd_solver_failures_total", "0+1x200"),), (_series("bftd_solver_failures_total", "1x200"),),
+        (_series("bftd_alarms", "1x200", kind="no_plan"),), (_series("bftd_alarms", "0x200", kind="no_plan"),),
     ),
     Alert(
         "BftdSolverReplaced", "warning", 'bftd_alarms{kind="solver"} > 0', "5m",
@@ -274,7 +274,7 @@ ALERTS: tuple[Alert, ...] = (
          _series("bftd_tick_duration_seconds_bucket", "0+60x200", le="+Inf")),
     ),
     Alert(
-        "BftdAlarm", "critical", 'bftd_alarms{kind!~"overdue|solver"} > 0', "0m",
+        "BftdAlarm", "critical", 'bftd_alarms{kind!~"overdue|no_plan|solver"} > 0', "0m",
         "bftd has raised an alarm of the kind {{ $labels.kind }}",
         "`bft status` has its sentence: operator mode has stopped itself, or pilots of another bftd run in the "
         "partition. It stays until a reload.",

@@ -18,6 +18,11 @@ class FailedSolver:
     until_s: float
     instead: str = ""
 
+    @property
+    def alarm(self) -> str:
+        """The kind of the alarm that it is: "no_plan" where no other solver solves either."""
+        return "solver" if self.instead else "no_plan"
+
 
 Failed = Mapping[str, FailedSolver]
 

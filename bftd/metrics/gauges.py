@@ -30,7 +30,7 @@ LEASE_STATES = ("granted", "placed", "ready", "working", "revoked")
 # What keeps everything from growing.
 BLOCKS = ("ledger", "partition", "other_daemon", "paused", "hours", "unseen", "stale", "preemption")
 MODES = ("live", "shadow")
-ALARMS = ("operator", "other_daemon", "overdue", "solver", "other")
+ALARMS = ("operator", "other_daemon", "overdue", "no_plan", "solver", "other")
 _Key = TypeVar("_Key", bound=tuple[str, ...])
 _WINDOWS = {3600: "1h", 86400: "24h", 604800: "7d"}
 
@@ -192,7 +192,8 @@ def _steering(state: State) -> Iterator[Metric]:
     yield _gauge("pauses", "Pauses of administrators in force, by what is paused.", told, "kind")
     alarms = Counter(_alarm(name) for name in state.alarms)
     alarms["overdue"] += sum(lease.alarmed for lease in state.leases.values())
-    alarms["solver"] += state.settings.decide.solver in state.failed_solvers
+    if failed := state.failed_solvers.get(state.settings.decide.solver):
+        alarms[failed.alarm] += 1
     standing = {(kind,): float(alarms[kind]) for kind in ALARMS}
     yield _gauge("alarms", "Alarms that stand, by kind.", standing, "kind")
 

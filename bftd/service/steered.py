@@ -55,7 +55,7 @@ def _solver(state: State) -> list[dict[str, Any]]:
     text = sentences.unsolved(failed.error)
     if failed.instead:
         text = sentences.solver_replaced(failed.error, failed.instead)
-    return [{"kind": "solver", "node": None, "text": text}]
+    return [{"kind": failed.alarm, "node": None, "text": text}]
 
 
 def _hours(state: State, now_s: float) -> dict[str, Any] | None:

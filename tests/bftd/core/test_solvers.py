@@ -105,7 +105,7 @@ def test_where_no_solver_answers_the_trainer_is_told_so_and_not_that_more_nodes_
     site = Site("auto", exact="out of luck")
     site.core.arrive(registration("1"))
     assert site.grows(4) == 0
-    assert site.problems == [("WARNING", "solver")]
+    assert site.problems == [("CRITICAL", "no_plan")]
     assert "out of luck" in site.said(Waits)[-1].why
     assert not site.said(Keeps)
     site.fails = {}

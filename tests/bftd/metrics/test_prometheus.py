@@ -32,10 +32,12 @@ pytestmark = pytest.mark.prometheus
 OF_THE_TARGET = {"BftdDown", "BftdAbsent"}
 # These exclude each other: a daemon that may not grow is not asked why its nodes are idle.
 WHILE_HELD = {"BftdSnapshotStale", "BftdSlurmUnreadable", "BftdNothingGrows", "BftdLedgerNotWritten", "BftdLedgerFull"}
+# Nor does any solver solve in the place of another while none can make a plan.
+WHILE_PLANNED = {"BftdSolverReplaced"}
 TOKEN = "a-token-for-prometheus"
 
 
-def faulty(now_s: float) -> State:
+def faulty(now_s: float, instead: str = "") -> State:
     """Nearly all that can be wrong at once while growing is allowed."""
     nodes = {name: PoolNode(name, "IDLE", True, "is idle") for name in ("n1", "n2", "n3")}
     held = Lease("n3.1", "n3", "1", now_s - 60.0, 600.0, "", asked_back_s=now_s - 30.0, revoked_s=now_s, alarmed=True)
@@ -49,7 +51,7 @@ def faulty(now_s: float) -> State:
         quarantined={"n2": now_s + 600.0},
         alarms={"operator": "too much was cancelled"},
         strays={"7": Stray(ElasticJob("7", "ann", "", ("n1",)), now_s, named=True)},
-        failed_solvers={"auto": FailedSolver("no luck", now_s + 600.0)},
+        failed_solvers={"auto": FailedSolver("no luck", now_s + 600.0, instead)},
     )
 
 
@@ -65,7 +67,7 @@ def happen(measured: Measured, state: State) -> None:
 async def misbehave(served: Served, measured: Measured, ahead_s: list[float]) -> None:
     """Be faulty until cancelled."""
     while True:
-        served.service.core = faulty(time.time())
+        served.service.core = faulty(time.time(), "highs" if ahead_s else "")
         if not ahead_s:
             happen(measured, served.service.core)
         await asyncio.sleep(0.1)
@@ -85,7 +87,9 @@ async def watched(tmp_path: Path) -> None:
             with watching(tmp_path / "prometheus", monitoring.rules(at_once=True), {}) as prometheus:
                 await prometheus.fires("BftdAbsent")
                 prometheus.watch({"bftd": f"{address} {TOKEN}"})
-                growing = {alert.name for alert in ALERTS} - OF_THE_TARGET - WHILE_HELD - {"BftdPausedLong"}
+                growing = (
+                    {alert.name for alert in ALERTS} - OF_THE_TARGET - WHILE_HELD - WHILE_PLANNED - {"BftdPausedLong"}
+                )
                 await prometheus.fires(*growing)
                 assert not prometheus.firing() & (WHILE_HELD | OF_THE_TARGET), prometheus.firing()
                 await all_queries_are_understood(prometheus)
@@ -93,7 +97,7 @@ async def watched(tmp_path: Path) -> None:
                 full = served.service.ledger.size() | {"full": True}
                 served.service.ledger.size = lambda: full  # type: ignore[method-assign]
                 served.service._unwritten = "no space"
-                await prometheus.fires(*WHILE_HELD)
+                await prometheus.fires(*WHILE_HELD, *WHILE_PLANNED)
         finally:
             misbehaving.cancel()
 
