@@ -324,7 +324,9 @@ def test_status_explain_and_tune_talk_to_the_running_daemon(tmp_path: Path) -> N
         shown = bft("status", env=env | {"COLUMNS": "160"}).stdout
         assert "train-a" in shown
         assert "n[1-2]" in shown
-        assert says(bft("explain", "run-here-12", env=env).stdout, "core.deed.starts", count="2 nodes", nodes="n[1-2]")
+        assert says(
+            bft("explain", "run-here-12", env=env).stdout, "core.sentences.starts", count="2 nodes", nodes="n[1-2]"
+        )
         tuned = bft("tune", "--t-fwd", "60", "--pj-max", "2", env=env)
         assert tuned.stdout == "max_nodes=0  max_share=1.0  t_fwd_s=60.0  objective=efficiency  pj_max=2  solver=auto\n"
         unknown = bft("explain", "99", env=env)

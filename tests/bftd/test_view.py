@@ -49,7 +49,7 @@ def test_nodes_are_folded_by_what_they_do_and_trainers_show_size_and_speed() -> 
     assert "n[4-5]" in text
     row = next(line for line in text.splitlines() if line.split()[:2] == ["train-a", "1"])
     assert row.split()[2:] == ["ann", "horovod", "running", "3", "1-3", "12", "33.3", "0.125", "0", "0", "n[1-3]"]
-    assert says(text, "core.deed.starts", count="3 nodes", nodes="n[1-3]")
+    assert says(text, "core.sentences.starts", count="3 nodes", nodes="n[1-3]")
     assert says(text, "bftd.view.give_back", p50=0.25, max="0.50", count=2)
 
 

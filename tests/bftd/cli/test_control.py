@@ -96,7 +96,7 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
         )
         assert says(node, "cli.explain.asked_back", whom="run-here-12 (train-a) of ann")
         assert "run-here-12  train-a" in node
-        assert says(node, "core.deed.starts", count="2 nodes", nodes="n[1-2]")
+        assert says(node, "core.sentences.starts", count="2 nodes", nodes="n[1-2]")
 
         paused = bft("pause", "--nodes", "n[1-2]", "--why", "new disks")
         assert (paused.returncode, paused.stdout) == (

@@ -85,7 +85,9 @@ def test_an_older_daemon_is_understood_as_far_as_it_tells(bft: Callable[..., Ran
         bft("explain", "1")
         .stdout.splitlines()[0]
         .endswith(
-            wording("core.deed.starts", count="3 nodes", nodes="n[1-3]", rate=wording("protocol.changes.unknown_speed"))
+            wording(
+                "core.sentences.starts", count="3 nodes", nodes="n[1-3]", rate=wording("protocol.changes.unknown_speed")
+            )
         )
     )
 

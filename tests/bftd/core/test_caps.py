@@ -60,7 +60,7 @@ def test_a_user_never_holds_more_nodes_than_the_cap_and_is_told_so() -> None:
     core.pool(*names(9))
     assert (
         "train-3 "
-        + wording("core.deed.stays", held="3 nodes", why="")
+        + wording("core.sentences.stays", held="3 nodes", why="")
         + wording("core.caps.at_cap", group="bob", most=3, things="nodes", kind="user")
         in core.sentences()
     )
@@ -111,7 +111,7 @@ def test_a_cap_below_what_a_trainer_needs_suspends_it() -> None:
     assert (
         "train-1 "
         + wording(
-            "core.deed.suspended",
+            "core.sentences.suspended",
             nodes="n[1-4]",
             why=wording("core.caps.at_cap", group="ann", most=2, things="nodes", kind="user"),
         )
@@ -148,7 +148,7 @@ def test_a_lower_cap_on_trainers_stops_those_that_came_last() -> None:
     core.apply(Configured(core.time_s, Settings().changed(trainers_per_user=1)))
     assert [len(core.nodes(id_)) for id_ in "12"] == [2, 0]
     told = "train-2 " + wording(
-        "core.deed.suspended",
+        "core.sentences.suspended",
         nodes="n[3-4]",
         why=wording("core.caps.at_cap", group="ann", most=1, things="trainer", kind="user"),
     )

@@ -99,7 +99,9 @@ def test_a_trainer_starts_on_the_class_on_which_it_is_estimated_to_be_fastest() 
     core.report("1", CurveReport(core.time_s, ESTIMATES))
     settle(core)
     assert core.nodes("1") == set(A100), "two of the fastest, though there are four of the slowest"
-    assert "on 2 nodes (n[1-2], a100x4): " + wording("core.deed.rate", rate="about 200") in "\n".join(core.sentences())
+    assert "on 2 nodes (n[1-2], a100x4): " + wording("core.sentences.rate", rate="about 200") in "\n".join(
+        core.sentences()
+    )
 
 
 def test_what_is_measured_on_one_class_moves_what_is_estimated_of_the_others() -> None:
@@ -252,7 +254,7 @@ def test_the_sentence_says_the_class_on_which_a_trainer_starts() -> None:
     settle(core)
     assert (
         "train-1 "
-        + wording("core.deed.starts", count="3 nodes", nodes="n[3-5], v100x2", rate="")
+        + wording("core.sentences.starts", count="3 nodes", nodes="n[3-5], v100x2", rate="")
         + wording("protocol.changes.unknown_speed")
         in core.sentences()
     )

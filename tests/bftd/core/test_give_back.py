@@ -62,7 +62,7 @@ def test_regression_of_nodes_that_slurm_took_before_a_poll_saw_it_no_decision_to
     core.report("1", *told)
     said = [item.decision for item in of(core.actions, Decided) if item.decision.kind == "gave_back"]
     assert [sentence(each) for each in said] == [
-        "train-1 " + wording("core.deed.gives_back", nodes="n[1-2]", left="1 node left", why="Slurm took it")
+        "train-1 " + wording("core.sentences.gives_back", nodes="n[1-2]", left="1 node left", why="Slurm took it")
     ]
     core.pool("n3", out={"n1": OUT})
     assert len([item for item in of(core.actions, Decided) if item.decision.kind == "gave_back"]) == 1, "once is enough"

@@ -53,7 +53,7 @@ def test_while_all_is_paused_nothing_is_lent_and_what_is_lent_stays() -> None:
     assert core.sentences()[-3:] == [
         "root paused everything: power test",
         "train-1 "
-        + wording("core.deed.stays", held="2 nodes", why="")
+        + wording("core.sentences.stays", held="2 nodes", why="")
         + wording("core.sentences.paused", what="everything", by="root", why="power test"),
         "train-2 waits: " + wording("core.sentences.paused", what="everything", by="root", why="power test"),
     ]
@@ -145,7 +145,7 @@ def test_a_paused_user_keeps_what_he_has_and_gets_no_more_of_what_is_free() -> N
     core.pause("user ann", why="ticket 4")
     assert not granted(core.pool(*names(4)))
     assert core.nodes("1") == {"n1", "n2"}
-    assert core.sentences()[-1] == "train-1 " + wording("core.deed.stays", held="2 nodes", why="") + wording(
+    assert core.sentences()[-1] == "train-1 " + wording("core.sentences.stays", held="2 nodes", why="") + wording(
         "core.sentences.paused", what="user ann", by="root", why="ticket 4"
     )
     core.resume("user ann")
@@ -166,7 +166,9 @@ def test_L4_what_a_released_node_leaves_too_small_is_suspended_at_once() -> None
     assert (
         "train-1 "
         + wording(
-            "core.deed.suspended", nodes="n[3-4]", why=wording("core.sentences.too_few_left", left="2 nodes", needed=3)
+            "core.sentences.suspended",
+            nodes="n[3-4]",
+            why=wording("core.sentences.too_few_left", left="2 nodes", needed=3),
         )
         in core.sentences()
     )
@@ -311,7 +313,10 @@ def test_a_lower_bound_takes_nodes_back_and_suspends_as_few_trainers_as_it_can()
     assert [item.vacate for item in revoked(actions)] == [False, False]
     assert (len(core.nodes("1")), len(core.nodes("2"))) == (3, 1)
     why = wording("core.sentences.bounded", most="4 nodes", by="max_nodes = 4")
-    assert "train-2 " + wording("core.deed.gives_back", nodes="n[5-6]", left="1 node left", why=why) in core.sentences()
+    assert (
+        "train-2 " + wording("core.sentences.gives_back", nodes="n[5-6]", left="1 node left", why=why)
+        in core.sentences()
+    )
     core.place_all()
     for item in (item for item in core.state.leases.values() if not item.live):
         core.report(item.trainer, lease(item.id, "ended"))

@@ -133,7 +133,7 @@ def test_who_has_no_place_is_told_once_who_is_before_it() -> None:
         in waits
     )
     assert len([text for text in waits if text.startswith("train-5")]) == 1
-    assert any(re.match("train-2 " + pattern("core.deed.suspended"), text) for text in core.sentences())
+    assert any(re.match("train-2 " + pattern("core.sentences.suspended"), text) for text in core.sentences())
 
 
 def test_who_waits_for_nodes_is_told_who_has_them() -> None:

@@ -241,7 +241,7 @@ def test_what_a_silent_driver_holds_it_keeps_and_gets_no_more() -> None:
     core.pool("n1", "n2", after_s=timing.GRANT_SILENT_S + 1)
     core.pool("n1", "n2", "n3")
     assert core.nodes("1") == {"n1", "n2"}
-    assert core.sentences()[-1] == "train-1 " + wording("core.deed.stays", held="2 nodes", why="") + wording(
+    assert core.sentences()[-1] == "train-1 " + wording("core.sentences.stays", held="2 nodes", why="") + wording(
         "core.sentences.silent", GRANT_SILENT_S=45
     )
 

@@ -49,7 +49,9 @@ def test_where_nothing_is_known_of_the_next_cycle_nodes_are_left_at_once() -> No
     core = working()
     core.pool("n1", "n2", rooms=[room(core, "n3", "n4")])
     assert left_to(core) == ["n3!", "n4!"]
-    assert said(core) == ["train-1 " + wording("core.deed.left", nodes="n[3-4]", to="job 4711", left="2 nodes left")]
+    assert said(core) == [
+        "train-1 " + wording("core.sentences.left", nodes="n[3-4]", to="job 4711", left="2 nodes left")
+    ]
     assert {item.reason for item in core.leases("1", live=False)} == {
         "n3 is left to " + wording("pool.judgement.job_that_can_start", job=4711),
         "n4 is left to " + wording("pool.judgement.job_that_can_start", job=4711),
@@ -84,7 +86,7 @@ def test_the_deadline_is_told_once_by_the_clock_on_the_wall() -> None:
         core.pool("n1", "n2", rooms=[kept])
     # 1000 s and 3 snapshots after midnight, an hour east, and 40 s less what is kept in hand
     assert said(core) == [
-        "train-1 " + wording("core.deed.leaves", nodes="n[3-4]", by="01:17:20", to="job 4711", left="2 nodes left")
+        "train-1 " + wording("core.sentences.leaves", nodes="n[3-4]", by="01:17:20", to="job 4711", left="2 nodes left")
     ]
     assert (
         core.leases("1", live=False)[0].reason

@@ -62,51 +62,51 @@ from tests.support.messages import wording
 DEEDS: list[tuple[Any, str, str]] = [
     (
         Started("a", 2, ("n1", "n2"), 123.456, True),
-        wording("core.deed.starts", count="2 nodes", nodes="n[1-2]", rate="123 samples/s expected"),
-        wording("core.deed.would_start", count="2 nodes", nodes="n[1-2]", rate="123 samples/s expected"),
+        wording("core.sentences.starts", count="2 nodes", nodes="n[1-2]", rate="123 samples/s expected"),
+        wording("core.sentences.would_start", count="2 nodes", nodes="n[1-2]", rate="123 samples/s expected"),
     ),
     (
         Resumed("a", 1, ("n3",), None, False),
-        wording("core.deed.resumes", count="1 node", nodes="n3", rate=wording("protocol.changes.unknown_speed")),
+        wording("core.sentences.resumes", count="1 node", nodes="n3", rate=wording("protocol.changes.unknown_speed")),
         "resume on 1 node (n3): " + wording("protocol.changes.unknown_speed"),
     ),
     (
         Grew("a", 1, ("n2",), 40.0, False, 120.0, 1.25),
-        wording("core.deed.grows", before=1, after="2 nodes", nodes="n2", gain="")
-        + wording("core.deed.gain", rate="about +40", t_fwd_s=120, stall_s=1.2),
-        wording("core.deed.would_grow", before=1, after="2 nodes", nodes="n2", gain="")
-        + wording("core.deed.gain", rate="about +40", t_fwd_s=120, stall_s=1.2),
+        wording("core.sentences.grows", before=1, after="2 nodes", nodes="n2", gain="")
+        + wording("core.sentences.gain", rate="about +40", t_fwd_s=120, stall_s=1.2),
+        wording("core.sentences.would_grow", before=1, after="2 nodes", nodes="n2", gain="")
+        + wording("core.sentences.gain", rate="about +40", t_fwd_s=120, stall_s=1.2),
     ),
     (
         Shrank("a", 3, ("n1", "n2"), "why"),
-        wording("core.deed.shrinks", before=3, after="1 node", nodes="n[1-2]", why="why"),
-        wording("core.deed.would_shrink", before=3, after="1 node", nodes="n[1-2]", why="why"),
+        wording("core.sentences.shrinks", before=3, after="1 node", nodes="n[1-2]", why="why"),
+        wording("core.sentences.would_shrink", before=3, after="1 node", nodes="n[1-2]", why="why"),
     ),
     (
         Suspended("a", ("n1",), "why"),
-        wording("core.deed.suspended", nodes="n1", why="why"),
-        wording("core.deed.would_be_suspended", nodes="n1", why="why"),
+        wording("core.sentences.suspended", nodes="n1", why="why"),
+        wording("core.sentences.would_be_suspended", nodes="n1", why="why"),
     ),
     (
         GaveBack("a", ("n1",), 0, "n1 runs a job"),
-        wording("core.deed.gives_back", nodes="n1", left="none is left", why="n1 runs a job"),
-        wording("core.deed.would_give_back", nodes="n1", left="none is left", why="n1 runs a job"),
+        wording("core.sentences.gives_back", nodes="n1", left="none is left", why="n1 runs a job"),
+        wording("core.sentences.would_give_back", nodes="n1", left="none is left", why="n1 runs a job"),
     ),
     (
         Left("a", ("n3", "n4"), 2, "job 4711"),
-        wording("core.deed.left", nodes="n[3-4]", to="job 4711", left="2 nodes left"),
-        wording("core.deed.would_leave_at_once", nodes="n[3-4]", to="job 4711", left="2 nodes left"),
+        wording("core.sentences.left", nodes="n[3-4]", to="job 4711", left="2 nodes left"),
+        wording("core.sentences.would_leave_at_once", nodes="n[3-4]", to="job 4711", left="2 nodes left"),
     ),
     (
         Left("a", ("n3",), 0, "job 4711", "12:03:10"),
-        wording("core.deed.leaves", nodes="n3", by="12:03:10", to="job 4711", left="none is left"),
-        wording("core.deed.would_leave", nodes="n3", by="12:03:10", to="job 4711", left="none is left"),
+        wording("core.sentences.leaves", nodes="n3", by="12:03:10", to="job 4711", left="none is left"),
+        wording("core.sentences.would_leave", nodes="n3", by="12:03:10", to="job 4711", left="none is left"),
     ),
     (Waits("a", "job 9 waits"), "waits: job 9 waits", "wait: job 9 waits"),
     (
         Stays("a", 2, "it starts late"),
-        wording("core.deed.stays", held="2 nodes", why="it starts late"),
-        wording("core.deed.would_stay", held="2 nodes", why="it starts late"),
+        wording("core.sentences.stays", held="2 nodes", why="it starts late"),
+        wording("core.sentences.would_stay", held="2 nodes", why="it starts late"),
     ),
     (
         Keeps("a", 1, 2, 0.5, 60.0, 90.0),
@@ -133,7 +133,7 @@ DEEDS: list[tuple[Any, str, str]] = [
         "is lost: " + wording("core.observation.driver_gone"),
         "be lost: " + wording("core.observation.driver_gone"),
     ),
-    (Ended("a", 0, ""), wording("core.deed.finished", exit_code=0), "have finished with exit code 0"),
+    (Ended("a", 0, ""), wording("core.sentences.finished", exit_code=0), "have finished with exit code 0"),
     (Cancelled("a", "it overstays"), "is cancelled: it overstays", "be cancelled: it overstays"),
 ]
 NOTICES: list[tuple[Any, str]] = [
@@ -248,7 +248,7 @@ def test_the_driver_finds_in_a_sentence_why_the_trainer_changes() -> None:
     whys = {
         "Started": "123 samples/s expected",
         "Resumed": wording("protocol.changes.unknown_speed"),
-        "Grew": wording("core.deed.gain", rate="about +40", t_fwd_s=120, stall_s=1.2),
+        "Grew": wording("core.sentences.gain", rate="about +40", t_fwd_s=120, stall_s=1.2),
         "Shrank": "why",
         "Suspended": "why",
         "GaveBack": "n1 runs a job",

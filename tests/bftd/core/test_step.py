@@ -49,11 +49,11 @@ def test_decisions_are_sentences_with_numbers() -> None:
     core.pool("n1", "n2", "n3", "n5")
     assert core.sentences() == [
         "train-a "
-        + wording("core.deed.starts", count="2 nodes", nodes="n[1-2]", rate="")
-        + wording("core.deed.rate", rate="about 200"),
+        + wording("core.sentences.starts", count="2 nodes", nodes="n[1-2]", rate="")
+        + wording("core.sentences.rate", rate="about 200"),
         "train-a "
-        + wording("core.deed.grows", before=2, after="4 nodes", nodes="n[3,5]", gain="")
-        + wording("core.deed.gain", rate="about +200", t_fwd_s=120, stall_s=1.0),
+        + wording("core.sentences.grows", before=2, after="4 nodes", nodes="n[3,5]", gain="")
+        + wording("core.sentences.gain", rate="about +200", t_fwd_s=120, stall_s=1.0),
     ]
 
 
@@ -84,7 +84,7 @@ def test_S2_a_node_that_a_regular_job_needs_is_vacated_at_once_and_the_give_back
     assert (
         "train-1 "
         + wording(
-            "core.deed.gives_back",
+            "core.sentences.gives_back",
             nodes="n1",
             left="1 node left",
             why="n1 " + wording("pool.judgement.needed", by="job 9", window_s=3),
@@ -197,7 +197,7 @@ def test_S9_nothing_grows_while_a_job_waits_without_a_plan_and_shrinking_goes_on
     core.pool("n1", "n2")
     hold = "job 9 waits without a plan"
     assert not granted(core.pool("n1", "n2", "n3", hold=hold))
-    assert says(core.sentences()[-1], "core.deed.stays", held="2 nodes", why=hold)
+    assert says(core.sentences()[-1], "core.sentences.stays", held="2 nodes", why=hold)
     assert revoked(core.pool("n1", hold=hold))
     assert core.nodes("1") == {"n1"}
     core.report("1", *(lease(item.id, "ended") for item in core.leases("1", live=False)))
@@ -304,7 +304,10 @@ def test_L4_a_trainer_below_nodes_min_gives_back_the_rest_and_comes_back_later()
     assert core.nodes("1") == set()
     assert any(
         says(
-            text, "core.deed.suspended", nodes="n2", why=wording("core.sentences.too_few_left", left="1 node", needed=2)
+            text,
+            "core.sentences.suspended",
+            nodes="n2",
+            why=wording("core.sentences.too_few_left", left="1 node", needed=2),
         )
         for text in core.sentences()
     )
@@ -315,7 +318,7 @@ def test_L4_a_trainer_below_nodes_min_gives_back_the_rest_and_comes_back_later()
     core.pool("n2", "n5")
     assert core.nodes("1") == {"n2", "n5"}
     assert any(
-        re.match("train\\-1 " + pattern("core.deed.resumes", count="2 nodes", nodes="n[2,5]"), text)
+        re.match("train\\-1 " + pattern("core.sentences.resumes", count="2 nodes", nodes="n[2,5]"), text)
         for text in core.sentences()
     )
 

@@ -147,7 +147,7 @@ def test_a_driver_registers_waits_for_its_leases_works_and_finishes(tmp_path: Pa
         assert await served.ask("POST", "/v1/trainers/run-here-1/finish", finish) == (200, {})
         _, told = await served.ask("GET", "/v1/trainers/run-here-1/explain?limit=1")
         assert told["decisions"][0]["text"] == "train-a " + wording(
-            "core.deed.finished_because", exit_code=3, why="out of data"
+            "core.sentences.finished_because", exit_code=3, why="out of data"
         )
         ended = {"kind": "finished", "who": "train-a", "exit_code": 3, "why": "out of data"}
         assert told["decisions"][0]["decision"] == ended

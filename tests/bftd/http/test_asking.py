@@ -57,7 +57,7 @@ def test_a_node_tells_what_it_is_who_had_it_and_what_was_decided_about_it(tmp_pa
         assert lease["granted_s"] <= lease["revoked_s"] <= lease["ended_s"]
         texts = [decision["text"] for decision in told["decisions"]]
         assert any(
-            re.match("train\\-a " + pattern("core.deed.starts", count="2 nodes", nodes="n[1-2]"), text)
+            re.match("train\\-a " + pattern("core.sentences.starts", count="2 nodes", nodes="n[1-2]"), text)
             for text in texts
         )
         assert any("n1 runs a job" in text for text in texts)
@@ -101,7 +101,7 @@ def test_trainers_tell_why_they_have_their_nodes_and_when_they_ended(
         await worked(served)
         _, told = await served.ask("GET", "/v1/trainers")
         (trainer,) = told["trainers"]
-        assert says(trainer["reason"], "core.deed.gives_back", nodes="n1", left="1 node left")
+        assert says(trainer["reason"], "core.sentences.gives_back", nodes="n1", left="1 node left")
         assert (trainer["on"], trainer["finished_s"], told["more"]) == ("n2", None, False)
         assert trainer["arrived_s"] <= time.time()
         with monkeypatch.context() as patch:

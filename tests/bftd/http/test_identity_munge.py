@@ -242,11 +242,11 @@ def test_a_credential_made_with_another_key_is_refused_and_what_it_asked_for_not
                 "POST", "/v1/tune", served.credential("POST", "/v1/tune", body, socket=forger), body
             )
             assert code == 401
-            assert says(error, "protocol.munge.not_valid")
+            assert says(error, "protocol.munge.invalid")
             assert served.service.state.settings.decide.pj_max != 1
             with pytest.raises(
                 DaemonUnreachable,
-                match=pattern("http.client.not_believed") + ".*it says: " + pattern("protocol.munge.not_valid"),
+                match=pattern("http.client.not_believed") + ".*it says: " + pattern("protocol.munge.invalid"),
             ):
                 await asyncio.to_thread(Client(tcp=served.address, munge_socket=forger).status)
 

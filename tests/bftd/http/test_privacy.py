@@ -148,7 +148,7 @@ def test_refusals_name_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (
             "mine "
             + wording(
-                "core.deed.shrinks",
+                "core.sentences.shrinks",
                 before=3,
                 after="1 node",
                 nodes="n2",
@@ -156,7 +156,7 @@ def test_refusals_name_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             ),
             "mine "
             + wording(
-                "core.deed.shrinks",
+                "core.sentences.shrinks",
                 before=3,
                 after="1 node",
                 nodes="n2",

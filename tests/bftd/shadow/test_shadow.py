@@ -308,7 +308,7 @@ def test_regression_a_node_that_is_left_for_a_room_by_a_deadline_counts_as_left(
     for _ in range(21):  # until shortly before the cycle
         site.see(nodes, [runs, first, behind], scheduler=scheduler)
     assert any(
-        re.search("would " + pattern("core.deed.would_leave", nodes=fragment("n"), to="job 8"), text)
+        re.search("would " + pattern("core.sentences.would_leave", nodes=fragment("n"), to="job 8"), text)
         for text in site.sentences()
     )
     assert len(site.lent) == 6

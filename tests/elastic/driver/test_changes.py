@@ -14,11 +14,11 @@ from tests.support.messages import wording
 
 GREW = (
     "a "
-    + wording("core.deed.grows", before=2, after="8 nodes", nodes="n[1-6]", gain="")
-    + wording("core.deed.gain", rate="+1.35e+03", t_fwd_s=120, stall_s=2.0)
+    + wording("core.sentences.grows", before=2, after="8 nodes", nodes="n[1-6]", gain="")
+    + wording("core.sentences.gain", rate="+1.35e+03", t_fwd_s=120, stall_s=2.0)
 )
 STARTED = "a " + wording(
-    "core.deed.starts", count="2 nodes", nodes="n[7-8]", rate=wording("protocol.changes.unknown_speed")
+    "core.sentences.starts", count="2 nodes", nodes="n[7-8]", rate=wording("protocol.changes.unknown_speed")
 )
 
 
