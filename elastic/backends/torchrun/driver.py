@@ -87,6 +87,7 @@ class TorchrunBackend(Backend):
     def lost(self, pilot: Pilot) -> None:
         self._waiting.discard(pilot.lease)
         self._news.set()
+        self._is_short_of(pilot)
         if pilot in self._group and self._is_done(pilot):
             self._group.remove(pilot)
             return
@@ -104,10 +105,12 @@ class TorchrunBackend(Backend):
                 self._break()
         elif op == "exit":
             self._exited(pilot, message)
-        elif op == "done" and pilot in self._group and not self._broken:
+        elif op == "done" and pilot.lease in self._unfinished and not self._broken:
             self._unfinished.discard(pilot.lease)
-            self._ending = True
-            self._blame.finished(pilot)
+            if pilot in self._group:
+                self._ending = True
+                self._blame.finished(pilot)
+            # A group that is being stopped may have ended by itself first: nothing is to be done again.
             if not self._unfinished:
                 self._host.finish(0, "training is complete")
 
@@ -144,7 +147,9 @@ class TorchrunBackend(Backend):
         workers: list[Peer] = [peer for pilot in group for peer in pilot.workers.values()]
         # Workers of a broken group hang in a collective: what was saved last has to do, and is here already.
         await self._host.save_state(workers, graceful=not self._broken)
-        if not self._broken:
+        if self._broken:
+            self._unfinished.clear()
+        else:
             self._blame.end()  # what is stopped first takes the others along
         for pilot in group:
             pilot.working = False
@@ -217,8 +222,14 @@ class TorchrunBackend(Backend):
 
     # -- what goes wrong ---
 
+    def _is_short_of(self, pilot: Pilot) -> None:
+        """A group that is being stopped cannot have trained to the end without this member."""
+        if pilot not in self._group and pilot.lease in self._unfinished:
+            self._unfinished.clear()
+
     def _exited(self, pilot: Pilot, message: Message) -> None:
         """A member's worker ended by itself, with an error."""
+        self._is_short_of(pilot)
         if not pilot.wanted:
             # What happens on a node that is being taken is nobody's fault.
             self._blame.excuse(pilot)

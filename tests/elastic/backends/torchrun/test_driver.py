@@ -250,6 +250,41 @@ def test_who_was_done_and_left_out_comes_to_a_later_rendezvous(tmp_path: Path) -
     play(TorchrunBackend, tmp_path, body)
 
 
+def test_regression_a_group_that_ended_well_while_it_was_to_be_stopped_did_its_last_steps_again(tmp_path: Path) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
+        await gathered(backend, n1, n2)
+        forming = asyncio.create_task(backend.set_members([n1, n2, n3]))
+        await until("the newcomer is called", lambda: told(n3))
+        backend.received(n1, {"op": "done"})
+        assert host.ends == []
+        backend.received(n2, {"op": "done"})
+        assert [code for code, _ in host.ends] == [0]
+        forming.cancel()
+
+    play(TorchrunBackend, tmp_path, body)
+
+
+@pytest.mark.parametrize("fate", ["taken", "failed", "stopped"])
+def test_a_group_of_which_one_did_not_end_well_while_it_was_stopped_is_not_complete(tmp_path: Path, fate: str) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
+        await gathered(backend, n1, n2)
+        forming = asyncio.create_task(backend.set_members([n1, n2, n3]))
+        await until("the newcomer is called", lambda: told(n3))
+        if fate == "taken":
+            backend.lost(n2)
+        elif fate == "failed":
+            backend.received(n2, {"op": "exit", "local_rank": 0, "rc": 1, "step": 4, "at_s": 1.0})
+        else:
+            backend.received(n2, {"op": "join", "generation": 1})
+        backend.received(n1, {"op": "done"})
+        assert host.ends == []
+        forming.cancel()
+
+    play(TorchrunBackend, tmp_path, body)
+
+
 def test_newcomers_do_not_have_the_last_steps_done_again(tmp_path: Path) -> None:
     async def body(backend: TorchrunBackend, host: Host) -> None:
         n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
