@@ -50,8 +50,9 @@ lint: venv types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 
+# What mypy found out of a file is kept for the next clone.
 types:
-	@$(BIN)/mypy
+	@$(BIN)/mypy --cache-dir $${BFTD_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/bftd}/mypy
 
 plugins: $(PLUGIN)
 

@@ -67,7 +67,7 @@ def test_the_daemon_harvests_under_the_rules_of_the_unit(need: Callable[..., Non
         state.mkdir()
         config = sandbox.root / "bftd.toml"
         config.write_text(
-            f'[slurm]\nconf = "{sandbox.conf}"\npoll_s = 0.2\n[decide]\nsolver = "{solver}"\n'
+            f'[slurm]\nconf = "{sandbox.conf}"\npoll_s = 0.2\n[decide]\nsolver = "{solver}"\nsolve_time_limit_s = 10\n'
             f'[api]\nsocket = "{state}/bftd.sock"\n[ledger]\npath = "{state}/ledger.sqlite"\n'
         )
         # The whole system read-only but for the daemon's folder; no capability; then the filter.

@@ -110,7 +110,8 @@ class _Known:
         root = self.cluster.root
         for path in root.iterdir():
             if path.name not in self.names:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                # Processes of jobs that have just ended may still remove what is theirs.
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
         for log in (root / "log").iterdir():
             os.truncate(log, 0)
 

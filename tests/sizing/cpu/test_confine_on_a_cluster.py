@@ -94,7 +94,8 @@ def test_where_slurm_confines_no_step_the_guard_does(tmp_path: Path) -> None:
 
 def in_a_step(sandbox: Sandbox, tmp_path: Path) -> dict[str, Any]:
     """A point on one CPU, of which all is as it should be."""
-    found = inside(sandbox, tmp_path, 1, "where", tmp_path / "where", PROFILE_TEST="kept", SLURM_ARRAY_TASK_ID="12")
+    own = {"PROFILE_TEST": "kept", "SLURM_ARRAY_TASK_ID": "12", "OMP_NUM_THREADS": "7"}
+    found = inside(sandbox, tmp_path, 1, "where", tmp_path / "where", **own)
     assert found["kind"] == "srun"
     assert found["available"] == CPUS
     # A hundred steps a second; lines that a busy machine passes on late and together seem to come faster.
@@ -102,7 +103,7 @@ def in_a_step(sandbox: Sandbox, tmp_path: Path) -> dict[str, Any]:
     mine, its, *told = (tmp_path / "where").read_text().rsplit(" ", 5)
     assert mine == its
     assert len(json.loads(mine)) == 1
-    assert told == ["1", "None", "kept", "12"]
+    assert told == ["1", "7", "kept", "12"]
     assert not list(tmp_path.glob("bft-cpu-*"))
     return found
 
