@@ -67,11 +67,6 @@ STRANGER_SILENT_S = 0.1
 # Importing torch takes 2 s alone and 10 s when eight nodes start on two cores; a cold parallel file system is slower.
 WARM_S = 120.0
 
-# Nodes that share CPUs import torch one after the other, each in 2 s. On a CPU that others use as well that takes long:
-# who has waited for so long imports beside the others.
-TURN_S = 5.0
-TURN_LOOK_S = 0.05
-
 # The first start on a host may fetch an image of 10 GB from a registry and unpack it: at 20 MB/s that is 500 s.
 PULL_S = 900.0
 

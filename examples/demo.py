@@ -32,27 +32,25 @@ SUMMARY = HERE.parent / "demo-summary.json"
 PICTURE = HERE.parent / "demo-nodes.svg"
 LOGS = HERE.parent / ".demo"
 
-NODES = 8
-# The one that ends last has all nodes for a while, so that it grows whatever the regular jobs did to it.
-STEPS = {"horovod": 450, "torchrun": 300}
+NODES = 4
+# They end in the quiet after the last regular job: the one that ends last has all nodes for a while.
+STEPS = {"horovod": 1280, "torchrun": 1330}
 COMMIT_EVERY = 5
 WARM_UP_S = 24.0
 # It takes under four minutes where the machine is its own. One that is busy with other work only takes longer.
 END_S = 480.0
 
-# The pool shrinks, shrinks, grows, falls to zero (8 nodes) and comes back.
+# The pool shrinks, shrinks, grows, falls to zero (4 nodes), comes back and shrinks again, 20 s or more between.
 JOBS = (
-    RegularJob(0.0, 2, 10.0),
-    RegularJob(5.0, 3, 8.0),
-    RegularJob(8.0, 1, 8.0),
-    RegularJob(18.0, 8, 4.0),
-    RegularJob(40.0, 4, 8.0),
-    RegularJob(44.0, 2, 8.0),
+    RegularJob(20.0, 1, 40.0),
+    RegularJob(40.0, 1, 20.0),
+    RegularJob(84.0, 4, 4.0),
+    RegularJob(126.0, 2, 20.0),
 )
 
-# Alone, no pool has to come back before the last two jobs: they follow the others.
-PAUSE_S = 14.0
-ALONE = tuple(replace(job, at_s=job.at_s - PAUSE_S) if job.at_s >= 40.0 else job for job in JOBS)
+# Alone, nothing has to train in between: what is measured is how long Slurm takes to start each on idle nodes. Closer
+# together they wait for each other: Slurm looks at the end of one up to 3 s later, and for the next 3 s at none.
+ALONE = tuple(replace(job, at_s=7.0 * place, run_s=1.0) for place, job in enumerate(JOBS))
 
 ALLOWED_DELAY_S = 1.0
 # Slurm looks at a batch job up to 3 s after its submission (batch_sched_delay), by chance: alone, the median of these
@@ -64,12 +62,13 @@ COUNTED = ("pool", "held", "training", "starting", "resizing")
 
 
 class Demo:
-    """One run; `totals` are the daemon's node-seconds up to when the last trainer could still use a node."""
+    """One run; `totals` are the daemon's node-seconds while a trainer could use a node that it did not have."""
 
     def __init__(self, site: SandboxSite, began_s: float) -> None:
         self._site = site
         self._began_s = began_s
         self._show: Any = lambda status: None
+        self._before: dict[str, float] = {}
         self.totals: dict[str, float] = {}
         self.submitted_s = began_s
 
@@ -79,19 +78,22 @@ class Demo:
         self._show(status)
         wanting = [t for t in status["trainers"] if t["state"] != "finished" and t["observed"] < t["nodes_max"]]
         if wanting:
-            self.totals = {key: status[key] for key in (f"{what}_node_seconds" for what in COUNTED)}
+            counted = {key: status[key] for key in (f"{what}_node_seconds" for what in COUNTED)}
+            self._before = self._before or counted
+            self.totals = {key: counted[key] - self._before[key] for key in counted}
         return status
 
     def harvest(self) -> list[dict[str, Any]]:
         """Submits two trainers, runs the stream beside them and waits for their end; returns the stream's rows."""
         self.submitted_s = time.time()
-        for backend in ("horovod", "torchrun"):
-            words = [f"--elastic=1-6,backend={backend}", f"--job-name={backend}", f"--output={backend}.log"]
-            script = [str(HERE / f"train_{backend}.py"), f"--steps={STEPS[backend]}"]
-            submitted = self._site.bft("sbatch", *words, *script)
-            if submitted.returncode:
-                raise BftError(submitted.stderr.strip())
         with live_view() as self._show:
+            for backend in ("horovod", "torchrun"):
+                words = [f"--elastic=1-{NODES},backend={backend}", f"--job-name={backend}", f"--output={backend}.log"]
+                script = [str(HERE / f"train_{backend}.py"), f"--steps={STEPS[backend]}"]
+                submitted = self._site.bft("sbatch", *words, *script)
+                if submitted.returncode:
+                    raise BftError(submitted.stderr.strip())
+                self.look()
             self._warm_up()
             rows = stream(self._site, JOBS, self.look)
             while not self._over():

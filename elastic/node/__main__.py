@@ -13,7 +13,6 @@ from elastic.backends import KINDS, load
 from elastic.link.child import adopt_orphans, die_with_parent
 from elastic.node import devices
 from elastic.node.link import AgentLink
-from elastic.node.resources import turn_to_import
 
 
 class Node(Protocol):
@@ -37,8 +36,7 @@ def main() -> None:
     # An import makes hundreds of thousands of objects that stay: to look for garbage among them took a fifth of it.
     gc.disable()
     try:
-        with turn_to_import(os.environ.get("TMPDIR", "/nowhere")):
-            load(kind.preload)()
+        load(kind.preload)()
         node: Node = load(kind.node)(link, argv)
     except ImportError as error:
         # A try again would end the same way: the driver ends the trainer with this sentence.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,11 +59,39 @@ def test_regression_jobs_that_slurm_happened_to_look_at_at_once_alone_are_no_fau
     assert demo.faults(summary, [{"delay_s": 0.17}]) == []
 
 
-def test_regression_the_stream_alone_does_not_wait_for_a_pool_that_is_not_there() -> None:
-    assert [(job.nodes, job.run_s) for job in demo.ALONE] == [(job.nodes, job.run_s) for job in demo.JOBS]
-    assert max(job.at_s for job in demo.ALONE) == max(job.at_s for job in demo.JOBS) - demo.PAUSE_S
-    assert demo.ALONE[4].at_s - demo.ALONE[3].at_s >= demo.JOBS[3].run_s + 4.0  # the jobs before have ended
+def test_regression_the_stream_alone_has_the_same_jobs_and_does_not_wait_for_a_pool_that_is_not_there() -> None:
+    assert [job.nodes for job in demo.ALONE] == [job.nodes for job in demo.JOBS]
+    for job, after in pairwise(demo.ALONE):
+        assert after.at_s - job.at_s >= job.run_s + 6.0  # twice batch_sched_delay: they do not wait for each other
     assert demo.END_S > 2 * 220.0  # what it took on two cores with ten processes in line for them
+
+
+def test_nodes_are_left_for_long_between_regular_jobs_and_the_pool_falls_to_zero_once() -> None:
+    changes = sorted({at_s for job in demo.JOBS for at_s in (job.at_s, job.at_s + job.run_s)})
+    whole = [job for job in demo.JOBS if job.nodes == demo.NODES]
+    assert len(whole) == 1
+    assert all(b - a >= 20.0 or a == whole[0].at_s for a, b in pairwise(changes))
+
+
+class _Client:
+    def __init__(self, statuses: list[dict[str, Any]]) -> None:
+        self.statuses = statuses
+
+    def status(self) -> dict[str, Any]:
+        return self.statuses.pop(0)
+
+
+def test_what_is_counted_begins_when_a_trainer_wants_nodes_and_ends_when_none_does() -> None:
+    def told(counted: float, **trainer: Any) -> dict[str, Any]:
+        trainers = [{"state": "running", "nodes_max": 4, **trainer}] if trainer else []
+        return {"trainers": trainers, **{f"{what}_node_seconds": counted for what in demo.COUNTED}}
+
+    statuses = [told(7.0), told(10.0, observed=0), told(30.0, observed=2), told(50.0, observed=4)]
+    statuses.append(told(60.0, observed=0, state="finished"))
+    shown = demo.Demo(SimpleNamespace(client=_Client(statuses)), 0.0)  # type: ignore[arg-type]
+    while statuses:
+        shown.look()
+    assert set(shown.totals.values()) == {20.0}
 
 
 @pytest.mark.parametrize(
