@@ -16,7 +16,7 @@ from sizing.inventory_file import parse, text_of, to_json
 from tests.support.messages import excerpt, fragment, pattern, wording
 
 NAME_WANTED = wording("sizing.fields.name_wanted")
-GROUP = "gpus.json, partitions, 1, groups, 1"
+PLACE = "gpus.json, partitions, 1, groups, 1"
 
 
 def wrong(key: str, shown: str, wanted: str, where: str = "") -> str:
@@ -174,11 +174,11 @@ def test_where_nothing_is_said_of_what_is_idle_it_is_all() -> None:
         ),
         (
             file_of(gpu_type="turbo"),
-            wrong("gpu_type", '"turbo"', excerpt("sizing.inventory_file.file_type_wanted"), GROUP),
+            wrong("gpu_type", '"turbo"', excerpt("sizing.inventory_file.file_type_wanted"), PLACE),
         ),
         (
             file_of(gpus=0),
-            wrong("gpus", "0", wording("sizing.fields.whole_wanted", least=1), GROUP),
+            wrong("gpus", "0", wording("sizing.fields.whole_wanted", least=1), PLACE),
         ),
         (file_of(gpus=True), wrong("gpus", "true", wording("sizing.fields.whole_wanted", least=1))),
         (file_of(nodes=""), 'nodes is "": give ' + wording("sizing.inventory_file.nodes_wanted")),

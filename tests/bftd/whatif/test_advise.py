@@ -72,7 +72,9 @@ def steady(nodes: int, days: float) -> Trace:
 
 
 def point(pj_max: int, t_fwd_s: float, efficiency: float, mean_runtime_s: float) -> Point:
-    return Point(t_fwd_s, pj_max, efficiency, efficiency, efficiency, 1.0, mean_runtime_s, None, 0, pj_max, 0, 0.0, 0.0)
+    return Point(
+        t_fwd_s, pj_max, efficiency, efficiency, efficiency, 1.0, 1.0, mean_runtime_s, None, 0, pj_max, 0, 0.0, 0.0
+    )
 
 
 POINTS = st.lists(

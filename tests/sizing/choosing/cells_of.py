@@ -14,6 +14,7 @@ from sizing.pools import Pool
 from tests.sizing.plans_of import GIB, gpu, group
 
 NOW_S = 1.8e9
+TOO_LARGE = "a GPU would need 90.0 GiB and has 80.0"
 
 
 def pool(name: str = "new", gpus: int = 4, count: int = 4, max_time_s: float | None = None, kind: str = "a100") -> Pool:
@@ -52,5 +53,5 @@ class Table:
     def time(self, shape: Shape, stages: int) -> Timed:
         step_s = self.steps.get((shape.pool.partition, shape.gpus, stages))
         if step_s is None:
-            raise DoesNotFit("a GPU would need 90.0 GiB and has 80.0")
+            raise DoesNotFit(TOO_LARGE)
         return timed(step_s, shape.gpus, stages, self.origin)

@@ -263,7 +263,8 @@ def test_samples_are_conserved_and_the_order_of_nodes_does_not_matter(
     account = result.account
     # What all trainers have is the integral of their rates less all charges, each kept in books of its own.
     assert result.outcome_samples == pytest.approx(sum(account.earned.values()), rel=1e-6)
-    assert all(used <= pool for used, pool in zip(account.used, account.pool, strict=True))
+    together = zip(account.training, account.held, account.pool, strict=True)
+    assert all(training <= held <= pool for training, held, pool in together)
     assert _figures(run(trace, trainers, options)) == _figures(result)
 
     order = list(range(len(trace.nodes)))
