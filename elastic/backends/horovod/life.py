@@ -28,6 +28,7 @@ from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 from elastic.backends.horovod.announcement import KEY_NAME
 from elastic.backends.horovod.notifier import Notifier
 from elastic.backends.horovod.rendezvous import Guests, Rendezvous, handler_for
+from elastic.backends.horovod.rounds import Rounds
 from elastic.link.child import die_with_parent
 from elastic.link.seal import new_secret
 from elastic.link.wire import Message, decode, encode
@@ -72,6 +73,7 @@ class _Driver(upstream.ElasticDriver):  # type: ignore[misc]
         self._listed = threading.Event()
         self._on_given_up = on_given_up
         super().__init__(rendezvous, hosts, 0, None, timeout=_SLOTS_S)
+        self._worker_registry = Rounds(self, self._host_manager)
         # Both the driver and its registry of workers give hosts up by this object.
         original = self._host_manager.blacklist
 

@@ -162,3 +162,45 @@ def test_gloos_time_out_grows_with_the_ranks_and_stays_what_the_user_may_replace
     [asked] = out.messages()
     assert asked["defaults"] == {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(gloo_timeout_s(1024))}
     assert asked["env"].keys().isdisjoint({"HOROVOD_GLOO_TIMEOUT_SECONDS", "HOROVOD_GLOO_IFACE"})
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_regression_a_lost_worker_that_asked_once_more_left_a_survivor_waiting_for_ever(
+    life: Any, out: Out, asked_before: bool
+) -> None:
+    hosts(life, 1, n1=1, n2=1, n3=1)
+    life.start()
+    until("asked for", lambda: len(out.messages()) == 3)
+    rounds = life._driver._worker_registry
+    with ThreadPoolExecutor() as pool:
+        if asked_before:
+            overridden = pool.submit(rounds.record_ready, "n1", 0)
+            until("recorded", lambda: ("n1", 0) in rounds.get("READY"))
+        lost = pool.submit(rounds.record_failure, "n1", 0)
+        until("recorded", lambda: ("n1", 0) in rounds.get("FAILURE"))
+        with pytest.raises(RuntimeError):
+            rounds.record_ready("n1", 0)
+        if asked_before:
+            with pytest.raises(RuntimeError):
+                overridden.result(STILL_S)
+        second = pool.submit(rounds.record_ready, "n2", 0)
+        until("recorded", lambda: ("n2", 0) in rounds.get("READY"))
+        assert {lost.done(), second.done()} == {False}, "a worker of three has not asked"
+        rounds.record_ready("n3", 0)
+        assert second.result(STILL_S) == lost.result(STILL_S)
+        assert sorted(life._driver.host_assignments) == ["n2", "n3"]
+        assert rounds.record_ready("n1", 0) == rounds.last_rendezvous(), "who is out is not waited for"
+        pool.submit(life._driver.stop).result(STILL_S)
+        until("killed", lambda: any(message["op"] == "kill" for message in out.messages()))
+        for host in ("n1", "n2", "n3"):
+            life.command({"op": "exit", "host": host, "local_rank": 0, "rc": 0})
+
+
+def test_a_round_of_which_all_workers_failed_ends_the_life(life: Any, out: Out) -> None:
+    hosts(life, 1, n1=1, n2=1)
+    life.start()
+    until("asked for", lambda: len(out.messages()) == 2)
+    for host in ("n1", "n2"):
+        life.command({"op": "exit", "host": host, "local_rank": 0, "rc": 1})
+    until("told", lambda: out.messages()[-1]["op"] == "done")
+    assert (out.messages()[-1]["ok"], out.messages()[-1]["codes"]) == (False, [1, 1])
