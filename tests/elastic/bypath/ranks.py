@@ -6,7 +6,6 @@ import faulthandler
 import json
 import multiprocessing
 import os
-import socket
 import sys
 import threading
 import time
@@ -54,15 +53,15 @@ class Trainer:
         environ: dict[str, str] | None = None,
     ) -> list[Any]:
         """Runs `work(rank, size, folder, *arguments)` in `size` workers; what each returns, by rank."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        meeting = self.folder / f"meeting-{time.monotonic_ns()}"
         queue = _CONTEXT.SimpleQueue()
         told = self.generations() if generations is None else generations
         extra = {"BFT_STATE_PATH": str(self.path), "BFT_STATE_BY_PATH": "1", **(environ or {})}
         workers = [
             _CONTEXT.Process(
-                target=_worker, args=(work, rank, size, port, self.folder, told, extra, queue, arguments), daemon=True
+                target=_worker,
+                args=(work, rank, size, meeting, self.folder, told, extra, queue, arguments),
+                daemon=True,
             )
             for rank in range(size)
         ]
@@ -119,7 +118,7 @@ def _worker(
     work: Callable[..., Any],
     rank: int,
     size: int,
-    port: int,
+    meeting: Path,
     folder: Path,
     generations: list[dict[str, Any]],
     environ: dict[str, str],
@@ -141,7 +140,7 @@ def _worker(
     session = Session(Channel(folder / f"said.{rank}"))  # type: ignore[arg-type]
     session.fetch_state = lambda: Fetched(generations=tuple(generations))  # type: ignore[method-assign]
     sessions.install(session)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
     try:
         value = work(rank, size, folder, *arguments)
         dist.destroy_process_group()

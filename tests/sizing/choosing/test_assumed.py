@@ -93,6 +93,13 @@ def test_a_batch_that_cannot_be_cut_is_told() -> None:
         timer(6).time(Shape(pool(), 1, 4), 1)
 
 
+def test_a_model_that_is_too_large_for_a_gpu_says_by_how_much() -> None:
+    small = replace(pool(), gpu_bytes=2**30)
+    with pytest.raises(DoesNotFit, match=pattern("sizing.assumed.too_large", gpu_bytes="1.0")) as raised:
+        timer(8).time(Shape(small, 1, 4), 1)
+    assert 1 < raised.value.times < 100
+
+
 def test_tensor_parallelism_stays_on_a_node_and_divides_the_heads() -> None:
     found = timer(4, tensor=True).time(Shape(pool(), 2, 4), 1)
     assert found.splits[0].tp in (2, 4)

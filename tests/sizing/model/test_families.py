@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -34,9 +33,9 @@ import json, sys
 import torch, torch.distributed as dist
 from sizing.model.child.families import Whole, chain
 from sizing.model.child.families.parallel import part
-rank, models, port = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
+rank, models, meeting = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
 found = {}
 for name, sizes in models.items():
     torch.manual_seed(0)
@@ -60,14 +59,12 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def ranks() -> list[dict[str, list[float]]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[float]]]:
+    meeting = str(tmp_path_factory.mktemp("ranks") / "meeting")
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", _RANK, str(rank), json.dumps(MODELS), port],
+            [sys.executable, "-c", _RANK, str(rank), json.dumps(MODELS), meeting],
             env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
