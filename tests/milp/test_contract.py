@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 
 import psutil
 import pytest
@@ -103,13 +104,23 @@ def large(wanted: Feature | None) -> Problem:
 
 KINDS: tuple[Feature | None, ...] = (None, *Feature)
 SMALL = tuple(small(seed, wanted) for wanted in KINDS for seed in range(6))
-BEST = tuple(map(optimum, SMALL))
-LARGE = tuple(map(large, KINDS))
+
+
+@cache
+def optima() -> tuple[float, ...]:
+    """What each of the small problems is worth at best, for the worker alone that tests it."""
+    return tuple(map(optimum, SMALL))
+
+
+@cache
+def large_ones() -> tuple[Problem, ...]:
+    return tuple(map(large, KINDS))
 
 
 def carried(solver: Solver) -> Iterator[tuple[Problem, float]]:
     """The small problems that the solver says it carries, each with its optimum."""
-    return ((problem, best) for problem, best in zip(SMALL, BEST, strict=True) if features(problem) <= solver.features)
+    both = zip(SMALL, optima(), strict=True)
+    return ((problem, best) for problem, best in both if features(problem) <= solver.features)
 
 
 def close(value: float) -> object:
@@ -166,7 +177,7 @@ def worked_s() -> float:
 
 
 def keeps_the_time_limit(solver: Solver) -> None:
-    for problem in LARGE:
+    for problem in large_ones():
         if features(problem) <= solver.features:
             for limit_s in (0.0, TIME_LIMIT_S):
                 start_s = worked_s()
@@ -226,7 +237,7 @@ def test_every_feature_is_asked_for_by_some_problem() -> None:
     asked = frozenset[Feature]().union(*map(features, SMALL))
     assert asked == frozenset(Feature)
     assert any(not features(problem) for problem in SMALL)
-    assert all(features(problem) == features(again) for problem, again in zip(LARGE, SMALL[::6], strict=True))
+    assert all(features(problem) == features(again) for problem, again in zip(large_ones(), SMALL[::6], strict=True))
 
 
 # -- the contract catches solvers that break it ---
