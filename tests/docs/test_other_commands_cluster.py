@@ -40,7 +40,7 @@ INSTEAD = (
     (r"\b(JOB|4711)\b", "1"),
     (r" \[ARGUMENTS\]", ""),
     (r"/lustre/me/", "$PWD/"),
-    (r"\b(month|january|year)\.csv\.gz|/var/lib/bftd/shadow-trace\.csv\.gz", "week.csv.gz"),
+    (r"\b(week|month|january|year)\.csv\.gz|/var/lib/bftd/shadow-trace\.csv\.gz", "day.csv.gz"),
     (r"\b[xX]\.json(\.gz)?\b", "X.json"),
     (r"0-255", "'n[1-4]'"),
     (r"(?<=--elastic=)('?)1-(64|16|8)\b", r"\g<1>1-4"),
@@ -48,7 +48,7 @@ INSTEAD = (
     (r"login\[1-2\]", "svc1"),
     (r"^(bft size (?:fit|choose))", r"\1 --no-start --partitions examples/size_centre.json"),
     (r"--into job\.sh", "--into job.sh --yes"),
-    (r"--since \$FROM --until \$TO", "--since 2026-03-01 --until 2026-03-08"),
+    (r"--since \$FROM --until \$TO", "--since 2026-03-01 --until 2026-03-02"),
 )
 
 
@@ -74,7 +74,7 @@ def prepare(typist: Shell, folder: Path) -> None:
     files = "--nodes nodes.txt --events events.txt --reservations reservations.txt"
     for text in (
         'eval "$(bft sandbox up --nodes 4 --tuned)"',
-        f"bft trace from-sacct jobs.txt {files} --since 2026-03-01 --until 2026-03-08 -o week.csv.gz",
+        f"bft trace from-sacct jobs.txt {files} --since 2026-03-01 --until 2026-03-02 -o day.csv.gz",
     ):
         code, said = typist.run(text)
         assert code == 0, said

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.protocol.reports import NoteReport
+from bftd.protocol.reports import NoteReport, ProgressReport
 from sizing.cpu import needs
 from sizing.cpu.needs import Kept
 from slurm_plugin.sandbox import Sandbox
@@ -59,7 +59,9 @@ def test_what_was_profiled_is_asked_for_once_the_state_is_known(
     trainer.count("torchrun", "n1", spec="1-2")
     against = wording("slurm_plugin.sharing.no_larger", cpus=2, memory_bytes=4000)
     assert says(trainer.output, "elastic.shares.whole_nodes", node="n1", against=against)
-    trainer.wait("a state is saved", trainer.states)
+    # The driver knows it a moment after the file is there.
+    reports = trainer.daemon.of
+    trainer.wait("the state's size is told", lambda: any(told.state_bytes for told in reports(ProgressReport)))
     trainer.daemon.grant("n2")
     trainer.trains_on(2)
     whose = wording("elastic.profiled.found", text="here", old_s="today")
