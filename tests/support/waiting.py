@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,14 +50,12 @@ def written(*folders: Path) -> Callable[[], dict[str, int]]:
 
     def sizes() -> dict[str, int]:
         found = {}
-        for folder in folders:
-            for path in folder.rglob("*"):
-                if path.suffix in _SUFFIXES or path.stem in _STEMS:
-                    try:
-                        if not path.is_dir():
+        for top in folders:
+            for folder, _, names in os.walk(top):  # passes over folders that have just been removed
+                for path in (Path(folder, name) for name in names):
+                    if path.suffix in _SUFFIXES or path.stem in _STEMS:
+                        with contextlib.suppress(OSError):  # it has just been removed
                             found[str(path)] = path.stat().st_size
-                    except OSError:  # it has just been removed
-                        continue
         return found
 
     return sizes
