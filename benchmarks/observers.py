@@ -31,6 +31,7 @@ from typing import Any
 from benchmarks.driver_stand_ins import Drivers, Probe, ProcessWatch
 from benchmarks.impact_scale import SMALLEST, fill, site_lines, stand_ins
 from bftd.sandbox_site import SandboxSite
+from slurm_plugin.sandbox.ports import reserved_ports
 
 BOUND = 0.05
 DAY_S = 86_400
@@ -68,9 +69,11 @@ class Round:
 
 def measure(options: argparse.Namespace, log: Callable[[str], None]) -> dict[str, Any]:
     """All rounds, those without observers and those with them, and what the observers were answered."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with reserved_ports(1) as (port,):
+        return _measure(port, options, log)
+
+
+def _measure(port: int, options: argparse.Namespace, log: Callable[[str], None]) -> dict[str, Any]:
     daemon: dict[str, dict[str, Any]] = {
         "decide": {"pj_max": options.trainers, "objective": "throughput"},
         "limits": {"trainers_per_user": 0},

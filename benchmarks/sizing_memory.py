@@ -19,7 +19,6 @@ import json
 import os
 import platform
 import resource
-import socket
 import statistics
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from sizing.errors import SizingError
 from sizing.memory import marp
 from sizing.model import config, tracing
 from sizing.model.parallel import Parallel
+from slurm_plugin.sandbox.ports import reserved_ports
 
 LEAST_MEAN, LEAST_WORST = 0.99, 0.97
 MOST_S, MOST_BYTES = 5.0, 2 * 2**30
@@ -77,9 +77,11 @@ def ranks_of(parallel: Parallel) -> str:
 
 def real_peak(path: str, batch: int, parallel: Parallel, steps: int = 3, gpu: bool = False) -> dict[str, Any]:
     """What rank 0 of a real run on the CPU (or GPU) says; raises RuntimeError with the last words of one that fails."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with reserved_ports(1) as (port,):
+        return _real_peak(port, path, batch, parallel, steps, gpu)
+
+
+def _real_peak(port: int, path: str, batch: int, parallel: Parallel, steps: int, gpu: bool) -> dict[str, Any]:
     words = [sys.executable, str(_REAL), path, f"--batch={batch}", f"--steps={steps}", f"--dp={parallel.dp}"]
     words += [f"--tp={parallel.tp}", f"--fsdp={parallel.fsdp}"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

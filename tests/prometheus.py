@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import socket
 import subprocess
 import urllib.error
 import urllib.parse
@@ -16,19 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import waiting
+from tests.support.ports import free_port
 
 _CONFIG = """
 global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}
 rule_files: [rules.yml]
 scrape_configs:
 """
-
-
-def free_port() -> int:
-    """A port of this host that nobody has."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Prometheus:

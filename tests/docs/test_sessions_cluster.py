@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import pytest
 from slurm_plugin.sandbox import Sandbox, processes
 from tests.docs import written
 from tests.support import waiting
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch, pytest.mark.prometheus]
 
@@ -158,12 +158,6 @@ def typed(shell: Shell, text: str, shown: tuple[str, ...]) -> list[str]:
         return [str(error), *wrong]
     print(f"{time.monotonic() - begun_s:5.1f} s  {text.splitlines()[0]}")
     return wrong
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,9 @@ import pytest
 
 from bftd.sandbox_site import SandboxSite
 from tests import program
-from tests.bftd.http.test_api import free_port
 from tests.support import waiting
 from tests.support.messages import wording
+from tests.support.ports import free_port
 
 pytestmark = [
     pytest.mark.cluster,

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import pwd
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from bftd.service.live import Service
 from slurm_plugin.types import Job, Snapshot
 from tests.bftd.builders import job, node
 from tests.support.messages import pattern, wording
+from tests.support.ports import free_port
 from tests.support.waiting import STILL_S
 
 TRAINER = {
@@ -79,12 +79,6 @@ async def serving(tmp_path: Path, tcp: str = "", token: str = "") -> AsyncIterat
         service.stop()
         await runner.cleanup()
         ledger.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def secret_file(path: Path, text: str) -> Path:

@@ -46,8 +46,9 @@ from elastic.driver.transport import Transport
 from elastic.errors import DaemonError, UsageError
 from slurm_plugin.sandbox import munged
 from tests import program
-from tests.bftd.http.test_api import TRAINER, free_port
+from tests.bftd.http.test_api import TRAINER
 from tests.support.messages import pattern, says, wording
+from tests.support.ports import free_port
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.cluster

@@ -29,9 +29,10 @@ from bftd.service import history_reading, history_table
 from bftd.service.history_table import Named, Point, Record
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
-from tests.bftd.http.test_api import TRAINER, as_user, driver_job, free_port, secret_file
+from tests.bftd.http.test_api import TRAINER, as_user, driver_job, secret_file
 from tests.bftd.test_daemon import write_config
 from tests.support.messages import excerpt, pattern, says
+from tests.support.ports import free_port
 
 TOKEN = "0123456789abcdef-very-long"
 

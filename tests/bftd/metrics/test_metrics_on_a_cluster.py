@@ -17,8 +17,9 @@ import pytest
 from slurm_plugin.sandbox import Sandbox, processes
 from tests.bftd.test_cluster import Driver, start, working
 from tests.bftd.test_pausing_cluster import bft
-from tests.prometheus import Prometheus, free_port, watching
+from tests.prometheus import Prometheus, watching
 from tests.support.clusters import Clusters
+from tests.support.ports import free_port
 from tools import monitoring
 
 pytestmark = [pytest.mark.cluster, pytest.mark.prometheus]

@@ -22,7 +22,8 @@ from bftd.metrics.measured import Measured
 from bftd.service.windows import Window
 from tests.bftd.builders import trainer
 from tests.bftd.http.test_api import Served, serving
-from tests.prometheus import free_port, watching
+from tests.prometheus import watching
+from tests.support.ports import free_port
 from tools import monitoring
 from tools.monitoring_alerts import ALERTS
 from tools.monitoring_dashboard import queries
