@@ -84,7 +84,10 @@ class Runner:
                     if heard is not None:
                         heard(watch.progress(now_s))
             finally:
-                running.end()
+                last = running.end()
+            # A run that we end is looked at a last time; of a short one that may be the only look that saw it at work.
+            if last:
+                watch.take(b"", [each for each in last if each.get("op") == "used"], looked_s)
             return watch.result(list(running.words), running.left)
         except Unmeasured as error:
             keep = output.path in str(error)  # else nobody knows of the file

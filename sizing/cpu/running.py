@@ -125,9 +125,10 @@ class Running:
                 said += self._heard(chunk)
         return printed, said
 
-    def end(self) -> None:
-        """End the command and all that it started; returns when nothing is left, or cannot be ended."""
+    def end(self) -> list[dict[str, Any]]:
+        """End the command and all that it started, as far as that can be; returns what the guard said meanwhile."""
         assert self._process.stdin is not None
+        said: list[dict[str, Any]] = []
         with suppress(OSError):
             self._process.stdin.close()
         ends_s = time.monotonic() + _LEAVE_S
@@ -137,7 +138,7 @@ class Running:
                     os.killpg(self._process.pid, number)
                 ends_s = time.monotonic() + 1.0
             while self._process.poll() is None and time.monotonic() < ends_s:
-                self.events(_PAUSE_S)  # a guard that cannot write cannot end
+                said += self.events(_PAUSE_S)[1]  # a guard that cannot write cannot end
                 if self.over:
                     time.sleep(_PAUSE_S / 10)
         if self._process.returncode != 0 and self._step:
@@ -147,12 +148,13 @@ class Running:
                 )
         end_marked(f"{_MARK}={self._mark}".encode())
         ends_s = time.monotonic() + 1.0
-        while not self.over and time.monotonic() < ends_s and self.events(0.0) != (b"", []):
-            pass
+        while not self.over and time.monotonic() < ends_s and (more := self.events(0.0)) != (b"", []):
+            said += more[1]
         self._selector.close()
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
+        return said
 
     def _heard(self, chunk: bytes) -> list[dict[str, Any]]:
         *lines, rest = (self._said + chunk).split(b"\n")

@@ -23,6 +23,7 @@ _SHORT_ENTRIES = 10
 _SHORT_WARMUP = 0.3
 _USE = ("read", "cpu_s", "busy_s")
 _DISTURBED = 0.1  # of its CPUs
+_LOOKED_S = 0.3  # between looks: in less, a count of ticks of 10 ms says nothing
 _IDLE = 0.03  # of a CPU: less than any training needs to start its steps
 _UNITS: Mapping[Group, Unit] = {"samples": "samples/s", "step": "steps/s", "rate": "as printed"}
 
@@ -288,11 +289,11 @@ class Watch:
         """
         for since_s in (self._measuring_s, self._first_s):
             used = [each for each in self._used if since_s is not None and each["seen_s"] >= since_s]
-            if len(used) > 1:
+            seconds = used[-1]["at_s"] - used[0]["at_s"] if used else 0.0
+            if seconds >= _LOOKED_S:
                 break
         else:
             return None
-        seconds = used[-1]["at_s"] - used[0]["at_s"]
         read, cpu_s, busy_s = (max(0.0, used[-1][key] - used[0][key]) / seconds for key in _USE)
         return read, cpu_s, busy_s
 

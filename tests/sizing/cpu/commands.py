@@ -33,6 +33,14 @@ def train(seconds: float, apart_s: float = 0.01, text: str = "step {}", end: str
         sys.stdout.write(text.format(step) + end)
 
 
+def grows(after_s: float, size_bytes: float) -> None:
+    """Tell a step so often, and hold so much memory from some moment on."""
+    train(after_s)
+    held = b"x" * int(size_bytes)
+    train(60)
+    del held
+
+
 def stays(path: str) -> None:
     """Run until it is killed, and ignore everything else; its id stands in a file."""
     import signal
@@ -84,6 +92,8 @@ def main(what: str, *words: str) -> None:
             train(600)
         time.sleep(600)
         del held
+    elif what == "grows":
+        grows(*map(float, words))
     elif what == "reads":
         for step in range(10**6):
             Path(words[0]).read_bytes()

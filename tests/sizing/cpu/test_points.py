@@ -69,6 +69,11 @@ def test_a_command_is_measured_and_its_progress_heard() -> None:
     assert heard[-1].elapsed_s > 0
 
 
+def test_regression_memory_that_a_run_took_shortly_before_we_ended_it_counts() -> None:
+    """Its guard looks once a second, and when it ends the run."""
+    assert measured("grows", 0.4, 50 * 2**20).process_bytes > 50 * 2**20
+
+
 def test_the_command_and_what_it_starts_have_so_many_cpus_and_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
