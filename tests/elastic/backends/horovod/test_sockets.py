@@ -69,9 +69,10 @@ def test_after_an_orderly_goodbye_nothing_is_shut(server: socket.socket) -> None
 
 def test_looking_for_sockets_leaves_no_descriptor_behind(server: socket.socket) -> None:
     with open(os.devnull) as _, socket.socketpair()[0]:
-        before = os.listdir("/proc/self/fd")
+        before = set(os.listdir("/proc/self/fd"))
         connected_sockets()
-        assert os.listdir("/proc/self/fd") == before
+        # the collector may close what other tests have dropped
+        assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def test_listeners_files_and_unix_sockets_are_no_connections(server: socket.socket) -> None:
