@@ -55,6 +55,7 @@ class Scratch:
         if not list(_folders()) or os.fork():
             return
         try:
+            os.close(self._fd)  # else the lock would outlive the agent until this process, too, has come to its end
             die_with_parent()
             os.setpriority(os.PRIO_PROCESS, 0, _IDLE_PRIORITY)
             sweep()

@@ -92,6 +92,32 @@ def test_the_folder_of_a_living_agent_stays_and_that_of_a_killed_one_is_swept(te
     assert list(temporary.iterdir()) == []
 
 
+def test_regression_the_sweeper_of_an_agent_that_is_gone_kept_its_folder_from_the_next_one(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, sweeping = os.pipe()
+
+    def hang() -> None:  # as a process of low priority does on a busy machine, also once it has been killed
+        os.write(sweeping, b".")
+        time.sleep(60)
+
+    mine = scratch.Scratch()
+    with monkeypatch.context() as patched:
+        patched.setattr(scratch, "sweep", hang)
+        mine.sweep()
+    assert os.read(asked, 1)
+    (sweeper,) = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    try:
+        os.close(mine._fd)  # as the agent's end does
+        scratch.sweep()
+        assert list(temporary.iterdir()) == []
+    finally:
+        sweeper.kill()
+        sweeper.wait(20)
+        os.close(asked)
+        os.close(sweeping)
+
+
 def test_however_many_files_a_script_left_they_delay_no_agent_and_are_the_next_ones(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +139,10 @@ def test_however_many_files_a_script_left_they_delay_no_agent_and_are_the_next_o
     assert list(temporary.iterdir()) == []
 
 
-def test_one_large_file_which_nothing_can_interrupt_is_the_next_agents(temporary: Path) -> None:
+def test_one_large_file_which_nothing_can_interrupt_is_the_next_agents(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scratch, "SCRATCH_S", STILL_S)  # however busy the machine is
     mine = scratch.Scratch()
     large = Path(mine.path, "large")
     with large.open("wb") as file:
