@@ -11,12 +11,15 @@ from dataclasses import replace
 
 from slurm_plugin.sdiag import Load
 from slurm_plugin.settings import number, options
-from slurm_plugin.types import NO_SCHEDULER, Scheduler
+from slurm_plugin.types import NO_SCHEDULER, Depth, Scheduler
 
 # How often a cycle lets go of the controller's locks, and for how long it then sleeps, in microseconds.
 _YIELD_INTERVAL_US, _YIELD_SLEEP_US = 2_000_000, 500_000
 # munge refuses what comes from a host whose clock is further away: what looks so is something else.
 _CLOCKS_APART_MOST_S = 300.0
+# How many cycles tell how deep they look. One that began longer ago than these take, each as long as it may, says
+# nothing of today's queue: without a job that waits Slurm makes none.
+_DEPTHS = 3
 # This release plans by other rules than 22.05 (both seen). Of those between nothing is known: there a job is rather
 # thought to fit than not to, as plans are shorter in 22.05.
 _NEWER = (24, 11)
@@ -61,7 +64,7 @@ def with_load(
     made this one's, never later than they were.
     """
     if load is None or load.last_cycle_s is None:
-        return replace(scheduler, cycle_s=None, cycled_s=None)
+        return replace(scheduler, cycle_s=None, cycled_s=None, depths=())
     cycle_s = min(load.last_cycle_s + _slept_s(config, load), scheduler.max_time_s + load.last_cycle_s)
     least_s, most_s = _ahead_s(load, asked)
     cycled_s = None
@@ -70,7 +73,21 @@ def with_load(
         if load.shown_s is not None and cycled_s > load.shown_s + 1.0:  # it was over by then: it slept less
             cycled_s = load.shown_s
         cycled_s -= most_s
-    return replace(scheduler, cycle_s=cycle_s, cycled_s=cycled_s, behind_s=max(0.0, -least_s))
+    behind_s = max(0.0, -least_s)
+    return replace(scheduler, cycle_s=cycle_s, cycled_s=cycled_s, behind_s=behind_s, depths=_depths(scheduler, load))
+
+
+def _depths(scheduler: Scheduler, load: Load) -> tuple[Depth, ...]:
+    """How far the last few cycles came, with what is shown now; one that still works counts where it is deepest."""
+    begun_s, looked, queued = load.cycle_begun_s, load.last_depth, load.queue_length
+    if begun_s is None or looked is None or queued is None:
+        return ()
+    known = [one for one in scheduler.depths if one.begun_s != begun_s]
+    if not load.works or all(looked > one.looked for one in known):
+        known.append(Depth(begun_s, looked, queued))
+    now_s = begun_s if load.shown_s is None else load.shown_s
+    recent_s = now_s - (_DEPTHS + 1) * (scheduler.interval_s + scheduler.max_time_s)
+    return tuple(one for one in known[-_DEPTHS:] if one.begun_s >= recent_s)
 
 
 def _ahead_s(load: Load, asked: tuple[float, float] | None) -> tuple[float, float]:

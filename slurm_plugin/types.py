@@ -130,6 +130,18 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
+class Depth:
+    """How far a backfill cycle came that began at `begun_s`: it `looked` at so many of the lines that were `queued`.
+
+    Each task of an array that it tried counts, and no line that a limit kept back or whose job had started meanwhile.
+    """
+
+    begun_s: float
+    looked: int
+    queued: int
+
+
+@dataclass(frozen=True, slots=True)
 class Scheduler:
     """How the site's backfill scheduler works: Slurm's defaults, but for what was `read` from the controller.
 
@@ -139,7 +151,7 @@ class Scheduler:
     rules of 24.11 where it is so new (`newer`). Jobs younger than `reserve_age_s` or below `reserve_priority` get no
     plan. `cycle_s` is how long the last cycle took, with what it slept as far as that follows from the settings, and
     `cycled_s` when it ended; None where sdiag does not say, as while one works. The controller's clock is `behind_s`
-    behind this host's at most, 0 where it may be right.
+    behind this host's at most, 0 where it may be right. `depths` are the last few cycles that are over.
     """
 
     read: bool = False
@@ -159,6 +171,17 @@ class Scheduler:
     cycle_s: float | None = None
     cycled_s: float | None = None
     behind_s: float = 0.0
+    depths: tuple[Depth, ...] = ()
+
+    @property
+    def reached(self) -> Depth | None:
+        """The deepest of the last cycles where each ended before the end of its queue; None where that is not known.
+
+        One cycle alone may have been a short one.
+        """
+        if len(self.depths) < 2 or any(one.looked >= one.queued for one in self.depths):
+            return None
+        return max(self.depths, key=lambda one: one.looked)
 
     @property
     def due_s(self) -> float | None:

@@ -123,8 +123,9 @@ RULES: tuple[Rule, ...] = (
         name=f"{LIST}: bf_max_time",
         right="longer than a cycle takes; yours stays",
         why="a cycle ends then, wherever it is in the queue; unless it is set, that is bf_interval",
-        loses="jobs deeper in the queue are never planned or backfilled, pilots or not; bftd does not see where the "
-        "cycle ends, so it makes room for jobs that it does not reach, and gives that up again (not measured)",
+        loses="jobs deeper in the queue are never planned or backfilled, pilots or not; bftd makes room for no job "
+        "behind the deepest of the last three cycles that sdiag shows, and where sdiag does not answer for jobs that "
+        "none of them reaches, until these are doubted",
         wrong="advice",
         seen=_longest_seen,
         holds=_cycles_end,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from slurm_plugin import scheduler, sdiag
 from slurm_plugin.sdiag import Load
 from slurm_plugin.settings import parse_config
-from slurm_plugin.types import NO_SCHEDULER, Scheduler
+from slurm_plugin.types import NO_SCHEDULER, Depth, Scheduler
 
 ASSETS = Path(__file__).parent / "site" / "assets"
 CYCLE = Load(last_cycle_s=0.5, cycle_begun_s=1000.0, last_depth=30)
@@ -119,6 +120,44 @@ def test_a_clock_that_may_be_right_or_cannot_be_a_controllers_changes_nothing(ah
     load = replace(CYCLE, shown_s=1003.0)
     found = scheduler.with_load(NO_SCHEDULER, {}, load, (1003.3 - ahead_s, 1003.4 - ahead_s))
     assert found == scheduler.with_load(NO_SCHEDULER, {}, load)
+
+
+def reached(*loads: Load) -> tuple[int, ...]:
+    """How deep the cycles were that are known after these answers of sdiag."""
+    found = NO_SCHEDULER
+    for load in loads:
+        found = scheduler.with_load(found, {}, load)
+    return tuple(one.looked for one in found.depths)
+
+
+def cycle(begun_s: float, depth: int, **fields: Any) -> Load:
+    return replace(CYCLE, **{"cycle_begun_s": begun_s, "last_depth": depth, "queue_length": 40, **fields})
+
+
+def test_the_last_three_cycles_tell_how_deep_they_came_each_once() -> None:
+    assert reached(*(cycle(1000.0 + 30 * index, index) for index in range(5))) == (2, 3, 4)
+    assert reached(cycle(1000.0, 2), cycle(1000.0, 2), cycle(1030.0, 3)) == (2, 3)
+
+
+def test_a_cycle_at_work_counts_only_where_it_is_the_deepest_so_far() -> None:
+    assert reached(cycle(1000.0, 5), cycle(1030.0, 2, works=True)) == (5,)
+    assert reached(cycle(1000.0, 5), cycle(1030.0, 9, works=True)) == (5, 9)
+    assert reached(cycle(1000.0, 5), cycle(1030.0, 9, works=True), cycle(1030.0, 12)) == (5, 12)
+
+
+def test_cycles_of_long_ago_and_those_before_sdiag_was_silent_tell_nothing() -> None:
+    assert reached(cycle(1000.0, 5), cycle(5000.0, 6)) == (6,)
+    assert reached(cycle(1000.0, 5, shown_s=5000.0)) == ()
+    found = scheduler.with_load(scheduler.with_load(NO_SCHEDULER, {}, cycle(1000.0, 5)), {}, None)
+    assert found.depths == ()
+
+
+@pytest.mark.parametrize(("depths", "deepest"), [((2, 3), 3), ((2,), None), ((2, 40), None), ((), None)])
+def test_where_cycles_end_is_known_where_each_of_the_last_ones_ended_early(
+    depths: tuple[int, ...], deepest: int | None
+) -> None:
+    found = Scheduler(depths=tuple(Depth(30.0 * index, depth, 40) for index, depth in enumerate(depths)))
+    assert (found.reached and found.reached.looked) == deepest
 
 
 def test_a_long_cycle_sleeps_once_in_two_seconds_by_default() -> None:

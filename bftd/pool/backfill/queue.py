@@ -8,6 +8,10 @@ Facts of Slurm 22.05 to 25.05, read in its source (src/plugins/sched/backfill/ba
   It is looked at between jobs, not between the tasks of an array.
 - A job over the partition's MaxTime or MaxNodes is not tried there; MaxTime stands for a limit that the job has not.
 - A partition that is DRAIN starts what is queued already; one that is DOWN or INACTIVE starts nothing.
+- A cycle ends when bf_max_time is over, and without bf_continue when anything has changed while it slept, wherever it
+  is in the queue; the next one begins at the front again. What sdiag calls its depth counts each line that it came to
+  and each further task of an array, tried on nodes or not, but none that a limit of an association keeps back and none
+  whose job had started meanwhile.
 - A job younger than bf_min_age_reserve or below bf_min_prio_reserve starts now or is not planned.
 
 Not copied: bf_max_job_assoc, bf_max_job_start, bf_job_part_count_reserve, QOS: nothing is read of those.
@@ -15,12 +19,13 @@ Not copied: bf_max_job_assoc, bf_max_job_start, bf_job_part_count_reserve, QOS: 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bftd.pool.backfill.demand import demand
 from bftd.pool.backfill.layout import Layout, layout_of, remembered
-from bftd.pool.backfill.order import lines
+from bftd.pool.backfill.order import Lines, lines
 from bftd.pool.backfill.shares import Shares
 from bftd.pool.backfill.sizes import Ask
 from bftd.pool.backfill.tasks import running_by_array, waiting
@@ -33,6 +38,8 @@ YEAR_S = 365 * 86400.0  # for which Slurm plans a job without a limit in a parti
 _MOST_TASKS = 1000
 # What is worked out and then not tried, as no nodes could ever do it, counts nowhere else, and costs as much.
 _MOST_PLACED = 10_000
+# A cycle that came so far through its queue may well have seen all of it: some lines count nowhere.
+_MOST_OF_QUEUE = 0.9
 _CLOSED = frozenset({"DOWN", "INACTIVE"})
 _NONE_LENT: Mapping[str, Node] = {}
 
@@ -65,19 +72,43 @@ def queue(
     waits = lines(pending, snapshot.partitions)
     desk = _Desk(snapshot, nodes, numbering, lent)
     entries: list[Wanted] = []
-    tried, cut = 0, ""
+    tried, passed, cut = 0, 0, ""
+    reached = _reached(snapshot, waits)
     for index, (jobs, name) in enumerate(waits.in_order()):
         if tried >= snapshot.scheduler.depth:
             cut = f"looks at the first {index:,} of {len(waits):,} waiting jobs, as Slurm does (bf_max_job_test)"
+            break
+        if reached is not None and passed >= reached:
+            cut = f"looks at the first {index:,} of {len(waits):,} waiting jobs: Slurm's last cycles ended there"
             break
         if desk.placed >= max(_MOST_PLACED, snapshot.scheduler.depth):
             cut = f"looks at the first {index:,} of {len(waits):,} waiting jobs: more would take too long"
             break
         wanted, tries = desk.entry(jobs, name)
         tried += tries
+        if not any(_is_barred(job) for job in jobs):
+            passed += max(tries, len(jobs))
         if wanted is not None:
             entries.append(wanted)
     return Queue(tuple(entries), len(waits), cut, waits.unreadable)
+
+
+def _reached(snapshot: Snapshot, waits: Lines) -> int | None:
+    """How deep Slurm's last cycles came, where they clearly ended before the end of the queue; else None.
+
+    What may count in no cycle is given the benefit of the doubt: barred jobs, and all but one line of each job, as it
+    may have started by another one.
+    """
+    found = snapshot.scheduler.reached
+    if found is None or found.looked >= _MOST_OF_QUEUE * found.queued:
+        return None
+    jobs = (one if isinstance(one, Job) else one[0] for one in waits.jobs)
+    kinds = Counter((job.reason, len(job.partition)) for job in jobs)  # of tens of thousands of jobs a handful
+    uncounted = sum(
+        count * (1.0 if _bars(reason, partitions) else 1.0 - 1.0 / max(1, partitions))
+        for (reason, partitions), count in kinds.items()
+    )
+    return found.looked if found.looked + uncounted < _MOST_OF_QUEUE * found.queued else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,5 +323,9 @@ class _Desk:
 
 def _is_barred(job: Job) -> bool:
     """Whether something other than room keeps a job from starting, for all that its reason tells."""
-    known = standing(job.reason)
-    return known is Standing.BARRED or (known is Standing.ONE_PARTITION and len(job.partition) < 2)
+    return _bars(job.reason, len(job.partition))
+
+
+def _bars(reason: str, partitions: int) -> bool:
+    known = standing(reason)
+    return known is Standing.BARRED or (known is Standing.ONE_PARTITION and partitions < 2)

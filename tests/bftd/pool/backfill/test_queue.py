@@ -12,7 +12,7 @@ from bftd.pool.backfill import queue as module
 from bftd.pool.backfill.layout import Layout
 from bftd.pool.backfill.queue import YEAR_S, Queue
 from bftd.pool.backfill.wanted import Part, Wanted
-from slurm_plugin.types import NO_SCHEDULER, Job, Partition, Snapshot
+from slurm_plugin.types import NO_SCHEDULER, Depth, Job, Partition, Snapshot
 from tests.bftd.builders import job, node
 from tests.bftd.pool.backfill.queues import GB, NOW_S, both, mask, nodes, queued, waits
 from tests.support.messages import wording
@@ -144,6 +144,49 @@ def test_only_as_many_jobs_are_looked_at_as_the_scheduler_tries_and_the_rest_is_
     assert found.queued == 2000
     assert found.cut == wording("pool.queue.cut_by_slurm", index=3, waits="2,000")
     assert queued([waits("1"), waits("2")], depth=2).cut == ""
+
+
+def cycles(*looked: int, of: int) -> tuple[Depth, ...]:
+    """Cycles that came so deep, each in a queue of so many lines."""
+    return tuple(Depth(NOW_S - 60.0 * index, depth, of) for index, depth in enumerate(looked, 1))
+
+
+MANY = [waits(str(number)) for number in range(1, 41)]
+
+
+def test_regression_jobs_that_no_cycle_reaches_kept_all_nodes_for_themselves() -> None:
+    found = queued(MANY, depths=cycles(2, 3, of=40))
+    assert ids(found) == ["1", "2", "3"], "the deepest of them counts"
+    assert found.cut == wording("pool.queue.cut_by_cycles", index=3, waits="40")
+
+
+@pytest.mark.parametrize(
+    "depths",
+    [
+        (),
+        cycles(2, of=40),  # one cycle alone may have been a short one
+        cycles(2, 40, 2, of=40),
+        cycles(2, 2, of=2),  # a short queue was seen as a whole, and is long now
+        cycles(37, 37, of=40),  # some may have started while the cycles were at work
+    ],
+)
+def test_where_cycles_may_have_seen_their_queue_as_a_whole_all_is_looked_at(depths: tuple[Depth, ...]) -> None:
+    assert (len(queued(MANY, depths=depths).entries), queued(MANY, depths=depths).cut) == (40, "")
+
+
+def test_lines_that_count_in_no_cycle_make_none_look_short() -> None:
+    barred = [waits(str(number), reason="Licenses") for number in range(1, 31)]
+    assert queued([*barred, *MANY[30:]], depths=cycles(10, 10, of=40)).cut == ""
+    some = nodes(4, partitions=("batch", "other"))
+    twice = [waits(str(number), partition=("batch", "other")) for number in range(1, 21)]
+    assert queued(twice, some, depths=cycles(20, 20, of=40)).cut == "", "each started in one of its partitions"
+
+
+def test_what_a_cycle_passes_over_counts_for_its_depth_and_barred_jobs_do_not() -> None:
+    pending = [waits("1", node_count=99), waits("2", reason="Licenses"), *MANY[2:]]
+    assert ids(queued(pending, depths=cycles(3, 3, of=40))) == ["3", "4"]
+    pending = [waits("1_[1-50]", priority=9), *MANY[1:]]
+    assert ids(queued(pending, depths=cycles(21, 21, of=40))) == ["1_[1-50]", "2"], "20 of its tasks are tried"
 
 
 def test_barred_jobs_count_as_no_try() -> None:
