@@ -10,7 +10,7 @@ from bftd.core.domain import RoomOver
 from bftd.pool.backfill.planner import simulate
 from bftd.pool.backfill.queue import queue
 from bftd.pool.backfill.wanted import Outcome, Wanted, union
-from bftd.pool.ground import Ground, survey
+from bftd.pool.ground import Ground, completing, slow, survey
 from bftd.pool.harvest import Harvest
 from bftd.pool.leaving import Leaving
 from bftd.pool.occupancy import Occupancy
@@ -82,11 +82,12 @@ def make_room(
     now_s, scheduler = snapshot.time_s, snapshot.scheduler
     fault: Exception | None = None
     foreseen: Foreseen | None = None
-    before = memory
+    memory = before = replace(memory, completing=completing(memory.completing, snapshot))
     try:
         if jobs.near:
             kept = {name for one in memory.kept.values() for name in one.nodes}
-            ground = survey(snapshot, jobs, harvest, leased, kept, memory.numbering)
+            late = slow(memory.completing, snapshot, harvest, kept)
+            ground = survey(snapshot, jobs, harvest, leased, kept, memory.numbering, late)
             memory = awake(memory, ground.numbering, ground.ready, now_s)
             foreseen = _foresee(memory, snapshot, jobs, ground, leaving, copy)
         else:  # nobody waits for a harvested node
@@ -125,6 +126,7 @@ def _foresee(
     return Foreseen(
         numbering=ground.numbering,
         ready=ground.ready,
+        clearing=ground.clearing,
         ours=ground.leased,
         harvested=ground.numbering.mask(jobs.nodes),
         starts=_starts(entries, outcome, ground),

@@ -17,7 +17,10 @@ _OVERDUE_S = 1.0
 # What a node may be beside idle and still be one that Slurm gives to the next job: it is cleared in a moment, or only
 # those have it that its reservation is for, which the bookings say.
 _READY_FLAGS = frozenset({"COMPLETING", "RESERVED"})
+# An epilog of minutes or a process that cannot be killed keeps a node COMPLETING; by then most were cleared.
+_CLEARED_S = 5.0
 # A job in one of these states has no nodes yet, or none any more.
+_NO_RANK: Rank = (0, 0, 0)
 _WITHOUT_NODES = frozenset({"PENDING", "COMPLETING"})
 
 
@@ -27,7 +30,8 @@ class Ground:
 
     `ready` are free now, or as soon as our pilots leave, and `ours` those of them under lease. `ends` are what
     regular jobs leave, by their limits. `weights` are all nodes, those first that Slurm takes first. `lent` are the
-    leased nodes on which a regular job runs beside our pilot, as they will be once it has left.
+    leased nodes on which a regular job runs beside our pilot, as they will be once it has left. `clearing` are those
+    of `ready` that an ended job has not left yet.
     """
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -38,6 +42,7 @@ class Ground:
     bookings: tuple[Booking, ...] = ()
     weights: tuple[int, ...] = ()
     lent: Mapping[str, Node] = field(default_factory=dict)
+    clearing: int = 0
 
     @property
     def leased(self) -> int:
@@ -52,12 +57,13 @@ def survey(
     leased: Mapping[str, str | None],
     kept: Collection[str],
     before: Numbering,
+    slow: Collection[str] = (),
 ) -> Ground:
     """Say what the regular jobs that wait find.
 
     `leased` maps nodes under lease to their pilot where it is known. `kept` are the nodes that were kept for a job: one
     that is busy while Slurm names no job there is taken by just that one, in this moment. The numbering `before` is
-    used again where the nodes are the same.
+    used again where the nodes are the same. The `slow` nodes are free at any moment, but not now.
     """
     open_ = {partition for job in jobs.pending for partition in job.partition}
     nodes = {name: node for name, node in snapshot.nodes.items() if not open_.isdisjoint(node.partitions)}
@@ -65,7 +71,7 @@ def survey(
     last = _last_ends(snapshot, jobs, harvest)
     # Nodes are read before jobs: of one whose job has ended in between, the jobs are the younger answer.
     free = {name for job in snapshot.jobs if job.state == "COMPLETING" for name in job.nodes}.union(kept)
-    ready, ours = [], []
+    ready, ours, clearing = [], [], []
     lent: dict[str, Node] = {}
     # Those of other partitions are there without nodes: Slurm goes through all that run.
     ending: dict[tuple[float, Rank], list[str]] = {end: [] for end in last.values() if end[0] < inf}
@@ -78,8 +84,12 @@ def survey(
             pilot = jobs.sharing.get(name) if name in jobs.beside else None
             if pilot is not None and _is_ours(name, pilot.id, leased):
                 lent[name] = _without(node, pilot)
+        elif name in slow and name not in jobs.pilots:
+            ending.setdefault((snapshot.time_s + _OVERDUE_S, _NO_RANK), []).append(name)
         elif _is_ready(node, jobs.pilots.get(name), leased, free):
             ready.append(name)
+            if "COMPLETING" in node.flags:
+                clearing.append(name)
             if name in leased:
                 ours.append(name)
     return Ground(
@@ -91,7 +101,28 @@ def survey(
         bookings=_bookings(snapshot.reservations, numbering, snapshot.time_s),
         weights=_weights(nodes, numbering),
         lent=lent,
+        clearing=numbering.mask(clearing),
     )
+
+
+def completing(before: Mapping[str, float], snapshot: Snapshot) -> dict[str, float]:
+    """Since when the nodes of a snapshot show that an ended job has not left them yet."""
+    return {
+        name: before.get(name, snapshot.time_s) for name, node in snapshot.nodes.items() if "COMPLETING" in node.flags
+    }
+
+
+def slow(since_s: Mapping[str, float], snapshot: Snapshot, harvest: Harvest, kept: Collection[str]) -> Collection[str]:
+    """The nodes that show that for so long that no job is to be kept waiting for them.
+
+    A node that was kept for a job is given the time of its room if it is our pilot that has not left it yet: another
+    pilot would have to leave instead, and be as slow.
+    """
+    found = {name for name, one_s in since_s.items() if snapshot.time_s - one_s > _CLEARED_S}
+    if found:
+        ended = (job for job in snapshot.jobs if job.state == "COMPLETING" and harvest.is_pilot(job))
+        found -= {name for job in ended for name in job.nodes}.intersection(kept)
+    return found
 
 
 def _last_ends(snapshot: Snapshot, jobs: Occupancy, harvest: Harvest) -> dict[str, tuple[float, Rank]]:

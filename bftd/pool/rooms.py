@@ -54,12 +54,13 @@ class Start:
 class Foreseen:
     """What would start at one snapshot if no pilot were there, by `key`; masks are those of the `numbering`.
 
-    `ours` are the nodes under lease and `harvested` those that pilots may have. `cut` says why not all jobs were looked
-    at, "" where all were.
+    `ours` are the nodes under lease and `harvested` those that pilots may have; an ended job has yet to leave those of
+    `ready` that are `clearing`. `cut` says why not all jobs were looked at, "" where all were.
     """
 
     numbering: Numbering
     ready: int = 0
+    clearing: int = 0
     ours: int = 0
     harvested: int = 0
     starts: Mapping[str, Start] = field(default_factory=dict)
@@ -103,7 +104,10 @@ class Lapses:
 
 @dataclass(frozen=True, slots=True)
 class RoomMemory:
-    """What is remembered of rooms between two snapshots, by `key`, and by user; the last one was of `looked_s`."""
+    """What is remembered of rooms between two snapshots, by `key`, and by user; the last one was of `looked_s`.
+
+    `completing` are the nodes that show that an ended job has not left them, with since when.
+    """
 
     kept: Mapping[str, Kept] = field(default_factory=dict)
     doubts: Mapping[str, Doubt] = field(default_factory=dict)
@@ -111,6 +115,7 @@ class RoomMemory:
     patience: Mapping[str, Patience] = field(default_factory=dict)
     looked_s: float | None = None
     numbering: Numbering = field(default_factory=lambda: Numbering.of(()))
+    completing: Mapping[str, float] = field(default_factory=dict)
     # Of the last snapshot alone: why not all jobs were looked at, and what broke the simulation.
     cut: str = ""
     fault: Exception | None = None
@@ -129,7 +134,8 @@ class RoomMemory:
         doubts = {key_: replace(doubt, until_s=doubt.until_s + by_s) for key_, doubt in self.doubts.items()}
         lapses = {key_: replace(one, last_s=one.last_s + by_s) for key_, one in self.lapses.items()}
         looked_s = None if self.looked_s is None else self.looked_s + by_s
-        return replace(self, kept=kept, doubts=doubts, lapses=lapses, looked_s=looked_s)
+        ended = {name: since_s + by_s for name, since_s in self.completing.items()}
+        return replace(self, kept=kept, doubts=doubts, lapses=lapses, looked_s=looked_s, completing=ended)
 
 
 def _moved(room: Room, by_s: float) -> Room:
@@ -138,8 +144,16 @@ def _moved(room: Room, by_s: float) -> Room:
 
 
 def room_wait_s(scheduler: Scheduler) -> float:
-    """How long a job may take to start once it has room."""
-    return min(_CYCLES * (scheduler.interval_s + (scheduler.cycle_s or 0.0)) + _SLACK_S, _WAIT_MOST_S)
+    """How long a job may take to start once it has room.
+
+    Where nobody says how long cycles are, one may be at work for as long as bf_max_time lets it, and the next one,
+    which sees the room from its beginning, as long.
+    """
+    if scheduler.cycle_s is None:
+        cycles_s = scheduler.interval_s + 2.0 * scheduler.max_time_s
+    else:
+        cycles_s = _CYCLES * (scheduler.interval_s + scheduler.cycle_s)
+    return min(cycles_s + _SLACK_S, _WAIT_MOST_S)
 
 
 def has_time(room: Room, now_s: float) -> bool:
@@ -203,7 +217,7 @@ def follow(
         assert foreseen is not None
         last = None if key_ in started else memory.kept.get(key_)
         if last is not None and now_s - last.room.since_s > wait_s:
-            lacks = start.allowed & ~foreseen.ready
+            lacks = start.allowed & ~(foreseen.ready & ~foreseen.clearing)
             doubts[key_] = _doubt(doubts.get(key_), lacks, foreseen.numbering, wait_s, now_s)
             continue
         nodes, fitted_s = foreseen.numbering.of_mask(start.nodes), now_s

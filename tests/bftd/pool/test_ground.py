@@ -24,10 +24,11 @@ def ground(
     reservations: Iterable[Reservation] = (),
     kept: Iterable[str] = (),
     before: Numbering = NOBODY,
+    slow: Iterable[str] = (),
 ) -> Ground:
     snapshot = Snapshot(1000.0, {item.name: item for item in nodes}, (WAITS, *jobs), tuple(reservations))
     harvest = Harvest.of(PARTITION)
-    return survey(snapshot, occupy(snapshot, harvest), harvest, leased or {}, tuple(kept), before)
+    return survey(snapshot, occupy(snapshot, harvest), harvest, leased or {}, tuple(kept), before, tuple(slow))
 
 
 def names(found: Ground, mask: int) -> tuple[str, ...]:
@@ -147,3 +148,11 @@ def test_a_node_that_was_busy_when_nodes_were_read_is_ready_if_its_job_is_over_w
     over, on = job("5", "COMPLETING", nodes=("n1", "n2")), job("6", "RUNNING", nodes=("n2",))
     found = ground(nodes, [over, on])
     assert names(found, found.ready) == ("n1",)
+
+
+def test_a_node_that_is_slow_to_be_left_is_free_at_any_moment_and_not_now() -> None:
+    nodes = [node("n1", "IDLE", "COMPLETING"), node("n2", "IDLE", "COMPLETING"), node("n3", "ALLOCATED", "COMPLETING")]
+    found = ground(nodes, [pilot("71", "n3")], {"n3": "71"}, slow=("n1", "n3"))
+    assert names(found, found.ready) == ("n2", "n3"), "a pilot that works there may leave as ever"
+    assert names(found, found.clearing) == ("n2", "n3")
+    assert ends(found) == {1001.0: ("n1",)}

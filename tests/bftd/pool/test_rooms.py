@@ -26,6 +26,9 @@ SCHEDULER = Scheduler(read=True, interval_s=10.0, cycle_s=0.0)
 WAIT_S = 25
 
 
+_COMPLETING = frozenset({"COMPLETING"})
+
+
 class Site:
     """Six harvested nodes and one beside them; `fits` are the nodes on which the copy lets a job start, by id."""
 
@@ -35,6 +38,7 @@ class Site:
         self.time_s = 1000.0
         self.waits: list[Job] = []
         self.runs: list[Job] = []
+        self.completing: dict[str, str] = {}
         self.leased: dict[str, str | None] = {}
         self.fits: dict[str, Collection[str]] = {}
         self.broken: Exception | None = None
@@ -69,7 +73,8 @@ class Site:
         self.time_s += after_s
         busy = {name for one in self.runs for name in one.nodes} | self.leased.keys()
         nodes = [node(f"n{index}", "ALLOCATED" if f"n{index}" in busy else "IDLE") for index in range(1, 7)]
-        nodes.append(node("x1", partitions=("batch",)))
+        nodes += [node("x1", partitions=("batch",))]
+        nodes = [replace(one, flags=_COMPLETING) if one.name in self.completing else one for one in nodes]
         pilots = [pilot(id_, name) for name, id_ in self.leased.items() if id_]
         jobs = (*self.waits, *self.runs, *pilots)
         snapshot = Snapshot(self.time_s, {one.name: one for one in nodes}, jobs, (), scheduler=self.scheduler)
@@ -384,13 +389,14 @@ def test_a_site_that_makes_room_no_longer_has_none_that_is_kept() -> None:
 @pytest.mark.parametrize(
     ("scheduler", "wait_s"),
     [
-        (Scheduler(), 65.0),
+        (Scheduler(), 95.0),  # one cycle that is at work, and one that begins after it
+        (Scheduler(True, interval_s=30.0, max_time_s=120.0), 275.0),
         (Scheduler(True, interval_s=10.0, cycle_s=0.1), 25.2),
         (Scheduler(True, interval_s=30.0, cycle_s=25.0), 115.0),
         (Scheduler(True, interval_s=600.0, cycle_s=600.0), 600.0),
     ],
 )
-def test_a_job_has_two_of_slurms_cycles_to_start_and_slurms_defaults_where_they_are_not_known(
+def test_a_job_has_two_of_slurms_cycles_to_start_and_all_that_bf_max_time_allows_where_they_are_not_known(
     scheduler: Scheduler, wait_s: float
 ) -> None:
     assert room_wait_s(scheduler) == pytest.approx(wait_s)
@@ -650,3 +656,54 @@ def test_a_node_wakes_a_doubt_under_another_number() -> None:
     memory = awake(memory, after, after.mask(["n0", "n1", "n3"]), 1000.0)
     assert memory.doubts["9"].until_s == 9000.0
     assert awake(memory, after, after.mask(["n2"]), 1000.0).doubts["9"].until_s == 1000.0
+
+
+# Nodes that an ended job has not left yet
+
+
+def ended(site: Site, name: str, partition: str = "batch") -> None:
+    """A job ended on a node, where its epilog takes long."""
+    site.runs = [job("5", "COMPLETING", partition=(partition,), nodes=(name,))]
+    site.completing = {name: "5"}
+
+
+def first_ready(site: Site) -> str:
+    """As the copy would: the first node that is ready and not kept from the job."""
+    seen: list[str] = []
+
+    def copy(snapshot: Snapshot, jobs: Occupancy, ground: Ground, **asked: Any) -> tuple[Sequence[Wanted], Outcome]:
+        seen[:] = ground.numbering.of_mask(ground.ready)
+        site.fits = {"9": seen[:1]}
+        return Site.copy(site, snapshot, jobs, ground, **asked)
+
+    site.copy = copy  # type: ignore[method-assign]
+    site.poll()
+    return seen[0]
+
+
+def test_regression_a_room_was_kept_on_a_node_with_a_long_epilog_while_others_were_free() -> None:
+    site = waiting("9")
+    ended(site, "n1")
+    assert [first_ready(site) for _ in range(10)] == ["n1"] * 6 + ["n2"] * 4, "most epilogs are over by then"
+    assert site.memory.rooms["9"].nodes == ("n2",)
+
+
+def test_regression_a_node_that_was_cleared_woke_no_doubt_and_was_lent_while_the_job_waited() -> None:
+    site = waiting("9", fits=("n2",))
+    ended(site, "n1")
+    assert site.polls(WAIT_S + 2)[-1] == ({}, [("9", "doubted")])
+    assert site.polls(5) == [({}, [])] * 5
+    site.runs, site.completing, site.fits = [], {}, {"9": ("n1",)}
+    assert site.poll()[0]["9"].nodes == ("n1",)
+
+
+def test_the_pilot_that_left_a_room_may_take_its_time_or_another_would_have_to_leave_as_slowly() -> None:
+    site = waiting("9")
+    site.leased = {"n1": "71"}
+    site.poll()
+    site.leased = {}
+    ended(site, "n1", PARTITION)
+    assert [first_ready(site) for _ in range(20)] == ["n1"] * 20
+    site.memory = site.memory.moved(500.0)
+    site.time_s += 500.0
+    assert first_ready(site) == "n1"
