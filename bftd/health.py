@@ -91,7 +91,7 @@ def problems(status: Mapping[str, Any]) -> Iterator[Problem]:
         # an older daemon names nothing but by its text
         named = [pause["kind"], *pause["names"]] if "kind" in pause else [pause["text"]]
         yield Problem("WARNING", pause["text"], "pause", " ".join(named))
-    yield from (*_hold(status), *_nodes_and_jobs(status), *_ledger(status))
+    yield from (*_hold(status), *_nodes_and_jobs(status), *_rooms(status), *_ledger(status))
 
 
 def _snapshot(status: Mapping[str, Any]) -> Iterator[Problem]:
@@ -117,6 +117,11 @@ def _nodes_and_jobs(status: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("WARNING", f"no lease stands behind {strays} job{'s' if strays > 1 else ''}", "stray")
     if silent := status.get("silent", ()):
         yield Problem("WARNING", f"no word from the driver of {', '.join(silent)}", "silent")
+
+
+def _rooms(status: Mapping[str, Any]) -> Iterator[Problem]:
+    if wary := status.get("rooms_wary"):
+        yield Problem("WARNING", wary, "rooms")
 
 
 def _ledger(status: Mapping[str, Any]) -> Iterator[Problem]:

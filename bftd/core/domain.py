@@ -121,6 +121,7 @@ class PoolView:
     beyond what all trainers together may have: `beyond`. `daemons` says of which daemon a pilot is, where its driver
     was told. `refused` says why the partition must not be harvested; "" where nothing speaks against it. `rooms` are
     kept for waiting jobs, by id, and `rooms_over` were until the snapshot before. Slurm backfills not before `cycle_s`.
+    `wary` is the sentence where rooms led to so few starts that not all who wait have room made; "" where all have.
     """
 
     version: int = 0
@@ -140,6 +141,7 @@ class PoolView:
     refused: str = ""
     rooms: Mapping[str, Room] = field(default_factory=dict)
     rooms_over: tuple[RoomOver, ...] = ()
+    wary: str = ""
     looked_s: float = float("-inf")
     cycle_s: float = float("-inf")
 

@@ -164,6 +164,8 @@ def _usage(state: State) -> Iterator[Metric]:
     yield _total("rooms_made", f"Rooms made for waiting jobs {since}.", rooms.made)
     yield _total("rooms_started", f"Rooms into which their job started {since}.", rooms.started)
     yield _total("rooms_in_vain", f"Rooms that led to no start {since}.", rooms.in_vain)
+    wary = "1 while room is made only for users whose jobs start in it, as too many rooms led to no start."
+    yield _one("rooms_wary", wary, bool(state.pool.wary))
     yield _total("room_node_seconds", f"Node-seconds kept free in rooms {since}.", rooms.kept_node_seconds)
     yield _total("room_vain_node_seconds", f"Node-seconds kept free in rooms in vain {since}.", rooms.vain_node_seconds)
 

@@ -91,7 +91,7 @@ def make_room(
             memory = awake(memory, ground.numbering, ground.ready, now_s)
             foreseen = _foresee(memory, snapshot, jobs, ground, leaving, copy)
         else:  # nobody waits for a harvested node
-            foreseen = Foreseen(memory.numbering)
+            foreseen = Foreseen(memory.numbering, size=len(jobs.nodes))
         after, over = follow(memory, foreseen, snapshot.jobs, scheduler, now_s)
     except Exception as error:
         fault = error
@@ -105,8 +105,9 @@ def _less_patient(
     """With what the users' rooms led to since the snapshot before; those of users who were left out were doubted."""
     having_room = {before.kept[key_].user for key_ in before.rooms}
     started = [before.kept[one.room.job].user for one in over if one.end == "started"]
+    gone = {before.kept[one.room.job].user: wait_s - (now_s - one.room.since_s) for one in over if one.end == "gone"}
     passed_s = 0.0 if before.looked_s is None else now_s - before.looked_s
-    patience = tried(before.patience, having_room, started, passed_s, wait_s)
+    patience = tried(before.patience, having_room, started, gone, passed_s, wait_s)
     out = left_out(before.patience)
     told = (
         replace(one, end="doubted") if one.end == "no longer fits" and before.kept[one.room.job].user in out else one
@@ -122,6 +123,9 @@ def _foresee(
     unlikely = doubted(memory, snapshot.time_s)
     if out := left_out(memory.patience):
         unlikely |= {key(job.id) for job in jobs.near if job.user in out}
+    if memory.governor.wary:
+        proved = memory.governor.proved
+        unlikely |= {key(job.id) for job in jobs.near if job.user not in proved} - memory.kept.keys()
     entries, outcome = copy(snapshot, jobs, ground, kept=kept, doubted=unlikely, leaving=leaving)
     return Foreseen(
         numbering=ground.numbering,
@@ -129,6 +133,7 @@ def _foresee(
         clearing=ground.clearing,
         ours=ground.leased,
         harvested=ground.numbering.mask(jobs.nodes),
+        size=len(jobs.nodes),
         starts=_starts(entries, outcome, ground),
         cut=outcome.cut,
     )

@@ -95,7 +95,12 @@ def observe(
         seen.update((name, replace(seen[name], in_pool=False, why=SPARED)) for name in free)
     members = frozenset(name for name, node in seen.items() if node.in_pool)
     version = memory.version + (members != memory.members or reclassified(memory.classified, classified))
-    view = replace(_view(version, snapshot, seen, jobs, classified), rooms=rooms.rooms, rooms_over=rooms_over)
+    view = replace(
+        _view(version, snapshot, seen, jobs, classified),
+        rooms=rooms.rooms,
+        rooms_over=rooms_over,
+        wary=rooms.governor.words,
+    )
     return PoolMemory(version, members, remembered, vacated, free, classified, rooms), view
 
 

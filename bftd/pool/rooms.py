@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from bftd.core.domain import Room, RoomEnd, RoomOver
 from bftd.pool.backfill.wanted import Numbering, union
+from bftd.pool.governor import Allowance, Cost, Ended, Governor
 from bftd.pool.patience import Patience
 from slurm_plugin.types import Job, Scheduler
 
@@ -55,7 +56,8 @@ class Foreseen:
     """What would start at one snapshot if no pilot were there, by `key`; masks are those of the `numbering`.
 
     `ours` are the nodes under lease and `harvested` those that pilots may have; an ended job has yet to leave those of
-    `ready` that are `clearing`. `cut` says why not all jobs were looked at, "" where all were.
+    `ready` that are `clearing`. The site has `size` harvested nodes. `cut` says why not all jobs were looked at, ""
+    where all were.
     """
 
     numbering: Numbering
@@ -63,6 +65,7 @@ class Foreseen:
     clearing: int = 0
     ours: int = 0
     harvested: int = 0
+    size: int = 0
     starts: Mapping[str, Start] = field(default_factory=dict)
     cut: str = ""
 
@@ -71,7 +74,8 @@ class Foreseen:
 class Kept:
     """A room, and all nodes that its job would start on: those beside the room's are not harvested.
 
-    `begun` are the tasks of an array that run already, `user` is whose job it is. It fitted last at `fitted_s`.
+    `begun` are the tasks of an array that run already, `user` is whose job it is, and `proved` whether his jobs used to
+    start in their rooms. It fitted last at `fitted_s`. So far it cost `node_s` and the pilots of the nodes `left`.
     """
 
     room: Room
@@ -79,6 +83,19 @@ class Kept:
     begun: frozenset[str] = frozenset()
     user: str = ""
     fitted_s: float = float("-inf")
+    proved: bool = False
+    node_s: float = 0.0
+    left: frozenset[str] = frozenset()
+
+    @property
+    def cost(self) -> Cost:
+        """What it cost so far."""
+        return Cost(self.node_s, len(self.left))
+
+    def worst(self, wait_s: float) -> Cost:
+        """What it will have cost if its job does not start."""
+        nodes = self.left.union(self.room.leaving)
+        return self.cost.at_least(Cost(len(self.room.nodes) * wait_s, len(nodes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +130,7 @@ class RoomMemory:
     doubts: Mapping[str, Doubt] = field(default_factory=dict)
     lapses: Mapping[str, Lapses] = field(default_factory=dict)
     patience: Mapping[str, Patience] = field(default_factory=dict)
+    governor: Governor = field(default_factory=Governor)
     looked_s: float | None = None
     numbering: Numbering = field(default_factory=lambda: Numbering.of(()))
     completing: Mapping[str, float] = field(default_factory=dict)
@@ -135,7 +153,10 @@ class RoomMemory:
         lapses = {key_: replace(one, last_s=one.last_s + by_s) for key_, one in self.lapses.items()}
         looked_s = None if self.looked_s is None else self.looked_s + by_s
         ended = {name: since_s + by_s for name, since_s in self.completing.items()}
-        return replace(self, kept=kept, doubts=doubts, lapses=lapses, looked_s=looked_s, completing=ended)
+        governor = self.governor.moved(by_s)
+        return replace(
+            self, kept=kept, doubts=doubts, lapses=lapses, governor=governor, looked_s=looked_s, completing=ended
+        )
 
 
 def _moved(room: Room, by_s: float) -> Room:
@@ -196,6 +217,7 @@ def follow(
     until their job has started or gone or their time is over.
     """
     wait_s = room_wait_s(scheduler)
+    memory = _costed(memory, foreseen, wait_s, now_s)
     starts = foreseen.starts if foreseen is not None else {}
     waiting = _waiting(jobs, memory.kept.keys() | memory.doubts.keys() | memory.lapses.keys() | starts.keys())
     begun = _begun(jobs, memory.kept.keys() | starts.keys()) if memory.kept or starts else {}
@@ -213,6 +235,10 @@ def follow(
             kept[key_] = before
         else:
             doubts[key_] = _doubt(doubts.get(key_), 0, memory.numbering, wait_s, now_s)
+    allowance = Allowance(memory.governor, foreseen.size if foreseen is not None else 0)
+    for key_, before in memory.kept.items():
+        if key_ in kept or (key_ in starts and key_ not in started):
+            allowance.spend(before.proved, before.worst(wait_s))
     for key_, start in starts.items():
         assert foreseen is not None
         last = None if key_ in started else memory.kept.get(key_)
@@ -228,7 +254,15 @@ def follow(
             nodes, fitted_s = foreseen.numbering.of_mask(both), last.fitted_s
         room = _room(key_, start, nodes, last, foreseen, scheduler, now_s)
         user = waiting[key_].user if key_ in waiting else ""
-        kept[key_] = Kept(room, nodes, begun.get(key_, frozenset()), user, fitted_s)
+        made = Kept(room, nodes, begun.get(key_, frozenset()), user, fitted_s)
+        if last is not None:
+            made = replace(made, proved=last.proved, node_s=last.node_s, left=last.left)
+        else:
+            made = replace(made, proved=user in memory.governor.proved or key_ in started)
+            if not allowance.bears(made.proved, made.worst(wait_s)):
+                continue
+            allowance.spend(made.proved, made.worst(wait_s))
+        kept[key_] = made
     unfit = waiting.keys() - kept.keys() - starts.keys() - started
     lapses = _lapses(memory, unfit, started, waiting, wait_s, now_s)
     for key_, lapse in list(lapses.items()):
@@ -239,7 +273,33 @@ def follow(
     if foreseen is not None:
         after = replace(after, numbering=foreseen.numbering, cut=foreseen.cut)
     newly = {key_ for key_, doubt in doubts.items() if doubt.until_s > now_s and doubt is not memory.doubts.get(key_)}
-    return after, tuple(_over(memory, after, waiting.keys(), started, newly))
+    over = tuple(_over(memory, after, waiting.keys(), started, newly))
+    size = foreseen.size if foreseen is not None else len(memory.numbering.names)
+    return replace(after, governor=memory.governor.after(_ended(memory, over), size, now_s)), over
+
+
+def _costed(memory: RoomMemory, foreseen: Foreseen | None, wait_s: float, now_s: float) -> RoomMemory:
+    """With what rooms have cost since the snapshot before; pilots that have time until the next cycle cost nothing."""
+    if not memory.kept or memory.looked_s is None:
+        return memory
+    passed_s = min(max(0.0, now_s - memory.looked_s), wait_s)
+    kept = {}
+    for key_, one in memory.kept.items():
+        lingers: frozenset[str] = frozenset()
+        if foreseen is not None and has_time(one.room, memory.looked_s):
+            bit = foreseen.numbering.bit
+            lingers = frozenset(name for name in one.room.nodes if bit.get(name, 0) & foreseen.ours)
+        node_s = one.node_s + passed_s * (len(one.room.nodes) - len(lingers))
+        left = one.left.union(one.room.leaving).difference(lingers) if one.room.leaving else one.left
+        kept[key_] = replace(one, node_s=node_s, left=left)
+    return replace(memory, kept=kept)
+
+
+def _ended(memory: RoomMemory, over: Iterable[RoomOver]) -> Iterable[Ended]:
+    """What the rooms that are over have led to, for the governor."""
+    for one in over:
+        kept = memory.kept[one.room.job]
+        yield Ended(kept.user, kept.proved, one.end == "started", len(kept.room.nodes), kept.cost)
 
 
 def _outlives(before: Kept, foreseen: Foreseen, taken: int, scheduler: Scheduler, now_s: float) -> bool:

@@ -26,6 +26,7 @@ class RoomLog:
         self._rooms: Collection[str] = ()
         self._faults: set[tuple[str, str, int]] = set()
         self._cut_told = False
+        self._wary = False
 
     def tell(self, memory: RoomMemory, view: PoolView) -> None:
         """Say what is news in one view of the pool; `memory` is what its rooms were made from."""
@@ -38,6 +39,9 @@ class RoomLog:
         if memory.cut and not self._cut_told:
             log.info("what waits is not all looked at for room: %s", memory.cut)
             self._cut_told = True
+        if bool(view.wary) != self._wary:
+            self._wary = not self._wary
+            log.warning("%s", view.wary) if view.wary else log.info("room is made for all who wait again")
         if memory.fault is not None:
             self._tell_fault(memory.fault)
 

@@ -248,6 +248,7 @@ def overview(
         "strays": strays(state),
         "rooms": rooms(state),
         "room_usage": room_usage(state),
+        "rooms_wary": state.pool.wary,
         "caps": caps.at_caps(state),
         **steered.shown(state, now_s),
         "decisions": list(decisions),

@@ -98,3 +98,12 @@ def test_a_fault_is_told_once_with_its_traceback_and_another_one_too(said: pytes
     assert "KeyError: 'n1'" in said.text
     log.tell(RoomMemory(fault=ValueError("elsewhere")), view(1000.0))
     assert len(said.records) == 2
+
+
+def test_it_is_told_once_that_room_is_made_for_few_and_once_that_it_is_for_all_again(
+    said: pytest.LogCaptureFixture,
+) -> None:
+    log = RoomLog()
+    for wary in ("", "for few: 90%", "for few: 91%", "", ""):
+        log.tell(NOTHING, replace(view(1000.0), wary=wary))
+    assert said.messages == ["for few: 90%", wording("service.room_log.all_again")]

@@ -1,0 +1,135 @@
+"""How much the whole site keeps in vain in an hour for jobs that do not start, and for whom that is still tried. Pure.
+
+A doubt is of one job, and patience of one user. Sixty users whose jobs never start, as with licences or switches that
+cannot be seen from here, would still keep most nodes idle, and have pilots leave again and again. So what rooms cost is
+counted for all: node-seconds kept, and pilots that left. Users whose rooms led to starts have an account of their own,
+which nobody else can spend. In each account, rooms in vain may cost so much in an hour, or as much as those cost that
+led to a start. Beyond that no more are made, until the hour has forgotten some.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+_HOUR_S = 3600.0
+_MINUTE_S = 60.0
+# Of all node-seconds of an hour, and pilots a node and hour.
+_VAIN_MOST = 0.05
+_PILOTS_MOST = 1.0
+# What of that is for users of whom nothing is known; the rest is for those whose rooms led to starts.
+_UNKNOWN_SHARE = 0.6
+# When so much of it is spent only the others have room, and all again when so much is left of it.
+_WARY_FROM, _WARY_TO = 0.75, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What rooms cost: node-seconds without a pilot, and pilots that left."""
+
+    node_s: float = 0.0
+    pilots: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.node_s + other.node_s, self.pilots + other.pilots)
+
+    def at_least(self, other: Cost) -> Cost:
+        """The greater of both, each by itself."""
+        return Cost(max(self.node_s, other.node_s), max(self.pilots, other.pilots))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A room that is over: whose, of which account, whether its job `started`, and what `nodes` it had."""
+
+    user: str
+    proved: bool
+    started: bool
+    nodes: int
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Governor:
+    """What rooms cost in the last hour, by (begin of a minute, proved, started), and the users that are `proved`.
+
+    Each of these has some nodes to his credit: those that his jobs started on more than those kept for them in vain.
+    While the governor is `wary`, nobody else has room made for him.
+    """
+
+    past: Mapping[tuple[float, bool, bool], Cost] = field(default_factory=dict)
+    proved: Mapping[str, int] = field(default_factory=dict)
+    wary: bool = False
+
+    def moved(self, by_s: float) -> Governor:
+        """With its times moved: the clock was set."""
+        past = {(at_s + by_s, proved, started): cost for (at_s, proved, started), cost in self.past.items()}
+        return replace(self, past=past)
+
+    def spent(self, started: bool, proved: bool | None = None) -> Cost:
+        """What rooms of the last hour cost that led to a start, or to none; of one account, or of both."""
+        costs = (
+            cost
+            for (_, was_proved, has_started), cost in self.past.items()
+            if has_started is started and proved in (None, was_proved)
+        )
+        return sum(costs, Cost())
+
+    def budget(self, proved: bool, nodes: int) -> Cost:
+        """What an account may cost in vain in an hour, of a site of so many harvested nodes."""
+        share = 1.0 - _UNKNOWN_SHARE if proved else _UNKNOWN_SHARE
+        least = Cost(share * _VAIN_MOST * nodes * _HOUR_S, share * _PILOTS_MOST * nodes)
+        return least.at_least(self.spent(started=True, proved=proved))
+
+    def after(self, over: Iterable[Ended], nodes: int, now_s: float) -> Governor:
+        """With the rooms that are over now."""
+        past = {key: cost for key, cost in self.past.items() if -_MINUTE_S < now_s - key[0] <= _HOUR_S + _MINUTE_S}
+        credit: dict[str, int] = defaultdict(int, self.proved)
+        minute_s = now_s // _MINUTE_S * _MINUTE_S
+        for one in over:
+            key = minute_s, one.proved, one.started
+            past[key] = past.get(key, Cost()) + one.cost
+            credit[one.user] = min(nodes, credit[one.user] + (one.nodes if one.started else -one.nodes))
+        known = replace(self, past=past, proved={user: count for user, count in credit.items() if count > 0})
+        vain, most = known.spent(started=False, proved=False), known.budget(False, nodes)
+        share = _WARY_TO if self.wary else _WARY_FROM
+        return replace(known, wary=bool(past) and not _within(vain, most, share))
+
+    @property
+    def words(self) -> str:
+        """Why it is wary, as a sentence; "" where it is not."""
+        if not self.wary:
+            return ""
+        vain = self.spent(started=False)
+        kept_s = vain.node_s + self.spent(started=True).node_s
+        share = vain.node_s / kept_s if kept_s > 0.0 else 1.0
+        return (
+            f"room is made only for users whose jobs start in it: {share:.0%} of what was kept free for waiting jobs "
+            f"in the last hour led to no start, and {vain.pilots:.0f} pilots left in vain"
+        )
+
+
+class Allowance:
+    """What may still be spent at one snapshot: what open rooms may cost at worst counts as spent."""
+
+    def __init__(self, governor: Governor, nodes: int) -> None:
+        self._used = {proved: governor.spent(started=False, proved=proved) for proved in (False, True)}
+        self._most = {proved: governor.budget(proved, nodes) for proved in (False, True)}
+
+    def spend(self, proved: bool, cost: Cost) -> None:
+        """Count an open room."""
+        self._used[proved] += cost
+
+    def bears(self, proved: bool, cost: Cost) -> bool:
+        """Whether a room may be made. Where nothing was spent one may always, however large its job is."""
+        used, most = self._used[proved], self._most[proved]
+        return _fits(used.node_s, cost.node_s, most.node_s) and _fits(used.pilots, cost.pilots, most.pilots)
+
+
+def _fits(used: float, more: float, most: float) -> bool:
+    return used <= 0.0 or more <= 0.0 or used + more <= most
+
+
+def _within(cost: Cost, most: Cost, share: float) -> bool:
+    return cost.node_s <= share * most.node_s and cost.pilots <= share * most.pilots
