@@ -17,9 +17,10 @@ from slurm_plugin.types import NO_SCHEDULER, Depth, Scheduler
 _YIELD_INTERVAL_US, _YIELD_SLEEP_US = 2_000_000, 500_000
 # munge refuses what comes from a host whose clock is further away: what looks so is something else.
 _CLOCKS_APART_MOST_S = 300.0
-# How many cycles tell how deep they look. One that began longer ago than these take, each as long as it may, says
-# nothing of today's queue: without a job that waits Slurm makes none.
+# How many cycles tell how deep they look. One that began longer ago than it takes to see these says nothing of today's
+# queue: without a job that waits Slurm makes none. However short they are, sdiag is asked about once in half a minute.
 _DEPTHS = 3
+_SEEN_S = 60.0
 # This release plans by other rules than 22.05 (both seen). Of those between nothing is known: there a job is rather
 # thought to fit than not to, as plans are shorter in 22.05.
 _NEWER = (24, 11)
@@ -86,7 +87,7 @@ def _depths(scheduler: Scheduler, load: Load) -> tuple[Depth, ...]:
     if not load.works or all(looked > one.looked for one in known):
         known.append(Depth(begun_s, looked, queued))
     now_s = begun_s if load.shown_s is None else load.shown_s
-    recent_s = now_s - (_DEPTHS + 1) * (scheduler.interval_s + scheduler.max_time_s)
+    recent_s = now_s - (_DEPTHS + 1) * max(scheduler.interval_s + scheduler.max_time_s, _SEEN_S)
     return tuple(one for one in known[-_DEPTHS:] if one.begun_s >= recent_s)
 
 

@@ -35,8 +35,7 @@ Assignment = Mapping[str, tuple[str, ...]]  # the nodes of each trainer, by its 
 class Settings:
     """What the core decides by: sections of the configuration, and the users whose jobs are never cancelled.
 
-    `zone` is that of the daemon's host. `trusting` is for drivers that are simulated: they are never silent, and have
-    the pilots and curves that they say.
+    `zone` is the host's. `trusting` is for simulated drivers: never silent, with the pilots and curves that they say.
     """
 
     decide: DecideConfig = field(default_factory=DecideConfig)
@@ -114,14 +113,13 @@ class PoolView:
 
     `version` counts changes of the pool's membership, `hold` is the sentence that forbids growing, `pilots` maps the
     job ids running in the preemptible partition to their nodes, `owners` those of them that a driver started to its
-    trainer, and `job_ids` holds every job that Slurm knows. `elastic` has the running jobs of the preemptible partition
-    by id, and `accounts` says for the jobs that have an account whose they are, (user, account). `looked_s` is when the
-    reading of the snapshot began: what came later may be missing. `classes` are those of all harvested nodes. `barred`
-    are the nodes that pauses, hours and bounds keep out of the pool, and `bound` is the sentence where some of them are
-    beyond what all trainers together may have: `beyond`. `daemons` says of which daemon a pilot is, where its driver
-    was told. `refused` says why the partition must not be harvested; "" where nothing speaks against it. `rooms` are
-    kept for waiting jobs, by id, and `rooms_over` were until the snapshot before. Slurm backfills not before `cycle_s`.
-    `wary` is the sentence where rooms led to so few starts that not all who wait have room made; "" where all have.
+    trainer, and `job_ids` holds every job that Slurm knows. `elastic` has its running jobs by id, and `accounts` of
+    jobs with an account (user, account). `looked_s` is when the reading of the snapshot began: what came later may be
+    missing. `classes` are those of all harvested nodes. `barred` are the nodes that pauses, hours and bounds keep out
+    of the pool, and `bound` is the sentence where some of them are beyond what all trainers together may have:
+    `beyond`. `daemons` says of which daemon a pilot is, where its driver was told. `refused` says why the partition
+    must not be harvested; "" where nothing speaks against it. `rooms` are kept for waiting jobs, by id, and
+    `rooms_over` were until the snapshot before; `wary` says why not all have any. Slurm backfills not before `cycle_s`.
     """
 
     version: int = 0

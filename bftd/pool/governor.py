@@ -121,10 +121,20 @@ class Allowance:
         """Count an open room."""
         self._used[proved] += cost
 
-    def bears(self, proved: bool, cost: Cost) -> bool:
-        """Whether a room may be made. Where nothing was spent one may always, however large its job is."""
+    def takes(self, proved: bool, cost: Cost) -> bool:
+        """Count a room that is to be made, and say whether it may be.
+
+        Where nothing was spent one may always, however large its job is.
+        """
         used, most = self._used[proved], self._most[proved]
-        return _fits(used.node_s, cost.node_s, most.node_s) and _fits(used.pilots, cost.pilots, most.pilots)
+        fits = _fits(used.node_s, cost.node_s, most.node_s) and _fits(used.pilots, cost.pilots, most.pilots)
+        if fits:
+            self.spend(proved, cost)
+        return fits
+
+    def is_over(self, proved: bool, cost: Cost) -> bool:
+        """Whether one room alone has taken all that its account may cost in an hour."""
+        return cost.node_s > self._most[proved].node_s
 
 
 def _fits(used: float, more: float, most: float) -> bool:

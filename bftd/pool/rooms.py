@@ -242,7 +242,7 @@ def follow(
     for key_, start in starts.items():
         assert foreseen is not None
         last = None if key_ in started else memory.kept.get(key_)
-        if last is not None and now_s - last.room.since_s > wait_s:
+        if last is not None and (now_s - last.room.since_s > wait_s or allowance.is_over(last.proved, last.cost)):
             lacks = start.allowed & ~(foreseen.ready & ~foreseen.clearing)
             doubts[key_] = _doubt(doubts.get(key_), lacks, foreseen.numbering, wait_s, now_s)
             continue
@@ -254,15 +254,10 @@ def follow(
             nodes, fitted_s = foreseen.numbering.of_mask(both), last.fitted_s
         room = _room(key_, start, nodes, last, foreseen, scheduler, now_s)
         user = waiting[key_].user if key_ in waiting else ""
-        made = Kept(room, nodes, begun.get(key_, frozenset()), user, fitted_s)
-        if last is not None:
-            made = replace(made, proved=last.proved, node_s=last.node_s, left=last.left)
-        else:
-            made = replace(made, proved=user in memory.governor.proved or key_ in started)
-            if not allowance.bears(made.proved, made.worst(wait_s)):
-                continue
-            allowance.spend(made.proved, made.worst(wait_s))
-        kept[key_] = made
+        proved = user in memory.governor.proved or key_ in started if last is None else last.proved
+        made = replace(last or Kept(room, ()), room=room, nodes=nodes, user=user, fitted_s=fitted_s, proved=proved)
+        if last is not None or allowance.takes(proved, made.worst(wait_s)):
+            kept[key_] = replace(made, begun=begun.get(key_, frozenset()))
     unfit = waiting.keys() - kept.keys() - starts.keys() - started
     lapses = _lapses(memory, unfit, started, waiting, wait_s, now_s)
     for key_, lapse in list(lapses.items()):

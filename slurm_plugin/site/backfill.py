@@ -87,7 +87,8 @@ RULES: tuple[Rule, ...] = (
         why="when the last backfill cycle ended and how long it took says when the next one comes, before which room "
         "is to be made, and how long a room is worth keeping",
         loses="pilots leave for a room at once instead of at the end of a step, and a room that leads to no start is "
-        "kept as if cycles took all of bf_max_time (not measured). As a Slurm operator bftd may ask where users may not",
+        "kept as if cycles took all of bf_max_time (not measured). As a Slurm operator bftd may ask where users may "
+        "not",
         wrong="advice",
         seen=_load_seen,
         holds=lambda site: site.load is not None,

@@ -24,13 +24,13 @@ CONFIG = PoolConfig(debounce_polls=1)
 class Hours:
     """Twenty harvested nodes with a pilot on each that rooms leave, for jobs that never start and such that do."""
 
-    def __init__(self, cycle_s: float, never: int = 0, toggling: int = 0, honest: int = 0) -> None:
+    def __init__(self, cycle_s: float, never: int = 0, toggling: int = 0, honest: int = 0, size: int = 2) -> None:
         self.scheduler = Scheduler(read=True, cycle_s=cycle_s)
         self.time_s = 100_000.0
         self.memory = PoolMemory()
         self.lent = {f"n{index}": f"7{index:03}" for index in range(NODES)}
         # as with --switches or licences: they fit for all that is known
-        self.never = [self._waits(f"5{user}00{k}", f"u{user}", 2) for user in range(1, never + 1) for k in range(2)]
+        self.never = [self._waits(f"5{user}00{k}", f"u{user}", size) for user in range(1, never + 1) for k in range(2)]
         self.toggling, self.honest = toggling, honest
         self.runs: dict[str, tuple[Job, float]] = {}
         self.vain_s: deque[tuple[float, float, int]] = deque()
@@ -100,6 +100,13 @@ def test_regression_many_users_kept_nearly_all_nodes_in_vain(cycle_s: float, nev
     assert hours.memory.rooms.governor.wary
 
 
+def test_a_job_for_all_nodes_that_never_starts_keeps_them_no_longer_than_all_may_together() -> None:
+    hours = Hours(120.0, never=3, size=NODES)
+    hours.run(1.2)
+    assert 0.02 < hours.worst[0] <= 0.05
+    assert hours.worst[1] == 1.0
+
+
 @pytest.mark.parametrize("others", [{}, {"never": 10, "toggling": 2}])
 def test_users_whose_jobs_start_have_room_whoever_else_waits(others: dict[str, int]) -> None:
     hours = Hours(5.0, honest=2, **others)
@@ -163,14 +170,14 @@ def test_a_user_is_proved_by_more_nodes_that_his_jobs_started_on_than_were_kept_
 
 
 def test_open_rooms_count_as_in_vain_and_the_first_may_be_as_large_as_the_site() -> None:
+    assert Allowance(Governor(), 10).takes(False, Cost(9000.0, 10))
     allowance = Allowance(Governor(), 10)
-    assert allowance.bears(False, Cost(9000.0, 10))
     allowance.spend(False, Cost(1000.0, 1))
-    assert not allowance.bears(False, Cost(100.0, 0))
-    assert not allowance.bears(False, Cost(10.0, 6))
-    assert allowance.bears(False, Cost(10.0, 5))
-    assert allowance.bears(True, Cost(9000.0, 10)), "what others spend is nothing to who is proved"
-    assert allowance.bears(False, Cost()), "a room without a harvested node"
+    assert not allowance.takes(False, Cost(100.0, 0))
+    assert not allowance.takes(False, Cost(10.0, 6))
+    assert [allowance.takes(False, Cost(10.0, 3)) for _ in range(2)] == [True, False]
+    assert allowance.takes(True, Cost(9000.0, 10)), "what others spend is nothing to who is proved"
+    assert allowance.takes(False, Cost()), "a room without a harvested node"
 
 
 ROOM = st.builds(
