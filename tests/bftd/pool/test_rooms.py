@@ -532,6 +532,21 @@ def test_regression_who_submits_a_job_anew_before_it_is_doubted_gets_no_room_for
     assert kept <= 8 * WAIT_S + 0.07 * 3000
 
 
+def test_regression_who_takes_his_job_back_within_seconds_again_and_again_had_room_each_time() -> None:
+    """Each time all pilots had left for a job that was gone two seconds later, and nothing was held against him."""
+    site = Site()
+    made = 0
+    for count in range(200):
+        id_ = str(100 + count)
+        site.waits, site.fits = [job(id_), job(f"9{id_}")], {id_: ("n1",), f"9{id_}": ("n2",)}
+        made += id_ in site.poll()[0]
+        site.poll()
+        site.waits = []
+        assert {end for _, end in site.poll()[1]} <= {"gone"}
+        site.poll(7.0)
+    assert 8 <= made <= 8 + 0.05 * 2000 / WAIT_S + 1, "as if each had been kept for as long as a job may take to start"
+
+
 def test_the_rooms_of_a_user_who_is_left_out_end_in_doubt_and_those_of_others_stay() -> None:
     site = Site()
     ends = []
