@@ -175,13 +175,14 @@ class Scheduler:
 
     @property
     def reached(self) -> Depth | None:
-        """The deepest of the last cycles where each ended before the end of its queue; None where that is not known.
+        """How far the deepest of the last cycles came in the longest of their queues; None where that is not known.
 
-        One cycle alone may have been a short one.
+        One cycle alone that ended early may have been a short one.
         """
-        if len(self.depths) < 2 or any(one.looked >= one.queued for one in self.depths):
+        if sum(one.looked < one.queued for one in self.depths) < 2:
             return None
-        return max(self.depths, key=lambda one: one.looked)
+        looked, queued = max(one.looked for one in self.depths), max(one.queued for one in self.depths)
+        return Depth(self.depths[-1].begun_s, looked, queued)
 
     @property
     def due_s(self) -> float | None:

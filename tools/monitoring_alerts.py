@@ -208,6 +208,15 @@ ALERTS: tuple[Alert, ...] = (
          _series("bftd_nodes", "1000x200", state="idle", node_class="a100x4")),
     ),
     Alert(
+        "BftdRoomsInVain", "warning", "bftd_rooms_wary > 0", "15m",
+        "too many of the nodes that were kept free for waiting jobs led to no start",
+        "Room is made only for users whose jobs start in it; the others preempt. The daemon's log has a line for each "
+        "room and how it ended: see whether these jobs wait for licences or switches, whether one user takes his back "
+        "again and again, and by `sdiag` whether backfill cycles come so far.",
+        "room.md#when-a-job-does-not-start",
+        (_series("bftd_rooms_wary", "0x60 1x140"),), (_series("bftd_rooms_wary", "0x60 1x5 0x135"),),
+    ),
+    Alert(
         "BftdDriverSilent", "warning", "bftd_silent_drivers > 0", "5m",
         "nothing is heard of the drivers of {{ $value }} trainers",
         "`bft status` names them. They get no more nodes; their service node may be down, or cut off from the daemon.",

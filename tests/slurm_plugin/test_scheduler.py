@@ -152,12 +152,23 @@ def test_cycles_of_long_ago_and_those_before_sdiag_was_silent_tell_nothing() -> 
     assert found.depths == ()
 
 
-@pytest.mark.parametrize(("depths", "deepest"), [((2, 3), 3), ((2,), None), ((2, 40), None), ((), None)])
-def test_where_cycles_end_is_known_where_each_of_the_last_ones_ended_early(
-    depths: tuple[int, ...], deepest: int | None
+@pytest.mark.parametrize(
+    ("depths", "deepest"),
+    [
+        (((2, 40), (3, 40)), (3, 40)),
+        (((2, 40),), None),
+        (((2, 40), (40, 40)), None),
+        (((2, 40), (40, 40), (2, 40)), (40, 40)),
+        (((5, 5), (2, 40), (2, 40)), (5, 40)),  # the queue was short, and told no more than that
+        (((5, 5), (5, 5)), None),
+        ((), None),
+    ],
+)
+def test_how_deep_cycles_come_is_known_where_two_of_the_last_ones_ended_early(
+    depths: tuple[tuple[int, int], ...], deepest: tuple[int, int] | None
 ) -> None:
-    found = Scheduler(depths=tuple(Depth(30.0 * index, depth, 40) for index, depth in enumerate(depths)))
-    assert (found.reached and found.reached.looked) == deepest
+    found = Scheduler(depths=tuple(Depth(30.0 * index, *depth) for index, depth in enumerate(depths))).reached
+    assert (found and (found.looked, found.queued)) == deepest
 
 
 def test_a_long_cycle_sleeps_once_in_two_seconds_by_default() -> None:
