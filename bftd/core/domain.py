@@ -65,7 +65,7 @@ class PoolNode:
 
     `window_s` is the time until Slurm plans to use the node (None: nothing planned); `wanted` is true when a regular
     job has the node or is about to get it; `pilot` is the job id of our pilot that runs there. `node_class` is one of
-    the view's `classes`. `beside` is a regular job on the part of it that our pilot has not, "" for none.
+    the view's. `beside` is a job on the part that our pilot has not. Of an `unheard` one Slurm waits for a word.
     """
 
     name: str
@@ -79,6 +79,7 @@ class PoolNode:
     gpus: int = 0
     node_class: str = ""
     beside: str = ""
+    unheard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,12 +355,9 @@ class State:
     plan_due: bool = False
 
 
-# Actions: what the daemon does and writes down.
-
-
 @dataclass(frozen=True, slots=True)
 class LeaseChanged:
-    """A lease was granted, revoked, adopted or has ended; its trainer's driver is to be woken."""
+    """An action, as all below: a lease was granted, revoked, adopted or has ended; its driver is to be woken."""
 
     kind: Literal["granted", "revoked", "adopted", "ended"]
     lease: Lease

@@ -35,7 +35,7 @@ CLASSES_TIME_LIMIT_S = 0.25
 QUICK = "stepwise"
 # Read of thousands of nodes at a time.
 _IN_POOL, _WINDOW_S, _CLASS = attrgetter("in_pool"), attrgetter("window_s"), attrgetter("node_class")
-_BESIDE = attrgetter("beside")
+_BESIDE, _UNHEARD = attrgetter("beside"), attrgetter("unheard")
 
 
 def replan(turn: Turn, solve: Solve) -> None:
@@ -130,16 +130,16 @@ def usable_classes(turn: Turn, trainer: Trainer) -> tuple[str, ...]:
 def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
     """The names of the pool's nodes, those that stay longest first, then n2 before n10.
 
-    Before all others come those that regular jobs share: whoever has one keeps it rather than another, as nobody else
-    could have it.
+    Before all others come those that regular jobs share, and those that Slurm has not heard of: whoever has one keeps
+    it rather than another, as nobody else could have it.
     """
     names = sorted(compress(pool, map(_IN_POOL, pool.values())))
     names.sort(key=len)
     if any(window_s is not None for window_s in set(map(_WINDOW_S, pool.values()))):
         planned = {name: -node.window_s for name, node in pool.items() if node.window_s is not None}
         names.sort(key=lambda name: planned.get(name, -inf))
-    if any(map(_BESIDE, pool.values())):
-        names.sort(key=lambda name: not pool[name].beside)
+    if any(map(_BESIDE, pool.values())) or any(map(_UNHEARD, pool.values())):
+        names.sort(key=lambda name: not (pool[name].beside or pool[name].unheard))
     return names
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slurm_plugin.types import Node
 
 BUSY = frozenset({"ALLOCATED", "MIXED"})
@@ -18,6 +20,21 @@ _FLAG_SENTENCES = (
     ("RESERVED", "is reserved"),
     ("COMPLETING", "is between two jobs"),
 )
+
+
+def is_unheard(node: Node) -> bool:
+    """Whether Slurm waits for a word of the node, which says nothing of the job there.
+
+    A controller that has started shows all nodes UNKNOWN until each has answered (4 s), and a node whose answer was
+    lost as NOT_RESPONDING.
+    """
+    return node.state == "UNKNOWN" or "NOT_RESPONDING" in node.flags
+
+
+def as_heard(node: Node) -> Node:
+    """A node with a job on it, as Slurm showed it while it answered; one that is DOWN stays DOWN."""
+    state = "ALLOCATED" if node.state == "UNKNOWN" else node.state
+    return replace(node, state=state, flags=node.flags - {"NOT_RESPONDING"})
 
 
 def unusable(node: Node, flags: frozenset[str]) -> str | None:

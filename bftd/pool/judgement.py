@@ -5,7 +5,9 @@ it stayed idle for `debounce_polls` polls and no pending regular job is planned 
 that carries one of our pilots stays in the pool until a regular job needs it within `vacate_ahead_s`, and then stays
 out until that job has started or gone. Where the pilot has a part of its node, regular jobs may run beside it. Nodes
 are kept free for jobs that Slurm could start now if no pilot were there, and pilots leave those that are not
-(`bftd.pool.rooms`). While regular jobs wait for room, `spare_nodes` idle nodes are not offered.
+(`bftd.pool.rooms`). A node of which Slurm waits for a word, as of all nodes after a restart of slurmctld, is kept for
+a while where its pilot runs. What tells of many of them at once, through no job, is not believed at once, and nothing
+grows meanwhile. While regular jobs wait for room, `spare_nodes` idle nodes are not offered.
 Which plans count is what `slurm_plugin.waiting` says, here and in every driver.
 """
 
@@ -20,7 +22,7 @@ from bftd.core.outsiders import ElasticJob
 from bftd.keys import PoolConfig
 from bftd.pool.claims import NO_CLAIMS, Claims, claims, still_vacated
 from bftd.pool.classes import Classified, classify, reclassified
-from bftd.pool.fitness import BUSY, unusable
+from bftd.pool.fitness import BUSY, as_heard, is_unheard, unusable
 from bftd.pool.foresight import make_room
 from bftd.pool.harvest import Harvest
 from bftd.pool.leaving import AnyNode, Leaving
@@ -33,13 +35,28 @@ from slurm_plugin.types import Job, Node, Snapshot
 RUNS_A_JOB = "runs a job"
 ANY = AnyNode()
 
+# Slurm asks a node that did not answer again after a third of SlurmdTimeout, by its default 100 s, and until then does
+# not show that it is there. Who waits that long loses nothing by it: drivers give up a node that does not answer them
+# after 5 s, and whatever Slurm takes for dead it shows DOWN.
+UNHEARD_KEPT_S = 120.0
+# What befalls more of the nodes with our pilots than this share, and more than one, in one poll and through no job, is
+# rather a fault of the controller, or of the network before it.
+DOUBTED_SHARE = 0.1
+# Then the next polls have to say the same for so long. A controller that starts has heard of its nodes by then, and an
+# administrator who drains a rack loses no more than this.
+DOUBTED_MOST_S = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class NodeMemory:
-    """What earlier polls said of one node: idle polls in a row, and whether our pilot was what it last carried."""
+    """What earlier polls said of one node: idle polls in a row, and whether our pilot was what it last carried.
+
+    Slurm waits for a word of it since `unheard_s`, None where it does not.
+    """
 
     idle_polls: int = 0
     ours: bool = False
+    unheard_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +64,8 @@ class PoolMemory:
     """What `observe` remembers between two snapshots.
 
     `vacated` maps nodes that were given up to the job that needs them; `spared` are the idle nodes kept free for the
-    jobs that wait. `classified` says which class each node is of, and `rooms` what is kept for which job.
+    jobs that wait. `classified` says which class each node is of, and `rooms` what is kept for which job. Nothing
+    grows since `doubted_s` on what Slurm shows of many nodes at once, None where it is believed.
     """
 
     version: int = 0
@@ -57,10 +75,16 @@ class PoolMemory:
     spared: frozenset[str] = frozenset()
     classified: Classified = field(default_factory=Classified)
     rooms: RoomMemory = field(default_factory=RoomMemory)
+    doubted_s: float | None = None
 
     def moved(self, by_s: float) -> PoolMemory:
         """With its times moved by what the clock was set."""
-        return replace(self, rooms=self.rooms.moved(by_s))
+        nodes = {
+            name: one if one.unheard_s is None else replace(one, unheard_s=one.unheard_s + by_s)
+            for name, one in self.nodes.items()
+        }
+        doubted_s = None if self.doubted_s is None else self.doubted_s + by_s
+        return replace(self, nodes=nodes, rooms=self.rooms.moved(by_s), doubted_s=doubted_s)
 
 
 def observe(
@@ -87,6 +111,7 @@ def observe(
         rooms, rooms_over = given_up(memory.rooms)
     memory = replace(memory, rooms=rooms)
     remembered, seen = _judge_all(memory, jobs, snapshot, config, leased, quarantined, vacated, class_of)
+    doubted_s, hold = _doubt(memory, seen, snapshot.time_s)
     free: frozenset[str] = frozenset()
     if config.spare_nodes and (partitions := asked(jobs.near, snapshot, harvest)):
         usable = (seen[name] for name, node in jobs.nodes.items() if not partitions.isdisjoint(node.partitions))
@@ -95,13 +120,27 @@ def observe(
         seen.update((name, replace(seen[name], in_pool=False, why=SPARED)) for name in free)
     members = frozenset(name for name, node in seen.items() if node.in_pool)
     version = memory.version + (members != memory.members or reclassified(memory.classified, classified))
-    view = replace(
-        _view(version, snapshot, seen, jobs, classified),
-        rooms=rooms.rooms,
-        rooms_over=rooms_over,
-        wary=rooms.governor.words,
-    )
-    return PoolMemory(version, members, remembered, vacated, free, classified, rooms), view
+    view = _view(version, snapshot, seen, jobs, classified)
+    view = replace(view, hold=hold, rooms=rooms.rooms, rooms_over=rooms_over, wary=rooms.governor.words)
+    return PoolMemory(version, members, remembered, vacated, free, classified, rooms, doubted_s), view
+
+
+def _doubt(memory: PoolMemory, seen: dict[str, PoolNode], now_s: float) -> tuple[float | None, str | None]:
+    """Since when what befell many nodes at once is doubted, and the sentence that forbids growing meanwhile.
+
+    Nodes with our pilots that were in the pool and are out of it now through no job are put back into it in `seen`
+    for as long as that is not believed.
+    """
+    ours = [node for node in seen.values() if node.pilot is not None]
+    out = [node for node in ours if node.name in memory.members and not (node.in_pool or node.wanted)]
+    many = len(out) + sum(node.unheard for node in ours)
+    if many <= max(1.0, DOUBTED_SHARE * len(ours)):
+        return None, None
+    since_s = now_s if memory.doubted_s is None else memory.doubted_s
+    if now_s - since_s < DOUBTED_MOST_S:
+        seen.update((node.name, replace(node, in_pool=True, why=f"{node.why}, as Slurm says for now")) for node in out)
+    why = (out[0] if out else next(node for node in ours if node.unheard)).why
+    return since_s, f"{many} of {len(ours)} lent nodes turned unfit at once, and no job has them: {why}"
 
 
 def _judge_all(
@@ -129,16 +168,25 @@ def _judge_all(
         beside = other if ours and name in jobs.sharing and name in jobs.beside else None
         if ours and claim.job is not None and claim.job.window_s <= config.vacate_ahead_s:
             vacated.setdefault(name, claim.job.id)
-        remembered[name] = _remember(memory.nodes.get(name, before), node, kept, taken, config.debounce_polls)
+        last = memory.nodes.get(name, before)
+        remembered[name] = _remember(last, node, kept, taken, config.debounce_polls)
+        unheard = ours and is_unheard(node)
+        if unheard:
+            since_s = now_s if last.unheard_s is None else last.unheard_s
+            remembered[name] = replace(remembered[name], unheard_s=since_s)
+            unheard = now_s - since_s < UNHEARD_KEPT_S
         room = rooms.get(name)
         lingers = ours and other == beside and room is not None and has_time(room, now_s)
         left_to = _left_to(vacated.get(name), None if lingers else room)
         stranger = taken if beside is None else None
-        why, in_pool, wanted = _judge(node, kept, stranger, claim, left_to, remembered[name], config)
+        judged = as_heard(node) if unheard else node
+        why, in_pool, wanted = _judge(judged, kept, stranger, claim, left_to, remembered[name], config)
         if lingers and in_pool and room is not None:
             why = f"runs a pilot until Slurm's next cycle, in which job {room.job} can start there"
         elif beside is not None and in_pool:
             why = f"runs a pilot on a part of it, beside job {beside}"
+        elif unheard and in_pool:
+            why = f"runs a pilot, though Slurm has heard nothing of it for {now_s - since_s:.0f} s"
         if pilot is not None and why in (RUNS_A_JOB, _has(pilot)):
             why = f"runs job {pilot} of this partition, which no lease stands behind"
         if in_pool and not kept and (until_s := quarantined.get(name, now_s)) > now_s:
@@ -155,6 +203,7 @@ def _judge_all(
             gpus=sum(node.gpus.values()),
             node_class=class_of[name],
             beside=beside or "",
+            unheard=unheard and in_pool,
         )
     return remembered, seen
 

@@ -14,9 +14,9 @@ from bftd.keys import PoolConfig
 from bftd.pool.harvest import Harvest
 from bftd.pool.idle_watch import IdleWatch
 from bftd.pool.imagined import idle_nodes
-from bftd.pool.judgement import PoolMemory, observe
+from bftd.pool.judgement import DOUBTED_MOST_S, UNHEARD_KEPT_S, PoolMemory, observe
 from bftd.pool.leaving import AnyNode
-from slurm_plugin.types import Job, Request, Reservation, Scheduler, Snapshot
+from slurm_plugin.types import Job, Node, Request, Reservation, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
 from tests.support.messages import says, wording
 
@@ -508,3 +508,89 @@ def test_no_queue_breaks_a_poll_and_no_node_is_lent_that_is_kept_or_that_slurm_h
         assert all(view.nodes[name].wanted for name in kept)
         if leases < 3 and in_s < pool.config.min_window_s - 3:
             assert "n3" not in members(view)
+
+
+def lent(count: int) -> tuple[list[Node], list[Job], dict[str, str | None], Pool]:
+    """So many nodes with our pilots, as Slurm shows them and as they are leased, and the pool that has seen them."""
+    names = [f"n{number}" for number in range(1, count + 1)]
+    pilots = [pilot(f"7{name[1:]}", name) for name in names]
+    leased: dict[str, str | None] = {one.nodes[0]: one.id for one in pilots}
+    nodes, pool = [node(name, "ALLOCATED") for name in names], Pool()
+    assert members(pool.see(nodes, pilots, leased)) == leased.keys()
+    return nodes, pilots, leased, pool
+
+
+@pytest.mark.parametrize(("state", "flags"), [("UNKNOWN", ()), ("ALLOCATED", ("NOT_RESPONDING",))])
+@pytest.mark.parametrize("count", [1, 40])
+def test_regression_a_poll_after_a_restart_of_slurmctld_took_back_all_that_was_lent(
+    state: str, flags: tuple[str, ...], count: int
+) -> None:
+    nodes, pilots, leased, pool = lent(count)
+    view = pool.see([node(one.name, state, *flags) for one in nodes], pilots, leased)
+    assert members(view) == leased.keys()
+    assert all(view.nodes[name].unheard for name in leased)
+    assert says(view.nodes["n1"].why, "pool.judgement.unheard", unheard_s=0)
+    assert (view.hold is None) == (count == 1)
+    view = pool.see(nodes, pilots, leased)
+    assert (members(view), view.hold, view.nodes["n1"].why) == (set(leased), None, "runs a pilot")
+
+
+def test_a_lent_node_of_which_slurm_hears_nothing_is_kept_for_a_while_though_the_clock_is_set_and_then_lost() -> None:
+    nodes, pilots, leased, pool = lent(20)
+    silent = [node("n1", "ALLOCATED", "NOT_RESPONDING"), *nodes[1:]]
+    assert members(pool.see(silent, pilots, leased)) == leased.keys()
+    assert members(pool.see(silent, pilots, leased, after_s=UNHEARD_KEPT_S - 1.0)) == leased.keys()
+    pool.memory, pool.time_s = pool.memory.moved(5000.0), pool.time_s + 5000.0
+    view = pool.see(silent, pilots, leased, after_s=0.5)
+    assert (members(view), view.hold) == (set(leased), None)
+    for _ in range(2):
+        view = pool.see(silent, pilots, leased)
+        assert members(view) == leased.keys() - {"n1"}
+        assert (view.nodes["n1"].why, view.hold) == ("does not respond", None)
+
+
+def test_a_node_of_which_slurm_hears_nothing_is_not_kept_without_a_pilot_that_runs_nor_where_it_is_down() -> None:
+    nodes, pilots, leased, pool = lent(20)
+    strange = [node("n1", "UNKNOWN"), node("n2", "DOWN", "NOT_RESPONDING"), *nodes[2:]]
+    view = pool.see(strange, [one for one in pilots if one.nodes != ("n1",)], leased)
+    assert members(view) == leased.keys() - {"n1", "n2"}
+    assert (view.nodes["n1"].why, view.nodes["n2"].why) == ("is unknown", "is down")
+
+
+def test_S9_what_befalls_more_than_a_tenth_of_the_lent_nodes_at_once_is_believed_after_a_while_and_nothing_grows() -> (
+    None
+):
+    nodes, pilots, leased, pool = lent(20)
+    drained = [node(f"n{number}", "ALLOCATED", "DRAIN") for number in (1, 2, 3)] + nodes[3:]
+    for passed_s in (1.0, DOUBTED_MOST_S - 0.5):
+        view = pool.see(drained, pilots, leased, after_s=passed_s)
+        assert members(view) == leased.keys()
+        assert says(view.nodes["n1"].why, "pool.judgement.for_now", why="is draining")
+        assert view.hold == wording("pool.judgement.doubted", many=3, all=20, why="is draining")
+    assert members(pool.see(drained, pilots, leased, after_s=0.5)) == leased.keys() - {"n1", "n2", "n3"}
+    view = pool.see(drained, pilots, leased)
+    assert (members(view), view.hold) == (set(leased) - {"n1", "n2", "n3"}, None)
+
+
+def test_what_befalls_a_tenth_of_the_lent_nodes_or_a_single_one_is_believed_at_once() -> None:
+    for count, out in ((20, 2), (2, 1), (1, 1)):
+        nodes, pilots, leased, pool = lent(count)
+        drained = [node(one.name, "ALLOCATED", "DRAIN") for one in nodes[:out]]
+        view = pool.see(drained + nodes[out:], pilots, leased)
+        assert (len(members(view)), view.hold) == (count - out, None)
+
+
+def test_a_job_has_its_nodes_at_once_also_while_what_slurm_shows_of_many_nodes_is_not_believed() -> None:
+    nodes, pilots, leased, pool = lent(20)
+    drained = [node(one.name, "ALLOCATED", "DRAIN") for one in nodes[:5]] + nodes[5:]
+    now = pool.time_s + 1
+    waits = job("9", sched_nodes=("n1", "n20"), start_s=now + 2, node_count=21)
+    view = pool.see(drained, [*pilots, waits], leased)
+    assert members(view) == leased.keys() - {"n1", "n20"}
+    assert (view.nodes["n1"].wanted, view.nodes["n20"].wanted, view.hold is None) == (True, True, False)
+
+
+def test_an_end_of_many_pilots_at_once_is_nothing_to_doubt() -> None:
+    nodes, _, leased, pool = lent(20)
+    for state, flags in (("ALLOCATED", ("COMPLETING",)), ("IDLE", ("COMPLETING",)), ("IDLE", ())):
+        assert pool.see([node(one.name, state, *flags) for one in nodes], (), leased).hold is None
