@@ -186,6 +186,12 @@ class DecideConfig:
         minimum=0.0,
         maximum=30 * 86_400.0,
     )
+    resumes_at_once: int = _key(
+        10,
+        "Most suspended trainers that load their states at once, as after an outage; first those whose users have no "
+        "node. 0 is no limit.",
+        minimum=0,
+    )
     solver: str = _key(
         "auto",
         "Solver of the allocation problem; others solve in its place where it cannot.",

@@ -36,7 +36,7 @@ def carry_out(
     concerned = _concerned(turn, assignment, held)
     sizes = {trainer.id: len(held.get(trainer.id, ())) for trainer in concerned}
     growing = {t.id: t.name for t in concerned if len(assignment.get(t.id, ())) > sizes[t.id]}
-    added = _grantable(turn, concerned, assignment, held)
+    added, later = _grantable(turn, concerned, assignment, held)
     for trainer in concerned:
         mine, planned = held.get(trainer.id, ()), assignment.get(trainer.id, ())
         if planned == mine and trainer.sizes.allows(len(mine)):
@@ -65,6 +65,9 @@ def carry_out(
             points = curves[trainer.id]
             decision = _growth(turn, trainer, sizes[trainer.id], new, points) if turn.explain else None
             _add(turn, trainer, new, decision)
+        elif turn.explain and trainer.id in later:
+            why_later = sentences.resumes_later(turn.settings.decide.resumes_at_once)
+            _say_once(turn, trainer, why_later, Waits(trainer.name, why_later))
         elif turn.explain and trainer.id in curves and len(assignment.get(trainer.id, ())) == sizes[trainer.id]:
             more = _free_for(turn, trainer, held.get(trainer.id, ()), free)
             why = full.get(trainer.id)
@@ -88,13 +91,23 @@ def _paused(turn: Turn, trainers: list[Trainer]) -> dict[str, str]:
     return {id_: pausing.text(pause) for id_, pause in paused if pause is not None}
 
 
-def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held: Assignment) -> dict[str, list[str]]:
-    """The planned nodes that can be lent now: nobody holds them, the budget lasts, and the size is allowed."""
+def _grantable(
+    turn: Turn, trainers: list[Trainer], assignment: Assignment, held: Assignment
+) -> tuple[dict[str, list[str]], set[str]]:
+    """The planned nodes that can be lent now: nobody holds them, the budget lasts, and the size is allowed.
+
+    Also those of the trainers that could resume, but for the bound on how many load their states at once: what is
+    planned for them waits for a later plan. Of those that may, the ones whose users have nodes come last.
+    """
     taken = set(map(attrgetter("node"), turn.leases.values()))
     taken.update(node.name for node in turn.pool.nodes.values() if node.beside)
     left = turn.budget if turn.may_grow else 0
     added: dict[str, list[str]] = {}
-    for trainer in trainers:
+    later: set[str] = set()
+    most, having = turn.settings.decide.resumes_at_once, {turn.trainers[id_].user for id_ in held}
+    resumes = {trainer.id for trainer in trainers if trainer.resumed_s is None and trainer.id not in held}
+    places = most - len(_loading(turn)) if most and resumes else len(trainers)
+    for trainer in sorted(trainers, key=lambda one: one.id in resumes and one.user in having):
         target = assignment.get(trainer.id, ())
         if target == held.get(trainer.id, ()):  # as it is with most trainers in most plans
             added[trainer.id] = []
@@ -103,8 +116,20 @@ def _grantable(turn: Turn, trainers: list[Trainer], assignment: Assignment, held
         kept = sum(node in wanted for node in held.get(trainer.id, ()))
         free = [node for node in target if node not in taken][:left]
         added[trainer.id] = free[: max(0, trainer.sizes.largest(kept + len(free)) - kept)]
+        if trainer.id in resumes and added[trainer.id]:
+            if places <= 0:
+                added[trainer.id] = []
+                later.add(trainer.id)
+            places -= 1
         left -= len(added[trainer.id])
-    return added
+    return added, later
+
+
+def _loading(turn: Turn) -> set[str]:
+    """The suspended trainers that were lent nodes not long ago and do not train there yet."""
+    lent = [lease for lease in turn.leases.values() if lease.live and turn.trainers[lease.trainer].resumed_s is None]
+    late = {lease.trainer for lease in lent if turn.now - lease.granted_s >= timing.LOADS_MOST_S}
+    return {lease.trainer for lease in lent} - late
 
 
 def _why_dropped(trainer: Trainer, held: int, others: list[str]) -> str:

@@ -211,6 +211,11 @@ def no_place(places: int, before: str) -> str:
     return f"{taken} taken, users take turns; before it: {before}"
 
 
+def resumes_later(loading: int) -> str:
+    """Why a suspended trainer does not take the nodes yet that are planned for it."""
+    return f"only so many suspended trainers load their states at once: {loading} (resumes_at_once)"
+
+
 def some_of(named: Sequence[str], count: int) -> str:
     """Some of `count` in words: those named, and how many others there are."""
     others = count - len(named)

@@ -56,6 +56,9 @@ CLOCK_STEP_S = 3.0
 GRANT_SILENT_S = 45.0
 # A driver's reports reach a daemon that is there within a second; what it queued while the link was down takes longer.
 ENDED_KEPT_S = 60.0
+# A suspended trainer that has nodes loads its state, which others wait for. One that takes longer, or hangs, holds up
+# nobody: loading a terabyte takes as long.
+LOADS_MOST_S = 120.0
 # A worker that trained for so long on a node shows that the node is sound, whatever failed there before.
 SOUND_AFTER_S = 60.0
 
