@@ -48,6 +48,12 @@ _SAID_BYTES = 1 << 14
 
 _AGENT_SAYS = "bft: "
 
+_AWAY = re.compile("Unable to contact slurm controller")
+"""How srun says that it has started nothing, because slurmctld is restarted, say; it has tried for a while then."""
+
+_AGAIN_S = 0.5
+"""Until it is run again."""
+
 _WANT_OF_MEMORY = re.compile(r"exceeded memory limit|oom[-_ ]kill|[Oo]ut [Oo]f [Mm]emory")
 """How srun says that Slurm, or the kernel, ended a process of the step."""
 
@@ -247,23 +253,35 @@ class PilotStarter:
     async def run_agent(self, pilot: Pilot) -> str:
         """Runs the agent inside the pilot until it ends; returns why it could not serve, "" when it could.
 
-        In sbatch mode Slurm started it already, and what it says is not heard.
+        An srun that came to nothing because slurmctld was away is run again: the allocation outlives that. In sbatch
+        mode Slurm started it already, and what it says is not heard.
         """
         assert pilot.job_id is not None
         if self._mode == "sbatch":
             await pilot.over.wait()
             return ""
-        command = self._launcher.agent_command(pilot.job_id, _AGENT, pilot.gres)
+        while (why := await self._agent_ran(pilot, pilot.job_id)) is None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(pilot.over.wait(), _AGAIN_S)
+                return ""
+        return why
+
+    async def _agent_ran(self, pilot: Pilot, job_id: str) -> str | None:
+        """Why an agent could not serve, "" when it could, None where srun is to be run again."""
+        command = self._launcher.agent_command(job_id, _AGENT, pilot.gres)
         process = await _started(command, self._agent_env(pilot))
         try:
             text = await _said(process)
             rc = await process.wait()
+            ending = pilot.leaving or pilot.revoked or pilot.over.is_set()
+            if rc > 0 and _AWAY.search(text) and not ending and pilot.agent is None:
+                return None
             if rc >= 0:
-                self._endings.empty(pilot.job_id)
+                self._endings.empty(job_id)
             # srun always has something to say when a job is cancelled; that is no news.
             if rc and wants_memory(text):
                 pilot.starved = True
-            if rc and not (pilot.leaving or pilot.revoked or pilot.over.is_set()):
+            if rc and not ending:
                 if complaint := _complaint(text, pilot):
                     return complaint
                 if not pilot.starved:  # that is told in a line of its own
