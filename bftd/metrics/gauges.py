@@ -28,7 +28,7 @@ OTHERS = "(others)"
 BACKENDS = ("horovod", "torchrun")
 LEASE_STATES = ("granted", "placed", "ready", "working", "revoked")
 # What keeps everything from growing.
-BLOCKS = ("ledger", "partition", "other_daemon", "paused", "hours", "unseen", "stale", "preemption")
+BLOCKS = ("ledger", "partition", "other_daemon", "paused", "hours", "unseen", "stale", "unheard", "preemption")
 MODES = ("live", "shadow")
 ALARMS = ("operator", "other_daemon", "overdue", "no_plan", "solver", "other")
 _Key = TypeVar("_Key", bound=tuple[str, ...])
@@ -76,7 +76,7 @@ def blocks(figures: Figures) -> dict[str, bool]:
     found["stale"] = pool.seen and now_s - pool.time_s > settings.pool.stale_after_s
     found["preemption"] = now_s - state.preempted_s <= timing.PREEMPTED_HOLD_S
     if not any(found.values()) and not growth_allowed(pool, state.preempted_s, now_s, settings):
-        found["partition"] = True  # a hold of no other kind is of what Slurm shows
+        found["unheard"] = True  # a hold of no other kind is of nodes that turned unfit together
     return found
 
 

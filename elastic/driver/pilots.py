@@ -48,8 +48,11 @@ _SAID_BYTES = 1 << 14
 
 _AGENT_SAYS = "bft: "
 
-_AWAY = re.compile("Unable to contact slurm controller")
-"""How srun says that it has started nothing, because slurmctld is restarted, say; it has tried for a while then."""
+_AWAY = re.compile("Unable to contact slurm controller|Unable to create step .*Requested nodes are busy")
+"""How srun says that it has started nothing because slurmctld is away, or has not heard of its node since."""
+
+_STEP_WITHIN_S = 5
+"""Left alone, an srun that comes before Slurm has heard of its node waits for minutes, also once Slurm has."""
 
 _AGAIN_S = 0.5
 """Until it is run again."""
@@ -268,8 +271,8 @@ class PilotStarter:
 
     async def _agent_ran(self, pilot: Pilot, job_id: str) -> str | None:
         """Why an agent could not serve, "" when it could, None where srun is to be run again."""
-        command = self._launcher.agent_command(job_id, _AGENT, pilot.gres)
-        process = await _started(command, self._agent_env(pilot))
+        srun, *words = self._launcher.agent_command(job_id, _AGENT, pilot.gres)
+        process = await _started([srun, f"--immediate={_STEP_WITHIN_S}", *words], self._agent_env(pilot))
         try:
             text = await _said(process)
             rc = await process.wait()

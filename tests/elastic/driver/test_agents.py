@@ -89,14 +89,18 @@ def test_an_agent_of_a_pilot_that_is_revoked_meanwhile_has_nothing_to_complain_o
     assert ran(tmp_path, pilot) == ("", [])
 
 
+@pytest.mark.parametrize(
+    "away",
+    [
+        "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller (connect failure)",
+        "srun: error: Unable to create step for job 7: Requested nodes are busy",
+    ],
+)
 def test_regression_a_pilot_placed_while_slurmctld_was_restarted_was_lost_with_the_srun_that_could_not_reach_it(
-    srun: Path, tmp_path: Path
+    srun: Path, tmp_path: Path, away: str
 ) -> None:
-    away = "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller (connect failure)"
     tries = tmp_path / "tries"
-    srun.write_text(
-        f"#!/bin/sh\necho >> {tries}\n[ $(wc -l < {tries}) -gt 2 ] && exit 0\necho '{away}' >&2\nexit 1\n"
-    )
+    srun.write_text(f"#!/bin/sh\necho >> {tries}\n[ $(wc -l < {tries}) -gt 2 ] && exit 0\necho '{away}' >&2\nexit 1\n")
     assert ran(tmp_path, Pilot("n1.1", "n1", 600.0, "", driver="127.0.0.1:1", job_id="7")) == ("", [])
     assert len(tries.read_text()) == 3
 
