@@ -468,6 +468,25 @@ def test_idle_times_are_not_shortened_by_the_nodes_that_are_kept() -> None:
     assert watch.see(snapshot, ["n1"]) == {"n1"}
 
 
+def test_regression_a_trace_lost_all_its_idle_nodes_for_a_moment_at_each_restart_of_slurmctld() -> None:
+    watch = IdleWatch(PoolConfig(debounce_polls=1))
+
+    def seen(at_s: float, state: str, *flags: str, jobs: Sequence[Job] = ()) -> Collection[str]:
+        nodes = {name: node(name, state, *flags) for name in ("n1", "n2")}
+        return watch.see(Snapshot(at_s, nodes, tuple(jobs), ()), ["n1", "n2"])
+
+    busy = job("1", "RUNNING", nodes=("n2",))
+    assert seen(1000.0, "UNKNOWN") == set()
+    for at_s in (1001.0, 1002.0):
+        assert seen(at_s, "IDLE", jobs=[busy]) == {"n1"}
+    assert seen(1003.0, "UNKNOWN", jobs=[busy]) == {"n1"}
+    assert seen(1003.0 + UNHEARD_KEPT_S - 1.0, "IDLE", "NOT_RESPONDING") == {"n1"}
+    assert seen(1003.0 + UNHEARD_KEPT_S, "IDLE", "NOT_RESPONDING") == set()
+    assert seen(1200.0, "IDLE") == {"n1", "n2"}
+    assert seen(1201.0, "UNKNOWN", jobs=[busy]) == {"n1"}
+    assert seen(1202.0, "DOWN", "NOT_RESPONDING") == set()
+
+
 WAITING = st.builds(
     job,
     st.sampled_from(["7", "8", "9_[1-4%2]", "9_3", "10+0", "10+1", "3_[1-2,4"]),
