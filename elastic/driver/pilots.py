@@ -48,7 +48,7 @@ _SAID_BYTES = 1 << 14
 
 _AGENT_SAYS = "bft: "
 
-_AWAY = re.compile("Unable to contact slurm controller|Unable to create step .*Requested nodes are busy")
+_AWAY = re.compile("[Uu]nable to contact|[Uu]nable to create step .*busy")
 """How srun says that it has started nothing because slurmctld is away, or has not heard of its node since."""
 
 _STEP_WITHIN_S = 5

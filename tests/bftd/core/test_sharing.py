@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from bftd.core.domain import LeaseChanged, PoolNode
 from tests.bftd.builders import Core, granted, of, registration, revoked
 from tests.support.messages import wording
@@ -34,14 +38,18 @@ def test_a_shared_node_stays_with_its_trainer() -> None:
     assert core.nodes("1") == {"n1", "n2"}
 
 
-def test_who_gives_a_node_to_another_keeps_the_one_that_is_shared() -> None:
+@pytest.mark.parametrize("how", [{"beside": "5"}, {"unheard": True}])
+def test_who_gives_a_node_to_another_keeps_one_that_is_shared_or_that_slurm_has_not_heard_of(
+    how: dict[str, Any],
+) -> None:
     for name in ("n1", "n2"):
         core = holding("n1", "n2")
         (other,) = {"n1", "n2"} - {name}
-        core.pool(other, out=shared(name, on(core, name)))
+        out = {name: PoolNode(name, "MIXED", True, "runs a pilot", pilot=on(core, name), **how)}
+        core.pool(other, out=out)
         core.arrive(registration("2", nodes_max=1, curve=((1, 100.0),)))
         for _ in range(3):
-            core.pool(other, out=shared(name, on(core, name)), after_s=30.0)
+            core.pool(other, out=out, after_s=30.0)
         assert core.nodes("1") == {name}
         assert {lease.node for lease in core.leases("1", live=False)} == {other}
 
