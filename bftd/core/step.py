@@ -174,6 +174,8 @@ def _returned(turn: Turn, before: Trainer, request: Registration) -> Trainer:
         held_since_s=turn.now if before.state == "finished" else before.held_since_s,
         exit_code=None,
         finished_s=None,
+        # a driver that brings no pilots along has its workers load what it has saved
+        resumed_s=before.resumed_s if request.held or not before.step else None,
         strays=(),
     )
     turn.trainers[trainer.id] = trainer

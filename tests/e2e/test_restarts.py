@@ -26,6 +26,7 @@ pytestmark = pytest.mark.cluster
 NODES = 4
 STALE_S = 2.0
 _BACKUP = "backup"
+_ANOTHER_HOST = ("unshare", "--uts", "--mount")
 # A backup that waits only a moment for the controller before it, and slurmds that are asked often enough for a test.
 _CONF = f"SlurmctldHost={_BACKUP}(127.0.0.2)\nSlurmctldTimeout=5\nMessageTimeout=4\nSlurmdTimeout=30"
 
@@ -105,7 +106,7 @@ class Kept(SandboxSite):
         hosts.write_text(f"{Path('/etc/hosts').read_text()}\n127.0.0.2 {_BACKUP}\n")
         program = f"{self.root / 'bin' / 'slurmctld'} -f {own}"
         inside = f"mount --bind {hosts} /etc/hosts && hostname {_BACKUP} && exec {program}"
-        subprocess.run(["unshare", "--uts", "--mount", "sh", "-c", inside], env=self._marked(), check=True)
+        subprocess.run([*_ANOTHER_HOST, "sh", "-c", inside], env=self._marked(), check=True)
         self.waits("the backup is there", lambda: f"{_BACKUP} is UP" in self.ping())
 
     def ping(self) -> str:
@@ -130,7 +131,7 @@ def test_regression_a_restart_of_slurmctld_cost_the_whole_harvest(site: Kept) ->
         site.stop_controller()
         site.start_controller()
         site.waits("the daemon sees nodes that Slurm has not heard of", site.unheard)
-        assert set(site.cluster.status().values()) >= {"UNKNOWN"}
+        assert any(state.startswith("UNKNOWN") for state in site.cluster.status().values())
         assert site.seen() == site.before
     site.heard()
 
@@ -140,8 +141,9 @@ def test_no_lease_is_lost_when_slurm_is_reconfigured(site: Kept) -> None:
     site.heard()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a process a host name of its own")
 def test_no_lease_is_lost_when_another_slurmctld_takes_over_and_when_the_first_one_comes_back(site: Kept) -> None:
+    if subprocess.run([*_ANOTHER_HOST, "true"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("only who may make namespaces, as root may, gives a process a host name of its own")
     site.start_backup()
     site.stop_controller(signal.SIGKILL)
     site.waits("no snapshot is young enough to grow on", lambda: site.age_s() > STALE_S)

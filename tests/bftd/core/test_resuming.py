@@ -5,7 +5,7 @@ from __future__ import annotations
 from bftd.core.domain import Settings
 from bftd.core.timing import LOADS_MOST_S
 from bftd.keys import DecideConfig
-from bftd.protocol.reports import SuspendReport
+from bftd.protocol.reports import ProgressReport, SuspendReport
 from tests.bftd.builders import Core, registration
 from tests.support.messages import says
 
@@ -101,3 +101,21 @@ def test_a_single_trainer_resumes_at_the_first_poll_with_a_node_for_it() -> None
     core = outage(1, {"a": "ann"})
     core.pool(*NODES)
     assert having(core) == {"a"}
+
+
+def test_drivers_that_slurm_started_again_after_an_outage_take_turns_too() -> None:
+    core = outage(2, {})
+    for id_, user in FIVE.items():
+        core.arrive(registration(id_, nodes_max=1, user=user))
+    core.pool(*NODES)
+    core.place_all()
+    for id_ in FIVE:
+        core.report(id_, ProgressReport(core.time_s, 5, 50.0, 1.0, 1))
+        core.finish(id_, 1)
+    core.pilots.clear()
+    for _ in range(2):
+        core.pool(*NODES)
+    for id_, user in FIVE.items():
+        core.arrive(registration(id_, nodes_max=1, user=user))
+    core.pool(*NODES)
+    assert having(core) == {"a", "b"}
