@@ -207,7 +207,9 @@ class ShadowService(Service):
 
     def _look_around(self, snapshot: Snapshot) -> None:
         """Remember what Slurm itself says."""
-        self._idle = len(imagined.idle_nodes(snapshot, self.partitions))
+        # one on which a pilot is kept, though Slurm has not heard of it or shows it unfit for now, has no job on it
+        kept = {name for name, node in self.core.pool.nodes.items() if node.in_pool and node.pilot is not None}
+        self._idle = len(imagined.idle_nodes(snapshot, self.partitions) | kept)
         self._snapshot = snapshot
         self._job_users = {job.id: job.user for job in snapshot.jobs}
         self._guests.forget_silent(snapshot.time_s, self._job_users)
