@@ -3,7 +3,8 @@
 A `Door` stands between each connection and aiohttp's own protocol. It closes connections that bring no request, and
 hands on what arrives in turns: one holder's, then the next one's, one in each round of the loop. So no burst of
 requests keeps the loop from its other work, and who floods waits behind himself. A holder is a user on the unix socket,
-whose uid the kernel tells, and an address of a peer on TCP, where nobody is known yet.
+whose uid the kernel tells. On TCP it is a peer's address, and its connections are strangers, until a request on one of
+them has proved who sends it; from then on it is that user's. A stranger takes only another stranger's place.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from bftd.http import peer
 
 # A driver has two connections: one waits for leases, one reports. aiohttp's client keeps idle ones for 15 s.
 OF_A_USER_MOST = 64
+OF_A_USER_ON_TCP_MOST = 1_024
+# A stranger that means it proves itself within milliseconds: the oldest ones of its address make room for new ones.
 OF_AN_ADDRESS_MOST = 1_024
+# Of all connections that may be open; the rest is left to the unix socket.
+_STRANGERS_SHARE = 1 / 4
+_PROVED_SHARE = 1 / 2
 # From one request to the next, and from the first byte to the end of a request's head.
 IDLE_S = 30.0
 FIRST_REQUEST_S = 10.0
@@ -44,6 +50,9 @@ class Connections:
         self.turns = _Turns()
         self._open: dict[Hashable, OrderedDict[Door, None]] = {}
         self._doors: dict[Any, Door] = {}
+        # on TCP: those of whose senders nothing is known, the oldest first, and the others
+        self._strangers: OrderedDict[Door, None] = OrderedDict()
+        self._proved: set[Door] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._stopped = False
         # Connections of the daemon's own user and of root are not bounded by holder: they must reach it to help.
@@ -62,23 +71,40 @@ class Connections:
         """Take a new connection in, if its holder may have one more."""
         if self._stopped:
             return False
-        holder = holder_of(transport)
-        mine = self._open.get(holder, OrderedDict())
-        trusted = holder in self._trusted
-        if not trusted:
-            most = OF_A_USER_MOST if isinstance(holder, int) else OF_AN_ADDRESS_MOST
-            if len(mine) >= min(most, self.most // 4) and not self._close_one_idle(mine):
-                return False
-        if len(self) >= self.most + (_FOR_THE_TRUSTED if trusted else 0) and not self._close_one_idle(mine):
+        door.holder = holder_of(transport)
+        local = isinstance(door.holder, int)
+        if not (self._has_room_for_user(door.holder) if local else self._has_room_for_stranger(door.holder)):
             return False
+        self._open.setdefault(door.holder, OrderedDict())[door] = None
+        self._doors[door.proxy] = door
+        if not local:
+            self._strangers[door] = None
+        return True
+
+    def prove(self, transport: object, who: Hashable) -> None:
+        """Count a connection on TCP as that of whoever has proved himself on it, by a uid or another name.
+
+        Where he has too many, and all are in use, it stays a stranger's, and is served until its place is needed.
+        """
+        door = self._doors.get(transport)
+        if door is None or door not in self._strangers:
+            return
+        holder = ("proved", who)
+        mine = self._open.get(holder, OrderedDict())
+        has_most = who not in self._trusted and len(mine) >= self._at_most(OF_A_USER_ON_TCP_MOST)
+        if (has_most or len(self._proved) >= self.most * _PROVED_SHARE) and not self._close_one_idle(mine):
+            return
+        self.forget(door)
         door.holder = holder
         self._open.setdefault(holder, OrderedDict())[door] = None
         self._doors[door.proxy] = door
-        return True
+        self._proved.add(door)
 
     def forget(self, door: Door) -> None:
         """A connection has ended."""
         self._doors.pop(door.proxy, None)
+        self._strangers.pop(door, None)
+        self._proved.discard(door)
         mine = self._open.get(door.holder)
         if mine is not None:
             mine.pop(door, None)
@@ -118,6 +144,30 @@ class Connections:
         self.turns.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()
+
+    def _at_most(self, most: int) -> int:
+        """A bound of one holder, where few files may be open."""
+        return min(most, self.most // 4)
+
+    def _has_room_for_user(self, uid: Hashable) -> bool:
+        mine = self._open.get(uid, OrderedDict())
+        trusted = uid in self._trusted
+        is_full = len(self) >= self.most + (_FOR_THE_TRUSTED if trusted else 0)
+        has_most = not trusted and len(mine) >= self._at_most(OF_A_USER_MOST)
+        return not (is_full or has_most) or self._close_one_idle(mine)
+
+    def _has_room_for_stranger(self, address: Hashable) -> bool:
+        of_address = self._open.get(address, OrderedDict())
+        if len(of_address) >= self._at_most(OF_AN_ADDRESS_MOST):
+            self._close_oldest(of_address)
+        elif self._strangers and len(self._strangers) >= self.most * _STRANGERS_SHARE:
+            self._close_oldest(self._strangers)
+        return len(self) < self.most
+
+    def _close_oldest(self, strangers: OrderedDict[Door, None]) -> None:
+        door = next(iter(strangers))
+        door.close()
+        self.forget(door)
 
     def _close_one_idle(self, mine: OrderedDict[Door, None]) -> bool:
         """Make room among a holder's connections by one that waits for nothing; False where there is none."""

@@ -103,6 +103,7 @@ class Gate:
     async def _let_in(self, request: web.Request, handler: Handler, units: float) -> web.StreamResponse:
         caller, said = await self._identify(request)
         as_caller(request, caller)
+        self.connections.prove(request.transport, request.remote if caller.uid is None else caller.uid)
         response: web.StreamResponse | None = self._over_budget(caller, request, units)
         if response is not None:
             await asyncio.sleep(PUT_OFF_S)

@@ -79,6 +79,8 @@ class WebGate:
 
     async def _let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         caller = self._caller(request)
+        if caller is TRUSTED:
+            self._connections.prove(request.transport, request.remote)
         # each kind has a budget of its own: strangers and people on this host must not keep Prometheus out
         kind = "stranger" if caller is None else "token" if caller.admin else "anybody"
         now_s = asyncio.get_running_loop().time()

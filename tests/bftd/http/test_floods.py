@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from bftd.http import connections, overview
 from bftd.http.budget import BURST, Budgets
-from bftd.http.connections import Connections
+from bftd.http.connections import Connections, Door
 from bftd.http.notes import Notes
 from bftd.protocol import bounds
 from bftd.protocol.reports import NoteReport, ProgressReport
 from bftd.service import history_quota, reader, status
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
 from tests.support.messages import wording
+from tests.support.ports import free_port
 from tests.support.waiting import STILL_S
 
 REPORT = "/v1/trainers/run-here-1/report"
@@ -116,6 +120,134 @@ def test_a_user_has_so_many_connections_and_one_that_waits_for_nothing_makes_roo
         assert first["epoch"] == 1
 
     run(test, tmp_path)
+
+
+def forty() -> Connections:
+    """Connections where 40 may be open at once."""
+    return Connections(connections.RESERVED_FILES + 40)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let 40 connections be all that may be open: 10 of them of strangers, and 20 that have proved themselves."""
+    monkeypatch.setattr("bftd.http.gate.Connections", forty)
+
+
+async def silent(port: str, count: int) -> list[asyncio.StreamWriter]:
+    """So many connections on TCP that never say a word."""
+    return [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(count)]
+
+
+def with_token(test: Callable[[Served, str, dict[str, str]], Awaitable[None]], tmp_path: Path) -> None:
+    """Run a test on TCP; it gets the port, and the header that proves who asks."""
+    port = str(free_port())
+    headers = {"Authorization": "Bearer secret"}
+    run(lambda served: test(served, port, headers), tmp_path, tcp=f"127.0.0.1:{port}", token="secret")
+
+
+def test_regression_silent_connections_of_an_address_shut_out_all_others_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "OF_AN_ADDRESS_MOST", 5)
+
+    async def test(served: Served, port: str, headers: dict[str, str]) -> None:
+        base = f"http://127.0.0.1:{port}/v1/status"
+        # closed by the server, an idle connection would be opened anew without a word; so this one is watched
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        asked = b"GET /v1/status HTTP/1.1\r\nHost: b\r\nAuthorization: Bearer secret\r\n\r\n"
+        for silent_ones in (0, 30, 30):
+            held = await silent(port, silent_ones)
+            writer.write(asked)
+            told = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), STILL_S)
+            assert told.startswith(b"HTTP/1.1 200"), "one that has proved itself is kept"
+            await reader.readexactly(int(told.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+            async with aiohttp.ClientSession() as other, other.get(base, headers=headers) as answer:
+                assert answer.status == 200, "a new one is served"
+            for each in held:
+                each.close()
+        writer.close()
+
+    with_token(test, tmp_path)
+
+
+def test_regression_connections_of_many_addresses_left_none_to_the_users_of_the_unix_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: None
+) -> None:
+    numbers = iter(range(10_000))
+    real = connections.holder_of
+
+    def holder_of(transport: asyncio.BaseTransport) -> object:
+        """Every connection on TCP comes from an address of its own, and those of the unix socket from another user."""
+        return f"10.0.0.{next(numbers)}" if isinstance(real(transport), str) else 4711
+
+    monkeypatch.setattr(connections, "holder_of", holder_of)
+    monkeypatch.setattr(Connections, "prove", lambda *_: None)
+
+    async def test(served: Served, port: str, headers: dict[str, str]) -> None:
+        held = await silent(port, 200)
+        code, _ = await served.ask("GET", "/v1/status", headers=headers)
+        assert code == 200
+        local = [await asyncio.open_unix_connection(str(tmp_path / "socket")) for _ in range(9)]
+        assert await answered(tmp_path / "socket")
+        for writer in (*held, *(writer for _, writer in local)):
+            writer.close()
+
+    with_token(test, tmp_path)
+
+
+def test_of_those_that_have_proved_themselves_so_many_are_kept_and_the_rest_are_strangers() -> None:
+    made = forty()
+
+    async def inside() -> None:
+        doors = [opened(made, "10.0.0.1") for _ in range(10)]
+        for door in doors:
+            made.began(door.proxy)
+            made.prove(door.proxy, 4711)
+        assert [door.holder for door in doors] == [("proved", 4711)] * 10, "a quarter of all is one user's"
+        one_more = opened(made, "10.0.0.1")
+        made.began(one_more.proxy)
+        made.prove(one_more.proxy, 4711)
+        assert one_more in made._strangers, "none of his waits for nothing"
+        made.ended(doors[0].proxy)
+        made.prove(one_more.proxy, 4711)
+        assert one_more in made._proved
+        assert doors[0].proxy.is_closing(), "an idle one of his own made room"
+        for user in (1, 2, 3):
+            for door in [opened(made, "10.0.0.1") for _ in range(10)]:
+                made.began(door.proxy)
+                made.prove(door.proxy, user)
+        assert len([door for door in made._proved if not door.proxy.is_closing()]) == 20
+        strangers = [opened(made, "10.0.0.2") for _ in range(30)]
+        assert [door.proxy.is_closing() for door in strangers] == [True] * 20 + [False] * 10, "the oldest make room"
+        assert len(made) == 30
+
+    asyncio.run(inside())
+
+
+class Pipe(asyncio.Transport):
+    """A connection from an address, without a network."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__({"socket": socket.socket(), "peername": (address, 1)})
+        self.get_extra_info("socket").close()
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+def opened(made: Connections, address: str) -> Door:
+    """A new connection."""
+    door = Door(made, asyncio.Protocol)
+    door.connection_made(Pipe(address))
+    return door
 
 
 def test_files_are_left_for_the_commands_of_slurm() -> None:
