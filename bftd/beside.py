@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from bftd.keys import Config
 from bftd.service import dry_run as dry_runs
 from bftd.service import neighbours
 from bftd.service.ledger import Ledger
-from bftd.service.neighbours import IDENTITY
+from bftd.service.settings import settings_of
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.preemption import Preemption
 from slurm_plugin.visibility import Visibility
@@ -28,17 +27,13 @@ def told(settings: Config) -> Iterator[str]:
 
 
 def taken_over(settings: Config) -> str:
-    """Note in the ledger that pilots of other daemons are this one's own; returns a sentence."""
+    """Note in the ledger that pilots of other daemons are this one's own; returns a line for each of these."""
     ledger = Ledger(settings.ledger.path, settings.daemon.mode)
     try:
-        kept = tuple(str(word) for word in ledger.kept(IDENTITY).get("words", ())) or (secrets.token_hex(4),)
-        found = neighbours.foreign(_client_of(settings).snapshot(), settings.slurm.harvested, kept, {})
-        ledger.keep(IDENTITY, {"words": [*kept, *found]})
+        snapshot = _client_of(settings).snapshot()
+        return neighbours.take_over(ledger, snapshot, settings.slurm.harvested, settings_of(settings).spared)
     finally:
         ledger.close()
-    if not found:
-        return f"no pilot of another bftd runs in {', '.join(settings.slurm.harvested)}"
-    return f"pilots of {' and '.join(found)} are taken for this bftd's own from now on"
 
 
 def _client_of(settings: Config) -> SlurmClient:

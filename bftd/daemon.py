@@ -114,7 +114,7 @@ class Daemon:
             self._service = self._made_service()
             self._service.meters = self._meters
             self._service.private = self._visibility.keeps_jobs_private
-            await self._meet_others()
+            self._heed()
             runner = await api.listen(self._service, self._config.api)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop.set)
@@ -303,18 +303,6 @@ class Daemon:
         for name in self._config.slurm.harvested:
             if (claim := await neighbours.claim(self._preemption.cluster, name, believed)) is not None:
                 self._claims.append(claim)
-
-    async def _meet_others(self) -> None:
-        """Refuse to start beside a daemon of another host; without an answer of Slurm's the first snapshot shows it."""
-        self._heed()
-        if self._preemption is None or not self._preemption.known:
-            return
-        try:
-            snapshot = await self._looked(_START_WAIT_S)
-        except SlurmError:
-            return
-        partitions, trainers = self._config.slurm.harvested, self._service.core.trainers
-        neighbours.refuse(neighbours.foreign(snapshot, partitions, self._service.identities, trainers))
 
     def _reload(self) -> None:
         """Read the configuration again: all of it is taken, or nothing."""

@@ -20,7 +20,17 @@ class ConfigError(UsageError):
 
 
 class LedgerError(BftError):
-    """The ledger cannot be opened, is of another version, or belongs to a running daemon."""
+    """The ledger cannot be opened, or is of another version."""
+
+
+class AnotherDaemon(BftError):
+    """Another daemon of this host has what this one needs: systemd does not start it again by itself (systemd/)."""
+
+    exit_code = 3
+
+
+class LedgerInUse(AnotherDaemon, LedgerError):
+    """The ledger belongs to a running daemon."""
 
 
 class DaemonUnreachable(BftError):

@@ -82,7 +82,7 @@ def problems(status: Mapping[str, Any]) -> Iterator[Problem]:
     """What is wrong by a status; of its nodes only those count that are in quarantine, by their `why`."""
     yield from _snapshot(status)
     for alarm in status.get("alarms", ()):
-        # a latched alarm is filed under a word, or under "daemon" and which
+        # an older daemon files one under "daemon" and which
         kind, _, name = alarm.get("kind", "alarm").partition(" ")
         # plans are made all the same where another solver takes the place of the one that fails
         level: Level = "WARNING" if kind == "solver" else "CRITICAL"

@@ -283,13 +283,17 @@ class NodeOverdue:
 
 @dataclass(frozen=True, slots=True)
 class JobStrays:
-    """A user has nodes of the harvested partition with a job that no lease stands behind."""
+    """A user has nodes of the harvested partition with a job that no lease stands behind.
+
+    `daemon` is the word for another daemon in its comment, "" where there is none.
+    """
 
     kind = "job_strays"
 
     user: str
     nodes: tuple[str, ...]
     job_id: str
+    daemon: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,10 @@ def _notice(notice: Notice) -> str:
         case NodeOverdue():
             return f"{notice.node} was asked back {notice.since_s:.1f} s ago and is still in use by {notice.trainer}"
         case JobStrays():
-            return f"{notice.user} has {fold(notice.nodes)} with job {notice.job_id}, which no lease stands behind"
+            word = f", and which names another bftd ({notice.daemon})" if notice.daemon else ""
+            return (
+                f"{notice.user} has {fold(notice.nodes)} with job {notice.job_id}, which no lease stands behind{word}"
+            )
         case GrowthPaused():
             released = " and asked back what was lent" if notice.release else ""
             return f"{notice.by} paused {notice.what}{released}: {notice.why}"
@@ -159,9 +162,14 @@ def _because(why: str) -> str:
 
 def foreign_pilots(identity: str, job_ids: Sequence[str], users: Sequence[str]) -> str:
     """That another daemon harvests the same partition."""
+    where = f"in this partition ({jobs_of(job_ids, users)})"
+    return f"pilots of another bftd ({identity}) run {where}: stop one of the two, or see bftd --take-over"
+
+
+def jobs_of(job_ids: Sequence[str], users: Sequence[str]) -> str:
+    """Some jobs with their users."""
     more = f" and {len(job_ids) - _NAMED} more" if len(job_ids) > _NAMED else ""
-    jobs = f"job{'s' if len(job_ids) > 1 else ''} {', '.join(job_ids[:_NAMED])}{more} of {', '.join(users[:_NAMED])}"
-    return f"pilots of another bftd ({identity}) run in this partition ({jobs}): stop one of the two"
+    return f"job{'s' if len(job_ids) > 1 else ''} {', '.join(job_ids[:_NAMED])}{more} of {', '.join(users[:_NAMED])}"
 
 
 def unsolved(error: str) -> str:

@@ -3,11 +3,13 @@
 A pilot that one of our trainers left behind is always ours to cancel (L3). Any other such job belongs to a user who
 goes round the daemon, or to a driver that misbehaves. It is named for the administrators. With `[slurm] operator` it
 is cancelled too, if it looks like what a pilot is, is younger than this daemon, and is not the administrators' own; and
-only so many of them (`bftd.core.outsiders`). Pilots of another daemon are never touched: see `guarded`.
+only so many of them (`bftd.core.outsiders`). Pilots of another daemon are never touched where it is believed to be one:
+see `believed`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from bftd.core import outsiders, timing
@@ -23,25 +25,45 @@ from bftd.core.sentences import foreign_pilots
 from bftd.core.turn import Turn
 
 STOPPED = "operator"
+FOREIGN = "daemon"
 
 
-def guarded(turn: Turn, view: PoolView) -> PoolView:
-    """The view as one may grow on it: not at all while pilots of another daemon run in the partition.
+def believed(users: Collection[str], spared: Collection[str]) -> bool:
+    """Whether the running pilots of `users`, which all name one other daemon, show that there is one.
 
-    The comment that says whose a pilot is proves nothing, so a pilot of a trainer that is known here, and of its user,
-    is ours whatever it says: its driver has changed over from a daemon that is no more.
+    A comment is its user's to write, so one user alone proves nothing but that he wrote it, unless he is of those
+    whom the site trusts. A daemon that serves a centre has pilots of several users.
     """
-    if not turn.settings.identities or turn.settings.identities.issuperset(view.daemons.values()):
-        return view
+    return len(set(users)) > 1 or not set(spared).isdisjoint(users)
+
+
+def foreign(turn: Turn, view: PoolView) -> dict[str, list[str]]:
+    """The pilots of other daemons that run: the ids of their jobs by the word for each daemon that is believed.
+
+    A pilot of a trainer that is known here, and of its user, is ours whatever it says: its driver has changed over from
+    a daemon that is no more.
+    """
     whose: dict[str, list[str]] = {}
     for id_, identity in view.daemons.items():
         if identity not in turn.settings.identities and _trainer(turn, view, id_) is None and id_ in view.elastic:
             whose.setdefault(identity, []).append(id_)
-    for identity, ids in whose.items():
-        users = tuple(sorted({view.elastic[id_].user for id_ in ids}))
-        turn.alarm(f"daemon {identity}", ForeignPilots(identity, tuple(ids), users))
-        view = replace(view, hold=f"{foreign_pilots(identity, ids, users)}; nothing grows meanwhile")
-    return view
+    return {
+        identity: ids
+        for identity, ids in whose.items()
+        if believed([view.elastic[id_].user for id_ in ids], turn.settings.spared)
+    }
+
+
+def guarded(turn: Turn, view: PoolView) -> PoolView:
+    """The view as one may grow on it: not at all while pilots of another daemon run in the partition."""
+    if not turn.settings.identities or turn.settings.identities.issuperset(view.daemons.values()):
+        return view
+    if not (others := foreign(turn, view)):
+        return view
+    ids = tuple(id_ for their in others.values() for id_ in their)
+    told = ForeignPilots(", ".join(others), ids, tuple(sorted({view.elastic[id_].user for id_ in ids})))
+    turn.alarm(FOREIGN, told)
+    return replace(view, hold=f"{foreign_pilots(told.identity, told.job_ids, told.users)}; nothing grows meanwhile")
 
 
 def follow(turn: Turn) -> None:
@@ -116,7 +138,8 @@ def _act_as_operator(turn: Turn) -> None:
     """Cancel the jobs of others that are due, as many as may be: with too many, none, and an alarm until a reload."""
     if not turn.settings.slurm.operator or turn.pool.refused or STOPPED in turn.alarms:
         return
-    due = [stray for stray in turn.strays.values() if _due(turn, stray)]
+    theirs = {id_ for ids in foreign(turn, turn.pool).values() for id_ in ids}
+    due = [stray for stray in turn.strays.values() if stray.job.id not in theirs and _due(turn, stray)]
     running = len(turn.pool.elastic)
     if turn.cancels.exceeded([stray.job.id for stray in due], running):
         together = len(turn.cancels.jobs.keys() | {stray.job.id for stray in due})
@@ -140,7 +163,7 @@ def _due(turn: Turn, stray: Stray) -> bool:
     job = stray.job
     if _trainer(turn, turn.pool, job.id) is not None:
         return False
-    if turn.pool.daemons.get(job.id, "") not in {"", *turn.settings.identities} or spared_because(job, turn.settings):
+    if spared_because(job, turn.settings):
         return False
     if job.id in turn.pool.owners:  # it looks like a pilot: its driver may be about to come back to a new daemon
         due_s = max(stray.seen_s + timing.ORPHAN_GRACE_S, turn.watched_s + timing.DRIVER_SILENT_S)
@@ -155,7 +178,8 @@ def _named(turn: Turn, stray: Stray) -> Stray:
         return stray
     job = stray.job
     if turn.explain:
-        turn.say(None, JobStrays(job.user, job.nodes, job.id))
+        word = turn.pool.daemons.get(job.id, "")
+        turn.say(None, JobStrays(job.user, job.nodes, job.id, "" if word in turn.settings.identities else word))
         whose = {"job_id": job.id, "user": job.user, "account": job.account}
         turn.happened("stray", node=job.nodes[0], data=whose | {"nodes": list(job.nodes), "since_s": job.start_s})
     return replace(stray, named=True)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from bftd.core import pausing, timing
+from bftd.core import pausing, strays, timing
 from bftd.core.domain import Lease, State, TrainerState
 from bftd.core.pause import PauseKind
 from bftd.core.sample import NODE_STATES
@@ -64,7 +64,7 @@ def blocks(figures: Figures) -> dict[str, bool]:
     state, now_s = figures.state, figures.now_s
     settings, pool = state.settings, state.pool
     paused = pausing.of_all(state.pauses) is not None
-    foreign = any(name.startswith("daemon ") for name in state.alarms)
+    foreign = strays.FOREIGN in state.alarms
     held = pool.hold is not None
     found = dict.fromkeys(BLOCKS, False)
     found["ledger"] = bool(figures.failure)
@@ -201,7 +201,7 @@ def _steering(state: State) -> Iterator[Metric]:
 
 
 def _alarm(name: str) -> str:
-    if name.startswith("daemon "):
+    if name == strays.FOREIGN:
         return "other_daemon"
     return name if name in ALARMS else "other"
 

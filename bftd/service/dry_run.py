@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
 from bftd.core import outsiders, strays
-from bftd.core.domain import (
-    PoolView,
-    Settings,
-    State,
-)
+from bftd.core.domain import Settings, State
 from bftd.core.outsiders import ElasticJob
 from bftd.core.turn import Turn
 from bftd.errors import LedgerError
@@ -55,7 +51,7 @@ def known(path: Path) -> tuple[State, frozenset[str]]:
 
 def report(config: Config, snapshot: Snapshot, state: State, identities: frozenset[str]) -> Iterator[str]:
     """A line for each job of the partition that no lease stands behind, and one for all of them."""
-    settings = settings_of(config)
+    settings = replace(settings_of(config), identities=identities)
     leased = {lease.node: lease.job_id for lease in state.leases.values()}
     _, view = judgement.observe(
         judgement.PoolMemory(), snapshot, config.pool, Harvest.of(*config.slurm.harvested), leased, {}
@@ -63,10 +59,11 @@ def report(config: Config, snapshot: Snapshot, state: State, identities: frozens
     turn = Turn(replace(state, settings=settings.changed(operator=False)), snapshot.time_s, explain=False)
     turn.pool = view
     strays.follow(turn)
+    theirs = {id_: word for word, ids in strays.foreign(turn, view).items() for id_ in ids}
     would = 0
     for stray in turn.strays.values():
         job = stray.job
-        why = _spared(job, view, settings, identities)
+        why = _spared(job, theirs, settings)
         would += why is None
         whose = f"{job.user} ({job.account})" if job.account else job.user
         verdict = "would be cancelled" if why is None else f"is left alone: {why}"
@@ -82,9 +79,8 @@ def report(config: Config, snapshot: Snapshot, state: State, identities: frozens
         yield "operator is false under [slurm]: none of them is cancelled"
 
 
-def _spared(job: ElasticJob, view: PoolView, settings: Settings, identities: frozenset[str]) -> str | None:
-    """Why a job would be left alone; None where it would be cancelled."""
-    daemon = view.daemons.get(job.id, "")
-    if daemon and daemon not in identities:
-        return f"it is a pilot of another bftd ({daemon})"
+def _spared(job: ElasticJob, theirs: Mapping[str, str], settings: Settings) -> str | None:
+    """Why a job would be left alone, `theirs` being the pilots of other daemons; None where it would be cancelled."""
+    if job.id in theirs:
+        return f"it is a pilot of another bftd ({theirs[job.id]})"
     return strays.spared_because(job, settings)

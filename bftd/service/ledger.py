@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bftd.core.domain import Action, Charged, Lease, State, Trainer
-from bftd.errors import LedgerError
+from bftd.errors import LedgerError, LedgerInUse
 from bftd.keys import LedgerConfig
 from bftd.service import codec, filesystem, rows, schema, usage
 from bftd.service.checkpoints import Checkpoints
@@ -271,7 +271,7 @@ class Ledger:
         except OSError:
             os.close(lock)
             message = f"another bftd uses the ledger {self.path}: stop it, or set another [ledger] path"
-            raise LedgerError(message) from None
+            raise LedgerInUse(message) from None
         return lock
 
     def _lock_release(self) -> None:

@@ -8,11 +8,10 @@ import pwd
 import secrets
 import socket
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
-from bftd.core.domain import Trainer
-from bftd.core.sentences import foreign_pilots
-from bftd.errors import BftError
+from bftd.core import sentences, strays
+from bftd.errors import AnotherDaemon, UsageError
 from bftd.pool.occupancy import RUNNING
 from bftd.protocol import comment
 from bftd.service.ledger import Ledger
@@ -20,10 +19,6 @@ from slurm_plugin.types import Snapshot
 
 # Under this name the ledger keeps by which words this daemon's pilots name it.
 IDENTITY = "identity"
-
-
-class AnotherDaemon(BftError):
-    """The partition is harvested by another daemon."""
 
 
 def identities(ledger: Ledger) -> tuple[str, ...]:
@@ -80,26 +75,29 @@ def _holder(address: str) -> tuple[int, int] | None:
     return pid, uid
 
 
-def foreign(
-    snapshot: Snapshot, partitions: Collection[str], identities: Collection[str], trainers: Mapping[str, Trainer]
-) -> dict[str, dict[str, str]]:
-    """The pilots of other daemons that run: by daemon, each job's id with its user.
+def take_over(ledger: Ledger, snapshot: Snapshot, partitions: Collection[str], spared: Collection[str]) -> str:
+    """Note in the ledger that running pilots of other daemons are this one's own; returns a line for each daemon.
 
-    Those of a trainer that is known here, and of its user, are none: its driver came over from another daemon.
+    Raises UsageError where none of the words for them is believed (`bftd.core.strays.believed`): one that a user has
+    forged would be this daemon's for ever.
     """
+    kept = identities(ledger)
     found: dict[str, dict[str, str]] = {}
     for job in snapshot.jobs:
-        identity = comment.daemon_of(job.comment)
-        if not identity or identity in identities or job.state not in RUNNING:
-            continue
-        trainer = trainers.get((comment.parse(job.comment) or ("",))[0])
-        if not set(partitions).isdisjoint(job.partition) and (trainer is None or trainer.user != job.user):
-            found.setdefault(identity, {})[job.id] = job.user
-    return found
-
-
-def refuse(found: Mapping[str, Mapping[str, str]]) -> None:
-    """Raise AnotherDaemon where there are pilots of one."""
-    for identity, jobs in found.items():
-        told = foreign_pilots(identity, tuple(jobs), tuple(sorted(set(jobs.values()))))
-        raise AnotherDaemon(f"{told}, or, if that one is gone for good, run `bftd --take-over` once")
+        word = comment.daemon_of(job.comment)
+        if word and word not in kept and job.state in RUNNING and not set(partitions).isdisjoint(job.partition):
+            found.setdefault(word, {})[job.id] = job.user
+    if not found:
+        return f"no pilot of another bftd runs in {', '.join(partitions)}"
+    good, lines = [], []
+    for word, users in found.items():
+        jobs = sentences.jobs_of(sorted(users), sorted(set(users.values())))
+        if strays.believed(users.values(), spared):
+            good.append(word)
+            lines.append(f"pilots of {word} ({jobs}) are taken for this bftd's own from now on")
+        else:
+            lines.append(f"{word} is not taken over ({jobs}): a user alone may have written it; it holds nothing up")
+    if not good:
+        raise UsageError("; ".join(lines))
+    ledger.keep(IDENTITY, {"words": [*kept, *good]})
+    return "\n".join(lines)

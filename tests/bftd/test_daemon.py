@@ -23,7 +23,7 @@ import pytest
 
 from bftd import daemon as daemons
 from bftd.daemon import Daemon, next_delay_s
-from bftd.errors import ApiError, ConfigError, DaemonUnreachable
+from bftd.errors import ApiError, ConfigError, DaemonUnreachable, LedgerInUse
 from bftd.http.client import Client, find
 from bftd.keys import ApiConfig, Config, LedgerConfig
 from bftd.notify import notify
@@ -207,7 +207,7 @@ def test_a_daemon_starts_reloads_refuses_a_second_one_and_stops_cleanly(tmp_path
         write_config(tmp_path)
         command = [sys.executable, "-m", "bftd.daemon", "--config", str(tmp_path / "bftd.toml")]
         second = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=STILL_S)
-        assert second.returncode == 1
+        assert second.returncode == LedgerInUse.exit_code
         assert re.match("bftd: " + pattern("service.ledger.in_use"), second.stderr)
         assert second.stderr.count("\n") == 1
 

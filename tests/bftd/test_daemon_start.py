@@ -18,16 +18,17 @@ from click.testing import CliRunner
 
 from bftd.core.events import Registered
 from bftd.daemon import _command, next_delay_s
+from bftd.errors import AnotherDaemon, UsageError
 from bftd.keys import Config, SlurmConfig
 from bftd.notify import watchdog_s
 from bftd.service.cancelling import Canceller
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
-from bftd.service.neighbours import IDENTITY, AnotherDaemon, claim
+from bftd.service.neighbours import IDENTITY, claim, identities, take_over
 from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.errors import CommandError
 from slurm_plugin.preemption import UNREAD, Preemption
-from slurm_plugin.types import Snapshot
+from slurm_plugin.types import Job, Snapshot
 from tests.bftd.builders import job, node, registration
 from tests.bftd.test_daemon import ROOT, environment, running, write_config
 from tests.support.messages import pattern, says, wording
@@ -84,7 +85,7 @@ def test_beside_a_running_daemon_no_second_one_starts_on_its_partition_and_a_dry
         env = commands(tmp_path)
         command = [sys.executable, "-m", "bftd.daemon", "--config"]
         second = subprocess.run([*command, str(config)], env=env, capture_output=True, text=True, timeout=STILL_S)
-        assert second.returncode == 1
+        assert second.returncode == AnotherDaemon.exit_code
         assert second.stderr == (
             "bftd: " + wording("service.neighbours.in_use", holder=daemon.process.pid, partition="elastic") + "\n"
         )
@@ -230,6 +231,34 @@ def test_a_ledger_that_moves_keeps_its_identity_and_another_has_another(tmp_path
         assert ledger.kept(IDENTITY) == {"words": list(words[-1])}
         ledger.close()
     assert words[0] == words[1] != words[2]
+
+
+def test_pilots_of_a_daemon_that_is_gone_are_taken_over_and_a_word_that_one_user_may_have_forged_is_not(
+    tmp_path: Path,
+) -> None:
+    def pilot(id_: str, user: str, word: str, partition: str = "elastic") -> Job:
+        return job(id_, "RUNNING", partition=(partition,), user=user, comment=f"bft 1 n1.{id_} @{word}")
+
+    def taken(*jobs: Job) -> str:
+        return take_over(ledger, Snapshot(1000.0, {}, jobs, ()), ("elastic",), {"root"})
+
+    ledger = Ledger(tmp_path / "ledger")
+    mine = identities(ledger)
+    none = wording("service.neighbours.nobody", partitions="elastic")
+    assert taken(pilot("1", "eve", mine[0]), pilot("2", "eve", "beef", "other")) == none
+    forged = wording("service.neighbours.left_alone", word="beef", jobs="jobs 1, 2 of eve")
+    with pytest.raises(UsageError) as refused:
+        taken(pilot("1", "eve", "beef"), pilot("2", "eve", "beef"))
+    assert str(refused.value) == forged
+    assert identities(ledger) == mine
+    told = taken(
+        pilot("1", "eve", "beef"), pilot("2", "eve", "beef"), pilot("3", "ann", "old"), pilot("4", "bob", "old")
+    )
+    old = wording("service.neighbours.taken_over", word="old", jobs="jobs 3, 4 of ann, bob")
+    assert told.splitlines() == [forged, old]
+    assert identities(ledger) == (*mine, "old")
+    assert taken(pilot("5", "root", "roots")).startswith("pilots of roots (job 5 of root)")
+    ledger.close()
 
 
 def test_who_is_no_daemon_cannot_keep_one_from_starting() -> None:

@@ -177,29 +177,35 @@ def test_an_allocation_round_the_daemon_is_named_and_cancelled_only_with_operato
     assert (refused.returncode, refused.stderr) == (2, f"bftd: {told}\n")
     sandbox.client().run("scontrol", "update", "PartitionName=batch", "PriorityTier=10")
 
-    # the pilot of another site's daemon, which has this partition too
-    theirs = salloc(sandbox, "nobody", "n1", "chem", "--comment=bft 12 n1.4 @beef0123")
-    refused = bftd(open_folder / "with", sandbox)
-    pilots = wording("core.sentences.foreign_pilots", identity="beef0123", jobs=f"job {theirs} of nobody")
-    told = wording("service.neighbours.another", told=pilots)
-    assert (refused.returncode, refused.stderr) == (1, f"bftd: {told}\n")
-    assert runs(theirs)
+    # a user writes what he likes into a comment
+    forged = salloc(sandbox, "nobody", "n1", "chem", "--comment=bft 12 n1.4 @beef0123")
+    refused = bftd(open_folder / "with", sandbox, "--take-over")
+    told = wording("service.neighbours.left_alone", word="beef0123", jobs=f"job {forged} of nobody")
+    assert (refused.returncode, refused.stderr) == (2, f"bftd: {told}\n")
+    with daemon(open_folder / "without", sandbox, "root", operator=False) as client:
+        until("it is named", lambda: forged in strays(client), logs)
+        assert client.status()["hold"] is None
+        assert not client.status()["alarms"]
+    # the pilots of another site's daemon, which has this partition too
+    sandbox.client().cancel([of_root])
+    until("a node is free", lambda: not runs(of_root), logs)
+    theirs = salloc(sandbox, "games", "n2", "chem", "--comment=bft 13 n2.5 @beef0123")
+    with daemon(open_folder / "with", sandbox, "root", operator=True) as client:
+
+        def holds() -> bool:
+            return bool(says(client.status()["hold"] or "", "core.sentences.foreign_pilots", identity="beef0123"))
+
+        until("nothing grows", holds, logs)
+        assert len(client.status()["alarms"]) == 1
+        assert runs(theirs)
+        assert runs(forged)
     taken = bftd(open_folder / "with", sandbox, "--take-over")
-    assert taken.stdout == wording("bftd.beside.taken_over", found="beef0123") + "\n"
+    jobs = f"jobs {', '.join(sorted([forged, theirs]))} of games, nobody"
+    assert taken.stdout == wording("service.neighbours.taken_over", word="beef0123", jobs=jobs) + "\n"
     with daemon(open_folder / "with", sandbox, "root", operator=True) as client:
         until("it is named", lambda: theirs in strays(client), logs)
         assert client.status()["hold"] is None
         assert not client.status()["alarms"]
-        sandbox.client().cancel([theirs])
-        until("it is over", lambda: theirs not in strays(client), logs)
-        foreign = salloc(sandbox, "nobody", "n1", "chem", "--comment=bft 12 n1.5 @cafe")
-
-        def holds() -> bool:
-            return bool(says(client.status()["hold"] or "", "core.sentences.foreign_pilots", identity="cafe"))
-
-        until("nothing grows", holds, logs)
-        assert len(client.status()["alarms"]) == 1
-        assert runs(foreign)
 
 
 def bftd(folder: Path, sandbox: Sandbox, *options: str) -> subprocess.CompletedProcess[str]:

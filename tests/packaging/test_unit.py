@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bftd.errors import BftError
+from bftd.errors import AnotherDaemon, BftError, LedgerInUse, UsageError
 from bftd.http.client import Client
 from slurm_plugin.sandbox import Sandbox
 from tests.packaging.confined import allowed_calls
@@ -37,6 +37,13 @@ def test_the_unit_exposes_the_host_little(need: Callable[..., None]) -> None:
         check=False,
     )
     assert shown.returncode == 0, shown.stdout.splitlines()[-1:]
+
+
+def test_regression_beside_another_daemon_systemd_started_it_every_two_seconds_for_ever() -> None:
+    (line,) = (line for line in UNIT.read_text().splitlines() if line.startswith("RestartPreventExitStatus="))
+    kept_down = {UsageError.exit_code, AnotherDaemon.exit_code, LedgerInUse.exit_code}
+    assert {int(code) for code in line.partition("=")[2].split()} == kept_down
+    assert BftError.exit_code not in kept_down, "what may mend itself is tried again"
 
 
 def test_the_filter_of_system_calls_forbids_what_needs_privileges(need: Callable[..., None]) -> None:

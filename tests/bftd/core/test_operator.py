@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftd.core.domain import CancelPilot, Happened, Settings
+from bftd.core.domain import Action, CancelPilot, Decided, Happened, Settings
 from bftd.core.events import Configured, PoolObserved
 from bftd.core.outsiders import FLOOR, Cancels, ElasticJob, most
 from bftd.service.status import overview
@@ -128,36 +128,61 @@ def test_nothing_is_cancelled_in_a_partition_that_must_not_be_harvested() -> Non
 # Two daemons.
 
 
-def with_daemon(core: Core, identity: str, *names: str) -> None:
-    """A snapshot in which job 70 is a pilot of that daemon."""
+def with_daemon(core: Core, identity: str, *users: str) -> tuple[Action, ...]:
+    """A snapshot in which jobs from 70 on, one of each user, are pilots of that daemon."""
     core.time_s += 1.0
-    core.elastic["70"] = young(70, nodes=("n9",))
+    jobs = {str(id_): young(id_, nodes=(f"m{id_}",), user=user) for id_, user in enumerate(users or ("bob",), 70)}
+    core.elastic |= jobs
     view = replace(
         core.state.pool,
         time_s=core.time_s,
         hold=None,
         elastic=dict(core.elastic),
-        daemons={"70": identity} if identity else {},
-        owners={"70": "12"},
-        pilots={**core.pilots, "70": "n9"},
+        daemons=dict.fromkeys(jobs, identity) if identity else {},
+        owners=dict.fromkeys(jobs, "12"),
+        pilots={**core.pilots, **{id_: job.nodes[0] for id_, job in jobs.items()}},
     )
-    core.apply(PoolObserved(core.time_s, view))
+    return core.apply(PoolObserved(core.time_s, view))
 
 
-def test_while_pilots_of_another_daemon_run_nothing_grows_and_they_are_never_cancelled() -> None:
+@pytest.mark.parametrize("users", [("bob", "cy"), ("root",)], ids=["two users", "an administrator"])
+def test_while_pilots_of_another_daemon_run_nothing_grows_and_they_are_never_cancelled(users: tuple[str, ...]) -> None:
     core = Core(replace(OPERATOR, identities=frozenset({"ours"})))
     core.pool("n1")
-    for _ in range(200):
-        with_daemon(core, "theirs")
+    done = [action for _ in range(200) for action in with_daemon(core, "theirs", *users)]
     core.arrive(registration("1"))
-    with_daemon(core, "theirs")
+    with_daemon(core, "theirs", *users)
     assert not core.state.leases
-    assert says(core.state.pool.hold or "", "core.sentences.foreign_pilots", identity="theirs", jobs="job 70 of bob")
-    assert not of(core.actions, CancelPilot)
-    assert len(of(core.actions, Happened, kind="alarm")) == 1
+    assert says(core.state.pool.hold or "", "core.sentences.foreign_pilots", identity="theirs")
+    assert not of(done, CancelPilot)
+    assert len(of(done, Happened, kind="alarm")) == 1
     core.elastic.clear()
     core.pool("n1")
     assert core.nodes("1") == {"n1"}, "growth goes on when they are gone"
+
+
+def test_regression_a_comment_of_any_user_stopped_the_growth_and_kept_his_job_from_being_cancelled() -> None:
+    core = Core(replace(OPERATOR, identities=frozenset({"ours"})))
+    core.pool("n1")
+    done = list(with_daemon(core, "forged4"))
+    core.arrive(registration("1"))
+    done += with_daemon(core, "forged4")
+    assert core.nodes("1") == {"n1"}
+    done += [action for second in range(100) for action in with_daemon(core, f"forged{4 + second // 20}")]
+    assert core.state.pool.hold is None
+    assert not core.state.alarms
+    told = [action.text for action in of(done, Decided)]
+    key = "core.sentences.job_strays_foreign"
+    assert says(told, key, user="bob", nodes="m70", job_id=70, daemon="forged4"), told
+    assert {action.job_id for action in of(done, CancelPilot)} == {"70"}, "as any job that no lease stands behind"
+
+
+def test_words_of_many_daemons_are_one_alarm() -> None:
+    core = Core(replace(OPERATOR, identities=frozenset({"ours"})))
+    core.pool("n1")
+    done = [action for number in range(20) for action in with_daemon(core, f"word{number}", "bob", "cy")]
+    assert len(of(done, Happened, kind="alarm")) == 1
+    assert list(core.state.alarms) == ["daemon"]
 
 
 @pytest.mark.parametrize("identity", ["ours", ""])
@@ -165,16 +190,16 @@ def test_pilots_of_this_daemon_and_those_that_name_none_hold_nothing(identity: s
     core = Core(replace(OPERATOR, identities=frozenset({"ours"})))
     core.arrive(registration("1"))
     core.pool("n1")
-    with_daemon(core, identity)
+    with_daemon(core, identity, "bob", "cy")
     assert core.state.pool.hold is None
     assert not core.state.alarms
 
 
 def test_a_pilot_whose_trainer_came_over_to_this_daemon_is_its_own() -> None:
     core = Core(replace(OPERATOR, identities=frozenset({"ours"})))
-    core.arrive(registration("12", user="bob"))
+    core.arrive(registration("12", user="root"))
     core.pool("n1")
-    with_daemon(core, "theirs")
+    with_daemon(core, "theirs", "root")
     assert not core.state.alarms
     assert core.state.pool.hold is None
 

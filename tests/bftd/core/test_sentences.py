@@ -148,6 +148,10 @@ NOTICES: list[tuple[Any, str]] = [
         wording("core.sentences.node_avoided", node="n4", for_s=300, pilots="3 different pilots"),
     ),
     (NodeOverdue("n4", 5.5, "17"), wording("core.sentences.node_overdue", node="n4", since_s=5.5, trainer=17)),
+    (
+        JobStrays("eve", ("n1",), "9", "beef"),
+        wording("core.sentences.job_strays_foreign", user="eve", nodes="n1", job_id=9, daemon="beef"),
+    ),
     (JobStrays("eve", ("n1", "n2"), "9"), wording("core.sentences.job_strays", user="eve", nodes="n[1-2]", job_id=9)),
     (
         GrowthPaused("root", "everything", "power test", True),

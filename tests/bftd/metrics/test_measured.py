@@ -256,7 +256,7 @@ SEEN = PoolView(1, 1000.0)
         (State(pool=SEEN), "no space", 1000.0, {"ledger"}),
         (State(pool=SEEN, preempted_s=999.5), "", 1000.0, {"preemption"}),
         (State(pool=dataclasses.replace(SEEN, hold="no", refused="no")), "", 1000.0, {"partition"}),
-        (State(pool=dataclasses.replace(SEEN, hold="a"), alarms={"daemon x": "a"}), "", 1000.0, {"other_daemon"}),
+        (State(pool=dataclasses.replace(SEEN, hold="a"), alarms={"daemon": "a"}), "", 1000.0, {"other_daemon"}),
         (State(pool=dataclasses.replace(SEEN, hold="40 of 40 lent nodes")), "", 1000.0, {"unheard"}),
         (State(pool=SEEN, pauses={"all:": Pause("all", "", "root", 0.0, "")}), "", 1000.0, {"paused"}),
     ],
