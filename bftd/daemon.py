@@ -262,6 +262,10 @@ class Daemon:
             else:
                 log.info("the partition %s may be harvested", self._service.partition)
         self._service.objection = now
+        fault = self._preemption.plugin_fault if self._preemption is not None else ""
+        if fault and fault != self._service.plugin_fault:
+            log.error("%s: every sbatch of this host prints an error; see `bft site plugin`", fault)
+        self._service.plugin_fault = fault
 
     async def _check_partition(self) -> None:
         """Refuse to start on a partition that does not exist, or whose jobs make no room for regular ones.

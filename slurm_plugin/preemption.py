@@ -1,4 +1,7 @@
-"""Whether the live cluster lets regular jobs preempt pilots: looked up at the start and then every minute."""
+"""What bftd looks up at its start and then every minute.
+
+Whether the live cluster lets regular jobs preempt pilots, and whether this host's Slurm loads the SPANK plug-in.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.parse import partition_options
 from slurm_plugin.settings import parse_config
+from slurm_plugin.site import plugstack
 from slurm_plugin.site.preemptible import objection
 
 # An administrator changes it by hand, and is told soon that he has put it right.
@@ -27,14 +31,15 @@ class Preemption:
     """Asks from time to time whether the partitions `harvested` may be; `client` runs `scontrol show`.
 
     `objection` is why not, in one line, or "". It is `UNREAD` until Slurm has answered once, and stays as it is while
-    Slurm does not answer. `cluster` tells clusters apart, "" until then.
+    Slurm does not answer. `cluster` tells clusters apart, "" until then. `plugin_fault` says why this
+    host's commands print an error for the SPANK plug-in, "" where they do not, or where that cannot be read.
     """
 
     def __init__(
         self, client: SlurmClient, harvested: Collection[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.objection = UNREAD
-        self.cluster = ""
+        self.cluster = self.plugin_fault = ""
         self._client = client
         self._harvested = tuple(harvested)
         self._clock = clock
@@ -57,6 +62,7 @@ class Preemption:
         place = (config.get(key, "") for key in ("ClusterName", "SlurmctldHost[0]", "SlurmctldPort"))
         self.cluster = " ".join(place)
         self.objection = objection(config, partitions, self._harvested)
+        self.plugin_fault = plugstack.fault(plugstack.read(config), config.get("PluginDir", ""))
         self._seen_s = self._clock()
 
     def _show(self, *what: str) -> str:

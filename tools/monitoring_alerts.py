@@ -283,7 +283,15 @@ ALERTS: tuple[Alert, ...] = (
          _series("bftd_tick_duration_seconds_bucket", "0+60x200", le="+Inf")),
     ),
     Alert(
-        "BftdAlarm", "critical", 'bftd_alarms{kind!~"overdue|no_plan|solver"} > 0', "0m",
+        "BftdPluginStale", "critical", 'bftd_alarms{kind="plugin"} > 0', "1m",
+        "Slurm does not load bftd's SPANK plug-in, and every sbatch of the host prints an error",
+        "Slurm was upgraded, or the file is gone. `bft site plugin --off` takes its line out of plugstack.conf on "
+        "every host that has it; then build the plug-in again.",
+        "install.md#upgrading-slurm",
+        (_series("bftd_alarms", "1x200", kind="plugin"),), (_series("bftd_alarms", "0x200", kind="plugin"),),
+    ),
+    Alert(
+        "BftdAlarm", "critical", 'bftd_alarms{kind!~"overdue|no_plan|solver|plugin"} > 0', "0m",
         "bftd has raised an alarm of the kind {{ $labels.kind }}",
         "`bft status` has its sentence: operator mode has stopped itself, or pilots of another bftd run in the "
         "partition. It stays until a reload.",

@@ -13,7 +13,7 @@ import click
 
 from bftd import config
 from bftd.cli import common, options
-from bftd.errors import UsageError
+from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
     from bftd.keys import Config
@@ -89,6 +89,46 @@ def config_command(
         common.echo_json(_edits(advised, left))
     else:
         click.echo("\n".join(_files(advised, left, only)))
+
+
+@site.command("plugin")
+@click.option("--off", is_flag=True, help="Take the plug-in's line out of plugstack.conf: before an upgrade of Slurm.")
+@click.option("--auto", is_flag=True, help="Take the line out where Slurm does not load the plug-in, else put it back.")
+@click.option("--folder", metavar="PATH", help="Where Slurm's plug-ins are [asked of Slurm: PluginDir].")
+@click.option("--file", "path", metavar="PATH", help="The file with the line [that of the packages].")
+@options.config
+def plugin_command(off: bool, auto: bool, folder: str | None, path: str | None, config_path: str | None) -> None:
+    """Say whether this host's Slurm loads the SPANK plug-in, and take its line out or put it back.
+
+    Ends with 1 where every sbatch prints an error for the plug-in, or where that cannot be read.
+    """
+    from slurm_plugin.site import plugin_folders, plugstack
+
+    if off and auto:
+        raise UsageError("--off and --auto exclude each other: give one")
+    file = Path(path or plugstack.PACKAGED)
+    try:
+        line = plugstack.line_of(file)
+        if line is None:
+            raise BftError(f"{file} has no line for {plugstack.NAME}: give another --file")
+        if off:
+            plugstack.switch(file, on=False)
+            click.echo(f"the line for {line.name} is out of {file}")
+            return
+        folders = folder or plugin_folders(common.slurm_client(config.load_found(config_path)))
+        fault = plugstack.unfit(plugstack.place(line.name, folders), folders)
+        if fault is None:
+            raise BftError(f"whether Slurm loads {line.name} cannot be read from {folders}: nothing was changed")
+        if auto:
+            plugstack.switch(file, on=not fault)
+    except (OSError, UnicodeError) as error:
+        raise BftError(f"cannot read or change {file}: {getattr(error, 'strerror', None) or error}") from None
+    if fault and line.on and not auto:
+        raise BftError(f"{fault}: every sbatch of this host prints an error; --off takes its line out of {file}")
+    if fault:
+        click.echo(f"{fault}: its line is out of {file}")
+    else:
+        click.echo(f"Slurm loads {line.name}{'' if line.on or auto else ', whose line --auto puts back'}")
 
 
 def wanted_of(settings: Config, driver: str = str(Path(sys.executable).parent / "bft-driver")) -> Wanted:

@@ -30,7 +30,7 @@ LEASE_STATES = ("granted", "placed", "ready", "working", "revoked")
 # What keeps everything from growing.
 BLOCKS = ("ledger", "partition", "other_daemon", "paused", "hours", "unseen", "stale", "unheard", "preemption")
 MODES = ("live", "shadow")
-ALARMS = ("operator", "other_daemon", "overdue", "no_plan", "solver", "other")
+ALARMS = ("operator", "other_daemon", "overdue", "no_plan", "solver", "plugin", "other")
 _Key = TypeVar("_Key", bound=tuple[str, ...])
 _WINDOWS = {3600: "1h", 86400: "24h", 604800: "7d"}
 
@@ -43,7 +43,7 @@ def families(figures: Figures, version: str, snapshot_age_s: float) -> Iterator[
     yield from _trainers(figures.state, figures.now_s)
     yield from _usage(figures.state)
     yield from _windows(figures)
-    yield from _steering(figures.state)
+    yield from _steering(figures)
     yield from _ledger(figures)
 
 
@@ -188,7 +188,8 @@ def _windows(figures: Figures) -> Iterator[Metric]:
     yield from (u, training, held, older)
 
 
-def _steering(state: State) -> Iterator[Metric]:
+def _steering(figures: Figures) -> Iterator[Metric]:
+    state = figures.state
     kinds = Counter(pause.kind for pause in state.pauses.values())
     told = {(kind,): float(kinds[kind]) for kind in get_args(PauseKind)}
     yield _gauge("pauses", "Pauses of administrators in force, by what is paused.", told, "kind")
@@ -196,6 +197,7 @@ def _steering(state: State) -> Iterator[Metric]:
     alarms["overdue"] += sum(lease.alarmed for lease in state.leases.values())
     if failed := state.failed_solvers.get(state.settings.decide.solver):
         alarms[failed.alarm] += 1
+    alarms["plugin"] += bool(figures.plugin_fault)
     standing = {(kind,): float(alarms[kind]) for kind in ALARMS}
     yield _gauge("alarms", "Alarms that stand, by kind.", standing, "kind")
 

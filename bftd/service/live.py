@@ -76,7 +76,8 @@ class Service:
 
     `cancel` is called with the job ids of pilots that overstay and must not block. `core` is what is decided on.
     `now` reads the wall clock, and `elapsed` one that nobody sets, by which a step of the other is noticed. `objection`
-    says why the partition must not be harvested, "" where nothing speaks against it.
+    says why the partition must not be harvested, "" where nothing speaks against it, and `plugin_fault` why this host's
+    Slurm does not load the SPANK plug-in.
     """
 
     mode = "live"
@@ -97,7 +98,7 @@ class Service:
     ) -> None:
         self.config = config
         self.ledger = ledger
-        self.objection = ""
+        self.objection = self.plugin_fault = ""
         self.stopping = False
         self._clock = Clock(now, elapsed)
         self._cancel = cancel
@@ -253,7 +254,8 @@ class Service:
         """What is shown as metrics beside what is measured; cheap."""
         ledger, failure = self.ledger.size(), self._unwritten
         now_s = self.now()
-        return Figures(self.state, now_s, self.mode, ledger, failure, self.ledger.written_bytes, self.windows())
+        written = self.ledger.written_bytes
+        return Figures(self.state, now_s, self.mode, ledger, failure, written, self.windows(), self.plugin_fault)
 
     def overview(self, version: str) -> dict[str, Any]:
         """All of `GET /v1/status`."""
@@ -272,9 +274,14 @@ class Service:
         return lambda: status.overview(state, now_s, version, self.mode, decisions, give_backs_s) | more
 
     def condition(self) -> dict[str, Any]:
-        """For how long nothing has grown, and how the ledger does."""
-        held_s = 0.0 if self._held_since_s is None else self.now() - self._held_since_s
-        return {"held_s": held_s, "ledger": self.ledger.size() | {"failure": self._unwritten or None}}
+        """For how long nothing has grown, how the ledger does, and all that somebody has to look at."""
+        now_s = self.now()
+        held_s = 0.0 if self._held_since_s is None else now_s - self._held_since_s
+        return {
+            "held_s": held_s,
+            "ledger": self.ledger.size() | {"failure": self._unwritten or None},
+            "alarms": steered.alarms(self.core, now_s, self.plugin_fault),
+        }
 
     def _teller(self, events: Sequence[Event], state: State) -> str | None:
         """The user whose driver told all these; None for other events, and for users who may do all."""

@@ -49,7 +49,8 @@ NO_METERS = Meters()
 class Figures:
     """A service at one moment, for whoever shows it: all immutable, so that it may be read in any thread.
 
-    `now_s` is the wall time, `ledger` is what `Ledger.size` shows, `failure` why it cannot be written, "" where it can.
+    `now_s` is the wall time, `ledger` is what `Ledger.size` shows, `failure` why it cannot be written, "" where it can,
+    `plugin_fault` why this host's Slurm does not load the SPANK plug-in.
     """
 
     state: State
@@ -59,6 +60,7 @@ class Figures:
     failure: str
     written_bytes: int
     windows: Sequence[Window]
+    plugin_fault: str = ""
 
 
 def metered(solve: Solve, meters: Meters) -> Solve:

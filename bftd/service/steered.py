@@ -36,15 +36,17 @@ def pauses(state: State) -> list[dict[str, Any]]:
     ]
 
 
-def alarms(state: State, now_s: float) -> list[dict[str, Any]]:
-    """What somebody has to look at: latched alarms, and the nodes that were asked back and are past the bound."""
+def alarms(state: State, now_s: float, plugin_fault: str = "") -> list[dict[str, Any]]:
+    """What somebody has to look at: latched alarms, nodes past the bound of a give-back, what fails beside the core."""
     latched = [{"kind": kind, "node": None, "text": text} for kind, text in state.alarms.items()]
     overdue = [(lease.node, now_s - (lease.asked_back_s or now_s)) for lease in state.leases.values() if lease.alarmed]
     late = [
         {"kind": "overdue", "node": node, "text": f"{node} was asked back {since_s:.0f} s ago and is still in use"}
         for node, since_s in overdue
     ]
-    return latched + late + _solver(state)
+    text = f"{plugin_fault}: every sbatch of this host prints an error"
+    plugin = [{"kind": "plugin", "node": None, "text": text}] if plugin_fault else []
+    return latched + late + _solver(state) + plugin
 
 
 def _solver(state: State) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from slurm_plugin.site.catalogue import RULES
 from slurm_plugin.site.lines import Advised, advise, render
-from slurm_plugin.site.live import read
+from slurm_plugin.site.live import plugin_folders, read
 from slurm_plugin.site.model import Site, Wanted
 from slurm_plugin.site.rule import Edit, Finding, Level, Rule, check
 
@@ -17,6 +17,7 @@ __all__ = [
     "Wanted",
     "advise",
     "check",
+    "plugin_folders",
     "read",
     "render",
 ]

@@ -10,37 +10,39 @@ from slurm_plugin import sdiag
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.parse import partition_options
-from slurm_plugin.settings import is_nothing, parse_config
+from slurm_plugin.settings import parse_config
+from slurm_plugin.site import plugstack
 from slurm_plugin.site.model import Site, SiteFile, Wanted
 
-_INCLUDE = re.compile(r"^\s*include\s+(\S+)", re.MULTILINE)
-_PLUGIN = re.compile(r"^\s*(?:required|optional)\s+(\S+)", re.MULTILINE)
 _DOFILE = re.compile(r"dofile\s*[,(]\s*[\"']([^\"']*bftd\.lua)[\"']")
 _NODE = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
 _RESERVATION = re.compile(r"^ReservationName=(\S+)", re.MULTILINE)
-_DEEPEST_INCLUDE = 4
 
 
 def read(client: SlurmClient, wanted: Wanted) -> Site:
     """Read the settings of the client's cluster; raises SlurmError when scontrol does not show them."""
     config = parse_config(_show(client, "config"))
-    folder = Path(config["SLURM_CONF"]).parent
-    plugstack = config.get("PlugStackConfig", "")
-    stack = _file(folder / "plugstack.conf" if is_nothing(plugstack) else Path(plugstack))
-    lua = _file(folder / "job_submit.lua")
+    stack, folders = plugstack.read(config), config.get("PluginDir", "")
+    lua = plugstack.read_file(Path(config["SLURM_CONF"]).parent / "job_submit.lua")
     return Site(
         config=config,
         partitions=partition_options(_show(client, "partition", "-o", "--all")),
         node_names=tuple(_NODE.findall(_show(client, "nodes", "-o"))),
         lua=lua,
-        plugstack=SiteFile(stack.path, stack.state, _with_includes(stack.text, Path(stack.path).parent)),
+        plugstack=stack,
         wanted=wanted,
-        missing_plugins=_missing_plugins(stack, config.get("PluginDir", "")),
+        missing_plugins=plugstack.missing(stack, folders),
+        plugin_fault=plugstack.fault(stack, folders),
         module_missing=_missing_module(lua),
         reservations=tuple(_RESERVATION.findall(_show(client, "reservation", "-o"))),
         load=_load(client),
         usage_factors=_usage_factors(client) if config.get("AccountingStorageType", "").endswith("slurmdbd") else None,
     )
+
+
+def plugin_folders(client: SlurmClient) -> str:
+    """Slurm's PluginDir, which may be several; raises SlurmError when scontrol does not show it."""
+    return parse_config(_show(client, "config"))["PluginDir"]
 
 
 def _show(client: SlurmClient, *what: str) -> str:
@@ -69,36 +71,6 @@ def _usage_factors(client: SlurmClient) -> Mapping[str, float] | None:
         return {name: float(factor) for name, factor in rows} if answer.code == 0 else None
     except (SlurmError, ValueError):
         return None
-
-
-def _file(path: Path) -> SiteFile:
-    try:
-        return SiteFile(str(path), "present", path.read_text(encoding="utf-8", errors="replace"))
-    except FileNotFoundError:
-        return SiteFile(str(path), "absent")
-    except OSError:
-        return SiteFile(str(path), "unreadable")
-
-
-def _with_includes(text: str, folder: Path, depth: int = 0) -> str:
-    """A plugstack file with the text of the files that it includes, which may be named by patterns."""
-    parts = [text]
-    if depth < _DEEPEST_INCLUDE:
-        for pattern in _INCLUDE.findall(text):
-            base, name = (Path("/"), pattern[1:]) if pattern.startswith("/") else (folder, pattern)
-            for path in sorted(base.glob(name)):
-                parts.append(_with_includes(_file(path).text, folder, depth + 1))
-    return "\n".join(parts)
-
-
-def _missing_plugins(stack: SiteFile, plugin_dirs: str) -> tuple[str, ...]:
-    """Plug-ins of plugstack.conf that are not on this host; a bare name is looked for in Slurm's own folders."""
-    missing = []
-    for name in _PLUGIN.findall(_with_includes(stack.text, Path(stack.path).parent)):
-        places = [Path(name)] if name.startswith("/") else [Path(folder) / name for folder in plugin_dirs.split(":")]
-        if not any(place.exists() for place in places):
-            missing.append(str(places[0]))
-    return tuple(missing)
 
 
 def _missing_module(lua: SiteFile) -> str:

@@ -64,9 +64,9 @@ class Site:
 
     `config` maps the keys of `scontrol show config` to their text, `partitions` each partition to its options, and
     `node_names` lists every node. `missing_plugins` are the files that plugstack.conf names and that are not there,
-    `module_missing` the one that job_submit.lua loads, where it is not there. `reservations` are their names, `load` is
-    the controller's, None where sdiag gave no answer, `usage_factors` the UsageFactor of each QOS, None where it is not
-    known.
+    `plugin_fault` says why this host's Slurm does not load ours, and `module_missing` is what job_submit.lua loads,
+    where it is not there. `reservations` are their names, `load` is the controller's, None where sdiag gave no answer,
+    `usage_factors` the UsageFactor of each QOS, None where it is not known.
     """
 
     config: Mapping[str, str]
@@ -76,6 +76,7 @@ class Site:
     plugstack: SiteFile
     wanted: Wanted
     missing_plugins: tuple[str, ...] = ()
+    plugin_fault: str = ""
     module_missing: str = ""
     reservations: tuple[str, ...] = ()
     load: Load | None = None

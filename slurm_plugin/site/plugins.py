@@ -10,12 +10,13 @@ from pathlib import Path
 import slurm_plugin
 from slurm_plugin import reservation
 from slurm_plugin.settings import options
+from slurm_plugin.site import plugstack
 from slurm_plugin.site.accounts import QOS, factor_seen, needs_qos, qos_commands, qos_of
 from slurm_plugin.site.kit import setting
 from slurm_plugin.site.model import Site, SiteFile
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
 
-SPANK_FILE = "spank_bftd.so"
+SPANK_FILE = plugstack.NAME
 LUA_FILE = "bftd.lua"
 
 # Shares of the idle node-seconds of benchmarks/impact, whose queue stands nearly all the time.
@@ -237,6 +238,17 @@ RULES: tuple[Rule, ...] = (
         seen=lambda site: _spank_seen(site) if "PlugStackConfig" in site.config else NOT_SHOWN,
         holds=_spank_holds,
         edits=_spank_edits,
+    ),
+    Rule(
+        name="SPANK plug-in",
+        right="for the major and minor release of this host's Slurm",
+        why="after an upgrade Slurm does not load a plug-in that was compiled for the release before",
+        loses="every sbatch, salloc and srun prints an error, though it goes on, and workflow tools take that for a "
+        "failure; bft site plugin --off takes its line out until it is built again",
+        wrong="must",
+        seen=lambda site: site.plugin_fault or "nothing is known against it",
+        holds=lambda site: not site.plugin_fault,
+        applies=lambda site: _PLUGIN_LINE.search(site.plugstack.text) is not None,
     ),
     Rule(
         name="pilot_mode",

@@ -19,7 +19,9 @@ from click.testing import CliRunner
 from bftd.core.events import Registered
 from bftd.daemon import _command, next_delay_s
 from bftd.errors import AnotherDaemon, UsageError
+from bftd.health import judged
 from bftd.keys import Config, SlurmConfig
+from bftd.metrics.gauges import families
 from bftd.notify import watchdog_s
 from bftd.service.cancelling import Canceller
 from bftd.service.ledger import Ledger
@@ -31,6 +33,7 @@ from slurm_plugin.preemption import UNREAD, Preemption
 from slurm_plugin.types import Job, Snapshot
 from tests.bftd.builders import job, node, registration
 from tests.bftd.test_daemon import ROOT, environment, running, write_config
+from tests.slurm_plugin.site.test_plugstack import shared_object
 from tests.support.messages import pattern, says, wording
 from tests.support.waiting import STILL_S
 
@@ -137,6 +140,7 @@ class Asked(SlurmClient):
         self.partition_line: str | None = None
         self.kind = "preempt/partition_prio"
         self.asked = 0
+        self.folder = Path("/none")
 
     def run(self, command: str, *arguments: str, **_: object) -> Answer:  # type: ignore[override]
         self.asked += 1
@@ -148,7 +152,8 @@ class Asked(SlurmClient):
             wording("slurm_plugin.settings.first_line") + " now",
             f"PreemptType = {self.kind}",
             "ClusterName = c",
-            "SLURM_CONF = /x",
+            f"SLURM_CONF = {self.folder}/slurm.conf",
+            f"PluginDir = {self.folder}",
         ]
         return Answer(0, "\n".join([*lines, "SLURM_VERSION = 22.05.8", "UnkillableStepTimeout = 60", ""]), "")
 
@@ -181,6 +186,20 @@ def test_a_partition_is_looked_at_every_minute_and_sooner_while_something_is_wro
     client.partition_line = GOOD
     preemption.check()
     assert preemption.objection == ""
+
+
+def test_the_plug_in_of_the_host_is_looked_at_as_often(tmp_path: Path) -> None:
+    now_s, client = [0.0], Asked()
+    client.partition_line, client.folder = GOOD, tmp_path
+    (tmp_path / "plugstack.conf").write_text("optional spank_bftd.so\n")
+    (tmp_path / "sched_builtin.so").write_bytes(shared_object(0x170200))
+    preemption = Preemption(client, ("elastic",), lambda: now_s[0])
+    for release, told in ((0x160508, "22.05"), (0x170204, "")):
+        (tmp_path / "spank_bftd.so").write_bytes(shared_object(release))
+        preemption.check()
+        fault = {"plugin": tmp_path / "spank_bftd.so", "found": told, "here": "23.02"}
+        assert preemption.plugin_fault == (wording("slurm_plugin.plugstack.stale", **fault) if told else "")
+        now_s[0] += 61.0
 
 
 def test_a_partition_that_is_reconfigured_stops_growth_with_a_sentence(tmp_path: Path) -> None:
@@ -218,6 +237,23 @@ def test_regression_operator_mode_on_a_regular_partition_cancels_nothing_even_if
         service.observe(Snapshot(clock[0], nodes, tuple(jobs), ()))
     assert len(set(killed)) <= 5, "a tenth of the jobs within an hour"
     assert service.overview("1")["alarms"]
+
+
+def test_a_plug_in_that_slurm_does_not_load_is_an_alarm_in_status_check_and_metrics(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    service = Service(Config(), ledger, lambda job_ids: None, lambda: 1000.0)
+    service.observe(Snapshot(1000.0, {"n1": node("n1")}, (), ()))
+    assert not service.overview("1")["alarms"]
+    assert judged(service.overview("1")).level == "OK"
+    service.plugin_fault = "/p/spank_bftd.so is for Slurm 22.05"
+    told = wording("service.steered.plugin", plugin_fault=service.plugin_fault)
+    assert service.overview("1")["alarms"] == [{"kind": "plugin", "node": None, "text": told}]
+    assert [(each.level, each.key, each.text) for each in judged(service.overview("1")).problems] == [
+        ("CRITICAL", "plugin", told)
+    ]
+    (alarms,) = (metric for metric in families(service.figures(), "1", 0.0) if metric.name == "bftd_alarms")
+    assert {sample.labels["kind"] for sample in alarms.samples if sample.value} == {"plugin"}
+    ledger.close()
 
 
 def test_a_ledger_that_moves_keeps_its_identity_and_another_has_another(tmp_path: Path) -> None:

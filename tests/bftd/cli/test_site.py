@@ -12,6 +12,7 @@ import pytest
 
 from bftd import config, entry
 from bftd.cli.main import bft
+from tests.slurm_plugin.site.test_plugstack import shared_object
 from tests.support.messages import excerpt, fragment, says, wording
 
 ASSETS = Path(__file__).parents[2] / "slurm_plugin" / "site" / "assets" / "22.05"
@@ -141,6 +142,41 @@ def test_regression_of_several_harvested_partitions_each_can_be_looked_at(run: R
     assert "PartitionName=elastic-cpu Nodes=n1 " in out
     assert 'partition = "elastic-gpu,elastic-cpu"' in out, "the plug-ins are told of both"
     assert "[slurm]" not in out, "the daemon knows the partition already"
+
+
+def test_the_plug_in_of_another_release_is_told_taken_out_and_put_back(run: Run, tmp_path: Path) -> None:
+    file, plugin = tmp_path / "bftd.conf", tmp_path / "spank_bftd.so"
+    file.write_text("optional spank_bftd.so\n")
+    (tmp_path / "sched_backfill.so").write_bytes(shared_object(0x170200))
+    plugin.write_bytes(shared_object(0x160508))
+    options = ("plugin", "--file", str(file), "--folder", str(tmp_path))
+    stale = wording("slurm_plugin.plugstack.stale", plugin=plugin, found="22.05", here="23.02")
+
+    def out(*words: str) -> tuple[int, str]:
+        code, told, err = run("stock", *options, *words)
+        assert (told + err).count("\n") == 1
+        return code, told + err
+
+    told = wording("cli.site.plugin_fault", fault=stale, file=file)
+    assert out() == (1, f"bft: {told}\n")
+    line_is_out = wording("cli.site.plugin_is_out", fault=stale, file=file)
+    assert out("--auto") == (0, line_is_out + "\n")
+    assert out() == (0, line_is_out + "\n")
+    assert file.read_text().startswith("#")
+    plugin.write_bytes(shared_object(0x170209))
+    assert out() == (0, wording("cli.site.plugin_to_put_back", name="spank_bftd.so") + "\n")
+    assert out("--auto") == (0, wording("cli.site.plugin_loaded", name="spank_bftd.so") + "\n")
+    assert file.read_text() == "optional spank_bftd.so\n"
+    assert out("--off") == (0, wording("cli.site.plugin_off", name="spank_bftd.so", file=file) + "\n")
+    assert file.read_text().startswith("#")
+    plugin.write_text("")
+    code, err = out("--auto")
+    assert code == 1
+    assert says(err, "cli.site.plugin_unread", name="spank_bftd.so", folders=tmp_path)
+    assert out("--auto", "--off")[0] == 2
+    assert out("--file", str(tmp_path / "none"))[0] == 1
+    file.write_text("# nothing\n")
+    assert says(out()[1], "cli.site.plugin_without_line", file=file, NAME="spank_bftd.so")
 
 
 NO_CHOICE = "is not one of"

@@ -81,6 +81,7 @@ async def watched(tmp_path: Path) -> None:
         assert isinstance(measured, Measured)
         measured._clock = lambda: time.monotonic() + sum(ahead_s)
         restarted(measured)
+        served.service.plugin_fault = "the plug-in is for another Slurm"
         brought = (Window(3600, None, 100.0, 20.0, 10.0), Window(86400, 0.3, 100.0, 20.0, 10.0))
         served.service.windows = lambda: brought  # type: ignore[method-assign]
         misbehaving = asyncio.create_task(misbehave(served, measured, ahead_s))

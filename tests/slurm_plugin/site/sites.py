@@ -229,6 +229,7 @@ SPOILED: tuple[tuple[str, str, Spoil], ...] = (
         lambda site: replace(site, plugstack=SiteFile("/p.conf", "present", "required spank_bftd.so\n")),
     ),
     ("PlugStackConfig", "advice", lambda site: replace(site, missing_plugins=("/p/spank_bftd.so",))),
+    ("SPANK plug-in", "must", lambda site: replace(site, plugin_fault="/p/spank_bftd.so is for Slurm 22.05")),
     (
         "pilot_mode",
         "advice",
@@ -249,6 +250,7 @@ BRINGS_LIMITS = frozenset({"pilots' QOS"})
 NOT_OURS = frozenset(
     {
         "Slurm release",
+        "SPANK plug-in",
         "KillWait",
         "MessageTimeout",
         "sdiag",
