@@ -69,6 +69,31 @@ def test_slurm_s_own_sbatch_has_the_option(root: CleanRoot) -> None:
     assert "--elastic=MIN-MAX" in root.run("sbatch", "--help", user="nobody").stdout
 
 
+def test_a_plug_in_that_is_for_another_slurm_is_taken_out_of_the_configuration_until_it_fits(root: CleanRoot) -> None:
+    """Slurm's files change: of a plug-in of another release every sbatch would print an error."""
+    conf = root.path / "etc/slurm/plugstack.conf.d/bftd.conf"
+    (plugin,) = root.path.glob("usr/lib/*/slurm-wlm/spank_bftd.so")
+    written, fits = conf.read_text(), plugin.read_bytes()
+    stale = re.sub(rb"\x16\x00(?=spank\x00)", b"\x17\x00", fits)
+    assert stale != fits
+
+    def triggered() -> subprocess.CompletedProcess[str]:
+        folder = f"/{plugin.parent.relative_to(root.path)}"
+        root.run("dpkg-trigger", "--by-package=slurm-wlm-basic-plugins", folder)
+        root.run("dpkg", "--triggers-only", "--pending")
+        return root.run("sbatch", "--help", user="nobody")
+
+    plugin.write_bytes(stale)
+    shown = root.run("sbatch", "--help", user="nobody")
+    assert "Incompatible" in shown.stderr
+    shown = triggered()
+    assert (shown.stderr, "--elastic" in shown.stdout) == ("", False)
+    plugin.write_bytes(fits)
+    shown = triggered()
+    assert (shown.stderr, "--elastic" in shown.stdout) == ("", True)
+    assert conf.read_text() == written
+
+
 def test_a_user_s_python_needs_nothing_but_the_wheel(root: CleanRoot) -> None:
     (wheel,) = root.path.glob("usr/share/bftd/*.whl")
     words = "import elastic, elastic.node.__main__, elastic.node.agent; print(elastic.load())"
@@ -131,7 +156,8 @@ def test_what_an_administrator_wrote_stays_until_the_purge(root: CleanRoot, pack
     assert settings.read_text() == edited
     assert ledger.read_text() == "a ledger"
     assert not (root.path / "usr/bin/bftd").is_symlink()
-    assert "--elastic" not in root.run("sbatch", "--help").stdout
+    shown = root.run("sbatch", "--help")
+    assert (shown.stderr, "--elastic" in shown.stdout) == ("", False), "its line has gone with the plug-in"
 
     root.run("apt-get", "purge", "-qq", *names)
     assert root.find("*bft*") == []

@@ -191,7 +191,7 @@ def bftd_page() -> Page:
         ]
     )
     page.heading("exit status")
-    page.items(_EXIT_STATUS)
+    page.items([*_EXIT_STATUS, ("3", "Another bftd of this host harvests the partition, or has the ledger.")])
     page.see_also("bft(1)", "bftd.toml(5)", "systemctl(1)", "slurm.conf(5)")
     return page
 
