@@ -9,11 +9,11 @@ cheaper than the first of another, and one that falls below its least size loses
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from heapq import heapify, heappop, heappush
-from itertools import accumulate
+from operator import or_
 
 from bftd.core import classes, learn, objective
 from bftd.core.domain import State, Trainer
@@ -45,60 +45,26 @@ class _Holding:
 
 
 class TrainersLoss:
-    """The answer to `bftd.pool.leaving.Leaving`, from the leases and trainers of one state."""
+    """What leaving costs, from the leases and trainers of one state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def cheapest(self, nodes: Sequence[str], count: int, already: Collection[str]) -> Sequence[str]:
-        """`count` of the leased `nodes`, those first whose leaving costs least once those of `already` have left.
+    def chooser(self, bit: Mapping[str, int]) -> Offers:
+        """The answer to `bftd.pool.leaving.Leaving`: sets of nodes are masks, in which each has its `bit`."""
+        held: dict[str, dict[float, int]] = defaultdict(dict)
+        for node, (trainer, key) in self._keys.items():
+            groups = held[trainer]
+            groups[key] = groups.get(key, 0) | bit.get(node, 0)
+        return Offers([_Trainer(self, id_, sorted(groups.items())) for id_, groups in held.items()])
 
-        All of them where there are no more. Among nodes that cost the same the order of `nodes` decides.
-        """
-        if count >= len(nodes):
-            return tuple(nodes)
-        free = tuple(node for node in nodes if node not in self._keys)[: max(0, count)]
-        count -= len(free)
-        if count <= 0:
-            return free
-        offers = self._offers(nodes, count, frozenset(already))
-        taken = _greedy(offers, count)
-        # one trainer alone may be cheaper than the remains of several
-        whole = [(offer.costs[count], rank) for rank, offer in enumerate(offers) if len(offer.nodes) >= count]
-        if whole and min(whole)[0] < sum(offers[rank].costs[many] for rank, many in taken.items()):
-            taken = {min(whole)[1]: count}
-        return (*free, *(node for rank, many in taken.items() for node in offers[rank].nodes[:many]))
-
-    def cost(self, nodes: Iterable[str], already: Collection[str] = ()) -> float:
-        """What is lost if all these nodes leave, in the units of the objective."""
-        wanted = tuple(nodes)
-        return sum(offer.costs[-1] for offer in self._offers(wanted, len(wanted), frozenset(already)))
-
-    def _offers(self, nodes: Sequence[str], count: int, already: frozenset[str]) -> list[_Offer]:
-        """What each trainer asks for its live nodes, in the order in which `nodes` first names one of it."""
-        mine: dict[str, list[tuple[float, int, str]]] = defaultdict(list)
-        keys = self._keys
-        for place, node in enumerate(nodes):
-            if (found := keys.get(node)) is not None:
-                mine[found[0]].append((found[1], place, node))
-        gone: Counter[tuple[str, bool]] = Counter()
-        for node in already:
-            if (found := keys.get(node)) is not None:
-                gone[found[0], found[1] >= 1.0] += 1
-        offers = []
-        for id_, keyed in mine.items():
-            keyed.sort()
-            first = [key for key, _, _ in keyed[:count]]
-            asked = self._asked(self._holdings[id_], first, gone[id_, False], gone[id_, True])
-            offers.append(_Offer(tuple(name for _, _, name in keyed), (0.0, *accumulate(asked))))
-        return offers
-
-    def _asked(self, holding: _Holding, keys: Sequence[float], gone_unused: int, gone_working: int) -> Iterable[float]:
-        """The cost of each node that leaves after those before it, from the keys by which they are ordered.
+    def asked(self, id_: str, keys: Iterable[float], gone_unused: int, gone_working: int) -> Iterator[float]:
+        """What a trainer asks for each node that leaves after those before it, from the keys that order them.
 
         A key is 0 for a node that does not work yet, else 1 and the part of t_fwd for which it would work. A pilot that
         ends within t_fwd takes with it only what it would have made until then, and its resize comes anyway.
         """
+        holding = self._holdings[id_]
         t_fwd_s, sizes, value = self._state.settings.decide.t_fwd_s, holding.trainer.sizes, holding.value
         live, working = holding.live - gone_unused - gone_working, holding.working - gone_working
         of_live, of_working = value(sizes.largest(live)), value(sizes.largest(working))
@@ -118,7 +84,7 @@ class TrainersLoss:
 
     @cached_property
     def _keys(self) -> Mapping[str, tuple[str, float]]:
-        """Of each node with a live lease its trainer, and the key that `_asked` explains."""
+        """Of each node with a live lease its trainer, and the key that `asked` explains."""
         now_s, t_fwd_s = self._state.time_s + EXPIRY_AHEAD_S, self._state.settings.decide.t_fwd_s
         return {
             lease.node: (
@@ -169,34 +135,145 @@ class TrainersLoss:
         return lambda count: weight * interpolate(points, count)
 
 
-@dataclass(frozen=True, slots=True)
+class Offers:
+    """What all trainers ask for their nodes, kept from one question to the next: little changes between two of them.
+
+    The tasks of an array ask one after another, a thousand times, and only who gave a node to the last asks anew.
+    """
+
+    def __init__(self, trainers: Sequence[_Trainer]) -> None:
+        self._trainers = trainers
+        self._live = reduce(or_, (trainer.all for trainer in trainers), 0)
+        self._mask = self._already = 0
+        self._offers: dict[int, _Offer] = {}
+
+    def __call__(self, mask: int, count: int, already: int) -> int:
+        """`count` of the leased nodes of `mask`, those first whose leaving costs least once `already` have left.
+
+        All of them where there are no more. Among nodes that cost the same the lower bit decides.
+        """
+        if count >= mask.bit_count():
+            return mask
+        chosen = _first(mask & ~self._live, count)
+        count -= chosen.bit_count()
+        if count <= 0:
+            return chosen
+        self._ask(mask, already)
+        offers = self._offers
+        if count == 1:
+            _, _, rank = min([offer.one for offer in offers.values()])
+            return chosen | offers[rank].nodes(1)
+        taken = _greedy(offers, count)
+        # one trainer alone may be cheaper than the remains of several
+        whole = [(offer.cost(count), offer.first, rank) for rank, offer in offers.items() if offer.size >= count]
+        if whole and min(whole)[0] < sum(offers[rank].cost(many) for rank, many in taken.items()):
+            taken = {min(whole)[2]: count}
+        return reduce(or_, (offers[rank].nodes(many) for rank, many in taken.items()), chosen)
+
+    def cost(self, mask: int, already: int = 0) -> float:
+        """What is lost if all these nodes leave, in the units of the objective."""
+        self._ask(mask, already)
+        return sum(offer.cost(offer.size) for offer in self._offers.values())
+
+    def _ask(self, mask: int, already: int) -> None:
+        """Have those trainers offer anew of whose nodes others are asked for, or have left already, than before."""
+        changed = (mask ^ self._mask | already ^ self._already) & self._live
+        self._mask, self._already = mask, already
+        if not changed:
+            return
+        for rank, trainer in enumerate(self._trainers):
+            if trainer.all & changed:
+                if mine := mask & trainer.all:
+                    self._offers[rank] = _Offer(trainer, rank, mine, already)
+                else:
+                    self._offers.pop(rank, None)
+
+
+class _Trainer:
+    """The nodes of one trainer's live leases, in groups of equal keys in the order in which they leave."""
+
+    __slots__ = ("all", "groups", "id", "loss", "working")
+
+    def __init__(self, loss: TrainersLoss, id_: str, groups: Sequence[tuple[float, int]]) -> None:
+        self.loss = loss
+        self.id = id_
+        self.groups = groups
+        self.all = reduce(or_, (mask for _, mask in groups), 0)
+        self.working = reduce(or_, (mask for key, mask in groups if key >= 1.0), 0)
+
+
 class _Offer:
-    """One trainer's nodes in the order in which they leave, and what the first 0, 1, 2, ... of them cost."""
+    """Some of one trainer's nodes in the order in which they leave, and what the first 0, 1, 2, ... of them cost."""
 
-    nodes: tuple[str, ...]
-    costs: tuple[float, ...]
+    __slots__ = ("_asked", "_costs", "_groups", "_hulls", "first", "one", "size")
+
+    def __init__(self, trainer: _Trainer, rank: int, mine: int, already: int) -> None:
+        self._groups = [(key, some) for key, mask in trainer.groups if (some := mask & mine)]
+        self.size = mine.bit_count()
+        # whose node comes first comes first among equal ones
+        self.first = mine & -mine
+        gone_working = (already & trainer.working).bit_count()
+        gone_unused = (already & trainer.all).bit_count() - gone_working
+        keys = (key for key, mask in self._groups for _ in range(mask.bit_count()))
+        self._asked = trainer.loss.asked(trainer.id, keys, gone_unused, gone_working)
+        self._costs = [0.0]
+        self._hulls: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.one = (self.cost(1), self.first, rank)
+
+    def cost(self, many: int) -> float:
+        """What the first `many` cost together."""
+        costs = self._costs
+        while len(costs) <= many:
+            costs.append(costs[-1] + next(self._asked))
+        return costs[many]
+
+    def nodes(self, many: int) -> int:
+        """The first `many`."""
+        chosen = 0
+        for _, mask in self._groups:
+            chosen |= _first(mask, many - chosen.bit_count())
+        return chosen
+
+    def hull(self, before: int, most: int) -> tuple[int, ...]:
+        """The corners of the lower convex hull of the costs behind `before`, the last first, over `most` of them."""
+        found = self._hulls.get((before, most))
+        if found is None:
+            found = self._hulls[before, most] = self._hull(before, min(self.size, before + most))
+        return found
+
+    def _hull(self, before: int, upto: int) -> tuple[int, ...]:
+        corners = [before]
+        for place in range(before + 1, upto + 1):
+            while len(corners) > 1 and self.slope(corners[-2], corners[-1]) >= self.slope(corners[-1], place):
+                corners.pop()
+            corners.append(place)
+        return tuple(corners[:0:-1])
+
+    def slope(self, from_: int, to: int) -> float:
+        """The cost a node of those from one number to another."""
+        return (self.cost(to) - self.cost(from_)) / (to - from_)
 
 
-def _greedy(offers: Sequence[_Offer], count: int) -> dict[int, int]:
+def _greedy(offers: Mapping[int, _Offer], count: int) -> dict[int, int]:
     """How many nodes of each offer to take: again and again the group of the least cost a node that is not too large.
 
     In the order in which the first of each were taken.
     """
     taken: dict[int, int] = {}
-    ends = [_hull(offer.costs, 0, count) for offer in offers]
+    ends = {rank: list(offer.hull(0, count)) for rank, offer in offers.items()}
 
-    def priced(rank: int) -> tuple[float, int]:
-        costs, before, upto = offers[rank].costs, taken.get(rank, 0), ends[rank][-1]
-        return (costs[upto] - costs[before]) / (upto - before), rank
+    def priced(rank: int) -> tuple[float, int, int]:
+        offer = offers[rank]
+        return offer.slope(taken.get(rank, 0), ends[rank][-1]), offer.first, rank
 
-    heap = [priced(rank) for rank in range(len(offers))]
+    heap = [priced(rank) for rank in offers]
     heapify(heap)
     while count and heap:
-        _, rank = heappop(heap)
+        _, _, rank = heappop(heap)
         before = taken.get(rank, 0)
         many = ends[rank][-1] - before
         if many > count:  # fewer are left to take by now
-            ends[rank] = _hull(offers[rank].costs, before, count)
+            ends[rank] = list(offers[rank].hull(before, count))
         else:
             taken[rank] = ends[rank].pop()
             count -= many
@@ -205,15 +282,11 @@ def _greedy(offers: Sequence[_Offer], count: int) -> dict[int, int]:
     return taken
 
 
-def _hull(costs: Sequence[float], before: int, most: int) -> list[int]:
-    """The corners of the lower convex hull of `costs` behind `before`, the last first, over `most` of them at most."""
-    corners = [before]
-    for place in range(before + 1, min(len(costs), before + most + 1)):
-        while len(corners) > 1 and _slope(costs, corners[-2], corners[-1]) >= _slope(costs, corners[-1], place):
-            corners.pop()
-        corners.append(place)
-    return corners[:0:-1]
-
-
-def _slope(costs: Sequence[float], from_: int, to: int) -> float:
-    return (costs[to] - costs[from_]) / (to - from_)
+def _first(mask: int, count: int) -> int:
+    """The first `count` nodes of a set, or all."""
+    if mask.bit_count() <= count:
+        return mask
+    left = mask
+    for _ in range(count):
+        left &= left - 1
+    return mask ^ left

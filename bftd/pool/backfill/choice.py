@@ -7,15 +7,12 @@ job can start now, Slurm can only take nodes that are idle, so we say which thes
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import zip_longest
 
-from bftd.pool.backfill.wanted import Numbering
-from bftd.pool.leaving import Leaving
-
-_RUN = re.compile("1+")
+from bftd.pool.backfill.wanted import lowest
+from bftd.pool.leaving import Chooser
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +74,18 @@ def for_room(
     return _filled(chosen, free, need, weights, _neighbours)
 
 
-def leaver(numbering: Numbering, leaving: Leaving, already: Collection[str]) -> _Pick:
+def leaver(chooser: Chooser, already: int) -> _Pick:
     """Choose among leased nodes by what their leaving costs, beside those that leave already."""
 
     def leave(mask: int, count: int) -> int:
-        names = numbering.of_mask(mask)
         # what comes back is not trusted to be what was asked for
-        return _neighbours_of(mask, numbering.mask(list(leaving.cheapest(names, count, already))[:count]) & mask, count)
+        chosen = chooser(mask, count, already) & mask
+        missing = count - chosen.bit_count()
+        if missing < 0:
+            return lowest(chosen, count)
+        return chosen | _neighbours(mask & ~chosen, missing) if missing else chosen
 
     return leave
-
-
-def _neighbours_of(mask: int, chosen: int, count: int) -> int:
-    """A choice filled up to `count` nodes of a set."""
-    missing = count - chosen.bit_count()
-    return chosen | _neighbours(mask & ~chosen, missing) if missing > 0 else chosen
 
 
 def _filled(chosen: int, free: int, need: Need, weights: Iterable[int], pick: _Pick) -> int:
@@ -124,7 +118,7 @@ def _neighbours(mask: int, count: int) -> int:
         # all runs that are longer, which do not suffice together, and as many of this length as do not either
         chosen = _in_runs(mask, length + 1)
         count -= chosen.bit_count()
-        some = _lowest(_alone(mask, length), (count - 1) // length)
+        some = lowest(_alone(mask, length), (count - 1) // length)
         chosen |= _widened(some, length)
         count -= some.bit_count() * length
         mask &= ~chosen
@@ -151,11 +145,26 @@ def _longest(mask: int, count: int) -> int:
 def _smallest(mask: int, count: int) -> int:
     """The first node of the first of the smallest runs that have `count` nodes."""
     exact = _alone(mask, count)
-    if exact:
-        return exact & -exact
-    runs = _RUN.finditer(bin(_in_runs(mask, count))[:1:-1])
-    _, start = min((run.end() - run.start(), run.start()) for run in runs)
-    return 1 << start
+    if not exact:
+        # as long as no run has been left out, the smallest one is longer
+        starts = _runs(mask, count)
+        every = _runs_of(starts)
+        low, high = 1, 2
+        while _runs_of(_runs(starts, high)) == every:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            if _runs_of(_runs(starts, middle)) == every:
+                low = middle
+            else:
+                high = middle
+        exact = _alone(starts, low)
+    return exact & -exact
+
+
+def _runs_of(mask: int) -> int:
+    """How many runs of neighbours a set has."""
+    return (mask & ~(mask << 1)).bit_count()
 
 
 def _alone(mask: int, count: int) -> int:
@@ -176,18 +185,6 @@ def _widened(starts: int, length: int) -> int:
         starts |= starts << step
         done += step
     return starts
-
-
-def _lowest(mask: int, count: int) -> int:
-    """The first `count` nodes of a set that has as many."""
-    low, high = 0, mask.bit_length()
-    while low < high:
-        middle = (low + high) // 2
-        if (mask & ((1 << middle) - 1)).bit_count() < count:
-            low = middle + 1
-        else:
-            high = middle
-    return mask & ((1 << low) - 1)
 
 
 def _runs(mask: int, count: int) -> int:
@@ -217,14 +214,38 @@ def _window(place: int, need: Need) -> int:
 
 def _best_place(places: int, count: int, wishes: Iterable[int]) -> int:
     """Of the places where a run may begin, the first of those with most nodes of the wishes, in their order."""
-    left = [index for index, bit in enumerate(bin(places)[:1:-1]) if bit == "1"]
-    span = (1 << (left[-1] + count)) - 1
+    span = (1 << places.bit_length() - 1 + count) - 1
     for wish in wishes:
-        if len(left) == 1 or not wish & span:
-            continue
-        bits = bin(wish & span | span + 1)[:2:-1]
-        sums = [0, *accumulate(map(int, bits))]
-        found = [sums[index + count] - sums[index] for index in left]
-        most = max(found)
-        left = [index for index, nodes in zip(left, found, strict=True) if nodes == most]
-    return 1 << left[0]
+        if not places & places - 1:
+            break
+        # from the highest digit down: where some have it, those without it have fewer
+        for digit in reversed(_counted(wish & span, count)):
+            places = places & digit or places
+    return places & -places
+
+
+def _counted(mask: int, count: int) -> list[int]:
+    """How many of the `count` neighbours from each node on are in a set, in binary: a mask a digit, the lowest first.
+
+    All places are counted at once: windows are added up in pairs, twice as long each time.
+    """
+    total: list[int] = []
+    window, length, done = [mask], 1, 0
+    while True:
+        if count & length:
+            total = _added(total, [digit >> done for digit in window])
+            done += length
+        length *= 2
+        if length > count:
+            return total
+        window = _added(window, [digit >> length // 2 for digit in window])
+
+
+def _added(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """The sums of two numbers at each place, digit by digit."""
+    found, carry = [], 0
+    for one, other in zip_longest(first, second, fillvalue=0):
+        half = one ^ other
+        found.append(half ^ carry)
+        carry = one & other | half & carry
+    return [*found, carry] if carry else found

@@ -18,6 +18,7 @@ sched/backfill and select/cons_tres, and held against what 22.05 does.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from math import isfinite
 
 from bftd.pool.backfill.choice import Preferred, for_room, leaver
@@ -25,7 +26,7 @@ from bftd.pool.backfill.opened import Opened
 from bftd.pool.backfill.place import Calendar, Spot, need_of, place, place_now
 from bftd.pool.backfill.space import Space
 from bftd.pool.backfill.wanted import Booking, End, Numbering, Outcome, Part, Plan, Wanted, rank, union
-from bftd.pool.leaving import Leaving
+from bftd.pool.leaving import Chooser, Leaving
 from slurm_plugin.types import Scheduler
 
 # Work is counted, not timed, so that the same queue has the same answer: a unit is what it takes to look at a slot of
@@ -35,7 +36,9 @@ _PLANS_WORK = 800_000
 _MOST_WORK = 1_200_000
 _ENTRY_WORK = 40
 _START_WORK = 200
-_NAMES_A_SLOT = 5
+_LEAVE_WORK = 300
+_NODES_A_SLOT = 5
+_OFFER_WORK = 20
 _MINUTE_S = 60.0
 
 
@@ -231,9 +234,14 @@ class _Cycle:
 
     def _leave(self, mask: int, count: int) -> int:
         """Choose among leased nodes as the core says."""
-        self.calendar.work += mask.bit_count() // _NAMES_A_SLOT
-        already = _Names(self._numbering, self._gone)
-        return leaver(self._numbering, self._leaving, already)(mask, count)
+        self.calendar.work += _LEAVE_WORK + mask.bit_count() // _NODES_A_SLOT
+        return leaver(self._chooser, self._gone)(mask, count)
+
+    @cached_property
+    def _chooser(self) -> Chooser:
+        """Made once a cycle, and only where somebody asks."""
+        self.calendar.work += len(self._numbering.names) * _OFFER_WORK
+        return self._leaving.chooser(self._numbering.bit)
 
     def _wishes(self, spot: Spot, extra: int, limit_s: float, mine: int) -> Iterator[Preferred]:
         """Nodes with room as they are (`extra`); idle and kept, idle, leased and leaving, leased.
@@ -269,23 +277,6 @@ class _Cycle:
         if entry.plan_s is not None and entry.plan_s > calendar.now_s:
             calendar.reserve(self._shown, entry.plan, entry.plan_s, limit_s)
         return True
-
-
-class _Names(Collection[str]):
-    """The names of a set of nodes, which are worked out only where somebody asks for them."""
-
-    def __init__(self, numbering: Numbering, mask: int) -> None:
-        self._numbering = numbering
-        self._mask = mask
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and bool(self._numbering.bit.get(name, 0) & self._mask)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._numbering.of_mask(self._mask))
-
-    def __len__(self) -> int:
-        return self._mask.bit_count()
 
 
 def _choices(part: Part) -> int:

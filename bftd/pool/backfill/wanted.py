@@ -20,6 +20,18 @@ def union(masks: Iterable[int]) -> int:
     return reduce(or_, masks, 0)
 
 
+def lowest(mask: int, count: int) -> int:
+    """The first `count` nodes of a set that has as many."""
+    low, high = 0, mask.bit_length()
+    while low < high:
+        middle = (low + high) // 2
+        if (mask & ((1 << middle) - 1)).bit_count() < count:
+            low = middle + 1
+        else:
+            high = middle
+    return mask & ((1 << low) - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Numbering:
     """The nodes by number, in Slurm's own order: neighbours are neighbours."""

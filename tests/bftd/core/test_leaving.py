@@ -16,11 +16,13 @@ from bftd.core import leaving
 from bftd.core.classes import NodeClass
 from bftd.core.domain import Lease, PoolNode, PoolView, Settings, State, Trainer
 from bftd.core.learn import Knowledge
+from bftd.pool.backfill.wanted import Numbering
 from bftd.pool.leaving import Leaving
 from bftd.protocol.lease import Phase
 from bftd.protocol.wish import Wish
 from milp import Points
 from tests.bftd.builders import registration
+from tests.bftd.core import leaving_by_names
 
 NOW_S = 10_000.0
 LINE: Points = ((1, 10.0), (16, 160.0))
@@ -48,10 +50,21 @@ def state(trainers: Sequence[Trainer], leases: Sequence[Lease], **fields: Any) -
 
 
 def leave(of: State, nodes: Sequence[str], count: int, already: Sequence[str] = ()) -> set[str]:
+    """Who leaves; of equal nodes those that come first in `nodes`."""
     loss: Leaving = leaving.of(of)
-    chosen = loss.cheapest(nodes, count, already)
-    assert len(chosen) == len(set(chosen)) == min(count, len(nodes))
+    numbers = numbered([*nodes, *already])
+    chosen = numbers.of_mask(loss.chooser(numbers.bit)(numbers.mask(nodes), count, numbers.mask(already)))
+    assert len(chosen) == min(count, len(nodes))
     return set(chosen)
+
+
+def cost(of: State, nodes: Sequence[str], already: Sequence[str] = ()) -> float:
+    numbers = numbered([*nodes, *already])
+    return leaving.of(of).chooser(numbers.bit).cost(numbers.mask(nodes), numbers.mask(already))
+
+
+def numbered(nodes: Sequence[str]) -> Numbering:
+    return Numbering.of(dict.fromkeys(nodes))
 
 
 def two(first: Trainer, second: Trainer, each: int = 4) -> State:
@@ -192,16 +205,46 @@ def states(draw: st.DrawFn) -> State:
 def test_the_choice_is_never_dearer_than_what_one_trainer_alone_would_give(seen: State, data: st.DataObject) -> None:
     nodes = data.draw(st.permutations([item.node for item in seen.leases.values()]))
     count = data.draw(st.integers(0, len(nodes)))
-    loss = leaving.of(seen)
-    chosen = loss.cheapest(nodes, count, ())
-    assert chosen == leaving.of(seen).cheapest(nodes, count, ())
-    assert len(set(chosen)) == len(chosen) == count
-    assert set(chosen) <= set(nodes)
-    cost = loss.cost(chosen)
+    chosen = leave(seen, nodes, count)
+    assert chosen <= set(nodes)
     for mine in {item.trainer for item in seen.leases.values()}:
         alone = [item.node for item in seen.leases.values() if item.trainer == mine]
         if len(alone) >= count:
-            assert cost <= loss.cost(loss.cheapest(alone, count, ())) + 1e-6
+            assert cost(seen, sorted(chosen)) <= cost(seen, sorted(leave(seen, alone, count))) + 1e-6
+
+
+@settings(deadline=None)
+@given(seen=states(), data=st.data())
+def test_one_question_after_another_is_answered_as_each_alone_from_names(seen: State, data: st.DataObject) -> None:
+    """What was worked out for the last question is kept, and must not change the answer to the next."""
+    nodes = data.draw(st.permutations([*(item.node for item in seen.leases.values()), "nobody's"]))
+    numbers, loss = numbered(nodes), leaving.of(seen)
+    choose = loss.chooser(numbers.bit)
+    for _ in range(data.draw(st.integers(1, 5))):
+        among = [node for node in nodes if data.draw(st.integers(0, 4))]
+        already = [node for node in nodes if node not in among and data.draw(st.booleans())]
+        count = data.draw(st.integers(0, len(among)))
+        chosen = choose(numbers.mask(among), count, numbers.mask(already))
+        assert set(numbers.of_mask(chosen)) == set(leaving_by_names.cheapest(loss, among, count, already))
+
+
+def test_the_tasks_of_an_array_have_only_those_asked_anew_who_gave_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand of them asked everybody a thousand times, which kept the daemon from its drivers for seconds."""
+    trainers = [trainer(str(number), BENT) for number in range(50)]
+    leases = [lease(f"n{number}", str(number // 4)) for number in range(200)]
+    asked = []
+    of_one = leaving.TrainersLoss.asked
+    monkeypatch.setattr(
+        leaving.TrainersLoss, "asked", lambda self, id_, *rest: asked.append(id_) or of_one(self, id_, *rest)
+    )
+    numbers = numbered([item.node for item in leases])
+    choose = leaving.of(state(trainers, leases)).chooser(numbers.bit)
+    left, gone = (1 << 200) - 1, 0
+    for _ in range(100):
+        chosen = choose(left, 1, gone)
+        left, gone = left & ~chosen, gone | chosen
+    assert gone.bit_count() == 100
+    assert len(asked) == len(trainers) + 99
 
 
 @settings(deadline=None)
@@ -217,9 +260,8 @@ def test_where_each_further_node_brings_less_and_stalls_cost_nothing_no_other_ch
     seen = state(trainers, leases, settings=Settings().changed(objective="throughput"))
     nodes = [item.node for item in leases]
     count = data.draw(st.integers(0, len(nodes)))
-    loss = leaving.of(seen)
-    best = min(map(loss.cost, itertools.combinations(nodes, count)))
-    assert loss.cost(loss.cheapest(nodes, count, ())) == pytest.approx(best)
+    best = min(cost(seen, some) for some in itertools.combinations(nodes, count))
+    assert cost(seen, sorted(leave(seen, nodes, count))) == pytest.approx(best)
 
 
 @settings(deadline=None)
@@ -232,9 +274,8 @@ def test_what_has_left_already_and_what_leaves_then_cost_together_what_all_cost_
     live = [item for item in seen.leases.values() if item.live and item.phase == "working"]
     nodes = data.draw(st.permutations([item.node for item in live]))
     split = data.draw(st.integers(0, len(nodes)))
-    loss = leaving.of(seen)
-    parts = loss.cost(nodes[:split]) + loss.cost(nodes[split:], already=nodes[:split])
-    assert parts == pytest.approx(loss.cost(nodes))
+    parts = cost(seen, nodes[:split]) + cost(seen, nodes[split:], already=nodes[:split])
+    assert parts == pytest.approx(cost(seen, nodes))
 
 
 @pytest.mark.slow
@@ -246,7 +287,7 @@ def test_five_hundred_of_five_thousand_leases_are_chosen_within_a_poll(each: int
     taken_s = []
     for _ in range(3):
         begun_s = time.thread_time()
-        assert len(leaving.of(state(trainers, leases)).cheapest(nodes, 500, ())) == 500
+        assert len(leave(state(trainers, leases), nodes, 500)) == 500
         taken_s.append(time.thread_time() - begun_s)
     # of its own processor time, and of a poll all: a tenth is usual, and what looks at each pair of leases takes many
     assert min(taken_s) < 1.0, f"{min(taken_s) * 1000:.1f} ms"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from bftd.core.domain import Room
 from bftd.keys import PoolConfig
+from bftd.pool.backfill.wanted import lowest
 from bftd.pool.harvest import Harvest
 from bftd.pool.idle_watch import IdleWatch
 from bftd.pool.imagined import idle_nodes
 from bftd.pool.judgement import DOUBTED_MOST_S, UNHEARD_KEPT_S, PoolMemory, observe
-from bftd.pool.leaving import AnyNode
+from bftd.pool.leaving import AnyNode, Chooser
 from slurm_plugin.types import Job, Node, Request, Reservation, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
 from tests.support.messages import says, wording
@@ -419,8 +420,8 @@ def test_the_rest_of_an_array_keeps_its_nodes_as_its_tasks_start() -> None:
 class Last:
     """Of leased nodes the last ones leave."""
 
-    def cheapest(self, nodes: Sequence[str], count: int, already: Collection[str]) -> Sequence[str]:
-        return nodes[-count:]
+    def chooser(self, bit: Mapping[str, int]) -> Chooser:
+        return lambda mask, count, already: mask & ~lowest(mask, mask.bit_count() - count)
 
 
 def test_of_leased_nodes_those_leave_that_the_core_would_miss_least() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bftd.pool.backfill.choice import Need, Preferred, for_plan, for_room, leaver
 from bftd.pool.leaving import AnyNode
 from tests.bftd.pool.backfill import reference
-from tests.bftd.pool.backfill.cases import names, nodes
+from tests.bftd.pool.backfill.cases import nodes
 
 EVERY = [(1 << 64) - 1]
 
@@ -60,7 +60,7 @@ def test_neighbours_are_planned_in_the_smallest_run_or_from_the_first_required_n
 
 
 def room(free: int, count: int, *wishes: Preferred, contiguous: bool = False, required: int = 0) -> int:
-    leave = leaver(names(64), AnyNode(), ())
+    leave = leaver(AnyNode().chooser({}), 0)
     return for_room(free, Need(count, required, contiguous), EVERY, wishes, leave)
 
 
@@ -80,33 +80,33 @@ def test_neighbours_with_most_wished_nodes_are_taken() -> None:
 class Dear:
     """A core to which some nodes are worth more, and that notes what it was asked."""
 
-    def __init__(self, *answer: str) -> None:
-        self.answer = answer
-        self.asked: list[tuple[tuple[str, ...], int, tuple[str, ...]]] = []
+    def __init__(self, *answer: int) -> None:
+        self.answer = nodes(*answer)
+        self.asked: list[tuple[int, int, int]] = []
 
-    def cheapest(self, nodes: object, count: int, already: object) -> tuple[str, ...]:
-        self.asked.append((tuple(nodes), count, tuple(already)))  # type: ignore[call-overload]
+    def __call__(self, mask: int, count: int, already: int) -> int:
+        self.asked.append((mask, count, already))
         return self.answer
 
 
 def test_of_leased_nodes_the_core_says_which() -> None:
-    core = Dear("n3", "n1")
-    leave = leaver(names(5), core, ("n4",))
+    core = Dear(3, 1)
+    leave = leaver(core, nodes(4))
     chosen = for_room(nodes(0, 1, 2, 3), Need(2), EVERY, [Preferred(nodes(0, 1, 2, 3), leased=True)], leave)
     assert chosen == nodes(1, 3)
-    assert core.asked == [(("n0", "n1", "n2", "n3"), 2, ("n4",))]
+    assert core.asked == [(nodes(0, 1, 2, 3), 2, nodes(4))]
 
 
 def test_the_core_is_not_asked_where_all_leased_nodes_are_needed() -> None:
     core = Dear()
-    leave = leaver(names(5), core, ())
+    leave = leaver(core, 0)
     assert for_room(nodes(0, 1), Need(2), EVERY, [Preferred(nodes(0, 1), leased=True)], leave) == nodes(0, 1)
     assert core.asked == []
 
 
-@pytest.mark.parametrize("answer", [(), ("n9",), ("n4",), ("n0",), ("n0", "n0"), ("n0", "n1", "n2", "n3")])
-def test_an_answer_of_the_core_that_makes_no_sense_is_put_right(answer: tuple[str, ...]) -> None:
-    leave = leaver(names(5), Dear(*answer), ())
+@pytest.mark.parametrize("answer", [(), (9,), (4,), (0,), (0, 1, 2, 3)])
+def test_an_answer_of_the_core_that_makes_no_sense_is_put_right(answer: tuple[int, ...]) -> None:
+    leave = leaver(Dear(*answer), 0)
     chosen = for_room(nodes(0, 1, 2, 3), Need(2), EVERY, [Preferred(nodes(0, 1, 2, 3), leased=True)], leave)
     assert chosen.bit_count() == 2
     assert chosen & ~nodes(0, 1, 2, 3) == 0
@@ -117,3 +117,23 @@ def test_neighbours_are_found_as_if_looked_for_one_by_one(free: int, data: st.Da
     count = data.draw(st.integers(1, free.bit_count()))
     plain = reference.best_fit(reference.members(free, 14), count)
     assert reference.members(for_plan(free, Need(count), EVERY), 14) == plain
+
+
+MASKS = st.integers(0, (1 << 14) - 1)
+
+
+@given(MASKS, st.integers(1, 6), st.lists(MASKS, max_size=4))
+def test_the_best_place_for_neighbours_is_found_as_if_looked_for_one_by_one(
+    free: int, count: int, wishes: list[int]
+) -> None:
+    need = Need(count, contiguous=True)
+    if not need.met(free):
+        return
+    chosen = for_room(free, need, EVERY, map(Preferred, wishes), leaver(AnyNode().chooser({}), 0))
+    places = [first for first in range(15 - count) if all(free >> first + more & 1 for more in range(count))]
+
+    def good(first: int) -> list[int]:
+        return [-sum(wish >> first + more & 1 for more in range(count)) for wish in wishes]
+
+    best = min(places, key=good)
+    assert chosen == nodes(*range(best, best + count))
