@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, filterfalse, islice
 
 from milp.problem import Problem, TrainerSpec
@@ -21,6 +22,11 @@ class Block:
     nodes: tuple[str, ...]
     classes: frozenset[str]
     whole: bool
+
+    @cached_property
+    def members(self) -> frozenset[str]:
+        """The nodes as a set."""
+        return frozenset(self.nodes)
 
 
 def blocks(problem: Problem) -> tuple[Block, ...]:
@@ -40,7 +46,7 @@ def counts_in(nodes: Collection[str], parts: Sequence[Block]) -> tuple[int, ...]
     if len(parts) == 1:
         return (len(nodes),)
     inside = set(nodes)
-    return tuple(sum(node in inside for node in part.nodes) for part in parts)
+    return tuple(len(inside & part.members) for part in parts)
 
 
 def sums(sizes: Iterable[int]) -> frozenset[int]:

@@ -8,8 +8,9 @@ Times are read as unix seconds (SLURM_TIME_FORMAT=%s), or as local ISO times fro
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Hashable, Sequence
 from datetime import datetime
-from functools import lru_cache
+from typing import Generic, TypeVar
 
 from slurm_plugin import request
 from slurm_plugin.errors import SlurmError, SnapshotError
@@ -27,8 +28,11 @@ _JOB_ID = re.compile(r"\d+(_(\d+|\[[^\]]*\]?)|\+\d+)?$")
 _PARTITIONS = re.compile(r"[^\s,]+(,[^\s,]+)*$")
 _SHOWN = 160  # characters of what cannot be read, in a message
 
-# Most of a large cluster is as it was a second ago: what was read then is not read again. A few MB each.
-_KEPT = 1 << 14
+# How much is remembered beyond what the last answer shows. A few MB each.
+_KEPT = 1 << 13
+
+_Raw = TypeVar("_Raw", bound=Hashable)
+_Item = TypeVar("_Item", Node, Job)
 
 # What Slurm appends to a state where it has no room for a word.
 _STATE_SUFFIXES = {
@@ -64,12 +68,12 @@ def jobs(text: str, separator: str) -> tuple[Job, ...]:
     width = len(_JOB_FIELDS)
     if len(fields) < width or len(fields) % width or end != "\n" or not fields[0].startswith("JOBID"):
         raise SnapshotError("squeue's answer is cut short or not in the format asked for")
-    return tuple(_job(tuple(fields[first : first + width])) for first in range(width, len(fields), width))
+    return tuple(_JOBS.read([tuple(fields[first : first + width]) for first in range(width, len(fields), width)]))
 
 
 def nodes(text: str) -> dict[str, Node]:
     """Read `scontrol show nodes -o`; no node at all is an error."""
-    found = [_node(record) for record in _records(text, "NodeName=")]
+    found = _NODES.read(_records(text, "NodeName="))
     if not found:
         raise SnapshotError("scontrol shows no node at all")
     return {node.name: node for node in found}
@@ -129,7 +133,32 @@ def partition_options(text: str) -> dict[str, dict[str, str]]:
     return {fields["PartitionName"]: fields for fields in map(_fields, _records(text, "PartitionName="))}
 
 
-@lru_cache(maxsize=_KEPT)
+class _Memory(Generic[_Raw, _Item]):
+    """What was read of answers: most of a large cluster is as it was a second ago, and is not read again.
+
+    It is as large as the queue: one of a fixed size, the oldest out first, forgets all of a longer one at every poll.
+    """
+
+    def __init__(self, function: Callable[[_Raw], _Item]) -> None:
+        self._function = function
+        self._kept: dict[_Raw, _Item] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def read(self, answer: Sequence[_Raw]) -> list[_Item]:
+        """Read all of an answer; what it does not show is forgotten once that is too much."""
+        kept, found = self._kept, []
+        for raw in answer:
+            item = kept.get(raw)
+            if item is None:
+                item = kept[raw] = self._function(raw)
+            found.append(item)
+        if len(kept) > len(answer) + _KEPT:
+            self._kept = dict(zip(answer, found, strict=True))
+        return found
+
+
 def _job(raw: tuple[str, ...]) -> Job:
     """A job as read; a pending one that cannot be read as one that waits, any other as an error."""
     raw = (raw[_ID].removeprefix("\n"), *raw[1:])
@@ -212,7 +241,6 @@ def _readable_job(raw: tuple[str, ...]) -> Job:
     )
 
 
-@lru_cache(maxsize=_KEPT)
 def _node(record: str) -> Node:
     fields = _fields(record)
     state, flags = node_state(_need(fields, "State"))
@@ -235,6 +263,10 @@ def _node(record: str) -> Node:
         memory_used_bytes=_number(fields.get("AllocMem", "0")) * 2**20,
         gpus_used=gpus_used(fields.get("AllocTRES", ""), gpus, fields.get("GresUsed", "")),
     )
+
+
+_JOBS = _Memory(_job)
+_NODES = _Memory(_node)
 
 
 def _memory_bytes(fields: dict[str, str]) -> int:

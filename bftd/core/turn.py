@@ -94,6 +94,9 @@ class Turn:
         self._before = state
         self._relisted: Counter[str] = Counter()
         self._on: dict[str, str] | None = None
+        # By trainer the ids of its leases, from the second question on: most steps ask once, and some of everybody.
+        self._of: dict[str, dict[str, None]] | None = None
+        self._was_asked = False
         for name in _FIELDS:
             kept = getattr(state, name)
             # a mapping is copied, so that what the step changes in it leaves the state before it alone
@@ -140,7 +143,14 @@ class Turn:
 
     def leases_of(self, trainer: str) -> list[Lease]:
         """All leases of a trainer that have not ended, oldest first."""
-        return [lease for lease in self.leases.values() if lease.trainer == trainer]
+        if not self._was_asked:
+            self._was_asked = True
+            return [lease for lease in self.leases.values() if lease.trainer == trainer]
+        if self._of is None:
+            self._of = defaultdict(dict)
+            for lease in self.leases.values():
+                self._of[lease.trainer][lease.id] = None
+        return [self.leases[id_] for id_ in self._of.get(trainer, ())]
 
     def lease_on(self, node: str) -> Lease | None:
         """The lease of a node, also one that is revoked."""
@@ -207,6 +217,8 @@ class Turn:
         )
         self.leases[lease.id] = lease
         self._on = None
+        if self._of is not None:
+            self._of[trainer][lease.id] = None
         self.grants += (self.now,)
         self._tell("granted", lease, reason)
         return lease
@@ -252,6 +264,8 @@ class Turn:
         no duration, so it is not counted.
         """
         del self.leases[lease.id]
+        if self._of is not None:
+            del self._of[lease.trainer][lease.id]
         if lease.shown and not self.settings.trusting:
             if worked_well(lease, self.now):
                 self.failures.pop(lease.node, None)

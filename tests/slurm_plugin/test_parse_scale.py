@@ -63,9 +63,21 @@ def test_only_the_nodes_and_jobs_that_changed_are_read_again(monkeypatch: pytest
     assert (len(nodes), len(jobs)) == (COUNT, COUNT)
 
 
-def test_a_parsed_snapshot_takes_little_memory() -> None:
-    parse._node.cache_clear()
-    parse._job.cache_clear()
+def test_a_queue_longer_than_what_is_remembered_beside_it_is_not_read_again_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # with the oldest forgotten first, a queue by a few jobs longer than the memory was read anew at every poll
+    monkeypatch.setattr(parse, "_KEPT", COUNT // 2)
+    monkeypatch.setattr(parse, "_JOBS", parse._Memory(parse._job))
+    parse.jobs(job_text(), SEPARATOR)
+    reads = counted(monkeypatch, "time_limit_s")
+    parse.jobs(job_text(changed=8), SEPARATOR)
+    assert len(reads) == 1
+
+
+def test_a_parsed_snapshot_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parse, "_NODES", parse._Memory(parse._node))
+    monkeypatch.setattr(parse, "_JOBS", parse._Memory(parse._job))
     tracemalloc.start()
     try:
         snapshot = Snapshot(time.time(), parse.nodes(node_text()), parse.jobs(job_text(), SEPARATOR), ())
@@ -76,8 +88,12 @@ def test_a_parsed_snapshot_takes_little_memory() -> None:
     assert kept_bytes < 2 * COUNT * KEPT_BYTES
 
 
-def test_what_is_remembered_of_a_cluster_that_always_changes_is_bounded() -> None:
+def test_what_is_remembered_of_a_cluster_that_always_changes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     # 300 MB is what a daemon may have: both memories together, full, and the snapshot at hand beside them
-    kept = [function.cache_info().maxsize for function in (parse._node, parse._job)]
-    assert sum(size * KEPT_BYTES for size in kept if size is not None) < 150e6
-    assert None not in kept
+    assert 2 * (parse._KEPT + 10_000) * KEPT_BYTES < 150e6
+    monkeypatch.setattr(parse, "_KEPT", 50)
+    jobs = parse._Memory(parse._job)
+    monkeypatch.setattr(parse, "_JOBS", jobs)
+    for poll in range(30):
+        parse.jobs(HEADER + "".join(job_record(id=str(10 * poll + number)) for number in range(10)), SEPARATOR)
+        assert len(jobs) <= 60
