@@ -47,6 +47,8 @@ log = logging.getLogger("bftd")
 
 # A controller that needs longer than a quarter of the tick is under load: reading it must not add to that.
 SLOWNESS = 4.0
+# Nor is this process to take more than half of a core, however large the cluster.
+_OWN_SLOWNESS = 2.0
 LONGEST_DELAY_S = 30.0
 # How often at least the loop tells systemd that it turns, and looks at its clock.
 _BEAT_S = 5.0
@@ -60,9 +62,9 @@ _TRY_S = 20.0
 _STOP_WAIT_S = 5.0
 
 
-def next_delay_s(poll_s: float, took_s: float, failures: int) -> float:
-    """Time until the next snapshot after one for which Slurm took `took_s`, with `failures` in a row (S8)."""
-    delay_s = max(poll_s, SLOWNESS * took_s) * 2.0 ** min(failures, 10)
+def next_delay_s(poll_s: float, took_s: float, failures: int, own_s: float = 0.0) -> float:
+    """Time from one snapshot to the next where Slurm took `took_s` and this process `own_s`, after `failures` (S8)."""
+    delay_s = max(poll_s, SLOWNESS * took_s, _OWN_SLOWNESS * own_s) * 2.0 ** min(failures, 10)
     return max(poll_s, min(delay_s, LONGEST_DELAY_S))
 
 
@@ -92,7 +94,7 @@ class Daemon:
         self._client.watch = self._meters.slurm_called
         self._visibility = Visibility(self._client)
         self._preemption = None if self._shadow else Preemption(self._client, settings.slurm.harvested)
-        # one thread reads, one cancels: a slow snapshot must not delay a give-back
+        # one thread reads and judges, one cancels: a slow snapshot must not delay a give-back
         self._reader = ThreadPoolExecutor(1, "snapshot")
         self._canceller = Canceller(lambda job_ids: self._client.cancel(job_ids, "KILL"))
         # a large ledger of an older bftd takes a while to bring up to date
@@ -175,7 +177,10 @@ class Daemon:
             read_s = time.monotonic() - begun
             failures = 0 if snapshot else failures + 1
             if snapshot:
-                self._service.observe(snapshot)
+                # The thread is free until the next snapshot, and the loop serves drivers while it judges this one.
+                judge = self._service.observe_later(snapshot)
+                take = await asyncio.get_running_loop().run_in_executor(self._reader, judge)
+                take()
             else:
                 self._service.apply(Tick(self._service.now()))
             self._garbage.collect()
@@ -183,7 +188,9 @@ class Daemon:
             self._meters.snapshot(read_s, took_s - read_s if snapshot else None)
             log.debug("tick: read in %.3f s, taken in within %.3f s", read_s, took_s - read_s)
             # What this process takes to read the answers says nothing of slurmctld.
-            delay_s = next_delay_s(self._service.poll_s, self._client.waited_s, max(0, failures - 1)) - took_s
+            waited_s = self._client.waited_s
+            own_s = max(0.0, took_s - waited_s) if snapshot else 0.0
+            delay_s = next_delay_s(self._service.poll_s, waited_s, max(0, failures - 1), own_s) - took_s
             try:
                 await asyncio.wait_for(self._stop.wait(), max(0.0, delay_s))
             except asyncio.TimeoutError:

@@ -32,7 +32,7 @@ _SHOWN = 160  # characters of what cannot be read, in a message
 _KEPT = 1 << 13
 
 _Raw = TypeVar("_Raw", bound=Hashable)
-_Item = TypeVar("_Item", Node, Job)
+_Item = TypeVar("_Item")
 
 # What Slurm appends to a state where it has no room for a word.
 _STATE_SUFFIXES = {

@@ -13,7 +13,7 @@ Which plans count is what `slurm_plugin.waiting` says, here and in every driver.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -141,6 +141,17 @@ def _doubt(memory: PoolMemory, seen: dict[str, PoolNode], now_s: float) -> tuple
         seen.update((node.name, replace(node, in_pool=True, why=f"{node.why}, as Slurm says for now")) for node in out)
     why = (out[0] if out else next(node for node in ours if node.unheard)).why
     return since_s, f"{many} of {len(ours)} lent nodes turned unfit at once, and no job has them: {why}"
+
+
+def without(memory: PoolMemory, view: PoolView, names: Collection[str]) -> tuple[PoolMemory, PoolView]:
+    """The same less nodes that lost their leases, or failed, while the snapshot was judged: they wait for the next."""
+    lost = {name: node for name in names if (node := view.nodes.get(name)) is not None and node.in_pool}
+    if not lost:
+        return memory, view
+    # they come back as new members, so that they are planned for
+    memory = replace(memory, version=memory.version + 1, members=memory.members - lost.keys())
+    seen = {name: replace(node, in_pool=False, why="has just lost its pilot") for name, node in lost.items()}
+    return memory, replace(view, version=memory.version, nodes={**view.nodes, **seen})
 
 
 def _judge_all(

@@ -4,34 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import milp
 from bftd import keys
 from bftd.core import clock as stored_times
-from bftd.core import leaving
-from bftd.core.domain import (
-    Action,
-    CancelPilot,
-    Happened,
-    Settings,
-    State,
-)
-from bftd.core.events import (
-    ClockSet,
-    Configured,
-    Event,
-    Finished,
-    Heard,
-    PoolObserved,
-    Registered,
-    Reported,
-    Tick,
-)
+from bftd.core.domain import Action, CancelPilot, Happened, Settings, State
+from bftd.core.events import ClockSet, Configured, Event, Finished, Heard, PoolObserved, Registered, Reported, Tick
 from bftd.core.pause import Pause, Paused, Unpaused
 from bftd.core.step import fold
 from bftd.errors import LedgerError
@@ -44,6 +28,7 @@ from bftd.service import neighbours, saying, status, steered
 from bftd.service.clock import Clock
 from bftd.service.history import History
 from bftd.service.history_quota import HistoryQuota, is_history_of
+from bftd.service.judging import Judged, Judging
 from bftd.service.ledger import GIVE_BACKS, Ledger
 from bftd.service.meters import NO_METERS, Figures, Meters, metered
 from bftd.service.room_log import RoomLog
@@ -63,6 +48,10 @@ UNWRITTEN = "bftd cannot write its ledger"
 RETRY_S = 5.0
 # How often the ledger's size is looked at.
 TEND_EVERY_S = 1.0
+
+
+def _do_nothing() -> None:
+    """Take nothing in of a snapshot from before the clock was set."""
 
 
 def _without_growth(event: Event) -> Event:
@@ -105,7 +94,7 @@ class Service:
         self._changed: dict[str, asyncio.Event] = {}
         self._memory = judgement.PoolMemory()
         self._room_log = RoomLog()
-        self._job_users: dict[str, str] = {}
+        self._job_users: Mapping[str, str] = {}
         self._cancelling: set[str] = set()
         self._held_since_s: float | None = None
         self._unwritten = self._untended = ""
@@ -186,20 +175,29 @@ class Service:
         self._tuned = tuned
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Take in one good snapshot."""
+        """Take in one good snapshot at once."""
+        self.observe_later(snapshot)()()
+
+    def observe_later(self, snapshot: Snapshot) -> Callable[[], Callable[[], None]]:
+        """What judges one good snapshot, in any thread, and gives what takes it in; until then there is no other."""
         if not self._is_timely(snapshot):
+            return lambda: _do_nothing
+        judging = Judging(self._memory, snapshot, self.config.pool, Harvest.of(*self.partitions), self.core)
+        return lambda: functools.partial(self._take_in, judging.judged())
+
+    def _take_in(self, judged: Judged) -> None:
+        """Take in what a snapshot shows, and be it that time went on since it was judged."""
+        now_s = self.now()
+        if self._memory is not judged.before:  # the clock was set, and what was judged has the old times
+            self.apply(Tick(now_s))
             return
-        leased = {lease.node: lease.job_id for lease in self.core.leases.values()}
-        harvest = Harvest.of(*self.partitions)
-        self._memory, view = judgement.observe(
-            self._memory, snapshot, self.config.pool, harvest, leased, self.core.quarantined, leaving.of(self.core)
-        )
+        self._memory, view = judged.by_now(self.core)
         if self.objection:
             view = dataclasses.replace(view, hold=self.objection, refused=self.objection)
         self._room_log.tell(self._memory.rooms, view)
-        self._job_users = {job.id: job.user for job in snapshot.jobs}
-        self._cancelling &= self._job_users.keys()
-        self.apply(PoolObserved(snapshot.time_s, view))
+        self._job_users = judged.users
+        self._cancelling &= judged.users.keys()
+        self.apply(PoolObserved(view.time_s, view))
 
     def pause(self, pauses: Sequence[Pause]) -> int:
         """Lend no more of these from now on; returns how many nodes are asked back."""

@@ -13,8 +13,9 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,6 +65,13 @@ def test_S8_a_slow_controller_is_asked_less_often() -> None:
     assert next_delay_s(60.0, 0.1, 0) == 60.0
 
 
+def test_polling_slows_where_this_process_takes_long_over_a_snapshot() -> None:
+    assert next_delay_s(1.0, 0.02, 0, own_s=0.4) == 1.0
+    assert next_delay_s(1.0, 0.02, 0, own_s=1.5) == 3.0
+    assert next_delay_s(1.0, 2.0, 0, own_s=1.5) == 8.0
+    assert next_delay_s(1.0, 0.02, 0, own_s=60.0) == 30.0
+
+
 def test_what_squeue_shows_of_a_job_and_cannot_be_read_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,10 +114,39 @@ def test_S8_what_the_daemon_itself_takes_makes_no_controller_slow(tmp_path: Path
 
     monkeypatch.setattr(daemon, "_read", read)
     daemon._client.waited_s = 0.25
-    daemon._service = SimpleNamespace(poll_s=1.0, observe=lambda _: None)  # type: ignore[assignment]
+    judged = SimpleNamespace(poll_s=1.0, observe_later=lambda _: lambda: lambda: None)
+    daemon._service = judged  # type: ignore[assignment]
     asyncio.run(daemon._poll())
     daemon._ledger.close()
-    assert asked == [(1.0, 0.25, 0)]
+    ((*asked_of_slurm, _),) = asked
+    assert asked_of_slurm == [1.0, 0.25, 0]
+
+
+def test_the_loop_serves_drivers_while_a_snapshot_is_judged(tmp_path: Path, monkeypatch) -> None:
+    """An array of a thousand tasks held it for seconds, in which no driver was told that its node is asked back."""
+    daemon = Daemon(Config(api=ApiConfig(socket=str(tmp_path / "s")), ledger=LedgerConfig(path=str(tmp_path / "l"))))
+    served, taken_in = threading.Event(), []
+
+    def take() -> None:
+        taken_in.append(threading.current_thread())
+        daemon._stop.set()
+
+    def judge() -> Callable[[], None]:
+        assert served.wait(60.0), "the loop waits for what is judged"
+        return take
+
+    def observe_later(_: Snapshot) -> Callable[[], Callable[[], None]]:
+        asyncio.get_running_loop().call_later(0.01, served.set)
+        return judge
+
+    async def read() -> Snapshot:
+        return Snapshot(1.0, {}, (), ())
+
+    monkeypatch.setattr(daemon, "_read", read)
+    daemon._service = SimpleNamespace(poll_s=1.0, observe_later=observe_later)  # type: ignore[assignment]
+    asyncio.run(daemon._poll())
+    daemon._ledger.close()
+    assert taken_in == [threading.current_thread()], "the state changes in the loop's thread alone"
 
 
 @pytest.mark.parametrize("abstract", [False, True])

@@ -1,0 +1,122 @@
+"""A snapshot that is judged beside the loop, which hears drivers meanwhile."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bftd.core.events import Registered
+from bftd.core.invariants import validate_state
+from tests.bftd.builders import lease, registration, reported
+from tests.bftd.service.test_clock import ALL, Host
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """One trainer on six of eight nodes, two of which are busy."""
+    found = Host(tmp_path)
+    found.train("1")
+    for _ in range(3):
+        found.poll(BUSY)
+        place(found)
+    assert {item.node for item in found.service.core.leases.values()} == {*ALL} - {*BUSY}
+    return found
+
+
+BUSY = ALL[:2]
+
+
+def place(host: Host) -> None:
+    """Drivers place what is granted, and end what is asked back."""
+    for item in list(host.service.core.leases.values()):
+        told: list[Any] = []
+        if not item.live:
+            host.pilots.pop(item.job_id or "", None)
+            told = [lease(item.id, "ended")]
+        elif item.job_id is None:
+            id_ = f"7{item.id.rpartition('.')[2]}"
+            host.pilots[id_] = item.node
+            told = [lease(item.id, "placed", job_id=id_), lease(item.id, "working")]
+        host.service.apply(reported(host.wall_s, item.trainer, *told))
+
+
+def tick(host: Host) -> None:
+    host.wall_s += 1.0
+    host.elapsed_s += 1.0
+
+
+def test_a_node_whose_lease_ends_while_a_snapshot_is_judged_is_not_lent_on_that_snapshots_word(host: Host) -> None:
+    host.service.apply(Registered(host.wall_s, registration("2", 1, 8)))
+    tick(host)
+    judge = host.service.observe_later(host.snapshot(BUSY))
+    gone = next(iter(host.service.core.leases.values()))
+    host.service.apply(reported(host.wall_s, gone.trainer, lease(gone.id, "ended")))
+    judge()()
+    assert gone.node not in {item.node for item in host.service.core.leases.values()}
+    assert not host.service.core.pool.nodes[gone.node].in_pool
+    del host.pilots[gone.job_id or ""]
+    for _ in range(2):
+        host.poll(BUSY)
+    assert gone.node in {item.node for item in host.service.core.leases.values()}, "it is planned for again"
+
+
+def test_what_is_leased_while_a_snapshot_is_judged_stays_leased(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    for _ in range(3):
+        host.poll(BUSY)
+    tick(host)
+    judge = host.service.observe_later(host.snapshot(BUSY))
+    host.train("1")
+    granted = dict(host.service.core.leases)
+    assert granted
+    judge()()
+    assert host.service.core.leases == granted
+
+
+def test_a_snapshot_that_was_being_judged_when_the_clock_was_set_is_left_out(host: Host) -> None:
+    tick(host)
+    judge = host.service.observe_later(host.snapshot((*ALL[2:5], *BUSY)))
+    host.wall_s -= 3600.0
+    host.service.now()
+    before = host.service.core.leases
+    judge()()
+    assert host.service.core.leases == before
+    assert host.service.core.pool.time_s < host.wall_s
+    host.poll(BUSY)
+    assert host.service.core.pool.time_s == host.wall_s
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_while_snapshots_are_judged_the_state_is_sound_and_all_is_lent_in_the_end(
+    tmp_path: Path, seed: int
+) -> None:
+    rng, host = random.Random(seed), Host(tmp_path)
+    for id_ in "12":
+        host.train(id_)
+    for poll in range(12):
+        tick(host)
+        judge = host.service.observe_later(
+            host.snapshot([name for name in ALL if name not in host.pilots.values() and rng.random() < 0.25])
+        )
+        held = list(host.service.core.leases.values())
+        happens = rng.choice(["place", "end", "register", "nothing"])
+        if happens == "place":
+            place(host)
+        elif happens == "register":
+            host.train(f"3{poll}")
+        elif happens == "end" and held:
+            one = rng.choice(held)
+            host.pilots.pop(one.job_id or "", None)
+            host.service.apply(reported(host.wall_s, one.trainer, lease(one.id, "ended")))
+        take = judge()
+        validate_state(host.service.core)
+        take()
+        validate_state(host.service.core)
+        place(host)
+    for _ in range(60):
+        host.poll()
+        place(host)
+    assert {item.node for item in host.service.core.leases.values()} == {*ALL}
