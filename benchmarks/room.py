@@ -15,12 +15,16 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bftd.core import learn, leaving
+from bftd.core.domain import Lease, State, Trainer
 from bftd.pool.backfill.planner import simulate
 from bftd.pool.backfill.wanted import End, Numbering, Outcome, Part, Wanted
-from bftd.pool.leaving import AnyNode
+from bftd.pool.leaving import AnyNode, Leaving
+from bftd.protocol.registration import Registration
+from bftd.protocol.sizes import Sizes
 from slurm_plugin.types import Scheduler
 
 BOUND_S = 0.15
@@ -29,6 +33,7 @@ NOW_S = 1_700_000_000.0
 # Nodes, waiting jobs, running jobs.
 SIZES = ((5_000, 5_000, 400), (10_000, 50_000, 500))
 DEPTH = 500
+TRAINERS = 200
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Cluster:
     ours: int
     ends: list[End]
     queue: list[Wanted]
+    leaving: Leaving = field(default_factory=AnyNode)
 
 
 def _jobs(rng: random.Random, count: int, largest: int, part: Callable[[int], Part]) -> list[Wanted]:
@@ -111,7 +117,31 @@ def _picky(nodes: int, waiting: int, running: int, rng: random.Random) -> Cluste
     return _cluster(nodes, running, 0.2, rng, _jobs(rng, waiting, nodes // 2, part))
 
 
-QUEUES = {"nothing fits": _nothing, "all fits": _all, "mixed": _mixed, "picky": _picky}
+def _arrays(nodes: int, waiting: int, running: int, rng: random.Random) -> Cluster:
+    """Nine tenths of the nodes are lent to trainers; arrays of a thousand tasks wait, some for two neighbours each."""
+    everything = (1 << nodes) - 1
+    queue = [
+        Wanted(str(number), (Part(everything, 1 + number % 2, contiguous=number % 2 == 1),), 3600.0, 3600.0, count=1000)
+        for number in range(max(1, waiting // 1000))
+    ]
+    cluster = _cluster(nodes, running, 0.9, rng, queue)
+    return replace(cluster, ours=cluster.ready, leaving=_trainers(cluster.numbering.of_mask(cluster.ready)))
+
+
+def _trainers(names: tuple[str, ...]) -> Leaving:
+    """What leaving costs two hundred trainers that work on some nodes."""
+    curve, each = tuple((size, 50.0 * size**0.9) for size in (1, 4, 16, 64)), -(-len(names) // TRAINERS)
+    trainers, leases = {}, {}
+    for number in range(TRAINERS):
+        asked = Registration(f"run-{number}", "t", "torchrun", Sizes(1, 64), "ann", "elastic", curve=curve)
+        trainers[asked.id] = Trainer(asked, NOW_S, learn.given(asked))
+        for place, name in enumerate(names[number * each : (number + 1) * each]):
+            id_ = f"{name}.{number * each + place}"
+            leases[id_] = Lease(id_, name, asked.id, NOW_S - 60.0, 86_400.0, "", phase="working")
+    return leaving.of(State(time_s=NOW_S, trainers=trainers, leases=leases))
+
+
+QUEUES = {"arrays": _arrays, "nothing fits": _nothing, "all fits": _all, "mixed": _mixed, "picky": _picky}
 
 
 def _look(cluster: Cluster, depth: int, scheduler: Scheduler, kept: dict[str, int]) -> Outcome:
@@ -126,7 +156,7 @@ def _look(cluster: Cluster, depth: int, scheduler: Scheduler, kept: dict[str, in
         scheduler,
         kept=kept,
         weights=[(1 << len(cluster.numbering.names)) - 1],
-        leaving=AnyNode(),
+        leaving=cluster.leaving,
         doubted=(),
     )
 

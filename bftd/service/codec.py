@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import types
 import typing
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_ATOMS = frozenset({str, int, float, bool, type(None)})
+
 
 def encode(item: Any) -> dict[str, Any]:
-    """The fields of a dataclass, nested ones included, as a JSON object."""
-    return dataclasses.asdict(item)
+    """The fields of a dataclass, nested ones included, as a JSON object.
+
+    As `dataclasses.asdict`, which copies each string and number as well: for thousands of leases that are written at
+    once it takes the loop from others for a third of a second.
+    """
+    return {name: _encoded(getattr(item, name)) for name in _names(type(item))}
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    """The fields of a dataclass."""
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def _encoded(value: Any) -> Any:
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if hasattr(kind, "__dataclass_fields__"):
+        return encode(value)
+    if kind is tuple or kind is list:
+        return kind(map(_encoded, value))
+    if kind is dict:
+        return {_encoded(name): _encoded(item) for name, item in value.items()}
+    return copy.deepcopy(value)
 
 
 def plain(value: Any) -> Any:
