@@ -215,6 +215,21 @@ class LimitsConfig:
 
 
 @dataclass(frozen=True)
+class PromiseConfig:
+    """What the site promises its regular jobs."""
+
+    RELOADED: ClassVar[bool] = True
+
+    delay_s_per_hour: float = _key(
+        600.0,
+        "Nothing new is lent while pilots have delayed regular jobs by more in the last hour, all of them together and "
+        "the first second of each aside; 0 is no promise.",
+        unit="s",
+        minimum=0.0,
+    )
+
+
+@dataclass(frozen=True)
 class ApiConfig:
     """Where drivers and commands reach the daemon, and how it knows who they are."""
 
@@ -313,6 +328,7 @@ class Config:
     pool: PoolConfig = PoolConfig()
     decide: DecideConfig = DecideConfig()
     limits: LimitsConfig = LimitsConfig()
+    promise: PromiseConfig = PromiseConfig()
     api: ApiConfig = ApiConfig()
     ledger: LedgerConfig = LedgerConfig()
     elastic: ElasticConfig = ElasticConfig()

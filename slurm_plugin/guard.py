@@ -8,10 +8,20 @@ scheduler has not placed yet and that the daemon had not seen when it granted th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 
 from slurm_plugin.types import Job
-from slurm_plugin.waiting import Rules, is_news, is_regular, lacks_plan, may_use, planned_on, waits_for_backfill
+from slurm_plugin.waiting import (
+    Rules,
+    is_being_started,
+    is_news,
+    is_regular,
+    lacks_plan,
+    may_use,
+    planned_on,
+    waits_for_backfill,
+)
 
 
 def guard(
@@ -29,13 +39,22 @@ def guard(
     A regular pending job that is planned on the node sooner than `min_window_s` holds pilots off that node; a start
     that has passed is one that Slurm is just carrying out. One without a plan, of any of the node's partitions, holds
     them off if it came after the daemon's look, unless only backfill can start it and no cycle comes before the daemon
-    has looked again. `since` is from `undated_since`.
+    has looked again. So does one that came then and is just being started, whatever its plan names. `since` is from
+    `undated_since`.
     """
     for job in jobs:
         if job.state != "PENDING" or not is_regular(job, pilot_partition):
             continue
         if planned_on(job, node, now_s, rules.min_window_s):
             return f"job {job.id} is planned on {node} in {max(0.0, (job.start_s or now_s) - now_s):.0f} s"
+        # its start is ever now until it has started, so that of its times its submission alone tells whether it is new
+        if (
+            job.submit_s >= math.floor(rules.looked_s)
+            and may_use(job, node_partitions)
+            and is_being_started(job, now_s)
+            and node not in job.request.excluded
+        ):
+            return f"job {job.id} has just come and is being started, and may count on {node}"
         if (
             is_news(job, now_s, rules.looked_s, since)
             and may_use(job, node_partitions)

@@ -4,7 +4,8 @@ The daemon makes room for the jobs that it sees waiting. So a driver keeps its p
 jobs only. One that is planned on a node keeps it free from `min_window_s` before its start on. One that lacks a plan
 keeps all nodes free that it may use, if it came after the daemon's last look: the daemon cannot have thought of it. But
 where only backfill can start it, and no cycle comes before the daemon has looked again, it keeps nothing free: else no
-pilot would ever start where a job is submitted every second.
+pilot would ever start where a job is submitted every second. One that came then and is just being started keeps all
+nodes free that it may use: Slurm preempts for it, and counts on idle nodes beside those of its plan.
 
 On what the daemon could see, both decide alike. One small difference is inherent, and it keeps a pilot away for longer:
 the driver looks a moment later, when a window has shrunk by that much.
@@ -219,6 +220,15 @@ def plan_window_s(job: Job, now_s: float) -> float | None:
     if job.start_s is None or not job.sched_nodes or job.state != "PENDING":
         return None
     return None if standing(job.reason) is Standing.HELD else max(0.0, job.start_s - now_s)
+
+
+def is_being_started(job: Job, now_s: float) -> bool:
+    """Say whether Slurm is just starting a waiting job: its plan is for now, once what it preempted has left.
+
+    Slurm may start it on other nodes than the plan names, and counts on idle ones that the plan does not name.
+    """
+    window_s = plan_window_s(job, now_s)
+    return window_s is not None and window_s <= _CLOCKS_APART_S and waits_for_room(job)
 
 
 def planned_on(job: Job, node: str, now_s: float, min_window_s: float) -> bool:

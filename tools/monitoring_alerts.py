@@ -118,7 +118,8 @@ ALERTS: tuple[Alert, ...] = (
         "10m",
         "no trainer may grow, and nobody has said so",
         "`bft status` says why in its first lines, `bftd_growth_blocked` by kind: the partition must not be harvested, "
-        "pilots of another bftd run, the ledger or Slurm cannot be used.",
+        "pilots of another bftd run, the ledger or Slurm cannot be used, the delay that regular jobs are promised is "
+        "spent.",
         "administrators.md#what-can-go-wrong",
         (_series("bftd_growth_allowed", "0x200"), _series("bftd_growth_blocked", "1x200", reason="partition"),
          _series("bftd_growth_blocked", "0x200", reason="paused")),
@@ -246,6 +247,15 @@ ALERTS: tuple[Alert, ...] = (
         (_series("bftd_u_ratio", "0.4x200", window="24h"),), (_series("bftd_u_ratio", "0.8x200", window="24h"),),
     ),
     Alert(
+        "BftdDelayBudgetSpent", "critical", 'bftd_alarms{kind="delay"} > 0', "0m",
+        "pilots have delayed regular jobs by more than delay_s_per_hour allows",
+        "Nothing new is lent until the last hour has less. `bft history --events` has the starts that pilots touched "
+        "(`regular_start`): a few long delays are lock-outs or pilots that do not leave, many short ones a budget that "
+        "is too small for the site.",
+        "administrators.md#the-delay-that-a-site-promises",
+        (_series("bftd_alarms", "1x200", kind="delay"),), (_series("bftd_alarms", "0x200", kind="delay"),),
+    ),
+    Alert(
         "BftdSolverFails", "critical", 'bftd_alarms{kind="no_plan"} > 0', "1m",
         "no solver can make a plan",
         "The trainers go on with the nodes that they have. `bft status` and the log say what failed.",
@@ -291,7 +301,7 @@ ALERTS: tuple[Alert, ...] = (
         (_series("bftd_alarms", "1x200", kind="plugin"),), (_series("bftd_alarms", "0x200", kind="plugin"),),
     ),
     Alert(
-        "BftdAlarm", "critical", 'bftd_alarms{kind!~"overdue|no_plan|solver|plugin"} > 0', "0m",
+        "BftdAlarm", "critical", 'bftd_alarms{kind!~"overdue|no_plan|solver|plugin|delay"} > 0', "0m",
         "bftd has raised an alarm of the kind {{ $labels.kind }}",
         "`bft status` has its sentence: operator mode has stopped itself, or pilots of another bftd run in the "
         "partition. It stays until a reload.",

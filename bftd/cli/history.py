@@ -22,6 +22,8 @@ _BY_DAY_S = 3 * _DAY_S
 _STATES = ("regular", "planned", "leased", "idle", "away")
 # Held node-seconds by the name that an older daemon tells too.
 _SUMS = ("pool_node_seconds", "training_node_seconds", "used_node_seconds")
+# Which an older daemon does not tell.
+_DELAYS = ("regular_starts", "regular_delay_seconds")
 # Events that are asked for at a time.
 _EVENTS = 5_000
 
@@ -42,6 +44,8 @@ def history(
     as_json: bool,
 ) -> None:
     """Show what the nodes did over time: how many ran jobs, were lent or idle, and what was made of the pool.
+
+    TOUCHED are the starts of regular jobs where pilots were, DELAY-S the seconds that pilots delayed them by.
 
     A day is kept by the minute, a month by ten minutes. --events tells what happened instead: all of it to
     administrators, what concerns their own trainers to others.
@@ -90,7 +94,7 @@ class _Row:
     covered_s: float = 0.0
     nodes: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_STATES, 0.0))
     running: float = 0.0
-    sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_SUMS, 0.0))
+    sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*_SUMS, *_DELAYS), 0.0))
 
     def add(self, point: Mapping[str, Any]) -> None:
         """Take in a step of time."""
@@ -101,9 +105,11 @@ class _Row:
             self.nodes[state] += covered_s * point["nodes"].get(state, 0)
         for name in _SUMS:
             self.sums[name] += point[name]
+        for name in _DELAYS:
+            self.sums[name] += point.get(name, 0)
 
-    def cells(self, title: str) -> tuple[str, ...]:
-        """As the table shows it."""
+    def cells(self, title: str, delays: bool) -> tuple[str, ...]:
+        """As the table shows it, with delays where they are told."""
         pool_s, *parts_s = (self.sums[name] for name in _SUMS)
         return (
             title,
@@ -111,6 +117,7 @@ class _Row:
             *(f"{self.sums[name] / _HOUR_S:,.1f}" for name in _SUMS),
             *(f"{part_s / pool_s:.1%}" if pool_s > 0 else "-" for part_s in parts_s),
             f"{self.running / self.covered_s:.1f}",
+            *(f"{self.sums[name]:,.0f}" for name in (_DELAYS if delays else ())),
         )
 
 
@@ -121,6 +128,9 @@ def _table(told: Mapping[str, Any], by_day: bool) -> Iterable[str]:
     columns += [Column(name, rank=2, right=True) for name in ("REGULAR", "PLANNED", "LEASED", "IDLE", "AWAY")]
     columns += [Column("POOL-H", right=True), Column("TRAINING-H", right=True), Column("HELD-H", rank=1, right=True)]
     columns += [Column("TRAINING", right=True), Column("HELD", right=True), Column("TRAINERS", rank=3, right=True)]
+    delays = any(name in point for point in told["points"] for name in _DELAYS)
+    if delays:
+        columns += [Column("TOUCHED", rank=2, right=True), Column("DELAY-S", rank=1, right=True)]
     form = "%Y-%m-%d" if by_day else "%Y-%m-%d %H:%M"
     rows: dict[str, _Row] = {}
     total = _Row()
@@ -130,9 +140,9 @@ def _table(told: Mapping[str, Any], by_day: bool) -> Iterable[str]:
     if not rows:
         yield "there is no history of that time: it is kept for 30 days, while the daemon runs"
         return
-    cells = [row.cells(title) for title, row in rows.items()]
+    cells = [row.cells(title, delays) for title, row in rows.items()]
     if len(rows) > 1:
-        cells.append(total.cells("total"))
+        cells.append(total.cells("total", delays))
     yield from common.table(columns, cells)
     yield from _windows(told["windows"])
 

@@ -28,7 +28,8 @@ class TrainerPoint:
 class HistoryPoint(Shown):
     """One step of history: nodes by state (regular, planned, leased, idle, away), trainers by id, node-seconds.
 
-    `used_node_seconds` is the older name of `held_node_seconds`; an older daemon tells no other.
+    `used_node_seconds` is the older name of `held_node_seconds`; an older daemon tells no other. `regular_starts` are
+    those of regular jobs where pilots were, which delayed them by `regular_delay_seconds`.
     """
 
     at_s: float = 0.0
@@ -38,6 +39,8 @@ class HistoryPoint(Shown):
     held_node_seconds: float = 0.0
     training_node_seconds: float = 0.0
     used_node_seconds: float = 0.0
+    regular_starts: int = 0
+    regular_delay_seconds: float = 0.0
 
     def cells(self) -> Mapping[str, Any]:
         """As a row of a table."""

@@ -27,7 +27,7 @@ from bftd.core.timing import BACKOFF_MOST_S
 
 # The fields that hold a time; all other numbers of these classes are durations, counts or rates.
 PAST: Mapping[type, tuple[str, ...]] = {
-    State: ("time_s", "watched_s", "preempted_s"),
+    State: ("time_s", "watched_s"),
     Lease: ("granted_s", "placed_s", "revoked_s", "asked_back_s", "missed_s", "cancelled_s", "working_s", "ended_s"),
     Trainer: ("arrived_s", "heard_s", "finished_s", "refused_round_s", "resumed_s", "held_since_s"),
     Attendance: ("since_s",),
@@ -80,6 +80,7 @@ def moved(state: State, by_s: float) -> State:
         ended={node: at(item) for node, item in state.ended.items()},
         grants=tuple(at_s + by_s for at_s in state.grants),
         cancels=state.cancels.moved(by_s),
+        delays=state.delays.moved(by_s),
         failed_solvers={name: at(item) for name, item in state.failed_solvers.items()},
     )
 

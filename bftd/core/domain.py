@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from bftd.core.classes import Classes
 from bftd.core.decisions import Decision
+from bftd.core.delays import Delays, TouchedStart
 from bftd.core.learn import Knowledge
 from bftd.core.outsiders import Cancels, ElasticJob, Stray
 from bftd.core.pace import Attendance, Pace
@@ -22,7 +23,7 @@ from bftd.core.scaling import Weights
 from bftd.core.sentences import Mood, sentence
 from bftd.core.solvers import FailedSolver
 from bftd.hours import UTC, Zone
-from bftd.keys import DecideConfig, LimitsConfig, PoolConfig, SlurmConfig
+from bftd.keys import DecideConfig, LimitsConfig, PoolConfig, PromiseConfig, SlurmConfig
 from bftd.protocol.lease import Phase
 from bftd.protocol.registration import Registration
 from bftd.protocol.sizes import Sizes
@@ -33,7 +34,7 @@ Assignment = Mapping[str, tuple[str, ...]]  # the nodes of each trainer, by its 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the core decides by: sections of the configuration, and the users whose jobs are never cancelled.
+    """What the core decides by: sections of the configuration, and the `spared` users whose jobs are never cancelled.
 
     `zone` is the host's. `trusting` is for simulated drivers: never silent, with the pilots and curves that they say.
     """
@@ -46,11 +47,12 @@ class Settings:
     zone: Zone = UTC
     identities: frozenset[str] = frozenset()  # under which this daemon's pilots run; empty where it has none
     trusting: bool = False
+    promise: PromiseConfig = field(default_factory=PromiseConfig)
 
     def changed(self, **keys: Any) -> Settings:
         """With other values of some keys, whichever section each is in; raises TypeError for one that is in none."""
         sections = {}
-        for section in ("decide", "limits", "pool", "slurm"):
+        for section in ("decide", "limits", "pool", "slurm", "promise"):
             before = getattr(self, section)
             mine = {name: keys.pop(name) for name in list(keys) if hasattr(before, name)}
             sections[section] = replace(before, **mine)
@@ -121,6 +123,7 @@ class PoolView:
     `beyond`. `daemons` says of which daemon a pilot is, where its driver was told. `refused` says why the partition
     must not be harvested; "" where nothing speaks against it. `rooms` are kept for waiting jobs, by id, and
     `rooms_over` were until the snapshot before; `wary` says why not all have any. Slurm backfills not before `cycle_s`.
+    On nodes of `counted_on` a job may count for which Slurm preempts: none is lent anew. `touched` just started.
     """
 
     version: int = 0
@@ -143,6 +146,8 @@ class PoolView:
     wary: str = ""
     looked_s: float = float("-inf")
     cycle_s: float = float("-inf")
+    counted_on: frozenset[str] = frozenset()
+    touched: tuple[TouchedStart, ...] = ()
 
     @property
     def seen(self) -> bool:
@@ -163,7 +168,7 @@ class Lease:
     row that do not show the pilot after it was placed, the first of them at `missed_s`. `shown` says that Slurm showed
     the pilot at least once: before, it is the driver's word. `working_s` is when the first worker took part there,
     and `leaving_s` when the agent was asked to leave by Slurm, by the clock of the driver's host. `cancelled_s` is when
-    bftd last tried to cancel the pilot.
+    bftd last tried to cancel the pilot. Until `leave_by_s` it may leave at a step's end; None where it leaves as ever.
     """
 
     id: str
@@ -190,7 +195,6 @@ class Lease:
     working_s: float | None = None
     leaving_s: float | None = None
     ended_s: float | None = None
-    # Until then it may leave at a step's end, for a job that can start there; None where it is to leave as ever.
     leave_by_s: float | None = None
 
     @property
@@ -312,21 +316,19 @@ class Usage:
     resizing_node_seconds: float = 0.0
 
 
-# Marks what a restart goes on with, beside trainers and leases: the ledger keeps it by the field's name.
-KEPT: Mapping[str, bool] = {"kept": True}
+KEPT: Mapping[str, bool] = {"kept": True}  # what a restart goes on with: the ledger keeps it by the field's name
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """All that the core knows between two events.
 
-    A step's draft and the ledger are both made from these fields. `trainers` is in order of arrival,
-    `leases` holds those not ended, `strays` the jobs of the harvested partition that belong to no lease, by job id.
-    `watched_s` is the time of the first snapshot since the daemon started, and `elders` are the numbers of the jobs of
-    that snapshot. `preempted_s` is when Slurm last preempted a pilot. `alarms` are sentences that stay until an
-    administrator reloads. `pauses` are filed under their keys. `ended` has by node the lease that ended there a short
-    while ago. `failed_solvers` rest, by name. `scaling` is how trainers that have ended here scaled. `plan_due` says
-    that something changed since the last plan was made.
+    A step's draft and the ledger are both made from these fields. `trainers` is in order of arrival, `leases` holds
+    those not ended, `strays` the jobs of the harvested partition that belong to no lease, by job id. `watched_s` is the
+    time of the first snapshot since the daemon started, and `elders` are the numbers of the jobs of that snapshot.
+    `alarms` are sentences that stay until an administrator reloads. `pauses` are filed under their keys. `ended` has by
+    node the lease that ended there a short while ago. `failed_solvers` rest, by name. `scaling` is how trainers that
+    have ended here scaled. `plan_due` says that something changed since the last plan was made.
     """
 
     settings: Settings = Settings()
@@ -345,10 +347,10 @@ class State:
     elders: frozenset[str] = frozenset()
     cancels: Cancels = field(default_factory=Cancels)
     alarms: Mapping[str, str] = field(default_factory=dict)
-    preempted_s: float = float("-inf")
     grants: tuple[float, ...] = field(default=(), metadata=KEPT)
     usage: Usage = field(default=Usage(), metadata=KEPT)
     room_usage: RoomUsage = field(default=RoomUsage(), metadata=KEPT)
+    delays: Delays = field(default=Delays(), metadata=KEPT)
     pauses: Mapping[str, Pause] = field(default_factory=dict, metadata=KEPT)
     failed_solvers: Mapping[str, FailedSolver] = field(default_factory=dict)
     scaling: Weights = field(default=(), metadata=KEPT)

@@ -258,6 +258,8 @@ def _explain_stay(
         key, decision = "unsolved", _stay(trainer, held, sentences.unsolved(turn.unsolved))
     elif bound:
         key, decision = bound, _stay(trainer, held, bound)
+    elif turn.pool.counted_on and free < trainer.sizes.above(held) - held:
+        key, decision = "settling", _stay(trainer, held, sentences.SETTLING)
     else:
         key, decision = f"{held}:{free}", _no_growth(turn, trainer, held, free, holders, points)
     _say_once(turn, trainer, key, decision)
@@ -289,4 +291,4 @@ def _why_no_growth(turn: Turn) -> str:
         return turn.halt
     if turn.pool.hold is not None:
         return turn.pool.hold
-    return sentences.SETTLING if turn.fresh else sentences.STALE
+    return sentences.STALE

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 from operator import attrgetter
 
-from bftd.core import accounting, caps, confines, drivers, failures, refusals, rooms, strays, timing
+from bftd.core import accounting, caps, confines, drivers, failures, promise, refusals, rooms, strays, timing
 from bftd.core.decisions import GaveBack, NodeOverdue
 from bftd.core.domain import Lease, PoolView
 from bftd.core.turn import Turn, growth_allowed, is_silent
@@ -24,14 +24,14 @@ def observe(turn: Turn, view: PoolView) -> None:
     """Fold one view of the pool into the draft. A view that is not newer than the last is ignored (S9)."""
     if view.time_s <= turn.pool.time_s:
         return
-    view = strays.guarded(turn, view)
+    view = promise.kept(turn, strays.guarded(turn, view))
     passed_s = accounting.counted_s(view.time_s - turn.pool.time_s, turn.settings)
     accounting.account(turn, passed_s)
     rooms.account(turn, passed_s)
     changed = view.version != turn.pool.version or not turn.pool.seen
     # at the last snapshot, and still now but for this one: what has settled or become fresh since is worth a plan
     known_s = (turn.pool.time_s, turn.now)
-    could_grow = all(growth_allowed(turn.pool, turn.preempted_s, at_s, turn.settings) for at_s in known_s)
+    could_grow = all(growth_allowed(turn.pool, at_s, turn.settings) for at_s in known_s)
     before, since_s = turn.pool, turn.pool.time_s
     if turn.watched_s == inf:
         turn.elders = frozenset(map(strays.whole, view.job_ids))
@@ -39,6 +39,7 @@ def observe(turn: Turn, view: PoolView) -> None:
     turn.pool = view
     confines.confine(turn, before.barred)
     changed |= turn.pool.barred != before.barred
+    turn.plan_due |= not before.counted_on <= view.counted_on
     if not before.seen:  # before its change: then there is no telling what has changed since when
         record_whole(turn, before)
     if changed:

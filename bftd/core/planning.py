@@ -203,7 +203,7 @@ def build_problem(
         specs.append(spec if len(kinds) == 1 else _on_classes(turn, trainer, spec, sorted(may_use), kinds))
     usable = nodes
     shared = {name for name in nodes if turn.pool.nodes[name].beside}
-    if turn.backoff or shared:
+    if turn.backoff or shared or turn.pool.counted_on:
         held = {node for spec in specs for node in spec.current}
         usable = [name for name in nodes if name in held or not (name in shared or turn.backs_off(name))]
     told = map(_node, usable) if len(kinds) == 1 else map(_node, usable, map(turn.class_of, usable))

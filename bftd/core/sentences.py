@@ -50,7 +50,16 @@ Mood = Literal["indicative", "conditional"]
 REFUSED = "its last pilots were refused, it tries again with few"
 STALE = "the last good snapshot of Slurm is too old"
 SILENT = f"nothing was heard of its driver for {timing.GRANT_SILENT_S:.0f} s"
-SETTLING = "Slurm has just taken nodes back for a job, which may count on others too"
+SETTLING = "Slurm is taking nodes back for a job, which may count on the free ones too"
+
+
+def delayed(counted_s: float, budget_s: float) -> str:
+    """That regular jobs were delayed by more than the site promises them."""
+    return (
+        f"regular jobs were delayed by {counted_s:.0f} s in the last hour, {budget_s:.0f} s are promised "
+        "(delay_s_per_hour): nothing new is lent until it is less"
+    )
+
 
 # Of jobs or users so many are named.
 _NAMED = 3

@@ -71,8 +71,6 @@ FORGET_FINISHED_S = 3600.0
 SOLVER_REST_S = 300.0
 # Backfill preempts in one cycle and starts the job in the next, a second later at best; a busy controller needs two.
 PREEMPTED_REST_S = 5.0
-# Until that next cycle the job counts on other idle nodes beside those that it preempted: none of them is lent.
-PREEMPTED_HOLD_S = 2.0
 
 
 def whole_minutes(length_s: float) -> float:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from bftd.core import pausing
 from bftd.core.decisions import Decision
+from bftd.core.delays import Delays
 from bftd.core.domain import (
     Action,
     Backoff,
@@ -46,7 +47,6 @@ from bftd.core.timing import (
     BACKOFF_ONE_USER_S,
     CANCEL_AGAIN_S,
     GRANT_SILENT_S,
-    PREEMPTED_HOLD_S,
     PREEMPTED_REST_S,
     RATE_WINDOW_S,
     REFUSED_ROUNDS,
@@ -78,10 +78,10 @@ class Turn:
     elders: frozenset[str]
     cancels: Cancels
     alarms: dict[str, str]
-    preempted_s: float
     grants: tuple[float, ...]
     usage: Usage
     room_usage: RoomUsage
+    delays: Delays
     pauses: dict[str, Pause]
     failed_solvers: Mapping[str, FailedSolver]
     scaling: Weights
@@ -119,17 +119,12 @@ class Turn:
     @property
     def may_grow(self) -> bool:
         """Whether anything may grow now: see `growth_allowed` and `halt`."""
-        return growth_allowed(self.pool, self.preempted_s, self.now, self.settings) and not self.halt
+        return growth_allowed(self.pool, self.now, self.settings) and not self.halt
 
     @property
     def halt(self) -> str:
         """Why nothing may grow whatever Slurm shows: all is paused, or it is not the hour; "" where it may."""
         return pausing.halt(self.pauses, self.settings, self.now)
-
-    @property
-    def fresh(self) -> bool:
-        """Whether the last snapshot is young enough to grow on."""
-        return _is_fresh(self.pool, self.now, self.settings)
 
     @property
     def budget(self) -> int:
@@ -322,16 +317,15 @@ class Turn:
         return max(larger, trainer.sizes.largest(2 * held)) if larger > held else stays
 
     def backs_off(self, node: str) -> bool:
-        """Whether a node is left out for now because it refused a pilot."""
-        return node in self.backoff and self.backoff[node].until_s > self.now
+        """Whether a node is left out for now: it refused a pilot, or a job that Slurm preempts for counts on it."""
+        return node in self.pool.counted_on or (node in self.backoff and self.backoff[node].until_s > self.now)
 
     def rest(self, node: str) -> None:
         """Leave a node alone that Slurm took a pilot from, since the job behind that may need another cycle to start.
 
-        Until then nothing grows at all. A new pilot, on that node or on another that the job counts on, would lock the
-        job out: Slurm does not preempt for the same job again for a while.
+        A new pilot there would lock the job out: Slurm does not preempt for the same job again for a while. This is a
+        driver's word, so it concerns its own node alone; on which others the job counts, Slurm's plan says.
         """
-        self.preempted_s = self.now
         before = self.backoff.get(node, Backoff(self.now, 0))
         self.backoff[node] = replace(before, until_s=max(before.until_s, self.now + PREEMPTED_REST_S))
 
@@ -347,14 +341,9 @@ class Turn:
         self._relisted[lease.trainer] += 1
 
 
-def growth_allowed(pool: PoolView, preempted_s: float, at_s: float, settings: Settings) -> bool:
-    """Whether anything may grow at `at_s`: the pool forbids it not, and the last snapshot is fresh (S9).
-
-    Nothing may grow either for a while after `preempted_s`, when Slurm last preempted a pilot: the job that it did so
-    for may not have started yet.
-    """
-    settled = at_s - preempted_s > PREEMPTED_HOLD_S
-    return pool.hold is None and _is_fresh(pool, at_s, settings) and settled
+def growth_allowed(pool: PoolView, at_s: float, settings: Settings) -> bool:
+    """Whether anything may grow at `at_s`: the pool forbids it not, and the last snapshot is fresh (S9)."""
+    return pool.hold is None and at_s - pool.time_s <= settings.pool.stale_after_s
 
 
 def is_silent(trainer: Trainer, at_s: float, settings: Settings) -> bool:
@@ -365,10 +354,6 @@ def is_silent(trainer: Trainer, at_s: float, settings: Settings) -> bool:
 def worked_well(lease: Lease, at_s: float) -> bool:
     """Whether workers have trained on the node for so long by `at_s` that what failed there before counts no more."""
     return lease.shown and lease.working_s is not None and at_s - lease.working_s >= SOUND_AFTER_S
-
-
-def _is_fresh(pool: PoolView, at_s: float, settings: Settings) -> bool:
-    return at_s - pool.time_s <= settings.pool.stale_after_s
 
 
 # A poll copies an object or two a lease and a trainer. `python -m benchmarks.core --plain-replace` compares the copying

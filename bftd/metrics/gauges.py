@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from bftd.core import pausing, strays, timing
+from bftd.core import pausing, promise, strays, timing
 from bftd.core.domain import Lease, State, TrainerState
 from bftd.core.pause import PauseKind
 from bftd.core.sample import NODE_STATES
@@ -28,9 +28,9 @@ OTHERS = "(others)"
 BACKENDS = ("horovod", "torchrun")
 LEASE_STATES = ("granted", "placed", "ready", "working", "revoked")
 # What keeps everything from growing.
-BLOCKS = ("ledger", "partition", "other_daemon", "paused", "hours", "unseen", "stale", "unheard", "preemption")
+BLOCKS = ("ledger", "partition", "other_daemon", "paused", "hours", "promise", "unseen", "stale", "unheard")
 MODES = ("live", "shadow")
-ALARMS = ("operator", "other_daemon", "overdue", "no_plan", "solver", "plugin", "other")
+ALARMS = ("operator", "other_daemon", "overdue", "no_plan", "solver", "plugin", "delay", "other")
 _Key = TypeVar("_Key", bound=tuple[str, ...])
 _WINDOWS = {3600: "1h", 86400: "24h", 604800: "7d"}
 
@@ -42,6 +42,7 @@ def families(figures: Figures, version: str, snapshot_age_s: float) -> Iterator[
     yield from _leases(figures.state, figures.now_s)
     yield from _trainers(figures.state, figures.now_s)
     yield from _usage(figures.state)
+    yield from _delays(figures.state, figures.now_s)
     yield from _windows(figures)
     yield from _steering(figures)
     yield from _ledger(figures)
@@ -72,10 +73,10 @@ def blocks(figures: Figures) -> dict[str, bool]:
     found["other_daemon"] = held and foreign and not pool.refused and not figures.failure
     found["paused"] = paused
     found["hours"] = bool(pausing.hours_say(settings, now_s))
+    found["promise"] = bool(promise.spent(state.delays, settings, now_s))
     found["unseen"] = not pool.seen
     found["stale"] = pool.seen and now_s - pool.time_s > settings.pool.stale_after_s
-    found["preemption"] = now_s - state.preempted_s <= timing.PREEMPTED_HOLD_S
-    if not any(found.values()) and not growth_allowed(pool, state.preempted_s, now_s, settings):
+    if not any(found.values()) and not growth_allowed(pool, now_s, settings):
         found["unheard"] = True  # a hold of no other kind is of nodes that turned unfit together
     return found
 
@@ -170,6 +171,17 @@ def _usage(state: State) -> Iterator[Metric]:
     yield _total("room_vain_node_seconds", f"Node-seconds kept free in rooms in vain {since}.", rooms.vain_node_seconds)
 
 
+def _delays(state: State, now_s: float) -> Iterator[Metric]:
+    delays, since = state.delays, "since the ledger began"
+    yield _total("regular_starts", f"Starts of regular jobs that pilots touched {since}.", delays.starts)
+    yield _total("regular_starts_unknown", f"Such starts whose delay nobody knows {since}.", delays.unknown)
+    yield _total("regular_delay_seconds", f"Seconds that pilots delayed regular jobs by {since}.", delays.total_s)
+    counted_s = delays.counted_s(now_s)
+    yield _one("regular_delay_counted_seconds", "Delay of the last hour that counts against the budget.", counted_s)
+    budget_s = state.settings.promise.delay_s_per_hour
+    yield _one("regular_delay_budget_seconds", "What delay_s_per_hour allows in an hour; 0 is no bound.", budget_s)
+
+
 def _windows(figures: Figures) -> Iterator[Metric]:
     u = GaugeMetricFamily("bftd_u_ratio", "Outcome over that of as many dedicated nodes (U).", labels=("window",))
     training = GaugeMetricFamily("bftd_training_ratio", "Share of the pool that trained.", labels=("window",))
@@ -198,6 +210,7 @@ def _steering(figures: Figures) -> Iterator[Metric]:
     if failed := state.failed_solvers.get(state.settings.decide.solver):
         alarms[failed.alarm] += 1
     alarms["plugin"] += bool(figures.plugin_fault)
+    alarms["delay"] += bool(promise.alarms(state, figures.now_s))
     standing = {(kind,): float(alarms[kind]) for kind in ALARMS}
     yield _gauge("alarms", "Alarms that stand, by kind.", standing, "kind")
 

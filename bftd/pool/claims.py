@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from math import inf
 
-from slurm_plugin.types import Job, Reservation
-from slurm_plugin.waiting import Standing, plan_window_s, standing
+from bftd.core.domain import Room
+from bftd.pool.rooms import key
+from slurm_plugin.types import Job, Node, Reservation
+from slurm_plugin.waiting import Standing, is_being_started, may_use, plan_window_s, standing
 
 # Slurm grants nothing that reaches into a reservation, and no time limit is shorter than a minute.
 SHORTEST_JOB_S = 60.0
+
+
+# Slurm starts a job that it has preempted for in its next cycle, a second later at best; a busy controller needs two.
+COUNTED_ON_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +81,48 @@ def still_vacated(before: Mapping[str, str], pending: Iterable[Job]) -> dict[str
         return {}
     waiting = {job.id for job in pending if standing(job.reason) is not Standing.HELD}
     return {node: job for node, job in before.items() if job in waiting}
+
+
+def being_started(
+    before: Mapping[str, float], pending: Iterable[Job], leased: Set[str], lately: Set[str], now_s: float
+) -> dict[str, float]:
+    """Since when Slurm has been starting each job on nodes that are leased or were `lately`, by the job's id.
+
+    It preempts for these jobs. Those `before` go on until they have started, wherever their plan moves.
+    """
+    return {
+        job.id: min(before.get(job.id, now_s), now_s)
+        for job in pending
+        if job.sched_nodes
+        and is_being_started(job, now_s)
+        and (job.id in before or not (leased.isdisjoint(job.sched_nodes) and lately.isdisjoint(job.sched_nodes)))
+    }
+
+
+def counted_on(
+    since: Mapping[str, float],
+    pending: Iterable[Job],
+    nodes: Mapping[str, Node],
+    leased: Set[str],
+    rooms: Mapping[str, Room],
+    now_s: float,
+) -> frozenset[str]:
+    """The nodes on which jobs may count that are `being_started` since a short while: idle ones beside their plan's.
+
+    A pilot that came to one of them would lock the job out: Slurm does not preempt for it again for a while. Which of
+    the nodes of its partitions Slurm takes, it does not tell. A job that has all of its room of the `rooms` free of
+    leases needs to preempt no more.
+    """
+    held = [
+        job
+        for job in (pending if since else ())
+        if now_s - since.get(job.id, -inf) <= COUNTED_ON_S
+        and ((room := rooms.get(key(job.id))) is None or not leased.isdisjoint(room.nodes))
+    ]
+    if not held:
+        return frozenset()
+    return frozenset(
+        name
+        for name, node in nodes.items()
+        if any(may_use(job, node.partitions) and name not in job.request.excluded for job in held)
+    )

@@ -7,7 +7,8 @@ out until that job has started or gone. Where the pilot has a part of its node, 
 are kept free for jobs that Slurm could start now if no pilot were there, and pilots leave those that are not
 (`bftd.pool.rooms`). A node of which Slurm waits for a word, as of all nodes after a restart of slurmctld, is kept for
 a while where its pilot runs. What tells of many of them at once, through no job, is not believed at once, and nothing
-grows meanwhile. While regular jobs wait for room, `spare_nodes` idle nodes are not offered.
+grows meanwhile. No pilot comes to a node on which a job may count that Slurm is just preempting for. While regular jobs
+wait for room, `spare_nodes` idle nodes are not offered.
 Which plans count is what `slurm_plugin.waiting` says, here and in every driver.
 """
 
@@ -20,7 +21,7 @@ from math import inf
 from bftd.core.domain import PoolNode, PoolView, Room
 from bftd.core.outsiders import ElasticJob
 from bftd.keys import PoolConfig
-from bftd.pool.claims import NO_CLAIMS, Claims, claims, still_vacated
+from bftd.pool.claims import NO_CLAIMS, Claims, being_started, claims, counted_on, still_vacated
 from bftd.pool.classes import Classified, classify, reclassified
 from bftd.pool.fitness import BUSY, as_heard, is_unheard, unusable
 from bftd.pool.foresight import make_room
@@ -29,6 +30,7 @@ from bftd.pool.leaving import AnyNode, Leaving
 from bftd.pool.occupancy import Occupancy, asked, occupy
 from bftd.pool.rooms import RoomMemory, cycle_due_s, given_up, has_time
 from bftd.pool.spares import SPARED, spared
+from bftd.pool.touched import TouchMemory, touched
 from bftd.protocol import comment
 from slurm_plugin.types import Job, Node, Snapshot
 
@@ -65,7 +67,8 @@ class PoolMemory:
 
     `vacated` maps nodes that were given up to the job that needs them; `spared` are the idle nodes kept free for the
     jobs that wait. `classified` says which class each node is of, and `rooms` what is kept for which job. Nothing
-    grows since `doubted_s` on what Slurm shows of many nodes at once, None where it is believed.
+    grows since `doubted_s` on what Slurm shows of many nodes at once, None where it is believed. `starting` has the
+    jobs for which Slurm preempts, with since when, and `touched` what is known of those that pilots delay.
     """
 
     version: int = 0
@@ -76,6 +79,8 @@ class PoolMemory:
     classified: Classified = field(default_factory=Classified)
     rooms: RoomMemory = field(default_factory=RoomMemory)
     doubted_s: float | None = None
+    starting: Mapping[str, float] = field(default_factory=dict)
+    touched: TouchMemory = field(default_factory=TouchMemory)
 
     def moved(self, by_s: float) -> PoolMemory:
         """With its times moved by what the clock was set."""
@@ -83,8 +88,14 @@ class PoolMemory:
             name: one if one.unheard_s is None else replace(one, unheard_s=one.unheard_s + by_s)
             for name, one in self.nodes.items()
         }
-        doubted_s = None if self.doubted_s is None else self.doubted_s + by_s
-        return replace(self, nodes=nodes, rooms=self.rooms.moved(by_s), doubted_s=doubted_s)
+        return replace(
+            self,
+            nodes=nodes,
+            rooms=self.rooms.moved(by_s),
+            doubted_s=None if self.doubted_s is None else self.doubted_s + by_s,
+            starting={id_: since_s + by_s for id_, since_s in self.starting.items()},
+            touched=self.touched.moved(by_s),
+        )
 
 
 def observe(
@@ -109,6 +120,14 @@ def observe(
         rooms, rooms_over = make_room(memory.rooms, snapshot, jobs, harvest, leased, leaving)
     else:
         rooms, rooms_over = given_up(memory.rooms)
+    lately = {name for name, node in memory.nodes.items() if node.ours}
+    ours, now_s = leased.keys(), snapshot.time_s
+    starting = being_started(memory.starting, jobs.pending, ours, lately, now_s)
+    counted = counted_on(starting, jobs.pending, jobs.nodes, ours, rooms.rooms, now_s)
+    gap_s, began_s = config.stale_after_s, _looked_s(snapshot)
+    touch, starts = touched(
+        memory.touched, snapshot, jobs, harvest, ours | lately, rooms.rooms, starting.keys(), began_s, gap_s
+    )
     memory = replace(memory, rooms=rooms)
     remembered, seen = _judge_all(memory, jobs, snapshot, config, leased, quarantined, vacated, class_of)
     doubted_s, hold = _doubt(memory, seen, snapshot.time_s)
@@ -121,8 +140,19 @@ def observe(
     members = frozenset(name for name, node in seen.items() if node.in_pool)
     version = memory.version + (members != memory.members or reclassified(memory.classified, classified))
     view = _view(version, snapshot, seen, jobs, classified)
-    view = replace(view, hold=hold, rooms=rooms.rooms, rooms_over=rooms_over, wary=rooms.governor.words)
-    return PoolMemory(version, members, remembered, vacated, free, classified, rooms, doubted_s), view
+    view = replace(
+        view,
+        hold=hold,
+        rooms=rooms.rooms,
+        rooms_over=rooms_over,
+        wary=rooms.governor.words,
+        counted_on=counted,
+        touched=starts,
+    )
+    after = PoolMemory(
+        version, members, remembered, vacated, free, classified, rooms, doubted_s, starting=starting, touched=touch
+    )
+    return after, view
 
 
 def _doubt(memory: PoolMemory, seen: dict[str, PoolNode], now_s: float) -> tuple[float | None, str | None]:

@@ -38,6 +38,11 @@ _TRAINERS = (
     "max(step), max(samples) "
     f"FROM history JOIN history_points USING (at_s) WHERE {_WITHIN} GROUP BY 1, 2 LIMIT {TRAINERS_MOST + 1}"
 )
+# By the index of kinds, whose rows are in the order of time.
+_STARTS = (
+    "SELECT CAST(at_s AS INTEGER) / :step * :step, count(*), total(json_extract(data, '$.delay_s')) FROM events "
+    "WHERE kind = 'regular_start' AND rowid > :after AND at_s >= :since AND at_s < :until AND at_s <= :now GROUP BY 1"
+)
 _NAMES = ("working", "leased", "samples_per_s", "step", "samples")
 
 
@@ -69,9 +74,11 @@ def read(reader: Reader, asked: Asked) -> dict[str, Any]:
         "until": int(asked.until_s) + 1,
         "now": int(asked.now_s),
     }
+    after = reader.before(values["since"])
     with reader.opened() as db:
         points = db.execute(_POINTS, values).fetchall()
         found = db.execute(_TRAINERS, values).fetchall() if asked.trainers else []
+        starts = {at_s: told for at_s, *told in db.execute(_STARTS, values | {"after": after})}
         named = db.execute("SELECT key, id, name, user FROM history_trainers").fetchall() if found else []
     if len(found) > TRAINERS_MOST:
         raise TooMuch(f"these are more than {TRAINERS_MOST} points of trainers: ask for a larger step, or trainers=0")
@@ -93,7 +100,7 @@ def read(reader: Reader, asked: Asked) -> dict[str, Any]:
         "since_s": asked.since_s,
         "until_s": asked.until_s,
         "step_s": step_s,
-        "points": [_point(point, trainers.get(point[0], {})) for point in points],
+        "points": [_point(point, trainers.get(point[0], {}), *starts.get(point[0], (0, 0.0))) for point in points],
         "trainers": shown,
     }
 
@@ -111,7 +118,9 @@ def _step(asked: Asked) -> int:
     return step_s
 
 
-def _point(point: tuple[Any, ...], trainers: dict[str, dict[str, float]]) -> dict[str, Any]:
+def _point(
+    point: tuple[Any, ...], trainers: dict[str, dict[str, float]], starts: int, delay_s: float
+) -> dict[str, Any]:
     at_s, covered_s, *rest = point
     nodes = {state: round(sum_s / covered_s) for state, sum_s in zip(NODE_STATES, rest, strict=False)}
     running_s, pool_s, used_s, training_s = rest[len(NODE_STATES) :]
@@ -125,6 +134,8 @@ def _point(point: tuple[Any, ...], trainers: dict[str, dict[str, float]]) -> dic
         "held_node_seconds": used_s,
         "used_node_seconds": used_s,
         "training_node_seconds": training_s,
+        "regular_starts": starts,
+        "regular_delay_seconds": delay_s,
     }
 
 

@@ -19,7 +19,13 @@ log = logging.getLogger("bftd")
 def settings_of(config: Config, zone: Zone = UTC) -> Settings:
     """The core's settings as the configuration file has them."""
     return Settings(
-        config.decide, config.limits, config.pool, config.slurm, _administrators(config.daemon.administrators), zone
+        config.decide,
+        config.limits,
+        config.pool,
+        config.slurm,
+        _administrators(config.daemon.administrators),
+        zone,
+        promise=config.promise,
     )
 
 

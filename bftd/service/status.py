@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bftd import keys
-from bftd.core import caps, classes, ending, learn, sampling, sentences, timing
+from bftd.core import caps, classes, ending, learn, promise, sampling, sentences, timing
 from bftd.core.domain import Lease, PoolNode, Settings, State, Trainer
 from bftd.protocol.bounds import CLASSES_MOST, NAME_MOST
 from bftd.protocol.curves import to_fields
@@ -249,6 +249,7 @@ def overview(
         "rooms": rooms(state),
         "room_usage": room_usage(state),
         "rooms_wary": state.pool.wary,
+        "delays": promise.shown(state, now_s),
         "caps": caps.at_caps(state),
         **steered.shown(state, now_s),
         "decisions": list(decisions),

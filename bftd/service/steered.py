@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from bftd.core import confines, pausing, sentences, timing
+from bftd.core import confines, pausing, promise, sentences, timing
 from bftd.core.domain import State
 
 
@@ -46,7 +46,7 @@ def alarms(state: State, now_s: float, plugin_fault: str = "") -> list[dict[str,
     ]
     text = f"{plugin_fault}: every sbatch of this host prints an error"
     plugin = [{"kind": "plugin", "node": None, "text": text}] if plugin_fault else []
-    return latched + late + _solver(state) + plugin
+    return latched + late + _solver(state) + plugin + promise.alarms(state, now_s)
 
 
 def _solver(state: State) -> list[dict[str, Any]]:

@@ -80,6 +80,10 @@ def tiles(status: Mapping[str, Any], states: Mapping[str, int], windows: Sequenc
             f"median of {count(backs['count'])}, {backs['max']:.2f} s at most" if backs["count"] else "none so far",
         ),
     ]
+    if (delays := status.get("delays")) is not None:  # an older daemon does not tell
+        budget_s = delays["budget_s"]
+        promised = f", {budget_s:,.0f} s are promised" if budget_s else ""
+        told.append(("Delay", f"{delays['counted_s']:.0f} s", f"of regular jobs in the last hour{promised}"))
     made = "".join(f"<div><dt>{name}<dd>{figure}<dd class=of>{text(of)}</div>" for name, figure, of in told)
     return f"<dl class=tiles>{made}</dl>"
 

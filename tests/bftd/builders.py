@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
+from bftd.core.delays import TouchedStart
 from bftd.core.domain import (
     Action,
     Decided,
@@ -176,6 +177,8 @@ class Core:
         windows: Mapping[str, float] | None = None,
         rooms: Iterable[Room] = (),
         over: Iterable[RoomOver] = (),
+        counted_on: Iterable[str] = (),
+        touched: Iterable[TouchedStart] = (),
     ) -> tuple[Action, ...]:
         """A snapshot in which just these nodes are in the pool, and those of `out` are seen but are not.
 
@@ -205,7 +208,8 @@ class Core:
         elastic |= self.elastic
         view = PoolView(
             self._version, self.time_s, hold, seen | dict(out or {}), dict(self.pilots), self.owners, job_ids,
-            elastic, dict(self.accounts), rooms=kept, rooms_over=tuple(over),
+            elastic, dict(self.accounts), rooms=kept, rooms_over=tuple(over), counted_on=frozenset(counted_on),
+            touched=tuple(touched),
         )  # fmt: skip
         return self.apply(PoolObserved(self.time_s, view))
 

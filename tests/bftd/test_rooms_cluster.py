@@ -49,6 +49,10 @@ def test_a_job_that_only_backfill_starts_finds_idle_nodes_and_slurm_preempts_nob
         driver.until(lambda status: state(sandbox, wanted) == "RUNNING" and not status["rooms"])
         assert state(sandbox, blocked) == "PENDING"
         assert working(client.status()) == 1, "the other pilot stays"
+        delays = client.status()["delays"]
+        assert (delays["starts"], delays["unknown"]) == (1, 0), "a pilot has left for its start"
+        told = [event["data"] for event in client.events(0, 1000, 0.0) if event["kind"] == "regular_start"]
+        assert [(start["job"], start["nodes"]) for start in told] == [(wanted, 1)]
     finally:
         process.kill()
         process.wait()

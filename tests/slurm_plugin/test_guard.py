@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slurm_plugin.guard import guard
 from slurm_plugin.parse import unreadable_job
-from slurm_plugin.types import Job
+from slurm_plugin.types import Job, Request
 from slurm_plugin.waiting import Rules, undated_since
 from tests.slurm_plugin.pending import NOW_S, queued
 from tests.support.messages import wording
@@ -47,6 +47,17 @@ def test_a_regular_job_without_a_plan_that_came_after_the_daemons_look_holds_pil
 def test_a_regular_job_without_a_plan_that_the_daemon_could_see_lets_a_pilot_start() -> None:
     assert objection(queued(), looked_s=NOW_S) is None
     assert objection(queued(submit_s=NOW_S - 86400.0)) is None
+
+
+def test_regression_a_pilot_on_an_idle_node_locked_a_new_job_out_that_slurm_had_preempted_for_elsewhere() -> None:
+    # as a cluster of six nodes showed it: two pilots preempted, n1 idle and not in the plan, and counted on
+    starting = queued(start_s=NOW_S, sched_nodes=("n2", "n3"), submit_s=NOW_S - 1)
+    assert objection(starting) == wording("slurm_plugin.guard.being_started", id=7, node="n1")
+    assert objection(starting, looked_s=NOW_S) is None, "the daemon has seen it, and holds what it may use"
+    assert objection(queued(start_s=NOW_S + 30, sched_nodes=("n2",), submit_s=NOW_S - 1)) is None
+    assert objection(queued(start_s=NOW_S, sched_nodes=("n2",), partition=("fat",))) is None
+    others = Request(excluded=("n1",))
+    assert objection(queued(start_s=NOW_S, sched_nodes=("n2",), submit_s=NOW_S - 1, request=others)) is None
 
 
 def calm(*jobs: Job, calm_s: float = NOW_S + 1) -> str | None:
@@ -118,7 +129,7 @@ def test_a_job_that_cannot_be_read_holds_pilots_back_until_the_daemon_has_looked
 
 
 def test_a_job_planned_elsewhere_or_later_lets_a_pilot_start() -> None:
-    assert objection(queued(start_s=NOW_S, sched_nodes=("n2",))) is None
+    assert objection(queued(start_s=NOW_S, sched_nodes=("n2",)), looked_s=NOW_S) is None
     assert objection(queued(start_s=NOW_S + 20, sched_nodes=("n1", "n2"))) is None
 
 
@@ -174,7 +185,7 @@ def test_any_other_reason_counts_as_waiting_for_a_plan(reason: str) -> None:
 
 
 def test_a_smallest_window_of_0_lets_a_pilot_start_whatever_is_planned() -> None:
-    assert objection(queued(id="8", start_s=NOW_S - 3, sched_nodes=("n1",)), min_window_s=0.0) is None
+    assert objection(queued(id="8", start_s=NOW_S - 3, sched_nodes=("n1",)), looked_s=NOW_S, min_window_s=0.0) is None
 
 
 def test_a_held_jobs_old_plan_keeps_no_pilot_off() -> None:

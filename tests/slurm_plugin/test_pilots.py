@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -162,6 +163,26 @@ def test_S1b_the_guard_keeps_a_pilot_off_while_a_regular_job_without_a_plan_is_n
         assert isinstance(launcher.place(pilot("n1")), Placed)
     finally:
         client.run("scontrol", "update", "nodename=n4", "state=resume")
+
+
+@pytest.mark.cluster
+def test_S1b_no_pilot_comes_to_an_idle_node_on_which_a_job_counts_that_slurm_has_just_preempted_for(
+    client: SlurmClient, until: Until
+) -> None:
+    launcher = PilotLauncher(client, RULES)
+    environ = launcher.agent_env(os.environ)
+    with contextlib.ExitStack() as agents:
+        for node in ("n1", "n2"):  # both take a while to leave
+            stubborn = launcher.agent_command(place(client, node), IGNORE_TERM)
+            agent = agents.enter_context(subprocess.Popen(stubborn, env=environ, stdout=subprocess.PIPE, text=True))
+            agents.callback(agent.kill)
+            assert agent.stdout is not None
+            assert agent.stdout.readline() == "up\n"
+        launcher.rules = Rules(min_window_s=20.0, looked_s=time.time())
+        waits = regular(client, "--nodes=3")
+        until(lambda: planned(client, waits), "Slurm preempts for the job")
+        # the plan names one of the two idle nodes, and Slurm may take either
+        assert [type(launcher.place(pilot(node))) for node in ("n3", "n4")] == [Refused, Refused]
 
 
 @pytest.mark.cluster

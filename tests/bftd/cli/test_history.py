@@ -161,3 +161,10 @@ def test_the_states_of_the_table_are_those_of_the_samples() -> None:
     from bftd.cli import history
 
     assert history._STATES == NODE_STATES
+
+
+def test_it_shows_the_starts_that_pilots_touched_where_the_daemon_tells_of_them(daemon: Daemon) -> None:
+    daemon.points[0] |= {"regular_starts": 12, "regular_delay_seconds": 7.0}
+    head, first, second, total, *_ = run().splitlines()
+    assert head.split()[-2:] == ["TOUCHED", "DELAY-S"]
+    assert [line.split()[-2:] for line in (first, second, total)] == [["12", "7"], ["0", "0"], ["12", "7"]]

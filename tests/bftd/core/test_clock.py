@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bftd.core import clock
+from bftd.core.delays import Delays
 from bftd.core.domain import (
     Action,
     CancelPilot,
@@ -42,6 +43,7 @@ DURATIONS = {
     Trainer: {"idled_s", "worked_s"},
     Pause: {"since_s"},
     Attendance: {"with_s", "all_s"},
+    Delays: {"total_s"},
 }
 FOREIGN = {Settings, PoolView, ElasticJob, Registration, Knowledge}
 

@@ -141,7 +141,9 @@ def test_a_pilot_that_slurm_asks_to_leave_before_its_deadline_is_a_give_back_as_
     core.report("1", lease(item.id, "leaving"), after_s=0.5)
     (item,) = core.leases("1", live=False)
     assert (item.vacate, item.phase, item.asked_back_s) == (True, "leaving", core.time_s)
-    assert core.state.preempted_s == core.time_s, "nothing grows until the job may have started"
+    assert core.state.backoff["n4"].until_s == core.time_s + timing.PREEMPTED_REST_S, (
+        "it rests until the job may have started"
+    )
     core.report("1", lease(item.id, "ended", at_s=core.time_s + 0.25), after_s=0.25)
     assert [told.data["duration_s"] for told in of(core.actions, Happened, kind="give_back")] == [0.25]
 
@@ -152,7 +154,7 @@ def test_leaving_in_time_is_no_give_back_that_slurm_waited_for() -> None:
     (item,) = core.leases("1", live=False)
     core.report("1", lease(item.id, "ended"), after_s=5.0)
     assert not of(core.actions, Happened, kind="give_back")
-    assert core.state.preempted_s < 0.0
+    assert not core.state.backoff
 
 
 def test_a_room_that_is_over_leaves_the_pilot_its_time() -> None:

@@ -647,13 +647,31 @@ def test_regression_a_node_that_slurm_preempted_was_lent_again_before_the_job_ha
 def test_regression_an_idle_node_was_lent_while_a_job_that_had_just_preempted_counted_on_it() -> None:
     core = Core()
     core.arrive(registration("1"))
-    core.pool("n1")
-    core.place_all()
-    (taken,) = core.leases("1")
-    core.report("1", lease(taken.id, "working"), lease(taken.id, "leaving"), lease(taken.id, "ended"))
-    core.pilots.clear()
     busy = {"n1": PoolNode("n1", "ALLOCATED", False, "runs a job")}
     for _ in range(2):
-        assert granted(core.pool("n2", "n3", out=busy)) == []
+        assert granted(core.pool("n2", "n3", out=busy, counted_on={"n2", "n3"})) == []
+    assert granted(core.arrive(registration("2"))) == [], "nor between two snapshots"
     assert says(" ".join(core.sentences()), "core.sentences.settling")
-    assert {item.node for item in granted(core.pool("n2", "n3", out=busy))} == {"n2", "n3"}
+    assert {item.node for item in granted(core.pool("n2", "n3", out=busy, counted_on={"n2"}))} == {"n3"}
+    assert {item.node for item in granted(core.pool("n2", "n3", out=busy))} == {"n2"}
+
+
+def test_a_node_on_which_a_job_counts_stays_with_the_trainer_that_has_it() -> None:
+    core = Core()
+    core.arrive(registration("1"))
+    core.pool("n1", "n2")
+    core.place_all()
+    core.pool("n1", "n2", counted_on={"n1", "n2"})
+    assert core.nodes("1") == {"n1", "n2"}
+
+
+def test_regression_a_driver_that_said_that_it_leaves_kept_everybody_from_growing() -> None:
+    core = Core()
+    core.arrive(registration("1", nodes_max=2, user="mallory"))
+    core.pool("n1", "n2", "n3", "n4")
+    core.place_all()
+    core.pool("n1", "n2", "n3", "n4")
+    left = core.leases("1")[0]
+    core.report("1", lease(left.id, "working"), lease(left.id, "leaving"))
+    lent = {item.node for item in granted(core.arrive(registration("2")))}
+    assert lent == {"n3", "n4"}, "a driver's word concerns its own node alone"

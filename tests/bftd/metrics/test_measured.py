@@ -254,7 +254,6 @@ SEEN = PoolView(1, 1000.0)
         (State(), "", 1000.0, {"unseen"}),
         (State(pool=SEEN), "", 2000.0, {"stale"}),
         (State(pool=SEEN), "no space", 1000.0, {"ledger"}),
-        (State(pool=SEEN, preempted_s=999.5), "", 1000.0, {"preemption"}),
         (State(pool=dataclasses.replace(SEEN, hold="no", refused="no")), "", 1000.0, {"partition"}),
         (State(pool=dataclasses.replace(SEEN, hold="a"), alarms={"daemon": "a"}), "", 1000.0, {"other_daemon"}),
         (State(pool=dataclasses.replace(SEEN, hold="40 of 40 lent nodes")), "", 1000.0, {"unheard"}),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client import Gauge
 
+from bftd.core.delays import Delays
 from bftd.core.domain import Happened, Lease, PoolNode, PoolView, SolverFailed, State
 from bftd.core.outsiders import ElasticJob, Stray
 from bftd.core.solvers import FailedSolver
@@ -32,7 +33,10 @@ pytestmark = pytest.mark.prometheus
 # Told only by what Prometheus itself knows of its targets.
 OF_THE_TARGET = {"BftdDown", "BftdAbsent"}
 # These exclude each other: a daemon that may not grow is not asked why its nodes are idle.
-WHILE_HELD = {"BftdSnapshotStale", "BftdSlurmUnreadable", "BftdNothingGrows", "BftdLedgerNotWritten", "BftdLedgerFull"}
+WHILE_HELD = {
+    *("BftdSnapshotStale", "BftdSlurmUnreadable", "BftdNothingGrows", "BftdLedgerNotWritten", "BftdLedgerFull"),
+    "BftdDelayBudgetSpent",
+}
 # Nor does any solver solve in the place of another while none can make a plan.
 WHILE_PLANNED = {"BftdSolverReplaced"}
 TOKEN = "a-token-for-prometheus"
@@ -53,6 +57,7 @@ def faulty(now_s: float, instead: str = "") -> State:
         alarms={"operator": "too much was cancelled"},
         strays={"7": Stray(ElasticJob("7", "ann", "", ("n1",)), now_s, named=True)},
         failed_solvers={"auto": FailedSolver("no luck", now_s + 600.0, instead)},
+        delays=Delays(recent=((now_s, 1e4),) if instead else ()),
     )
 
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.domain import Room
+from bftd.core.domain import PoolView, Room
+from bftd.core.events import PoolObserved
 from bftd.keys import PoolConfig
 from bftd.pool.backfill.wanted import lowest
+from bftd.pool.claims import COUNTED_ON_S
 from bftd.pool.harvest import Harvest
 from bftd.pool.idle_watch import IdleWatch
 from bftd.pool.imagined import idle_nodes
 from bftd.pool.judgement import DOUBTED_MOST_S, UNHEARD_KEPT_S, PoolMemory, observe
 from bftd.pool.leaving import AnyNode, Chooser
 from slurm_plugin.types import Job, Node, Request, Reservation, Scheduler, Snapshot
-from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
+from tests.bftd.builders import PARTITION, Core, Pool, granted, job, members, node, pilot, registration
 from tests.support.messages import says, wording
 
 # Of more nodes than there are: no room can be made for such a job.
@@ -614,3 +617,117 @@ def test_an_end_of_many_pilots_at_once_is_nothing_to_doubt() -> None:
     nodes, _, leased, pool = lent(20)
     for state, flags in (("ALLOCATED", ("COMPLETING",)), ("IDLE", ("COMPLETING",)), ("IDLE", ())):
         assert pool.see([node(one.name, state, *flags) for one in nodes], (), leased).hold is None
+
+
+SIX = [f"n{number}" for number in range(1, 7)]
+
+
+def starting(pool: Pool, *nodes: str, **fields: Any) -> Job:
+    """A job of five nodes that Slurm is just starting, on these nodes as far as its plan says."""
+    told: dict[str, Any] = {"sched_nodes": nodes, "start_s": pool.time_s + 1, "node_count": LARGE, **fields}
+    return job("9", **told)
+
+
+def preempted(pool: Pool, *jobs: Job) -> PoolView:
+    """Pilots on n1 and n3, and then Slurm has preempted that on n1."""
+    for _ in range(2):
+        pool.see(map(node, SIX), [pilot("71", "n1"), pilot("73", "n3")], {"n1": "71", "n3": "73"})
+    return pool.see([node("n1", "IDLE", "COMPLETING"), *map(node, SIX[1:])], [pilot("73", "n3"), *jobs], {"n3": "73"})
+
+
+def test_regression_an_idle_node_that_the_plan_of_a_preempting_job_does_not_name_was_lent() -> None:
+    pool = Pool()
+    view = preempted(pool, starting(pool, "n1", "n2", "n4"))
+    assert view.counted_on == set(SIX)
+    assert "n6" in members(view), "it is in the pool, and comes to nobody for now"
+    busy = [node(name, "ALLOCATED") if name in ("n1", "n2") else node(name) for name in SIX]
+    view = pool.see(busy, [pilot("73", "n3"), job("9", "RUNNING", nodes=("n1", "n2"))], {"n3": "73"})
+    assert not view.counted_on, "the job has started"
+
+
+def test_a_job_that_slurm_starts_on_idle_nodes_alone_holds_nothing() -> None:
+    pool = Pool()
+    assert not preempted(pool, starting(pool, "n4", "n5")).counted_on
+
+
+def test_a_preempting_job_holds_the_nodes_of_its_partitions_alone_and_none_that_it_excludes() -> None:
+    pool = Pool()
+    assert not preempted(pool, starting(pool, "n1", partition=("fat",))).counted_on
+    pool = Pool()
+    view = preempted(pool, starting(pool, "n1", request=Request(excluded=("n6",))))
+    assert view.counted_on == set(SIX[:-1])
+
+
+@pytest.mark.parametrize("reason", ["JobHeldUser", "Licenses"])
+def test_a_job_that_something_else_than_room_bars_holds_nothing(reason: str) -> None:
+    pool = Pool()
+    assert not preempted(pool, starting(pool, "n1", reason=reason)).counted_on
+
+
+def test_a_preempting_job_holds_nodes_for_a_few_seconds_at_most_and_not_again_for_as_long_as_it_waits() -> None:
+    pool = Pool()
+    preempted(pool, starting(pool, "n1", "n2"))
+    held = []
+    for _ in range(30):  # its plan is ever for now, as that of a job that is locked out
+        view = pool.see(map(node, SIX), [pilot("73", "n3"), starting(pool, "n1", "n2")], {"n3": "73"})
+        held.append(bool(view.counted_on))
+    assert held == [True] * 5 + [False] * 25
+
+
+def test_a_clock_that_is_set_back_lets_no_job_hold_nodes_for_longer() -> None:
+    pool = Pool()
+    preempted(pool, starting(pool, "n1", "n2"))
+    pool.memory, pool.time_s = pool.memory.moved(-500.0), pool.time_s - 500.0
+    held = [bool(pool.see(map(node, SIX), [starting(pool, "n1", "n2")]).counted_on) for _ in range(10)]
+    assert held == [True] * 5 + [False] * 5
+
+
+def test_a_preempting_job_whose_room_is_free_of_pilots_holds_no_other_node() -> None:
+    pool = Pool()
+    view = preempted(pool, starting(pool, "n1", "n2", node_count=6))
+    assert view.rooms["9"].leaving == ("n3",)
+    assert view.counted_on == set(SIX), "a pilot is still there"
+    pool = Pool()
+    view = preempted(pool, starting(pool, "n1", "n2", node_count=2))
+    assert "n3" not in view.rooms["9"].nodes
+    assert not view.counted_on
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sets(st.sampled_from(SIX)),  # the plan's nodes
+        st.sampled_from([0.0, 0.0, 1.0, 30.0, -5.0]),  # when it is to start
+        st.sets(st.sampled_from(SIX)),  # where pilots are
+        st.booleans(),  # whether it waits
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(STEPS, st.sampled_from([("batch",), ("batch", "gpu"), ("gpu",)]))
+def test_S1b_no_node_is_lent_that_a_job_seen_preempting_may_use_until_it_has_started_or_its_hold_is_over(
+    steps: list[tuple[set[str], float, set[str], bool]], asked: tuple[str, ...]
+) -> None:
+    pool = Pool(PoolConfig(debounce_polls=1))
+    kinds = {name: ("batch" if number < 3 else "gpu", PARTITION) for number, name in enumerate(SIX)}
+    nodes = [node(name, partitions=kinds[name]) for name in SIX]
+    had: set[str] = set()
+    since_s: float | None = None
+    for plan, in_s, on, waits in steps:
+        now_s = pool.time_s + 1.0
+        start = job("9", partition=asked, sched_nodes=tuple(sorted(plan)), start_s=now_s + in_s, node_count=LARGE)
+        pilots = [pilot(f"7{name}", name) for name in sorted(on)]
+        view = pool.see(nodes, [*pilots, *([start] if waits else [])], {name: f"7{name}" for name in on})
+        if not waits or in_s > 1.0 or not plan:
+            since_s = None
+        elif since_s is None and plan & (on | had):
+            since_s = now_s
+        core = Core()
+        core.arrive(registration("1", nodes_max=6))
+        lent = {item.node for item in granted(core.apply(PoolObserved(view.time_s, view)))}
+        lent |= {item.node for item in granted(core.arrive(registration("2", nodes_max=6), after_s=1.0))}
+        if since_s is not None and now_s - since_s <= COUNTED_ON_S:
+            assert not lent & {name for name in SIX if set(kinds[name]) & set(asked)}
+        had = set(on)

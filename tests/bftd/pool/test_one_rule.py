@@ -136,8 +136,11 @@ class Site:
 
 
 def eligible_before(poll: Poll) -> Poll:
-    """The poll without starts of the very second of the look, of which nobody can say whether the daemon saw it."""
-    jobs = [item for item in poll.jobs if item[2] is None or item[3] or not -1.0 <= item[2] <= 1.0]
+    """The poll without starts of the very second of the look, of which nobody can say whether the daemon saw it.
+
+    Nor with jobs that came then and are being started, for which drivers keep away from all that these may use.
+    """
+    jobs = [item for item in poll.jobs if item[2] is None or (item[3] and item[4] > 1.0) or not -1.0 <= item[2] <= 1.0]
     return replace(poll, jobs=jobs)
 
 

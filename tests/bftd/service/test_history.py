@@ -5,13 +5,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bftd.core.events import Finished, Registered, Tick
+from bftd.core.delays import TouchedStart
+from bftd.core.events import Finished, PoolObserved, Registered, Tick
 from bftd.errors import LedgerError
 from bftd.keys import Config
 from bftd.protocol.reports import ProgressReport
@@ -393,3 +395,23 @@ def test_a_ledger_that_cannot_be_read_is_told_in_one_line(path: Path) -> None:
         LedgerError, match="^" + pattern("service.reader.unreadable", error="unable to open database file") + "$"
     ):
         read(Reader(path), ALL)
+
+
+def test_the_starts_that_pilots_touched_are_in_history_and_what_they_spent_survives_a_restart(path: Path) -> None:
+    clock = Clock()
+    service = begun(path, clock)
+    go_on(service, clock, 30)
+    clock.now += 1
+    view = replace(service.state.pool, time_s=clock.now, touched=(TouchedStart("9", ("n3",), 1000.0, 1007.0),))
+    service.apply(PoolObserved(clock.now, view))
+    go_on(service, clock, 90)
+    service.stop()
+    points = read(Reader(path), Asked(1000.0, clock.now, clock.now, 60.0))["points"]
+    assert sum(point["regular_starts"] for point in points) == 1
+    assert sum(point["regular_delay_seconds"] for point in points) == 7.0
+    before = service.state.delays
+    service.ledger.close()
+    service = start(path, clock)
+    assert service.state.delays == before
+    assert service.state.delays.counted_s(clock.now) == 6.0
+    service.ledger.close()

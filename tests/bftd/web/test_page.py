@@ -81,6 +81,15 @@ def _reasons(number: int) -> list[dict[str, object]]:
     ]
 
 
+def test_the_delay_of_regular_jobs_and_what_is_promised_stand_among_the_first_figures() -> None:
+    delays = {"starts": 40, "unknown": 0, "delay_seconds": 90.0, "counted_s": 37.0, "budget_s": 600.0}
+    said = wording("web.sections.delayed", promised=wording("web.sections.promised", budget_s=600))
+    assert re.search(rf"Delay +37 s +{re.escape(said)}", " ".join(read(making.shown(50, 3, delays=delays)).text))
+    told = " ".join(read(making.shown(50, 3, delays=delays | {"budget_s": None})).text)
+    assert re.search(rf"37 s +{re.escape(wording('web.sections.delayed', promised=''))} ", told + " ")
+    assert "Delay" not in " ".join(read(making.shown(50, 3)).text), "an older daemon does not tell"
+
+
 def test_a_page_asks_for_nothing_and_brings_no_style_or_script_but_its_own(large: page.Shown) -> None:
     found = read(large)
     assert found.tags["script"] == found.tags["style"] == 1

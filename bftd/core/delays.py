@@ -1,0 +1,67 @@
+"""By how much pilots have delayed regular jobs, and what of it counts against the site's budget of an hour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+HOUR_S = 3600.0
+# Slurm's times are whole seconds: of a start that it shows a second late nobody can say that it was late.
+UNTOLD_S = 1.0
+# What counts is kept by the minute: sixty sums and not one a start.
+_BUCKET_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedStart:
+    """A regular job that has started where pilots were, `delay_s` after `since_s`, and at `start_s` as Slurm tells.
+
+    At `since_s` Slurm could have started it had no pilot been there. None stands for what cannot be known.
+    """
+
+    job: str
+    nodes: tuple[str, ...]
+    since_s: float | None = None
+    start_s: float | None = None
+
+    @property
+    def delay_s(self) -> float | None:
+        """By how much pilots have delayed it at most."""
+        if self.since_s is None or self.start_s is None:
+            return None
+        return max(0.0, self.start_s - self.since_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """Starts that pilots touched since the ledger began, and their delays. None of the counters ever decreases.
+
+    Of `unknown` ones nobody knows the delay. `recent` has what counts against the budget, by the minute of the start.
+    """
+
+    starts: int = 0
+    unknown: int = 0
+    total_s: float = 0.0
+    recent: tuple[tuple[float, float], ...] = ()
+
+    def noted(self, starts: Sequence[TouchedStart], now_s: float) -> Delays:
+        """With the starts that a snapshot of `now_s` shows."""
+        minute_s = now_s // _BUCKET_S * _BUCKET_S
+        recent = {at_s: counted_s for at_s, counted_s in self.recent if -_BUCKET_S < now_s - at_s < HOUR_S + _BUCKET_S}
+        known = [start.delay_s for start in starts if start.delay_s is not None]
+        if counted_s := sum(max(0.0, delay_s - UNTOLD_S) for delay_s in known):
+            recent[minute_s] = recent.get(minute_s, 0.0) + counted_s
+        return Delays(
+            self.starts + len(starts),
+            self.unknown + len(starts) - len(known),
+            self.total_s + sum(known),
+            tuple(recent.items()),
+        )
+
+    def counted_s(self, now_s: float) -> float:
+        """The seconds that count of the last hour, and of the minute in which it began."""
+        return sum(counted_s for at_s, counted_s in self.recent if -_BUCKET_S < now_s - at_s < HOUR_S + _BUCKET_S)
+
+    def moved(self, by_s: float) -> Delays:
+        """With its times moved: the clock was set."""
+        return replace(self, recent=tuple((at_s + by_s, counted_s) for at_s, counted_s in self.recent))

@@ -1,0 +1,100 @@
+"""Which regular jobs have started where pilots were, and since when Slurm could have started them without. Pure.
+
+Nobody tells for which job a pilot left. So every start counts that one snapshot shows on a node that a pilot had at the
+snapshot before, or of a job that had room which pilots left, or that Slurm was seen preempting for. Since when it could
+have started is never taken for later than it was: it is the beginning of the last look at which the job could not have
+started, or its submission if that was later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
+
+from bftd.core.delays import TouchedStart
+from bftd.core.domain import Room
+from bftd.pool.harvest import Harvest
+from bftd.pool.occupancy import Occupancy
+from bftd.pool.rooms import key
+from slurm_plugin.types import Job, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class TouchMemory:
+    """Since when each waiting job, by `key`, could have started without pilots; None where nobody knows.
+
+    The last look at Slurm began at `looked_s`.
+    """
+
+    since: Mapping[str, float | None] = field(default_factory=dict)
+    looked_s: float | None = None
+
+    def moved(self, by_s: float) -> TouchMemory:
+        """With its times moved: the clock was set."""
+        since = {key_: None if since_s is None else since_s + by_s for key_, since_s in self.since.items()}
+        return replace(self, since=since, looked_s=None if self.looked_s is None else self.looked_s + by_s)
+
+
+def touched(
+    before: TouchMemory,
+    snapshot: Snapshot,
+    jobs: Occupancy,
+    harvest: Harvest,
+    ours: Set[str],
+    rooms: Mapping[str, Room],
+    starting: Set[str],
+    looked_s: float,
+    longest_gap_s: float,
+) -> tuple[TouchMemory, tuple[TouchedStart, ...]]:
+    """The starts since the snapshot before, and what to remember.
+
+    `ours` are the nodes that pilots have, or had at the snapshot before. `rooms` are kept now, and `starting` are the
+    jobs that Slurm is seen preempting for. `looked_s` is when the look at Slurm began. After a gap between looks nobody
+    knows when a job could have started.
+    """
+    last_s = before.looked_s
+    if last_s is None:  # the first look: what came before it nobody has seen
+        return TouchMemory({}, looked_s), ()
+    known_s = last_s if snapshot.time_s - last_s <= longest_gap_s else None
+    on_ours = {jobs.occupied[name] for name in ours if name in jobs.occupied}
+    found, begun = [], set[str]()
+    for job in snapshot.jobs if on_ours or before.since else ():
+        if job.state == "PENDING" or not (job.id in on_ours or _waited(job, before)):
+            continue
+        if harvest.is_pilot(job) or (job.start_s is not None and job.start_s < math.floor(last_s)):
+            continue
+        waited = _waited(job, before)
+        begun.add(waited)
+        since_s = before.since[waited] if waited else _not_before(job, known_s)
+        found.append(TouchedStart(job.id, job.nodes, since_s, job.start_s))
+    pilots_left = {room.job: room for room in rooms.values() if room.leaving}
+    since: dict[str, float | None] = {}
+    for job in jobs.pending if pilots_left or starting else ():
+        key_ = key(job.id)
+        room = pilots_left.get(key_)
+        if room is None and job.id not in starting:
+            continue
+        since_s = _not_before(job, known_s)
+        if since_s is not None and room is not None and room.due_s is not None and job.id not in starting:
+            since_s = max(
+                since_s, float(math.floor(room.due_s))
+            )  # nothing but Slurm's next cycle starts it, and none begins before
+        if key_ in before.since and key_ not in begun:
+            earlier_s = before.since[key_]
+            since_s = earlier_s if earlier_s is None or since_s is None else min(earlier_s, since_s)
+        since[key_] = since_s
+    return TouchMemory(since, looked_s), tuple(found)
+
+
+def _not_before(job: Job, looked_s: float | None) -> float | None:
+    """When a job could have started at the earliest that could not at the look before, in whole seconds as Slurm's."""
+    return None if looked_s is None else max(float(math.floor(looked_s)), job.submit_s)
+
+
+def _waited(job: Job, before: TouchMemory) -> str:
+    """What a job was known by while it waited; "" where it is not known to have waited for pilots."""
+    if not before.since:
+        return ""
+    keys = (key(job.id), job.id.partition("_")[0])
+    return next((key_ for key_ in keys if key_ in before.since), "")
