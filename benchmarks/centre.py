@@ -66,7 +66,7 @@ class Client(SlurmClient):
         begun_s = time.thread_time()
         out = self._controller.answer(command, arguments)
         self.spent_s += time.thread_time() - begun_s
-        return Answer(1, "", "Unable to contact slurm controller") if out is None else Answer(0, out, "")
+        return Answer(1, "", "slurmctld is being restarted") if out is None else Answer(0, out, "")
 
 
 class Lost(Meters):

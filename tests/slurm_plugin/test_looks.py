@@ -191,7 +191,7 @@ def test_S1b_of_pilots_that_share_a_look_each_is_withdrawn_that_a_job_overtook_a
         answer = granted(command, *arguments, **fields)
         # Just as Slurm grants n7, it plans a regular job there: only a look that begins later shows it.
         if "--nodelist=n7" in arguments:
-            site.pending_jobs = (queued(sched_nodes=("n7",), start_s=NOW_S + 1),)
+            site.pending_jobs = (queued(sched_nodes=("n7",), start_s=NOW_S + 1, submit_s=RULES.looked_s - 1),)
         return answer
 
     monkeypatch.setattr(site, "run", overtaken)
