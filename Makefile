@@ -9,12 +9,16 @@ PLUGIN := build/plugins/spank_bftd.so
 SPANK := slurm_plugin/spank
 # The names of the back-ends, for the plug-in.
 BACKENDS := build/spank/backends.h
-# Tests run side by side, file by file.
-NOT_PURE := cluster or accounting or browser or horovod or torch or plot or slow
+# Tests wait more than they work, so they run side by side, file by file: those with a cluster after all others, whose
+# work would make its daemons late.
+CLUSTER := cluster or accounting or browser
+NOT_PURE := $(CLUSTER) or horovod or torch or plot or slow
 SIDE_BY_SIDE = $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder
+# So many processes more than there are cores keep all of these at work: what has a cluster works more than it waits.
+ON = -n $$(($$(nproc) + $(1)))
 PURE_TESTS = $(SIDE_BY_SIDE) -n auto -m "not ($(NOT_PURE))"
 
-.PHONY: help venv setup setup-test demo test all-tests test-fast test-latest lock lint types plugins deb rpm man install \
+.PHONY: help venv setup setup-test demo test test-alone test-fast test-latest lock lint types plugins deb rpm man install \
 	clean test-slurm-24 test-pyslurm
 
 help:
@@ -82,11 +86,12 @@ test: setup-test
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(MAKE) --silent plugins
-	@$(MAKE) --silent -j2 types all-tests
+	@$(MAKE) --silent -j2 types test-alone
+	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) $(call ON,2) -m "$(CLUSTER)"
 
-# Many tests wait for processes and clusters: four more at once than there are cores keep all of these at work.
-all-tests:
-	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) -n $$(($$(nproc) + 4))
+# Every test that needs no cluster.
+test-alone:
+	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) $(call ON,4) -m "not ($(CLUSTER))"
 
 # What needs no cluster, no process and no time of its own, on all cores.
 test-fast: venv

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -43,6 +44,9 @@ _NEEDS = {
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
 
 # Tests that run processes, wait in real time or draw many examples, by their place: `make test-fast` leaves them out.
+CLUSTER = "cluster or accounting or browser"
+"""The tests that `make test` runs after all others; a file has the word in it, or none of them."""
+
 _SLOW = (
     "tests/bftd/cli/test_size_",
     "tests/bftd/cli/test_tune.py",
@@ -98,15 +102,14 @@ _SLOW = (
 
 _LONG = (
     "tests/elastic/test_trainers_on_a_cluster.py",
-    "tests/packaging/test_deb.py",
-    "tests/docs/test_other_commands_cluster.py",
-    "tests/sizing/test_traced_against_real.py",
     "tests/e2e/test_main_job.py",
-    "tests/bftd/whatif/replay/test_summit.py",
     "tests/elastic/test_same_training_on_a_cluster.py",
-    "tests/benchmarks/test_gpu_elastic.py",
     "tests/elastic/test_integrations_on_a_cluster.py",
+    "tests/packaging/test_deb.py",
+    "tests/bftd/whatif/replay/test_summit.py",
+    "tests/benchmarks/test_gpu_elastic.py",
     "tests/bftd/pool/backfill/",
+    "tests/docs/test_other_commands_cluster.py",
     "tests/docs/test_sessions_cluster.py",
     "tests/bftd/test_classes_cluster.py",
     "tests/elastic/test_containers_on_a_cluster.py",
@@ -116,6 +119,7 @@ _LONG = (
     "tests/benchmarks/test_impact_run.py",
     "tests/bftd/test_sandbox_site.py",
     "tests/bftd/test_rooms_cluster.py",
+    "tests/sizing/test_traced_against_real.py",
     "tests/elastic/driver/",
     "tests/elastic/",
     "tests/sizing/",
@@ -142,6 +146,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr.startswith("not (") and "slow" in config.option.markexpr:
         place = collection_path.relative_to(config.rootpath).as_posix()
         return True if f"{place}/".startswith(_SLOW) or place in _SLOW else None
+    if config.option.markexpr == CLUSTER and collection_path.name.startswith("test_"):
+        named = re.findall(rf"\b(?:{CLUSTER.replace(' or ', '|')})\b", collection_path.read_text(encoding="utf-8"))
+        return None if named else True
     return None
 
 
@@ -149,7 +156,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(_SLOW):
             item.add_marker("slow")
-        if any(item.get_closest_marker(name) for name in ("cluster", "accounting", "browser")):
+        if any(item.get_closest_marker(name) for name in CLUSTER.split(" or ")):
             item.add_marker(pytest.mark.timeout(_HANGS_S))
     # by number of tests, as the plug-in for many processes orders them otherwise, the longest would be among the last
     items.sort(key=lambda item: next((at for at, name in enumerate(_LONG) if item.nodeid.startswith(name)), len(_LONG)))

@@ -172,7 +172,8 @@ class Top(App[None]):
 
     def _draw(self) -> None:
         status = self._status
-        if not self.screen_stack:
+        # a size, or a look at the daemon, may come before there are widgets, and after them
+        if not self.screen_stack or not self.screen_stack[0].query("#notices"):
             return
         found = parts.notices(status or Status(), self._problem)
         self._text("#notices", Text("\n").join(found[:4]))

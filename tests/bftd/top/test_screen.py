@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -116,6 +117,16 @@ def test_it_shows_nodes_trainers_and_the_last_decision(served: Daemon, size: tup
     run(test, served.address, size, glyphs)
 
 
+def test_regression_a_size_that_came_while_there_were_no_widgets_ended_it(served: Daemon) -> None:
+    async def test(seen: Screen) -> None:
+        await seen.shows("run-h-1")
+        await seen.top.screen.remove_children()
+        await seen.pilot.resize_terminal(60, 16)
+        await seen.pilot.pause()
+
+    run(test, served.address)
+
+
 def test_the_cursor_stays_on_its_trainer_whatever_order_they_come_in(served: Daemon) -> None:
     async def test(seen: Screen) -> None:
         await seen.shows("run-h-3")
@@ -225,8 +236,9 @@ def test_settings_are_tuned_in_a_form_that_checks_them(served: Daemon) -> None:
     Client(served.address).tune(t_fwd_s=120.0)
 
 
-def test_a_daemon_that_stops_and_comes_back_is_told_in_one_line(tmp_path: Path) -> None:
-    with daemon(tmp_path) as there:
+def test_a_daemon_that_stops_and_comes_back_is_told_in_one_notice() -> None:
+    # a path that fits into a line: of a longer one Textual shows no more than the line before it
+    with tempfile.TemporaryDirectory() as name, daemon(folder := Path(name)) as there:
         fill(there)
         address = there.address
         gone = there
@@ -234,10 +246,12 @@ def test_a_daemon_that_stops_and_comes_back_is_told_in_one_line(tmp_path: Path) 
         async def test(seen: Screen) -> None:
             await seen.shows("run-h-1")
             await asyncio.to_thread(gone.stop)
-            await seen.shows("! no daemon answers at", "(trying again)", "run-h-1")
-            with daemon(tmp_path) as again:
+            # wherever the lines of the notice end
+            await seen.until(lambda: "(trying again)" in " ".join(seen.text.split()))
+            await seen.shows("! no daemon answers at", "run-h-1")
+            with daemon(folder) as again:
                 again.see(NODES)
-                await seen.until(lambda: "trying again" not in seen.text)
+                await seen.until(lambda: "! no daemon answers at" not in seen.text)
                 await seen.shows("9 nodes", "run-h-1")
 
         run(test, address)

@@ -31,7 +31,7 @@ SOON_FROZEN = (
     "import elastic.node.agent as agent, elastic.node.vitals as vitals; agent.PING_S = 0.1; "
     "vitals._age_s = lambda seen: 1e9; agent.main()"
 )
-PATIENT = "import elastic.node.agent as agent; agent.DRIVER_LOST_S = 60; agent.main()"
+PATIENT = "import elastic.node.agent as agent; agent.DRIVER_LOST_S = 1e6; agent.main()"
 UNPACED = "import elastic.node.output as output; output.OUT_BURST_BYTES = 1 << 50; " + PATIENT
 NO_ENVIRONMENT: Message = {"env": {"BFT_TRAINER": "7"}, "defaults": {}, "interface_variables": []}
 
@@ -244,7 +244,7 @@ def test_what_a_script_left_in_its_temporary_folder_does_not_delay_leaving(pilot
     [left] = pilot.folder.glob("bft-agent-*")
     again = Pilot(pilot.folder)
     try:
-        again.start()
+        again.start("-c", PATIENT)
         until("the next agent has removed it", lambda: not left.exists(), moved=lambda: files_below(left))
     finally:
         again.close()
