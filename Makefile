@@ -14,8 +14,8 @@ BACKENDS := build/spank/backends.h
 CLUSTER := cluster or accounting or browser
 NOT_PURE := $(CLUSTER) or horovod or torch or plot or slow
 SIDE_BY_SIDE = $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder
-# So many processes more than there are cores keep all of these at work: what has a cluster works more than it waits.
-ON = -n $$(($$(nproc) + $(1)))
+# Many of them wait for processes: two more than there are cores keep all of these at work.
+WORKERS := -n $(shell echo $$(($$(nproc) + 2)))
 PURE_TESTS = $(SIDE_BY_SIDE) -n auto -m "not ($(NOT_PURE))"
 
 .PHONY: help venv setup setup-test demo test test-alone test-fast test-latest lock lint types plugins deb rpm man install \
@@ -87,11 +87,11 @@ test: setup-test
 	@$(BIN)/ruff check .
 	@$(MAKE) --silent plugins
 	@$(MAKE) --silent -j2 types test-alone
-	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) $(call ON,2) -m "$(CLUSTER)"
+	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) $(WORKERS) -m "$(CLUSTER)"
 
 # Every test that needs no cluster.
 test-alone:
-	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) $(call ON,4) -m "not ($(CLUSTER))"
+	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) $(WORKERS) -m "not ($(CLUSTER))"
 
 # What needs no cluster, no process and no time of its own, on all cores.
 test-fast: venv

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import signal
 import threading
@@ -14,6 +15,7 @@ from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
+from textual.css.query import NoMatches
 from textual.message import Message
 from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.widgets import DataTable, Footer, Input, Static
@@ -171,9 +173,13 @@ class Top(App[None]):
         self._draw()
 
     def _draw(self) -> None:
-        status = self._status
         # a size, or a look at the daemon, may come before there are widgets, and after them
-        if not self.screen_stack or not self.screen_stack[0].query("#notices"):
+        with contextlib.suppress(NoMatches):
+            self._draw_all()
+
+    def _draw_all(self) -> None:
+        status = self._status
+        if not self.screen_stack:
             return
         found = parts.notices(status or Status(), self._problem)
         self._text("#notices", Text("\n").join(found[:4]))
