@@ -60,11 +60,10 @@ def touched(
     on_ours = {jobs.occupied[name] for name in ours if name in jobs.occupied}
     found, begun = [], set[str]()
     for job in snapshot.jobs if on_ours or before.since else ():
-        if job.state == "PENDING" or not (job.id in on_ours or _waited(job, before)):
+        if job.state == "PENDING" or not ((waited := _waited(job, before)) or job.id in on_ours):
             continue
         if harvest.is_pilot(job) or (job.start_s is not None and job.start_s < math.floor(last_s)):
             continue
-        waited = _waited(job, before)
         begun.add(waited)
         since_s = before.since[waited] if waited else _not_before(job, known_s)
         found.append(TouchedStart(job.id, job.nodes, since_s, job.start_s))
@@ -77,9 +76,8 @@ def touched(
             continue
         since_s = _not_before(job, known_s)
         if since_s is not None and room is not None and room.due_s is not None and job.id not in starting:
-            since_s = max(
-                since_s, float(math.floor(room.due_s))
-            )  # nothing but Slurm's next cycle starts it, and none begins before
+            # nothing but Slurm's next cycle starts it, and none begins before
+            since_s = max(since_s, float(math.floor(room.due_s)))
         if key_ in before.since and key_ not in begun:
             earlier_s = before.since[key_]
             since_s = earlier_s if earlier_s is None or since_s is None else min(earlier_s, since_s)
