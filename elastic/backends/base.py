@@ -7,7 +7,7 @@ agent between them passes on what it does not know itself.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from elastic.driver.pilots import Pilot
@@ -26,6 +26,9 @@ class Host(Protocol):
 
     def wake(self) -> None:
         """Something changed: compare wanted and current members again."""
+
+    def formed(self, leases: Collection[str]) -> None:
+        """Workers of these leases are to find each other; one that leaves meanwhile may be the end of the others."""
 
     def broke(self, step: int, at_s: float) -> None:
         """A worker ended by itself at `step`: what follows is no resize but a crash's."""

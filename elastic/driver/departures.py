@@ -1,6 +1,7 @@
 """Which ends of workers may be no more than the consequence of a node that left the group. Pure.
 
 The peers of a node that Slurm takes, or that is given back, lose their connections; under torchrun they fail of it.
+Under Horovod they go on, except where they are still connecting to each other: its library aborts the process then.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ class Departures:
 
     def __init__(self) -> None:
         self._here: frozenset[str] = frozenset()
+        self._group: frozenset[str] = frozenset()
         self._began: dict[str, int] = {}
         self._departed = 0
         self._count = 0
@@ -24,8 +26,18 @@ class Departures:
             self._departed = self._count
         self._here = frozenset(here)
 
+    def formed(self, group: Collection[str]) -> None:
+        """A group of these pilots is formed; some of them may have left by the time its new workers begin."""
+        self._group = frozenset(group)
+
     def began(self, lease: str) -> None:
-        """Workers begin on a pilot, or begin anew in a group, with those that were here at the last look."""
+        """Workers begin on a pilot with those that were here at the last look, or in a group that others have left."""
+        self._count += 1
+        left = lease in self._group and self._group.difference(self._here)
+        self._began[lease] = -1 if left else self._count
+
+    def trained(self, lease: str) -> None:
+        """Workers on a pilot train in a group of those that were here at the last look."""
         self._count += 1
         self._began[lease] = self._count
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from bftd.protocol.reports import CrashReport
 from elastic.backends import KINDS
@@ -136,11 +136,15 @@ class TrainerHost:
         # Horovod's workers outlive a change of nodes. A group with one that is gone since was formed before that.
         if message["first"] and 0 < int(message.get("nodes", 0)) <= len(members):
             self._look_who_is_here()
-            self._departures.began(pilot.lease)
+            self._departures.trained(pilot.lease)
         self._blame.stepped(pilot.node, int(message["step"]), now_s, members)
         self._blame.saved(self._run.progress.step, now_s)
 
     # -- what fails ---
+
+    def formed(self, leases: Collection[str]) -> None:
+        """See Host."""
+        self._departures.formed(leases)
 
     def broke(self, step: int, at_s: float) -> None:
         """Notes how far training had come, for what the crash costs."""

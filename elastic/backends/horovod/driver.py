@@ -162,7 +162,9 @@ class HorovodBackend(Backend):
 
     def _request(self, message: Message) -> None:
         """A request of Horovod's driver."""
-        if message["op"] == "start":
+        if message["op"] == "formed":
+            self._host.formed([str(host).rpartition(".")[0] for host in message["hosts"]])
+        elif message["op"] == "start":
             host, local_rank = str(message["host"]), int(message["local_rank"])
             pilot = self._listed.get(host)
             if pilot is None or pilot.leaving or self._life is None:

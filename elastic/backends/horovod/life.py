@@ -1,9 +1,10 @@
 """python -m elastic.backends.horovod.life: one life of Horovod's ElasticDriver, beside the driver.
 
 A child process of its own, because `get_results` may never return and anybody may connect to Horovod's rendezvous.
-Commands come on standard input (begin, hosts, exit), requests go to standard output (start, kill, done); the driver
-carries them out through the agents, so there is no ssh. A host's name is `LEASE.INCARNATION`: a name is blacklisted for
-ever after a crash and need not resolve. A life begins with about how many ranks there may be, for gloo's time-out.
+Commands come on standard input (begin, hosts, exit), requests go to standard output (formed, start, kill, done); the
+driver carries them out through the agents, so there is no ssh. A host's name is `LEASE.INCARNATION`: a name is
+blacklisted for ever after a crash and need not resolve. A life begins with about how many ranks there may be, for
+gloo's time-out.
 
 Nothing here looks again and again for what can be told, since with hundreds of workers that alone fills a core.
 """
@@ -67,8 +68,15 @@ class _Driver(upstream.ElasticDriver):  # type: ignore[misc]
     nodes may be unequal, and there is no largest: the list is what the driver wants.
     """
 
-    def __init__(self, rendezvous: Any, hosts: _Hosts, on_given_up: Callable[[str | None], None]) -> None:
+    def __init__(
+        self,
+        rendezvous: Any,
+        hosts: _Hosts,
+        on_given_up: Callable[[str | None], None],
+        on_formed: Callable[[list[str]], None],
+    ) -> None:
         self._hosts = hosts
+        self._on_formed = on_formed
         self._least = 0
         self._listed = threading.Event()
         self._on_given_up = on_given_up
@@ -115,6 +123,12 @@ class _Driver(upstream.ElasticDriver):  # type: ignore[misc]
             self._listed.clear()
             self._notify_workers_host_changes(self._host_manager.current_hosts, HostUpdateResult.mixed)
 
+    def _update_host_assignments(self, current_hosts: Any) -> Any:
+        """As upstream, for each new group of workers; tells its hosts before the workers that are to be started."""
+        pending = super()._update_host_assignments(current_hosts)
+        self._on_formed(list(self._host_assignments))
+        return pending
+
     def _notify_workers_host_changes(self, current_hosts: Any, update_res: Any) -> None:
         if self._enough(current_hosts):
             super()._notify_workers_host_changes(current_hosts, HostUpdateResult.mixed)
@@ -144,7 +158,7 @@ class Life:
         self._guests = Guests()
         self._workers: dict[tuple[str, int], _Worker] = {}
         rendezvous = Rendezvous(0)
-        self._driver = _Driver(rendezvous, _Hosts(), self._given_up)
+        self._driver = _Driver(rendezvous, _Hosts(), self._given_up, self._formed)
         key = new_secret()
         port = rendezvous.start(handler_for(self._driver, key, self._guests))
         run_env = {name: str(value) for name, value in create_run_env_vars("", [""], port, elastic=True).items()}
@@ -195,6 +209,9 @@ class Life:
         with self._lock:
             self._workers.pop(key, None)
         return worker.rc, time.time()
+
+    def _formed(self, hosts: list[str]) -> None:
+        self._send({"op": "formed", "hosts": hosts})
 
     def _given_up(self, host: str | None) -> None:
         """Has the workers of a host, or all, killed in a moment, if they have not ended by then."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -56,6 +56,7 @@ class Host:
         self.settings = settings
         self.crashes: list[tuple[str, int]] = []
         self.broken_at: int | None = None
+        self.groups: list[list[str]] = []
         self.failures: list[str] = []
         self.saves: list[bool] = []
         self.ends: list[tuple[int, str]] = []
@@ -72,6 +73,9 @@ class Host:
     def ended(self) -> tuple[int, str] | None:
         """How training ended, as it was told first."""
         return self.ends[0] if self.ends else None
+
+    def formed(self, leases: Collection[str]) -> None:
+        self.groups.append(list(leases))
 
     def broke(self, step: int, at_s: float) -> None:
         self.broken_at = step

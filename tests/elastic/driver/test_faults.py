@@ -584,6 +584,26 @@ def test_regression_workers_that_trained_on_without_a_node_that_had_left_were_ex
     assert play(body) is None
 
 
+def test_regression_a_new_worker_whose_group_had_lost_a_node_while_it_was_formed_was_taken_for_one_that_crashed(
+    play: Play,  # noqa: F811
+) -> None:
+    """Horovod's library aborts where a peer goes while they connect to each other."""
+
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2", "n3")
+        stage.backend._host.formed([stage.pilot(node).lease for node in ("n1", "n2", "n3")])
+        stage.revoke("n2")
+        await begins(stage, "n3")
+        await crash(stage, "n3", -6)
+        assert stage.reports(CrashReport) == []
+        stage.backend._host.formed([stage.pilot(node).lease for node in ("n1", "n3")])
+        await begins(stage, "n3")
+        await crash(stage, "n3", -6)
+        assert [report.node for report in stage.reports(CrashReport)] == ["n3"]
+
+    assert play(body) is None
+
+
 def test_an_error_that_is_heard_of_after_the_next_workers_began_is_not_forgotten(play: Play) -> None:  # noqa: F811
     async def body(stage: Stage) -> None:
         await trains(stage, "n1")

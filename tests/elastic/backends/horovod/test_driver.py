@@ -74,6 +74,16 @@ def test_when_every_old_node_goes_at_once_the_state_goes_by_way_of_the_disk(
     play(HorovodBackend, tmp_path, body)
 
 
+def test_who_is_in_a_group_that_horovod_forms_is_told_by_lease(tmp_path: Path, companions: list[FakeCompanion]) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await backend.set_members([n1, n2])
+        companions[0].on_message({"op": "formed", "hosts": [n1.host, n2.host]})
+        assert host.groups == [[n1.lease, n2.lease]]
+
+    play(HorovodBackend, tmp_path, body)
+
+
 def test_a_crashed_workers_host_comes_back_under_another_name(tmp_path: Path, companions: list[FakeCompanion]) -> None:
     async def body(backend: HorovodBackend, host: Host) -> None:
         n1, n2 = pilot("n1"), pilot("n2")

@@ -170,7 +170,7 @@ def test_regression_a_lost_worker_that_asked_once_more_left_a_survivor_waiting_f
 ) -> None:
     hosts(life, 1, n1=1, n2=1, n3=1)
     life.start()
-    until("asked for", lambda: len(out.messages()) == 3)
+    until("asked for", lambda: len(out.messages()) == 4)
     rounds = life._driver._worker_registry
     with ThreadPoolExecutor() as pool:
         if asked_before:
@@ -199,7 +199,9 @@ def test_regression_a_lost_worker_that_asked_once_more_left_a_survivor_waiting_f
 def test_a_round_of_which_all_workers_failed_ends_the_life(life: Any, out: Out) -> None:
     hosts(life, 1, n1=1, n2=1)
     life.start()
-    until("asked for", lambda: len(out.messages()) == 2)
+    until("asked for", lambda: len(out.messages()) == 3)
+    assert [message["op"] for message in out.messages()] == ["formed", "start", "start"]
+    assert sorted(out.messages()[0]["hosts"]) == ["n1", "n2"]
     for host in ("n1", "n2"):
         life.command({"op": "exit", "host": host, "local_rank": 0, "rc": 1})
     until("told", lambda: out.messages()[-1]["op"] == "done")
