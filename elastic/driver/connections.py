@@ -119,7 +119,8 @@ class Connections:
             if self._host.printed(pilot, str(message["line"])):
                 for one in self._crew.all:
                     self._works(one)
-            if not (pilot.revoked and self._kind.is_noise(message["line"])):
+            # Slurm ends the nodes of a cancelled job one after the other; those left tell how they lost the others.
+            if not (self._run.cancelled or (pilot.revoked and self._kind.is_noise(message["line"]))):
                 self._run.show(f"{pilot.node}: {message['line']}")
         elif op == "beat":
             pass  # a sign of life

@@ -14,7 +14,7 @@ import pytest
 
 from bftd.protocol.lease import LeaseView
 from bftd.protocol.reports import CrashReport, LeaseReport, ResumeReport, SuspendReport
-from elastic.driver import clockwork
+from elastic.driver import clockwork, crew
 from elastic.driver import liveness as livenesses
 from elastic.driver import trainer as trainers
 from elastic.driver.pilots import Pilot
@@ -117,6 +117,7 @@ Play = Callable[..., tuple[int, str] | None]
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Runs one scene; returns how the trainer ended, None when it still ran."""
     monkeypatch.setattr(trainers, "FAREWELL_S", 0.0)
+    monkeypatch.setattr(crew, "_FAREWELL_S", 0.0)
 
     def play(body: Body, spec: str = "1-8") -> tuple[int, str] | None:
         async def run() -> tuple[int, str] | None:
@@ -572,6 +573,20 @@ def test_how_horovod_ends_a_removed_worker_alarms_nobody_but_the_same_words_of_a
 
     play(body)
     assert capsys.readouterr().out == f"n2: {words}\n"
+
+
+def test_regression_the_log_of_a_cancelled_job_ended_with_how_its_last_workers_lost_the_others(
+    play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def body(stage: Stage) -> None:
+        stage.grant("n1")
+        agent = await stage.connect("n1")
+        await stage.says(agent, {"op": "out", "line": "loss 0.5"})
+        stage.run.cancel()
+        await stage.says(agent, {"op": "out", "line": "Traceback (most recent call last):"})
+
+    assert play(body) == (143, wording("elastic.run.cancelled"))
+    assert capsys.readouterr().out == "n1: loss 0.5\n"
 
 
 def test_regression_a_trainer_that_was_over_began_anew_for_ever_where_its_end_met_what_was_waited_for(
