@@ -252,8 +252,9 @@ class Top(App[None]):
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """Another trainer was chosen."""
-        self._watcher.select(self._selected_id())
-        self._draw_detail()
+        with contextlib.suppress(NoMatches):  # the widgets may have gone since
+            self._watcher.select(self._selected_id())
+            self._draw_detail()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Enter."""

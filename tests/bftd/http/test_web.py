@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import logging
 import re
 import socket
@@ -12,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -33,6 +35,7 @@ from tests.bftd.http.test_api import TRAINER, as_user, driver_job, secret_file
 from tests.bftd.test_daemon import write_config
 from tests.support.messages import excerpt, pattern, says
 from tests.support.ports import free_port
+from tests.support.waiting import STILL_S
 
 TOKEN = "0123456789abcdef-very-long"
 
@@ -301,6 +304,13 @@ def test_who_asks_again_before_a_page_is_made_waits_for_that_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on, made = threading.Event(), []
+    came, all_came = itertools.count(1), asyncio.Event()
+    answer = web_handlers.Pages.answer
+
+    async def counted(*asked: Any) -> web_handlers.Made:
+        if next(came) == 5:
+            all_came.set()
+        return await answer(*asked)
 
     def slowly(*_: object) -> web_handlers.Made:
         made.append(go_on.wait(10.0))
@@ -308,13 +318,14 @@ def test_who_asks_again_before_a_page_is_made_waits_for_that_one(
 
     monkeypatch.setattr(web_handlers, "KEPT_S", 0.0)
     monkeypatch.setattr(web_handlers, "_made", slowly)
+    monkeypatch.setattr(web_handlers.Pages, "answer", counted)
 
     async def test(served: Looked) -> None:
         async def ask() -> str:
             return (await served.get("/?hours=1", Accept_Encoding="identity"))[1]
 
         asked = [asyncio.create_task(ask()) for _ in range(5)]
-        await asyncio.wait(asked, timeout=0.3)
+        await asyncio.wait_for(all_came.wait(), STILL_S)
         go_on.set()
         assert await asyncio.gather(*asked) == ["page"] * 5
         assert len(made) == 1

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import DataTable
+from textual.widgets.data_table import RowKey
 
 from bftd.client import Client
 from bftd.errors import ApiError
@@ -117,11 +119,13 @@ def test_it_shows_nodes_trainers_and_the_last_decision(served: Daemon, size: tup
     run(test, served.address, size, glyphs)
 
 
-def test_regression_a_size_that_came_while_there_were_no_widgets_ended_it(served: Daemon) -> None:
+def test_regression_a_size_or_a_choice_that_came_while_there_were_no_widgets_ended_it(served: Daemon) -> None:
     async def test(seen: Screen) -> None:
         await seen.shows("run-h-1")
+        highlighted = DataTable.RowHighlighted(seen.table, 0, RowKey("run-h-1"))
         await seen.top.screen.remove_children()
         await seen.pilot.resize_terminal(60, 16)
+        seen.top.post_message(highlighted)
         await seen.pilot.pause()
 
     run(test, served.address)
