@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from math import inf
@@ -121,8 +122,14 @@ def counted_on(
     ]
     if not held:
         return frozenset()
-    return frozenset(
-        name
-        for name, node in nodes.items()
-        if any(may_use(job, node.partitions) and name not in job.request.excluded for job in held)
+    names_of: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for name, node in nodes.items():
+        names_of[node.partitions].add(name)
+    return frozenset().union(
+        *(
+            names.difference(job.request.excluded)
+            for job in held
+            for partitions, names in names_of.items()
+            if may_use(job, partitions)
+        )
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import random
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bftd.core.events import Registered
 from bftd.core.invariants import validate_state
@@ -41,6 +43,10 @@ def place(host: Host) -> None:
             host.pilots[id_] = item.node
             told = [lease(item.id, "placed", job_id=id_), lease(item.id, "working")]
         host.service.apply(reported(host.wall_s, item.trainer, *told))
+
+
+def come(host: Host, id_: str) -> None:
+    host.service.apply(Registered(host.wall_s, registration(id_, nodes_max=8)))
 
 
 def tick(host: Host) -> None:
@@ -89,34 +95,37 @@ def test_a_snapshot_that_was_being_judged_when_the_clock_was_set_is_left_out(hos
     assert host.service.core.pool.time_s == host.wall_s
 
 
-@pytest.mark.parametrize("seed", range(4))
+HAPPENS = st.sampled_from(["place", "end", "register", "nothing"])
+BUSY_NODES = st.sets(st.sampled_from(ALL), max_size=4)
+
+
+@settings(max_examples=40)
+@given(polls=st.lists(st.tuples(BUSY_NODES, HAPPENS, st.integers(0, 7)), max_size=12))
 def test_whatever_happens_while_snapshots_are_judged_the_state_is_sound_and_all_is_lent_in_the_end(
-    tmp_path: Path, seed: int
+    polls: list[tuple[set[str], str, int]],
 ) -> None:
-    rng, host = random.Random(seed), Host(tmp_path)
-    for id_ in "12":
-        host.train(id_)
-    for poll in range(12):
-        tick(host)
-        judge = host.service.observe_later(
-            host.snapshot([name for name in ALL if name not in host.pilots.values() and rng.random() < 0.25])
-        )
-        held = list(host.service.core.leases.values())
-        happens = rng.choice(["place", "end", "register", "nothing"])
-        if happens == "place":
+    with tempfile.TemporaryDirectory() as folder:
+        host = Host(Path(folder))
+        for id_ in "12":
+            come(host, id_)
+        for number, (busy, happens, which) in enumerate(polls):
+            tick(host)
+            judge = host.service.observe_later(host.snapshot(sorted(busy.difference(host.pilots.values()))))
+            held = list(host.service.core.leases.values())
+            if happens == "place":
+                place(host)
+            elif happens == "register":
+                come(host, f"3{number}")
+            elif happens == "end" and held:
+                one = held[which % len(held)]
+                host.pilots.pop(one.job_id or "", None)
+                host.service.apply(reported(host.wall_s, one.trainer, lease(one.id, "ended")))
+            take = judge()
+            validate_state(host.service.core)
+            take()
+            validate_state(host.service.core)
             place(host)
-        elif happens == "register":
-            host.train(f"3{poll}")
-        elif happens == "end" and held:
-            one = rng.choice(held)
-            host.pilots.pop(one.job_id or "", None)
-            host.service.apply(reported(host.wall_s, one.trainer, lease(one.id, "ended")))
-        take = judge()
-        validate_state(host.service.core)
-        take()
-        validate_state(host.service.core)
-        place(host)
-    for _ in range(60):
-        host.poll()
-        place(host)
-    assert {item.node for item in host.service.core.leases.values()} == {*ALL}
+        for _ in range(20):
+            host.poll()
+            place(host)
+        assert {item.node for item in host.service.core.leases.values()} == {*ALL}
