@@ -50,6 +50,8 @@ WAITING = {10_000: 50_000}
 HOURS = 24.0
 QUICK_S = 150.0
 _BEAT_S = 0.005
+# Polls after all was lent at once until that is over for the daemon, too; no site lends so many in one step later on.
+_SETTLED_POLLS = 15
 _PLACED_S, _WORKS_S, _PROGRESS_S = 1.0, 8.0, 10.0
 
 
@@ -70,9 +72,11 @@ class Client(SlurmClient):
 
 
 class Lost(Meters):
-    """Counts leases that are revoked for no job: their node is unfit, by what the last snapshot shows."""
+    """Counts leases that are revoked for no job: their node is unfit as the last snapshot shows it, and has the pilot."""
 
-    count = 0
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self.count = 0
 
     def stepped(
         self, before: State, after: State, events: Sequence[Event], actions: Sequence[Action], took_s: float
@@ -81,7 +85,9 @@ class Lost(Meters):
         for action in actions:
             if isinstance(action, LeaseChanged) and action.kind == "revoked":
                 node = after.pool.nodes.get(action.lease.node)
-                self.count += node is None or not (node.in_pool or node.wanted)
+                unfit = node is None or not (node.in_pool or node.wanted)
+                runs = self._controller.pilots.get(action.lease.node, ("",))[0] == action.lease.job_id
+                self.count += unfit and runs
 
 
 class Loop:
@@ -184,7 +190,7 @@ async def centre(nodes: int, waiting: int, trainers: int, lasts_s: float, seed: 
         Client(controller),
         Drivers(controller, trainers, rng),
         Loop(),
-        Lost(),
+        Lost(controller),
         Garbage(),
     )
     config = dataclasses.replace(
@@ -203,7 +209,7 @@ async def centre(nodes: int, waiting: int, trainers: int, lasts_s: float, seed: 
         beat = asyncio.create_task(loop_.beat())
         loop, ticks_s, delays_s = asyncio.get_running_loop(), [], []
         idle_s = lent_s = leases = 0.0
-        warm, began_s, told_s = True, clock[0], clock[0]
+        warm, settled, began_s, told_s = True, 0, clock[0], clock[0]
         while warm or clock[0] - began_s < lasts_s:
             spent_s, begun_s = client.spent_s, time.process_time()
             loop_.watch(True)
@@ -227,7 +233,8 @@ async def centre(nodes: int, waiting: int, trainers: int, lasts_s: float, seed: 
             delay_s = next_delay_s(service.poll_s, 0.0, 0, own_s)
             idle, lent = controller.idle_and_lent()
             if warm:
-                if clock[0] - began_s > 600.0 or lent >= 0.98 * idle:
+                settled = settled + 1 if lent >= 0.98 * idle else 0
+                if clock[0] - began_s > 600.0 or settled > _SETTLED_POLLS:
                     warm, began_s, told_s = False, clock[0], clock[0]
                     service.configure(config)
                     loop_.held_s, loop_.late_s, lost.count = [], [], 0

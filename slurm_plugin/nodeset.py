@@ -16,7 +16,12 @@ _WIDEST = 1_000_000
 
 def fold(names: Iterable[str]) -> str:
     """Write node names compactly and in order: n1, n2, n4 become "n[1-2,4]"."""
-    return str(NodeSet.fromlist(list(names)))
+    return _folded(tuple(names))
+
+
+@lru_cache(maxsize=1024)  # one decision is told several times: in the ledger, the log, and to its driver
+def _folded(names: tuple[str, ...]) -> str:
+    return str(NodeSet.fromlist(names))
 
 
 def expand(text: str) -> list[str]:
