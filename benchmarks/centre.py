@@ -72,7 +72,7 @@ class Client(SlurmClient):
 
 
 class Lost(Meters):
-    """Counts leases that are revoked for no job: their node is unfit as the last snapshot shows it, and has the pilot."""
+    """Counts leases that are revoked for no job: their node is unfit, by the last snapshot, and has their pilot."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller

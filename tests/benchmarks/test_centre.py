@@ -12,6 +12,7 @@ def test_a_tiny_centre_has_starts_and_restarts_and_lends_its_idle_nodes() -> Non
     assert row["restarts"] == 1
     assert row["starts"] > 50
     assert row["leases_most"] > 40
+    assert row["leases_lost_for_no_job"] == 0
     assert 0.0 < row["lent_share"] <= 1.0
     assert 0.0 < row["tick_median_s"] <= row["tick_p99_s"] <= row["tick_most_s"]
     assert row["loop_held_most_s"] > 0.0
