@@ -8,6 +8,7 @@ do Slurm's own. It is read from the files: nothing is loaded.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import struct
@@ -165,7 +166,7 @@ def _with_includes(text: str, folder: Path, depth: int = 0) -> str:
     parts = [text]
     if depth < _DEEPEST_INCLUDE:
         for pattern in _INCLUDE.findall(text):
-            base, name = (Path("/"), pattern[1:]) if pattern.startswith("/") else (folder, pattern)
-            for path in sorted(base.glob(name)):
-                parts.append(_with_includes(read_file(path).text, folder, depth + 1))
+            # as Slurm does, by glob(3), which refuses no pattern: the daemon reads this every minute
+            for name in sorted(glob.glob(os.path.join(glob.escape(str(folder)), pattern))):
+                parts.append(_with_includes(read_file(Path(name)).text, folder, depth + 1))
     return "\n".join(parts)

@@ -93,6 +93,15 @@ def test_what_cannot_be_read_is_no_fault_and_nothing_is_changed_for_it(folder: P
     assert plugstack.unfit(plugin, str(tmp_path)) is None, "of Slurm itself nothing is known there"
 
 
+@pytest.mark.parametrize("pattern", ["/", ".", "//etc/none.conf", "**.d/*.conf", "/none/**x", "[", "conf.d"])
+def test_a_file_that_includes_what_no_pattern_should_be_is_read_on(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d" / "a.conf").write_text("optional a.so\n")
+    (tmp_path / "plugstack.conf").write_text(f"include {pattern}\ninclude conf.d/*.conf\n")
+    found = plugstack.read({"SLURM_CONF": str(tmp_path / "slurm.conf")})
+    assert set(plugstack.missing(found, "/none")) == {"/none/a.so"}
+
+
 def test_a_line_is_taken_out_and_comes_back_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "bftd.conf"
     text = "# ours\noptional  spank_bftd.so bft=/opt/bft\noptional spank_bftd.so.old\noptional /x/other.so\n"
