@@ -22,9 +22,12 @@ def parse(comment: str) -> tuple[str, str] | None:
 
 
 def daemon_of(comment: str) -> str:
-    """Read which daemon granted a pilot's lease; "" for one whose driver was not told, and for what is no pilot."""
+    """Read which daemon granted a pilot's lease; "" for one whose driver was not told, and for what is no pilot.
+
+    What administrators are shown must not command their terminals: no daemon calls itself what cannot be printed.
+    """
     words = _words(comment)
-    return words[3].removeprefix(_AT) if len(words) == 4 else ""
+    return words[3].removeprefix(_AT) if len(words) == 4 and words[3].isprintable() else ""
 
 
 def _words(comment: str) -> list[str]:

@@ -28,3 +28,9 @@ def test_the_comment_reads_as_it_always_did() -> None:
 def test_any_other_comment_is_no_pilots(other: str) -> None:
     assert comment.parse(other) is None
     assert comment.daemon_of(other) == ""
+
+
+@pytest.mark.parametrize("letter", ["\x1b", "\x07", "\x00", "\u202e", "\ud800"])
+def test_a_word_that_would_command_a_terminal_names_no_daemon(letter: str) -> None:
+    assert comment.daemon_of(f"bft 1 n1.1 @{letter}[2Jbeef") == ""
+    assert comment.parse(f"bft 1 n1.1 @{letter}[2Jbeef") == ("1", "n1.1")
