@@ -24,11 +24,12 @@ from slurm_plugin.types import Job, Snapshot
 class TouchMemory:
     """Since when each waiting job, by `key`, could have started without pilots; None where nobody knows.
 
-    The last look at Slurm began at `looked_s`.
+    The last look at Slurm began at `looked_s`; the jobs `counted` may look as if they had started after it.
     """
 
     since: Mapping[str, float | None] = field(default_factory=dict)
     looked_s: float | None = None
+    counted: frozenset[str] = frozenset()
 
     def moved(self, by_s: float) -> TouchMemory:
         """With its times moved: the clock was set."""
@@ -58,11 +59,14 @@ def touched(
         return TouchMemory({}, looked_s), ()
     known_s = last_s if snapshot.time_s - last_s <= longest_gap_s else None
     on_ours = {jobs.occupied[name] for name in ours if name in jobs.occupied}
-    found, begun = [], set[str]()
+    found, begun, counted = [], set[str](), set[str]()
     for job in snapshot.jobs if on_ours or before.since else ():
         if job.state == "PENDING" or not ((waited := _waited(job, before)) or job.id in on_ours):
             continue
         if harvest.is_pilot(job) or (job.start_s is not None and job.start_s < math.floor(last_s)):
+            continue
+        counted.add(job.id)
+        if job.id in before.counted:  # it started in the second in which that look began, or by a clock that is ahead
             continue
         begun.add(waited)
         since_s = before.since[waited] if waited else _not_before(job, known_s)
@@ -82,7 +86,7 @@ def touched(
             earlier_s = before.since[key_]
             since_s = earlier_s if earlier_s is None or since_s is None else min(earlier_s, since_s)
         since[key_] = since_s
-    return TouchMemory(since, looked_s), tuple(found)
+    return TouchMemory(since, looked_s, frozenset(counted)), tuple(found)
 
 
 def _not_before(job: Job, looked_s: float | None) -> float | None:

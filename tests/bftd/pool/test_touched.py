@@ -26,16 +26,21 @@ class Slurm(Pool):
         super().__init__(PoolConfig(debounce_polls=1, **fields))
 
     def look(
-        self, *jobs: Job, pilots: tuple[str, ...] = (), after_s: float = 1.0, scheduler: Scheduler | None = None
+        self,
+        *jobs: Job,
+        pilots: tuple[str, ...] = (),
+        leased: tuple[str, ...] = (),
+        after_s: float = 1.0,
+        scheduler: Scheduler | None = None,
     ) -> PoolView:
-        """A snapshot with pilots on these nodes."""
+        """A snapshot with pilots on these nodes, and leases on them and others."""
         self.time_s += after_s
         busy = {name for one in jobs for name in one.nodes if one.state != "PENDING"} | set(pilots)
         nodes = {name: node(name, "ALLOCATED" if name in busy else "IDLE") for name in NAMES}
         shown = (*(pilot(f"7{name}", name) for name in pilots), *jobs)
         snapshot = Snapshot(self.time_s, nodes, shown, (), scheduler=scheduler or Scheduler())
-        leased: dict[str, str | None] = {name: f"7{name}" for name in pilots}
-        self.memory, view = observe(self.memory, snapshot, self.config, Harvest.of(PARTITION), leased, {})
+        held: dict[str, str | None] = {name: f"7{name}" for name in {*pilots, *leased}}
+        self.memory, view = observe(self.memory, snapshot, self.config, Harvest.of(PARTITION), held, {})
         return view
 
 
@@ -55,6 +60,17 @@ def test_a_job_that_comes_and_starts_between_two_looks_was_delayed_since_its_sub
     assert view.touched == (TouchedStart("9", ("n1", "n3"), 1002.0, 1003.0),)
     assert view.touched[0].delay_s == 1.0
     assert not slurm.look(runs("n1", "n3", start_s=1003.0, submit_s=1002.0), pilots=("n2",)).touched, "it counts once"
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 30.0])
+def test_a_start_counts_once_where_it_may_be_after_the_last_look_and_its_lease_has_not_ended(ahead_s: float) -> None:
+    slurm = Slurm()
+    slurm.time_s += 0.4
+    slurm.look(pilots=("n1",))
+    first = job("9_1", "RUNNING", nodes=("n1",), start_s=1002.0 + ahead_s, submit_s=1002.0 + ahead_s)
+    rest = job("9_[2-3]", submit_s=1001.0, start_s=1002.0, sched_nodes=("n2",))
+    told = [slurm.look(first, rest, pilots=("n2",), leased=("n1", "n2")).touched for _ in range(3)]
+    assert [len(starts) for starts in told] == [1, 0, 0]
 
 
 def test_a_job_that_waited_for_long_was_delayed_since_the_last_look_at_which_it_could_not_start() -> None:
