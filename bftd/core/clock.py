@@ -29,7 +29,7 @@ from bftd.core.timing import BACKOFF_MOST_S
 PAST: Mapping[type, tuple[str, ...]] = {
     State: ("time_s", "watched_s"),
     Lease: ("granted_s", "placed_s", "revoked_s", "asked_back_s", "missed_s", "cancelled_s", "working_s", "ended_s"),
-    Trainer: ("arrived_s", "heard_s", "finished_s", "refused_round_s", "resumed_s", "held_since_s"),
+    Trainer: ("arrived_s", "heard_s", "finished_s", "refused_round_s", "resumed_s", "resume_lent_s", "held_since_s"),
     Attendance: ("since_s",),
     Planned: ("time_s",),
     Failure: ("at_s",),

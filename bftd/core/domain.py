@@ -231,14 +231,14 @@ class Trainer:
     steps_lost: int = 0
     exit_code: int | None = None
     finished_s: float | None = None
-    # Rounds of placements in a row that came to no pilot which Slurm showed, and when the last one was granted.
-    refused_rounds: int = 0
-    refused_round_s: float = float("-inf")
+    refused_rounds: int = 0  # rounds of placements in a row that came to no pilot which Slurm showed
+    refused_round_s: float = float("-inf")  # when the last of them was granted
     no_growth_until_s: float = float("-inf")  # after too many of them it does not grow before this
     idled_s: float = 0.0  # node-seconds for which its grants left nodes idle
     worked_s: float = 0.0  # node-seconds of its pilots that Slurm showed and that have ended
     stalled_node_seconds: float = 0.0  # of stalls that were counted as training before its driver told of them
     resumed_s: float | None = float("-inf")  # when it last went on; None from a suspension until the next first step
+    resume_lent_s: float = float("-inf")  # when it was last lent nodes to go on
     said: str = ""  # the key of what was last said about why it stays as it is: nothing is said twice in a row
     strays: tuple[Lease, ...] = ()  # that its driver holds and the daemon does not know: revoked until they have ended
     account: str = ""  # as Slurm shows it, never as a driver says; "" while it is not known

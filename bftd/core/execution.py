@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import inf
 from operator import attrgetter
 
 import milp
@@ -65,6 +66,8 @@ def carry_out(
             points = curves[trainer.id]
             decision = _growth(turn, trainer, sizes[trainer.id], new, points) if turn.explain else None
             _add(turn, trainer, new, decision)
+            if trainer.resumed_s is None:
+                turn.change(turn.trainers[trainer.id], resume_lent_s=turn.now)
         elif turn.explain and trainer.id in later:
             why_later = sentences.resumes_later(turn.settings.decide.resumes_at_once)
             _say_once(turn, trainer, why_later, Waits(trainer.name, why_later))
@@ -97,7 +100,8 @@ def _grantable(
     """The planned nodes that can be lent now: nobody holds them, the budget lasts, and the size is allowed.
 
     Also those of the trainers that could resume, but for the bound on how many load their states at once: what is
-    planned for them waits for a later plan. Of those that may, the ones whose users have nodes come last.
+    planned for them waits for a later plan. Of those that may, the ones whose users have nodes come last, and otherwise
+    whoever had his turn last: who is lent nodes and gives them back without training would have every turn.
     """
     taken = set(map(attrgetter("node"), turn.leases.values()))
     taken.update(node.name for node in turn.pool.nodes.values() if node.beside)
@@ -107,7 +111,8 @@ def _grantable(
     most, having = turn.settings.decide.resumes_at_once, {turn.trainers[id_].user for id_ in held}
     resumes = {trainer.id for trainer in trainers if trainer.resumed_s is None and trainer.id not in held}
     places = most - len(_loading(turn)) if most and resumes else len(trainers)
-    for trainer in sorted(trainers, key=lambda one: one.id in resumes and one.user in having):
+    line = {id_: (turn.trainers[id_].user in having, turn.trainers[id_].resume_lent_s) for id_ in resumes}
+    for trainer in sorted(trainers, key=lambda one: line.get(one.id, (False, -inf))):
         target = assignment.get(trainer.id, ())
         if target == held.get(trainer.id, ()):  # as it is with most trainers in most plans
             added[trainer.id] = []

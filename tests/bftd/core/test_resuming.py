@@ -6,7 +6,7 @@ from bftd.core.domain import Settings
 from bftd.core.timing import LOADS_MOST_S
 from bftd.keys import DecideConfig
 from bftd.protocol.reports import ProgressReport, SuspendReport
-from tests.bftd.builders import Core, registration
+from tests.bftd.builders import Core, lease, registration
 from tests.support.messages import says
 
 NODES = [f"n{number}" for number in range(1, 9)]
@@ -75,6 +75,25 @@ def test_a_trainer_that_hangs_while_it_loads_its_state_holds_up_nobody_for_long(
         assert having(core) == {"a"}
         core.pool(*NODES)
     assert having(core) == {"a", "b"}
+
+
+def test_a_trainer_that_gives_its_nodes_back_again_and_again_without_training_takes_no_second_turn_first() -> None:
+    core = outage(1, FIVE)
+    trained = set[str]()
+    for _ in range(20):
+        core.pool(*NODES)
+        for each in [one for one in core.state.leases.values() if one.live and one.phase == "granted"]:
+            job_id = f"job-{each.id}"
+            core.pilots[job_id] = each.node
+            core.report(each.trainer, lease(each.id, "placed", job_id=job_id))
+            if each.trainer == "a":
+                core.pool(*NODES)
+                del core.pilots[job_id]
+                core.report("a", lease(each.id, "ended", job_id=job_id))
+            else:
+                core.report(each.trainer, lease(each.id, "working", job_id=job_id))
+                trained.add(each.trainer)
+    assert trained == set(FIVE) - {"a"}
 
 
 def test_users_without_a_node_resume_first_and_one_who_comes_anew_waits_for_nobody() -> None:
