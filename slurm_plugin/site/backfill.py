@@ -137,8 +137,8 @@ RULES: tuple[Rule, ...] = (
         right="set",
         why="a cycle that lets go of the controller's locks is over, wherever it is in the queue, when anything has "
         "changed meanwhile, and pilots change much; with it the cycle goes on",
-        loses="where cycles take longer than bf_yield_interval (2 s), jobs far down the queue get no plan, and room is "
-        "made for them that no cycle uses (not measured by itself)",
+        loses="where cycles take longer than bf_yield_interval (2 s), jobs far down the queue get neither a plan nor "
+        "room (not measured by itself)",
         wrong="advice",
         seen=seen_option("bf_continue"),
         holds=lambda site: "bf_continue" in site.scheduler_parameters,
