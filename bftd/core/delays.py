@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 HOUR_S = 3600.0
 # Slurm's times are whole seconds: of a start that it shows a second late nobody can say that it was late.
@@ -16,20 +17,22 @@ _BUCKET_S = 60.0
 class TouchedStart:
     """A regular job that has started where pilots were, `delay_s` after `since_s`, and at `start_s` as Slurm tells.
 
-    At `since_s` Slurm could have started it had no pilot been there. None stands for what cannot be known.
+    At `since_s` Slurm could have started it had no pilot been there, and by `until_s` it would have once all had left:
+    what it waited for after that is not theirs. None stands for what cannot be known.
     """
 
     job: str
     nodes: tuple[str, ...]
     since_s: float | None = None
     start_s: float | None = None
+    until_s: float = inf
 
     @property
     def delay_s(self) -> float | None:
         """By how much pilots have delayed it at most."""
         if self.since_s is None or self.start_s is None:
             return None
-        return max(0.0, self.start_s - self.since_s)
+        return max(0.0, min(self.start_s, self.until_s) - self.since_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,17 +24,20 @@ from slurm_plugin.types import Job, Snapshot
 class TouchMemory:
     """Since when each waiting job, by `key`, could have started without pilots; None where nobody knows.
 
-    The last look at Slurm began at `looked_s`; the jobs `counted` may look as if they had started after it.
+    The last look at Slurm began at `looked_s`; the jobs `counted` may look as if they had started after it. By `until`
+    Slurm must have looked at a job whose room has been free of pilots.
     """
 
     since: Mapping[str, float | None] = field(default_factory=dict)
     looked_s: float | None = None
     counted: frozenset[str] = frozenset()
+    until: Mapping[str, float] = field(default_factory=dict)
 
     def moved(self, by_s: float) -> TouchMemory:
         """With its times moved: the clock was set."""
         since = {key_: None if since_s is None else since_s + by_s for key_, since_s in self.since.items()}
-        return replace(self, since=since, looked_s=None if self.looked_s is None else self.looked_s + by_s)
+        until = {key_: until_s + by_s for key_, until_s in self.until.items()}
+        return replace(self, since=since, until=until, looked_s=None if self.looked_s is None else self.looked_s + by_s)
 
 
 def touched(
@@ -70,9 +73,10 @@ def touched(
             continue
         begun.add(waited)
         since_s = before.since[waited] if waited else _not_before(job, known_s)
-        found.append(TouchedStart(job.id, job.nodes, since_s, job.start_s))
+        found.append(TouchedStart(job.id, job.nodes, since_s, job.start_s, before.until.get(waited, math.inf)))
     pilots_left = {room.job: room for room in rooms.values() if room.leaving}
     since: dict[str, float | None] = {}
+    until: dict[str, float] = {}
     for job in jobs.pending if pilots_left or starting else ():
         key_ = key(job.id)
         room = pilots_left.get(key_)
@@ -86,7 +90,12 @@ def touched(
             earlier_s = before.since[key_]
             since_s = earlier_s if earlier_s is None or since_s is None else min(earlier_s, since_s)
         since[key_] = since_s
-    return TouchMemory(since, looked_s, frozenset(counted)), tuple(found)
+        if room is not None and job.id not in starting and key_ not in begun and ours.isdisjoint(room.nodes):
+            scheduler = snapshot.scheduler
+            # one cycle that has begun before the last pilot left, and the next one, to its end
+            until_s = snapshot.time_s + scheduler.interval_s + 2 * (scheduler.cycle_s or scheduler.max_time_s)
+            until[key_] = before.until.get(key_, until_s)
+    return TouchMemory(since, looked_s, frozenset(counted), until), tuple(found)
 
 
 def _not_before(job: Job, looked_s: float | None) -> float | None:

@@ -73,6 +73,25 @@ def test_a_start_counts_once_where_it_may_be_after_the_last_look_and_its_lease_h
     assert [len(starts) for starts in told] == [1, 0, 0]
 
 
+def test_what_a_job_waits_for_once_its_room_is_free_of_pilots_is_not_their_delay() -> None:
+    """A job with --switches, say: its user could stop the site's loans for an hour."""
+    slurm, scheduler = Slurm(), Scheduler(read=True, interval_s=30.0, cycle_s=5.0)
+    slurm.look(pilots=tuple(NAMES))
+    waiting = job("9", node_count=1, submit_s=slurm.time_s)
+    (left,) = slurm.look(waiting, pilots=tuple(NAMES), scheduler=scheduler).rooms["9"].nodes
+    others = tuple(name for name in NAMES if name != left)
+    slurm.look(waiting, pilots=others, scheduler=scheduler)
+    slurm.look(waiting, pilots=others, scheduler=scheduler)
+    free_s = slurm.time_s
+    for _ in range(30):
+        slurm.look(waiting, pilots=others, scheduler=scheduler, after_s=2.0)
+    late = job("9", "RUNNING", nodes=(left,), start_s=slurm.time_s + 1.0, submit_s=waiting.submit_s)
+    (start,) = slurm.look(late, pilots=others, scheduler=scheduler).touched
+    assert start.start_s == slurm.time_s
+    assert start.since_s is not None
+    assert start.delay_s == pytest.approx(free_s + 30.0 + 2 * 5.0 - start.since_s)
+
+
 def test_a_job_that_waited_for_long_was_delayed_since_the_last_look_at_which_it_could_not_start() -> None:
     slurm = Slurm()
     waiting = job("9", node_count=4)
