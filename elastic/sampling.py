@@ -8,7 +8,10 @@ global batch. The position after a resize is the number of steps done: nothing i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence, Sized
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -30,9 +33,15 @@ class Part:
     samples: int
     weight: float
     last: bool
+    adding: Callable[[Any], contextlib.AbstractContextManager[Any]] | None = None
 
     def sync(self, model: Any) -> contextlib.AbstractContextManager[Any]:
-        """To compute the piece in: gradients are exchanged in the last one only, where `model` knows `no_sync`."""
+        """To compute the piece in: gradients are exchanged in the last one only, where `model` knows `no_sync`.
+
+        With `pieces` they are added up there in the order of all workers' pieces.
+        """
+        if self.adding is not None:
+            return self.adding(model)
         if self.last or not hasattr(model, "no_sync"):
             return contextlib.nullcontext()
         gathering: contextlib.AbstractContextManager[Any] = model.no_sync()
@@ -63,6 +72,7 @@ class _Piece:
     begin: int
     end: int
     idle: bool = False
+    index: int = 0
 
     @property
     def samples(self) -> int:
@@ -84,6 +94,7 @@ class Batches:
         *,
         global_batch: int,
         micro_batch: int | None = None,
+        pieces: int | None = None,
         seed: int = 0,
         epochs: int | None = None,
         shuffle: bool = True,
@@ -96,6 +107,9 @@ class Batches:
             global_batch: samples a step, of all workers together.
             micro_batch: most samples that a worker computes at once; the others of its share follow, and gradients are
                 exchanged after the last. Without it a share is computed whole, however few workers there are.
+            pieces: cut each global batch into so many pieces whatever the number of workers, each computed by itself:
+                under torchrun the weights are then the same to the last bit. Needs `part.sync`; sets the random numbers
+                of each piece. Most workers should be no more, and evenly so.
             seed: of the order; every epoch has its own.
             epochs: how many passes; without it the steps do not end.
             shuffle: False takes the samples as they come.
@@ -108,6 +122,7 @@ class Batches:
             "dataset": self._length,
             "global_batch": global_batch,
             "micro_batch": 1 if micro_batch is None else micro_batch,
+            "pieces": 1 if pieces is None else pieces,
             "epochs": 1 if epochs is None else epochs,
         }.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -117,8 +132,14 @@ class Batches:
                 f"elastic.batches: {self._length} samples do not fill one global batch of {global_batch}, and "
                 "drop_last leaves out what does not; make the batch smaller"
             )
+        if pieces is not None and (micro_batch is not None or pieces > global_batch):
+            raise UsageError(
+                f"elastic.batches: pieces={pieces} cuts a global batch of {global_batch}; give no more pieces than "
+                "that, and no micro_batch beside it: a piece is what is computed at once"
+            )
         self._global_batch = global_batch
         self._micro_batch = micro_batch
+        self._pieces = pieces
         self._seed = seed
         self._epochs = epochs
         self._shuffle = shuffle
@@ -142,9 +163,12 @@ class Batches:
                 data = iter(loader)
             finally:
                 self._begin = None
+        adding = None if self._pieces is None else _Adding(self._pieces, self._seed, walk.rank, walk.size)
         for number, pieces, total in walk.steps():
             samples = sum(piece.samples for piece in pieces)
-            parts = _Parts(data, pieces, walk.size, total)
+            if adding is not None:
+                adding.begin(number, _counted(total, self._global_batch, adding.most))
+            parts = _Parts(data, pieces, walk.size, total, adding)
             yield Step(number, number // self.steps_per_epoch, samples, total, parts)
             parts.check()
 
@@ -169,10 +193,17 @@ class Batches:
         """The share of one of `size` workers in a step, as places in its epoch, and how many samples all have."""
         first = number % self.steps_per_epoch * self._global_batch
         total = min(self._global_batch, self._length - first)
-        begin, end = first + rank * total // size, first + (rank + 1) * total // size
-        if begin == end:
+        # With fewer samples fewer workers share them: batch normalisation takes no piece of one sample.
+        sharing = _counted(total, self._global_batch, self._pieces or size)
+        if self._pieces is not None:
+            cuts = [first + index * total // sharing for index in range(sharing + 1)]
+            mine = range(rank * sharing // size, (rank + 1) * sharing // size)
+            some = tuple(_Piece(cuts[index], cuts[index + 1], index=index) for index in mine)
+            return some or (_Piece(first, cuts[1], idle=True),), total
+        begin, end = first + rank * total // sharing, first + (rank + 1) * total // sharing
+        if rank >= sharing:
             # It has to take part in the exchange of gradients all the same.
-            return (_Piece(first, first + 1, idle=True),), total
+            return (_Piece(first, first + min(2, total, self._micro_batch or 2), idle=True),), total
         most = self._micro_batch or end - begin
         count = -(-(end - begin) // most)
         # Pieces of about one size: a last one of a single sample would be hard on batch normalisation.
@@ -220,10 +251,51 @@ class _Walk:
                 yield list(places) if order is None else [order.at(place) for place in places]
 
 
+def _counted(total: int, global_batch: int, pieces: int) -> int:
+    """Of how many pieces a step of `total` samples is: none has a single sample unless those of full batches may."""
+    return min(pieces, total) if 2 * pieces > global_batch else max(1, min(pieces, total // 2))
+
+
+class _Adding:
+    """Adds gradients up in the order of the pieces, step after step; imports torch, which indices need not have."""
+
+    def __init__(self, most: int, seed: int, rank: int, size: int) -> None:
+        from elastic.pieces import Cut, Models
+
+        self.most = most
+        self._models = Models()
+        self._cut = Cut(0, seed, most, rank, size)
+        self._used = False
+        as_on = -(-most // -(-most // size))
+        if rank == 0 and as_on < size:
+            print(f"bft: {most} pieces on {size} workers take as long as on {as_on}", file=sys.stderr, flush=True)
+
+    def begin(self, number: int, count: int) -> None:
+        """The step that comes next, of so many pieces."""
+        self._cut = dataclasses.replace(self._cut, number=number, count=count)
+        self._used = False
+
+    def piece(self, piece: _Piece, weight: float, last: bool, model: Any) -> contextlib.AbstractContextManager[None]:
+        """To compute a piece in."""
+        self._used = True
+        return self._models.of(model).piece(self._cut, piece.index, weight, last)
+
+    def check(self) -> None:
+        """Raises UsageError where nobody has come for a step's gradients."""
+        if not self._used:
+            raise UsageError(
+                "elastic.batches: pieces= adds up the gradients of each part that is computed inside "
+                "`with part.sync(model):`; no part of this step was"
+            )
+
+
 class _Parts:
     """The parts of one step, each taken from the data as it is asked for."""
 
-    def __init__(self, data: Iterator[Any], pieces: Sequence[_Piece], size: int, total: int) -> None:
+    def __init__(
+        self, data: Iterator[Any], pieces: Sequence[_Piece], size: int, total: int, adding: _Adding | None
+    ) -> None:
+        self._adding = adding
         self._data = data
         self._pieces = pieces
         self._size = size
@@ -240,8 +312,13 @@ class _Parts:
                     "elastic.batches: the loader ended before the batches did; make it with batch_sampler=batches"
                 ) from None
             self._taken += 1
-            weight = piece.samples * self._size / self._total
-            yield Part(data, piece.samples, weight, last=self._taken == len(self._pieces))
+            last = self._taken == len(self._pieces)
+            if self._adding is None:
+                yield Part(data, piece.samples, piece.samples * self._size / self._total, last)
+            else:
+                weight = piece.samples / self._total
+                adding = functools.partial(self._adding.piece, piece, weight, last)
+                yield Part(data, piece.samples, weight, last, adding)
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -253,3 +330,5 @@ class _Parts:
                 f"elastic.batches: a step was left after {self._taken} of its {len(self._pieces)} parts; go through "
                 "all of them: the next step's data would be this one's"
             )
+        if self._adding is not None:
+            self._adding.check()

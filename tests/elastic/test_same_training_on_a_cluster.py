@@ -38,8 +38,8 @@ WAYS = (
     ("-", "n1"),
 )
 
-# By step: the samples of all workers, the loss, and how many workers there were.
-Rows = dict[int, tuple[list[int], float, int]]
+# By step: the samples of all workers, the loss, how many workers there were, and a digest of what was trained.
+Rows = dict[int, tuple[list[int], float, int, str]]
 
 
 def read(folder: Path, log: str) -> Rows:
@@ -57,7 +57,8 @@ def read(folder: Path, log: str) -> Rows:
         if len(rows) < size:
             assert step == max(by_step), f"step {step} was not done by all"
             continue
-        found[step] = sorted(sample for row in rows for sample in row["samples"]), rows[0]["loss"], size
+        samples = sorted(sample for row in rows for sample in row["samples"])
+        found[step] = samples, rows[0]["loss"], size, rows[0].get("weights", "")
     return found
 
 
@@ -114,6 +115,7 @@ def test_a_training_sees_the_same_samples_and_losses_with_ten_resizes_and_three_
     assert sorted(seen) == list(range(len(seen))), "no step is left out"
     reference = alone(trainer.folder, f"same_{backend}.py", len(seen))
     assert {step: row[0] for step, row in seen.items()} == {step: row[0] for step, row in reference.items()}
+    assert [step for step, row in seen.items() if row[3] != reference[step][3]] == [], "weights to the last bit"
     assert {step: row[1] for step, row in seen.items()} == pytest.approx(
         {step: row[1] for step, row in reference.items()}, rel=1e-5
     )

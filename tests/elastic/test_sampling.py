@@ -111,8 +111,11 @@ def test_the_averaged_weights_make_the_mean_over_the_global_batch(plan: Batches,
 @settings(max_examples=20, deadline=None)
 def test_shares_differ_by_one_sample_and_no_part_is_larger_than_asked_for(plan: Batches, size: int) -> None:
     for mine in zip(*shares(plan, size), strict=True):
-        counts = [one.samples for one in mine]
+        counts = [one.samples for one in mine if one.samples]
         assert max(counts) - min(counts) <= 1
+        assert len(counts) == size or min(counts) <= 3, "fewer share what is too little for all"
+        if 2 * size <= plan._global_batch and mine[0].global_samples > 1:
+            assert min(counts) > 1, "batch normalisation takes no piece of one sample"
         assert sum(counts) == mine[0].global_samples
         most = plan._micro_batch or plan._global_batch
         assert all(len(part.data) <= most for one in mine for part in one)
@@ -124,7 +127,23 @@ def test_a_worker_without_a_sample_computes_one_that_counts_for_nothing() -> Non
     first, second, third = (mine[0] for mine in shares(Batches(10, global_batch=2), 3, count=1))
     assert sorted(one.samples for one in (first, second, third)) == [0, 1, 1]
     idle = next(one for one in (first, second, third) if not one.samples)
-    assert [(part.weight, part.last, len(part.data)) for part in idle] == [(0.0, True, 1)]
+    assert [(part.weight, part.last, len(part.data)) for part in idle] == [(0.0, True, 2)]
+
+
+@given(st.integers(1, 90), st.integers(1, 40), st.integers(1, 40), SIZES)
+@settings(max_examples=50, deadline=None)
+def test_pieces_of_a_step_are_the_same_on_any_number_of_workers(
+    length: int, global_batch: int, pieces: int, size: int
+) -> None:
+    plan = Batches(length, global_batch=global_batch, pieces=min(pieces, global_batch), epochs=1)
+    for number in range(plan.end or 0):
+        whole, total = plan.pieces(number, 0, 1)
+        assert [piece.index for piece in whole] == list(range(len(whole)))
+        assert sum(piece.samples for piece in whole) == total
+        shared = [piece for rank in range(size) for piece in plan.pieces(number, rank, size)[0] if piece.samples]
+        assert shared == list(whole)
+        if 2 * pieces <= global_batch and total > 1:
+            assert min(piece.samples for piece in whole) > 1
 
 
 def test_epochs_have_orders_of_their_own_and_a_seed_has_the_same_one_for_ever() -> None:
