@@ -72,10 +72,12 @@ class Cut:
 
 @dataclass
 class _Kind:
-    """Tensors of one type on one device: parameters, and what batch normalisation keeps."""
+    """Tensors of one type on one device: parameters, and what batch normalisation keeps; sums that are `free` again."""
 
     parameters: list[torch.nn.Parameter] = field(default_factory=list)
     statistics: list[torch.Tensor] = field(default_factory=list)
+    free: list[torch.Tensor] = field(default_factory=list)
+    given: list[torch.Tensor] = field(default_factory=list)
 
 
 class Gradients:
@@ -122,6 +124,8 @@ class Gradients:
         for kind in self._kinds.values():
             for parameter in kind.parameters:
                 parameter.grad = None
+            kind.free += kind.given
+            kind.given.clear()
         _seed(f"{cut.seed}:{cut.number}:{index}")
         with self._model.no_sync() if hasattr(self._model, "no_sync") else contextlib.nullcontext():
             yield
@@ -140,10 +144,13 @@ class Gradients:
                 _, second = added.pop()
                 _, first = added.pop()
                 added.append((node, first.add_(second)))
+                kind.free.append(second)
 
     def _finish(self, cut: Cut) -> None:
         for key, kind in self._kinds.items():
-            _spread(kind, _sum(cut, dict(self._added.get(key, ())), _length(kind), key))
+            mine = dict(self._added.get(key, ()))
+            _spread(kind, _sum(cut, mine, _length(kind), key))
+            kind.given += mine.values()  # with one worker the parameters' gradients are in them
         self._begun, self._added = [], {}
 
 
@@ -155,10 +162,12 @@ def _length(kind: _Kind) -> int:
 def _flat(kind: _Kind, key: tuple[torch.dtype, torch.device], weight: float) -> torch.Tensor:
     """What a piece adds to the sums."""
     dtype, device = key
-    flat = torch.zeros(_length(kind), dtype=dtype, device=device)
+    flat = kind.free.pop() if kind.free else torch.empty(_length(kind), dtype=dtype, device=device)
     at = 0
     for parameter in kind.parameters:
-        if parameter.grad is not None:
+        if parameter.grad is None:
+            flat[at : at + parameter.numel()] = 0.0
+        else:
             if parameter.grad.is_sparse:
                 raise UsageError(
                     "elastic.batches: pieces= takes no sparse gradients; make embeddings with sparse=False"
