@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.messages import says, wording
+from tests.support.waiting import STILL_S
 
 sys.path.insert(0, str(Path(__file__).parent))
 from ranks import Trainer
@@ -371,11 +373,23 @@ def test_a_stage_that_cannot_be_used_is_told_once_and_left_out(tmp_path: Path) -
 
 def save_and_flush_slowly(rank: int, size: int, folder: Path) -> None:
     import elastic
-    from elastic.bypath import files
+    from elastic.bypath import files, saving
 
-    fsync = os.fsync
+    fsync, tell, told = os.fsync, saving._tell_growth, threading.Semaphore(0)
+
+    def slowly(descriptor: int) -> None:
+        if any(thread.name == "bft-flush" for thread in threading.enumerate()):  # a file's, not its folder's
+            for _ in range(4):
+                assert told.acquire(timeout=STILL_S)
+        fsync(descriptor)
+
+    def counted(size_bytes: int, flushing: bool) -> None:
+        tell(size_bytes, flushing)
+        if flushing:
+            told.release()
+
     files.SAVING_S = 0.05
-    os.fsync = lambda fd: (time.sleep(0.3), fsync(fd))[1]
+    os.fsync, saving._tell_growth = slowly, counted
     elastic.step(samples=1)
     elastic.save(state_of(1))
 
