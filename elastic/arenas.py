@@ -63,7 +63,7 @@ class Arena(mmap.mmap):
     def storage(self, offset: int, size_bytes: int) -> torch.UntypedStorage:
         """This part of the memory as a storage, which keeps all of it alive."""
         if not size_bytes:
-            return torch.empty(0, dtype=torch.uint8).untyped_storage()
+            return torch.empty(0, dtype=torch.uint8, device="cpu").untyped_storage()
         return torch.frombuffer(self, dtype=torch.uint8, count=size_bytes, offset=offset).untyped_storage()
 
     def touch(self, offset: int) -> None:

@@ -250,7 +250,8 @@ def _copy(target: torch.UntypedStorage, source: torch.UntypedStorage) -> None:
 
 
 def _view(storage: torch.UntypedStorage, dtype: torch.dtype, start: int, count: int) -> torch.Tensor:
-    return torch.empty(0, dtype=dtype).set_(storage, start, (count,))  # type: ignore[call-overload,no-any-return]
+    empty = torch.empty(0, dtype=dtype, device=storage.device)  # a script may have set another default
+    return empty.set_(storage, start, (count,))  # type: ignore[call-overload,no-any-return]
 
 
 class _Pickler(pickle.Pickler):

@@ -123,7 +123,9 @@ def gathered(folder: Path) -> dict[str, Any]:
 
     def mapped(path: Path) -> Any:
         size_bytes = path.stat().st_size
-        return torch.from_file(str(path), size=size_bytes, dtype=torch.uint8) if size_bytes else torch.empty(0).byte()
+        if not size_bytes:
+            return torch.empty(0, dtype=torch.uint8, device="cpu")  # a script may have set another default
+        return torch.from_file(str(path), size=size_bytes, dtype=torch.uint8)
 
     files = {str(path.relative_to(folder)): mapped(path) for path in sorted(folder.rglob("*")) if path.is_file()}
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:

@@ -366,6 +366,16 @@ def test_regression_a_checkpoint_was_copied_through_pickle_several_times(tmp_pat
     assert {name: (folder / name).read_bytes() for name in contents} == contents
 
 
+def test_regression_an_empty_file_of_a_checkpoint_went_to_a_default_device_of_the_scripts(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    torch.set_default_device("meta")  # stands for a GPU
+    try:
+        files = checkpoint.gathered(tmp_path)
+    finally:
+        torch.set_default_device(None)
+    assert (checkpoint.unpacked(files) / "empty").read_bytes() == b""
+
+
 def test_regression_a_folder_was_removed_that_the_drivers_state_named_while_its_disk_was_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

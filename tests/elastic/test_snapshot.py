@@ -216,6 +216,22 @@ def test_regression_a_state_with_a_tensor_of_torchs_newer_types_could_never_be_w
     assert kept["raw"].nbytes() == 12
 
 
+def test_regression_under_a_default_device_of_the_scripts_every_save_raised() -> None:
+    state = {
+        "model": torch.randn(10, 10),
+        "step": torch.tensor(3.0),
+        "odd": torch.ones(3).byte(),
+        "none": torch.ones(0),
+    }
+    torch.set_default_device("meta")  # stands for a GPU
+    try:
+        kept = written(taken(state, Pool()))
+    finally:
+        torch.set_default_device(None)
+    assert_same(kept, state)
+    assert kept["none"].device.type == "cpu"
+
+
 def test_a_tensor_seen_as_two_types_is_refused_at_the_save_and_not_behind_its_back() -> None:
     tensor = torch.ones(4)
     with pytest.raises(RuntimeError, match=pattern("elastic.snapshot.same_memory")):
