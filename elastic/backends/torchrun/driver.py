@@ -105,7 +105,8 @@ class TorchrunBackend(Backend):
                 self._break()
         elif op == "exit":
             self._exited(pilot, message)
-        elif op == "done" and pilot.lease in self._unfinished and not self._broken:
+        elif op == "done" and pilot.lease in self._unfinished and not (self._broken or pilot.leaving):
+            # While Slurm takes its node, a script may end with 0 in its own SIGTERM handler: that is no end of training.
             self._unfinished.discard(pilot.lease)
             if pilot in self._group:
                 self._ending = True

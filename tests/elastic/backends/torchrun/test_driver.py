@@ -285,6 +285,26 @@ def test_a_group_of_which_one_did_not_end_well_while_it_was_stopped_is_not_compl
     play(TorchrunBackend, tmp_path, body)
 
 
+def test_regression_scripts_that_ended_with_0_in_their_sigterm_handlers_as_all_nodes_were_taken_were_a_success(
+    tmp_path: Path,
+) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
+        await gathered(backend, n1, n2)
+        for taken in (n1, n2):
+            taken.leaving = True
+            backend.received(taken, {"op": "done"})
+        assert list(backend.finishing) == []
+        for taken in (n1, n2):
+            backend.lost(taken)
+        assert (host.ends, host.crashes) == ([], [])
+        await gathered(backend, n3)
+        backend.received(n3, {"op": "done"})
+        assert host.ended == (0, "training is complete")
+
+    play(TorchrunBackend, tmp_path, body)
+
+
 def test_newcomers_do_not_have_the_last_steps_done_again(tmp_path: Path) -> None:
     async def body(backend: TorchrunBackend, host: Host) -> None:
         n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
