@@ -33,8 +33,11 @@ class Host(Protocol):
     def broke(self, step: int, at_s: float) -> None:
         """A worker ended by itself at `step`: what follows is no resize but a crash's."""
 
-    def crashed(self, pilot: Pilot, rc: int) -> None:
-        """A worker on `pilot` caused a crash by ending with `rc`; the node may be given back for it."""
+    def crashed(self, pilot: Pilot, rc: int, early: str = "") -> None:
+        """A worker on `pilot` caused a crash by ending with `rc`; the node may be given back for it.
+
+        `early` names a worker of its group that had ended with 0 by then: what follows of that is no node's fault.
+        """
 
     def absent(self, pilot: Pilot, text: str) -> None:
         """A pilot that is ready does not take part in training: it is told of and given back."""

@@ -14,7 +14,9 @@ ends with the very same words has the same fault. What is open counts:
 4. A node that cannot even start workers is at fault at once. When the first two nodes of a trainer say the same, it is
    the script's environment; a trainer that had nodes ready before goes on until three say it and none is left.
 5. A worker that lost its link to the driver says nothing of the script: it counts for its node only.
-6. Whatever the mixture, a trainer ends after RESTARTS_MOST restarts that settled nothing.
+6. Where a worker has ended with 0 while others trained, these fail of that: never a node's fault, and the script's at
+   the third time, whatever is saved in between.
+7. Whatever the mixture, a trainer ends after RESTARTS_MOST restarts that settled nothing.
 """
 
 from __future__ import annotations
@@ -91,6 +93,7 @@ class Blame:
         self._saved = 0
         self._records: dict[str, _Record] = {}
         self._cannot: dict[str, list[str]] = {}
+        self._early_ends = 0
         self._ever_ready = False
 
     # -- what goes well ---
@@ -157,6 +160,11 @@ class Blame:
         record = self._record(node, at_s)
         over = self._used_up(at_s) >= RESTARTS_MOST * _RESTART
         return Verdict("the script's", len(self._open)) if over else Verdict("the node's", record.failures)
+
+    def ended_early(self) -> Verdict:
+        """Workers failed after one of their group had ended with 0."""
+        self._early_ends += 1
+        return Verdict("the script's" if self._early_ends >= TRIES else "nobody's", self._early_ends)
 
     def life_failed(self, at_s: float) -> Verdict:
         """All workers ended without success; right after a failure that was told it is the same incident."""

@@ -36,7 +36,7 @@ class TrainerHost:
         self._printed = Printed(run.settings.spec.progress)
         self._departures = Departures()
         self._at_fault: set[str] = set()
-        self._ends: list[tuple[Pilot, int]] = []
+        self._ends: list[tuple[Pilot, int, str]] = []
         self._fetched = False
         self._told = False
         self._warned: set[str] = set()
@@ -150,11 +150,11 @@ class TrainerHost:
         """Notes how far training had come, for what the crash costs."""
         self._run.progress.broke(step, at_s)
 
-    def crashed(self, pilot: Pilot, rc: int) -> None:
+    def crashed(self, pilot: Pilot, rc: int, early: str = "") -> None:
         """See Host."""
         if not self._ends:
             asyncio.get_running_loop().call_soon(self._look_at_ends)
-        self._ends.append((pilot, rc))
+        self._ends.append((pilot, rc, early))
 
     def _look_at_ends(self) -> None:
         """Takes the ends that were told together in the order in which they came about, the back-end done with them.
@@ -162,7 +162,8 @@ class TrainerHost:
         A worker tells its error before it ends, and its end is what its peers fail of.
         """
         ends, self._ends = self._ends, []
-        for pilot, rc in sorted(ends, key=lambda end: self._place(*end)):
+        followed = False
+        for pilot, rc, early in sorted(ends, key=lambda end: self._place(*end[:2])):
             self._look_who_is_here()
             if pilot.expiring:  # given back for the end before this one, or for its time limit
                 continue
@@ -172,9 +173,32 @@ class TrainerHost:
                 self._run.log(f"{text}; another node had left its group")
             elif self._lost_link(pilot, rc):
                 self._failed(pilot, rc, f"a worker on {pilot.node} lost its link to the driver")
+            elif early:
+                self._ended_early(pilot, rc, text, early, counts=not followed)
+                followed = True
             else:
                 self._failed(pilot, rc, text)
             self._words.used(pilot.lease)
+
+    def _ended_early(self, pilot: Pilot, rc: int, text: str, early: str, *, counts: bool) -> None:
+        """A worker failed after one of its group had ended with 0; the first of several, the likeliest cause, `counts`.
+
+        It may have an error of its own: an evaluation at the end is rank 0's alone.
+        """
+        group, _ = self._place(pilot, rc)
+        own = group == 0 or (group == 1 and bool(self._words.error(pilot.lease)))
+        text = f"{text}; {early} before"
+        self._log_crash(pilot, rc, text) if own else self._run.log(text)
+        verdict = self._blame.ended_early() if counts else None
+        if verdict is None or verdict.whose != "the script's":
+            return
+        if own:
+            self._end(pilot, rc, verdict)
+        else:
+            times = _times(verdict.count)
+            self.finish(
+                _exit_code(rc), f"{early} while others trained, {times}; all ranks have to end after the same step"
+            )
 
     def _place(self, pilot: Pilot, rc: int) -> tuple[int, int]:
         """The place of an end among those that were told with it.

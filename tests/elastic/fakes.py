@@ -300,7 +300,7 @@ class FakeBackend(Backend):
     def received(self, pilot: Pilot, message: Message) -> None:
         if message["op"] == "exit":
             self._host.broke(int(message["step"]), float(message["at_s"]))
-            self._host.crashed(pilot, int(message["rc"]))
+            self._host.crashed(pilot, int(message["rc"]), message.get("early", ""))
 
     async def close(self) -> None:
         pass

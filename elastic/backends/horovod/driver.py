@@ -37,6 +37,7 @@ class HorovodBackend(Backend):
         self._told.set()
         self._news = asyncio.Event()
         self._clean = True
+        self._early = ""
         self._ending: asyncio.Future[None] | None = None
 
     @property
@@ -84,6 +85,10 @@ class HorovodBackend(Backend):
         host, local_rank, rc = str(message["host"]), int(message["local_rank"]), int(message["rc"])
         if (host, local_rank) not in self._alive:
             return
+        if rc == 0 and pilot.leaving:
+            return  # in the script's own SIGTERM handler, maybe: it is lost in a moment, and has not trained to the end
+        if rc == 0 and pilot.wanted and host in self._listed:
+            self._early = self._early or f"a worker on {pilot.node} ended with 0 at step {message['step']}"
         # Removed workers end by an abort in Horovod's library: after a revocation any code is a good one.
         planned = self._life is None or rc == 0 or pilot.revoked or pilot.expiring or host not in self._listed
         # After the first crash on a node its other workers are killed: they are not crashes of their own.
@@ -130,7 +135,7 @@ class HorovodBackend(Backend):
         per_node = max(pilot.workers_per_node for pilot in wanted.values())
         life, self._next = self._next, None
         self._life = life or await self._process()
-        self._clean, self._guests, self._burst = True, [], []
+        self._clean, self._guests, self._burst, self._early = True, [], [], ""
         self._life.send({"op": "begin", "ranks": self._host.settings.spec.nodes_max * per_node})
         self._list(wanted)
 
@@ -190,7 +195,8 @@ class HorovodBackend(Backend):
         if message["ok"] and not any(message["codes"]):
             self._host.finish(0, "training is complete")
         else:
-            self._host.life_failed(message["error"] or "the workers ended without success")
+            early = f"{self._early} while others trained" if message["ok"] and self._early else ""
+            self._host.life_failed(message["error"] or early or "the workers ended without success")
 
     def _life_exited(self, rc: int) -> None:
         self._life = None

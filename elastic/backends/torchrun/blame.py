@@ -23,6 +23,7 @@ class Blame:
         self._host = host
         self._suspects: list[Pilot] = []
         self._exits: list[tuple[Pilot, int]] = []
+        self._early = ""
         self._settling: asyncio.Handle | None = None
         self._settled = asyncio.Event()
         self._settled.set()
@@ -30,7 +31,7 @@ class Blame:
     def begin(self, members: Sequence[Pilot]) -> None:
         """A new generation: what was heard of the one before is settled first."""
         self.end()
-        self._suspects = list(members)
+        self._suspects, self._early = list(members), ""
 
     def end(self) -> None:
         """From now on the driver itself has workers ended."""
@@ -60,6 +61,11 @@ class Blame:
         if pilot in self._suspects:
             self._suspects.remove(pilot)
 
+    def ended_well(self, rank: int, step: int) -> None:
+        """A worker ended with 0 after `step` (-1: unknown): others that fail before they have, too, fail of that."""
+        at = f" at step {step}" if step >= 0 else ""
+        self._early = self._early or f"rank {rank} ended with 0{at}"
+
     def excuse(self, pilot: Pilot) -> None:
         """A member's node is gone: that the others' workers end now is its doing, also where that was heard before."""
         if pilot in self._suspects:
@@ -75,4 +81,4 @@ class Blame:
         self._settled.set()
         exits, self._exits, self._suspects = self._exits, [], []
         for pilot, rc in exits:
-            self._host.crashed(pilot, rc)
+            self._host.crashed(pilot, rc, self._early)

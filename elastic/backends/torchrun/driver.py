@@ -41,6 +41,7 @@ class TorchrunBackend(Backend):
         self._waiting: set[str] = set()
         self._invited: set[str] = set()
         self._unfinished: set[str] = set()
+        self._first_ranks: dict[str, int] = {}
         self._ending = False
         self._broken = False
         self._blame = Blame(host)
@@ -105,8 +106,12 @@ class TorchrunBackend(Backend):
                 self._break()
         elif op == "exit":
             self._exited(pilot, message)
-        elif op == "done" and pilot.lease in self._unfinished and not (self._broken or pilot.leaving):
-            # While Slurm takes its node, a script may end with 0 in its own SIGTERM handler: that is no end of training.
+        elif op == "done" and pilot.lease in self._unfinished and not pilot.leaving:
+            # While Slurm takes its node, a script may end with 0 in its own SIGTERM handler, long before training ends.
+            if pilot in self._group:
+                self._blame.ended_well(self._first_ranks[pilot.lease], int(message.get("step", -1)))
+            if self._broken:
+                return  # others failed of it, and were heard of before
             self._unfinished.discard(pilot.lease)
             if pilot in self._group:
                 self._ending = True
@@ -187,8 +192,10 @@ class TorchrunBackend(Backend):
         self._ending = self._broken = False
         self._blame.begin(members)
         world, first_rank = sum(pilot.workers_per_node for pilot in members), 0
+        self._first_ranks = {}
         for number, pilot in enumerate(members):
             self._waiting.discard(pilot.lease)
+            self._first_ranks[pilot.lease] = first_rank
             pilot.tell(
                 {
                     "op": "rendezvous",
@@ -238,6 +245,8 @@ class TorchrunBackend(Backend):
                 self._break()
         elif self._blame.heard(pilot, int(message["rc"])):
             self._host.broke(int(message["step"]), float(message["at_s"]))
+            if (ended := message.get("ended")) is not None:
+                self._blame.ended_well(self._first_ranks[pilot.lease] + int(ended), int(message["step"]))
             if pilot in self._group and not self._broken:
                 self._break()
 

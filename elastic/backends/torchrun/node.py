@@ -69,13 +69,16 @@ class _ElasticAgent(LocalElasticAgent):
         self._pages = pages
         self._upkeep = upkeep
         self._failed: list[int] = []
+        self._ended: int | None = None
         self._seen_s = 0.0
         self._killed = False
 
     def tell_exit(self, local_rank: int, rc: int) -> None:
         """Tells the driver that a worker ended with an error, or could not be started."""
-        step, at_s = max((read_page(page) for page in self._pages), default=(-1, 0.0))
+        step, at_s = last_step(self._pages)
         told = {"op": "exit", "local_rank": local_rank, "rc": rc, "step": step, "at_s": at_s}
+        if self._ended is not None:
+            told["ended"] = self._ended  # with 0, while the others trained
         self._rendezvous_of_driver.say(told)
 
     def _assign_worker_ranks(
@@ -99,7 +102,7 @@ class _ElasticAgent(LocalElasticAgent):
         workers = self._worker_pids()
         self._upkeep.kill(workers, workers)
         super()._shutdown(signal.SIGKILL, timeout)
-        self._failed, self._seen_s, self._killed = [], 0.0, False
+        self._failed, self._ended, self._seen_s, self._killed = [], None, 0.0, False
         self._upkeep.settle(())
 
     def _worker_pids(self) -> list[int]:
@@ -110,6 +113,8 @@ class _ElasticAgent(LocalElasticAgent):
         ended = self._upkeep.look(workers)
         if any(ended) and not self._killed:
             self._failed = [rc for rc in ended if rc]
+            well = [rank for rank, worker in enumerate(self._processes) if _ended_well(worker)]
+            self._ended = min(well, default=self._ended)
             self._seen_s = self._seen_s or time.monotonic()
             if len(ended) < len(workers) and time.monotonic() < self._seen_s + _LAST_WORDS_S:
                 return RunResult(WorkerState.HEALTHY)
@@ -131,8 +136,13 @@ class _ElasticAgent(LocalElasticAgent):
 
     def _all_ended_well(self) -> bool:
         """By exit codes; torch waits for what each one's function returns, and a script may end by os._exit(0)."""
+        return self._pcontext is not None and all(map(_ended_well, self._processes))
+
+    @property
+    def _processes(self) -> Sequence[multiprocessing.Process]:
+        """The workers by local rank, as torch keeps them."""
         context: Any = self._pcontext
-        return context is not None and all(_ended_well(process) for process in context._pc.processes)
+        return context._pc.processes if context is not None else ()
 
     def _exit_barrier(self) -> None:
         """The driver waits for the others: a barrier in the store would wait for a node that was just preempted."""
@@ -165,7 +175,7 @@ class TorchrunNode:
         self._rendezvous.wait_for("join")
         while True:
             if self._train():
-                self._rendezvous.say({"op": "done"})
+                self._rendezvous.say({"op": "done", "step": last_step(self._pages)[0]})
                 # Another node's script may fail yet: then all begin anew, from the last state.
                 self._rendezvous.wait_for("join", "regroup")
 
@@ -181,6 +191,11 @@ class TorchrunNode:
             print(f"bft: workers could not be run: {type(error).__name__}: {said}", file=sys.stderr, flush=True)
             agent.tell_exit(0, 1)
             return False
+
+
+def last_step(pages: Sequence[Any]) -> tuple[int, float]:
+    """The last step that a worker of the node is known to have ended, -1 for none, and when."""
+    return max((read_page(page) for page in pages), default=(-1, 0.0))
 
 
 def _cause(codes: Sequence[int]) -> int:

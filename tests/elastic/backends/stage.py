@@ -55,6 +55,7 @@ class Host:
     def __init__(self, settings: DriverSettings) -> None:
         self.settings = settings
         self.crashes: list[tuple[str, int]] = []
+        self.early: list[str] = []
         self.broken_at: int | None = None
         self.groups: list[list[str]] = []
         self.failures: list[str] = []
@@ -80,8 +81,9 @@ class Host:
     def broke(self, step: int, at_s: float) -> None:
         self.broken_at = step
 
-    def crashed(self, pilot: Pilot, rc: int) -> None:
+    def crashed(self, pilot: Pilot, rc: int, early: str = "") -> None:
         self.crashes.append((pilot.node, rc))
+        self.early.append(early)
 
     def absent(self, pilot: Pilot, text: str) -> None:
         self.log(text)

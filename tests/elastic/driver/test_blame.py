@@ -128,6 +128,15 @@ def test_a_script_that_saves_nothing_is_not_ended_for_failures_of_long_ago_but_f
     assert said == ["nobody's"] * (RESTARTS_MOST - 1) + ["the script's"]
 
 
+def test_what_follows_of_a_worker_that_ended_with_0_is_the_scripts_at_the_third_time_whatever_is_saved() -> None:
+    blame = Blame()
+    said = []
+    for step in (10, 20, 30):
+        said.append(blame.ended_early())
+        blame.saved(step, 0.0)
+    assert said == [Verdict("nobody's", 1), Verdict("nobody's", 2), Verdict("the script's", 3)]
+
+
 def test_lives_that_fail_are_counted_like_crashes_and_not_twice_with_them() -> None:
     trainer = Trainer("n1", "n2")
     assert trainer.blame.life_failed(trainer.now_s) == Verdict("nobody's")

@@ -469,6 +469,42 @@ def test_regression_the_peer_of_a_bad_node_was_told_of_and_given_back_in_its_pla
     assert play(body) is None
 
 
+def test_regression_nodes_were_given_back_for_a_rank_that_ended_with_0_early_and_the_rest_was_a_success(
+    play: Play,  # noqa: F811
+) -> None:
+    early = wording("elastic.driver.ended_with_0", rank=0, at=" at step 40")
+
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2", "n3")
+        for life in range(1, 4):
+            for node in ("n2", "n3"):
+                await stage.says(await begins(stage, node), {"op": "error", "text": LOST})
+                stage.crash(node, 1, early)
+            await asyncio.sleep(0)
+            assert stage.run.result.done() == (life == 3)
+            # A higher step that is saved does not settle it: each group would begin as the one before.
+            await steps(stage, await begins(stage, "n1"), 40 + life, saved=40 + life)
+        assert stage.reports(CrashReport) == []
+
+    code, reason = play(body) or (0, "")
+    assert (code, reason) == (1, wording("elastic.host.all_have_to_end", early=early, times="3 times"))
+
+
+def test_an_evaluation_that_fails_on_one_rank_at_the_end_ends_the_trainer_with_its_own_error(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2")
+        for _ in range(3):
+            await stage.says(await begins(stage, "n1"), {"op": "error", "text": "ValueError: no such metric"})
+            stage.crash("n1", 3, wording("elastic.driver.ended_with_0", rank=1, at=""))
+            await asyncio.sleep(0)
+        assert [report.node for report in stage.reports(CrashReport)] == ["n1"] * 3
+
+    code, reason = play(body) or (0, "")
+    how = "exit code 3: ValueError: no such metric"
+    assert code == 3
+    assert says(reason, "elastic.host.failed_and_saved_nothing", times=3, node="n1", how=how)
+
+
 LOST = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.7]:1559. This is typically caused by a crash"
 NCCL_LOST = (
     "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, remote process exited or there was "

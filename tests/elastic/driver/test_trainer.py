@@ -96,10 +96,10 @@ class Stage:
         message |= {"saved_step": step, "saved_samples": step * 10, "size": len(self.backend.members)}
         await self.says(worker, message | {"steps_lost": 0, "at_s": time.time()})
 
-    def crash(self, node: str, rc: int) -> None:
+    def crash(self, node: str, rc: int, early: str = "") -> None:
         pilot = self.pilot(node)
         assert pilot.agent
-        message = {"op": "exit", "host": pilot.host, "local_rank": 0, "rc": rc, "step": -1, "at_s": 0.0}
+        message = {"op": "exit", "host": pilot.host, "local_rank": 0, "rc": rc, "step": -1, "at_s": 0.0, "early": early}
         self.connections._from_agent(pilot, message)
 
     async def trains_on(self, *nodes: str) -> None:

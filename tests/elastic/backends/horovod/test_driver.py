@@ -13,6 +13,7 @@ from elastic.driver.pilots import Pilot
 from elastic.link.wire import Message
 from tests.elastic.backends.stage import FakeCompanion, Host, pilot, play, told
 from tests.elastic.fakes import ops, peer, settings_for, until
+from tests.support.messages import wording
 
 
 @pytest.fixture(autouse=True)
@@ -179,6 +180,38 @@ def test_training_is_complete_when_every_rank_ended_well(
         await until("judged", lambda: host.ended or host.failures)
         assert (host.ended is not None) == ended
         assert not backend.running
+
+    play(HorovodBackend, tmp_path, body)
+
+
+def test_a_life_in_which_one_worker_ended_with_0_before_the_others_is_a_failure_that_names_it(
+    tmp_path: Path, companions: list[FakeCompanion]
+) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await backend.set_members([n1, n2])
+        for one in (n1, n2):
+            start_worker(companions[0], one)
+        backend.received(n1, exit_of(n1, 0))
+        companions[0].on_message({"op": "done", "ok": True, "error": "", "codes": [0, 137]})
+        await until("judged", lambda: host.failures)
+        assert host.failures == [wording("elastic.driver.ended_while_others_trained", node="n1", step=3)]
+
+    play(HorovodBackend, tmp_path, body)
+
+
+def test_regression_a_script_that_ended_with_0_in_its_sigterm_handler_was_one_that_had_trained_to_the_end(
+    tmp_path: Path, companions: list[FakeCompanion]
+) -> None:
+    async def body(backend: HorovodBackend, host: Host) -> None:
+        n1 = pilot("n1")
+        await backend.set_members([n1])
+        start_worker(companions[0], n1)
+        n1.leaving = True
+        backend.received(n1, exit_of(n1, 0))
+        backend.lost(n1)
+        await until("told", lambda: companions[0].commands[-1]["op"] == "exit")
+        assert [m["rc"] for m in companions[0].commands if m["op"] == "exit"] == [137]
 
     play(HorovodBackend, tmp_path, body)
 

@@ -175,6 +175,33 @@ def test_a_crash_after_others_are_done_is_no_success_and_all_begin_anew(tmp_path
     play(TorchrunBackend, tmp_path, body)
 
 
+@pytest.mark.parametrize("heard_first", ["the end", "a failure"])
+def test_regression_who_failed_since_another_rank_had_ended_with_0_was_blamed(tmp_path: Path, heard_first: str) -> None:
+    async def body(backend: TorchrunBackend, host: Host) -> None:
+        n1, n2, n3 = pilot("n1", workers=2), pilot("n2", workers=2), pilot("n3")
+        await gathered(backend, n1, n2, n3)
+        said = {n2: {"op": "done", "step": 40}, n3: {"op": "exit", "local_rank": 0, "rc": 1, "step": 40, "at_s": 1.0}}
+        for one in (n2, n3) if heard_first == "the end" else (n3, n2):
+            backend.received(one, said[one])
+        backend.received(n1, {"op": "exit", "local_rank": 0, "rc": 1, "step": 40, "at_s": 1.0})
+        await until("they are told", lambda: host.crashes)
+        assert set(host.early) == {wording("elastic.driver.ended_with_0", rank=2, at=" at step 40")}
+        # Nothing of it is left in the next group.
+        host.early.clear()
+        await again(backend, n1, n2, n3)
+        backend.received(n1, {"op": "exit", "local_rank": 1, "rc": 1, "step": 41, "at_s": 1.0, "ended": 0})
+        backend.received(n2, {"op": "done", "step": 41})
+        await until("it is told", lambda: host.early)
+        assert host.early == [wording("elastic.driver.ended_with_0", rank=0, at=" at step 41")]
+        await again(backend, n1, n2, n3)
+        backend.received(n1, {"op": "exit", "local_rank": 1, "rc": 1, "step": 42, "at_s": 1.0})
+        await until("it is told", lambda: len(host.early) == 2)
+        assert host.early[-1] == ""
+        assert host.ended is None
+
+    play(TorchrunBackend, tmp_path, body)
+
+
 def test_a_node_taken_after_others_are_done_is_no_success_and_the_rest_begins_anew(tmp_path: Path) -> None:
     async def body(backend: TorchrunBackend, host: Host) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
@@ -453,8 +480,8 @@ def test_regression_the_next_group_was_formed_with_the_node_that_was_about_to_be
     """Its workers failed again meanwhile, and the peers of theirs were taken for the next ones to fail."""
 
     class Strict(Host):
-        def crashed(self, pilot: Pilot, rc: int) -> None:
-            super().crashed(pilot, rc)
+        def crashed(self, pilot: Pilot, rc: int, early: str = "") -> None:
+            super().crashed(pilot, rc, early)
             pilot.expiring = True
 
     async def run() -> None:

@@ -28,12 +28,14 @@ class Rendezvous:
 
     def __init__(self) -> None:
         self.told: list[int] = []
+        self.ended: list[int | None] = []
 
     def num_nodes_waiting(self) -> int:
         return 0
 
     def say(self, message: dict[str, Any]) -> None:
         self.told.append(message["rc"])
+        self.ended.append(message.get("ended"))
 
 
 class Workers:
@@ -49,6 +51,10 @@ class Workers:
 
 
 def told(monkeypatch: pytest.MonkeyPatch, *looks: list[int], workers: int = 0) -> list[int]:
+    return rendezvous_of(monkeypatch, *looks, workers=workers).told
+
+
+def rendezvous_of(monkeypatch: pytest.MonkeyPatch, *looks: list[int], workers: int = 0) -> Rendezvous:
     """The ends that are told when this is seen of the workers, by local rank, and torch sees it at the last look."""
     from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -57,7 +63,7 @@ def told(monkeypatch: pytest.MonkeyPatch, *looks: list[int], workers: int = 0) -
 
     agent: Any = object.__new__(_ElasticAgent)
     rendezvous = Rendezvous()
-    agent._failed, agent._seen_s, agent._killed = [], 0.0, False
+    agent._failed, agent._ended, agent._seen_s, agent._killed = [], None, 0.0, False
     agent._upkeep, agent._pages, agent._pcontext = Upkeep(list(looks)), [], Workers(workers)
     agent._rendezvous_of_driver = rendezvous
     look = 0
@@ -68,7 +74,7 @@ def told(monkeypatch: pytest.MonkeyPatch, *looks: list[int], workers: int = 0) -
     monkeypatch.setattr(LocalElasticAgent, "_monitor_workers", monitor)
     for look in range(1, len(looks) + 1):  # noqa: B007
         agent._monitor_workers(None)
-    return rendezvous.told
+    return rendezvous
 
 
 def test_regression_a_worker_that_failed_was_told_as_killed_where_one_before_it_was_killed_for_it(
@@ -96,3 +102,9 @@ def test_regression_a_worker_that_took_its_group_down_was_killed_before_it_could
     # One that hangs instead does not hold the others up.
     monkeypatch.setattr("elastic.backends.torchrun.node._LAST_WORDS_S", 0.0)
     assert told(monkeypatch, [1], [-9, 1], workers=2) == [1]
+
+
+def test_a_worker_that_had_ended_with_0_is_told_with_the_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rendezvous_of(monkeypatch, [1]).ended == [None]
+    monkeypatch.setattr("elastic.backends.torchrun.node._ended_well", lambda worker: True)
+    assert rendezvous_of(monkeypatch, [0, 1]).ended == [0]
