@@ -259,7 +259,7 @@ class Crew:
             limit_s = self._pull_s + WARM_S
             await asyncio.sleep(limit_s)
             what = f"{pilot.node} did not import {self._library} within {limit_s:g} s"
-        if pilot.state == "placed":
+        if pilot.state == "placed" and not pilot.waits:
             self._failed_on(pilot, what)
             await self.give_back(pilot)
 

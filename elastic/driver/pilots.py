@@ -129,6 +129,9 @@ class Pilot:
     answers: bool = False
     """Its agent has started the node process, and answers every beat from now on."""
 
+    waits: bool = False
+    """Its node waits for the file system of `state=`: that it is not trained on is no fault of its own."""
+
     working: bool = False
     """Its workers have ended a step of the present group."""
 

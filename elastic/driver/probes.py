@@ -3,20 +3,23 @@
 The first time that a node's agent comes, it is asked. Until it has answered, its node is not trained on. A node that
 cannot write there, or does not see what others have written, is given back; where it is the very first, the trainer
 ends: nothing that it saved could be read again. Where the driver's host does not see the folder the first node is asked
-alone: of two that are asked at once neither would find what the other leaves.
+alone: of two that are asked at once neither would find what the other leaves. A file system that is full or takes no
+writes is no node's fault: that is told once, and nodes wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
 from collections.abc import Callable
 
 from elastic.driver.pilots import Pilot
 from elastic.driver.run import Run
+from elastic.driver.state.trouble import FILE_SYSTEMS, Trouble, text_of
 from elastic.link.wire import Message
-from elastic.timing import PROBE_S
+from elastic.timing import PROBE_S, STORE_RETRY_S
 
 
 class Probes:
@@ -33,22 +36,29 @@ class Probes:
         self._looking: asyncio.Future[None] | None = None
         self._passed: set[str] = set()
         self._held: dict[str, Pilot] = {}
-        self._asked: set[str] = set()
+        self._asked: dict[str, asyncio.TimerHandle] = {}
         self._waiting: dict[str, bool] = {}
         """The leases whose node is asked, and whether it got ready meanwhile."""
+        self._full = Trouble(run.tell, f"state={run.settings.spec.state_path} can be written again")
+        self._written = 0
+        self._refused: dict[str, tuple[int, int]] = {}
+        """For the nodes that wait for the file system: what others had written of probes and states before."""
 
     def needed(self, pilot: Pilot) -> bool:
         """Whether the agent that has just come is to be asked."""
         return self._needed and pilot.node not in self._passed
 
     async def ask(self, pilot: Pilot) -> None:
-        """Asks it; its node is not ready before it has answered."""
+        """Asks it, and again while its file system takes no writes; its node is not ready before it has answered."""
         self._waiting[pilot.lease] = False
-        self._held[pilot.lease] = pilot
-        if self._looking is None:
-            self._looking = asyncio.ensure_future(self._look())
-        await asyncio.shield(self._looking)  # its pilot may end meanwhile, others wait for the same
-        self._ask_held()
+        while pilot.lease in self._waiting:
+            if pilot.lease not in self._asked:
+                self._held[pilot.lease] = pilot
+                if self._looking is None or (self._looking.done() and not self._known and self._run.generations.seen):
+                    self._looking = asyncio.ensure_future(self._look())
+                await asyncio.shield(self._looking)  # its pilot may end meanwhile, others wait for the same
+                self._ask_held()
+            await asyncio.sleep(STORE_RETRY_S)
 
     async def _look(self) -> None:
         """Leaves the driver's own mark, where its host sees the folder."""
@@ -61,10 +71,9 @@ class Probes:
         while self._held and (self._known or self._passed or not self._asked):
             lease, pilot = next(iter(self._held.items()))
             del self._held[lease]
-            self._asked.add(lease)
             names = [*self._known, *sorted(self._passed)]
             pilot.tell({"op": "probe", "path": path, "token": self._token, "names": names})
-            asyncio.get_running_loop().call_later(PROBE_S, self._late, pilot)
+            self._asked[lease] = asyncio.get_running_loop().call_later(PROBE_S, self._late, pilot)
 
     def ready(self, pilot: Pilot) -> None:
         """A node has got ready: it is trained on once it has passed."""
@@ -77,9 +86,15 @@ class Probes:
         """Takes a node's answer."""
         if pilot.lease not in self._waiting:
             return
+        if self._is_file_systems(pilot, message.get("errno")):
+            self._wait(pilot, int(message["errno"]))
+            return
         if why := self._objection(pilot, message):
             self._failed(pilot, why)
             return
+        self._full.went()
+        self._written += 1
+        pilot.waits = False
         self._passed.add(pilot.node)
         self._run.generations.look_at_space(message.get("free_bytes"))
         if self._waiting.pop(pilot.lease):
@@ -89,13 +104,31 @@ class Probes:
     def gone(self, pilot: Pilot) -> None:
         """The agent has gone: it will not answer any more."""
         self._waiting.pop(pilot.lease, None)
+        self._refused.pop(pilot.lease, None)
         self._answered(pilot)
 
     def _answered(self, pilot: Pilot) -> None:
         self._held.pop(pilot.lease, None)
-        if pilot.lease in self._asked:
-            self._asked.remove(pilot.lease)
+        if (late := self._asked.pop(pilot.lease, None)) is not None:
+            late.cancel()
             self._ask_held()
+
+    def _is_file_systems(self, pilot: Pilot, number: object) -> bool:
+        """Whether a node cannot write for want of its file system; one that is read-only where others write is its own.
+
+        Others may have written before it came to be so: only what they write afterwards tells.
+        """
+        if number not in FILE_SYSTEMS:
+            return False
+        now = (self._written, self._run.generations.step)
+        return self._refused.setdefault(pilot.lease, now) == now or number != errno.EROFS
+
+    def _wait(self, pilot: Pilot, number: int) -> None:
+        """Leaves the node to be asked again."""
+        path = self._run.settings.spec.state_path
+        self._full.came(f"state={path} cannot be written: {text_of(OSError(number, ''))}; new nodes wait for it")
+        pilot.waits = True
+        self._answered(pilot)
 
     def _objection(self, pilot: Pilot, message: Message) -> str:
         path = self._run.settings.spec.state_path

@@ -52,7 +52,7 @@ def probed(message: Message, name: str) -> Message:
         answer.update(wrote=True, missing=read(path, token, names), free_bytes=free.f_bavail * free.f_frsize)
         answer["error"] = ""
     except OSError as error:
-        answer.update(missing=names, error=error.strerror or str(error))
+        answer.update(missing=names, error=error.strerror or str(error), errno=error.errno)
     except (KeyError, ValueError) as error:
         answer.update(missing=names, error=f"the probe cannot be understood: {error}")
     return answer

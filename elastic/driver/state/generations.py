@@ -23,7 +23,7 @@ from elastic.driver.state.manifest import KEPT, Generation, Kept
 from elastic.driver.state.owner import FencedError
 from elastic.driver.state.shards import WrongShardError
 from elastic.driver.state.store import CheckpointStore
-from elastic.driver.state.trouble import Trouble, text_of
+from elastic.driver.state.trouble import FILE_SYSTEMS, Trouble, text_of
 from elastic.link.wire import Message
 
 _TRIES, _PAUSE_S = 3, 1.0
@@ -308,6 +308,8 @@ class Generations:
                 with self.home.opened() as home:
                     shards.probe(home, token, name)
             except OSError as error:
+                if error.errno in FILE_SYSTEMS:
+                    return False
                 self._not_seen(error)
         return self.seen
 

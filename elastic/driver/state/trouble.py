@@ -13,6 +13,9 @@ _HINTS = {
     errno.EROFS: "the file system is read-only",
 }
 
+FILE_SYSTEMS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""What a file system says of itself: no host is at fault, and it may work again."""
+
 
 class Trouble:
     """One thing that may fail for a while; `tell` gets each change."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,12 @@ import pytest
 from bftd.protocol.reports import CrashReport
 from elastic.driver import crew, probes
 from elastic.driver import host as hosts
+from elastic.driver.state import trouble
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 from tests.elastic.driver.test_trainer import Play, Stage, play
 from tests.elastic.fakes import ops, sent, until
-from tests.support.messages import says, wording
+from tests.support.messages import fragment, says, wording
 
 __all__ = ["play"]
 
@@ -199,6 +201,71 @@ def test_where_the_one_that_is_asked_alone_goes_away_the_next_one_is_asked(play:
         await stage.trains_on("n2")
 
     play(body, spec=f"1-8,state={tmp_path / 'not-on-this-host' / 'run7'}")
+
+
+def full(number: int) -> dict[str, Any]:
+    """What a node answers whose file system takes no writes."""
+    return {"wrote": False, "errno": number, "error": os.strerror(number), "missing": []}
+
+
+async def asked_again(agent: Peer, times: int) -> Message:
+    return await until(
+        "asked again", lambda: len(asks := [one for one in sent(agent) if one["op"] == "probe"]) >= times and asks[-1]
+    )
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_regression_a_full_file_system_was_the_nodes_fault_and_ended_a_trainer_with_a_whole_state(
+    scene: Callable[..., Any], lustre: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(probes, "STORE_RETRY_S", 0.02)
+    monkeypatch.setattr(hosts, "FAULT_SHOWN_S", 0.0)
+
+    async def body(stage: Stage) -> None:
+        nodes = ["n1", "n2", "n3"]
+        stage.grant(*nodes)
+        agents = [(await asked(stage, node))[0] for node in nodes]
+        for times in (1, 2):
+            for agent in agents:
+                question = await asked_again(agent, times)
+                await stage.says(agent, answer(question, **full(number)))
+                await stage.says(agent, {"op": "ready"})
+        # Who waits for it is not one that does not get ready.
+        monkeypatch.setattr(crew, "CONNECT_S", 0.0)
+        monkeypatch.setattr(crew, "WARM_S", 0.0)
+        await stage.trainer.crew._give_up_late(stage.pilot("n1"))
+        assert not stage.run.result.done()
+        assert stage.reports(CrashReport) == []
+        why = fragment(trouble.text_of(OSError(number, "")))
+        told = [line for line in stage.lines if says([line], "elastic.probes.nodes_wait", path=lustre, why=why)]
+        assert len(told) == 1
+        for agent in agents:
+            await stage.says(agent, answer(await asked_again(agent, 3)))
+        await stage.trains_on(*nodes)
+        assert says(stage.lines, "elastic.probes.can_be_written", path=lustre)
+
+    scene(body)
+
+
+def test_a_node_whose_file_system_stays_read_only_while_others_write_to_it_is_given_back(
+    scene: Callable[..., Any], lustre: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "STORE_RETRY_S", 0.02)
+    monkeypatch.setattr(hosts, "FAULT_SHOWN_S", 0.0)
+
+    async def body(stage: Stage) -> None:
+        stage.grant("n1", "n2")
+        first, question = await asked(stage, "n1")
+        second, _ = await asked(stage, "n2")
+        await stage.says(second, answer(question, **full(errno.EROFS)))
+        await stage.says(first, answer(question))
+        await stage.says(first, {"op": "ready"})
+        await stage.trains_on("n1")
+        await stage.says(second, answer(await asked_again(second, 2), **full(errno.EROFS)))
+        await until("it is given back", lambda: "end" in ops(second))
+        assert [report.node for report in stage.reports(CrashReport)] == ["n2"]
+
+    scene(body)
 
 
 def _question(agent: Peer) -> Message | None:

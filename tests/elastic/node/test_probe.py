@@ -31,6 +31,7 @@ def test_a_node_that_cannot_write_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     answer = probe.probed({"op": "probe", "path": str(tmp_path / "file"), "token": "abc", "names": ["n1"]}, "n2")
     assert (answer["wrote"], answer["missing"], answer["error"]) == (False, ["n1"], os.strerror(20))
+    assert answer["errno"] == 20
 
 
 @pytest.mark.parametrize(

@@ -348,6 +348,26 @@ def test_where_this_host_does_not_see_the_path_workers_are_believed_and_remove_w
     scene(body())
 
 
+def test_regression_a_full_path_was_taken_for_one_that_the_drivers_host_does_not_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(home: int, token: str, name: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def body() -> None:
+        driver = Driver(tmp_path / "states" / "7", tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(shards, "probe", full)
+            assert not await driver.found.probe("5e", "driver")
+        assert driver.found.seen
+        assert driver.lines == []
+        assert await driver.found.probe("5e", "driver")
+        await driver.found.close()
+        driver.close()
+
+    scene(body())
+
+
 def test_regression_a_path_that_the_nodes_had_to_make_stayed_unseen_for_good_and_filled_up(tmp_path: Path) -> None:
     """The driver makes no folder but the last; of one that it had not seen once it looked at nothing any more."""
     path = tmp_path / "runs" / "today" / "run7"
