@@ -71,6 +71,7 @@ def load(into: Any | None = None) -> Any | None:
         raise StateError("the saved state is a Horovod script's; submit that one, or submit this one without resume=")
     _progress.step = int(envelope["step"])
     _progress.samples = int(envelope["samples"])
+    _session.current().saved_plan = envelope.get("plan")
     resizing.began_with(envelope.get("size"), _rank_and_size()[1])
     return envelope["state"] if into is None else bypath.copied(envelope["state"], into)
 
@@ -133,7 +134,7 @@ def save(state: Any) -> None:
     from elastic import snapshot
 
     step, samples = _progress.step, _progress.samples
-    envelope = {"step": step, "samples": samples, "size": size, "state": state}
+    envelope = {"step": step, "samples": samples, "size": size, "plan": session.plan, "state": state}
     if session.pause_requested.is_set():
         # Nothing changes it any more: this worker rests until it is ended.
         session.commit(Saved(step, samples, functools.partial(snapshot.write, envelope)))

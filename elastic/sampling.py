@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -143,6 +143,7 @@ class Batches:
         self._seed = seed
         self._epochs = epochs
         self._shuffle = shuffle
+        self._drop_last = drop_last
         self._begin: int | None = None  # while a loader is asked to begin
         whole, rest = divmod(self._length, global_batch)
         self.steps_per_epoch = whole + (rest > 0 and not drop_last)
@@ -150,12 +151,13 @@ class Batches:
     def steps(self, loader: Iterable[Any] | None = None, *, start: int | None = None) -> Iterator[Step]:
         """The steps from the present one on, or from `start`, with the data of `loader` or else with indices.
 
-        A step is to be gone through to its last part. Raises UsageError for a loader that is not over these batches.
+        A step is to be gone through to its last part, and counted by one call of elastic.step. With `start` these are
+        steps beside the training's, as of an evaluation, which nobody counts. Raises UsageError for a loader that is
+        not over these batches, steps that are not counted, and where `_at` does.
         """
         if loader is not None and getattr(loader, "batch_sampler", self) is not self:
             raise UsageError("elastic.batches: the loader has batches of its own; make it with batch_sampler=batches")
-        walk = _Walk(self, world.current().step() if start is None else start)
-        self.tell_end()
+        walk = _Walk(self, self._at() if start is None else start)
         data: Iterator[Any] = walk.indices()
         if loader is not None:
             self._begin = walk.begin
@@ -167,10 +169,12 @@ class Batches:
         for number, pieces, total in walk.steps():
             samples = sum(piece.samples for piece in pieces)
             if adding is not None:
-                adding.begin(number, _counted(total, self._global_batch, adding.most))
+                adding.begin(number, _sharing(total, self._global_batch, adding.most))
             parts = _Parts(data, pieces, walk.size, total, adding)
             yield Step(number, number // self.steps_per_epoch, samples, total, parts)
             parts.check()
+            if start is None:
+                _check_counted(number)
 
     def __iter__(self) -> Iterator[list[int]]:
         """Indices, a part each: what a DataLoader asks for."""
@@ -183,7 +187,46 @@ class Batches:
         return sum(len(pieces) for _, pieces, _ in _Walk(self, self._at()).steps())
 
     def _at(self) -> int:
-        return world.current().step() if self._begin is None else self._begin
+        """The training's step, where a loader was not told another to begin at.
+
+        Raises UsageError where others are the training's batches, or the state that was loaded is of others: the same
+        step is at other samples there.
+        """
+        if self._begin is not None:
+            return self._begin
+        now = session.current()
+        if now.plan is None:
+            if differs := _difference(self.plan, now.saved_plan or {}):
+                raise UsageError(
+                    f"elastic.batches: the saved state is of a training with other batches ({differs}): its step is at "
+                    "other samples here; give what it was given, or begin anew without the state"
+                )
+            now.plan = self.plan
+            self.tell_end()
+        elif differs := _difference(self.plan, now.plan):
+            raise UsageError(
+                f"elastic.batches: others are the training's already ({differs}), and only those go on at its step; "
+                "go through these with steps(start=0), or steps(loader, start=0)"
+            )
+        step = world.current().step()
+        if self.end is not None and step > self.end:
+            raise UsageError(
+                f"elastic.batches: training is at step {step}, and these end at step {self.end}; go through those of "
+                "an evaluation with steps(start=0), or steps(loader, start=0)"
+            )
+        return step
+
+    @property
+    def plan(self) -> dict[str, int]:
+        """What decides which samples a step has, by the names of the options; kept with each state."""
+        return {
+            "length": self._length,
+            "global_batch": self._global_batch,
+            "seed": self._seed,
+            "shuffle": self._shuffle,
+            "drop_last": self._drop_last,
+            "pieces": self._pieces or 0,
+        }
 
     def order(self, epoch: int) -> Order | None:
         """Which sample is where in an epoch; None where they are as they come."""
@@ -194,7 +237,7 @@ class Batches:
         first = number % self.steps_per_epoch * self._global_batch
         total = min(self._global_batch, self._length - first)
         # With fewer samples fewer workers share them: batch normalisation takes no piece of one sample.
-        sharing = _counted(total, self._global_batch, self._pieces or size)
+        sharing = _sharing(total, self._global_batch, self._pieces or size)
         if self._pieces is not None:
             cuts = [first + index * total // sharing for index in range(sharing + 1)]
             mine = range(rank * sharing // size, (rank + 1) * sharing // size)
@@ -251,7 +294,7 @@ class _Walk:
                 yield list(places) if order is None else [order.at(place) for place in places]
 
 
-def _counted(total: int, global_batch: int, pieces: int) -> int:
+def _sharing(total: int, global_batch: int, pieces: int) -> int:
     """Of how many pieces a step of `total` samples is: none has a single sample unless those of full batches may."""
     return min(pieces, total) if 2 * pieces > global_batch else max(1, min(pieces, total // 2))
 
@@ -287,6 +330,23 @@ class _Adding:
                 "elastic.batches: pieces= adds up the gradients of each part that is computed inside "
                 "`with part.sync(model):`; no part of this step was"
             )
+
+
+def _check_counted(number: int) -> None:
+    """Raises UsageError where the script has not counted step `number` once: a start after it would be at others."""
+    now = world.current()
+    if now.by_script and (calls := now.step() - number) != 1:
+        raise UsageError(
+            f"elastic.batches: elastic.step was called {calls} times in step {number}: call it once a step, after its "
+            "last part, on every worker; where training goes on after a resize is the number of its calls"
+        )
+
+
+def _difference(here: Mapping[str, int], there: Mapping[str, int]) -> str:
+    """What is not the same, of what both tell; "" for nothing."""
+    return ", ".join(
+        f"{name} {there[name]}, here {value}" for name, value in here.items() if there.get(name, value) != value
+    )
 
 
 class _Parts:

@@ -90,6 +90,10 @@ class Session:
         self._previous_step_s = 0.0
         self.total_steps: int | None = None
         """How many steps the whole training has, where the script has told; for `bft status` alone."""
+        self.plan: Mapping[str, int] | None = None
+        """How `elastic.batches` cuts the training's data, by the names of what it was given: kept with each state."""
+        self.saved_plan: Mapping[str, int] | None = None
+        """That of the state which this worker began with."""
         self.pause_requested = threading.Event()
         self.fence = Fence()
         self.on_abort: Callable[[], None] = lambda: None
@@ -173,6 +177,8 @@ class Session:
             message["previous_s"] = previous_s
         if first and self.costs:
             message["costs"] = dict(self.costs)
+        if first and (generation := os.environ.get("BFT_GENERATION")):
+            message["generation"] = generation
         self._last = message
         passed_s = time.monotonic()  # a wall clock that is set back would keep the reports back
         if first or (rank == 0 and passed_s - self._reported_s >= REPORT_S):

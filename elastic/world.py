@@ -8,11 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Where to ask: this worker's `rank` of `size`, and how many steps were done before the next one."""
+    """Where to ask: this worker's `rank` of `size`, and how many steps were done before the next one.
+
+    `by_script`: whether the script itself counts them, each with a call, and can forget to.
+    """
 
     rank: Callable[[], int]
     size: Callable[[], int]
     step: Callable[[], int]
+    by_script: bool = True
 
 
 _world = World(lambda: 0, lambda: 1, lambda: 0)

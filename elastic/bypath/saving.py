@@ -178,9 +178,8 @@ class Saver:
             shares = tree.share(tensors, groups.rank, groups.size) if same else tensors
             objects: dict[str, Any] = {f"{RNG}{groups.rank}": rng.states()}
             if groups.rank == 0:
-                objects[SKELETON] = pickled(
-                    {"skeleton": skeleton, "step": step, "samples": samples, "size": groups.size}
-                )
+                about = {"skeleton": skeleton, "step": step, "samples": samples, "size": groups.size}
+                objects[SKELETON] = pickled({**about, "plan": _session.current().plan})
             save.planner = Planner(shares, objects)
             parts = {key: local(tensor) for key, tensor in shares.items()}
             save.size_bytes = sum(part.nbytes for part in parts.values())

@@ -15,7 +15,7 @@ from elastic.driver.last_words import LastWords
 from elastic.driver.pilots import Pilot
 from elastic.driver.printed import BACK, TOO_LONG, UNMATCHED, Printed
 from elastic.driver.run import Run
-from elastic.driver.silence import SILENT, UNSAVED, Silence
+from elastic.driver.silence import NOT_LOADED, SILENT, UNSAVED, Silence
 from elastic.errors import EXIT_LINK_LOST
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
@@ -40,6 +40,8 @@ class TrainerHost:
         self._fetched = False
         self._told = False
         self._warned: set[str] = set()
+        self._first: tuple[object, int, int] | None = None
+        """The first of a generation of workers to end a step: its rank, and which step."""
 
     def log(self, text: str) -> None:
         """See Host."""
@@ -132,6 +134,8 @@ class TrainerHost:
     def stepped(self, pilot: Pilot, message: Message) -> None:
         """A worker on this pilot ended a step; what is saved by then is in the trainer's progress."""
         now_s, members = time.monotonic(), self._members()
+        if message["first"]:
+            self._compare(message)
         self._told, self._run.progress.printed = True, False
         # Horovod's workers outlive a change of nodes. A group with one that is gone since was formed before that.
         if message["first"] and 0 < int(message.get("nodes", 0)) <= len(members):
@@ -139,6 +143,24 @@ class TrainerHost:
             self._departures.trained(pilot.lease)
         self._blame.stepped(pilot.node, int(message["step"]), now_s, members)
         self._blame.saved(self._run.progress.step, now_s)
+
+    def _compare(self, message: Message) -> None:
+        """Ends the trainer where the ranks of a group do not begin at one step: each would have data of its own."""
+        generation, rank, step = message.get("generation"), int(message["rank"]), int(message["step"])
+        if generation is None:  # of Horovod's, whose workers give each other the state
+            return
+        if self._first is None or self._first[0] != generation:
+            self._first = (generation, rank, step)
+        _, other, at = self._first
+        if step != at:
+            (rank, begun), (other, at) = sorted([(rank, step - 1), (other, at - 1)])
+            self.finish(
+                1,
+                f"rank {rank} began at step {begun} and rank {other} at step {at}: call elastic.load, and then "
+                "elastic.step once a step, on every rank",
+            )
+        elif rank == 0 and not self._fetched and 0 < step <= self._run.saved_step:
+            self._warn(NOT_LOADED)
 
     # -- what fails ---
 

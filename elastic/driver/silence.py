@@ -20,6 +20,11 @@ UNSAVED = (
     "elastic.save() whenever elastic.step() returns True (see the users' guide)"
 )
 
+NOT_LOADED = (
+    "the script saves its state and has not called elastic.load(): it begins anew at each change of its nodes, and "
+    "what it saves below the step that is kept is dropped; call elastic.load() when it starts, on every rank"
+)
+
 _PAUSE_MOST_S = 60.0
 """A group that begins later than this after the one before was suspended meanwhile: that is no resize."""
 

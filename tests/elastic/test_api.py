@@ -14,7 +14,7 @@ import pytest
 import elastic
 from elastic import api, resizing
 from elastic import session as sessions
-from elastic.errors import StateError
+from elastic.errors import StateError, UsageError
 from elastic.link.wire import Message, encode
 from elastic.session import Fetched, Session
 from tests.support.messages import pattern
@@ -178,6 +178,31 @@ def test_a_state_that_another_number_of_workers_saved_is_a_resize_and_its_batche
     elastic.on_resize(lambda old, new: told.append((old, new)))
     assert told == [(2, 8)]
     assert next(elastic.batches(40, global_batch=4).steps()).number == 3
+
+
+@pytest.mark.torch
+def test_regression_a_state_was_gone_on_from_with_other_batches_than_it_was_saved_with(
+    channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in elastic.batches(40, global_batch=4, seed=1).steps():
+        list(step)
+        api.step(global_samples=4)
+        if step.number == 2:
+            break
+    api.save({"answer": 42})
+    _, payload = channel.awaited(op="state")
+    assert payload is not None
+    for options in ({"seed": 1}, {"seed": 2}):
+        monkeypatch.setattr(api, "_progress", api._Progress())
+        monkeypatch.setattr(sessions, "_current", Session())
+        monkeypatch.setattr(Session, "fetch_state", lambda self: Fetched(io.BytesIO(payload)))
+        api.load()
+        steps = elastic.batches(40, global_batch=4, **options).steps()
+        if options["seed"] == 1:
+            assert next(steps).number == 3
+        else:
+            with pytest.raises(UsageError, match=pattern("elastic.sampling.other_saved", differs="seed 1, here 2")):
+                next(steps)
 
 
 @pytest.mark.torch

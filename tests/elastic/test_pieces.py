@@ -103,13 +103,13 @@ def test_a_number_of_workers_that_pieces_do_not_divide_by_is_told_with_what_it_i
     size: int, as_on: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.use(world.World(lambda: 0, lambda: size, lambda: 0))
-    next(elastic.batches(64, global_batch=64, pieces=8).steps())
+    next(elastic.batches(64, global_batch=64, pieces=8).steps(start=0))
     said = re.findall(r"(\d+) pieces on (\d+) workers take as long as on (\d+)", capsys.readouterr().err)
     assert said == ([] if as_on is None else [("8", str(size), str(as_on))])
 
 
 def steps_of(model: Any, compute: bool = True) -> None:
-    for step in elastic.batches(8, global_batch=8, pieces=2, epochs=1).steps():
+    for step in elastic.batches(8, global_batch=8, pieces=2, epochs=1).steps(start=0):
         for part in step:
             if compute:
                 with part.sync(model):
@@ -130,7 +130,7 @@ def test_what_pieces_cannot_be_added_up_for_ends_in_a_line(model: Any, compute: 
 
 def test_a_parameter_that_no_piece_uses_has_no_gradient() -> None:
     model = torch.nn.ModuleDict({"used": torch.nn.Linear(1, 1), "other": torch.nn.Linear(1, 1)})
-    for step in elastic.batches(8, global_batch=8, pieces=2, epochs=1).steps():
+    for step in elastic.batches(8, global_batch=8, pieces=2, epochs=1).steps(start=0):
         for part in step:
             with part.sync(model):
                 (model["used"](torch.ones(len(part.data), 1)).mean() * part.weight).backward()

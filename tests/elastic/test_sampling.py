@@ -19,7 +19,8 @@ from tests.support.messages import pattern
 
 
 @pytest.fixture(autouse=True)
-def alone() -> Iterator[None]:
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(session, "_current", Session())
     before = world.current()
     yield
     world.use(before)
@@ -35,7 +36,7 @@ def shares(plan: Batches, size: int, step: int = 0, count: int | None = None) ->
     for rank in range(size):
         at(rank, size, step)
         mine = []
-        for one in plan.steps():
+        for one in plan.steps(start=step):
             kept = list(one)
             mine.append(Step(one.number, one.epoch, one.samples, one.global_samples, kept))  # type: ignore[arg-type]
             if len(mine) == count:
@@ -230,8 +231,13 @@ class Loader:
 
 def test_a_loader_brings_the_data_of_every_part_from_the_present_step_on() -> None:
     plan = elastic.batches(8, global_batch=4, micro_batch=2, shuffle=False, epochs=2)
-    at(step=1)
-    assert [[part.data for part in step] for step in plan.steps(Loader(plan))][:2] == [["4,5", "6,7"], ["0,1", "2,3"]]
+    done = [1]
+    world.use(world.World(lambda: 0, lambda: 1, lambda: done[0]))
+    found = []
+    for step in plan.steps(Loader(plan)):
+        found.append([part.data for part in step])
+        done[0] += 1
+    assert found == [["4,5", "6,7"], ["0,1", "2,3"], ["4,5", "6,7"]]
     assert [[part.data for part in step] for step in plan.steps(Loader(plan), start=3)] == [["4,5", "6,7"]]
 
 
@@ -241,7 +247,7 @@ def test_a_loader_over_other_batches_is_refused_and_one_that_ends_too_early_as_w
     with pytest.raises(UsageError, match="batch_sampler=batches"):
         next(plan.steps(Loader(elastic.batches(8, global_batch=2))))
     with pytest.raises(UsageError, match="ended before"):
-        [list(step) for step in plan.steps(iter(["a"]))]
+        [list(step) for step in plan.steps(iter(["a"]), start=0)]
 
 
 class Model:
@@ -269,12 +275,88 @@ def test_a_world_that_changes_in_one_process_has_its_share_from_the_next_walk_on
 def test_batches_with_an_end_tell_how_many_steps_there_are_unless_the_script_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    mine = Session()
-    monkeypatch.setattr(session, "_current", mine)
-    next(Batches(100, global_batch=30, epochs=None).steps(start=0))
+    mine = session.current()
+    at()
+    next(Batches(100, global_batch=30, epochs=None).steps())
     assert mine.total_steps is None
-    next(Batches(100, global_batch=30, epochs=3).steps(start=0))
+    mine.plan = None
+    next(Batches(100, global_batch=30, epochs=3).steps())
     assert mine.total_steps == 12
+    mine.plan = None
     elastic.step(samples=1, total_steps=500)
-    next(Batches(100, global_batch=30, epochs=3).steps(start=0))
+    next(Batches(100, global_batch=30, epochs=3).steps())
     assert mine.total_steps == 500
+
+
+# -- what would train on other data without a word ---
+
+
+def walked(plan: Batches, calls: int) -> list[int]:
+    """The steps of a script that calls elastic.step so often in each."""
+    done, found = [0], []
+    world.use(world.World(lambda: 0, lambda: 1, lambda: done[0]))
+    for step in plan.steps():
+        list(step)
+        found.append(step.number)
+        done[0] += calls
+    return found
+
+
+@pytest.mark.parametrize("calls", [0, 4])
+def test_regression_a_step_that_was_not_counted_once_had_the_next_start_at_other_samples(calls: int) -> None:
+    plan = Batches(96, global_batch=8, micro_batch=2, epochs=1)
+    with pytest.raises(UsageError, match=pattern("elastic.sampling.not_counted", calls=calls, number=0)):
+        walked(plan, calls)
+    assert walked(plan, 1) == list(range(12))
+
+
+def test_steps_that_a_framework_counts_are_not_the_scripts_to_count() -> None:
+    world.use(world.World(lambda: 0, lambda: 1, lambda: 0, by_script=False))
+    assert len([list(step) for step in Batches(8, global_batch=4, epochs=1).steps()]) == 2
+
+
+PLAN = {"dataset": 48, "global_batch": 8, "seed": 1, "drop_last": False}
+
+
+@pytest.mark.parametrize(
+    "other", [{"dataset": 49}, {"global_batch": 16}, {"seed": 2}, {"shuffle": False}, {"drop_last": True}], ids=str
+)
+def test_regression_a_state_of_a_training_with_other_batches_was_gone_on_from_at_other_samples(
+    other: dict[str, Any],
+) -> None:
+    at(step=2)
+    session.current().saved_plan = Batches(**PLAN).plan  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=pattern("elastic.sampling.other_saved")) as refused:
+        next(Batches(**PLAN | other).steps())  # type: ignore[arg-type]
+    [name] = other
+    assert name.replace("dataset", "length") in str(refused.value)
+    # How a share is cut, and how many epochs there are, moves no sample.
+    assert next(Batches(**PLAN, micro_batch=2, epochs=9).steps()).number == 2  # type: ignore[arg-type]
+
+
+def test_a_state_from_before_plans_were_kept_is_gone_on_from() -> None:
+    at(step=2)
+    assert next(Batches(**PLAN).steps()).number == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", ["steps", "loader", "sampler"])
+def test_regression_batches_of_an_evaluation_began_at_the_trainings_step_and_had_no_sample(way: str) -> None:
+    training, test = Batches(1000, global_batch=10, epochs=3), Batches(100, global_batch=10, epochs=1, shuffle=False)
+    at()
+    next(training.steps())
+    at(step=40)
+    with pytest.raises(UsageError, match=pattern("elastic.sampling.other_training")):
+        next({"steps": test.steps, "loader": lambda: test.steps(Loader(test)), "sampler": lambda: iter(test)}[way]())
+    found = [part.data for step in test.steps(start=0) for part in step]
+    assert [index for part in found for index in part] == list(range(100))
+    # An evaluation does not say when training ends, and the same batches made anew are the training's still.
+    assert session.current().total_steps == 300
+    assert next(Batches(1000, global_batch=10, epochs=3).steps()).number == 40
+
+
+def test_regression_batches_that_ended_before_the_trainings_step_had_no_sample_and_said_nothing() -> None:
+    at(step=40)
+    with pytest.raises(UsageError, match=pattern("elastic.sampling.ended_before", step=40, end=10)):
+        next(Batches(100, global_batch=10, epochs=1).steps())
+    at(step=10)
+    assert list(Batches(100, global_batch=10, epochs=1).steps()) == []

@@ -209,6 +209,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         for name, saved in data["handlers"].items():
             vars(self._handlers[name]).update(saved)
         self._saved_state = data["attributes"]
+        _session.current().saved_plan = data.get("plan")
         self._take_back()
 
 
@@ -250,7 +251,7 @@ def _write(handlers: dict[str, Any], attributes: _Attributes, file: BinaryIO) ->
 
 
 def _state(handlers: dict[str, Any], attributes: _Attributes) -> dict[str, Any]:
-    return {"handlers": handlers, "attributes": attributes.get()}
+    return {"handlers": handlers, "attributes": attributes.get(), "plan": _session.current().plan}
 
 
 def _number(value: object) -> float | None:
@@ -329,7 +330,7 @@ def _done() -> int:
 
 
 def _install() -> None:
-    world.use(world.World(hvd.rank, hvd.size, _done))
+    world.use(world.World(hvd.rank, hvd.size, _done, by_script=False))
     hvd.elastic.TorchState = TorchState
     hvd.elastic.ElasticSampler = ElasticSampler
     register_optimizer_step_pre_hook(_counter.before)

@@ -451,6 +451,31 @@ def test_regression_a_default_device_of_the_scripts_broke_saves_and_loads(tmp_pa
     assert trainer.run(save_and_load_elsewhere, 2, True) == [True] * 2
 
 
+def save_or_load_with_batches(rank: int, size: int, folder: Path, loads: bool) -> str:
+    import elastic
+
+    if loads:
+        elastic.load()
+        try:
+            next(elastic.batches(40, global_batch=8, seed=2).steps())
+        except elastic.errors.UsageError as error:
+            return str(error)
+        return ""
+    for step in elastic.batches(40, global_batch=8, seed=1).steps():
+        list(step)
+        elastic.step(global_samples=8)
+        break
+    elastic.save(state_of(1))
+    return ""
+
+
+def test_regression_a_state_by_path_was_gone_on_from_with_other_batches_than_it_was_saved_with(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path)
+    trainer.run(save_or_load_with_batches, 2, False)
+    for said in trainer.run(save_or_load_with_batches, 2, True):
+        assert says(said, "elastic.sampling.other_saved", differs="seed 1, here 2")
+
+
 def draw_and_save(rank: int, size: int, folder: Path) -> tuple[float, float, float]:
     import random
 

@@ -11,10 +11,11 @@ from bftd.protocol.reports import CrashReport, LeaseReport, ResizeReport
 from elastic.driver import host as hosts
 from elastic.driver.last_words import LINE_MOST, LINES_KEPT, TEXT_MOST, LastWords
 from elastic.driver.run import Run
-from elastic.driver.silence import SILENT, UNSAVED, Silence
+from elastic.driver.silence import NOT_LOADED, SILENT, UNSAVED, Silence
 from elastic.errors import EXIT_LINK_LOST
 from elastic.link.peer import Peer
 from elastic.timing import FAREWELL_S, SILENT_COST_S
+from tests.elastic.driver.state.test_store import put
 from tests.elastic.driver.test_trainer import Play, Stage, play  # noqa: F401
 from tests.elastic.fakes import ops, until
 from tests.support.messages import excerpt, fragment, says, wording
@@ -649,6 +650,53 @@ def test_an_error_that_is_heard_of_after_the_next_workers_began_is_not_forgotten
         await begins(stage, "n1")
         await crash(stage, "n1", 1)
         assert [report.text.partition(": ")[2] for report in stage.reports(CrashReport)] == ["ValueError: first", ""]
+
+    assert play(body) is None
+
+
+# -- a script that would train on other data without a word ---
+
+
+async def first_step(stage: Stage, worker: Peer, step: int, rank: int, generation: str) -> None:
+    message = {"op": "step", "first": True, "step": step, "samples": step, "rank": rank, "size": 2, "loss": None}
+    message |= {"saved_step": 0, "saved_samples": 0, "at_s": 1.0, "steps_lost": 0, "generation": generation}
+    await stage.says(worker, message)
+
+
+def test_regression_ranks_that_had_not_loaded_the_state_trained_on_other_steps_than_rank_0(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2")
+        for generation, at in (("1", (1, 1)), ("2", (36, 1))):
+            assert not stage.run.result.done()
+            for rank, node in enumerate(("n1", "n2")):
+                await first_step(stage, await begins(stage, node), at[rank], rank, generation)
+
+    assert play(body) == (1, wording("elastic.host.began_apart", rank=0, begun=35, other=1, at=0))
+
+
+def test_ranks_of_two_groups_begin_at_steps_of_their_own(play: Play) -> None:  # noqa: F811
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1", "n2")
+        await first_step(stage, await begins(stage, "n1"), 1, 0, "1")
+        await first_step(stage, await begins(stage, "n2"), 36, 1, "2")
+
+    assert play(body) is None
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_regression_a_script_that_saves_and_never_loads_began_anew_each_time_and_nobody_told_it(
+    play: Play,  # noqa: F811
+    loads: bool,
+) -> None:
+    async def body(stage: Stage) -> None:
+        await trains(stage, "n1")
+        for life in ("1", "2", "3"):
+            worker = await begins(stage, "n1")
+            if loads:
+                await stage.says(worker, {"op": "fetch"})
+            await first_step(stage, worker, 1, 0, life)
+            await put(stage.run.store, 43, b"state")
+        assert stage.lines.count(NOT_LOADED) == (not loads)
 
     assert play(body) is None
 
