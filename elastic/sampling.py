@@ -145,6 +145,8 @@ class Batches:
         self._shuffle = shuffle
         self._drop_last = drop_last
         self._begin: int | None = None  # while a loader is asked to begin
+        self.a_step = 1
+        """How many of these steps the training counts as one, where a framework accumulates their gradients."""
         whole, rest = divmod(self._length, global_batch)
         self.steps_per_epoch = whole + (rest > 0 and not drop_last)
 
@@ -208,13 +210,14 @@ class Batches:
                 f"elastic.batches: others are the training's already ({differs}), and only those go on at its step; "
                 "go through these with steps(start=0), or steps(loader, start=0)"
             )
-        step = world.current().step()
-        if self.end is not None and step > self.end:
+        step, last = world.current().step(), self._counted
+        if last is not None and step > last:
             raise UsageError(
-                f"elastic.batches: training is at step {step}, and these end at step {self.end}; go through those of "
+                f"elastic.batches: training is at step {step}, and these end at step {last}; go through those of "
                 "an evaluation with steps(start=0), or steps(loader, start=0)"
             )
-        return step
+        begin = step * self.a_step
+        return begin if self.end is None else min(begin, self.end)
 
     @property
     def plan(self) -> dict[str, int]:
@@ -226,6 +229,7 @@ class Batches:
             "shuffle": self._shuffle,
             "drop_last": self._drop_last,
             "pieces": self._pieces or 0,
+            "accumulated": self.a_step,
         }
 
     def order(self, epoch: int) -> Order | None:
@@ -255,8 +259,13 @@ class Batches:
 
     def tell_end(self) -> None:
         """Tells bftd how many steps there are, unless the script has: what it says is better known."""
-        if self.end is not None and session.current().total_steps is None:
-            session.current().told_total(self.end)
+        if self._counted is not None and session.current().total_steps is None:
+            session.current().told_total(self._counted)
+
+    @property
+    def _counted(self) -> int | None:
+        """How many steps the training counts until the end."""
+        return None if self.end is None else -(-self.end // self.a_step)
 
     @property
     def end(self) -> int | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.data import extract_batch_size
 
 import elastic
-from elastic import session
+from elastic import session, world
 from elastic.errors import UsageError
 from elastic.integrations import checkpoint
 from elastic.sampling import Batches
@@ -24,9 +24,15 @@ class EachStep:
     """A loader over `elastic.batches` as one endless epoch, which goes on at exactly the next step.
 
     Lightning counts the batches of an epoch, and would skip none of a loader that begins anew; here the position is
-    the step. Make the batches without `micro_batch`, with `drop_last`, and a global batch that all numbers of workers
-    divide.
+    the step, of `accumulate_grad_batches` batches. Make the batches without `micro_batch`, with `drop_last`, and a
+    global batch that all numbers of workers divide.
     """
+
+    accumulated: ClassVar[int] = 1
+    """Batches a step of the process's Trainer, as its ElasticCallback found it set up."""
+
+    fed: ClassVar[Batches | None] = None
+    """What the process's Trainer trains on."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self._loader = loader
@@ -34,7 +40,7 @@ class EachStep:
     def __iter__(self) -> Iterator[Any]:
         batches = getattr(self._loader, "batch_sampler", None)
         if isinstance(batches, Batches):
-            batches.tell_end()
+            batches.a_step, EachStep.fed = EachStep.accumulated, batches
         return iter(self._loader)
 
 
@@ -60,6 +66,7 @@ class ElasticCallback(Callback):
         self._resumed: Path | None = None
         self._step = 0
         self._samples = 0
+        self._batches = 0
         self._loss_s = 0.0
 
     def checkpoint(self) -> str | None:
@@ -70,6 +77,10 @@ class ElasticCallback(Callback):
             return None
         self._resumed = self._keeper.open(saved)
         return str(self._resumed / _FILE)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Notes how many batches make a step, before any loader begins."""
+        EachStep.accumulated = trainer.accumulate_grad_batches
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Sets what Lightning leaves out; refuses to begin anew by mistake (UsageError)."""
@@ -83,11 +94,13 @@ class ElasticCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Counts the step, where the batch ended one; saves where bftd asks for it."""
+        """Counts the step, where the batch ended one; saves where bftd asks for it. Raises UsageError as `_check`."""
         self._samples += extract_batch_size(batch)
+        self._batches += 1
         if trainer.global_step == self._step:
             return
-        samples, self._step, self._samples = self._samples, trainer.global_step, 0
+        self._check()
+        samples, self._step, self._samples, self._batches = self._samples, trainer.global_step, 0, 0
         # with `max_steps`, Lightning's -1 being none; of an EachStep loader elastic.batches knows
         total = trainer.max_steps if trainer.max_steps > 0 else None
         due = elastic.step(samples=samples, loss=self._loss(outputs), total_steps=total)
@@ -95,6 +108,16 @@ class ElasticCallback(Callback):
             with self._keeper.saving(self._step) as folder:
                 trainer.save_checkpoint(folder / _FILE)
                 checkpoint.keep_rng(folder)
+
+    def _check(self) -> None:
+        """Raises UsageError where the step took other batches than any other: EachStep would go on at other samples."""
+        fed, each = EachStep.fed, EachStep.accumulated
+        if fed is None or self._batches in (each, (fed.end or 0) - world.current().step() * each):
+            return
+        raise UsageError(
+            f"ElasticCallback: a step of {self._batches} batches, where accumulate_grad_batches was {each} at the "
+            "start: EachStep could not go on at the right samples; accumulate as many for every step, also by hand"
+        )
 
     def _loss(self, outputs: Any) -> float | None:
         """The loss, seldom: to read it off a GPU waits for the GPU."""

@@ -171,7 +171,7 @@ def hugging_face(folder: Path, steps: int, shared: bool) -> None:
     keep_weights(folder, model)
 
 
-def lightning(folder: Path, steps: int, shared: bool) -> None:
+def lightning(folder: Path, steps: int, shared: bool, a_step: int = 1, **options: Any) -> None:
     from lightning.pytorch import LightningModule, Trainer
 
     from elastic.integrations.lightning import EachStep, ElasticCallback
@@ -188,7 +188,7 @@ def lightning(folder: Path, steps: int, shared: bool) -> None:
         def configure_optimizers(self) -> Any:
             return torch.optim.Adam(self.parameters(), lr=0.1)
 
-    batches = elastic.batches(LENGTH, global_batch=GLOBAL_BATCH, seed=1)
+    batches = elastic.batches(LENGTH, global_batch=GLOBAL_BATCH // a_step, seed=1)
     loader = EachStep(torch.utils.data.DataLoader(Numbers(), batch_sampler=batches))
     callback = ElasticCallback(folder=str(folder / "kept") if shared else None)
     size = int(os.environ["WORLD_SIZE"])
@@ -204,9 +204,21 @@ def lightning(folder: Path, steps: int, shared: bool) -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        accumulate_grad_batches=a_step,
+        **options,
     )
     trainer.fit(module, loader, ckpt_path=callback.checkpoint())
     keep_weights(folder, module)
+
+
+def lightning_accumulating(folder: Path, steps: int, shared: bool) -> None:
+    lightning(folder, steps, shared, a_step=2)
+
+
+def lightning_cut_short(folder: Path, steps: int, shared: bool) -> None:
+    """Lightning steps at the end of each of its epochs, of however many batches."""
+    with pytest.raises(UsageError, match=pattern("elastic.lightning.other_batches", batches=1, each=2)):
+        lightning(folder, steps, shared, a_step=2, limit_train_batches=3)
 
 
 def accelerate(folder: Path, steps: int, shared: bool) -> None:
@@ -233,12 +245,13 @@ def accelerate(folder: Path, steps: int, shared: bool) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["travels", "shared"])
-@pytest.mark.parametrize("train", [hugging_face, lightning, accelerate])
+@pytest.mark.parametrize("train", [hugging_face, lightning, lightning_accumulating, accelerate])
 def test_what_two_ranks_saved_one_goes_on_from_as_if_nothing_had_happened(
     train: Train, shared: bool, tmp_path: Path
 ) -> None:
-    importlib.import_module(f"elastic.integrations.{train.__name__}")  # once, and not again in every fork
-    importlib.import_module({"hugging_face": "transformers.trainer"}.get(train.__name__, train.__name__))
+    name = train.__name__.removesuffix("_accumulating")
+    importlib.import_module(f"elastic.integrations.{name}")  # once, and not again in every fork
+    importlib.import_module({"hugging_face": "transformers.trainer"}.get(name, name))
     moved, still = tmp_path / "moved", tmp_path / "still"
     moved.mkdir()
     still.mkdir()
@@ -253,6 +266,11 @@ def test_what_two_ranks_saved_one_goes_on_from_as_if_nothing_had_happened(
     assert rows == seen(still)
     assert weights(moved) == pytest.approx(weights(still), rel=1e-4)
     assert {file.read_text() for file in still.glob("total.*")} == {str(STEPS)}, "bft tells when it ends"
+
+
+def test_regression_steps_of_other_numbers_of_batches_were_gone_on_from_at_other_samples(tmp_path: Path) -> None:
+    importlib.import_module("elastic.integrations.lightning")
+    run(tmp_path, 1, lightning_cut_short, STEPS)
 
 
 def hugging_face_epochs(folder: Path, steps: int, shared: bool) -> None:
