@@ -7,10 +7,25 @@ and on every machine: a trainer goes on in the middle of an epoch long after it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Any
+
+try:
+    import numpy
+except ImportError:  # of a script's own Python
+    numpy = None  # type: ignore[assignment]
 
 _ROUNDS = 6
 _WORD = (1 << 64) - 1
+
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+_TABLE_BITS = 16
+"""Up to so large a half, four billion samples, what is mixed into a half is looked up in tables of some 3 MB."""
+
+_FEW = 8
+"""Places that are found sooner one by one than all at once."""
 
 
 class Order:
@@ -24,6 +39,7 @@ class Order:
         self._mask = (1 << self._half) - 1
         told = blake2b(f"{length}:{seed}:{epoch}".encode(), digest_size=8 * _ROUNDS).digest()
         self._keys = [int.from_bytes(told[8 * index : 8 * index + 8], "little") for index in range(_ROUNDS)]
+        self._tables: list[Any] = []
 
     def at(self, place: int) -> int:
         """The sample at a place, both from 0; raises IndexError beyond the dataset."""
@@ -34,6 +50,35 @@ class Order:
             found = self._once(found)
         return found
 
+    def all_at(self, ranges: Sequence[range]) -> list[int]:
+        """The samples at all places of several ranges, one after the other; raises IndexError beyond the dataset.
+
+        With numpy, thousands at once take a fiftieth of what they take one by one.
+        """
+        if numpy is None or self._half > _TABLE_BITS or sum(map(len, ranges)) < _FEW:
+            return [self.at(place) for places in ranges for place in places]
+        if any(places.start < 0 or places.stop > self._length for places in ranges):
+            raise IndexError(f"places {ranges} of {self._length}")
+        self._tables = self._tables or list(map(self._table, self._keys))
+        found = self._all_once(numpy.concatenate([numpy.arange(one.start, one.stop) for one in ranges]))
+        while (outside := numpy.flatnonzero(found >= self._length)).size:
+            found[outside] = self._all_once(found[outside])
+        samples: list[int] = found.tolist()
+        return samples
+
+    def _table(self, key: int) -> Any:
+        """What a round mixes into one half for each value of the other."""
+        mixed = numpy.arange(self._mask + 1, dtype=numpy.uint64) ^ numpy.uint64(key)
+        for shift, factor in (*_MIX, (31, 1)):  # as _mixed; words wrap around by themselves
+            mixed = (mixed ^ mixed >> numpy.uint64(shift)) * numpy.uint64(factor)
+        return (mixed & numpy.uint64(self._mask)).astype(numpy.int64)
+
+    def _all_once(self, values: Any) -> Any:
+        left, right = values >> self._half, values & self._mask
+        for table in self._tables:
+            left, right = right, left ^ table[right]
+        return left << self._half | right
+
     def _once(self, value: int) -> int:
         left, right = value >> self._half, value & self._mask
         for key in self._keys:
@@ -43,6 +88,6 @@ class Order:
 
 def _mixed(value: int) -> int:
     """All bits of a word in each of its bits (the finalizer of splitmix64)."""
-    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _WORD
-    value = (value ^ value >> 27) * 0x94D049BB133111EB & _WORD
+    for shift, factor in _MIX:
+        value = (value ^ value >> shift) * factor & _WORD
     return value ^ value >> 31

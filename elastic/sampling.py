@@ -20,6 +20,9 @@ from elastic import session, world
 from elastic.errors import UsageError
 from elastic.order import Order
 
+_BLOCK = 16384
+"""Samples that are found together, in a few milliseconds now and then: one by one each would take microseconds."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -183,10 +186,18 @@ class Batches:
         return _Walk(self, self._at()).indices()
 
     def __len__(self) -> int:
-        """How many parts this worker has left; 0 where there is no end."""
-        if self._epochs is None:
-            return 0
-        return sum(len(pieces) for _, pieces, _ in _Walk(self, self._at()).steps())
+        """How many parts this worker has left, of batches beside the training's all; TypeError without an end."""
+        if self.end is None:
+            raise TypeError("elastic.batches: without epochs= the steps do not end, so they have no length")
+        now, plan = world.current(), session.current().plan
+        begin = now.step() * self.a_step if self._begin is None else self._begin
+        if plan is not None and _difference(self.plan, plan):
+            begin = 0
+        steps = max(0, self.end - begin)
+        # The last step of each epoch may have fewer samples than all others.
+        short = -(-steps // self.steps_per_epoch)
+        of_whole, of_short = (len(self.pieces(number, now.rank(), now.size())[0]) for number in (0, -1))
+        return (steps - short) * of_whole + short * of_short
 
     def _at(self) -> int:
         """The training's step, where a loader was not told another to begin at.
@@ -294,13 +305,32 @@ class _Walk:
     def indices(self) -> Iterator[list[int]]:
         """The samples of one piece after another."""
         order, of_epoch = None, -1
-        for number, pieces, _ in self.steps():
-            epoch = number // self._plan.steps_per_epoch
+        for epoch, block in self._blocks():
             if epoch != of_epoch:
                 order, of_epoch = self._plan.order(epoch), epoch
-            for piece in pieces:
-                places = range(piece.begin, piece.end)
-                yield list(places) if order is None else [order.at(place) for place in places]
+            ranges = [range(piece.begin, piece.end) for piece in block]
+            if order is None:
+                yield from map(list, ranges)
+                continue
+            samples, taken = order.all_at(ranges), 0
+            for places in ranges:
+                yield samples[taken : taken + len(places)]
+                taken += len(places)
+
+    def _blocks(self) -> Iterator[tuple[int, list[_Piece]]]:
+        """Epoch and pieces of as many of its steps as are drawn together."""
+        block: list[_Piece] = []
+        epoch, places = 0, 0
+        for number, pieces, _ in self.steps():
+            at = number // self._plan.steps_per_epoch
+            if block and (at != epoch or places >= _BLOCK):
+                yield epoch, block
+                block, places = [], 0
+            epoch = at
+            block += pieces
+            places += sum(piece.end - piece.begin for piece in pieces)
+        if block:
+            yield epoch, block
 
 
 def _sharing(total: int, global_batch: int, pieces: int) -> int:

@@ -184,11 +184,57 @@ def test_without_shuffling_samples_come_as_they_are_and_the_rest_of_an_epoch_may
     assert len(plan) == 4
 
 
-def test_steps_without_an_end_go_on_and_have_no_length() -> None:
+def test_regression_steps_without_an_end_had_the_length_0_so_that_a_loader_of_them_was_false() -> None:
     plan = elastic.batches(4, global_batch=4)
     at(step=10**6)
     assert next(plan.steps()).epoch == 10**6
-    assert len(plan) == 0
+    with pytest.raises(TypeError, match=pattern("elastic.sampling.no_length")):
+        len(plan)
+
+
+@given(PLANS, SIZES, st.integers(0, 9))
+@settings(max_examples=50, deadline=None)
+def test_a_length_is_the_number_of_parts_that_are_left(plan: Batches, size: int, step: int) -> None:
+    for rank, mine in enumerate(shares(plan, size, step)):
+        at(rank, size, step)
+        assert len(plan) == sum(len(one.parts) for one in mine)
+
+
+def test_regression_the_length_of_a_long_training_was_counted_step_by_step() -> None:
+    at()
+    plan = Batches(10**12, global_batch=64, epochs=10**6)
+    assert len(plan) == 10**18 // 64
+    next(plan.steps())
+    at(step=5)
+    # Of batches beside the training's it is the whole length, wherever training is.
+    assert (len(plan), len(Batches(100, global_batch=30, epochs=1))) == (10**18 // 64 - 5, 4)
+
+
+@given(st.integers(1, 3000), st.integers(0, 9), st.data())
+@settings(max_examples=30, deadline=None)
+def test_places_that_are_found_together_have_the_samples_that_each_has(length: int, seed: int, data: Any) -> None:
+    order = Order(length, seed, 0)
+    edges = [sorted(data.draw(st.tuples(*[st.integers(0, length)] * 2))) for _ in range(3)]
+    ranges = [range(*edge) for edge in edges]
+    assert order.all_at(ranges) == [order.at(place) for places in ranges for place in places]
+    with pytest.raises(IndexError):
+        order.all_at([range(length + 1)])
+
+
+def test_places_are_found_one_by_one_where_there_is_no_numpy_or_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    huge = Order(1 << 40, 0, 0)
+    assert huge.all_at([range(20)]) == [huge.at(place) for place in range(20)]
+    together = Order(1000, 0, 0).all_at([range(1000)])
+    monkeypatch.setattr("elastic.order.numpy", None)
+    assert Order(1000, 0, 0).all_at([range(1000)]) == together
+
+
+def test_regression_indices_were_worked_out_one_by_one_in_the_process_that_trains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Order, "at", None)
+    at()
+    assert len(next(iter(Batches(10**6, global_batch=4096, epochs=1)))) == 4096
 
 
 @pytest.mark.parametrize(
