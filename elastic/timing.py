@@ -188,9 +188,6 @@ WRITERS_S = 3600.0
 # Workers come to a save within a step of each other; one that waits so long is told that all have to.
 HINT_S = 30.0
 
-# How often a worker says how far its save has come.
-SAVING_S = 1.0
-
 # An estimate of a trainer's speed is made at the lowest priority, on a host that may be busy, and nobody waits for it.
 ESTIMATE_S = 600.0
 

@@ -187,6 +187,20 @@ def test_who_starts_without_the_heavy_ones() -> None:
             assert not heavy & {name.split(".")[0] for name in found}, f"{module}:{node.lineno}"
 
 
+def test_a_constant_has_one_place() -> None:
+    """A second one lower down would be the one that counts, and the words above the first would lie."""
+    twice = []
+    for module in MODULES:
+        names = [
+            target.id
+            for node in tree_of(module).body
+            for target in (node.targets if isinstance(node, ast.Assign) else ())
+            if isinstance(target, ast.Name) and target.id.isupper()
+        ]
+        twice += [f"{module}.{name}" for name in set(names) if names.count(name) > 1]
+    assert twice == []
+
+
 def test_no_module_is_longer_than_a_reader_can_hold() -> None:
     long = {module: length for module, path in MODULES.items() if (length := len(path.read_text().splitlines())) > 430}
     assert not long
