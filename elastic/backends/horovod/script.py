@@ -274,6 +274,7 @@ class _Counter:
         self.samples = 0
         self.sampled = False
         self.explicit = False
+        self._counted: int | None = None
         self._optimizer: int | None = None
 
     def before(self, *_: Any) -> None:
@@ -287,7 +288,15 @@ class _Counter:
         if self._optimizer is None:
             self._optimizer = id(optimizer)
         if self._optimizer == id(optimizer):
-            self.state.step_done(self.take_samples())
+            self._counted = self.take_samples()
+            self.state.step_done(self._counted)
+
+    def count_by_call(self) -> None:
+        """From now on the script's calls count: the step of the first one was counted at the optimizer already."""
+        if not self.explicit and self.state is not None and self._counted is not None:
+            self.state.bft_step -= 1
+            self.state.bft_samples -= self._counted
+        self.explicit = True
 
     def take_samples(self) -> int:
         """The samples since the last step; a script without a sampler counts one a worker and step."""
@@ -315,7 +324,7 @@ def step(samples: int = 0, loss: float | None = None, *, total_steps: int | None
 
     `total_steps` is how many steps the whole training has, where that is known.
     """
-    _counter.explicit = True
+    _counter.count_by_call()
     if total_steps is not None:
         _session.current().told_total(total_steps)
     if _counter.state is not None:

@@ -38,6 +38,32 @@ def test_regression_a_state_whose_loss_was_a_tensor_of_several_failed_at_the_fir
     assert (said.stdout, said.stderr) == ("[0.5, 0.25, 2.0, None, None, None, None]\n", "")
 
 
+CALLS = """
+import torch
+import elastic.horovod
+import horovod.torch as hvd
+from elastic import session
+
+told = []
+session.current().step = lambda step, samples, *rest: told.append((step, samples))
+hvd.init()
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer)
+for _ in range(3):
+    optimizer.step()
+    elastic.horovod.step(samples=8)
+print(told[1:])
+"""
+
+
+def test_regression_the_first_step_of_each_start_counted_twice_where_the_script_counts_steps_itself() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", CALLS], capture_output=True, text=True, check=False, timeout=5 * STILL_S
+    )
+    assert (said.stdout, said.stderr) == ("[(1, 8), (2, 16), (3, 24)]\n", "")
+
+
 SAVES = """
 import io
 import sys
