@@ -91,6 +91,8 @@ class Generations:
             with self.home.opened(make=True):
                 pass
         except OSError as error:
+            if self.home.outer is not None and error.errno in FILE_SYSTEMS:
+                return  # it is made once nodes can write there: they wait for that
             if self.home.outer is None or error.errno not in _UNSEEN:
                 raise StateError(shards.why_not(self.home.path.parent, error)) from None
             self._not_seen(error)
@@ -305,7 +307,7 @@ class Generations:
     def _probe(self, token: str, name: str) -> bool:
         if self.seen:
             try:
-                with self.home.opened() as home:
+                with self.home.opened(make=True) as home:
                     shards.probe(home, token, name)
             except OSError as error:
                 if error.errno in FILE_SYSTEMS:

@@ -368,6 +368,30 @@ def test_regression_a_full_path_was_taken_for_one_that_the_drivers_host_does_not
     scene(body())
 
 
+def test_regression_a_job_that_was_to_go_on_ended_since_its_path_was_full_as_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = os.mkdir
+
+    def full(path: Any, *arguments: Any, **options: Any) -> None:
+        if str(path).startswith("bft-"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        make(path, *arguments, **options)
+
+    async def body() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "mkdir", full)
+            driver = Driver(tmp_path / "states" / "7", tmp_path / "run")
+            assert not await driver.found.probe("5e", "driver")
+        assert (driver.found.seen, driver.lines) == (True, [])
+        assert await driver.found.probe("5e", "driver")
+        assert await driver.publish(10) == ()
+        await driver.found.close()
+        driver.close()
+
+    scene(body())
+
+
 def test_regression_a_path_that_the_nodes_had_to_make_stayed_unseen_for_good_and_filled_up(tmp_path: Path) -> None:
     """The driver makes no folder but the last; of one that it had not seen once it looked at nothing any more."""
     path = tmp_path / "runs" / "today" / "run7"
