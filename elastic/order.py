@@ -8,13 +8,9 @@ and on every machine: a trainer goes on in the middle of an epoch long after it 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from hashlib import blake2b
 from typing import Any
-
-try:
-    import numpy
-except ImportError:  # of a script's own Python
-    numpy = None  # type: ignore[assignment]
 
 _ROUNDS = 6
 _WORD = (1 << 64) - 1
@@ -55,6 +51,7 @@ class Order:
 
         With numpy, thousands at once take a fiftieth of what they take one by one.
         """
+        numpy = _numpy()
         if numpy is None or self._half > _TABLE_BITS or sum(map(len, ranges)) < _FEW:
             return [self.at(place) for places in ranges for place in places]
         if any(places.start < 0 or places.stop > self._length for places in ranges):
@@ -68,6 +65,7 @@ class Order:
 
     def _table(self, key: int) -> Any:
         """What a round mixes into one half for each value of the other."""
+        numpy = _numpy()
         mixed = numpy.arange(self._mask + 1, dtype=numpy.uint64) ^ numpy.uint64(key)
         for shift, factor in (*_MIX, (31, 1)):  # as _mixed; words wrap around by themselves
             mixed = (mixed ^ mixed >> numpy.uint64(shift)) * numpy.uint64(factor)
@@ -84,6 +82,16 @@ class Order:
         for key in self._keys:
             left, right = right, left ^ (_mixed(right ^ key) & self._mask)
         return left << self._half | right
+
+
+@cache
+def _numpy() -> Any:
+    """numpy, None in a Python without it; agents and drivers import this module too, and need none."""
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy
 
 
 def _mixed(value: int) -> int:

@@ -215,11 +215,12 @@ class Batches:
                     "other samples here; give what it was given, or begin anew without the state"
                 )
             now.plan = self.plan
-            self.tell_end()
+            if self._counted is not None and now.total_steps is None:  # what the script says is better known
+                now.told_total(self._counted)
         elif differs := _difference(self.plan, now.plan):
             raise UsageError(
-                f"elastic.batches: others are the training's already ({differs}), and only those go on at its step; "
-                "go through these with steps(start=0), or steps(loader, start=0)"
+                f"elastic.batches: others go on at the training's step already ({differs}), and only one dataset can; "
+                "go through the batches of an evaluation with steps(start=0), or steps(loader, start=0)"
             )
         step, last = world.current().step(), self._counted
         if last is not None and step > last:
@@ -267,11 +268,6 @@ class Batches:
         # Pieces of about one size: a last one of a single sample would be hard on batch normalisation.
         edges = [begin + index * (end - begin) // count for index in range(count + 1)]
         return tuple(_Piece(*edge) for edge in pairwise(edges)), total
-
-    def tell_end(self) -> None:
-        """Tells bftd how many steps there are, unless the script has: what it says is better known."""
-        if self._counted is not None and session.current().total_steps is None:
-            session.current().told_total(self._counted)
 
     @property
     def _counted(self) -> int | None:

@@ -27,7 +27,7 @@ dues = [elastic.step(samples=4, loss=1.0, save_every=2) for _ in range(4)]
 assert dues == [False, True, False, True], dues
 assert elastic.step() is False
 elastic.save({"weights": object()})
-assert "torch" not in sys.modules
+assert not {"torch", "numpy"} & set(sys.modules)
 print("fine")
 """
 
