@@ -89,7 +89,7 @@ def step(
     Args:
         samples: how many samples *this* worker processed in the step; every worker is taken to have done as many.
         loss: the loss to show, if any.
-        save_every: ask for a save every so many steps; without it, about every 10 s.
+        save_every: ask for a save every so many steps; without it bftd asks, as often as what a save costs is worth it.
         global_samples: how many samples all workers together processed, where their shares differ; then `samples`
             is not looked at.
         total_steps: how many steps the whole training has, all starts together: `bft status` then tells when it is

@@ -15,7 +15,7 @@ from elastic.timing import FROZEN_LEAST_S, FROZEN_S
 
 _KEYS = (
     "backend", "sizes", "weight", "up", "down", "workers", "gpu", "without", "curve", "frozen", "resume", "state",
-    "container", "share",
+    "container", "share", "save_share",
 )  # fmt: skip
 _FLAGS = ("mix",)
 _COUNT = "[0-9]{1,9}"
@@ -30,6 +30,10 @@ _NAMED = re.compile(r"\(\?P<(\w*)>")
 _READ = ("step", "samples", "loss", "total_steps")
 """What a line of a script's output is read for."""
 _UNSAID = Share(asked=False)
+_SAVE_SHARE = 0.02
+SAVE_SHARE_MOST = 0.05
+"""No save is made more often than once in twenty times what it costs."""
+
 _TRAINER = "[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}"
 
 
@@ -42,7 +46,8 @@ class ElasticSpec:
     trainer, a job's number mostly, with @CLUSTER behind it or not, from whose saved state this one goes on.
     `state_path` is the folder on a shared file system that holds large states, `container` the image that the workers
     run in, and `progress` the regular expression that reads their steps from what they print. `share` is the part of a
-    node that is asked for where nodes can be shared.
+    node that is asked for where nodes can be shared. `save_share` is the share of the time that saves may take where
+    bftd says when to save.
     """
 
     nodes_min: int
@@ -65,12 +70,13 @@ class ElasticSpec:
     container: str | None = None
     progress: str | None = None
     share: Share = _UNSAID
+    save_share: float = _SAVE_SHARE
 
     @classmethod
     def parse(cls, text: str) -> ElasticSpec:
         """Reads "MIN-MAX" and options behind commas: backend=B, sizes=1:2:4, weight=W, up=S, down=S, workers=N,
         gpu=TYPE:N, without=TYPE:TYPE, mix, curve=estimate:BATCH, frozen=S, resume=JOBID, state=PATH, container=IMAGE,
-        share=CPUS:MEMORY, and at the end progress=REGEX.
+        share=CPUS:MEMORY, save_share=SHARE, and at the end progress=REGEX.
 
         Raises UsageError.
         """
@@ -106,6 +112,7 @@ class ElasticSpec:
             container=_image(options.get("container")),
             progress=_progress(regex) if has_progress else None,
             share=Share.parse(options.get("share")),
+            save_share=_save_share(options.get("save_share")),
         )
 
     @property
@@ -155,6 +162,8 @@ class ElasticSpec:
             parts.append(f"container={self.container}")
         if share := self.share.format():
             parts.append(f"share={share}")
+        if self.save_share != _SAVE_SHARE:
+            parts.append(f"save_share={_shortest(self.save_share)}")
         if self.progress:
             parts.append(_PROGRESS + self.progress)
         return ",".join(parts)
@@ -230,6 +239,16 @@ def _positive(value: str | None, name: str) -> float | None:
     if not 0 < number < float("inf"):
         raise UsageError(f"--elastic: {name}={value}: give a positive number")
     return number
+
+
+def _save_share(value: str | None) -> float:
+    share = _positive(value, "save_share") or _SAVE_SHARE
+    if share > SAVE_SHARE_MOST:
+        raise UsageError(
+            f"--elastic: save_share={value}: at most {SAVE_SHARE_MOST:g} of the time may go to saves; a script that "
+            "saves more often gives save_every itself"
+        )
+    return share
 
 
 def _gpu(value: str | None) -> tuple[str, int]:

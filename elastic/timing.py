@@ -81,8 +81,13 @@ AGREE_S = 2.0
 PAUSE_S = 5.0
 PAUSE_MOST_S = 40.0
 
-# The last state is fetched from the workers so often at least, so that losing every node at once loses little.
+# The last state is fetched from the workers so often at least, so that losing every node at once loses little. Where
+# bftd says when to save, it has no save sooner after another, however little they cost: each one travels.
 SHIP_EVERY_S = 10.0
+
+# How often it is looked whether a save is due; only then are the workers asked; if it comes to none, SHIP_EVERY_S
+# later again.
+SAVE_LOOK_S = 1.0
 
 # Shipping in the background may take this share of a core's time. So often at most a state that is tiny goes to the
 # driver's disk, which may be a parallel file system.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
@@ -36,33 +36,47 @@ class Agreement:
             self._gone = True
             self._news.set()
 
-    async def agree(self, workers: Sequence[Peer], *, pause: bool, limit_s: float) -> bool:
+    async def agree(
+        self,
+        workers: Sequence[Peer],
+        *,
+        pause: bool,
+        limit_s: float,
+        worth: Callable[[float], bool] = lambda save_s: True,
+    ) -> bool:
         """Whether all workers will save at the end of one and the same step; with `pause` they stop there.
 
         False when a worker does not answer in time or is lost, and when none has counted a step: then none saves.
-        Without `pause` also when the script itself says when to save. Nobody has to answer: a group may be stopped
-        before the first of its workers is connected.
+        Without `pause` also when the script itself says when to save, while any worker still saves or is about to, and
+        when it is not `worth` what the last save cost the slowest, in seconds, 0 where none was measured. Nobody has
+        to answer: a group may be stopped before the first of its workers is connected.
         """
         if not workers:
             return False
         async with self._one:
             self._asked, self._gone = set(workers), False
             try:
-                return await asyncio.wait_for(self._agree(workers, pause), limit_s)
+                return await asyncio.wait_for(self._agree(workers, pause, worth), limit_s)
             except asyncio.TimeoutError:
                 return False
             finally:
                 self._asked = set()
 
-    async def _agree(self, workers: Sequence[Peer], pause: bool) -> bool:
+    async def _agree(self, workers: Sequence[Peer], pause: bool, worth: Callable[[float], bool]) -> bool:
         trip_s = _TRIP_S
         while True:
             if not await self._ask(workers, {"op": "where"}):
                 return False
             found = [self._answers[worker] for worker in workers]
             furthest = max(int(answer["step"]) for answer in found)
-            if not furthest or not (pause or any(answer["by_clock"] for answer in found)):
+            if not furthest:
                 return False
+            if not pause:
+                # Who still saves would come to another save at once, and the others wait for it.
+                if not any(answer["by_clock"] for answer in found) or any(answer.get("busy") for answer in found):
+                    return False
+                if not worth(max(float(answer.get("save_s", 0.0)) for answer in found)):
+                    return False
             paces_s = [float(answer["step_s"]) for answer in found if float(answer["step_s"]) > 0]
             step = furthest + 1 + (int(trip_s / min(paces_s)) if paces_s else 0)
             self._number += 1

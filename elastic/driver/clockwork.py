@@ -12,7 +12,8 @@ from elastic.driver.crew import Crew
 from elastic.driver.limits import Limits, Member
 from elastic.driver.liveness import Liveness
 from elastic.driver.run import Run
-from elastic.timing import AGREE_S, BEAT_S, LIMIT_MARGIN_S, PING_S, SHIP_EVERY_S
+from elastic.driver.saves import Saves
+from elastic.timing import AGREE_S, BEAT_S, LIMIT_MARGIN_S, PING_S, SAVE_LOOK_S, SHIP_EVERY_S
 
 
 class Clockwork:
@@ -71,9 +72,19 @@ class Clockwork:
                     break
 
     async def _save(self) -> None:
-        """Has all workers save at one step, for scripts that leave it to bftd when."""
+        """Has all workers save at one step, for scripts that leave it to bftd when: as often as that is worth it."""
+        progress, saves = self._run.progress, Saves(self._run.settings.spec.save_share)
+        wait_s = SAVE_LOOK_S
         while True:
-            await asyncio.sleep(SHIP_EVERY_S)
+            await asyncio.sleep(wait_s)
+            wait_s = SAVE_LOOK_S
             workers = [peer for pilot in self._crew.all if pilot.working for peer in pilot.workers.values()]
-            if workers:
-                await self._run.agreement.agree(workers, pause=False, limit_s=AGREE_S)
+            saves.look(self._clock(), bool(workers), progress.groups, progress.losses, progress.costs.save_s or 0.0)
+            if saves.due:
+                agreement = self._run.agreement
+                if await agreement.agree(workers, pause=False, limit_s=AGREE_S, worth=saves.worth):
+                    saves.asked(self._clock())
+                else:
+                    wait_s = SHIP_EVERY_S
+            if (line := saves.line()) is not None:
+                self._run.tell(line)

@@ -41,6 +41,9 @@ class Progress:
     size: int = 0
     samples_per_s: float = 0.0
     steps_lost: int = 0
+    losses: int = 0
+    """How often steps were lost."""
+
     steps_per_s: float = 0.0
     total_steps: int | None = None
     kept_step: int = -1
@@ -204,3 +207,4 @@ class Progress:
 
     def _lose(self, steps: int) -> None:
         self.steps_lost += max(0, steps)
+        self.losses += steps > 0

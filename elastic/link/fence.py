@@ -9,7 +9,9 @@ tried. Who comes to a gate before it is opened or taken away waits: so nobody go
 
 from __future__ import annotations
 
+import statistics
 import threading
+from collections import deque
 from dataclasses import dataclass
 
 from elastic.link.wire import Message
@@ -30,6 +32,10 @@ class Gate:
     opened: bool = False
 
 
+_STEPS = 5
+"""So many steps' median is what a step takes: the first one compiles, one in a hundred evaluates."""
+
+
 class Fence:
     """One worker's gates: `answer` is called by the side thread, `passed` by the one that trains."""
 
@@ -39,7 +45,9 @@ class Fence:
         self._news = threading.Condition()
         self._gates: dict[int, Gate] = {}
         self._step = 0
-        self._step_s = 0.0
+        self._steps_s: deque[float] = deque(maxlen=_STEPS)
+        self._saving = False
+        self._save_s = 0.0
         self._ended_s: float | None = None
 
     def answer(self, message: Message) -> Message | None:
@@ -47,7 +55,14 @@ class Fence:
         op = message["op"]
         with self._news:
             if op == "where":
-                return {"op": "at", "step": self._step, "step_s": self._step_s, "by_clock": self.by_clock}
+                return {
+                    "op": "at",
+                    "step": self._step,
+                    "step_s": self._step_s,
+                    "by_clock": self.by_clock,
+                    "busy": self._saving or bool(self._gates),
+                    "save_s": self._save_s,
+                }
             step, number = int(message["step"]), int(message["number"])
             gate = self._gates.get(step)
             if op == "gate":
@@ -64,14 +79,26 @@ class Fence:
                 self._news.notify_all()
             return None
 
+    @property
+    def _step_s(self) -> float:
+        return statistics.median(self._steps_s) if self._steps_s else 0.0
+
     def passed(self, step: int, now_s: float) -> Gate | None:
-        """Notes that `step` ended at `now_s` (monotonic); returns its gate, once that is open, if it has one."""
+        """Notes that `step` ended at `now_s` (monotonic); returns its gate, once that is open, if it has one.
+
+        What lies between a gate and the end of the step behind it, and is more than a step, is what the save cost.
+        """
         with self._news:
             if self._ended_s is not None:
-                self._step_s = now_s - self._ended_s
+                took_s = now_s - self._ended_s
+                if self._saving:
+                    self._save_s = max(0.0, took_s - self._step_s)
+                else:
+                    self._steps_s.append(took_s)
             self._ended_s, self._step = now_s, step
             while (gate := self._gates.get(step)) is not None and not gate.opened:
                 self._news.wait()
             for old in [old for old in self._gates if old <= step]:
                 del self._gates[old]
+            self._saving = gate is not None
             return gate

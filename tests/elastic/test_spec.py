@@ -45,6 +45,7 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
         resume=draw(st.none() | st.from_regex("[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}", fullmatch=True)),
         state_path=draw(st.sampled_from([None, "/lustre/me/run7", "/a=b"])),
         container=draw(st.sampled_from([None, "docker://nvcr.io#nvidia/pytorch:24.01-py3", "/images/a.sqsh"])),
+        save_share=draw(st.floats(0, 0.05, exclude_min=True)),
         progress=draw(st.none() | st.sampled_from(EXPRESSIONS)),
         share=draw(
             st.sampled_from([Share.parse(None), Share.parse("no"), Share.parse("profile")])
@@ -97,6 +98,8 @@ def test_any_text_is_a_spec_or_one_line_that_says_what_is_wrong(text: str) -> No
         ("1-4,up=-1", "positive number"),
         ("1-4,down=soon", "positive number"),
         ("1-4,frozen=0", excerpt("elastic.spec.not_positive", name=fragment("frozen"), value=0)),
+        ("1-4,save_share=0.2", excerpt("elastic.spec.saves_too_often", value="0.2")),
+        ("1-4,save_share=none", excerpt("elastic.spec.not_positive", name=fragment("save_share"))),
         ("1-4,frozn=9", "did you mean frozen=?"),
         ("1-4,workers=0", excerpt("elastic.spec.not_whole")),
         ("1-4,resume=", excerpt("elastic.spec.not_a_job_id")),

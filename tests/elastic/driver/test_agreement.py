@@ -163,6 +163,46 @@ def test_a_script_that_saves_by_its_own_interval_is_left_alone() -> None:
     scene(body)
 
 
+def test_regression_a_worker_that_still_saved_was_asked_for_the_next_save() -> None:
+    async def body(agreement: Agreement) -> None:
+        saving, other = Worker(agreement, by_clock=True), Worker(agreement, by_clock=True)
+        for worker in (saving, other):
+            worker.fence.passed(1, 1.0)
+        assert await agree(agreement, saving, other, pause=False)
+        await until("opened", lambda: ops(saving)[-1] == ops(other)[-1] == "open")
+        assert not await agree(agreement, saving, other, pause=False), "it is about to"
+        for worker in (saving, other):
+            assert worker.fence.passed(2, 2.0) is not None
+        other.fence.passed(3, 3.0)
+        assert not await agree(agreement, saving, other, pause=False)
+        assert other.fence.passed(4, 4.0) is None
+        saving.fence.passed(3, 15.0)
+        asked: list[float] = []
+        for worth in (False, True):
+            found = await agreement.agree(
+                [saving.peer, other.peer],
+                pause=False,
+                limit_s=STILL_S,
+                worth=lambda save_s, worth=worth: asked.append(save_s) or worth,  # type: ignore[misc,func-returns-value]
+            )
+            assert found is worth
+        assert asked == [12.0, 12.0]
+
+    scene(body)
+
+
+def test_a_resize_is_not_put_off_by_a_save() -> None:
+    async def body(agreement: Agreement) -> None:
+        worker = Worker(agreement, by_clock=True)
+        worker.fence.passed(1, 1.0)
+        assert await agree(agreement, worker, pause=False)
+        await until("opened", lambda: ops(worker)[-1] == "open")
+        assert worker.fence.passed(2, 2.0) is not None
+        assert await agree(agreement, worker, pause=True)
+
+    scene(body)
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.integers(1, 5), st.integers(0, 1 << 16), st.sampled_from([0.0, 0.0005, 0.003]))
 def test_workers_in_step_with_each_other_all_save_at_the_same_steps(count: int, seed: int, step_s: float) -> None:

@@ -64,7 +64,31 @@ def test_a_gate_that_was_jumped_over_is_forgotten() -> None:
 
 def test_where_a_worker_is_it_tells_with_its_pace() -> None:
     fence = Fence()
-    assert fence.answer({"op": "where"}) == {"op": "at", "step": 0, "step_s": 0.0, "by_clock": False}
+    still = {"op": "at", "by_clock": False, "busy": False, "save_s": 0.0}
+    assert fence.answer({"op": "where"}) == {**still, "step": 0, "step_s": 0.0}
     fence.passed(8, 10.0)
     fence.passed(9, 10.5)
-    assert fence.answer({"op": "where"}) == {"op": "at", "step": 9, "step_s": 0.5, "by_clock": False}
+    assert fence.answer({"op": "where"}) == {**still, "step": 9, "step_s": 0.5}
+
+
+def test_what_a_save_costs_is_what_its_step_takes_more_than_others_and_is_no_pace() -> None:
+    fence, told = Fence(), list[tuple[bool, float, float]]()
+
+    def look() -> None:
+        answer = fence.answer({"op": "where"})
+        assert answer is not None
+        told.append((answer["busy"], answer["step_s"], answer["save_s"]))
+
+    for step in range(1, 4):
+        fence.passed(step, float(step))
+    gate(fence, 4)
+    look()  # a gate is put
+    fence.answer({"op": "open", "step": 4, "number": 1})
+    look()  # and is open, and not come to
+    assert fence.passed(4, 4.0) is not None
+    look()  # the script saves
+    fence.passed(5, 17.0)
+    look()
+    fence.passed(6, 18.0)
+    look()
+    assert told == [(True, 1.0, 0.0)] * 3 + [(False, 1.0, 12.0)] * 2

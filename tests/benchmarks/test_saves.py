@@ -1,0 +1,30 @@
+"""The benchmark of saves, in a tiny form: the driver's own classes on a simulated clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import saves
+from tests.support.messages import says
+
+
+@pytest.mark.parametrize("save_s", [0.1, 3.0, 12.0])
+def test_regression_a_save_that_took_more_than_ten_seconds_left_one_step_until_the_next(save_s: float) -> None:
+    outcome, told = saves.simulated(save_s, over_s=3600.0)
+    assert outcome.saves > 3
+    assert outcome.training >= saves.SHARE_WANTED
+    assert says(told[:1], "elastic.saves.every")
+
+
+def test_a_loss_costs_no_more_than_an_interval_and_the_trainer_saves_more_often_after_some() -> None:
+    calm, _ = saves.simulated(0.5, over_s=3600.0)
+    rough, _ = saves.simulated(0.5, losses_s=[float(at_s) for at_s in range(100, 3600, 100)], over_s=3600.0)
+    assert calm.again_s == 0.0
+    assert 0.0 < rough.again_s < 35 * 61.0
+    assert rough.saves > 1.3 * calm.saves
+
+
+@pytest.mark.parametrize("save_s", [0.1, 3.0])
+def test_saves_and_lost_steps_are_near_those_of_who_knows_beforehand_how_often_nodes_are_lost(save_s: float) -> None:
+    found = saves.replayed(save_s, 3600.0, seeds=2)
+    assert found["over_best"] <= saves.OVER_MOST
