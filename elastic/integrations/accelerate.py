@@ -22,11 +22,13 @@ class Elastic:
     generators are resumed. The place in the dataset is the number of steps done, `run.done`, which `elastic.batches`
     goes on from; for a prepared loader it is for `accelerator.skip_first_batches`. The checkpoint travels to the
     driver; with `folder`, on a file system that all nodes share, it stays there and only its name travels: for sharded
-    models and those too large to travel. The two newest are kept. Raises StateError.
+    models and those too large to travel. The two newest are kept. It is saved as often as that is worth what it costs,
+    or every `save_every` steps. Raises StateError.
     """
 
-    def __init__(self, accelerator: Accelerator, *, folder: str | None = None) -> None:
+    def __init__(self, accelerator: Accelerator, *, folder: str | None = None, save_every: int | None = None) -> None:
         self._accelerator = accelerator
+        self._save_every = save_every
         self._keeper = checkpoint.Keeper(folder)
         self.done = 0
         saved = elastic.load()
@@ -49,7 +51,13 @@ class Elastic:
         `total_steps` is how many steps the whole training has; with `elastic.batches(..., epochs=N)` it is known.
         """
         self.done += 1
-        due = elastic.step(samples=samples, loss=loss, global_samples=global_samples, total_steps=total_steps)
+        due = elastic.step(
+            samples=samples,
+            loss=loss,
+            save_every=self._save_every,
+            global_samples=global_samples,
+            total_steps=total_steps,
+        )
         if due and session.current().attached:
             with self._keeper.saving(self.done, done=self.done) as folder:
                 self._accelerator.save_state(str(folder))

@@ -1,7 +1,8 @@
 """A framework's own checkpoint as the state that bftd keeps: a folder's files, from all ranks, and back.
 
 The framework knows best what its training consists of, so it writes and reads; the files travel, and need no file
-system that nodes share.
+system that nodes share. What it would write of tensors is held back: `elastic.save` copies that in memory, and it is
+written as a file where it is read. So training waits for one copy, and not for files.
 """
 
 from __future__ import annotations
@@ -11,19 +12,35 @@ import io
 import os
 import random
 import shutil
+import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import elastic
-from elastic import session
+from elastic import bypath, session
 from elastic.errors import StateError
 from elastic.timing import REPORT_S
 
 RNG = "elastic-rng-{rank}.pt"
 """The random number generators of a rank, where the framework leaves them out."""
+
+Held = dict[str, tuple[str, Any, Any]]
+"""What a file is to hold, by its relative name: the library that writes it, its content, and safetensors' metadata."""
+
+_WRITERS = (
+    ("torch", "save", "torch"),
+    ("lightning.fabric.plugins.io.torch_io", "_atomic_save", "torch"),
+    ("safetensors.torch", "save_file", "safetensors"),
+    ("transformers.modeling_utils", "safe_save_file", "safetensors"),
+    ("accelerate.utils.other", "safe_save_file", "safetensors"),
+)
+"""Functions that write a file, of `(content, path, ...)`, and whose they are: also under the names of who imports them.
+
+Where a release has none of that name, its files are written at once and read again, which takes longer.
+"""
 
 
 class Keeper:
@@ -39,7 +56,7 @@ class Keeper:
         if "folder" in saved:
             self._kept = [existing(saved["folder"])]
             return self._kept[0]
-        return unpacked(saved["files"])
+        return unpacked(saved)
 
     def close(self, folder: Path) -> None:
         """Lets go of what `open` gave."""
@@ -54,13 +71,15 @@ class Keeper:
         """
         folder = scratch() if self._shared is None else self._shared / f"step-{step}"
         folder.mkdir(parents=True, exist_ok=True)
+        if self._shared is None:
+            with telling(folder), held_back(folder) as held:
+                yield folder
+                files = gathered(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            elastic.save({**more, "files": files, "held": held})
+            return
         with telling(folder):
             yield folder
-            files = gathered(folder) if self._shared is None else None
-        if files is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            elastic.save({**more, "files": files})
-            return
         barrier()  # it is whole when everybody has written his part
         kept = [one for one in self._kept if one != folder]
         # While its disk is full the driver goes by the name of an older one.
@@ -92,6 +111,63 @@ def telling(folder: Path) -> Iterator[None]:
     finally:
         over.set()
         teller.join()
+
+
+@contextlib.contextmanager
+def held_back(folder: Path) -> Iterator[Held]:
+    """Keeps what rank 0 is to write below `folder` from being written, and collects it.
+
+    Other ranks write, as theirs is small; so does rank 0 what goes by path (`state=`, sharded tensors), and what is
+    written in an unusual way. What is collected is as it was only until the script goes on: save it before.
+    """
+    held: Held = {}
+    root = folder.resolve()
+
+    def holding(kind: str, write: Callable[..., Any]) -> Callable[..., Any]:
+        def hold(content: Any, path: Any, *rest: Any, **named: Any) -> Any:
+            name = _below(root, path)
+            unusual = kind == "torch" and (rest or named)
+            if name is None or unusual or bypath.wanted(content):
+                return write(content, path, *rest, **named)
+            held[name] = (kind, content, rest[0] if rest else named.get("metadata"))
+            return None
+
+        return hold
+
+    with contextlib.ExitStack() as restored:
+        for module_name, name, kind in _WRITERS if _rank() == 0 else ():
+            module = sys.modules.get(module_name)
+            write = getattr(module, name, None)
+            if write is not None:
+                setattr(module, name, holding(kind, write))
+                restored.callback(setattr, module, name, write)
+        yield held
+
+
+def _below(root: Path, path: Any) -> str | None:
+    """The name of a file relative to `root`, None where it lies elsewhere or has no name."""
+    if not isinstance(path, (str, os.PathLike)):
+        return None
+    file = Path(path).resolve()
+    return str(file.relative_to(root)) if file.is_relative_to(root) else None
+
+
+def written(folder: Path, held: Mapping[str, tuple[str, Any, Any]]) -> None:
+    """Writes into `folder` what `held_back` has collected."""
+    from elastic import snapshot
+
+    for name, (kind, content, metadata) in held.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "torch":
+            with file.open("wb") as opened:
+                snapshot.write(content, opened)
+        else:
+            import safetensors.torch
+
+            # It takes no tensors that lie in the same memory.
+            apart = {key: tensor.detach().contiguous().clone() for key, tensor in content.items()}
+            safetensors.torch.save_file(apart, str(file), metadata=metadata)
 
 
 def _size_bytes(folder: Path) -> int:
@@ -138,10 +214,11 @@ def gathered(folder: Path) -> dict[str, Any]:
     return files
 
 
-def unpacked(files: dict[str, Any]) -> Path:
-    """A new folder with these files, as `gathered` has them."""
+def unpacked(saved: Mapping[str, Any]) -> Path:
+    """A new folder with the files of a saved state, as `gathered` and `held_back` have them."""
     folder = scratch()
-    for name, data in files.items():
+    written(folder, saved.get("held", {}))  # an older bftd held nothing back
+    for name, data in saved["files"].items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data.numpy())
     return folder

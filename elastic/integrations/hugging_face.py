@@ -32,17 +32,20 @@ class ElasticCallback(TrainerCallback):
 
     The checkpoint travels to the driver, so no file system has to be shared; `output_dir` and its checkpoints stay as
     the script has them. With `shared=True` it stays in `output_dir`, which all nodes share, and only its name travels:
-    for models too large to travel and for sharded ones (FSDP, DeepSpeed). Outside bftd nothing is saved or resumed.
+    for models too large to travel and for sharded ones (FSDP, DeepSpeed). It is saved as often as that is worth what
+    it costs, or every `save_every` steps. Outside bftd nothing is saved or resumed.
     """
 
-    def __init__(self, *, global_batch: int | None = None, shared: bool = False) -> None:
+    def __init__(self, *, global_batch: int | None = None, shared: bool = False, save_every: int | None = None) -> None:
         self._global_batch = global_batch
         self._shared = shared
+        self._save_every = save_every
         self._asked = False
         self._resumed: Path | None = None
         self._due = False
         self._theirs: dict[str, Any] = {}
-        self._telling = contextlib.ExitStack()
+        self._saving = contextlib.ExitStack()
+        self._held: checkpoint.Held = {}
         self._also_theirs = False
         self._best: str | None = None
         self._limit: int | None = None
@@ -55,7 +58,7 @@ class ElasticCallback(TrainerCallback):
             return None
         if "folder" in saved:
             return str(checkpoint.existing(saved["folder"]))
-        self._resumed = checkpoint.unpacked(saved["files"])
+        self._resumed = checkpoint.unpacked(saved)
         return str(self._resumed)
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -94,7 +97,8 @@ class ElasticCallback(TrainerCallback):
         logged = state.log_history[-1].get("loss") if state.log_history else None
         # the Trainer works it out from the epochs, and a dataset without a length has none
         total = state.max_steps if state.max_steps > 0 else None
-        due = elastic.step(samples=samples, loss=logged, total_steps=total) and session.current().attached
+        due = elastic.step(samples=samples, loss=logged, save_every=self._save_every, total_steps=total)
+        due = due and session.current().attached
         if due or self._due:  # what an evaluation put off is done now
             self._begin(args, state, control)
 
@@ -116,10 +120,13 @@ class ElasticCallback(TrainerCallback):
             if (folder / _STATE).exists():
                 state.save_to_json(str(folder / _STATE))
         files = checkpoint.gathered(folder)
+        held = {name.removeprefix(f"{folder.name}/"): content for name, content in self._held.items()}
+        self._held = {}  # a whole model and optimizer may hang on it
         if theirs:
+            checkpoint.written(folder, held)
             shutil.copytree(folder, Path(str(args.output_dir), folder.name), dirs_exist_ok=True)
         shutil.rmtree(folder.parent, ignore_errors=True)
-        elastic.save({"files": files})
+        elastic.save({"files": files, "held": held})
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Gives the script its own settings back, also where an evaluation put the last save off."""
@@ -135,9 +142,11 @@ class ElasticCallback(TrainerCallback):
             ours = {**_OURS, "output_dir": str(checkpoint.scratch())}
             self._theirs = {name: getattr(args, name) for name in ours}
             vars(args).update(ours)
-        self._telling.enter_context(checkpoint.telling(Path(str(args.output_dir))))
+        self._saving.enter_context(checkpoint.telling(Path(str(args.output_dir))))
+        if not (self._shared or self._also_theirs):
+            self._held = self._saving.enter_context(checkpoint.held_back(Path(str(args.output_dir))))
 
     def _end(self, args: TrainingArguments) -> None:
-        self._telling.close()
+        self._saving.close()
         vars(args).update(self._theirs)
         self._due, self._theirs = False, {}

@@ -57,11 +57,13 @@ class ElasticCallback(Callback):
     Model, optimizers, schedulers, precision, loops, callbacks and each rank's random number generators are resumed.
     With another loader Lightning begins an epoch that was left in the middle with its first samples again. The
     checkpoint travels to the driver; with `folder`, on a file system that all nodes share, it stays there and only its
-    name travels: for sharded models and those too large to travel. The two newest are kept.
+    name travels: for sharded models and those too large to travel. The two newest are kept. It is saved as often as
+    that is worth what it costs, or every `save_every` steps.
     """
 
-    def __init__(self, *, folder: str | None = None) -> None:
+    def __init__(self, *, folder: str | None = None, save_every: int | None = None) -> None:
         self._keeper = checkpoint.Keeper(folder)
+        self._save_every = save_every
         self._asked = False
         self._resumed: Path | None = None
         self._step = 0
@@ -103,7 +105,8 @@ class ElasticCallback(Callback):
         samples, self._step, self._samples, self._batches = self._samples, trainer.global_step, 0, 0
         # with `max_steps`, Lightning's -1 being none; of an EachStep loader elastic.batches knows
         total = trainer.max_steps if trainer.max_steps > 0 else None
-        due = elastic.step(samples=samples, loss=self._loss(outputs), total_steps=total)
+        loss = self._loss(outputs)
+        due = elastic.step(samples=samples, loss=loss, save_every=self._save_every, total_steps=total)
         if due and session.current().attached:
             with self._keeper.saving(self._step) as folder:
                 trainer.save_checkpoint(folder / _FILE)

@@ -380,7 +380,7 @@ def test_regression_a_checkpoint_was_copied_through_pickle_several_times(tmp_pat
     kept = io.BytesIO()
     write({"files": files}, kept)
     kept.seek(0)
-    folder = checkpoint.unpacked(torch.load(kept)["files"])
+    folder = checkpoint.unpacked(torch.load(kept))
     assert {name: (folder / name).read_bytes() for name in contents} == contents
 
 
