@@ -31,6 +31,9 @@ from elastic.snapshot import Snapshot, write  # noqa: E402
 pytestmark = [pytest.mark.torch, pytest.mark.frameworks]
 
 LENGTH, GLOBAL_BATCH, SAVED_AT, STEPS = 48, 8, 5, 9
+save_every: int | None = None
+"""What the callbacks are given, in the forks of a test that sets it."""
+
 Train = Callable[[Path, int, bool], None]
 Rows = dict[int, list[int]]
 
@@ -50,6 +53,8 @@ class Link(Session):
 
     def commit(self, saved: Any) -> None:
         self._saved = saved
+        with self._file.with_name("saves").open("a") as file:
+            file.write(f"{saved.step}\n")
 
     def ship_soon(self) -> None:
         with self._file.open("wb") as file:
@@ -133,6 +138,17 @@ class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
 
 
 def hugging_face(folder: Path, steps: int, shared: bool) -> None:
+    """The script asks for a checkpoint of its own at the step at which bftd does."""
+    hugging_face_saving("steps", folder, steps, shared)
+    assert (folder / "out" / f"checkpoint-{SAVED_AT}" / "optimizer.pt").exists(), "the script's own checkpoint"
+
+
+def hugging_face_alone(folder: Path, steps: int, shared: bool) -> None:
+    """The script asks for none."""
+    hugging_face_saving("no", folder, steps, shared)
+
+
+def hugging_face_saving(strategy: str, folder: Path, steps: int, shared: bool) -> None:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from elastic.integrations.hugging_face import ElasticCallback
@@ -149,13 +165,14 @@ def hugging_face(folder: Path, steps: int, shared: bool) -> None:
             note(folder, state.global_step, samples)
             samples.clear()
 
-    callback = ElasticCallback(global_batch=GLOBAL_BATCH, shared=shared)
+    callback = ElasticCallback(global_batch=GLOBAL_BATCH, shared=shared, save_every=save_every)
     arguments = TrainingArguments(
         str(folder / "out"),
         per_device_train_batch_size=2,
         max_steps=steps,
         lr_scheduler_type="constant",
         learning_rate=0.1,
+        save_strategy=strategy,
         save_steps=SAVED_AT,
         report_to=[],
         disable_tqdm=True,
@@ -166,7 +183,6 @@ def hugging_face(folder: Path, steps: int, shared: bool) -> None:
     model = Model()
     trainer = Seeing(model, arguments, train_dataset=Numbers(), callbacks=[Log(), callback])
     trainer.train(resume_from_checkpoint=callback.checkpoint())
-    assert (folder / "out" / f"checkpoint-{SAVED_AT}" / "optimizer.pt").exists(), "the script's own checkpoint"
     assert trainer.args.output_dir == str(folder / "out")
     keep_weights(folder, model)
 
@@ -190,7 +206,7 @@ def lightning(folder: Path, steps: int, shared: bool, a_step: int = 1, **options
 
     batches = elastic.batches(LENGTH, global_batch=GLOBAL_BATCH // a_step, seed=1)
     loader = EachStep(torch.utils.data.DataLoader(Numbers(), batch_sampler=batches))
-    callback = ElasticCallback(folder=str(folder / "kept") if shared else None)
+    callback = ElasticCallback(folder=str(folder / "kept") if shared else None, save_every=save_every)
     size = int(os.environ["WORLD_SIZE"])
     module = Module()
     trainer = Trainer(
@@ -229,7 +245,7 @@ def accelerate(folder: Path, steps: int, shared: bool) -> None:
     accelerator = Accelerator(cpu=True)
     model = Model()
     prepared, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters(), lr=0.1))
-    run = Elastic(accelerator, folder=str(folder / "kept") if shared else None)
+    run = Elastic(accelerator, folder=str(folder / "kept") if shared else None, save_every=save_every)
     batches = elastic.batches(LENGTH, global_batch=GLOBAL_BATCH, seed=1)
     for step in batches.steps(torch.utils.data.DataLoader(Numbers(), batch_sampler=batches)):
         if run.done == steps:
@@ -244,14 +260,77 @@ def accelerate(folder: Path, steps: int, shared: bool) -> None:
     keep_weights(folder, model)
 
 
+def imported(train: Train) -> None:
+    """Imports what the forks need once, and not again in every one."""
+    name = train.__name__.removesuffix("_alone").removesuffix("_epochs").removesuffix("_accumulating")
+    importlib.import_module(f"elastic.integrations.{name}")
+    importlib.import_module({"hugging_face": "transformers.trainer"}.get(name, name))
+
+
+HELD = {
+    hugging_face_alone: {"model.safetensors", "optimizer.pt"},
+    lightning: {"lightning.ckpt"},
+    accelerate: {"model.safetensors", "optimizer.bin"},
+}
+"""What of a checkpoint grows with the model."""
+
+
+@pytest.mark.parametrize("train", HELD)
+def test_regression_a_save_by_a_callback_waited_until_the_framework_had_written_its_files(
+    train: Train, tmp_path: Path
+) -> None:
+    imported(train)
+    run(tmp_path, 1, train, SAVED_AT)
+    with (tmp_path / "state").open("rb") as file:
+        state = torch.load(file, weights_only=False)["state"]
+    assert HELD[train] <= set(state["held"])
+    assert not HELD[train] & set(state["files"])
+
+
+@pytest.mark.parametrize("train", HELD)
+def test_a_callback_with_an_interval_of_the_scripts_own_saves_by_that(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported(train)
+    monkeypatch.setattr(f"{__name__}.save_every", 2)
+    run(tmp_path, 1, train, 4)
+    assert (tmp_path / "saves").read_text().split() == ["2", "4"]
+
+
+def test_what_is_held_back_is_written_as_it_was_also_where_tensors_share_their_memory(tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    there, elsewhere = tmp_path / "there", tmp_path / "elsewhere"
+    there.mkdir()
+    elsewhere.mkdir()
+    weight = torch.arange(6.0).reshape(2, 3)
+    tied = {"one": weight, "two": weight, "turned": weight.T}
+    with checkpoint.held_back(there) as held:
+        torch.save({"lr": 0.1, "moments": weight}, there / "optimizer.pt")
+        torch.save({"lr": 0.1}, elsewhere / "own.pt")
+        torch.save(weight, io.BytesIO())
+        safetensors.save_file(tied, str(there / "sub" / "model.safetensors"), {"format": "pt"})
+    assert set(held) == {"optimizer.pt", "sub/model.safetensors"}
+    assert not list(there.iterdir())
+    assert (elsewhere / "own.pt").exists()
+    torch.save(0, there / "later.pt")
+    assert (there / "later.pt").exists(), "it is torch's own again"
+    kept = io.BytesIO()
+    write({"files": {}, "held": held}, kept)
+    kept.seek(0)
+    folder = checkpoint.unpacked(torch.load(kept))
+    assert torch.load(folder / "optimizer.pt")["moments"].equal(weight)
+    found = safetensors.load_file(folder / "sub" / "model.safetensors")
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {
+        name: tensor.tolist() for name, tensor in tied.items()
+    }
+
+
 @pytest.mark.parametrize("shared", [False, True], ids=["travels", "shared"])
-@pytest.mark.parametrize("train", [hugging_face, lightning, lightning_accumulating, accelerate])
+@pytest.mark.parametrize("train", [hugging_face, hugging_face_alone, lightning, lightning_accumulating, accelerate])
 def test_what_two_ranks_saved_one_goes_on_from_as_if_nothing_had_happened(
     train: Train, shared: bool, tmp_path: Path
 ) -> None:
-    name = train.__name__.removesuffix("_accumulating")
-    importlib.import_module(f"elastic.integrations.{name}")  # once, and not again in every fork
-    importlib.import_module({"hugging_face": "transformers.trainer"}.get(name, name))
+    imported(train)
     moved, still = tmp_path / "moved", tmp_path / "still"
     moved.mkdir()
     still.mkdir()
@@ -319,9 +398,7 @@ def lightning_epochs(folder: Path, steps: int, shared: bool) -> None:
 
 @pytest.mark.parametrize("train", [hugging_face_epochs, lightning_epochs])
 def test_a_training_that_is_counted_in_epochs_tells_of_its_steps(train: Train, tmp_path: Path) -> None:
-    name = train.__name__.removesuffix("_epochs")
-    importlib.import_module(f"elastic.integrations.{name}")
-    importlib.import_module({"hugging_face": "transformers.trainer"}.get(name, name))
+    imported(train)
     run(tmp_path, 1, train, 0)
     assert (tmp_path / "total.0").read_text() == str(2 * LENGTH // GLOBAL_BATCH)
 
