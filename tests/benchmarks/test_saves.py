@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import saves
+from benchmarks import saves, saves_stalls
 from tests.support.messages import says
 
 
@@ -28,3 +28,13 @@ def test_a_loss_costs_no_more_than_an_interval_and_the_trainer_saves_more_often_
 def test_saves_and_lost_steps_are_near_those_of_who_knows_beforehand_how_often_nodes_are_lost(save_s: float) -> None:
     found = saves.replayed(save_s, 3600.0, seeds=2)
     assert found["over_best"] <= saves.OVER_MOST
+
+
+@pytest.mark.torch
+def test_a_save_of_a_small_state_is_measured_beside_one_copy() -> None:
+    found = saves.measure([], costs_s=[12.0], seeds=1)
+    assert found["least training"] >= saves.SHARE_WANTED
+    row = saves_stalls.measure("elastic.save", 13_000_000)
+    assert row is not None
+    assert row["mb"] == 13
+    assert min(row["stall_s"], row["copy_s"]) > 0.0
