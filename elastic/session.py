@@ -308,7 +308,7 @@ class Session:
             if op == "ping":
                 self._send({"op": "pong"})
             elif op == "ship":
-                self._shipper.ask()
+                (self._shipper.ship_soon if message.get("soon") else self._shipper.ask)()
             elif op in ASKED:
                 if answer := self.fence.answer(message):
                     self._send(answer)

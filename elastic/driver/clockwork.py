@@ -63,12 +63,15 @@ class Clockwork:
             self._liveness.ping()
 
     async def _ship(self) -> None:
-        """Has one worker send its last state, for a back-end whose commits stay in the workers' memory."""
+        """Has one worker send its last state, for a back-end whose commits stay in the workers' memory.
+
+        So often at most as it stays a small share of a core: nobody waits for it.
+        """
         while True:
             await asyncio.sleep(SHIP_EVERY_S)
             for pilot in self._crew.all:
                 if pilot.working and pilot.workers:
-                    next(iter(pilot.workers.values())).send({"op": "ship"})
+                    next(iter(pilot.workers.values())).send({"op": "ship", "soon": True})
                     break
 
     async def _save(self) -> None:

@@ -171,6 +171,20 @@ def test_a_state_is_shipped_once_and_a_newer_one_again(driver: Driver) -> None:
     assert driver.next_state()[1] == b"six"
 
 
+def test_regression_a_horovod_state_that_was_slow_to_send_was_sent_without_a_pause(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elastic.shipping.SHIP_APART_S", 1000.0)
+    driver.session.commit(saved(5, b"five"))
+    driver.channel.send({"op": "ship", "soon": True})
+    assert driver.next_state()[1] == b"five"
+    driver.session.commit(saved(6, b"six"))
+    driver.channel.send({"op": "ship", "soon": True})
+    driver.session.commit(saved(7, b"seven"))
+    driver.channel.send({"op": "ship"})
+    assert driver.next_state()[1] == b"seven", "the one between had to wait, and is not waited for"
+
+
 def test_regression_of_two_saves_at_one_step_the_second_was_not_sent(driver: Driver) -> None:
     for payload in (b"trained", b"trained and evaluated"):
         driver.session.commit(saved(5, payload))
