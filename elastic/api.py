@@ -122,10 +122,14 @@ def save(state: Any) -> None:
     replicated state is kept with all that it is a view of, as by torch.save. While bftd resizes the trainer this call
     does not return: the worker is started again, on the new nodes, and `load` gives it this state.
     """
-    rank, size = _rank_and_size()
     session = _session.current()
-    if not session.attached:
-        return
+    if session.attached:
+        _save(state, session)
+        session.fence.saved(time.monotonic())
+
+
+def _save(state: Any, session: _session.Session) -> None:
+    rank, size = _rank_and_size()
     if bypath.wanted(state):
         bypath.save(state, _progress.step, _progress.samples, pause=session.pause_requested.is_set())
         return

@@ -37,7 +37,7 @@ _STEPS = 5
 
 
 class Fence:
-    """One worker's gates: `answer` is called by the side thread, `passed` by the one that trains."""
+    """One worker's gates: `answer` is called by the side thread, `passed` and `saved` by the one that trains."""
 
     def __init__(self) -> None:
         self.by_clock = False
@@ -46,7 +46,7 @@ class Fence:
         self._gates: dict[int, Gate] = {}
         self._step = 0
         self._steps_s: deque[float] = deque(maxlen=_STEPS)
-        self._saving = False
+        self._saving = self._saved = False
         self._save_s = 0.0
         self._ended_s: float | None = None
 
@@ -86,19 +86,26 @@ class Fence:
     def passed(self, step: int, now_s: float) -> Gate | None:
         """Notes that `step` ended at `now_s` (monotonic); returns its gate, once that is open, if it has one.
 
-        What lies between a gate and the end of the step behind it, and is more than a step, is what the save cost.
+        What lies between a gate and the end of the step behind it is what the save cost: until `saved`, or all that is
+        more than a step where nobody calls that.
         """
         with self._news:
             if self._ended_s is not None:
                 took_s = now_s - self._ended_s
-                if self._saving:
-                    self._save_s = max(0.0, took_s - self._step_s)
-                else:
+                if not self._saving:
                     self._steps_s.append(took_s)
+                elif not self._saved:
+                    self._save_s = max(0.0, took_s - self._step_s)
             self._ended_s, self._step = now_s, step
             while (gate := self._gates.get(step)) is not None and not gate.opened:
                 self._news.wait()
             for old in [old for old in self._gates if old <= step]:
                 del self._gates[old]
-            self._saving = gate is not None
+            self._saving, self._saved = gate is not None, False
             return gate
+
+    def saved(self, now_s: float) -> None:
+        """Notes that the script has saved: an evaluation that follows before the next step is no part of the cost."""
+        with self._news:
+            if self._saving and self._ended_s is not None:
+                self._save_s, self._saved = now_s - self._ended_s, True

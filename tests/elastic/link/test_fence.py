@@ -92,3 +92,21 @@ def test_what_a_save_costs_is_what_its_step_takes_more_than_others_and_is_no_pac
     fence.passed(6, 18.0)
     look()
     assert told == [(True, 1.0, 0.0)] * 3 + [(False, 1.0, 12.0)] * 2
+
+
+def test_what_comes_after_the_save_and_before_the_next_step_is_no_part_of_its_cost() -> None:
+    fence = Fence()
+    fence.passed(1, 1.0)
+    fence.saved(1.5)  # of the script's own accord
+    fence.passed(2, 2.0)
+    gate(fence, 3)
+    fence.answer({"op": "open", "step": 3, "number": 1})
+    fence.passed(3, 3.0)
+    fence.saved(15.0)
+    answer = fence.answer({"op": "where"})
+    assert answer is not None
+    assert answer["busy"], "it has not come to the next step"
+    fence.passed(4, 615.0)
+    answer = fence.answer({"op": "where"})
+    assert answer is not None
+    assert (answer["busy"], answer["save_s"], answer["step_s"]) == (False, 12.0, 1.0)
