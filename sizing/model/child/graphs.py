@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sizing.model.child import answering, flops, host, models, modules, private, stand_ins, surroundings
+from sizing.model.child import answering, flops, host, lazy, models, modules, private, stand_ins, surroundings
 from sizing.model.child.refusal import Refusal
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
@@ -78,6 +78,8 @@ def set_up(tp: int) -> None:
     torch.set_num_threads(1)
     private.quiet_compile()
     private.convert_in_place()
+    private.copy_within_the_mode()
+    lazy.without_contents()
     private.without_contents_of(stand_ins.table())
     stand_ins.quiet_init()
     surroundings.no_network()

@@ -37,14 +37,15 @@ def set_up(target: str, gpus: int) -> tuple[Any, Any]:
     import torch
     from torch.optim import optimizer
 
-    from sizing.model.child import cuda, gloo, kernels, private, spread, stand_ins, surroundings
+    from sizing.model.child import cuda, gloo, kernels, lazy, private, spread, stand_ins, surroundings
     from sizing.model.child.ledger import Ledger
     from sizing.model.child.placing import GPU, Placing
     from sizing.model.child.tracker import Tracker
     from sizing.model.child.work import Work
 
     private.without_dynamo()
-    private.convert_in_place()
+    private.copy_within_the_mode()
+    lazy.without_contents()
     cuda.no_scaler()
     torch.set_num_threads(1)
     private.quiet_compile()
@@ -54,12 +55,11 @@ def set_up(target: str, gpus: int) -> tuple[Any, Any]:
     tracker = Tracker(fake, ledger, Work())
     tracker.stand_ins.update(stand_ins.table())
     stand_ins.quiet_init()
+    private.convert_in_place(tracker.moving)
     if on_cuda:
         cuda.pretend(gpus)
         private.tell_device(lambda: tracker.inside, lambda tensor, said: GPU if tracker.on_gpu(tensor) else said)
         kernels.like_a_gpu(tracker)
-    torch.nn.modules.module.register_module_parameter_registration_hook(tracker.module)
-    torch.nn.modules.module.register_module_buffer_registration_hook(tracker.module)
     optimizer.register_optimizer_step_pre_hook(tracker.before_step)
     optimizer.register_optimizer_step_post_hook(tracker.after_step)
     if gpus > 1:
@@ -89,12 +89,15 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     gc.freeze()
     with modes:
         step = made(request)
+        tracker.find_owners()
         tracker.label_state()
         packages.as_without_a_trace()
         for counting in (False, True):  # what is set up in the first step is there in the second
             tracker.work.counting = counting
             do(step)
+            tracker.find_owners()
             tracker.label_state()
+        tracker.refuse_what_is_forgotten()
         parameters = tracker.trainable()
     peak, kinds = tracker.ledger.peak(gpu_only=request["target"] == "cuda" and tracker.named)
     if not peak:

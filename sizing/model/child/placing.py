@@ -141,13 +141,13 @@ class Placing(TorchFunctionMode):
         return self._moved(tensor, names_gpu(device), **given)
 
     def _moved(self, tensor: Any, gpu: bool, **kwargs: Any) -> Any:
-        """A tensor on the GPU or on the host; a parameter moves with all its views, as a module's do."""
+        """A tensor on the GPU or on the host; where a module moves, its parameter does with all its views."""
         self.tracker.named |= gpu
         if str(private.local(tensor).device) == "meta":
             raise Refusal("a tensor without contents (meta) is moved; use to_empty(device=...)")
         if self.tracker.on_gpu(tensor) == gpu:
             return self._placed(gpu, torch.Tensor.to, (tensor, kwargs.pop("dtype", tensor.dtype)), kwargs)
-        if isinstance(tensor, torch.nn.Parameter):
+        if self.tracker.moves and isinstance(tensor, torch.nn.Parameter):
             self.tracker.move(tensor, gpu)
             return self._placed(gpu, torch.Tensor.to, (tensor, kwargs.pop("dtype", tensor.dtype)), kwargs)
         kwargs["copy"] = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import importlib.util
 import sys
@@ -227,23 +228,34 @@ def without_contents(values: Any, tracker: Any) -> Any:
     return tree_map_only(torch.Tensor, convert, values)
 
 
-def convert_in_place() -> None:
-    """Let `Module.to` and its like work on parameters without contents, which torch does not swap."""
+def convert_in_place(moving: Any = contextlib.nullcontext) -> None:
+    """Let `Module.to` and its like work on parameters without contents, which torch does not swap.
+
+    A parameter is converted in the context that `moving()` makes.
+    """
     usual: Any = torch.nn.Module._apply
 
     def apply(self: Any, fn: Any, recurse: bool = True) -> Any:
-        own = [each for each in self._parameters.values() if each is not None]
+        held = [each for each in (*self._parameters.values(), *self._buffers.values()) if each is not None]
+        own = [each for each in held if isinstance(each, torch.nn.Parameter) and not hasattr(each, "later")]
         if not all(isinstance(each, FakeTensor) for each in own):
             return usual(self, fn, recurse)
+
+        def converted(value: Any) -> Any:
+            with torch.no_grad(), moving():
+                return fn(value)
+
+        for value in held:
+            if hasattr(value, "later"):  # it has no shape yet
+                value.later.append(converted)
         if recurse:
             for module in self.children():
                 module._apply(fn)
         for name, value in self._parameters.items():
-            if value is None:
+            if value is None or hasattr(value, "later"):
                 continue
-            with torch.no_grad():
-                new = fn(value)
-                grad = None if value.grad is None else fn(value.grad)
+            new = converted(value)
+            grad = None if value.grad is None else converted(value.grad)
             if new is not value:
                 if new.fake_device == value.fake_device:
                     value.grad = None
@@ -253,11 +265,44 @@ def convert_in_place() -> None:
             if grad is not value.grad:
                 value.grad = grad
         for name, value in self._buffers.items():
-            if value is not None:
+            if value is not None and not hasattr(value, "later"):
                 self._buffers[name] = fn(value)
         return self
 
     _torch.nn.Module._apply = apply
+
+
+def copy_within_the_mode() -> None:
+    """Let `copy.deepcopy` of a tensor without contents stay in its mode: torch's would copy the mode with it."""
+
+    def deepcopy(self: Any, memo: Any) -> Any:
+        if id(self) in memo:
+            return memo[id(self)]
+        with torch.no_grad():
+            if isinstance(self, torch.nn.Parameter):
+                new = torch.nn.Parameter(self.detach().clone(memory_format=torch.preserve_format), self.requires_grad)
+            else:  # views of one storage are views of its one copy
+                storage = self.untyped_storage()
+                key, size = (storage._cdata, self.dtype), storage.nbytes() // self.element_size()
+                copies = memo.setdefault("bft", {})
+                if key not in copies:
+                    copies[key] = self.detach().as_strided((size,), (1,), 0).clone()
+                new = copies[key].as_strided(self.shape, self.stride(), self.storage_offset())
+                new.requires_grad_(self.requires_grad)
+            if self.grad is not None:
+                new.grad = copy.deepcopy(self.grad, memo)
+        memo[id(self)] = new
+        return new
+
+    fake: Any = FakeTensor
+    fake.__deepcopy__ = deepcopy
+
+
+def swap(one: Any, other: Any) -> None:
+    """Let two tensors change places: whoever holds the one has what the other was."""
+    one.__class__, other.__class__ = other.__class__, one.__class__
+    one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+    torch._C._swap_tensor_impl(one, other)
 
 
 def tell_device(inside: Any, of: Any) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from sizing.model.child import private
+from sizing.model.child import lazy, private
 from sizing.model.child.ledger import ACTIVATIONS, GRADIENTS, OPTIMIZER, PARAMETERS, Ledger, Record
 from sizing.model.child.refusal import Refusal
 
 _DEVICE: Any = torch.ops.prim.device.default
 _CPU = torch.device("cpu")
+_ACROSS = ("copy_", "_to_copy", "_foreach_copy_", "index", "index_put_", "_index_put_impl_")
+"""Operators that a GPU runs although a tensor of theirs lies on the host."""
 
 
 class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -28,12 +33,17 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.named = False
         self.inside = False
         self.blind = False
+        self.moves = False
         self._stepping: Any = None
         self.stand_ins: dict[Any, Any] = {}
         self.scratch: dict[Any, Any] = {}
         self._records: dict[int, Record] = {}
         self._watches: dict[int, Any] = {}
         self._modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._learned: set[int] = set()
+        self._apart: set[Record] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind not in private.PLAIN for kind in types):
@@ -56,6 +66,8 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
             scratch = self.scratch.get(func)
             if scratch is not None:
                 self.ledger.scratch(scratch(args), self._lies((args, kwargs)))
+            if self.work.counting and self.named and func._schema.name.split("::")[1] not in _ACROSS:
+                self._notice_apart((args, kwargs))
             self.work.count(func, args, kwargs, out)
         finally:
             self.place, self.inside = before
@@ -110,47 +122,135 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if record is not None:
             record.on_gpu = gpu
 
+    @contextlib.contextmanager
+    def moving(self) -> Iterator[None]:
+        """Let parameters move from device to device, as those of a module do; else they are copied there."""
+        before, self.moves = self.moves, True
+        try:
+            yield
+        finally:
+            self.moves = before
+
     def _gone(self, key: int) -> None:
         self.ledger.close(self._records.pop(key))
         del self._watches[key]
 
+    def _record(self, tensor: Any) -> Record | None:
+        """The record of a tensor's storage; None where the trace does not follow it."""
+        tensor = private.local(tensor)
+        if not isinstance(tensor, private.FakeTensor) or tensor.fake_mode is not self.fake:
+            return None
+        return self._records.get(tensor.untyped_storage()._cdata)
+
+    def _notice_apart(self, inputs: Any) -> None:
+        """Remember what lies on the host and is read beside what lies on the GPU: a real step would fail there."""
+        given = [self._record(value) for value in private.tensors_in(inputs) if value.dim()]
+        if any(record is not None and record.on_gpu for record in given):
+            self._apart.update(record for record in given if record is not None and not record.on_gpu)
+
+    # -- who holds parameters ---
+
+    def find_owners(self) -> None:
+        """Find all modules and optimizers that live: a copy of a module registers nothing, and calls nobody."""
+        for each in gc.get_objects():
+            if issubclass(type(each), torch.nn.Module):
+                self._modules.add(each)
+            elif issubclass(type(each), torch.optim.Optimizer):
+                self._optimizers.add(each)
+
+    def _of_modules(self) -> Iterator[tuple[str, Any]]:
+        """What modules hold, with a name for it."""
+        for module in list(self._modules):
+            for kind in ("_parameters", "_buffers"):  # one that is just being made may have none
+                for name, value in list((getattr(module, kind, None) or {}).items()):
+                    if value is not None:
+                        yield f"{type(module).__name__}.{name}", value
+
+    @staticmethod
+    def _of_optimizers(optimizers: Any) -> Iterator[tuple[str, Any]]:
+        """What optimizers train, with a name for it; one that wraps another may have no groups of its own."""
+        for optimizer in list(optimizers):
+            for group in getattr(optimizer, "param_groups", None) or ():
+                for value in group["params"]:
+                    yield f"a parameter of {type(optimizer).__name__}", value
+
     def trainable(self) -> int:
-        """The elements of this rank's trainable parameters."""
-        found = {id(p): p for module in self._modules for p in module._parameters.values() if p is not None}
-        return sum(private.local(p).numel() for p in found.values() if p.requires_grad)
+        """The elements of this rank's parameters that are trained: in an optimizer, or given a gradient."""
+        held = {id(value) for _, value in self._of_optimizers(self._optimizers)}
+        everything = [*self._of_modules(), *self._of_optimizers(self._optimizers)]
+        found = {id(value): value for _, value in everything if value.requires_grad}
+        return sum(private.local(value).numel() for at, value in found.items() if at in held or at in self._learned)
+
+    def refuse_what_is_forgotten(self) -> None:
+        """Raise Refusal where the ledger lacks what a module or an optimizer holds, or has it in the wrong place."""
+        trained = list(self._of_optimizers(self._stepped))
+        states = [
+            (f"the state of {type(optimizer).__name__}", value)
+            for optimizer in list(self._stepped)
+            for value in private.tensors_in([dict(state) for state in optimizer.state.values()])
+            if value.dim()
+        ]
+        for name, value in self._of_modules():
+            if not (lazy.is_lazy(value) or private.local(value).device.type == "meta"):  # which take no memory
+                self._refuse_unknown(name, value)
+        for name, value in [*trained, *states]:
+            self._refuse_unknown(name, value)
+        for name, value in trained:
+            record = self._record(value)
+            if self.named and record is not None and not record.on_gpu:
+                raise Refusal(
+                    f"{name} of shape {list(value.shape)} lies on the host while the step runs on a GPU, so its memory "
+                    "would be missing: move the whole model before the optimizer is made"
+                )
+        for name, value in self._of_modules():
+            if self._record(value) in self._apart:
+                raise Refusal(
+                    f"{name} of shape {list(value.shape)} lies on the host, and the GPU computes with it: "
+                    "move the whole model to the GPU"
+                )
+        stepped = {id(value) for _, value in trained}
+        for name, value in self._of_optimizers(self._optimizers):
+            if id(value) in self._learned and id(value) not in stepped:
+                raise Refusal(
+                    f"{name} has a gradient and is not stepped in two steps, so its state would be missing: let one "
+                    "call of step() do all that leads to a step of each optimizer"
+                )
+
+    def _refuse_unknown(self, name: str, value: Any) -> None:
+        tensor = private.local(value)
+        record = self._record(value)
+        if record is None or record.bytes < tensor.numel() * tensor.element_size():
+            raise Refusal(
+                f"{name} of shape {list(value.shape)} ({type(value).__name__}) is not among the tensors that the trace "
+                "follows, so its memory would be missing: make it with torch's functions within make_step"
+            )
 
     # -- what kind a storage is of ---
 
-    def module(self, module: Any, name: str, value: Any) -> None:
-        """A module takes a parameter or a buffer."""
-        self._modules.add(module)
-
     def label_state(self) -> None:
-        """Label what modules hold, and its gradients."""
+        """Label what modules hold, and its gradients, and those of what optimizers train."""
         seen: set[int] = set()
-        for module in list(self._modules):
-            for value in [*module._parameters.values(), *module._buffers.values()]:
-                if value is None or id(value) in seen:
-                    continue
-                seen.add(id(value))
-                self.label(value, PARAMETERS)
-                if value.grad is not None:
-                    self.label(value.grad, GRADIENTS)
+        for _, value in [*self._of_modules(), *self._of_optimizers(self._optimizers)]:
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            self.label(value, PARAMETERS)
+            if value.grad is not None:
+                self._learned.add(id(value))
+                self.label(value.grad, GRADIENTS)
 
     def label(self, tensor: Any, kind: int) -> None:
         """Label a tensor's storage."""
-        record = self.see(tensor)
+        record = self._record(tensor)
         if record is not None:
             self.ledger.label(record, kind)
 
     def before_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
         """The optimizer is about to step."""
         self._stepping = optimizer
-        for group in optimizer.param_groups:
-            for value in group["params"]:
-                self.label(value, PARAMETERS)
-                if value.grad is not None:
-                    self.label(value.grad, GRADIENTS)
+        self._stepped.add(optimizer)
+        self._optimizers.add(optimizer)
+        self.label_state()
 
     def after_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
         """The optimizer has stepped, and has its state by now."""
