@@ -30,7 +30,9 @@ def _ask(plan: Fields) -> Ask:
     if "high_bytes" in plan:
         need_bytes = plan.count("high_bytes", least=1)
     else:
-        need_bytes = guarded_bytes(plan.count("peak_bytes", least=1))
+        need_bytes = guarded_bytes(
+            plan.count("peak_bytes", least=1), "formula" if plan.text("origin", "") == "formula" else "traced"
+        )
     return Ask(
         gpus=gpus,
         need_bytes=need_bytes,

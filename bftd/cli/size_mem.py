@@ -124,7 +124,8 @@ def _lines(peak: MemoryPeak, marp: bool) -> Iterator[str]:
         rows.append((name, amount(part), f"{100 * part / max(1.0, value.value):.1f} %", value.origin))
     yield from common.table(columns, rows)
     yield ""
-    yield f"a GPU needs {amount(value.high)} with the guard band (assumed: CUDA context, libraries, fragmentation)"
+    what = "what the formula has missed" if value.origin == "formula" else "CUDA context, libraries, fragmentation"
+    yield f"a GPU needs {amount(value.high)} with the guard band (assumed: {what})"
     if value.low < value.value:
         yield f"the formula's own range begins at {amount(value.low)}"
     if marp and peak.marp_bytes is not None:

@@ -144,7 +144,7 @@ def _share(peak: Estimate, share: float) -> Estimate:
     if share >= 1:
         return peak
     value = peak.value * share
-    return Estimate(value, peak.low * share, guarded_bytes(value), "assumed")
+    return Estimate(value, peak.low * share, guarded_bytes(value, peak.origin), "assumed")
 
 
 def _plus(time: Estimate, sending_s: float) -> Estimate:

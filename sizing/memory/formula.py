@@ -13,22 +13,22 @@ from collections.abc import Mapping
 
 from sizing.estimate import Estimate
 from sizing.memory import activations, marp, states
-from sizing.memory.peak import MemoryPeak, guarded_bytes
+from sizing.memory.peak import FORMULA_LOW_SHARE, MemoryPeak, guarded_bytes
 from sizing.model.counts import parameters_of_rank
 from sizing.model.trace import CATEGORIES, Category
 from sizing.model.transformer import ModelConfig
 
-_LOW_SHARE = 0.75
-"""An estimate by formula is `low` by the worst miss that is allowed of it."""
-
 
 def peak_of(model: ModelConfig) -> MemoryPeak:
-    """The peak of one rank by formula, by category at that moment, and MARP's number beside it."""
+    """The peak of one rank by formula, by category at that moment, and MARP's number beside it.
+
+    Its range is as far on both sides as the formula may miss.
+    """
     moments = moments_of(model)
     worst = max(moments.values(), key=lambda each: sum(each.values()))
     total = sum(worst.values())
     return MemoryPeak(
-        peak=Estimate(total, round(total * _LOW_SHARE), guarded_bytes(total), "formula"),
+        peak=Estimate(total, round(total * FORMULA_LOW_SHARE), guarded_bytes(total, "formula"), "formula"),
         by_category={name: worst[name] for name in CATEGORIES},
         parallel=model.parallel,
         batch=model.batch,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sizing.estimate import Estimate
+from sizing.estimate import Estimate, Origin
 from sizing.model.parallel import Parallel
 from sizing.model.trace import CATEGORIES, Category
 
@@ -15,10 +15,14 @@ _RESERVE_BYTES = 3 * 2**29
 """What is asked for beyond the tensors: at least 1.5 GiB for the CUDA context, NCCL's buffers and torch's own cache,
 and 6 % of the tensors where those are large, for what lies between blocks."""
 
+FORMULA_LOW_SHARE = 0.75
+"""The least part of the real peak that the formula may say: of the peaks that were measured, 76 % at worst."""
 
-def guarded_bytes(peak_bytes: float) -> int:
-    """What a GPU must have for a step whose tensors take `peak_bytes`."""
-    return int(peak_bytes + max(_RESERVE_SHARE * peak_bytes, _RESERVE_BYTES))
+
+def guarded_bytes(peak_bytes: float, origin: Origin = "traced") -> int:
+    """What a GPU must have for a step whose tensors take `peak_bytes`; by formula the band is as wide as its misses."""
+    share = 1 / FORMULA_LOW_SHARE - 1 if origin == "formula" else _RESERVE_SHARE
+    return int(peak_bytes + max(share * peak_bytes, _RESERVE_BYTES))
 
 
 @dataclass(frozen=True, slots=True)

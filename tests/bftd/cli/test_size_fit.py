@@ -175,7 +175,7 @@ def test_more_gpus_than_allowed_are_named_where_they_would_do(bft: Terminal) -> 
     ended = bft.fit(*words, "--global-batch", "16", "--max-gpus", "1")
     assert ended.code == 1
     assert re.search(
-        pattern("sizing.advice.some_would_fit", best=fragment("too little; 2 x a100 of partition new ")) + "$",
+        pattern("sizing.advice.some_would_fit", best=fragment("too little; 4 x a100 of partition new ")) + "$",
         ended.err.strip(),
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.bftd.cli.sizing_commands import GPT, Terminal
 from tests.sizing.plans_of import GIB, Step
-from tests.support.messages import excerpt, wording
+from tests.support.messages import excerpt, fragment, wording
 from tests.support.messages import says as says_message
 
 
@@ -25,7 +25,7 @@ def test_a_traced_step_is_told_by_category_with_its_origin(bft: Terminal) -> Non
     assert says_message(ended.out, "cli.size_mem.peak", amount="8.00 GiB", origin="traced")
     rows = [line for line in ended.out.splitlines() if line.endswith("traced")]
     assert [row.split()[0] for row in rows] == ["parameters", "gradients", "optimizer", "activations", "temporary"]
-    assert says_message(ended.out, "cli.size_mem.guard_band", amount="9.50 GiB")
+    assert says_message(ended.out, "cli.size_mem.guard_band", amount="9.50 GiB", what=fragment("CUDA context"))
 
 
 def test_json_has_the_keys_that_are_promised(bft: Terminal) -> None:

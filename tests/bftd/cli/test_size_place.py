@@ -251,6 +251,11 @@ def test_a_peak_without_its_guard_band_gets_one(run: Run) -> None:
     assert "1 x 11.5 GiB" in run("place", "plans.json", "inventory.json", plans=[plan])[1]
 
 
+def test_regression_a_peak_by_formula_got_the_guard_band_of_a_trace(run: Run) -> None:
+    plan = {"gpus": 1, "peak_bytes": 9 * GIB, "origin": "formula"}
+    assert "1 x 12.0 GiB" in run("place", "plans.json", "inventory.json", plans=[plan])[1]
+
+
 @pytest.mark.usefixtures("slurm")
 def test_the_inventory_of_live_slurm_is_shown_with_where_its_memory_comes_from(run: Run) -> None:
     code, out, err = run("inventory")
