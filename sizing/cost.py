@@ -45,13 +45,13 @@ LINKS = Share(0.7, 0.3, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one rank does in a step: (FLOPs, bytes moved) by operator, and its collectives by group.
+    """What one rank does in a step: (FLOPs, bytes moved) by operator and precision, and its collectives by group.
 
     An operator whose bytes are not known has None of them, and then stands for the whole step. `tensor` is what
     tensor-parallel GPUs exchange, `sharded` those that share state (FSDP), `data` replicas.
     """
 
-    operators: Mapping[str, tuple[float, float | None]]
+    operators: Mapping[tuple[str, str], tuple[float, float | None]]
     tensor: Collectives = field(default_factory=dict)
     sharded: Collectives = field(default_factory=dict)
     data: Collectives = field(default_factory=dict)
@@ -85,7 +85,7 @@ def traced(trace: StepTrace) -> Work:
     """
     parallel = trace.parallel
     own = float(trace.parameters * parallel.fsdp)
-    operators = {each.name: (float(each.flops), float(each.bytes)) for each in trace.operators}
+    operators = {(each.name, each.precision): (float(each.flops), float(each.bytes)) for each in trace.operators}
     sharded, data = _states(own, parallel)
     tensor: dict[str, float] = {}
     if parallel.tp > 1:
@@ -105,7 +105,7 @@ def configured(flops: float, parallel: Parallel, tensor: Collectives, others: Co
     """
     shards = {kind: moved for kind, moved in others.items() if kind != "all_reduce" and parallel.fsdp > 1}
     data = {kind: moved for kind, moved in others.items() if kind not in shards}
-    return Work({"step": (flops, None)}, dict(tensor), shards, data)
+    return Work({("step", ""): (flops, None)}, dict(tensor), shards, data)
 
 
 def _of_weights(weights: float) -> dict[str, float]:
@@ -146,6 +146,7 @@ def step_s(
 ) -> Estimate:
     """How long a step of `parallel` takes on `nodes` nodes, in seconds, assumed.
 
+    All arithmetic is timed in `precision`, that of each operator in its own where it is "".
     At best the collectives of data parallelism hide behind the arithmetic, at worst nothing hides behind anything.
     """
     usual, slow, fast = (_compute_s(work, gpu, precision, which) for which in ("usual", "least", "most"))
@@ -160,16 +161,17 @@ def step_s(
 
 
 def peak_flops(gpu: GpuType, precision: str) -> float:
-    """The dense peak of a precision; what a GPU has no units for runs as fp32 does."""
+    """The dense peak of a precision; what a GPU has no units for runs as fp32 does, and fp64 at half of that."""
     wanted = precision.partition("-")[0]  # bf16-pure, fp16-amp
-    return gpu.flops.get(wanted) or gpu.flops.get("fp32") or max(gpu.flops.values())
+    plain = gpu.flops.get("fp32") or max(gpu.flops.values())
+    return gpu.flops.get(wanted) or (plain / 2 if wanted == "fp64" else plain)
 
 
 def _compute_s(work: Work, gpu: GpuType, precision: str, which: str) -> float:
-    peak = peak_flops(gpu, precision)
     arithmetic, traffic, whole = (getattr(share, which) for share in (ARITHMETIC, TRAFFIC, WHOLE))
     total_s = 0.0
-    for flops, moved in work.operators.values():
+    for (_, own), (flops, moved) in work.operators.items():
+        peak = peak_flops(gpu, precision or own)
         if moved is None:
             total_s += flops / (peak * whole)
         else:

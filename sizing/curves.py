@@ -50,8 +50,8 @@ Curve = tuple[tuple[int, Estimate], ...]
 """Samples/s by number of nodes, which increases; more nodes are never slower."""
 
 
-def on_gpus(trace: StepTrace, nodes: Nodes, sizes: Iterable[int], precision: str = "fp32") -> Curve:
-    """The curve on nodes with GPUs, of the traced step of one worker without replicas."""
+def on_gpus(trace: StepTrace, nodes: Nodes, sizes: Iterable[int], precision: str = "") -> Curve:
+    """The curve on nodes with GPUs, of the traced step of one worker without replicas; by default in its precision."""
     assert nodes.gpu is not None
     compute = cost.step_s(cost.traced(trace), Parallel(), nodes.gpu, 1, nodes.network_bytes_s, precision)
     # workers that share a GPU take turns on it

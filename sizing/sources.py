@@ -26,7 +26,7 @@ class Source(Protocol):
 
     @property
     def precision(self) -> str:
-        """The precision of most of the step's arithmetic."""
+        """In what all of the step's arithmetic is timed; "" for what each operator computes in."""
         ...
 
     def peak(self, parallel: Parallel, batch: int) -> Estimate | None:
@@ -64,7 +64,7 @@ class Traces:
     told between two traces is `interpolated`; beyond the last one nothing is told.
     """
 
-    precision: str
+    precision: str = ""
     found: dict[Parallel, dict[int, StepTrace]] = field(default_factory=dict)
     failed: dict[Point, str] = field(default_factory=dict)
 

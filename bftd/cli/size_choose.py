@@ -47,7 +47,9 @@ _MOST_STEPS = 10**12
 @click.option("--max-gpus", type=int, metavar="N", help="At most so many.")
 @click.option("--max-stages", type=click.IntRange(1), metavar="N", help="Pipeline stages; 1 if yours has none.")
 @click.option("--top", type=click.IntRange(1, 20), default=3, metavar="N", help="Ends known for the best N; default 3.")
-@click.option("--precision", default="bf16", metavar="P", help="Of a traced model: fp32, tf32, fp16 or bf16 (default).")
+@click.option(
+    "--precision", default="", metavar="P", help="Time a traced model in fp32, tf32, fp16 or bf16; default: its own."
+)
 @click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
 @options.trace_timeout
 @click.option("--start/--no-start", "asks_start", default=True, help="Ask Slurm when the best could start (default).")

@@ -42,7 +42,9 @@ _OPTIMIZERS = ("adam", "adamw", "sgd", "momentum", "adafactor")
 @click.option("--nodes", "text", metavar="MIN-MAX[,...]", help="As --elastic of bft sbatch.")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Of one worker; default: that of make_step.")
 @click.option("--classes", "path", metavar="FILE", help="Classes of nodes as JSON (- is standard input), not Slurm's.")
-@click.option("--precision", default="bf16", metavar="P", help="Of a GPU's arithmetic: fp32, tf32, fp16 or bf16.")
+@click.option(
+    "--precision", default="", metavar="P", help="Time a traced step in fp32, tf32, fp16 or bf16; default: its own."
+)
 @click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
 @click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="For a trace; default 120 s.")
 @click.option("--memory-bytes", type=click.IntRange(min=2**26), metavar="N", help="For a trace; default 8 GiB.")
@@ -170,8 +172,9 @@ class Step:
     def _profiles(self, device: str) -> tuple[Mapping[Shard, ShardProfile], str]:
         """What the user's cache knows of the script's model as it is now on a type of GPU, and in what precision.
 
-        The precision asked for comes first, then the others, as who profiled it chose one.
+        The precision asked for comes first, else fp32 as a model that is profiled as it is, then the others.
         """
+        from bftd.cli import size_profiles
         from sizing.cells.profile import Setting
         from sizing.cells.shards import ShardProfile
         from sizing.cells.store import Store
@@ -184,7 +187,7 @@ class Step:
             store = Store()
             if (model := store.model(source)) is None or device not in store.devices(model):
                 return {}, ""
-            for precision in dict.fromkeys((self.precision, *_PRECISIONS)):
+            for precision in dict.fromkeys((self.precision or size_profiles.AS_IT_IS, *_PRECISIONS)):
                 for optimizer in _OPTIMIZERS:
                     results = store.all(model, device, Setting(optimizer, precision))
                     found = {shard: each for shard, each in results.items() if isinstance(each, ShardProfile)}

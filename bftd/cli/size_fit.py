@@ -37,7 +37,9 @@ _PLANS_MOST = 200  # in JSON, beside the best of each partition and type
 @click.option("--max-gpus", type=int, metavar="N", help="At most so many.")
 @click.option("--by", default="cost", type=click.Choice(["cost", "time"]), help="What to have least of; default cost.")
 @click.option("--top", type=click.IntRange(1, 20), default=3, metavar="N", help="Lines for the best N; default 3.")
-@click.option("--precision", default="bf16", metavar="P", help="Of a traced step: fp32, tf32, fp16 or bf16 (default).")
+@click.option(
+    "--precision", default="", metavar="P", help="Time a traced step in fp32, tf32, fp16 or bf16; default: its own."
+)
 @click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
 @options.trace_timeout
 @click.option("--start/--no-start", "asks_start", default=True, help="Ask Slurm when the best could start (default).")

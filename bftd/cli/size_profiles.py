@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from sizing.estimate import Estimate
     from sizing.fit import By, Choice
 
+AS_IT_IS = "fp32"
+"""The precision of profiles in which a model computes in what it is made of: no autocast is put around it."""
+
 
 @dataclass(frozen=True)
 class Profiles:
@@ -46,7 +49,7 @@ class Profiles:
         if source is None or model is None or not store.devices(model):
             return None
         words = dict.fromkeys(row[2] for row in store.listed() if row[0] == model.name)
-        optimizer = ""
+        precision, optimizer = precision or AS_IT_IS, ""
         if asked.step is None and asked.model is not None:
             precision, optimizer = asked.model.precision, asked.model.optimizer
         every = list(filter(None, map(_setting, words)))
@@ -140,6 +143,7 @@ def retimed(
 
 def profiling(asked: Asked, precision: str) -> str:
     """The option of `bft size profile` that makes profiles which count; "" for a precision that it does not have."""
+    precision = precision or AS_IT_IS
     if asked.step is None and asked.model is not None:
         precision = asked.model.precision
     return "".join(f" --precision {each}" for each in _alike(precision, whole=asked.step is None)[:1])

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 _PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 
+_SHOWN = 0.01  # of the arithmetic, from which on a precision is named
+
 T = TypeVar("T")
 
 
 def refuse_precision(name: str) -> None:
-    """Raise UsageError for a precision that no data sheet has."""
-    if name not in _PRECISIONS:
+    """Raise UsageError for a precision that no data sheet has; "" stands for the step's own."""
+    if name and name not in _PRECISIONS:
         raise UsageError(f"--precision {name}: {', '.join(_PRECISIONS)}")
 
 
@@ -83,7 +85,21 @@ class Tracer:
                 "the step sums no gradients over replicas: where the script does not either, wrap the model in "
                 "DistributedDataParallel, or take a plan of one GPU (--max-gpus 1)"
             )
-        return [f"{self._seen} traces of {self.step}; {self.traces.precision} arithmetic (assumed)", *told]
+        said = f"{self._seen} traces of {self.step}; {self._arithmetic()}"
+        return [said, *told]
+
+    def _arithmetic(self) -> str:
+        """In what the step computes, and with --precision what was taken instead."""
+        if self.traces.precision:
+            return f"all arithmetic timed in {self.traces.precision} (--precision)"
+        flops: dict[str, int] = {}
+        for trace in (trace for traces in self.traces.found.values() for trace in traces.values()):
+            for each in trace.operators:
+                flops[each.precision] = flops.get(each.precision, 0) + each.flops
+        shares = {name: count / max(1, sum(flops.values())) for name, count in flops.items()}
+        kinds = sorted((name for name, share in shares.items() if share >= _SHOWN), key=lambda name: -shares[name])
+        parts = [name if len(kinds) == 1 else f"{shares[name]:.0%} {name}".replace("%", " %") for name in kinds]
+        return f"arithmetic in {', '.join(parts) or 'no products'} (traced)"
 
     def _one(self, point: Point) -> StepTrace | Untraceable:
         from sizing.errors import Untraceable

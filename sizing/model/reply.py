@@ -50,7 +50,9 @@ def read(data: bytes, batch: int, parallel: Parallel, target: Target, trace_s: f
             peak_bytes=peak,
             by_category=kinds,
             parameters=number(said["parameters"]),
-            operators=tuple(Operator(word(name), number(a), number(b), number(c)) for name, a, b, c in rows),
+            operators=tuple(
+                Operator(word(name), number(a), number(b), number(c), word(d, 8)) for name, a, b, c, d in rows
+            ),
             collectives={word(name, 40): number(size) for name, size in said["collectives"].items()},
             torch=word(said["torch"], 80),
             trace_s=trace_s,

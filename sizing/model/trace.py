@@ -17,12 +17,16 @@ CATEGORIES: tuple[Category, ...] = ("parameters", "gradients", "optimizer", "act
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """All calls of one operator in a step: how often, and their floating point operations and bytes moved together."""
+    """All calls of one operator in a step: how often, and their floating point operations and bytes moved together.
+
+    `precision` is what a GPU would compute its products in (fp64, fp32, tf32, fp16, bf16), "" where it has none.
+    """
 
     name: str
     calls: int
     flops: int
     bytes: int
+    precision: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def trace(
         peak_bytes=state + rest + temporary,
         by_category={"parameters": state, "activations": rest, "temporary": temporary},
         parameters=parameters,
-        operators=(Operator("mm", 1, int(flops), 10**9),),
+        operators=(Operator("mm", 1, int(flops), 10**9, "bf16"),),
         collectives=collectives or {},
         torch="2.13.0",
         trace_s=1.0,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sizing import cost
 from sizing.cost import Work
+from sizing.gpus import GpuType
 from sizing.model.parallel import Parallel
 from sizing.sources import Point
 from tests.sizing.plans_of import gpu, trace
@@ -18,7 +19,7 @@ GPU = gpu()  # 312 TFLOPS, 2 TB/s, 300 GB/s
 
 
 def test_an_operator_takes_as_long_as_its_arithmetic_or_its_traffic() -> None:
-    work = Work({"mm": (156e12, 1e9), "add": (1e9, 1.4e12)})
+    work = Work({("mm", "bf16"): (156e12, 1e9), ("add", ""): (1e9, 1.4e12)})
     step = cost.step_s(work, Parallel(), GPU, 1, 1e10, "bf16")
     assert step.value == pytest.approx(1.0 + 1.0)  # half the peak; 70 % of the bandwidth
     assert step.low == pytest.approx(156 / (0.9 * 312) + 0.7)
@@ -26,7 +27,7 @@ def test_an_operator_takes_as_long_as_its_arithmetic_or_its_traffic() -> None:
 
 
 def test_of_a_whole_step_only_the_flops_are_known() -> None:
-    step = cost.step_s(Work({"step": (312e12 * 0.35, None)}), Parallel(), GPU, 1, 1e10, "bf16-pure")
+    step = cost.step_s(Work({("step", ""): (312e12 * 0.35, None)}), Parallel(), GPU, 1, 1e10, "bf16-pure")
     assert step.value == pytest.approx(1.0)
 
 
@@ -37,7 +38,7 @@ def test_a_precision_that_a_gpu_lacks_runs_as_fp32() -> None:
 
 
 def test_replicas_on_several_nodes_reduce_over_the_network() -> None:
-    work = Work({"mm": (0.0, 0.0)}, data={"all_reduce": 7e9})
+    work = Work({("mm", "bf16"): (0.0, 0.0)}, data={"all_reduce": 7e9})
     here = cost.step_s(work, Parallel(4), GPU, 1, 1e10, "bf16")
     apart = cost.step_s(work, Parallel(4), GPU, 2, 1e10, "bf16")
     assert here.value == pytest.approx(2 * 3 / 4 * 7e9 / 3e11 / 0.7)
@@ -48,7 +49,7 @@ def test_replicas_on_several_nodes_reduce_over_the_network() -> None:
 
 
 def test_shards_of_one_node_do_not_use_the_network() -> None:
-    work = Work({"mm": (0.0, 0.0)}, sharded={"all_gather": 8e9, "reduce_scatter": 4e9})
+    work = Work({("mm", "bf16"): (0.0, 0.0)}, sharded={"all_gather": 8e9, "reduce_scatter": 4e9})
     within = cost.step_s(work, Parallel(2, 1, 4), GPU, 2, 1e10, "bf16")
     across = cost.step_s(work, Parallel(1, 1, 8), GPU, 2, 1e10, "bf16")
     assert within.value == pytest.approx(3 / 4 * 12e9 / 3e11 / 0.7)
@@ -67,7 +68,7 @@ def test_the_gradients_of_a_trace_are_not_counted_as_tensor_parallel() -> None:
 
 
 def test_cost_is_gpus_times_time_times_what_the_type_is_worth() -> None:
-    step = cost.step_s(Work({"step": (312e12 * 0.35, None)}), Parallel(), GPU, 1, 1e10, "bf16")
+    step = cost.step_s(Work({("step", ""): (312e12 * 0.35, None)}), Parallel(), GPU, 1, 1e10, "bf16")
     assert cost.cost_of(step, 4, gpu(cost=2.5)).value == pytest.approx(10.0)
 
 
@@ -83,9 +84,26 @@ def test_a_step_lies_within_its_interval_and_more_work_takes_no_less(
     flops: float, moved: float, exchanged: float, dp: int, tp: int, nodes: int
 ) -> None:
     parallel = Parallel(dp * nodes, tp)
-    work = Work({"a": (flops, moved)}, {"all_reduce": exchanged}, {}, {"all_reduce": exchanged})
+    work = Work({("a", "bf16"): (flops, moved)}, {"all_reduce": exchanged}, {}, {"all_reduce": exchanged})
     step = cost.step_s(work, parallel, GPU, nodes, 1e10, "bf16")
     assert 0 < step.low <= step.value <= step.high
     assert cost.step_s(work.scaled(2), parallel, GPU, nodes, 1e10, "bf16").value >= step.value
     halfway = cost.between(work, work.scaled(2), 0.5)
     assert step.value <= cost.step_s(halfway, parallel, GPU, nodes, 1e10, "bf16").value
+
+
+def test_regression_all_arithmetic_was_timed_in_one_precision() -> None:
+    """An operator takes what its own products take: fp32 is sixteen times slower here, and no bf16 has a V100."""
+    flops = 1e12
+
+    def took(own: str, gpu: GpuType, asked: str = "") -> float:
+        return cost.step_s(Work({("mm", own): (flops, 1.0)}), Parallel(), gpu, 1, 1e10, asked).value
+
+    old = replace(GPU, flops={"fp32": 15e12, "fp16": 120e12})
+    assert took("bf16", GPU) == pytest.approx(flops / (GPU.flops["bf16"] * 0.5))
+    assert took("fp32", GPU) == pytest.approx(flops / (GPU.flops["fp32"] * 0.5))
+    assert took("fp64", GPU) == 2 * took("fp32", GPU)
+    assert took("fp32", GPU, "bf16") == took("bf16", GPU)
+    assert took("fp16", old) == took("bf16", old) / 8
+    mixed = Work({("mm", "bf16"): (flops, 1.0), ("mm", "fp32"): (flops, 1.0)})
+    assert cost.step_s(mixed, Parallel(), GPU, 1, 1e10, "").value == took("bf16", GPU) + took("fp32", GPU)

@@ -106,7 +106,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "peak_bytes": peak,
         "by_category": kinds,
         "parameters": parameters,
-        "operators": [[name, *row] for name, row in tracker.work.operators.items()],
+        "operators": [[name, *row, precision] for (name, precision), row in tracker.work.operators.items()],
         "collectives": tracker.work.collectives,
         "torch": torch.__version__,
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from sizing.model.child import private, products
 
 COLLECTIVES = (
@@ -13,6 +15,30 @@ COLLECTIVES = (
     ("all_to_all", ("all_to_all", "alltoall")),
     ("broadcast", ("broadcast",)),
 )
+
+_PRECISIONS = {
+    torch.float64: "fp64",
+    torch.complex128: "fp64",
+    torch.float32: "fp32",
+    torch.complex64: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+}
+_CUDNN = ("convolution", *products.RECURRENT)
+
+
+def _precision(name: str, given: Any) -> str:
+    """In what a GPU would compute an operator's products; what is shorter than 16 bits counts as those.
+
+    Products of fp32 are tf32 where the script lets them: of matrices by a setting, in cuDNN unless it says no.
+    """
+    kinds = (each.dtype for each in given if each.is_floating_point() or each.is_complex())
+    found = _PRECISIONS.get(next(kinds, torch.bfloat16), "bf16")
+    if found != "fp32":
+        return found
+    if name.startswith(_CUDNN):
+        return "tf32" if torch.backends.cudnn.allow_tf32 else "fp32"
+    return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 def _bytes(tensors: Any) -> int:
@@ -29,7 +55,7 @@ class Work:
 
     def __init__(self) -> None:
         self.counting = False
-        self.operators: dict[str, list[int]] = {}
+        self.operators: dict[tuple[str, str], list[int]] = {}
         self.collectives: dict[str, int] = {}
         self._flops = products.formulas()
 
@@ -51,7 +77,8 @@ class Work:
                     return
         packet = func._overloadpacket
         formula = self._flops.get(packet)
-        row = self.operators.setdefault(str(packet).replace("aten.", "", 1), [0, 0, 0])
+        name = str(packet).replace("aten.", "", 1)
+        row = self.operators.setdefault((name, _precision(name, given) if formula else ""), [0, 0, 0])
         row[0] += 1
         row[1] += int(formula(*args, **kwargs, out_val=out)) if formula else 0
         row[2] += _bytes(given) + _bytes(private.tensors_in(out))

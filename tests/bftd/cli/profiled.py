@@ -27,7 +27,7 @@ def profiled(
     seconds: dict[int, float],
     kind: str = KIND,
     links: bool = True,
-    precision: str = "bf16",
+    precision: str = "fp32",
 ) -> None:
     """Let train.py's model have profiles of its one stage: seconds of a pass by the batch of one GPU."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))

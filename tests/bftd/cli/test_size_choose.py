@@ -313,13 +313,13 @@ def test_regression_of_a_configurations_profiles_those_in_its_own_precision_came
 def test_regression_a_profile_in_another_precision_counted_as_measured(
     bft: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    profiled(bft.folder, monkeypatch, {64: 0.4, 32: 0.2}, precision="fp32")
+    profiled(bft.folder, monkeypatch, {64: 0.4, 32: 0.2}, precision="bf16")
     few = (*TRACED, "--no-start", "--max-gpus", "2", "--json")
     said = choose(bft, *few).json
     assert {run["step"]["origin"] for run in said["cells"]} == {"assumed"}
-    told = "not in bf16, so profiles do not count: bft size profile --precision bf16 makes some that do"
-    assert any(f"{told}, --precision fp32 here takes these" in note for note in said["notes"])
-    same = choose(bft, *few, "--precision", "fp32").json
+    told = "not in fp32, so profiles do not count: bft size profile --precision fp32 makes some that do"
+    assert any(f"{told}, --precision bf16 here takes these" in note for note in said["notes"])
+    same = choose(bft, *few, "--precision", "bf16").json
     assert {run["step"]["origin"] for run in same["cells"] if run["gpu_type"] == "a100"} >= {"measured", "interpolated"}
     plans = bft.fit(*TRACED[:3], "--no-start", "--json").json["plans"]
     assert {plan["step_origin"] for plan in plans} == {"assumed"}

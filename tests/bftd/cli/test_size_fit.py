@@ -402,3 +402,15 @@ def test_a_profile_of_the_model_is_shown_in_place_of_the_rules_time(
     assert re.search(r"1 x a100 .* 0\.4 s \(0\.39-0\.41\) measured ", shown.out)
     costs = [plan["cost"] for plan in plans if plan["fits"]]
     assert costs == sorted(costs)
+
+
+def test_a_step_is_timed_in_its_own_precision_unless_another_is_asked_for(bft: Terminal) -> None:
+    bft.traces(Step(4, 0.5))
+    words = ("train.py:make_step", "--global-batch", "64", "--max-gpus", "1", "--no-start")
+    own, other = bft.fit(*words, "--json"), bft.fit(*words, "--precision", "fp32", "--json")
+    assert any(says_message(note, "cli.size_trace.own_precision", parts="bf16") for note in own.json["notes"])
+    assert any(says_message(note, "cli.size_trace.one_precision", precision="fp32") for note in other.json["notes"])
+    first, second = (
+        next(plan["step_s"] for plan in ended.json["plans"] if plan["gpu_type"] == "a100") for ended in (own, other)
+    )
+    assert first < second

@@ -19,7 +19,7 @@ GOOD: dict[str, Any] = {
     "peak_bytes": 15,
     "by_category": dict(zip(CATEGORIES, (1, 2, 3, 4, 5), strict=True)),
     "parameters": 9,
-    "operators": [["mm", 2, 100, 40], ["add", 1, 0, 8]],
+    "operators": [["mm", 2, 100, 40, "fp16"], ["add", 1, 0, 8, ""]],
     "collectives": {"all_reduce": 36},
     "torch": "2.13.0",
 }
@@ -32,6 +32,7 @@ def read(said: object) -> Any:
 def test_a_trace_is_read() -> None:
     found = read(GOOD)
     assert (found.peak_bytes, found.flops, found.batch, found.trace_s) == (15, 100, 8, 1.5)
+    assert [each.precision for each in found.operators] == ["fp16", ""]
     assert found.collectives == {"all_reduce": 36}
 
 
@@ -46,7 +47,8 @@ def test_a_trace_is_read() -> None:
         {"parameters": "9"},
         {"by_category": {"parameters": 15}},
         {"operators": [["mm", 2, 100]]},
-        {"operators": [["mm", 2, -100, 40]]},
+        {"operators": [["mm", 2, -100, 40, ""]]},
+        {"operators": [["mm", 2, 100, 40, 7]]},
         {"operators": {"mm": 3}},
         {"collectives": [1]},
         {"torch": "2" * 1000},

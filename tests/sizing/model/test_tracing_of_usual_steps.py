@@ -159,3 +159,40 @@ def test_regression_the_compiler_was_imported_for_names_that_nobody_reads(tmp_pa
 def test_a_step_that_comes_to_nothing_is_told_why(tmp_path: Path, text: str, said: str, kind: type[Exception]) -> None:
     with pytest.raises(kind, match=said):
         traced(tmp_path, text)
+
+
+PRODUCTS = """
+def make_step(batch_size):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 64)).cuda(){dtype}
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.randn(batch_size, 3, 8, 8, device="cuda"){dtype}
+    {setting}
+    def step():
+        with torch.autocast("cuda", dtype={autocast}, enabled={autocast} is not None):
+            loss = model(x).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return step
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "autocast", "setting", "products", "convolutions"),
+    [
+        ("", "None", "", "fp32", "tf32"),  # cuDNN rounds unless it is told not to
+        ("", "None", "torch.backends.cudnn.allow_tf32 = False", "fp32", "fp32"),
+        ("", "None", "torch.set_float32_matmul_precision('high')", "tf32", "tf32"),
+        ("", "torch.float16", "", "fp16", "fp16"),
+        ("", "torch.bfloat16", "", "bf16", "bf16"),
+        (".bfloat16()", "None", "", "bf16", "bf16"),
+        (".double()", "None", "", "fp64", "fp64"),
+    ],
+)
+def test_regression_an_operator_was_not_timed_in_what_it_computes_in(
+    tmp_path: Path, dtype: str, autocast: str, setting: str, products: str, convolutions: str
+) -> None:
+    found = traced(tmp_path, PRODUCTS.format(dtype=dtype, autocast=autocast, setting=setting))
+    kinds = {(each.name.startswith("conv"), each.precision) for each in found.operators if each.flops}
+    assert kinds == {(False, products), (True, convolutions)}
+    assert {each.precision for each in found.operators if not each.flops} == {""}
