@@ -45,7 +45,10 @@ _MOST_STEPS = 10**12
 @click.option("--partition", "-p", default="", metavar="NAME[,NAME...]", help="Of these partitions only.")
 @click.option("--gpu", "gpu_type", default="", metavar="TYPE", help="Of this type only.")
 @click.option("--max-gpus", type=int, metavar="N", help="At most so many.")
-@click.option("--max-stages", type=click.IntRange(1), metavar="N", help="Pipeline stages; 1 if yours has none.")
+@click.option(
+    "--max-stages", type=click.IntRange(1), metavar="N", help="Up to so many pipeline stages, as your script can."
+)
+@click.option("--tensor", is_flag=True, help="Tensor parallelism too, of a model by its sizes, as your script can.")
 @click.option("--top", type=click.IntRange(1, 20), default=3, metavar="N", help="Ends known for the best N; default 3.")
 @click.option(
     "--precision", default="", metavar="P", help="Time a traced model in fp32, tf32, fp16 or bf16; default: its own."
@@ -68,6 +71,7 @@ def choose(
     gpu_type: str,
     max_gpus: int | None,
     max_stages: int | None,
+    tensor: bool,
     top: int,
     precision: str,
     python: str,
@@ -100,14 +104,17 @@ def choose(
     closed = _closed(there.closed, wanted, asks_start)
     everything = tuple(pools(there))
     chosen = size_fit.within(everything, size_fit.names(wanted), gpu_type)
-    timers = size_choose_timers.made(asked, chosen, global_batch, max_gpus, max_stages, python, timeout_s, precision)
-    found, out = runs.survey(chosen, timers.timer, steps, starting, max_gpus, max_stages)
+    splits = size_choose_timers.Splits.of(asked, max_stages, tensor)
+    timers = size_choose_timers.made(asked, chosen, global_batch, max_gpus, splits, python, timeout_s, precision)
+    found, out = runs.survey(chosen, timers.timer, steps, starting, max_gpus, splits.stages)
+    if job is not None:
+        found, out = job.without_idle_gpus(found, out)
     notes = [*there.notes, *closed]
     if not found:
         if as_json:
             shown = size_choose_shown.Shown((), (), (), out, now_s, deadline_s, steps, (*notes, *timers.notes(())))
             common.echo_json(size_choose_shown.to_json(shown, None))
-        raise DoesNotFit(f"no GPUs can run it: {size_choose_shown.nearest(out)}")
+        raise DoesNotFit("; ".join(["no GPUs can run it: " + size_choose_shown.nearest(out), *splits.undeclared]))
     # of the same GPUs, a run that surely ends in time is better than one that is expected to end sooner
     in_time = () if deadline_s is None else ranking.by_deadline(found, deadline_s, now_s)
     best: Sequence[Run] = runs.best_of_shapes(in_time or found)

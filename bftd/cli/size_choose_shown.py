@@ -100,6 +100,13 @@ def nearest(out: Sequence[Out]) -> str:
     return f"{near.shape.gpus} x {near.shape.pool.gpu.name}{stages} in {near.shape.pool.partition}: {near.why}"
 
 
+def until(at_s: float, now_s: float) -> str:
+    """An estimate as a moment; of one that is more than a year ahead how many, which is not to be taken for a date."""
+    from sizing.choosing.limits import YEAR_S, words
+
+    return f"in {words(at_s - now_s)}" if at_s - now_s >= YEAR_S else moment(at_s)
+
+
 def moment(at_s: float) -> str:
     """Local time to the minute; of one that no calendar has, that it is none."""
     try:
@@ -113,7 +120,7 @@ def _row(number: int, run: Run, shown: Shown) -> tuple[str, ...]:
 
     shape, ends = run.shape, run.ends_s(shown.now_s)
     nodes = f" on {shape.nodes} nodes" if shape.nodes > 1 else ""
-    start = "not asked" if run.start_s is None else moment(run.start_s)
+    start = "not asked" if run.start_s is None else until(run.start_s, shown.now_s)
     return (
         str(number),
         shape.pool.partition,
@@ -123,8 +130,8 @@ def _row(number: int, run: Run, shown: Shown) -> tuple[str, ...]:
         run.timed.step_s.origin,
         f"{words(run.run_s.value)} ({words(run.run_s.low)} - {words(run.run_s.high)})",
         start,
-        moment(ends.value),
-        moment(ends.high),
+        until(ends.value, shown.now_s),
+        until(ends.high, shown.now_s),
         hours(run.gpu_hours.value),
     )
 

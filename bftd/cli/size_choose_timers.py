@@ -19,6 +19,36 @@ if TYPE_CHECKING:
     from sizing.pools import Pool
 
 
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """What a script is said to be able to: up to so many pipeline `stages` (None: any), and tensor parallelism.
+
+    `undeclared` tells how to say so of what is left out.
+    """
+
+    stages: int | None
+    tensor: bool
+    undeclared: tuple[str, ...]
+
+    @staticmethod
+    def of(asked: Asked, max_stages: int | None, tensor: bool) -> Splits:
+        """By the options, else by the keywords that the function takes; raises UsageError."""
+        from sizing.model import tracing
+
+        takes = frozenset() if asked.step is None else tracing.takes(asked.step)
+        if tensor and asked.step is not None and "tp" not in takes:
+            raise UsageError(f"--tensor is for --config: {asked.step} says by a keyword tp that it can")
+        stages = None if max_stages is None and "stages" in takes else max_stages or 1
+        can = tensor or "tp" in takes
+        ways = []
+        if stages == 1 and max_stages is None:
+            ways.append("in pipeline stages (--max-stages N, or def make_model(batch_size, *, stages=1))")
+        if not can:
+            ways.append(f"by tensor parallelism ({'--tensor' if asked.step is None else 'a keyword tp'})")
+        told = (f"a script that can be cut says so: {' and '.join(ways)}",) if ways else ()
+        return Splits(stages, can, told)
+
+
 @dataclass
 class Timers:
     """The timer, what is to be said of it, and the options beside a partition that make profiles for it."""
@@ -45,7 +75,7 @@ def made(
     chosen: Sequence[Pool],
     global_batch: int,
     max_gpus: int | None,
-    max_stages: int | None,
+    splits: Splits,
     python: str,
     timeout_s: float,
     precision: str,
@@ -55,14 +85,16 @@ def made(
 
     said: list[str] = []
     profiles = size_profiles.Profiles.of(asked, precision, said)
-    needed = profiles is not None or max_stages != 1
+    needed = profiles is not None or splits.stages != 1
     graph = size_profiles.graph_of(asked, global_batch, python, timeout_s, said) if needed else None
     timers: list[Timer] = []
-    measured = None if profiles is None or graph is None else profiles.timer(graph, global_batch)
+    measured = None if profiles is None or graph is None else profiles.timer(graph, global_batch, splits.tensor)
     if measured is not None:
         timers.append(Slowest(measured))
-    timers.append(Slowest(_assumed(asked, graph, chosen, global_batch, max_gpus, python, timeout_s, precision, said)))
+    assumed = _assumed(asked, graph, chosen, global_batch, max_gpus, splits, python, timeout_s, precision, said)
+    timers.append(Slowest(assumed))
     said += _either(chosen)
+    said += splits.undeclared
     return Timers(FirstThatKnows(timers), said, size_profiles.profiling(asked, precision))
 
 
@@ -87,6 +119,7 @@ def _assumed(
     chosen: Sequence[Pool],
     global_batch: int,
     max_gpus: int | None,
+    splits: Splits,
     python: str,
     timeout_s: float,
     precision: str,
@@ -115,7 +148,7 @@ def _assumed(
         said.append("dp, tp and fsdp of --config do not count here: they are what is chosen")
     source, whole = Formula(asked.model, asked.micro_batch), Formula(replace(asked.model, accumulation=1))
     sizes = ByGraph(chain(asked.model, GRAPH_BATCH))
-    return Assumed(source, whole, global_batch, replace(spread, tensor=True), sizes)
+    return Assumed(source, whole, global_batch, replace(spread, tensor=splits.tensor), sizes)
 
 
 def _trace(

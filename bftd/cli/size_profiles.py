@@ -65,11 +65,15 @@ class Profiles:
         said.append(f"profiled in {ways}, not in {precision}, so profiles do not count: {_advice(alike, every, asked)}")
         return None
 
-    def timer(self, graph: Graph, global_batch: int) -> Measured:
-        """A timer by them and by the communication tables of user and site."""
+    def timer(self, graph: Graph, global_batch: int, tensor: bool = True) -> Measured:
+        """A timer by them, those of `tensor` parallelism or not, and by the communication tables of user and site."""
         from sizing.choosing.measured import Measured
 
-        return Measured(graph, lambda cell: self._of_cell(cell, graph), size_comm.found(), global_batch)
+        def profiles(cell: Cell) -> Mapping[Shard, ShardProfile]:
+            found = self._of_cell(cell, graph)
+            return {shard: each for shard, each in found.items() if tensor or shard.tp == 1}
+
+        return Measured(graph, profiles, size_comm.found(), global_batch)
 
     def _of_cell(self, cell: Cell, graph: Graph) -> Mapping[Shard, ShardProfile]:
         """The profiles of the first setting that has all; raises NoProfile."""

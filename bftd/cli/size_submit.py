@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,12 +18,19 @@ from bftd.errors import UsageError
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from sizing.choosing.runs import Run
+    from sizing.choosing.runs import Out, Run
     from sizing.emit import Line
     from sizing.script import Kept
 
 _LAUNCHERS = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)\b")
 """What starts a node's processes itself, and so wants one task there."""
+
+_TORCHRUN = re.compile(r"\b(?:torchrun|torch\.distributed\.(?:run|launch))\b(.*)")
+_PER_NODE = re.compile(r"--nproc[-_]per[-_]node[= ]+(\S+)")
+_NODES = re.compile(r"--nnodes[= ]+(\S+)")
+_COMMENT = re.compile(r"(^|\s)#.*")
+_EVERYWHERE = re.compile(r"\b(srun|mpirun|mpiexec)\b")
+"""What starts a command on all nodes of a job."""
 
 _GPUS = {"gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"}
 
@@ -52,6 +59,39 @@ class Job:
             *(line.text for line in beside),
         )
 
+    def without_idle_gpus(self, found: Sequence[Run], out: Sequence[Out]) -> tuple[tuple[Run, ...], tuple[Out, ...]]:
+        """The runs whose GPUs the script would all use, and the others beside what is out already."""
+        from sizing.choosing.runs import Out
+
+        started = tuple(self._started())
+        used = [run for run in found if any(fits(run.shape.nodes, run.shape.per_node) for fits, _ in started)]
+        why = f"{self.script.path} {' or '.join(dict.fromkeys(words for _, words in started))}, so GPUs would be idle"
+        idle = (Out(run.shape, run.stages, why, run.run_s) for run in found if run not in used)
+        return tuple(used), (*out, *idle)
+
+    def _started(self) -> Iterator[tuple[Callable[[int, int], bool], str]]:
+        """For each way in which the script starts processes, which (nodes, GPUs of each) it uses, and words for it.
+
+        A number that is not written out (--nproc-per-node=$SLURM_GPUS_ON_NODE) is taken to be the job's.
+        """
+        lines = [_COMMENT.sub("", line) for line in self.script.text.replace("\\\n", " ").splitlines()]
+        torchruns = [(line, found) for line in lines if (found := _TORCHRUN.search(line))]
+        for line, found in torchruns:
+            words = found.group(1)
+            nodes = _count(_NODES, words) if _EVERYWHERE.search(line) and "--standalone" not in words else 1
+            per_node = _count(_PER_NODE, words)
+            yield _exactly(nodes, per_node), f"starts {_processes(per_node)} on {_nodes(nodes)}"
+        if torchruns:
+            return
+        launches = any(map(_LAUNCHERS.search, lines))
+        if any(map(_EVERYWHERE.search, lines)):
+            asked = self.script.tasks_per_node
+            yield lambda nodes, each: launches or asked(nodes) in (None, each), "has its own number of tasks (--ntasks)"
+        elif launches or _GPUS & self.script.options.keys():  # who names his GPUs knows what he starts there
+            yield _exactly(1, None), "starts nothing on other nodes (srun does)"
+        else:
+            yield _exactly(1, 1), "starts one process (srun or torchrun --nproc-per-node=gpu start one a GPU)"
+
     def missing(self, run: Run) -> tuple[tuple[Line, ...], tuple[Kept, ...]]:
         """The options that the script lacks for a run, and what it has instead of the others."""
         from sizing.script import agree
@@ -63,6 +103,27 @@ class Job:
         if "," in self.own("partition") and run.shape.pool.partition in self.own("partition").split(","):
             del given["partition"]  # of several the run's alone: in the others its GPUs may be none, or another type
         return agree(run.lines(tasks), given)
+
+
+def _count(option: re.Pattern[str], words: str) -> int | None:
+    """What an option of torchrun says, 1 where it does not stand there; None where it is no number as such."""
+    found = option.search(words)
+    if found is None:
+        return 1
+    return int(found.group(1)) if found.group(1).isascii() and found.group(1).isdigit() else None
+
+
+def _exactly(nodes: int | None, per_node: int | None) -> Callable[[int, int], bool]:
+    """Whether a job has just these, of which None may be any."""
+    return lambda of_nodes, of_each: nodes in (None, of_nodes) and per_node in (None, of_each)
+
+
+def _processes(count: int | None) -> str:
+    return "one process a GPU" if count is None else f"{count} process{'es' if count != 1 else ''} a node"
+
+
+def _nodes(count: int | None) -> str:
+    return "all nodes" if count is None else f"{count} node{'s' if count != 1 else ''}"
 
 
 def read(name: str) -> Job:

@@ -8,6 +8,8 @@ import re
 from sizing.estimate import Estimate
 
 _STEP_S = 300
+YEAR_S = 365 * 86400.0
+"""From which on a time is told in years alone: no plan of Slurm's and no estimate is worth a date then."""
 _FORMS = (
     (re.compile(r"(\d{1,9})$"), (60,)),
     (re.compile(r"(\d{1,9}):(\d{1,9})$"), (60, 1)),
@@ -47,7 +49,10 @@ def of_slurm(text: str) -> float | None:
 
 
 def words(seconds: float) -> str:
-    """About two figures for people: 45 s, 12 min, 3 h 20 min, 2 d 4 h."""
+    """About two figures for people: 45 s, 12 min, 3 h 20 min, 2 d 4 h, over a year, over 20 years."""
+    if seconds >= YEAR_S:
+        years = int(seconds / YEAR_S) if math.isfinite(seconds) else 0
+        return f"over {years:,} years" if years > 1 else "over a year"
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

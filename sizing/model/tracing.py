@@ -16,7 +16,10 @@ _ENTRY = "sizing.model.child.main"
 
 
 def takes(step: str, python: str = "") -> frozenset[str]:
-    """Which of the keywords dp, tp and fsdp a step's function takes; read, not run. Raises UsageError."""
+    """Which of the keywords dp, tp, fsdp and stages a step's function takes; read, not run. Raises UsageError.
+
+    By `stages` it says that its script can be run as a pipeline; it is not given one here.
+    """
     path, name = launch.parts(step)
     try:
         tree = ast.parse(path.read_bytes())
@@ -25,7 +28,8 @@ def takes(step: str, python: str = "") -> frozenset[str]:
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
             known = {arg.arg for arg in (*node.args.args[1:], *node.args.kwonlyargs)}
-            return frozenset({"dp", "tp", "fsdp"} if node.args.kwarg else {"dp", "tp", "fsdp"} & known)
+            spread = {"dp", "tp", "fsdp"}
+            return frozenset((spread if node.args.kwarg else spread & known) | ({"stages"} & known))
     return frozenset()
 
 
@@ -47,7 +51,7 @@ def trace(
     if batch < 1:
         raise UsageError(f"a batch of {batch}: at least 1")
     path, name = launch.parts(step)
-    known = takes(step, python)
+    known = takes(step, python) - {"stages"}
     for keyword, size in (("tp", parallel.tp), ("fsdp", parallel.fsdp)):
         if need_parallel and size > 1 and keyword not in known:
             raise UsageError(

@@ -71,7 +71,7 @@ def test_a_table_shows_when_each_run_ends_why_the_winner_wins_and_its_lines(bft:
 
 
 def test_json_has_the_runs_by_their_end_and_the_cells_that_are_no_choice(bft: Terminal) -> None:
-    said = choose(bft, *JOB, "--no-start", "--json").json
+    said = choose(bft, *JOB, "--no-start", "--max-stages", "4", "--json").json
     ends = [run["ends"]["value"] for run in said["runs"]]
     assert ends == sorted(ends)
     assert said["winner"] == said["runs"][0]
@@ -83,7 +83,7 @@ def test_json_has_the_runs_by_their_end_and_the_cells_that_are_no_choice(bft: Te
 
 
 def test_a_make_model_is_traced(bft: Terminal) -> None:
-    said = choose(bft, *TRACED, "--no-start", "--json").json
+    said = choose(bft, *TRACED, "--no-start", "--max-stages", "4", "--json").json
     assert {run["peak_origin"] for run in said["cells"] if run["stages"] == 1} == {"traced", "interpolated"}
     assert {run["peak_origin"] for run in said["cells"] if run["stages"] > 1} == {"assumed"}
     assert any("traces of train.py:make_model" in note for note in said["notes"])
@@ -189,7 +189,8 @@ def test_a_run_that_no_partition_allows_is_told(bft: Terminal) -> None:
     assert ended.code == 1
     why = pattern("sizing.limits.over_max_time", origin="assumed", max_time_s="1 h")
     told = pattern("cli.size_choose.cannot_run", nearest="NEAREST").replace("NEAREST", f".*: {why}")
-    assert re.fullmatch(f"bft: {told}\n", ended.err)
+    assert re.fullmatch(f"bft: {told}; .*\n", ended.err)
+    assert says(ended.err, "cli.size_choose_timers.undeclared", ways=fragment("--max-stages N"))
 
 
 def test_a_profile_of_the_type_comes_before_the_rule_and_each_row_says_which_it_is(
@@ -242,7 +243,7 @@ def test_regression_a_run_beyond_all_calendars_ended_in_a_traceback(bft: Termina
     far = ("--config", f"{GPT},recompute=full,b=1", "--global-batch", "1000000000", "--steps", "1000000000000")
     ended = choose(bft, *far, "--no-start")
     assert (ended.code, ended.err) == (0, "")
-    assert re.search(r" never +never ", ended.out)
+    assert re.search(r" in over [\d,]{9,} years  +in over [\d,]{9,} years ", ended.out)
 
 
 def test_regression_json_said_nothing_of_the_cells_where_none_can_run_it(bft: Terminal) -> None:
@@ -255,6 +256,7 @@ def test_regression_json_said_nothing_of_the_cells_where_none_can_run_it(bft: Te
 
 def test_regression_of_a_model_that_fits_nowhere_the_farthest_cell_was_called_the_nearest(bft: Terminal) -> None:
     huge = ("--config", "gpt:h=16384,l=96,a=128,s=2048,V=50257,b=1", "--global-batch", "64", "--steps", "9")
+    huge += ("--max-stages", "64", "--tensor")
     ended = choose(bft, *huge, "--no-start", "--json")
     needs = [re.search(r"need ([\d.]+) GiB .* has ([\d.]+)", each["why"]) for each in ended.json["out"]]
     least = min(float(found[1]) / float(found[2]) for found in needs if found)
@@ -277,6 +279,7 @@ def test_regression_a_deadline_saw_only_the_run_of_each_shape_that_is_expected_t
     bft: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = (*TRACED, "--no-start", "--start-up", "0", "--partition", "new", "--max-gpus", "2", "--json")
+    two += ("--max-stages", "2")
     steps = {(run["gpus"], run["stages"]): run["step"] for run in choose(bft, *two).json["cells"]}
     took_s = 1.3 * steps[2, 2]["value"]  # slower than a pipeline is expected to be, and quicker than it may be
     assert took_s < 0.7 * steps[2, 2]["high"]
@@ -346,3 +349,47 @@ def test_regression_of_two_types_that_slurm_does_not_tell_apart_the_faster_was_t
     )
     plans = bft.fit(*model).json["plans"]
     assert len({plan["step_s"] for plan in plans}) == 1
+
+
+@pytest.mark.parametrize(
+    ("takes", "words", "stages", "left_out"),
+    [
+        ((), (), {1}, ["--max-stages N", "a keyword tp"]),
+        (("stages",), (), {1, 2, 4}, ["a keyword tp"]),
+        ((), ("--max-stages", "2"), {1, 2}, ["a keyword tp"]),
+        (("tp",), (), {1}, ["--max-stages N"]),
+        (("tp", "stages"), (), {1, 2, 4}, []),
+    ],
+)
+def test_regression_splits_were_offered_that_the_script_does_not_have(
+    bft: Terminal, takes: tuple[str, ...], words: tuple[str, ...], stages: set[int], left_out: list[str]
+) -> None:
+    bft.traces(Step(10, 0.5), frozenset(takes))
+    said = choose(bft, *TRACED, "--no-start", "--max-gpus", "4", *words, "--json").json
+    assert {run["stages"] for run in said["cells"]} == stages
+    told = [note for note in said["notes"] if says(note, "cli.size_choose_timers.undeclared")]
+    assert len(told) == bool(left_out)
+    assert all(way in note for note in told for way in left_out)
+
+
+def test_a_model_by_its_sizes_is_only_replicated_unless_more_is_declared(bft: Terminal) -> None:
+    few = (*JOB, "--no-start", "--max-gpus", "4", "--json")
+    plain, cut = choose(bft, *few).json, choose(bft, *few, "--tensor", "--max-stages", "4").json
+    assert {(run["stages"], *run["tp"]) for run in plain["cells"]} == {(1, 1)}
+    assert {run["stages"] for run in cut["cells"]} == {1, 2, 4}
+    assert not any(says(note, "cli.size_choose_timers.undeclared") for note in cut["notes"])
+    refused = choose(bft, *TRACED, "--no-start", "--tensor")
+    assert (refused.code, refused.err) == (
+        2,
+        "bft: " + wording("cli.size_choose_timers.tensor_by_keyword", step="train.py:make_model") + "\n",
+    )
+
+
+def test_regression_a_start_a_thousand_years_ahead_was_a_date(bft: Terminal) -> None:
+    """Slurm's word where a job without a time limit has the nodes."""
+    slurm(bft.folder, starting(time.time() + 1021 * 365.25 * 86400))
+    ended = choose(bft, *JOB)
+    assert (ended.code, ended.err) == (0, "")
+    assert re.search(r"  in over 1,02\d years  +in over 1,02\d years  +in over 1,02\d years ", ended.out)
+    assert re.search("it starts in over 1,02. years and runs ", ended.out)
+    assert not re.search(r"\b30[45]\d-", ended.out.replace("to start at", ""))

@@ -46,7 +46,7 @@ def submit(bft: Terminal, text: str, *words: str) -> Ended:
 def test_a_script_is_submitted_with_options_beside_it_and_told_how_the_model_lies(
     bft: Terminal, submitted: Path
 ) -> None:
-    ended = submit(bft, "#!/bin/bash\nsrun torchrun train.py\n", "--yes", "--partition", "new")
+    ended = submit(bft, "#!/bin/bash\nsrun torchrun --nproc-per-node=gpu train.py\n", "--yes", "--partition", "new")
     assert (ended.code, ended.err) == (0, "")
     argv, environment = submitted.read_text().splitlines()
     assert argv.startswith("--parsable --partition=new --nodes=1 --ntasks-per-node=1 --gres=gpu:a100:")
@@ -71,7 +71,7 @@ def test_without_an_answer_nothing_is_submitted(
 def test_what_the_script_says_stays_and_its_partition_restricts_the_choice(bft: Terminal, submitted: Path) -> None:
     script = (
         "#!/bin/bash\n#SBATCH -p old --account=me\n#SBATCH --ntasks-per-node=1 --mem=10G\n#SBATCH -t 1-0\n"
-        "srun torchrun train.py\n"
+        "srun torchrun --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=gpu train.py\n"
     )
     ended = submit(bft, script, "--yes")
     assert ended.code == 0, ended.err
@@ -117,7 +117,7 @@ def test_what_the_script_says_stays_and_its_partition_restricts_the_choice(bft: 
 def test_a_script_that_wants_other_gpus_is_refused_and_nothing_is_submitted(
     bft: Terminal, submitted: Path, line: str, told: str
 ) -> None:
-    ended = submit(bft, f"#!/bin/bash\n{line}\ntrue\n", "--yes")
+    ended = submit(bft, f"#!/bin/bash\n{line}\nsrun true\n", "--yes")
     assert ended.code == 2
     assert ended.err.startswith(f"bft: {told}")
     assert ended.err.count("\n") == 1
@@ -143,7 +143,11 @@ def test_json_has_the_jobs_id(bft: Terminal, submitted: Path) -> None:
 
 @pytest.mark.parametrize(
     ("command", "tasks"),
-    [("srun torchrun train.py", 1), ("accelerate launch train.py", 1), ("srun python train.py", 4)],
+    [
+        ("srun torchrun --nproc-per-node=gpu train.py", 1),
+        ("accelerate launch train.py", 1),
+        ("srun python train.py", 4),
+    ],
 )
 def test_a_script_that_starts_its_processes_itself_gets_one_task_a_node(
     bft: Terminal, submitted: Path, command: str, tasks: int
@@ -175,7 +179,7 @@ def test_regression_a_script_that_leaves_the_environment_behind_was_not_told_how
 
 
 def test_regression_a_script_with_several_partitions_was_never_submitted(bft: Terminal, submitted: Path) -> None:
-    ended = submit(bft, "#!/bin/bash\n#SBATCH -p old,new\ntrue\n", "--yes")
+    ended = submit(bft, "#!/bin/bash\n#SBATCH -p old,new\nsrun python train.py\n", "--yes")
     assert (ended.code, ended.err) == (0, "")
     assert " --partition=new --nodes=1 " in submitted.read_text()
     asked = (bft.folder / "asked").read_text()
@@ -209,7 +213,7 @@ def test_regression_with_a_deadline_a_limit_of_the_scripts_own_that_may_cut_the_
     words = ("--partition", "new", "--yes")
     winner = bft("size", "choose", "--partitions", "centre.json", *JOB, *words[:2], "--json").json["winner"]
     between = int((winner["run"]["value"] + winner["run"]["high"]) / 120)
-    script = f"#!/bin/bash\n#SBATCH --time={between}\nsrun torchrun train.py\n"
+    script = f"#!/bin/bash\n#SBATCH --time={between}\nsrun torchrun --nproc-per-node=gpu train.py\n"
     cut = wording("cli.size_submit.time_cuts_off", value=between, high="")
     ended = submit(bft, script, *words, "--deadline", "+3days")
     assert ended.code == 2
@@ -224,3 +228,41 @@ def test_regression_with_a_deadline_a_limit_of_the_scripts_own_that_may_cut_the_
     ended = submit(bft, long, *words, "--deadline", "+3days")
     assert ended.code == 0
     assert not says(ended.out, "cli.size_submit.time_cuts_off")
+
+
+@pytest.mark.parametrize(
+    ("command", "gpus"),
+    [
+        ("python train.py", {1}),
+        ("torchrun train.py", {1}),
+        ("torchrun --standalone --nproc-per-node=2 train.py", {2}),
+        ("torchrun --nproc_per_node=gpu train.py", {1, 2, 4}),
+        ("srun torchrun --nproc-per-node $SLURM_GPUS_ON_NODE train.py", {1, 2, 4}),
+        ("srun torchrun --nnodes=2 \\\n  --nproc-per-node=4 train.py", {8}),
+        ("srun torchrun --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=gpu train.py", {1, 2, 4, 8}),
+        ("srun python train.py", {1, 2, 4, 8}),
+        ("accelerate launch train.py", {1, 2, 4}),
+        ("echo torchrun; # srun\nmpirun python train.py", {1}),
+    ],
+)
+def test_regression_a_script_got_gpus_that_it_leaves_idle(
+    bft: Terminal, submitted: Path, command: str, gpus: set[int]
+) -> None:
+    (bft.folder / "job.sh").write_text(f"#!/bin/bash\n{command}\n")
+    words = ("--partition", "new", "--no-start", "--submit", "job.sh", "--json")
+    job = (*JOB[:-1], "8")
+    ended = bft("size", "choose", "--partitions", "centre.json", *job, *words, "--yes")
+    assert {run["gpus"] for run in ended.json["cells"]} == gpus
+    idle = {each["gpus"] for each in ended.json["out"] if says(each["why"], "cli.size_submit.idle", path="job.sh")}
+    assert idle == {1, 2, 4, 8} - gpus
+    assert f"--gres=gpu:a100:{min(4, max(gpus))}" in submitted.read_text() or len(gpus) > 1
+
+
+@pytest.mark.parametrize(("option", "gpus"), [("--ntasks-per-node=2", "2"), ("--ntasks=4", "4")])
+def test_tasks_that_the_script_asks_for_are_the_gpus_that_it_uses(
+    bft: Terminal, submitted: Path, option: str, gpus: str
+) -> None:
+    script = f"#!/bin/bash\n#SBATCH {option}\nsrun python train.py\n"
+    ended = submit(bft, script, "--yes", "--partition", "new")
+    assert (ended.code, ended.err) == (0, "")
+    assert f" --gres=gpu:a100:{gpus} " in submitted.read_text()

@@ -82,7 +82,7 @@ def test_the_job_gets_what_was_chosen_while_another_holds_the_faster_gpus(sandbo
     holding = client.submit(["--nodelist=n[1-2]", "--time=2-0"], script)
     try:
         wait_until(lambda: (at := client.job(holding)) is not None and at.state == "RUNNING", "the other job runs")
-        (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH --output=out\nprintenv | grep ^BFT_\nsleep 60\n")
+        (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH --output=out\nprintenv | grep ^BFT_\nsrun sleep 60\n")
         ended = choose(sandbox, "--submit", "job.sh", "--yes", "--json", cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr
         said = json.loads(ended.stdout)

@@ -259,6 +259,14 @@ def test_a_file_without_a_step_is_a_mistake_of_use(tmp_path: Path, text: str, sa
     assert said in reason(tmp_path, text, UsageError)
 
 
+@pytest.mark.usefixtures("forked")
+def test_a_function_says_by_its_keywords_how_its_script_can_be_cut(tmp_path: Path) -> None:
+    where = written(tmp_path, step(keywords=", *, tp=1, stages=1"))
+    assert tracing.takes(where) == {"tp", "stages"}
+    assert tracing.takes(written(tmp_path, step(keywords=", **more"))) == {"dp", "tp", "fsdp"}
+    assert traced(tmp_path, step(keywords=", *, stages=1")).flops, "it is traced whole"
+
+
 def test_other_mistakes_of_use_end_before_a_process_is_started(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file"):
         tracing.trace("nowhere.py:make_step", 1, Parallel())
