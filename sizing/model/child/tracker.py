@@ -202,7 +202,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
                     f"{name} of shape {list(value.shape)} lies on the host while the step runs on a GPU, so its memory "
                     "would be missing: move the whole model before the optimizer is made"
                 )
-        for name, value in self._of_modules():
+        for name, value in [*self._of_modules(), *states]:
             if self._record(value) in self._apart:
                 raise Refusal(
                     f"{name} of shape {list(value.shape)} lies on the host, and the GPU computes with it: "

@@ -126,6 +126,16 @@ def test_what_the_gpu_computes_with_and_lies_on_the_host_is_refused(tmp_path: Pa
     assert says(reason(tmp_path, made), "sizing.tracker.read_from_host", name="Linear.weight", shape=[64, 64])
 
 
+def test_a_state_of_the_host_that_the_gpu_computes_with_is_refused(tmp_path: Path) -> None:
+    made = (
+        "    class Held(torch.optim.SGD):\n        def step(self):\n"
+        "            for p in self.param_groups[0]['params']:\n"
+        "                p.data.add_(self.state[p].setdefault('mean', torch.zeros(64, 1)))\n"
+        "    model = nn.Linear(64, 64, bias=False).cuda()\n    optimizer = Held(model.parameters())"
+    )
+    assert says(reason(tmp_path, made), "sizing.tracker.read_from_host", name="the state of Held", shape=[64, 1])
+
+
 def test_an_optimizer_of_the_host_beside_a_step_of_the_gpu_is_refused(tmp_path: Path) -> None:
     made = "    model = nn.Linear(64, 64)\n    optimizer = torch.optim.AdamW(model.parameters())"
     found = reason(tmp_path, made, STEP.replace("model(x)", "model(x.cpu())"))
