@@ -55,7 +55,7 @@ def test_a_hugging_face_trainer_is_resized_and_suspended_and_sees_the_same_sampl
     trainer.ended()
     seen = read(trainer.folder, "seen")  # nothing was done twice
     assert sorted(seen) == list(range(len(seen))), "no step is left out"
-    assert {size for _, _, size in seen.values()} == {1, 2, 3}
+    assert {row[2] for row in seen.values()} == {1, 2, 3}
     assert trainer.daemon.of(CrashReport) == []
     last = trainer.daemon.of(ProgressReport)[-1]
     assert last.samples == last.step * 12
