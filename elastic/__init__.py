@@ -15,8 +15,8 @@ under plain `torchrun` and `horovodrun` too.
 """
 
 from elastic import resizing
-from elastic.api import load, save, step
+from elastic.api import load, restarts, run_id, save, step
 from elastic.resizing import on_resize
 from elastic.sampling import Batches as batches
 
-__all__ = ["batches", "load", "on_resize", "resizing", "save", "step"]
+__all__ = ["batches", "load", "on_resize", "resizing", "restarts", "run_id", "save", "step"]

@@ -71,7 +71,7 @@ def load(into: Any | None = None) -> Any | None:
         raise StateError("the saved state is a Horovod script's; submit that one, or submit this one without resume=")
     _progress.step = int(envelope["step"])
     _progress.samples = int(envelope["samples"])
-    _session.current().saved_plan = envelope.get("plan")
+    _session.current().goes_on(envelope)
     resizing.began_with(envelope.get("size"), _rank_and_size()[1])
     return envelope["state"] if into is None else bypath.copied(envelope["state"], into)
 
@@ -138,7 +138,7 @@ def _save(state: Any, session: _session.Session) -> None:
     from elastic import snapshot
 
     step, samples = _progress.step, _progress.samples
-    envelope = {"step": step, "samples": samples, "size": size, "plan": session.plan, "state": state}
+    envelope = {"step": step, "samples": samples, "size": size, "state": state, **session.about()}
     if session.pause_requested.is_set():
         # Nothing changes it any more: this worker rests until it is ended.
         session.commit(Saved(step, samples, functools.partial(snapshot.write, envelope)))
@@ -147,6 +147,19 @@ def _save(state: Any, session: _session.Session) -> None:
     session.commit(Saved(step, samples, taken.write, taken.release))
     taken.copy()
     session.ship_soon()
+
+
+def run_id() -> str:
+    """The run's name for an experiment tracker, the same through resizes, suspensions and `resume=`; after `load`.
+
+    It is the trainer that the run began as, "" outside bftd.
+    """
+    return _session.current().run_id
+
+
+def restarts() -> int:
+    """How often the run has gone on from a saved state, 0 in its first start; after `load`."""
+    return _session.current().restarts
 
 
 def _rank_and_size() -> tuple[int, int]:

@@ -91,9 +91,10 @@ class Session:
         self.total_steps: int | None = None
         """How many steps the whole training has, where the script has told; for `bft status` alone."""
         self.plan: Mapping[str, int] | None = None
-        """How `elastic.batches` cuts the training's data, by the names of what it was given: kept with each state."""
         self.saved_plan: Mapping[str, int] | None = None
-        """That of the state which this worker began with."""
+        """How `elastic.batches` cuts the data, by what it was given, here and where this worker's state was saved."""
+        self.run_id, self.restarts = os.environ.get("BFT_TRAINER", ""), 0
+        """The trainer that began this run, and how often the run has gone on from a saved state since."""
         self.pause_requested = threading.Event()
         self.fence = Fence()
         self.on_abort: Callable[[], None] = lambda: None
@@ -103,6 +104,15 @@ class Session:
         """What this worker's start took, in seconds by part (`load_s`, ...): told with its first step."""
         self.on_end: list[Callable[[int], None]] = []
         """What is to be done when the script has ended with a code, before anything else is told of its end."""
+
+    def about(self) -> Message:
+        """What is kept with each state of how this worker's training goes."""
+        return {"plan": self.plan, "run_id": self.run_id, "restarts": self.restarts}
+
+    def goes_on(self, about: Message) -> None:
+        """Takes what was kept with the state that this worker begins with; an older bftd kept less."""
+        self.saved_plan = about.get("plan")
+        self.run_id, self.restarts = about.get("run_id", self.run_id), about.get("restarts", 0) + 1
 
     @classmethod
     def connect(cls, environ: Mapping[str, str], page: mmap.mmap | None) -> Session:
@@ -393,10 +403,7 @@ def _say(text: str) -> None:
         os.write(2, f"bft: {text}\n".encode(errors="backslashreplace"))
 
 
-def _exit(code: int) -> None:
-    os._exit(code)
-
-
+_exit = os._exit
 _current = Session()
 _parents: Session | None = None
 

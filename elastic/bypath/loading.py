@@ -100,7 +100,7 @@ def _loaded(generation: dict[str, Any], into: Any | None, groups: Groups, kind: 
     _session.current().costs["load_bytes"] = float(sum(file.size_bytes for file in files.listed(generation)))
     if kind == KIND:
         _set_generators(folder, str(generation.get("name")), metadata, groups.rank)
-        _session.current().saved_plan = header.get("plan")
+        _session.current().goes_on(header)
     state = tree.rebuild(skeleton if into is None else tree.merged(skeleton, tree.flatten(into)[1]), targets)
     return Loaded(state, int(header["step"]), int(header["samples"]), header["size"])
 

@@ -179,7 +179,7 @@ class Saver:
             objects: dict[str, Any] = {f"{RNG}{groups.rank}": rng.states()}
             if groups.rank == 0:
                 about = {"skeleton": skeleton, "step": step, "samples": samples, "size": groups.size}
-                objects[SKELETON] = pickled({**about, "plan": _session.current().plan})
+                objects[SKELETON] = pickled({**about, **_session.current().about()})
             save.planner = Planner(shares, objects)
             parts = {key: local(tensor) for key, tensor in shares.items()}
             save.size_bytes = sum(part.nbytes for part in parts.values())

@@ -160,6 +160,21 @@ def test_what_was_saved_is_loaded_again_with_its_step_and_samples(
     assert told["costs"]["load_s"] > 0
 
 
+def test_a_run_keeps_its_name_through_all_that_goes_on_from_its_states_and_counts_them(
+    channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = sessions.current()
+    now.run_id = "run-1"
+    for restarts, trainer in enumerate(("run-1", "run-1", "run-2")):  # the third by resume=
+        assert (elastic.run_id(), elastic.restarts()) == ("run-1", restarts)
+        api.step(samples=5)
+        api.save({})
+        _, payload = channel.awaited(op="state", step=restarts + 1)
+        now.run_id, now.restarts = trainer, 0
+        monkeypatch.setattr(Session, "fetch_state", lambda self, payload=payload: Fetched(io.BytesIO(payload)))
+        assert api.load() == {}
+
+
 @pytest.mark.torch
 def test_a_state_that_another_number_of_workers_saved_is_a_resize_and_its_batches_go_on_at_its_step(
     channel: FakeChannel, monkeypatch: pytest.MonkeyPatch

@@ -209,7 +209,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         for name, saved in data["handlers"].items():
             vars(self._handlers[name]).update(saved)
         self._saved_state = data["attributes"]
-        _session.current().saved_plan = data.get("plan")
+        _session.current().goes_on(data)
         self._take_back()
 
 
@@ -251,7 +251,7 @@ def _write(handlers: dict[str, Any], attributes: _Attributes, file: BinaryIO) ->
 
 
 def _state(handlers: dict[str, Any], attributes: _Attributes) -> dict[str, Any]:
-    return {"handlers": handlers, "attributes": attributes.get(), "plan": _session.current().plan}
+    return {"handlers": handlers, "attributes": attributes.get(), **_session.current().about()}
 
 
 def _number(value: object) -> float | None:
