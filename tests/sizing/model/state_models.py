@@ -41,16 +41,6 @@ def adam(model: Any) -> Any:
     return torch.optim.AdamW(model.parameters())
 
 
-def copied_before_it_moves(batch: int) -> Any:
-    model = copy.deepcopy(layers()).to(DEVICE)
-    return stepping(model, rows(batch), adam(model))
-
-
-def copied_after_it_moved(batch: int) -> Any:
-    model = copy.deepcopy(layers().to(DEVICE))
-    return stepping(model, rows(batch), adam(model))
-
-
 def encoder(batch: int) -> Any:
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 4, 128, batch_first=True), 2).to(DEVICE)
     return stepping(model, rows(batch, 5, WIDTH), adam(model))
