@@ -39,7 +39,7 @@ def _work(rank: int, size: int, folder: Path, steps: int, width: int) -> None:
     data = torch.randn(GLOBAL_BATCH, width)
     plans = [Batches(GLOBAL_BATCH, global_batch=GLOBAL_BATCH, micro_batch=GLOBAL_BATCH // PIECES)]
     plans.append(Batches(GLOBAL_BATCH, global_batch=GLOBAL_BATCH, pieces=PIECES))
-    walks, took_s = [plan.steps() for plan in plans], [[], []]  # type: tuple[list[Any], list[list[float]]]
+    walks, took_s = [plan.steps(start=0) for plan in plans], [[], []]  # type: tuple[list[Any], list[list[float]]]
     for _ in range(steps + _WARM):
         for walk, times_s in zip(walks, took_s, strict=True):
             torch.distributed.barrier()
@@ -67,6 +67,8 @@ def measure(sizes: Sequence[int] = SIZES, steps: int = STEPS, width: int = WIDTH
                 worker.start()
             for worker in workers:
                 worker.join()
+            if any(worker.exitcode for worker in workers):
+                raise SystemExit("pieces: a worker failed; what it said stands above")
             plain_s, pieces_s = json.loads(Path(folder, "took").read_text())
         rows.append(
             {

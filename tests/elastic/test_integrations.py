@@ -468,7 +468,7 @@ def test_regression_an_empty_file_of_a_checkpoint_went_to_a_default_device_of_th
         files = checkpoint.gathered(tmp_path)
     finally:
         torch.set_default_device(None)
-    assert (checkpoint.unpacked(files) / "empty").read_bytes() == b""
+    assert (checkpoint.unpacked({"files": files}) / "empty").read_bytes() == b""
 
 
 def test_regression_a_folder_was_removed_that_the_drivers_state_named_while_its_disk_was_full(
