@@ -205,10 +205,10 @@ class TrainerHost:
     def _ended_early(self, pilot: Pilot, rc: int, text: str, early: str, *, counts: bool) -> None:
         """A worker failed after one of its group had ended with 0; the first of several, the likeliest cause, `counts`.
 
-        It may have an error of its own: an evaluation at the end is rank 0's alone.
+        It may have an error or an exit code of its own: an evaluation at the end is rank 0's alone.
         """
         group, _ = self._place(pilot, rc)
-        own = group == 0 or (group == 1 and bool(self._words.error(pilot.lease)))
+        own = group == 0 or (group == 1 and (rc != 1 or bool(self._words.error(pilot.lease))))
         text = f"{text}; {early} before"
         self._log_crash(pilot, rc, text) if own else self._run.log(text)
         verdict = self._blame.ended_early() if counts else None

@@ -18,7 +18,7 @@ from tests.support.clusters import Clusters
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
-GPT = "gpt:h=1024,l=24,a=16,s=1024,V=50257,b=4,precision=bf16"
+GPT = "gpt:h=1024,l=24,a=16,s=1024,V=50257,b=2,precision=bf16"
 
 
 @pytest.fixture(scope="module")
