@@ -1,4 +1,4 @@
-"""What it costs that weights do not depend on the number of workers: pieces of elastic.batches beside DDP's exchange.
+"""The cost of weights that do not depend on the number of workers: pieces of elastic.batches beside DDP's exchange.
 
     python -m benchmarks.pieces [--json]
 

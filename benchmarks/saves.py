@@ -1,4 +1,4 @@
-"""How much of the time a trainer trains that leaves it to bftd when to save, and what it loses where nodes are lost.
+"""The share of the time that a trainer trains which leaves it to bftd when to save, and its losses with its nodes.
 
     python -m benchmarks.saves [--mb 20 720] [--json]
 
@@ -71,7 +71,7 @@ class _Jumping(selectors.SelectSelector):
 
 @dataclass
 class Outcome:
-    """What became of a training: seconds in all, how many saves, and seconds in those and in steps done again."""
+    """The outcome of a training: seconds in all, how many saves, and seconds in those and in steps done again."""
 
     over_s: float
     saves: int = 0
@@ -88,7 +88,7 @@ class Outcome:
 
     @property
     def waste_s(self) -> float:
-        """What saves are to make least."""
+        """The time that saves are to make least."""
         return self.saving_s + self.again_s
 
 
@@ -218,7 +218,7 @@ def losses(every_s: float, over_s: float, seed: int) -> list[float]:
 
 
 def replayed(save_s: float, loss_every_s: float, over_s: float = WEEK_S, seeds: int = 8) -> dict[str, Any]:
-    """What saves and losses cost bftd over some weeks, beside the best interval of those who know all beforehand.
+    """The cost of saves and losses to bftd over some weeks, beside the best interval of those who know all beforehand.
 
     `best` is Young and Daly's; `allowed` is the same where that stays within the share of the time that bftd has.
     """

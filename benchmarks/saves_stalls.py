@@ -1,4 +1,4 @@
-"""What a save stalls the training of one process for: from the step that asks for it until `elastic.save` returns.
+"""The stall of one process's training by a save: from the step that asks for it until `elastic.save` returns.
 
 The process has a driver's end that takes nothing, so nothing travels meanwhile; by path it writes beside the training.
 Beside each save stands one copy of the same tensors into memory that was used before. Processor time is that of the
@@ -25,7 +25,7 @@ WAYS = {
     "Lightning": "lightning",
     "Accelerate": "accelerate",
 }
-"""What can be measured, and the library that it needs."""
+"""Ways of saving that can be measured, and the library that each needs."""
 
 _SAVES = 4
 _EVERY = 2

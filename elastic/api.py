@@ -158,7 +158,7 @@ def run_id() -> str:
 
 
 def restarts() -> int:
-    """How often the run has gone on from a saved state, 0 in its first start; after `load`."""
+    """The number of times that the run has gone on from a saved state, 0 in its first start; after `load`."""
     return _session.current().restarts
 
 

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 
+from elastic import world
 from elastic.errors import UsageError
 
 Node = tuple[int, int]
@@ -57,17 +58,13 @@ def _nodes(node: Node) -> frozenset[Node]:
 
 @dataclass(frozen=True)
 class Cut:
-    """How a step is cut: `count` pieces, of which this one of `size` workers has those of `mine`."""
+    """Step `number`, cut into `count` pieces that `size` workers share; this one is worker `rank`."""
 
     number: int
     seed: int
     count: int
     rank: int
     size: int
-
-    def of(self, rank: int) -> tuple[int, int]:
-        """The first piece of a worker, and the first of the next one."""
-        return rank * self.count // self.size, (rank + 1) * self.count // self.size
 
 
 @dataclass
@@ -199,7 +196,7 @@ def _sum(cut: Cut, mine: dict[Node, torch.Tensor], length: int, key: tuple[torch
         return _total(root, mine)
     if not dist.is_initialized():
         raise UsageError("elastic.batches: pieces= needs torch.distributed's process group; leave it out with Horovod")
-    of_all = [whole(root, *cut.of(rank)) for rank in range(cut.size)]
+    of_all = [whole(root, *world.share(cut.count, rank, cut.size)) for rank in range(cut.size)]
     each = -(-length // cut.size)
     dtype, device = key
     sent = torch.zeros((len(mine), cut.size * each), dtype=dtype, device=device)

@@ -255,11 +255,11 @@ class Batches:
         # With fewer samples fewer workers share them: batch normalisation takes no piece of one sample.
         sharing = _sharing(total, self._global_batch, self._pieces or size)
         if self._pieces is not None:
-            cuts = [first + index * total // sharing for index in range(sharing + 1)]
-            mine = range(rank * sharing // size, (rank + 1) * sharing // size)
-            some = tuple(_Piece(cuts[index], cuts[index + 1], index=index) for index in mine)
-            return some or (_Piece(first, cuts[1], idle=True),), total
-        begin, end = first + rank * total // sharing, first + (rank + 1) * total // sharing
+            mine = range(*world.share(sharing, rank, size))
+            some = [(index, world.share(total, index, sharing)) for index in mine]
+            pieces = tuple(_Piece(first + begin, first + end, index=index) for index, (begin, end) in some)
+            return pieces or (_Piece(first, first + total // sharing, idle=True),), total
+        begin, end = (first + place for place in world.share(total, rank, sharing))
         if rank >= sharing:
             # It has to take part in the exchange of gradients all the same.
             return (_Piece(first, first + min(2, total, self._micro_batch or 2), idle=True),), total

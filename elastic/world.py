@@ -27,6 +27,11 @@ def current() -> World:
     return _world
 
 
+def share(count: int, rank: int, size: int) -> tuple[int, int]:
+    """The part of `count` things in a row that is one's of `size` workers: its first, and the first of the next one."""
+    return rank * count // size, (rank + 1) * count // size
+
+
 def use(world: World) -> None:
     """Ask there from now on."""
     global _world

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """What a script is said to be able to: up to so many pipeline `stages` (None: any), and tensor parallelism.
+    """Cuts that a script is said to be able to: up to so many pipeline `stages` (None: any), and tensor parallelism.
 
     `undeclared` tells how to say so of what is left out.
     """

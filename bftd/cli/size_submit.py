@@ -30,7 +30,7 @@ _PER_NODE = re.compile(r"--nproc[-_]per[-_]node[= ]+(\S+)")
 _NODES = re.compile(r"--nnodes[= ]+(\S+)")
 _COMMENT = re.compile(r"(^|\s)#.*")
 _EVERYWHERE = re.compile(r"\b(srun|mpirun|mpiexec)\b")
-"""What starts a command on all nodes of a job."""
+"""Programs that start a command on all nodes of a job."""
 
 _GPUS = {"gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"}
 
@@ -106,7 +106,7 @@ class Job:
 
 
 def _count(option: re.Pattern[str], words: str) -> int | None:
-    """What an option of torchrun says, 1 where it does not stand there; None where it is no number as such."""
+    """The number of an option of torchrun, 1 where it does not stand there; None where it is no number as such."""
     found = option.search(words)
     if found is None:
         return 1
@@ -114,7 +114,7 @@ def _count(option: re.Pattern[str], words: str) -> int | None:
 
 
 def _exactly(nodes: int | None, per_node: int | None) -> Callable[[int, int], bool]:
-    """Whether a job has just these, of which None may be any."""
+    """A test for jobs of just so many nodes and GPUs of each, of which None may be any."""
     return lambda of_nodes, of_each: nodes in (None, of_nodes) and per_node in (None, of_each)
 
 

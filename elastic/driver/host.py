@@ -85,6 +85,10 @@ class TrainerHost:
         self._departures.forget(present)
         self._at_fault &= present
 
+    def formed(self, leases: Collection[str]) -> None:
+        """See Host."""
+        self._departures.formed(leases)
+
     def began(self, pilot: Pilot) -> None:
         """A worker begins on this pilot."""
         self._look_who_is_here()
@@ -163,10 +167,6 @@ class TrainerHost:
             self._warn(NOT_LOADED)
 
     # -- what fails ---
-
-    def formed(self, leases: Collection[str]) -> None:
-        """See Host."""
-        self._departures.formed(leases)
 
     def broke(self, step: int, at_s: float) -> None:
         """Notes how far training had come, for what the crash costs."""
