@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from benchmarks import saves, saves_stalls
+from bftd.whatif import trace
 from tests.support.messages import says
 
 
@@ -28,6 +30,22 @@ def test_a_loss_costs_no_more_than_an_interval_and_the_trainer_saves_more_often_
 def test_saves_and_lost_steps_are_near_those_of_who_knows_beforehand_how_often_nodes_are_lost(save_s: float) -> None:
     found = saves.replayed(save_s, 3600.0, seeds=2)
     assert found["over_best"] <= saves.OVER_MOST
+
+
+def test_a_trainer_on_summit_loses_steps_when_one_of_its_nodes_leaves_and_takes_another_one() -> None:
+    # a and b are idle from the start; a leaves at 100 and b at 200, c comes at 150 and leaves at 300
+    recorded = trace.Trace(
+        nodes=("a", "b", "c"),
+        times_s=np.array([0.0, 0.0, 100.0, 150.0, 200.0, 300.0]),
+        node=np.array([0, 1, 0, 2, 1, 2], dtype=np.int32),
+        idle=np.array([True, True, False, True, False, False]),
+        duration_s=1000.0,
+    )
+    assert saves.summit_losses(recorded, 3, seed=1) == [100.0, 200.0, 300.0]
+    assert saves.summit_losses(recorded, 1, seed=1) in ([100.0, 200.0, 300.0], [200.0, 300.0])
+    [row] = saves.on_summit(recorded, 3, [1.0], seeds=2)
+    assert row["loss_every_s"] == pytest.approx(1000.0 / 3)
+    assert row["over_best_least"] <= row["over_best"] <= row["over_best_most"]
 
 
 @pytest.mark.torch
