@@ -75,6 +75,8 @@ class _Kind:
     statistics: list[torch.Tensor] = field(default_factory=list)
     free: list[torch.Tensor] = field(default_factory=list)
     given: list[torch.Tensor] = field(default_factory=list)
+    complete: bool = False
+    """Whether each parameter has had a gradient in this step, as far as this worker knows."""
 
 
 class Gradients:
@@ -174,13 +176,17 @@ def _flat(kind: _Kind, key: tuple[torch.dtype, torch.device], weight: float) -> 
     for kept in kind.statistics:
         torch.mul(kept.reshape(-1), weight, out=flat[at : at + kept.numel()])
         at += kept.numel()
-    flat[at:] = torch.tensor([float(one.grad is not None) for one in kind.parameters], dtype=dtype)
+    has = [one.grad is not None for one in kind.parameters]
+    kind.complete |= all(has)
+    flat[at:] = 1.0 if all(has) else torch.tensor(has, dtype=dtype)  # which would wait for the device
     return flat
 
 
 def _spread(kind: _Kind, flat: torch.Tensor) -> None:
     """Gives the sums to the parameters, and what batch normalisation keeps its mean over the step."""
-    at, told = 0, flat[flat.numel() - len(kind.parameters) :].tolist() if kind.parameters else []
+    at, count = 0, len(kind.parameters)
+    told = [1.0] * count if kind.complete else flat[flat.numel() - count :].tolist()
+    kind.complete = False
     for parameter, has in zip(kind.parameters, told, strict=True):
         parameter.grad = flat[at : at + parameter.numel()].view(parameter.shape) if has else None
         at += parameter.numel()

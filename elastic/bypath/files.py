@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -21,6 +22,8 @@ from elastic.writeback import Writeback
 
 _COPY_BYTES = 16 << 20
 _MANIFEST = "manifest.json"
+_WRITER = re.compile(r"__(\d+)_\d+\.distcp$")
+"""What torch.distributed.checkpoint calls the files of a rank."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,16 @@ def listed(generation: dict[str, Any]) -> list[Sealed]:
     if any(Path(file.name).name != file.name for file in files):
         raise ValueError("its list of files names others than those in its folder")
     return files
+
+
+def share(listed: Sequence[Sealed], rank: int, size: int) -> list[Sealed]:
+    """The files that one of `size` workers verifies.
+
+    Those that were written by a worker of its rank: it is about to read them, and finds them in its node's memory then.
+    """
+    writers = [_WRITER.match(file.name) for file in listed]
+    owners = [int(writer[1]) if writer else index for index, writer in enumerate(writers)]
+    return [file for file, owner in zip(listed, owners, strict=True) if owner % size == rank]
 
 
 def faults(folder: Path, files: Sequence[Sealed]) -> Iterator[str]:

@@ -74,7 +74,7 @@ def copied(state: Any, into: Any) -> Any:
             if isinstance(target, DTensor):
                 _fill(target, saved[name])
             else:
-                target.copy_(saved[name])
+                _copy(name, target, saved[name])
     return tree.rebuild(tree.merged(skeleton, asked), {**kept, **given})
 
 
@@ -89,14 +89,21 @@ def _loaded(generation: dict[str, Any], into: Any | None, groups: Groups, kind: 
     skeleton = header["skeleton"]
     targets = _targets(metadata, skeleton, into, groups)
     group = groups.main if into is not None else None
+    whole = {
+        name: torch.empty(each.shape, dtype=each.dtype, device="cpu")
+        for name, each in targets.items()
+        if _apart(each) is not each
+    }
     try:
         reader, planner = (
             FileSystemReader(folder),
             DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
         )
-        read(dict(targets), storage_reader=reader, planner=planner, process_group=group, no_dist=group is None)
+        read({**targets, **whole}, storage_reader=reader, planner=planner, process_group=group, no_dist=group is None)
     except (Exception, CheckpointException) as error:
         raise StateError(f"the saved state in {folder} cannot be read: {_cause(error)}; it is kept") from error
+    for name, each in whole.items():
+        _copy(name, targets[name], each)
     _session.current().costs["load_bytes"] = float(sum(file.size_bytes for file in files.listed(generation)))
     if kind == KIND:
         _set_generators(folder, str(generation.get("name")), metadata, groups.rank)
@@ -127,8 +134,8 @@ def _verify(folder: Path, generation: dict[str, Any], groups: Groups) -> None:
         os.stat(folder.parent)  # a node that does not see it says nothing of what is there
         listed = files.listed(generation)
         # Without a group nobody else looks at the others.
-        turns = listed[groups.rank :: groups.size] if groups.main is not None else listed
-        found = list(files.faults(folder, turns))
+        mine = files.share(listed, groups.rank, groups.size) if groups.main is not None else listed
+        found = list(files.faults(folder, mine))
     except ValueError as error:
         found = [str(error)]
     except OSError as error:
@@ -247,6 +254,27 @@ def _fill(target: DTensor, whole: torch.Tensor) -> None:
     mesh, placements = target.device_mesh, target.placements
     everywhere = DTensor.from_local(whole.to(target.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
     target.to_local().copy_(everywhere.redistribute(mesh, placements).to_local())
+
+
+def _apart(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+    """The elements of `tensor` that are not in the same memory, where `like` (None: itself) is expanded."""
+    strides = () if isinstance(tensor, DTensor) else (tensor if like is None else like).stride()
+    for dimension, stride in enumerate(strides):
+        if stride == 0 and tensor.size(dimension) > 1:
+            tensor = tensor.narrow(dimension, 0, 1)
+    return tensor
+
+
+def _copy(name: str, target: torch.Tensor, saved: torch.Tensor) -> None:
+    """Copies into a tensor that may be expanded; raises StateError where its elements would have to differ."""
+    once = _apart(saved, like=target)
+    if once is not saved and not torch.equal(once.expand_as(saved), saved):
+        raise StateError(
+            f"{name.removeprefix(tree.ROOT + '.')} is expanded in into=, and what was saved for it differs along that "
+            "dimension; give into= a tensor of its own there (.clone())"
+        )
+    with torch.no_grad():
+        _apart(target).copy_(once)
 
 
 def _root(error: BaseException) -> BaseException:

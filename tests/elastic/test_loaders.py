@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,11 +14,8 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(autouse=True)
-def first_of_two() -> Iterator[None]:
-    before = world.current()
+def first_of_two(alone: None) -> None:
     world.use(world.World(lambda: 0, lambda: 2, lambda: 2))
-    yield
-    world.use(before)
 
 
 def loaders() -> list[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import multiprocessing
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from elastic.errors import UsageError
 from elastic.pieces import children, whole
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
 STEPS = 6
 
 
@@ -31,14 +30,6 @@ def test_the_subtrees_of_all_workers_are_all_pieces_once_and_few(count: int, siz
     if count > 1:
         (begin, middle), (other, end) = children((0, count))
         assert (begin, middle, end) == (0, other, count)
-
-
-@pytest.fixture(autouse=True)
-def alone() -> Iterator[None]:
-    before = world.current()
-    world.use(world.World(lambda: 0, lambda: 1, lambda: 0))
-    yield
-    world.use(before)
 
 
 def network() -> Any:

@@ -19,11 +19,8 @@ from tests.support.messages import pattern
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def outside(monkeypatch: pytest.MonkeyPatch, alone: None) -> None:
     monkeypatch.setattr(session, "_current", Session())
-    before = world.current()
-    yield
-    world.use(before)
 
 
 def at(rank: int = 0, size: int = 1, step: int = 0) -> None:

@@ -41,3 +41,15 @@ def test_while_a_file_is_flushed_a_sign_of_life_is_told_for_no_longer_than_a_sta
     assert set(flushing) == {100}
     assert 2 <= len(flushing) <= 50
     assert (tmp_path / "shard").read_bytes() == b"x" * 100
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+def test_each_file_is_verified_by_one_worker_and_a_ranks_own_by_itself(size: int) -> None:
+    from elastic.bypath.files import Sealed, share
+
+    names = [".metadata", *(f"__{rank}_{number}.distcp" for rank in range(4) for number in range(2))]
+    listed = [Sealed(name, 1, "") for name in names]
+    shares = [share(listed, rank, size) for rank in range(size)]
+    assert sorted(file.name for each in shares for file in each) == sorted(names)
+    for rank in range(min(size, 4)):
+        assert {f"__{rank}_0.distcp", f"__{rank}_1.distcp"} <= {file.name for file in shares[rank]}

@@ -89,6 +89,52 @@ def load_into(rank: int, size: int, folder: Path, width: int = 11) -> tuple[bool
     return in_place and equal(state, state_of(state["seed"])), state["seed"]
 
 
+def odd_state(begun: bool) -> dict[str, Any]:
+    """A compiled model of bf16 weights, tied ones and a sparse embedding, and a tensor that is expanded."""
+    import torch
+
+    torch.manual_seed(7)
+    model = torch.nn.ModuleDict({"rows": torch.nn.Embedding(9, 4, sparse=True), "low": torch.nn.Linear(4, 4)})
+    model["low"].to(torch.bfloat16)
+    model["tied"] = torch.nn.Linear(4, 9, bias=False)
+    model["tied"].weight = model["rows"].weight
+    compiled = torch.compile(model, backend="eager")
+    moments = torch.optim.SparseAdam([model["rows"].weight])
+    if begun:
+        model["rows"](torch.tensor([1, 5])).sum().backward()
+        moments.step()
+    fill = 3.0 if begun else 0.0
+    more = {"mask": torch.full((3, 1), fill).expand(3, 5), "sparse": (torch.eye(3) * fill).to_sparse()}
+    with torch.no_grad():
+        model["low"].weight.fill_(fill)
+    return {"model": compiled.state_dict(), "moments": moments.state_dict(), **more}
+
+
+def save_odd(rank: int, size: int, folder: Path) -> None:
+    import elastic
+
+    elastic.step(samples=1)
+    elastic.save(odd_state(begun=True))
+    wait_for_writer()
+
+
+def load_odd(rank: int, size: int, folder: Path) -> bool:
+    import torch
+
+    import elastic
+
+    state, saved = elastic.load(into=odd_state(begun=False)), odd_state(begun=True)
+    sparse = torch.equal(state.pop("sparse").to_dense(), saved.pop("sparse").to_dense())
+    assert "_orig_mod.low.weight" in state["model"], "it is of a compiled module"
+    return sparse and equal(state, saved)
+
+
+def test_a_compiled_model_of_half_precision_with_tied_and_sparse_parts_is_loaded_in_place(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path)
+    trainer.run(save_odd, 2)
+    assert trainer.run(load_odd, 3) == [True] * 3
+
+
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     trainer = Trainer(tmp_path_factory.mktemp("four"))

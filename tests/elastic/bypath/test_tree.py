@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.messages import wording
+from tests.support.messages import pattern, wording
 
 pytestmark = [pytest.mark.torch]
 
@@ -156,3 +156,18 @@ def test_a_state_that_came_whole_goes_into_the_tensors_of_another() -> None:
     assert (into["w"].tolist(), state["step"], state["optimizer"][0]["m"].tolist()) == ([1.0, 1.0], 7, [2.0, 2.0])
     with pytest.raises(StateError, match="another model: w was 2 and is 3"):
         bypath.copied(saved, {"w": torch.zeros(3), "optimizer": {}, "step": 0})
+
+
+def test_regression_a_state_could_not_be_loaded_into_an_expanded_tensor() -> None:
+    import torch
+
+    from elastic import bypath
+    from elastic.errors import StateError
+
+    into = {"w": torch.zeros(3, 1).expand(3, 4)}
+    saved = {"w": torch.tensor([[1.0], [2.0], [3.0]]).expand(3, 4).clone()}
+    bypath.copied(saved, into)
+    assert torch.equal(into["w"], saved["w"])
+    saved["w"][1, 2] = 7.0
+    with pytest.raises(StateError, match=pattern("elastic.loading.expanded", name="w")):
+        bypath.copied(saved, into)
