@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from elastic import bypath, resizing, world
 from elastic import session as _session
-from elastic.errors import StateError
+from elastic.errors import StateError, UsageError
 from elastic.session import Saved
 
 _P = ParamSpec("_P")
@@ -89,14 +89,21 @@ def step(
     Args:
         samples: how many samples *this* worker processed in the step; every worker is taken to have done as many.
         loss: the loss to show, if any.
-        save_every: ask for a save every so many steps; without it bftd asks, as often as what a save costs is worth it.
+        save_every: ask for a save every so many steps, 1 or more; without it bftd asks, as often as what a save costs
+            is worth it.
         global_samples: how many samples all workers together processed, where their shares differ; then `samples`
             is not looked at.
         total_steps: how many steps the whole training has, all starts together: `bft status` then tells when it is
             expected to end. With `elastic.batches(..., epochs=N)` it is known.
 
     All workers are asked at the same step, so the save may use collectives; call this once a step on every one of them.
+    Raises UsageError.
     """
+    if save_every is not None and save_every < 1:
+        raise UsageError(
+            f"elastic.step: save_every={save_every} is no number of steps, which is 1 or more; "
+            "leave it out to save as often as that is worth what it costs"
+        )
     rank, size = _rank_and_size()
     progress = _progress
     progress.step += 1

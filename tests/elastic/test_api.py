@@ -37,6 +37,12 @@ def test_outside_bftd_a_script_runs_unchanged_and_imports_nothing_for_it() -> No
     assert (said.stdout, said.stderr, said.returncode) == ("fine\n", "", 0)
 
 
+@pytest.mark.parametrize("every", [0, -3])
+def test_regression_an_interval_of_no_steps_was_a_division_by_zero(every: int) -> None:
+    with pytest.raises(UsageError, match=pattern("elastic.api.every_no_steps", save_every=every)):
+        elastic.step(save_every=every)
+
+
 class FakeChannel:
     """Keeps what a worker sends, and answers a fetch with a state."""
 
