@@ -15,6 +15,11 @@ from sizing.model import config
 from sizing.model.config import ModelConfig
 from sizing.model.parallel import Parallel
 
+OPERATORS_A_LAYER, OPERATORS_AROUND = 150, 60
+"""Operators that are started forward and backward for each layer of a transformer, views among them, and beside its
+layers, as traced of GPT under autocast (benchmarks/sizing_formula_steps.py); half as many layers again where they are
+recomputed."""
+
 
 @dataclass(frozen=True)
 class Formula:
@@ -54,7 +59,10 @@ class Formula:
         alone = config.collective_bytes(replace(placed, parallel=Parallel(tp=parallel.tp)))
         moved = config.collective_bytes(placed)
         others = {kind: count - alone.get(kind, 0) for kind, count in moved.items()}
-        return cost.configured(config.step_flops(placed), parallel, alone, others)
+        passes, again = placed.accumulation, 1.5 if placed.recompute == "full" else 1.0
+        calls = passes * (placed.layers * OPERATORS_A_LAYER * again + OPERATORS_AROUND)
+        sums = passes * config.tensor_sums(placed)
+        return cost.configured(config.step_flops(placed), parallel, alone, others, calls, sums, passes)
 
     def checked(self, parallel: Parallel, batch: int) -> ModelConfig:
         """The model with a rank's batch and its spread; raises UsageError where that cannot be."""

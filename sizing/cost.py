@@ -1,13 +1,15 @@
 """How long a step takes and what it costs: a rough rule on data-sheet figures, to rank plans by and for no more.
 
 A step is its operators one after another, then its collectives. An operator takes as long as its arithmetic or its
-memory traffic, whichever is longer (the roofline model), each at a share of what the data sheet says. A collective of
-n GPUs is a ring's (Patarasuk and Yuan 2009). Nothing here was measured, so every time is `assumed`, and its interval
+memory traffic, whichever is longer (the roofline model), each at a share of what the data sheet says; all of them
+together take no less than their host takes to start them. A collective of n GPUs is a ring's (Patarasuk and Yuan 2009),
+and waits for a tree's hops before. Nothing here was measured on a GPU, so every time is `assumed`, and its interval
 spans what well and badly tuned programs reach.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -34,13 +36,29 @@ class Share:
 
 ARITHMETIC = Share(0.5, 0.25, 0.9)
 """Of the peak of matrix products, in one operator: large ones in training reach about half of the dense peak."""
+WINOGRAD = 2.25
+"""How many times fewer products a convolution with a 3 x 3 kernel may take in fp32 at best (Lavin and Gray 2016)."""
 TRAFFIC = Share(0.7, 0.4, 1.0)
 """Of the memory's bandwidth, in one operator."""
-WHOLE = Share(0.35, 0.15, 0.6)
+WHOLE = Share(0.35, 0.15, 0.72)
 """Of the peak, over a whole step, where its operators are not known one by one; 30 to 50 % are published of well tuned
-transformers on A100 (Korthikanti et al. 2022), fewer of most others."""
+transformers on A100 (Korthikanti et al. 2022), 72 % of the best one (Dao 2023), fewer of most others."""
 LINKS = Share(0.7, 0.3, 1.0)
 """Of a link's or the network's bandwidth, in a collective of many bytes."""
+STARTED = Share(1.0e5, 3.3e4, 2.5e5)
+"""Operators, views among them, that a process starts on a GPU in a second. On a CPU, without the call into a GPU's
+driver, PyTorch 2.13 started 1.7e5 to 3.6e5 (`python -m benchmarks.times_ranges --dispatch`)."""
+HOP_S, NETWORK_HOP_S = 3e-6, 10e-6
+"""From one GPU to the next of a collective's tree, within a node and between two, as nccl-tests shows of small ones."""
+HOPS = Share(1.0, 0.4, 2.0)
+"""How much quicker hops are than those."""
+BUCKET_BYTES = 25 * 2**20
+"""DistributedDataParallel reduces gradients in buckets of so many."""
+BACKWARD = 2 / 3
+"""Of a forward and backward pass, the share of the backward one: two products of matrices for each of forward."""
+HIDDEN = Share(0.5, 0.0, 1.0)
+"""Of the backward pass, behind which collectives of data parallelism hide: most of it where the network leaves GPUs
+alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +66,21 @@ class Work:
     """What one rank does in a step: (FLOPs, bytes moved) by operator and precision, and its collectives by group.
 
     An operator whose bytes are not known has None of them, and then stands for the whole step. `tensor` is what
-    tensor-parallel GPUs exchange, `sharded` those that share state (FSDP), `data` replicas.
+    tensor-parallel GPUs exchange, `sharded` those that share state (FSDP), `data` replicas. `calls` is how many
+    operators are started, 0 where that is not known, `tensor_calls` how many collectives of `tensor`; those of the
+    others are taken to be buckets. Gradients are added up over `passes` before they are reduced.
     """
 
     operators: Mapping[tuple[str, str], tuple[float, float | None]]
     tensor: Collectives = field(default_factory=dict)
     sharded: Collectives = field(default_factory=dict)
     data: Collectives = field(default_factory=dict)
+    calls: float = 0.0
+    tensor_calls: float = 0.0
+    passes: int = 1
 
     def scaled(self, factor: float) -> Work:
-        """The work of `factor` times the batch: of weights and their gradients there are as many as before."""
+        """The work of `factor` times the batch: as many operators, weights and gradients as before."""
         return replace(
             self,
             operators={
@@ -74,7 +97,8 @@ class Work:
         parts = parallel.tp
         operators = {name: (flops / parts, moved and moved / parts) for name, (flops, moved) in self.operators.items()}
         tensor = _of_weights(weights) if parallel.tp > 1 else {}
-        return Work(operators, tensor, *_states(weights / parallel.tp, parallel))
+        sharded, data = _states(weights / parallel.tp, parallel)
+        return replace(self, operators=operators, tensor=tensor, sharded=sharded, data=data)
 
 
 def traced(trace: StepTrace) -> Work:
@@ -94,18 +118,28 @@ def traced(trace: StepTrace) -> Work:
             tensor = {"all_reduce": tensor.get("all_reduce", 0.0)}
         if "all_reduce" in tensor:
             tensor["all_reduce"] = max(0.0, tensor["all_reduce"] - data.get("all_reduce", 0.0))
-    return Work(operators, tensor, sharded, data)
+    started = sum(each.calls for each in trace.operators)
+    tensor_calls = sum(trace.collective_calls.get(kind, 0) for kind in tensor)
+    return Work(operators, tensor, sharded, data, float(started), max(0.0, float(tensor_calls) - _buckets(data)))
 
 
-def configured(flops: float, parallel: Parallel, tensor: Collectives, others: Collectives) -> Work:
-    """The work of a step of a model by its sizes, of whose operators only the FLOPs together are known.
+def configured(
+    flops: float,
+    parallel: Parallel,
+    tensor: Collectives,
+    others: Collectives,
+    calls: float = 0.0,
+    tensor_calls: float = 0.0,
+    passes: int = 1,
+) -> Work:
+    """The work of a step of a model by its sizes, of whose operators only FLOPs and number together are known.
 
     `tensor` is what tensor-parallel GPUs exchange, `others` all else: its gathers and scatters are of FSDP's shards
     where there are some, and else of the replicas' (ZeRO).
     """
     shards = {kind: moved for kind, moved in others.items() if kind != "all_reduce" and parallel.fsdp > 1}
     data = {kind: moved for kind, moved in others.items() if kind not in shards}
-    return Work({("step", ""): (flops, None)}, dict(tensor), shards, data)
+    return Work({("step", ""): (flops, None)}, dict(tensor), shards, data, calls, tensor_calls, passes)
 
 
 def _of_weights(weights: float) -> dict[str, float]:
@@ -134,6 +168,9 @@ def between(low: Work, high: Work, part: float) -> Work:
         mixed(low.tensor, high.tensor),
         mixed(low.sharded, high.sharded),
         mixed(low.data, high.data),
+        _mix(low.calls, high.calls, part),
+        _mix(low.tensor_calls, high.tensor_calls, part),
+        low.passes,
     )
 
 
@@ -147,17 +184,27 @@ def step_s(
     """How long a step of `parallel` takes on `nodes` nodes, in seconds, assumed.
 
     All arithmetic is timed in `precision`, that of each operator in its own where it is "".
-    At best the collectives of data parallelism hide behind the arithmetic, at worst nothing hides behind anything.
     """
     usual, slow, fast = (_compute_s(work, gpu, precision, which) for which in ("usual", "least", "most"))
-    tensor_s = _collectives_s(work.tensor, parallel.tp, gpu.link_bytes_s)
-    data_s = _data_s(work, parallel, gpu, nodes, network_bytes_s)
-    return Estimate(
-        usual + (tensor_s + data_s) / LINKS.usual,
-        max(fast + tensor_s / LINKS.most, data_s / LINKS.most),
-        slow + (tensor_s + data_s) / LINKS.least,
-        "assumed",
-    )
+    tensor = _exchange(work.tensor, work.tensor_calls or _buckets(work.tensor), parallel.tp, 1, gpu.link_bytes_s)
+    compute = Estimate(usual + tensor.value, fast + tensor.low, slow + tensor.high, "assumed")
+    return beside(compute, _data(work, parallel, gpu, nodes, network_bytes_s), work.passes)
+
+
+def beside(compute: Estimate, exchange: Estimate, passes: int = 1) -> Estimate:
+    """How long both take, seconds: at best one hides the other, at worst nothing hides behind anything.
+
+    Usually a part of the last of so many backward `passes` hides what data-parallel workers exchange.
+    """
+    low = max(compute.low, exchange.low)
+    shown_s = max(0.0, exchange.value - HIDDEN.usual * BACKWARD * compute.value / passes)
+    return Estimate(max(low, compute.value + shown_s), low, compute.high + exchange.high, "assumed")
+
+
+def all_reduce_s(moved: float, size: int, nodes: int, bytes_s: float) -> Estimate:
+    """How long `size` workers on so many nodes take to sum so many bytes over links of `bytes_s`, in buckets."""
+    collectives = {"all_reduce": moved}
+    return _exchange(collectives, _buckets(collectives), size, nodes, bytes_s)
 
 
 def peak_flops(gpu: GpuType, precision: str) -> float:
@@ -170,34 +217,61 @@ def peak_flops(gpu: GpuType, precision: str) -> float:
 def _compute_s(work: Work, gpu: GpuType, precision: str, which: str) -> float:
     arithmetic, traffic, whole = (getattr(share, which) for share in (ARITHMETIC, TRAFFIC, WHOLE))
     total_s = 0.0
-    for (_, own), (flops, moved) in work.operators.items():
-        peak = peak_flops(gpu, precision or own)
+    for (name, own), (flops, moved) in work.operators.items():
+        timed = precision or own
+        peak = peak_flops(gpu, timed)
         if moved is None:
             total_s += flops / (peak * whole)
-        else:
-            total_s += max(flops / (peak * arithmetic), moved / (gpu.memory_bytes_s * traffic))
-    return total_s
+            continue
+        in_fp32 = timed in ("fp32", "tf32") and peak <= gpu.flops.get("fp32", 0.0)
+        fewer = WINOGRAD if which == "most" and in_fp32 and name.startswith("convolution") else 1.0
+        total_s += max(flops / (peak * arithmetic * fewer), moved / (gpu.memory_bytes_s * traffic))
+    return max(total_s, work.calls / float(getattr(STARTED, which)))
 
 
-def _data_s(work: Work, parallel: Parallel, gpu: GpuType, nodes: int, network_bytes_s: float) -> float:
-    """All-reduce of gradients between replicas, and FSDP's gathers, at the links' full bandwidth.
+def _data(work: Work, parallel: Parallel, gpu: GpuType, nodes: int, network_bytes_s: float) -> Estimate:
+    """All-reduce of gradients between replicas, and FSDP's gathers.
 
     The rings of a node's tensor-parallel ranks share its way out. Shards are kept within nodes where they fit.
     """
     across = min(gpu.link_bytes_s, network_bytes_s / parallel.tp)
     per_node = parallel.gpus // nodes // parallel.tp
-    sharded_bw = gpu.link_bytes_s if nodes == 1 or parallel.fsdp <= per_node else across
+    inside = nodes == 1 or parallel.fsdp <= per_node
     gradients_bw = gpu.link_bytes_s if nodes == 1 else across
-    sharded_s = _collectives_s(work.sharded, parallel.fsdp, sharded_bw)
-    return _collectives_s(work.data, parallel.dp, gradients_bw) + sharded_s
+    parts = (
+        _exchange(work.data, _buckets(work.data), parallel.dp, min(nodes, parallel.dp), gradients_bw),
+        _exchange(
+            work.sharded,
+            _buckets(work.sharded),
+            parallel.fsdp,
+            1 if inside else min(nodes, parallel.fsdp),
+            gpu.link_bytes_s if inside else across,
+        ),
+    )
+    value, low, high = (sum(getattr(each, end) for each in parts) for end in ("value", "low", "high"))
+    return Estimate(value, low, high, "assumed")
 
 
-def _collectives_s(collectives: Collectives, size: int, bytes_s: float) -> float:
-    """Rings of `size` GPUs: of a gather or a scatter each GPU passes on all parts but one, of an all-reduce twice."""
-    if size == 1:
-        return 0.0
-    passed = sum(moved * (2 if kind == "all_reduce" else 1) for kind, moved in collectives.items())
-    return passed * (size - 1) / size / bytes_s
+def _buckets(collectives: Collectives) -> float:
+    return float(sum(math.ceil(moved / BUCKET_BYTES) for moved in collectives.values()))
+
+
+def _exchange(collectives: Collectives, calls: float, size: int, nodes: int, bytes_s: float) -> Estimate:
+    """So many collectives of `size` GPUs on `nodes` nodes: their bytes in rings, the first of them over a tree's hops.
+
+    Of a gather or a scatter each GPU passes on all parts but one, of an all-reduce twice.
+    """
+    whole = sum(collectives.values())
+    if size == 1 or not whole:
+        return Estimate(0.0, 0.0, 0.0, "assumed")
+    twice = 1 + collectives.get("all_reduce", 0.0) / whole
+    moving_s = whole * twice * (size - 1) / size / bytes_s
+    hops_s = math.log2(size / nodes) * HOP_S + math.log2(nodes) * NETWORK_HOP_S
+    waiting_s = calls * twice * hops_s
+    usual, most, least = (
+        moving_s / getattr(LINKS, end) + waiting_s / getattr(HOPS, end) for end in ("usual", "most", "least")
+    )
+    return Estimate(usual, most, least, "assumed")
 
 
 def cost_of(step: Estimate, gpus: int, gpu: GpuType) -> Estimate:

@@ -17,17 +17,13 @@ from itertools import accumulate
 
 from sizing import cost
 from sizing.cells.shards import Shard, ShardProfile
-from sizing.cost import LINKS, WEIGHT_BYTES, Share
+from sizing.cost import WEIGHT_BYTES, Share
 from sizing.estimate import Estimate
 from sizing.gpus import GpuType
 from sizing.model.parallel import Parallel
 from sizing.model.stepping import RealStep
 from sizing.model.trace import StepTrace
 
-BACKWARD = 2 / 3
-"""Of a step's computation, which the all-reduce may run beside."""
-HIDDEN = Share(0.5, 0.0, 1.0)
-"""Of the backward pass, behind which an all-reduce in buckets hides: most of it where the network leaves GPUs alone."""
 CORES = Share(0.7, 0.3, 1.0)
 """Of their number, by which cores are together faster than one of them: memory's bandwidth is shared."""
 NETWORK_BYTES_S = 1.25e10
@@ -120,7 +116,4 @@ def _step(compute: Estimate, parameters: int, nodes: Nodes, size: int, inside_by
     """One step of all workers of `size` nodes; at best all of the all-reduce hides, at worst none."""
     ranks = size * nodes.workers
     slowest = inside_bytes_s if size == 1 else min(inside_bytes_s, nodes.network_bytes_s)
-    ring_s = 2 * WEIGHT_BYTES * parameters * (ranks - 1) / ranks / slowest
-    shown_s = max(0.0, ring_s / LINKS.usual - HIDDEN.usual * BACKWARD * compute.value)
-    best_s = max(compute.low, ring_s / LINKS.most)
-    return Estimate(max(best_s, compute.value + shown_s), best_s, compute.high + ring_s / LINKS.least, "assumed")
+    return cost.beside(compute, cost.all_reduce_s(WEIGHT_BYTES * parameters, ranks, size, slowest))

@@ -42,8 +42,8 @@ class Choice:
 def fit(source: Source, candidates: Iterable[Candidate], by: By = "cost") -> tuple[Choice, ...]:
     """Plans of all candidates of which the source knows the memory, best first, with their #SBATCH lines.
 
-    Those that fit come first, by cost or time; of equal ones the faster, then the one on fewer nodes. The others
-    follow by how many bytes a GPU lacks.
+    Those that fit come first, by cost or time; of equal ones the faster, also at worst, then the one on fewer nodes.
+    The others follow by how many bytes a GPU lacks.
     """
     chosen = [choice for candidate in candidates if (choice := _choice(source, candidate)) is not None]
     return tuple(sorted(chosen, key=lambda choice: _rank(choice.plan, by)))
@@ -172,4 +172,4 @@ def _rank(plan: Plan, by: By) -> tuple[object, ...]:
     if not plan.fits:
         return (1, plan.peak.high - plan.gpu_bytes, plan.gpus, plan.nodes, plan.partition, plan.parallel)
     measures = (plan.cost.value, plan.step_s.value) if by == "cost" else (plan.step_s.value, plan.cost.value)
-    return (0, *measures, plan.nodes, plan.gpus, plan.partition, plan.parallel)
+    return (0, *measures, plan.step_s.high, plan.nodes, plan.gpus, plan.partition, plan.parallel)

@@ -27,7 +27,7 @@ from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
     from bftd.cli.size_submit import Job
-    from sizing.choosing.ranking import Answer
+    from sizing.choosing.ranking import Answer, By
     from sizing.choosing.runs import Run
     from sizing.estimate import Estimate
 
@@ -40,6 +40,11 @@ _MOST_STEPS = 10**12
 @click.option("--steps", type=int, required=True, metavar="N", help="Training steps of the job.")
 @click.option("--global-batch", type=int, required=True, metavar="B", help="Samples of a step on all GPUs together.")
 @click.option("--deadline", metavar="TIME", help="When it must have ended at worst: 2026-12-01T08:00, +2days.")
+@click.option(
+    "--by",
+    type=click.Choice(["end", "gpu-hours"]),
+    help="What to have least of; default: GPU-hours, of those that may end as early as any.",
+)
 @click.option("--start-up", "start_up", metavar="TIME", help="Until the first step, as --time: 5 is 5 minutes.")
 @click.option("--partitions", default="auto", metavar="auto|FILE", help="GPUs of live Slurm (auto), or of a file.")
 @click.option("--partition", "-p", default="", metavar="NAME[,NAME...]", help="Of these partitions only.")
@@ -65,6 +70,7 @@ def choose(
     steps: int,
     global_batch: int,
     deadline: str | None,
+    by: By | None,
     start_up: str | None,
     partitions: str,
     partition: str,
@@ -81,7 +87,7 @@ def choose(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Choose the GPUs on which a training run ends first.
+    """Choose the GPUs on which a training run ends first, or takes the fewest GPU-hours.
 
     Works out for each partition and number of GPUs how long the run takes, in how many pipeline stages it is fastest,
     and asks Slurm when the best could start. Nothing is submitted without --submit.
@@ -119,12 +125,12 @@ def choose(
     in_time = () if deadline_s is None else ranking.by_deadline(found, deadline_s, now_s)
     best: Sequence[Run] = runs.best_of_shapes(in_time or found)
     if asks_start:
-        best, unasked = _asked(best, job, now_s, top, deadline_s)
+        best, unasked = _asked(best, job, now_s, top, deadline_s, by)
         notes += unasked
-    ordered = ranking.ranked(best, now_s)
+    ordered = ranking.ranked(best, now_s, by)
     notes += timers.notes(ordered or best)
     holding = ordered if deadline_s is None else ranking.by_deadline(ordered, deadline_s, now_s)
-    shown = size_choose_shown.Shown(best, holding or ordered, found, out, now_s, deadline_s, steps, tuple(notes))
+    shown = size_choose_shown.Shown(best, holding or ordered, found, out, now_s, deadline_s, steps, tuple(notes), by)
     winner = holding[0] if holding else None
     if as_json and (job is None or winner is None):
         common.echo_json(size_choose_shown.to_json(shown, winner))
@@ -188,13 +194,13 @@ def _closed(states: Mapping[str, str], wanted: str, asks: bool) -> list[str]:
 
 
 def _asked(
-    best: Sequence[Run], job: Job | None, now_s: float, top: int, deadline_s: float | None
+    best: Sequence[Run], job: Job | None, now_s: float, top: int, deadline_s: float | None, by: By | None
 ) -> tuple[Sequence[Run], list[str]]:
     """The runs with Slurm's word on those that it was asked for; where it cannot be asked, a sentence on that."""
     from sizing.choosing import ranking
 
     try:
-        said = ranking.ask(best, _slurm(job), now_s, top, deadline_s=deadline_s)
+        said = ranking.ask(best, _slurm(job), now_s, top, deadline_s=deadline_s, by=by)
     except SlurmError as error:
         return best, [f"Slurm was not asked when they could start, so all are taken to start now: {error}"]
     asked = sum(bool(run.said) for run in said)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bftd.cli import common, size_submit
 
 if TYPE_CHECKING:
+    from sizing.choosing.ranking import By
     from sizing.choosing.runs import Out, Run
     from sizing.estimate import Estimate
 
@@ -29,6 +30,7 @@ class Shown:
     deadline_s: float | None
     steps: int
     notes: tuple[str, ...]
+    by: By | None = None
 
 
 def lines(shown: Shown, winner: Run | None, top: int) -> Iterator[str]:
@@ -62,7 +64,7 @@ def lines(shown: Shown, winner: Run | None, top: int) -> Iterator[str]:
     if winner is None:
         return
     yield ""
-    yield ranking.why(shown.ordered, shown.now_s)
+    yield ranking.why(shown.ordered, shown.now_s, shown.by)
     yield ""
     written = winner.lines()
     yield from emit.commented(tuple(line.text for line in written), tuple(line.why for line in written))
@@ -75,7 +77,7 @@ def to_json(shown: Shown, winner: Run | None) -> dict[str, Any]:
 
     return {
         "winner": None if winner is None else winner.to_json(shown.now_s),
-        "why": None if winner is None else ranking.why(shown.ordered, shown.now_s),
+        "why": None if winner is None else ranking.why(shown.ordered, shown.now_s, shown.by),
         "environment": None if winner is None else size_submit.environment(winner),
         "launch": None if winner is None else list(size_submit.launch(winner)),
         "deadline_s": shown.deadline_s,

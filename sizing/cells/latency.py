@@ -19,15 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from sizing.cost import BACKWARD
+
 Hiding = Literal["all", "buckets", "none"]
 """How much of the communication runs beside arithmetic.
 
 all: transfers, and the all-reduce of gradients but for its last bucket; buckets: transfers, and of the all-reduce as
 much as DistributedDataParallel's buckets allow; none: nothing.
 """
-
-BACKWARD = 2 / 3
-"""Of a forward and backward pass, the share of the backward one: two products of matrices for each of forward."""
 
 
 @dataclass(frozen=True, slots=True)

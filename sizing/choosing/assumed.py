@@ -1,8 +1,9 @@
 """How long a step takes on a cell nobody has profiled: part 1's rule on data sheets, for each stage of a pipeline.
 
 A stage has its share of the model's work and memory. A pipeline of stages that take T_i over the whole batch in B
-micro-batches takes sum T_i / B + (B - 1) / B x max T_i (GPipe), then reduces the gradients of its largest stage. All
-micro-batches' activations are kept until their backward pass. Every time is `assumed`.
+micro-batches takes sum T_i / B + (B - 1) / B x max T_i (GPipe), at best with a micro-batch a sample, and reduces the
+gradients of its largest stage. All micro-batches' activations are kept until their backward pass. Every time is
+`assumed`.
 """
 
 from __future__ import annotations
@@ -99,14 +100,15 @@ class Assumed:
             source, micro_batches = self.whole, _divisor(smallest, MICRO_BATCHES * len(parts))
         stages = []
         for part, parallel in zip(parts, parallels, strict=True):
-            stage = self._stage(shape, part, parallel, source)
+            stage = self._stage(shape, part, parallel, source, micro_batches if len(parts) > 1 else 1)
             if stage is None:
                 return None
             stages.append(stage)
         peaks, times, reduced = zip(*stages, strict=True)
-        ends = [_pipeline([getattr(each, end) for each in times], micro_batches) for end in ("low", "value", "high")]
+        low = _pipeline([each.low for each in times], smallest if len(parts) > 1 else micro_batches)
+        usual, high = (_pipeline([getattr(each, end) for each in times], micro_batches) for end in ("value", "high"))
         last = max(reduced, key=lambda each: each.value)
-        step = Estimate(ends[1] + last.value, max(ends[0], last.low), ends[2] + last.high, "assumed")
+        step = cost.beside(Estimate(usual, low, high, "assumed"), last, micro_batches)
         return Timed(
             step,
             max(peaks, key=lambda peak: peak.high),
@@ -115,18 +117,20 @@ class Assumed:
         )
 
     def _stage(
-        self, shape: Shape, part: Part, parallel: Parallel, source: Source
+        self, shape: Shape, part: Part, parallel: Parallel, source: Source, cut: int
     ) -> tuple[Estimate, Estimate, Estimate] | None:
-        """(peak, time of all micro-batches, time to reduce the gradients) of one stage."""
+        """(peak, time of all micro-batches, time to reduce the gradients) of one stage; the batch is `cut` further."""
         batch = self.global_batch // parallel.dp
         peak, work = source.peak(parallel, batch), source.work(parallel, batch)
         if peak is None or work is None:
             return None
         gpu, nodes = shape.pool.gpu, max(1, part.gpus // shape.per_node)
-        reducing = replace(
-            work, operators={}, tensor={}, data={kind: size * part.weights for kind, size in work.data.items()}
+        reduced_bytes = {kind: size * part.weights for kind, size in work.data.items()}
+        reducing = replace(work, operators={}, tensor={}, data=reduced_bytes, calls=0.0)
+        starts = part.flops * cut
+        computing = replace(
+            work.scaled(part.flops), data={}, calls=work.calls * starts, tensor_calls=work.tensor_calls * starts
         )
-        computing = replace(work.scaled(part.flops), data={})
         time, reduced = (
             cost.step_s(each, parallel, gpu, nodes, shape.network_bytes_s, source.precision)
             for each in (computing, reducing)

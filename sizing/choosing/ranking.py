@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from sizing.choosing.limits import hours, words
 from sizing.choosing.runs import Run, best_of_shapes
@@ -11,9 +13,15 @@ from sizing.choosing.runs import Run, best_of_shapes
 MOST_ASKED = 16
 """Of one `bft size choose`: each is a request that slurmctld plans its queue for."""
 
+By = Literal["end", "gpu-hours"]
+"""What the first run has least of; where it is not said, GPU-hours among those that may end as early as any."""
+
 _SAME_S = 60.0
 _SAME_SHARE = 0.01
 """Runs that end within a minute, or a hundredth of their length, end together: fewer GPU-hours are then better."""
+
+_SAME_HOURS = 0.1
+"""GPU-hours that are no further apart count as the same: the earlier end is then better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +39,13 @@ def ask(
     top: int = 3,
     most: int = MOST_ASKED,
     deadline_s: float | None = None,
+    by: By | None = None,
 ) -> tuple[Run, ...]:
     """The best run of each request with what Slurm says of it, as far as it was asked.
 
     Asked are the shortest of each partition and type, then the others by length, until `top` runs are known to end
-    before any other could if it started at once, and by the deadline where there is one. Where Slurm refuses one, the
+    before any other could if it started at once, and by the deadline where there is one; then no other could still be
+    the first of `ranked`. Where Slurm refuses one, the
     smallest request of the same GPUs shows whether it refuses all: then they are all refused in the same words.
     """
     waiting = list(best_of_shapes(runs))
@@ -57,8 +67,10 @@ def ask(
             continue
         taken = [run for run in answered.values() if not run.refused]
         useful = taken if deadline_s is None else by_deadline(taken, deadline_s, now_s)
-        ends = sorted(run.ends_s(now_s).value for run in useful)
-        hopeless = len(ends) >= top and now_s + waiting[at].run_s.value >= ends[top - 1] + _together_s(waiting[at])
+        ends = sorted(useful, key=lambda run: run.ends_s(now_s).value)
+        hopeless = len(ends) >= top and now_s + waiting[at].run_s.value >= max(
+            ends[top - 1].ends_s(now_s).value + _together_s(waiting[at]), _reach_s(ends[0], now_s, by)
+        )
         if asked >= most or hopeless:
             continue
         if put(at) or any(_kind(run) == key and not run.refused for run in answered.values()):
@@ -73,8 +85,12 @@ def ask(
     return tuple(answered.get(at, run) for at, run in enumerate(waiting))
 
 
-def ranked(runs: Sequence[Run], now_s: float) -> tuple[Run, ...]:
-    """Those that Slurm has a start for, or all where it has none, by their end; ties by GPU-hours."""
+def ranked(runs: Sequence[Run], now_s: float, by: By | None = None) -> tuple[Run, ...]:
+    """Those that Slurm has a start for, or all where it has none, by their end; by GPU-hours those that end together.
+
+    Those do that end within a minute of the first one; unless it is `by` end also those that are expected to end
+    while that one may still run; and all of them by GPU-hours. Else GPU-hours within a tenth count as the same.
+    """
     taken = [run for run in runs if not run.refused]
     known = [run for run in taken if run.start_s is not None]
 
@@ -84,8 +100,10 @@ def ranked(runs: Sequence[Run], now_s: float) -> tuple[Run, ...]:
     left = sorted(known or taken, key=lambda run: (end_s(run), run.gpu_hours.value))
     order = []
     while left:
-        together = [run for run in left if end_s(run) <= end_s(left[0]) + _together_s(left[0])]
-        best = min(together, key=lambda run: run.gpu_hours.value)
+        reach_s = _reach_s(left[0], now_s, by)
+        together = [run for run in left if end_s(run) <= reach_s]
+        least = min(run.gpu_hours.value for run in together) * (1.0 if by == "gpu-hours" else 1.0 + _SAME_HOURS)
+        best = min((run for run in together if run.gpu_hours.value <= least), key=end_s)
         left.remove(best)
         order.append(best)
     return tuple(order)
@@ -108,23 +126,32 @@ def misses(best: Sequence[Run], deadline_s: float, now_s: float) -> str:
     return f"the nearest, {name}, ends {words(late)} after it at worst ({ends.origin}), and is expected {expected}"
 
 
-def why(best: Sequence[Run], now_s: float) -> str:
+def why(best: Sequence[Run], now_s: float, by: By | None = None) -> str:
     """One or two sentences on the first of ranked runs: against what would win by speed, by start and by cost."""
     first, others = best[0], best[1:]
     started = first.start_s is not None
     ends = first.ends_s(now_s)
-    said = f"{_name(first)} ends first: it {_starts(first, now_s)} and runs {words(first.run_s.value)}"
+    soonest = min(best, key=lambda run: run.ends_s(now_s).value)
+    sooner_s = ends.value - soonest.ends_s(now_s).value
+    among = "" if by == "gpu-hours" else " of those that may end first"
+    merit = "ends first" if sooner_s <= _together_s(soonest) else f"takes the fewest GPU-hours{among}"
+    said = f"{_name(first)} {merit}: it {_starts(first, now_s)} and runs {words(first.run_s.value)}"
     if not others:
         return f"{said}; there is no other choice."
     fastest = min(others, key=lambda run: run.run_s.value)
     earliest = min(others, key=lambda run: run.start_s or now_s)
     clauses = []
-    if fastest.run_s.value + _together_s(first) < first.run_s.value:
+    if sooner_s > _together_s(soonest):
+        cost = soonest.gpu_hours
+        clauses.append(
+            f"{_name(soonest)} is expected to end {words(sooner_s)} earlier, for {hours(cost.value)} GPU-hours"
+        )
+    elif fastest.run_s.value + _together_s(first) < first.run_s.value:
         clauses.append(
             f"{_name(fastest)} runs {words(first.run_s.value - fastest.run_s.value)} less"
             + (f" but starts {_later(fastest, first, now_s)}" if started else "")
         )
-    if started and (earliest.start_s or 0) + _SAME_S < (first.start_s or 0):
+    if sooner_s <= _together_s(soonest) and started and (earliest.start_s or 0) + _SAME_S < (first.start_s or 0):
         clauses.append(
             f"{_name(earliest)} starts {words((first.start_s or 0) - (earliest.start_s or 0))} earlier "
             f"but runs {words(earliest.run_s.value - first.run_s.value)} longer"
@@ -156,6 +183,15 @@ def _firsts(waiting: Sequence[Run]) -> list[int]:
     for at, run in enumerate(waiting):
         first.setdefault(_kind(run), at)
     return [*first.values(), *(at for at in range(len(waiting)) if at not in set(first.values()))]
+
+
+def _reach_s(first: Run, now_s: float, by: By | None) -> float:
+    """Until when a run has to end, to end together with the first one."""
+    if by == "gpu-hours":
+        return math.inf
+    ends = first.ends_s(now_s)
+    together_s = ends.value + _together_s(first)
+    return together_s if by == "end" else max(together_s, ends.high)
 
 
 def _together_s(run: Run) -> float:

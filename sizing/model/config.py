@@ -12,7 +12,7 @@ from typing import Any
 
 from sizing.errors import UsageError
 from sizing.model import wide_resnet
-from sizing.model.counts import Parameters, collective_bytes, parameters, parameters_of_rank, step_flops
+from sizing.model.counts import Parameters, collective_bytes, parameters, parameters_of_rank, step_flops, tensor_sums
 from sizing.model.parallel import Parallel
 from sizing.model.transformer import LARGEST, Attention, ModelConfig, Norm, Optimizer, Precision, Recompute, shown
 
@@ -33,6 +33,7 @@ __all__ = [
     "parse",
     "split",
     "step_flops",
+    "tensor_sums",
     "with_options",
 ]
 

@@ -92,6 +92,11 @@ def step_flops(model: ModelConfig) -> int:
     return model.accumulation * model.tokens * (model.layers * layer + head)
 
 
+def tensor_sums(model: ModelConfig) -> int:
+    """All-reduces of tensor-parallel ranks for one micro-batch (Shoeybi et al. 2019, Megatron-LM)."""
+    return model.layers * (6 if model.recompute == "full" else 4) + 2
+
+
 def collective_bytes(model: ModelConfig) -> dict[str, int]:
     """The bytes of one rank's collectives in a step, by kind: of the whole tensor before or after it is cut.
 
@@ -106,8 +111,7 @@ def collective_bytes(model: ModelConfig) -> dict[str, int]:
     compute = 4 if model.precision in ("fp32", "tf32") else 2
     gradient = 2 if model.precision == "bf16-pure" else 4
     if spread.tp > 1:
-        sums = model.layers * (6 if model.recompute == "full" else 4) + 2
-        found["all_reduce"] += model.accumulation * sums * compute * model.tokens * model.hidden
+        found["all_reduce"] += model.accumulation * tensor_sums(model) * compute * model.tokens * model.hidden
     sharded = spread.fsdp * (spread.dp if model.zero == 3 else 1)
     replicas = 1 if model.zero == 3 else spread.dp
     if sharded > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sizing.model.parallel import Parallel
@@ -35,7 +35,8 @@ class StepTrace:
 
     `peak_bytes` is the most that tensors held at once over both steps, `by_category` what they held at that moment and
     adds up to it. `parameters` counts the elements of this rank's trainable tensors. `collectives` are the bytes that
-    this rank hands to each kind of collective in a step. `trace_s` is how long all of it took.
+    this rank hands to each kind of collective in a step, in so many `collective_calls`. `trace_s` is how long all of it
+    took.
     """
 
     batch: int
@@ -48,6 +49,7 @@ class StepTrace:
     collectives: Mapping[str, int]
     torch: str
     trace_s: float
+    collective_calls: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def flops(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from sizing import cost
 from sizing.cost import Work
+from sizing.estimate import Estimate
 from sizing.gpus import GpuType
 from sizing.model.parallel import Parallel
 from sizing.sources import Point
@@ -41,19 +43,54 @@ def test_replicas_on_several_nodes_reduce_over_the_network() -> None:
     work = Work({("mm", "bf16"): (0.0, 0.0)}, data={"all_reduce": 7e9})
     here = cost.step_s(work, Parallel(4), GPU, 1, 1e10, "bf16")
     apart = cost.step_s(work, Parallel(4), GPU, 2, 1e10, "bf16")
-    assert here.value == pytest.approx(2 * 3 / 4 * 7e9 / 3e11 / 0.7)
-    assert apart.value == pytest.approx(2 * 3 / 4 * 7e9 / 1e10 / 0.7)
+    hops_s = 2 * math.ceil(7e9 / cost.BUCKET_BYTES) * cost.HOP_S
+    assert here.value == pytest.approx(2 * 3 / 4 * 7e9 / 3e11 / 0.7 + 2 * hops_s)
+    across_s = hops_s * cost.NETWORK_HOP_S / cost.HOP_S
+    assert apart.value == pytest.approx(2 * 3 / 4 * 7e9 / 1e10 / 0.7 + hops_s + across_s)
     # two tensor-parallel ranks of a node have a ring each, and one way out between them
     split = cost.step_s(work, Parallel(4, 2), GPU, 2, 1e10, "bf16")
-    assert split.value == pytest.approx(2 * 3 / 4 * 7e9 / 5e9 / 0.7)
+    assert split.value == pytest.approx(2 * 3 / 4 * 7e9 / 5e9 / 0.7 + hops_s + across_s)
 
 
 def test_shards_of_one_node_do_not_use_the_network() -> None:
     work = Work({("mm", "bf16"): (0.0, 0.0)}, sharded={"all_gather": 8e9, "reduce_scatter": 4e9})
     within = cost.step_s(work, Parallel(2, 1, 4), GPU, 2, 1e10, "bf16")
     across = cost.step_s(work, Parallel(1, 1, 8), GPU, 2, 1e10, "bf16")
-    assert within.value == pytest.approx(3 / 4 * 12e9 / 3e11 / 0.7)
-    assert across.value == pytest.approx(7 / 8 * 12e9 / 1e10 / 0.7)
+    buckets = math.ceil(8e9 / cost.BUCKET_BYTES) + math.ceil(4e9 / cost.BUCKET_BYTES)
+    assert within.value == pytest.approx(3 / 4 * 12e9 / 3e11 / 0.7 + buckets * 2 * cost.HOP_S)
+    hops_s = 2 * cost.HOP_S + cost.NETWORK_HOP_S
+    assert across.value == pytest.approx(7 / 8 * 12e9 / 1e10 / 0.7 + buckets * hops_s)
+
+
+def test_regression_a_step_of_many_small_operators_took_less_than_they_take_to_start() -> None:
+    work = Work({("mm", "bf16"): (1e6, 1e6)}, calls=519)
+    step = cost.step_s(work, Parallel(), GPU, 1, 1e10, "bf16")
+    assert (step.value, step.low, step.high) == pytest.approx((519 / 1e5, 519 / 2.5e5, 519 / 3.3e4))
+    large = replace(work, operators={("mm", "bf16"): (312e12, 1e6)})
+    assert cost.step_s(large, Parallel(), GPU, 1, 1e10, "bf16").value == pytest.approx(2.0)
+
+
+def test_regression_small_collectives_of_many_gpus_cost_nothing() -> None:
+    work = Work({("mm", "bf16"): (0.0, 0.0)}, tensor={"all_reduce": 96.0}, tensor_calls=96)
+    step = cost.step_s(work, Parallel(1, 8), GPU, 1, 1e10, "bf16")
+    assert step.value == pytest.approx(96 * 2 * 3 * cost.HOP_S, rel=1e-3)
+    assert step.low > 0.4 * step.value
+
+
+def test_an_all_reduce_hides_behind_a_part_of_the_last_backward_pass_alone() -> None:
+    compute, exchange = Estimate(3.0, 2.0, 4.0, "assumed"), Estimate(1.5, 1.2, 5.0, "assumed")
+    assert cost.beside(compute, exchange) == Estimate(3.0 + 1.5 - 1.0, 2.0, 9.0, "assumed")
+    assert cost.beside(compute, exchange, 4).value == pytest.approx(3.0 + 1.5 - 0.25)
+
+
+def test_a_convolution_in_fp32_may_take_fewer_products_than_it_is_defined_by() -> None:
+    old = replace(GPU, flops={"fp32": 15e12, "tf32": 15e12, "fp16": 120e12})
+    steps = [
+        cost.step_s(Work({(name, "tf32"): (15e12, 1.0)}), Parallel(), old, 1, 1e10, "")
+        for name in ("convolution", "mm")
+    ]
+    assert steps[0].value == steps[1].value
+    assert steps[0].low == pytest.approx(steps[1].low / cost.WINOGRAD)
 
 
 def test_the_gradients_of_a_trace_are_not_counted_as_tensor_parallel() -> None:

@@ -107,7 +107,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "by_category": kinds,
         "parameters": parameters,
         "operators": [[name, *row, precision] for (name, precision), row in tracker.work.operators.items()],
-        "collectives": tracker.work.collectives,
+        "collectives": {kind: size for kind, (_, size) in tracker.work.collectives.items()},
+        "collective_calls": {kind: calls for kind, (calls, _) in tracker.work.collectives.items()},
         "torch": torch.__version__,
     }
 

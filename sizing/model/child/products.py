@@ -28,6 +28,8 @@ def formulas() -> dict[Any, Callable[..., Any]]:
     for name, formula in _OURS.items():
         if (packet := getattr(torch.ops.aten, name, None)) is not None:  # not every release has all
             known.setdefault(packet, formula)
+    # torch's counts the weight's gradient as if there was one group: of a depthwise one as many times too much
+    known[torch.ops.aten.convolution_backward] = _convolution_backward
     return known
 
 
@@ -95,6 +97,13 @@ def _distances(one: Any, two: Any, *_: Any, out_val: Any, **__: Any) -> int:
 
 def _distances_backward(gradient: Any, one: Any, *_: Any, out_val: Any, **__: Any) -> int:
     return 3 * int(gradient.numel()) * int(one.shape[-1])
+
+
+def _convolution_backward(gradient: Any, inputs: Any, weight: Any, *args: Any, out_val: Any, **kwargs: Any) -> int:
+    """Of the gradients of a convolution's input and weight, where they are asked for: as many as forward for each."""
+    transposed, wanted = args[4], args[7]
+    met = inputs if transposed else gradient
+    return 2 * int(met.numel()) * (int(weight.numel()) // int(weight.shape[0])) * sum(map(bool, wanted[:2]))
 
 
 def _convolution_tbc(inputs: Any, weight: Any, *_: Any, out_val: Any, **__: Any) -> int:

@@ -56,13 +56,14 @@ class Work:
     def __init__(self) -> None:
         self.counting = False
         self.operators: dict[tuple[str, str], list[int]] = {}
-        self.collectives: dict[str, int] = {}
+        self.collectives: dict[str, tuple[int, int]] = {}
         self._flops = products.formulas()
 
     def hand(self, kind: str, size: int) -> None:
-        """Count bytes that are handed to a kind of collective."""
+        """Count a call of a kind of collective, and the bytes that it is handed."""
         if self.counting:
-            self.collectives[kind] = self.collectives.get(kind, 0) + size
+            calls, bytes_ = self.collectives.get(kind, (0, 0))
+            self.collectives[kind] = calls + 1, bytes_ + size
 
     def count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Count one call of an operator."""
@@ -81,4 +82,4 @@ class Work:
         row = self.operators.setdefault((name, _precision(name, given) if formula else ""), [0, 0, 0])
         row[0] += 1
         row[1] += int(formula(*args, **kwargs, out_val=out)) if formula else 0
-        row[2] += _bytes(given) + _bytes(private.tensors_in(out))
+        row[2] += 0 if func.is_view else _bytes(given) + _bytes(private.tensors_in(out))

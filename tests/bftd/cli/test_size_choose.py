@@ -52,7 +52,7 @@ def starting(at_s: float) -> str:
 
 
 def test_a_table_shows_when_each_run_ends_why_the_winner_wins_and_its_lines(bft: Terminal) -> None:
-    ended = choose(bft, *JOB, "--no-start")
+    ended = choose(bft, *JOB, "--no-start", "--by", "end")
     assert (ended.code, ended.err) == (0, "")
     head, *rows = ended.out.splitlines()
     assert re.search("STEP +ORIGIN +RUN +STARTS +ENDS +AT WORST +GPU-HOURS", head)
@@ -71,7 +71,7 @@ def test_a_table_shows_when_each_run_ends_why_the_winner_wins_and_its_lines(bft:
 
 
 def test_json_has_the_runs_by_their_end_and_the_cells_that_are_no_choice(bft: Terminal) -> None:
-    said = choose(bft, *JOB, "--no-start", "--max-stages", "4", "--json").json
+    said = choose(bft, *JOB, "--no-start", "--max-stages", "4", "--by", "end", "--json").json
     ends = [run["ends"]["value"] for run in said["runs"]]
     assert ends == sorted(ends)
     assert said["winner"] == said["runs"][0]

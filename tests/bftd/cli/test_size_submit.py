@@ -38,7 +38,7 @@ def submitted(bft: Terminal) -> Path:
 
 def submit(bft: Terminal, text: str, *words: str) -> Ended:
     (bft.folder / "job.sh").write_text(text)
-    ended = bft("size", "choose", "--partitions", "centre.json", *JOB, "--submit", "job.sh", *words)
+    ended = bft("size", "choose", "--partitions", "centre.json", *JOB, "--by", "end", "--submit", "job.sh", *words)
     assert (bft.folder / "job.sh").read_text() == text
     return ended
 
@@ -211,7 +211,9 @@ def test_regression_with_a_deadline_a_limit_of_the_scripts_own_that_may_cut_the_
     bft: Terminal, submitted: Path
 ) -> None:
     words = ("--partition", "new", "--yes")
-    winner = bft("size", "choose", "--partitions", "centre.json", *JOB, *words[:2], "--json").json["winner"]
+    winner = bft("size", "choose", "--partitions", "centre.json", *JOB, "--by", "end", *words[:2], "--json").json[
+        "winner"
+    ]
     between = int((winner["run"]["value"] + winner["run"]["high"]) / 120)
     script = f"#!/bin/bash\n#SBATCH --time={between}\nsrun torchrun --nproc-per-node=gpu train.py\n"
     cut = wording("cli.size_submit.time_cuts_off", value=between, high="")

@@ -24,14 +24,26 @@ def names(runs: object) -> list[tuple[str, int]]:
 
 def test_the_earliest_end_wins_over_the_earliest_start_and_over_the_fastest_run() -> None:
     fast, early, both = run(HOUR, "a", 8, 9 * HOUR), run(8 * HOUR, "b", 4, 0), run(3 * HOUR, "c", 4, 2 * HOUR)
-    assert names(ranking.ranked([fast, early, both], NOW_S)) == [("c", 4), ("b", 4), ("a", 8)]
+    assert names(ranking.ranked([fast, early, both], NOW_S, "end")) == [("c", 4), ("b", 4), ("a", 8)]
+    assert names(ranking.ranked([fast, early, both], NOW_S)) == [("c", 4), ("a", 8), ("b", 4)]
 
 
 def test_of_runs_that_end_together_the_one_of_fewer_gpu_hours_is_first() -> None:
     many, few = run(HOUR, "a", 8, 0), run(HOUR + 20, "a", 2, 0)
-    assert names(ranking.ranked([many, few], NOW_S)) == [("a", 2), ("a", 8)]
+    assert names(ranking.ranked([many, few], NOW_S, "end")) == [("a", 2), ("a", 8)]
     later = run(HOUR + 70, "a", 2, 0)
-    assert names(ranking.ranked([many, later], NOW_S)) == [("a", 8), ("a", 2)]
+    assert names(ranking.ranked([many, later], NOW_S, "end")) == [("a", 8), ("a", 2)]
+
+
+def test_regression_thirty_two_gpus_won_by_minutes_that_nobody_knows() -> None:
+    # an hour may be two: those that end while the first one may still run are no later for all that is known
+    many, few, slow = run(HOUR, "a", 8, 0), run(1.9 * HOUR, "a", 2, 0), run(2.1 * HOUR, "a", 1, 0)
+    assert names(ranking.ranked([many, few, slow], NOW_S)) == [("a", 2), ("a", 8), ("a", 1)]
+    assert names(ranking.ranked([many, few, slow], NOW_S, "end")) == [("a", 8), ("a", 2), ("a", 1)]
+    assert names(ranking.ranked([many, few, slow], NOW_S, "gpu-hours")) == [("a", 1), ("a", 2), ("a", 8)]
+    said = ranking.why([few, slow, many], NOW_S)
+    assert says(said, "sizing.ranking.fewest", name="2 x a100 in a")
+    assert says(said, "sizing.ranking.sooner", soonest="8 x a100 in a", words="54 min", hours="8")
 
 
 def test_a_start_in_the_past_counts_as_now() -> None:
@@ -72,7 +84,7 @@ def test_a_deadline_that_nothing_holds_is_missed_by_so_much() -> None:
 
 def test_why_names_the_faster_one_that_starts_later_and_the_earlier_one_that_runs_longer() -> None:
     best = ranking.ranked(
-        [run(HOUR, "a", 8, 9 * HOUR), run(8 * HOUR, "b", 4, 0), run(3 * HOUR, "c", 4, 2 * HOUR)], NOW_S
+        [run(HOUR, "a", 8, 9 * HOUR), run(8 * HOUR, "b", 4, 0), run(3 * HOUR, "c", 4, 2 * HOUR)], NOW_S, "end"
     )
     assert ranking.why(best, NOW_S) == (
         "4 x a100 in c ends first: it starts in 2 h and runs 3 h, while 8 x a100 in a runs 2 h less but starts 7 h "
@@ -117,6 +129,9 @@ def test_slurm_is_not_asked_for_runs_that_could_not_win_if_they_started_at_once(
     slurm = Slurm({"a": 0})
     ranking.ask(runs, slurm, NOW_S, top=2)
     assert slurm.asked == [("a", 8), ("a", 4)]
+    slurm = Slurm({"a": 0})
+    ranking.ask(runs, slurm, NOW_S, top=1, by="gpu-hours")
+    assert len(slurm.asked) == len(runs)
 
 
 def test_a_partition_that_is_closed_is_refused_whole_after_two_questions_and_others_win() -> None:
@@ -152,7 +167,7 @@ def test_the_best_are_found_without_asking_for_all(waits: dict[tuple[str, int], 
     def slurm(each: Run) -> Answer:
         return Answer(NOW_S + waits[each.shape.pool.partition, each.shape.gpus][1], "to start at")
 
-    said = ranking.ranked(ranking.ask(runs, slurm, NOW_S, top), NOW_S)
+    said = ranking.ranked(ranking.ask(runs, slurm, NOW_S, top, by="end"), NOW_S, "end")
     everything = sorted(run_s + wait_s for run_s, wait_s in waits.values())[:top]
     got = sorted(each.ends_s(NOW_S).value - NOW_S for each in said)[:top]
     assert got == pytest.approx(everything, abs=0.01)
@@ -166,6 +181,6 @@ def test_regression_a_run_that_holds_the_deadline_was_never_asked_for_behind_fas
     sure = replace(run(5 * HOUR, "b", 4), run_s=Estimate(5 * HOUR, 5 * HOUR, 5.5 * HOUR, "measured"))
     later = replace(sure, shape=run(1, "b", 2).shape, run_s=Estimate(5.4 * HOUR, 5 * HOUR, 5.5 * HOUR, "measured"))
     slurm = Slurm({"a": 0, "b": 60})
-    said = ranking.ask([*soon, sure, later], slurm, NOW_S, top=1, deadline_s=NOW_S + 6 * HOUR)
-    assert names(ranking.by_deadline(ranking.ranked(said, NOW_S), NOW_S + 6 * HOUR, NOW_S)) == [("b", 4)]
+    said = ranking.ask([*soon, sure, later], slurm, NOW_S, top=1, deadline_s=NOW_S + 6 * HOUR, by="end")
+    assert names(ranking.by_deadline(ranking.ranked(said, NOW_S, "end"), NOW_S + 6 * HOUR, NOW_S)) == [("b", 4)]
     assert ("b", 2) not in slurm.asked

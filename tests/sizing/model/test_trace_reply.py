@@ -21,6 +21,7 @@ GOOD: dict[str, Any] = {
     "parameters": 9,
     "operators": [["mm", 2, 100, 40, "fp16"], ["add", 1, 0, 8, ""]],
     "collectives": {"all_reduce": 36},
+    "collective_calls": {"all_reduce": 2},
     "torch": "2.13.0",
 }
 
@@ -34,6 +35,7 @@ def test_a_trace_is_read() -> None:
     assert (found.peak_bytes, found.flops, found.batch, found.trace_s) == (15, 100, 8, 1.5)
     assert [each.precision for each in found.operators] == ["fp16", ""]
     assert found.collectives == {"all_reduce": 36}
+    assert found.collective_calls == {"all_reduce": 2}
 
 
 @pytest.mark.parametrize(

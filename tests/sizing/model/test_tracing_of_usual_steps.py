@@ -82,6 +82,26 @@ def make_step(batch_size):
     assert traced(tmp_path, text).flops == 2 * (2 * 32 * 16 * 64)
 
 
+def test_regression_a_depthwise_convolution_counted_as_if_all_channels_met(tmp_path: Path) -> None:
+    text = """
+def make_step(batch_size):
+    model = nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False).cuda()
+    x = torch.randn(2, 16, 8, 8, device="cuda", requires_grad=True)
+    return lambda: model(x).sum().backward()
+"""
+    assert traced(tmp_path, text).flops == 3 * 2 * (2 * 16 * 8 * 8) * 9
+
+
+def test_regression_views_counted_as_traffic_of_memory(tmp_path: Path) -> None:
+    text = """
+def make_step(batch_size):
+    x = torch.randn(64, 64, device="cuda")
+    return lambda: [x.view(4096), x.t(), x[1:], x.detach(), x + 1]
+"""
+    found = {each.name: each.bytes for each in traced(tmp_path, text).operators}
+    assert {name for name, moved in found.items() if moved} == {"add"}
+
+
 def test_regression_a_layout_of_memory_was_refused(tmp_path: Path) -> None:
     text = """
 def make_step(batch_size):
