@@ -44,7 +44,7 @@ DATA = Path(__file__).parents[2] / "shared" / "data" / "sizing"
 ERRORS = (0.0, 0.1, 0.2, 0.3)
 GUESSING = ("crius", "elasticflow-ls", "gavel", "gandiva")
 """Policies that use estimates; first come, first served does not."""
-ALL = (*GUESSING, "fcfs")
+ALL = (*GUESSING, "easy", "fcfs")
 AGED = ("crius", "crius-age", *ALL[1:])
 """Also Crius with its queue by age alone, as it is without its patience (sizing.cells.schedule.policy)."""
 FIRST_SEED = 100

@@ -24,7 +24,7 @@ SCHEDULERS: Mapping[str, Maker] = {**_CRIUS, **BASELINES}
 
 NEED_DEADLINES = ("crius-ddl", "elasticflow")
 """Those that are another scheduler with jobs that have a deadline."""
-USUAL: Sequence[str] = ("crius", "crius-na", "crius-nh", "elasticflow-ls", "gavel", "gandiva", "fcfs")
+USUAL: Sequence[str] = ("crius", "crius-na", "crius-nh", "elasticflow-ls", "gavel", "gandiva", "easy", "fcfs")
 """What is compared where nothing is said: all that do not look at deadlines."""
 
 

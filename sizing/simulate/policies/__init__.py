@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sizing.simulate.policies.elasticflow import ElasticFlow
-from sizing.simulate.policies.fcfs import Fcfs
+from sizing.simulate.policies.fcfs import Easy, Fcfs
 from sizing.simulate.policies.gandiva import Gandiva
 from sizing.simulate.policies.gavel import Gavel
 from sizing.simulate.policies.profiled import Profiled
 from sizing.simulate.types import Policy, Speeds
 
-__all__ = ["BASELINES", "ElasticFlow", "Fcfs", "Gandiva", "Gavel", "Profiled"]
+__all__ = ["BASELINES", "Easy", "ElasticFlow", "Fcfs", "Gandiva", "Gavel", "Profiled"]
 
 BASELINES: Mapping[str, Callable[[Speeds, Speeds], Policy]] = {
     "fcfs": lambda told, true: Fcfs(Profiled(told, true)),
+    "easy": lambda told, true: Easy(Profiled(told, true)),
     "gandiva": lambda told, true: Gandiva(Profiled(told, true)),
     "gavel": lambda told, true: Gavel(Profiled(told, true)),
     "gavel-fair": lambda told, true: Gavel(Profiled(told, true), fair=True),

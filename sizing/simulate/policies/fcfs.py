@@ -1,6 +1,9 @@
-"""First come, first served (simplified): what Slurm and Kubernetes do for jobs of fixed size."""
+"""First come, first served, alone and with EASY backfilling (simplified): jobs of fixed size, as Slurm starts them."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterable
 
 from sizing.simulate.policies.profiled import Profiled
 from sizing.simulate.policies.room import Room
@@ -10,8 +13,8 @@ from sizing.simulate.types import Decision, Moment
 class Fcfs:
     """Jobs get the GPUs that they ask for, in strict order among those that ask for the same type, and keep them.
 
-    Each type is a queue of its own, as a partition is: a job never waits for GPUs that it would not use. Left out:
-    priorities, limits, backfilling.
+    Each type is a queue of its own, as a partition is: a job never waits for GPUs that it would not use. No queue is
+    served so in practice: see `Easy`. Left out: priorities, limits.
     """
 
     name = "fcfs"
@@ -31,3 +34,52 @@ class Fcfs:
             if not room.take(job.id, cell):
                 blocked.add(job.gpu_type)
         return Decision(room.given)
+
+
+class Easy:
+    """First come, first served with EASY backfilling (Lifka 1995), which is the least that Slurm does.
+
+    The first job of a queue that does not fit gets a start: when enough GPUs will be free. Later ones start now where
+    that does not put it off. How long jobs run is known exactly, where Slurm knows their time limits.
+    """
+
+    name = "easy"
+    interval_s: float | None = None
+
+    def __init__(self, known: Profiled) -> None:
+        self._known = known
+
+    def decide(self, moment: Moment) -> Decision:
+        """Starts the heads of all queues while they fit, and behind them what delays none."""
+        room = Room(moment)
+        ends: dict[str, list[tuple[float, int]]] = {}
+        for running in moment.running:
+            allocation = running.allocation
+            end_s = moment.now_s + self._known.runs_s(running.job, allocation, running.left)
+            ends.setdefault(allocation.gpu_type, []).append((end_s, allocation.gpus))
+        promised: dict[str, tuple[float, int]] = {}
+        for waiting in moment.waiting:
+            job = waiting.job
+            cell = self._known.cell(job, job.gpu_type, job.gpus)
+            if cell is None:
+                continue
+            end_s = moment.now_s + self._known.runs_s(job, cell, waiting.left)
+            start_s, spare = promised.get(job.gpu_type, (math.inf, 0))
+            if end_s > start_s and cell.gpus > spare:
+                continue
+            if room.take(job.id, cell):
+                ends.setdefault(job.gpu_type, []).append((end_s, cell.gpus))
+                if end_s > start_s:
+                    promised[job.gpu_type] = start_s, spare - cell.gpus
+            elif job.gpu_type not in promised:
+                promised[job.gpu_type] = _start(room.free.get(job.gpu_type, 0), cell.gpus, ends.get(job.gpu_type, []))
+        return Decision(room.given)
+
+
+def _start(free: int, wanted: int, ends: Iterable[tuple[float, int]]) -> tuple[float, int]:
+    """When so many GPUs will be free, and how many beside them are then; never where there are not so many."""
+    for end_s, gpus in sorted(ends):
+        free += gpus
+        if free >= wanted:
+            return end_s, free - wanted
+    return math.inf, 0

@@ -34,6 +34,10 @@ class Profiled:
             self._cells[key] = allocation if rate > 0 else None
         return self._cells[key]
 
+    def runs_s(self, job: SimulatedJob, allocation: Allocation, left: float) -> float:
+        """How long the iterations that are left take there, as they really do."""
+        return left / self._true.rate(job.model, allocation)
+
     def rate(self, job: SimulatedJob, gpu_type: str, gpus: int) -> float:
         """Iterations a second by the profile, 0 where nothing is known."""
         found = self._told.data_parallel_rate(job.model, gpu_type, gpus)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sizing.simulate import clusters, compare, workload
 from sizing.simulate.engine import simulate
 from sizing.simulate.outcome import JobOutcome, Outcome
-from sizing.simulate.policies import BASELINES, ElasticFlow, Fcfs, Gandiva, Gavel, Profiled
+from sizing.simulate.policies import BASELINES, Easy, ElasticFlow, Fcfs, Gandiva, Gavel, Profiled
 from sizing.simulate.policies.gandiva import _Grown
 from sizing.simulate.policies.room import Room
 from sizing.simulate.policies.shares import shares
@@ -44,6 +44,34 @@ def test_fcfs_does_not_wait_for_a_job_that_never_runs_as_it_is_asked_for() -> No
     found = by_id(ran(Fcfs, [job("1", "big"), job("2")], speeds, a=1))
     assert found["1"].start_s is None
     assert found["2"].end_s == 100
+
+
+def test_easy_starts_behind_the_head_what_does_not_put_it_off() -> None:
+    # 1 ends at 1000; 2 wants all four; 3 ends before that, 4 does not
+    jobs = [
+        job("1", work=2000, gpus=2),
+        job("2", at_s=1, gpus=4),
+        job("3", at_s=2, work=500),
+        job("4", at_s=3, work=5000),
+    ]
+    found = by_id(ran(Easy, jobs, a=4))
+    assert found["3"].start_s == 2
+    assert found["2"].start_s == found["1"].end_s
+    assert found["4"].start_s == found["2"].end_s
+    assert all(each.restarts == 0 for each in found.values())
+
+
+def test_easy_starts_long_jobs_on_what_the_head_leaves_free() -> None:
+    # of eight, three are left when 1 has ended and 2 has its four, while 0 still runs
+    jobs = [
+        job("0", work=9000),
+        job("1", work=3000, gpus=4),
+        job("2", at_s=1, gpus=4),
+        job("3", at_s=2, work=9000, gpus=2),
+    ]
+    found = by_id(ran(Easy, jobs, a=8))
+    assert found["3"].start_s == 2
+    assert found["2"].start_s == found["1"].end_s
 
 
 def test_gandiva_takes_any_type_and_grows_when_nobody_waits() -> None:
