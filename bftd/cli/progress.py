@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
+
+TOLD_AFTER_S, TOLD_EVERY_S = 2.0, 30.0
+"""When a line says what a command waits for, where there is no terminal for a bar."""
 
 
 class Tell(Protocol):
@@ -15,13 +19,15 @@ class Tell(Protocol):
 
 
 @contextmanager
-def progress_bar(label: str) -> Iterator[Tell]:
+def progress_bar(label: str, *, lines: bool = False) -> Iterator[Tell]:
     """A bar on standard error where that is a terminal; what it yields is told which part is done, in 0..1.
+
+    Elsewhere nothing is shown, or with `lines` a line after two seconds and then now and then.
 
     It is drawn when it is told and has no thread of its own: worker processes are forked while it is there.
     """
     if not sys.stderr.isatty():
-        yield lambda _part, _said="": None
+        yield _lines(label) if lines else lambda _part, _said="": None
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -29,3 +35,15 @@ def progress_bar(label: str) -> Iterator[Tell]:
     with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task(label, total=1.0)
         yield lambda part, said="": bar.update(task, completed=part, description=said or label, refresh=True)
+
+
+def _lines(label: str) -> Tell:
+    due_s = time.monotonic() + TOLD_AFTER_S
+
+    def tell(part: float, said: str = "", /) -> None:
+        nonlocal due_s
+        if (now_s := time.monotonic()) >= due_s:
+            due_s = now_s + TOLD_EVERY_S
+            print(f"bft: {said or label}: {part:.0%}".replace("%", " %"), file=sys.stderr, flush=True)
+
+    return tell

@@ -55,7 +55,7 @@ class Tracer:
 
     def measure(self, points: Sequence[Point]) -> list[StepTrace | Untraceable]:
         """Trace points, two at a time; raises UsageError where the step cannot be traced in any way."""
-        with progress_bar(f"tracing {self.step}") as tell:
+        with progress_bar(f"tracing {self.step}", lines=True) as tell:
             done = 0
 
             def one(point: Point) -> StepTrace | Untraceable:

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from sizing.errors import Untraceable, UsageError
+from sizing.model.child.depends import MARK
 
 NO_LIMIT_BYTES = 2**62
 NO_TORCH = 3  # the exit status of a child whose Python has no torch
 _LONGEST_S = 10**6
 _LAST_WORDS_BYTES = 8192
-_MARK = "BFT_TRACE"
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 # Runs under the user's Python: it knows our package `sizing` by its file alone, so that nothing else that lies beside
@@ -140,7 +140,7 @@ def ended(
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             pass_fds=[its],
-            env={**os.environ, **env, _MARK: mark},
+            env={**os.environ, **env, MARK: mark},
             start_new_session=True,
         )
     except OSError as error:
@@ -182,7 +182,7 @@ def ended(
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-        end_marked(f"{_MARK}={mark}".encode())
+        end_marked(f"{MARK}={mark}".encode())
         child.stderr.close()
         os.close(mine)
 

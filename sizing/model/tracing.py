@@ -6,7 +6,7 @@ import ast
 import time
 
 from sizing.errors import Untraceable, UsageError
-from sizing.model import launch, reply
+from sizing.model import kept, launch, reply
 from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace, Target
 
@@ -46,6 +46,7 @@ def trace(
 ) -> StepTrace:
     """The trace of one rank's step; `step` is "PATH.py:FUNCTION", `batch` the samples of one rank.
 
+    It is kept, and traced anew once something has changed that it depended on.
     Raises Untraceable where the step cannot be followed, UsageError where there is no such file, function or Python.
     """
     if batch < 1:
@@ -70,7 +71,11 @@ def trace(
     }
     for candidate in launch.pythons(python):
         began = time.monotonic()
-        data, code, words = _run(candidate, request, timeout_s, memory_bytes or launch.NO_LIMIT_BYTES)
+        answer = kept.Answer(candidate, request, _environment(request))
+        data, code, words = answer.read() or b"", 0, ""
+        if not data:
+            data, code, words = _run(candidate, request, timeout_s, memory_bytes or launch.NO_LIMIT_BYTES)
+            answer.write(data)
         if data:
             return reply.read(data, batch, parallel, target, time.monotonic() - began)
         if code != launch.NO_TORCH:
@@ -80,8 +85,10 @@ def trace(
 
 def _run(python: str, request: dict[str, object], timeout_s: float, memory_bytes: int) -> tuple[bytes, int, str]:
     """The child's reply (b"" for none), how it ended, and the last that it said on its error output."""
+    return launch.ended(python, _ENTRY, request, launch.Limits(timeout_s, memory_bytes), _environment(request))
+
+
+def _environment(request: dict[str, object]) -> dict[str, str]:
+    size = int(str(request["dp"])) * int(str(request["tp"])) * int(str(request["fsdp"]))
     env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    if request["dp"] != 1 or request["tp"] != 1 or request["fsdp"] != 1:
-        size = int(str(request["dp"])) * int(str(request["tp"])) * int(str(request["fsdp"]))
-        env |= launch.ranks(size)
-    return launch.ended(python, _ENTRY, request, launch.Limits(timeout_s, memory_bytes), env)
+    return env | (launch.ranks(size) if size != 1 else {})

@@ -20,6 +20,8 @@
 #define GRACE_MS 3000
 /* So often is looked whether it has ended, or a signal has come. */
 #define LOOK_MS 100
+/* Who waits for longer is told what for. */
+#define TOLD_AFTER_MS 2000
 /* The last words of a program that fails: its last line is told. */
 #define LAST_WORDS 4096
 
@@ -121,14 +123,20 @@ static bool has_ended(pid_t pid)
 }
 
 /* Read both pipes until the program has ended; returns false where it is stopped for its time or a signal. */
-static bool listen_to(pid_t pid, struct reading *out, struct reading *err, long deadline_ms)
+static bool listen_to(pid_t pid, struct reading *out, struct reading *err, const char *text, int limit_s)
 {
+	long begun_ms = now_ms(), deadline_ms = begun_ms + limit_s * 1000L;
+	bool told = false;
 	struct reading *const both[] = { out, err };
 	struct pollfd pipes[] = { { out->fd, POLLIN, 0 }, { err->fd, POLLIN, 0 } };
 
 	while (!caught && now_ms() < deadline_ms) {
 		bool ended = has_ended(pid);
 
+		if (!told && !ended && now_ms() - begun_ms >= TOLD_AFTER_MS) {
+			fprintf(stderr, "bftd: working out GPUs for --auto-gpus=%s; this takes %d s at most\n", text, limit_s);
+			told = true;
+		}
 		poll(pipes, LENGTH(pipes), ended ? 0 : LOOK_MS);
 		for (size_t i = 0; i < LENGTH(pipes); i++) {
 			make_room(err);
@@ -245,7 +253,7 @@ int auto_gpus_ask(const char *bft, int limit_s, const char *text, char *answer, 
 		setpgid(pid, pid);
 		fcntl(out.fd, F_SETFL, O_NONBLOCK);
 		fcntl(err.fd, F_SETFL, O_NONBLOCK);
-		in_time = listen_to(pid, &out, &err, now_ms() + limit_s * 1000L);
+		in_time = listen_to(pid, &out, &err, text, limit_s);
 		status = finish(pid, !in_time);
 	}
 	close(out.fd);

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sizing.model import launch, tracing
 from tests.sizing.model import forks, warm
+
+
+@pytest.fixture(autouse=True)
+def no_traces_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test traces is kept in a folder of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="session")

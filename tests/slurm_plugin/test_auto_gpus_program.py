@@ -110,6 +110,13 @@ def test_what_takes_too_long_is_ended_with_all_that_it_has_started(ask: Ask, tmp
     assert ends(int((tmp_path / "pid").read_text()))
 
 
+def test_who_waits_for_longer_is_told_what_for(ask: Ask, capfd: pytest.CaptureFixture[str]) -> None:
+    assert ask("echo done")[0] == "done"
+    assert capfd.readouterr().err == ""
+    assert ask("sleep 2.5; echo done")[0] == "done"
+    assert says(capfd.readouterr().err, "slurm_plugin.auto_gpus.working_out", value="step.py:make,global-batch=8")
+
+
 def test_what_the_program_leaves_behind_neither_keeps_sbatch_waiting_nor_lives_on(ask: Ask, tmp_path: Path) -> None:
     assert ask(f"sleep 600 & echo $! >{tmp_path}/pid; echo done")[0] == "done"
     assert ends(int((tmp_path / "pid").read_text()))

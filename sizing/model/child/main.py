@@ -83,10 +83,11 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     """Trace the step that the request names."""
     import torch
 
-    from sizing.model.child import packages
+    from sizing.model.child import depends, packages
 
     tracker, modes = set_up(request["target"], request["dp"] * request["tp"] * request["fsdp"])
     gc.freeze()
+    depended = depends.watched()
     with modes:
         step = made(request)
         tracker.find_owners()
@@ -110,6 +111,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "collectives": {kind: size for kind, (_, size) in tracker.work.collectives.items()},
         "collective_calls": {kind: calls for kind, (calls, _) in tracker.work.collectives.items()},
         "torch": torch.__version__,
+        "depends": depended(),
     }
 
 

@@ -11,20 +11,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sizing.model import tracing
+
 _SERVER = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-import torch
+import torch, torch.distributed.tensor
 from sizing.model.child import cuda, gloo, main, private, spread, stand_ins, surroundings, work
 sys.path.pop(0)
 reply = os.dup(1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 torch.set_num_threads(1)
 for line in sys.stdin:
-    request, env = json.loads(line)
+    request, env, folder = json.loads(line)
     child = os.fork()
     if child == 0:
+        os.environ.clear()
         os.environ.update(env)
+        os.chdir(folder)
         main.main(request, reply)
     if os.waitpid(child, 0)[1]:
         os.write(reply, bytes([10]))
@@ -41,11 +45,10 @@ def traces() -> Iterator[Any]:
     assert server.stdout is not None
 
     def run(python: str, request: dict[str, Any], timeout_s: float, memory_bytes: int) -> tuple[bytes, int, str]:
-        gpus = request["dp"] * request["tp"] * request["fsdp"]
-        env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(gpus)} if gpus > 1 else {}
+        env = {**os.environ, **tracing._environment(request)}
         assert server.stdin is not None
         assert server.stdout is not None
-        server.stdin.write(json.dumps([request, env]).encode() + b"\n")
+        server.stdin.write(json.dumps([request, env, os.getcwd()]).encode() + b"\n")
         server.stdin.flush()
         return server.stdout.readline().rstrip(b"\n"), 0, ""
 

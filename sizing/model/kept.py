@@ -1,0 +1,88 @@
+"""Answers of traced processes that are kept, for as long as nothing has changed that they depended on.
+
+An answer is a file in the user's cache, named by what was asked: the step's file and function, the batch, the spread,
+the Python, and this package's own code. It holds what the step depended on beside that (`child.depends`): digests of
+files that it read, changes of folders that it listed and that packages are installed in, variables of the environment.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sizing.database import cache_folder
+from sizing.model.child.depends import digest
+
+MOST = 500
+"""Answers that are kept; beyond, the oldest go."""
+
+_FOLDER = "traces"
+_KINDS = ("files", "folders", "environ")
+_NOT_KEPT = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)  # the last: there is no home
+_CODE = Path(__file__).parent
+
+
+class Answer:
+    """The answer to one request, which may be there."""
+
+    def __init__(self, python: str, request: Mapping[str, Any], env: Mapping[str, str]) -> None:
+        """`request` names the user's file by its `path`; `env` is set for the process beside what there is."""
+        self._asked = python, dict(request)
+        self._environ = {**os.environ, **env}
+
+    def read(self) -> bytes | None:
+        """What was answered, where it still holds."""
+        try:
+            said = json.loads(self._file().read_bytes())
+            files, folders, environ = (said[name] for name in _KINDS)
+            same = (
+                all(self._environ.get(name) == value for name, value in environ.items())
+                and all(os.stat(name).st_mtime_ns == at_ns for name, at_ns in folders.items())
+                and all(digest(name) == known for name, known in files.items())
+            )
+            return str(said["answer"]).encode() if same else None
+        except _NOT_KEPT:
+            return None
+
+    def write(self, answer: bytes) -> None:
+        """Keep an answer that tells what it depended on; where it does not, or there is no room, nothing is kept."""
+        with suppress(*_NOT_KEPT):
+            depended = json.loads(answer)["depends"]
+            kept = {**{name: dict(depended[name]) for name in _KINDS}, "answer": answer.decode()}
+            file = self._file()
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            part = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+            part.write_text(json.dumps(kept))
+            os.replace(part, file)
+            _tidy(file.parent)
+
+    def _file(self) -> Path:
+        python, request = self._asked
+        found = shutil.which(python) or python
+        script = digest(str(request["path"]))
+        asked = [found, os.path.realpath(found), _code(), script, request]
+        name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        return cache_folder() / _FOLDER / f"{name}.json"
+
+
+def _tidy(folder: Path) -> None:
+    kept = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
+    for file in kept[: max(0, len(kept) - MOST)]:
+        file.unlink(missing_ok=True)
+
+
+@functools.cache
+def _code() -> str:
+    """Of this package: another release may count otherwise."""
+    found = hashlib.sha256()
+    for path in sorted(_CODE.rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()

@@ -1,0 +1,20 @@
+"""What a command that takes a while says where there is no terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from bftd.cli import progress
+
+
+@pytest.mark.parametrize(
+    ("after_s", "lines", "said"), [(0.0, True, ["bft: tracing: 25 %"]), (60.0, True, []), (0.0, False, [])]
+)
+def test_a_line_comes_where_it_is_asked_for_and_only_after_a_while(
+    after_s: float, lines: bool, said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "TOLD_AFTER_S", after_s)
+    with progress.progress_bar("tracing", lines=lines) as tell:
+        tell(0.25)
+        tell(0.5)
+    assert capsys.readouterr().err.splitlines() == said
