@@ -9,6 +9,7 @@ import click
 
 from bftd.cli import common, options, size_model
 from bftd.cli.size_model import Asked, amount
+from bftd.cli.size_trace import BOUNDED
 from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
@@ -126,6 +127,8 @@ def _lines(peak: MemoryPeak, marp: bool) -> Iterator[str]:
     yield ""
     what = "what the formula has missed" if value.origin == "formula" else "CUDA context, libraries, fragmentation"
     yield f"a GPU needs {amount(value.high)} with the guard band (assumed: {what})"
+    if peak.upper_bounds:
+        yield f"note: {BOUNDED}"
     if value.low < value.value:
         yield f"the formula's own range begins at {amount(value.low)}"
     if marp and peak.marp_bytes is not None:

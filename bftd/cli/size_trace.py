@@ -22,6 +22,8 @@ _PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 
 _SHOWN = 0.01  # of the arithmetic, from which on a precision is named
 
+BOUNDED = "what masks select is not known and all of it is counted, so memory and time are upper bounds"
+
 T = TypeVar("T")
 
 
@@ -80,6 +82,8 @@ class Tracer:
             f"a batch of {' or '.join(batches)} with {_name(parallel)} could not be traced: {why}"
             for (parallel, why), batches in failed.items()
         ]
+        if any(trace.upper_bounds for traces in self.traces.found.values() for trace in traces.values()):
+            told.append(BOUNDED)
         if self.traces.sums_nothing():
             told.append(
                 "the step sums no gradients over replicas: where the script does not either, wrap the model in "

@@ -30,7 +30,8 @@ class MemoryPeak:
     """The peak of one rank's tensors in bytes, what it consists of, and MARP's number for the same beside it.
 
     `peak` is traced or by formula; its `high` is what a GPU must have (`guarded_bytes`). `marp_bytes` is None where the
-    model's sizes are not known. `why` says why the better way was not taken, "" where it was.
+    model's sizes are not known. `why` says why the better way was not taken, "" where it was. With `upper_bounds` the
+    peak is one itself, as `StepTrace` has them.
     """
 
     peak: Estimate
@@ -40,6 +41,7 @@ class MemoryPeak:
     marp_bytes: int | None = None
     trace_s: float | None = None
     why: str = ""
+    upper_bounds: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The form of `bft size mem --json`."""
@@ -53,4 +55,5 @@ class MemoryPeak:
             "per_rank": {"dp": self.parallel.dp, "tp": self.parallel.tp, "fsdp": self.parallel.fsdp},
             "trace_s": self.trace_s,
             "why": self.why,
+            "upper_bounds": self.upper_bounds,
         }

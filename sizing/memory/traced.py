@@ -16,4 +16,5 @@ def peak_of(trace: StepTrace) -> MemoryPeak:
         parallel=trace.parallel,
         batch=trace.batch,
         trace_s=trace.trace_s,
+        upper_bounds=trace.upper_bounds,
     )

@@ -56,6 +56,7 @@ def read(data: bytes, batch: int, parallel: Parallel, target: Target, trace_s: f
             collectives={word(name, 40): number(size) for name, size in said["collectives"].items()},
             torch=word(said["torch"], 80),
             trace_s=trace_s,
+            upper_bounds=number(said["upper_bounds"]),
             collective_calls={word(name, 40): number(calls) for name, calls in said["collective_calls"].items()},
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -35,8 +35,8 @@ class StepTrace:
 
     `peak_bytes` is the most that tensors held at once over both steps, `by_category` what they held at that moment and
     adds up to it. `parameters` counts the elements of this rank's trainable tensors. `collectives` are the bytes that
-    this rank hands to each kind of collective in a step, in so many `collective_calls`. `trace_s` is how long all of it
-    took.
+    this rank hands to each kind of collective in a step, in so many `collective_calls`. Of `upper_bounds` operators the
+    result is as large as it may be, not as it is: what a mask selects is not known. `trace_s` is how long it took.
     """
 
     batch: int
@@ -50,6 +50,7 @@ class StepTrace:
     torch: str
     trace_s: float
     collective_calls: Mapping[str, int] = field(default_factory=dict)
+    upper_bounds: int = 0
 
     @property
     def flops(self) -> int:

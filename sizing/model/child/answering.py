@@ -24,6 +24,10 @@ def reason_of(error: BaseException, path: str) -> str:
     kind = type(error).__name__
     if isinstance(error, KeyError) and error.args[:1] and error.args[0] in _OF_TORCHRUN:
         return f"{place}{error.args[0]} is set where there are more GPUs than one; os.environ.get has a default"[:400]
+    if any(frame.filename.endswith("flex_attention.py") for frame in traceback.extract_tb(error.__traceback__)):
+        return (
+            f"{place}flex_attention cannot be traced: write F.scaled_dot_product_attention, which takes as much memory"
+        )
     if kind in ("DataDependentOutputException", "DynamicOutputShapeException"):
         return f"{place}the result of {lines[0]} depends on what tensors hold, which a trace does not know"[:400]
     if kind == "GuardOnDataDependentSymNode":

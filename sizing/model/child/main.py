@@ -54,6 +54,7 @@ def set_up(target: str, gpus: int) -> tuple[Any, Any]:
     fake = private.fake_mode()
     tracker = Tracker(fake, ledger, Work())
     tracker.stand_ins.update(stand_ins.table())
+    tracker.stand_ins.update(stand_ins.bounds(tracker.work.bound))
     stand_ins.quiet_init()
     private.convert_in_place(tracker.moving)
     if on_cuda:
@@ -109,6 +110,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "parameters": parameters,
         "operators": [[name, *row, precision] for (name, precision), row in tracker.work.operators.items()],
         "collectives": {kind: size for kind, (_, size) in tracker.work.collectives.items()},
+        "upper_bounds": tracker.work.upper_bounds,
         "collective_calls": {kind: calls for kind, (calls, _) in tracker.work.collectives.items()},
         "torch": torch.__version__,
         "depends": depended(),

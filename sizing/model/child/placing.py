@@ -13,10 +13,14 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from sizing.model.child import private
+from sizing.model.child import constants, private
 from sizing.model.child.refusal import Refusal
 from sizing.model.child.tracker import Tracker
 
+_UNKNOWN = (
+    "which a trace does not know: write it without a branch (torch.where, clip_grad_norm_), or leave it out of step(); "
+    "to ask torch.isfinite is fine"
+)
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 
@@ -35,7 +39,7 @@ class Unread(float):
         # torch's own optimizers (Adafactor) bound their rates so, which changes no tensor's size.
         if sys._getframe(1).f_globals.get("__name__", "").startswith("torch.optim."):
             return True
-        raise Refusal("the step decides on a number that a tensor holds, which a trace does not know")
+        raise Refusal(f"the step decides on a number that a tensor holds, {_UNKNOWN}")
 
     __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __int__ = __index__ = _decide
     __trunc__ = __floor__ = __ceil__ = is_integer = _decide
@@ -66,6 +70,8 @@ class Placing(TorchFunctionMode):
             tensor.__bool__: self._decided,
             tensor.__float__: self._as_float,
             tensor.__format__: self._formatted,
+            torch._C._VariableFunctions._pack_padded_sequence: self._packed,
+            **constants.finite(tracker.fake),
         }
         if gpus:
             self._special.update(
@@ -163,7 +169,9 @@ class Placing(TorchFunctionMode):
                 return 100.0  # as of training under way: some optimizers do otherwise in their first steps
             if args[0].is_floating_point():
                 return Unread(1.0)
-            raise Refusal("the step reads a whole number out of a tensor (item), which a trace does not know") from None
+            raise Refusal(
+                "the step reads a whole number out of a tensor (item), which a trace does not know: take it from shapes"
+            ) from None
 
     def _formatted(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:
@@ -183,15 +191,24 @@ class Placing(TorchFunctionMode):
         try:
             return func(*args, **kwargs)
         except (private.DataDependentOutputException, NotImplementedError, RuntimeError):
-            raise Refusal("the step reads a tensor's numbers (tolist), which a trace does not know") from None
+            raise Refusal(
+                "the step reads a tensor's numbers (tolist), which a trace does not know: leave that out of step()"
+            ) from None
 
     def _numpy(self, func: Any, args: Any, kwargs: Any) -> Any:
         if isinstance(private.local(args[0]), private.FakeTensor):
-            raise Refusal("the step hands a tensor to numpy, and a trace does not know its numbers")
+            raise Refusal(
+                "the step hands a tensor to numpy, and a trace does not know its numbers: leave metrics out of step()"
+            )
         return func(*args, **kwargs)
+
+    def _packed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        raise Refusal(
+            "the step packs sequences, of lengths that a trace does not follow: give the layer the padded batch"
+        )
 
     def _decided(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:
             return func(*args, **kwargs)
         except private.DataDependentOutputException:
-            raise Refusal("the step decides on what a tensor holds, which a trace does not know") from None
+            raise Refusal(f"the step decides on what a tensor holds, {_UNKNOWN}") from None

@@ -43,9 +43,22 @@ CONTENTS: tuple[type[Exception], ...] = (DataDependentOutputException, DynamicOu
 """What is raised where code asks for what a tensor without contents would hold."""
 
 
+MOST_KNOWN = 4096
+"""Elements of a tensor without contents whose numbers are known all the same."""
+
+
 def fake_mode() -> Any:
-    """The mode in which tensors have a shape and no contents."""
+    """The mode in which tensors have a shape and no contents, but for small ones that are made of numbers."""
+    from torch._subclasses import fake_tensor
+
+    fake_tensor.CONSTANT_NUMEL_LIMIT = MOST_KNOWN
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def know(fake: Any, tensor: Any, real: torch.Tensor) -> None:
+    """Let a tensor without contents have the numbers of a real one, until something is written into it."""
+    tensor.constant = real
+    fake.fake_tensor_converter.add_constant_storage_mapping(tensor)
 
 
 def without_contents_of(table: Any) -> None:

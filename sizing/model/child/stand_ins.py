@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,12 +24,83 @@ def histogram(func: Any, args: Any, kwargs: Any) -> Any:
     return args[0].new_empty([args[1] if len(args) > 1 else kwargs.get("bins", 100)])
 
 
+def selected(func: Any, args: Any, kwargs: Any) -> Any:
+    """Where a mask is true: everywhere, at most."""
+    return args[0].new_empty([args[0].numel(), args[0].dim()], dtype=torch.int64)
+
+
+def masked(func: Any, args: Any, kwargs: Any) -> Any:
+    """What is indexed by masks, of which all may be true."""
+    places: list[Any] = []
+    for index in args[1]:
+        if index is not None and index.dtype in (torch.bool, torch.uint8):
+            places += [index.new_empty([index.numel()], dtype=torch.int64) for _ in range(index.dim())]
+        else:
+            places.append(index)
+    return func(args[0], places)
+
+
+def chosen(func: Any, args: Any, kwargs: Any) -> Any:
+    """What a mask leaves of a tensor that it is spread over: all, at most."""
+    return args[0].new_empty([torch.logical_and(*args[:2]).numel()])
+
+
+def alignment(func: Any, args: Any, kwargs: Any) -> Any:
+    """The CTC loss: a number a sample, and what is kept of each place in its target for backward."""
+    scores, targets, lengths = args[0], args[1], args[3]
+    longest = (
+        targets.shape[1] if targets.dim() == 2 else max(lengths) if isinstance(lengths, (list, tuple)) else len(targets)
+    )
+    batch = scores.shape[1]
+    return scores.new_empty([batch]), scores.new_empty([batch, scores.shape[0], 2 * longest + 1])
+
+
+def alignment_backward(func: Any, args: Any, kwargs: Any) -> Any:
+    """As large as the scores."""
+    return torch.empty_like(args[1])
+
+
+_SHAPED = {
+    "histc": histogram,
+    "_grouped_mm": grouped_product,
+    "_ctc_loss": alignment,
+    "_ctc_loss.Tensor": alignment,
+    "_ctc_loss_backward": alignment_backward,
+    "_ctc_loss_backward.Tensor": alignment_backward,
+}
+_BOUNDED = {"nonzero": selected, "masked_select": chosen}
+"""Operators whose results are as large as a mask says: at most so large."""
+
+
 def table() -> dict[Any, Any]:
-    """Those that this torch has."""
-    found: dict[Any, Any] = {torch.ops.aten.histc.default: histogram}
-    grouped = getattr(torch.ops.aten, "_grouped_mm", None)
-    if grouped is not None:
-        found[grouped.default] = grouped_product
+    """Those whose results have one shape, that this torch has."""
+    return _there(_SHAPED)
+
+
+def bounds(met: Callable[[], None]) -> dict[Any, Any]:
+    """Those whose results are only known to be no larger; `met` is called for each call of one."""
+
+    def told(function: Any) -> Any:
+        def call(func: Any, args: Any, kwargs: Any) -> Any:
+            met()
+            return function(func, args, kwargs)
+
+        return call
+
+    def index(func: Any, args: Any, kwargs: Any) -> Any:
+        masks = any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1])
+        return told(masked)(func, args, kwargs) if masks else func(*args, **kwargs)
+
+    return {**_there({name: told(function) for name, function in _BOUNDED.items()}), **_there({"index.Tensor": index})}
+
+
+def _there(functions: Mapping[str, Any]) -> dict[Any, Any]:
+    found = {}
+    for name, function in functions.items():
+        packet, _, overload = name.partition(".")
+        known = getattr(torch.ops.aten, packet, None)
+        if known is not None and (overload or "default") in known.overloads():
+            found[getattr(known, overload or "default")] = function
     return found
 
 

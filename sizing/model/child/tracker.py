@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sizing.model.child import lazy, private
+from sizing.model.child import constants, lazy, private
 from sizing.model.child.ledger import ACTIVATIONS, GRADIENTS, OPTIMIZER, PARAMETERS, Ledger, Record
 from sizing.model.child.refusal import Refusal
 
@@ -44,6 +44,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._learned: set[int] = set()
         self._apart: set[Record] = set()
+        self._factories = constants.factories()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind not in private.PLAIN for kind in types):
@@ -61,6 +62,8 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             stand_in = self.stand_ins.get(func)
             out = func(*args, **kwargs) if stand_in is None else stand_in(func, args, kwargs)
+            if func in self._factories:
+                constants.keep(self.fake, func, args, kwargs, out)
             for value in private.tensors_in(out):
                 self.see(value, (args, kwargs))
             scratch = self.scratch.get(func)
@@ -247,6 +250,11 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def before_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
         """The optimizer is about to step."""
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise Refusal(
+                "LBFGS goes on by the numbers of the loss, which a trace does not know: let step() call the closure "
+                "once without the optimizer, and add its history, 2 x history_size x the weights"
+            )
         self._stepping = optimizer
         self._stepped.add(optimizer)
         self._optimizers.add(optimizer)
@@ -262,8 +270,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether a number is read by an optimizer for what it reckons: the steps taken, or any by torch's own."""
         if self._stepping is None:
             return False
-        own = f"{type(self._stepping).__module__}.".startswith("torch.optim.")
-        if own and not isinstance(self._stepping, torch.optim.LBFGS):  # which searches until it finds
+        if f"{type(self._stepping).__module__}.".startswith("torch.optim."):
             return True
         return any(isinstance(state, dict) and state.get("step") is tensor for state in self._stepping.state.values())
 

@@ -57,7 +57,12 @@ class Work:
         self.counting = False
         self.operators: dict[tuple[str, str], list[int]] = {}
         self.collectives: dict[str, tuple[int, int]] = {}
+        self.upper_bounds = 0
         self._flops = products.formulas()
+
+    def bound(self) -> None:
+        """Count an operator whose result is only known to be no larger than it is taken to be."""
+        self.upper_bounds += self.counting
 
     def hand(self, kind: str, size: int) -> None:
         """Count a call of a kind of collective, and the bytes that it is handed."""

@@ -22,6 +22,7 @@ GOOD: dict[str, Any] = {
     "operators": [["mm", 2, 100, 40, "fp16"], ["add", 1, 0, 8, ""]],
     "collectives": {"all_reduce": 36},
     "collective_calls": {"all_reduce": 2},
+    "upper_bounds": 3,
     "torch": "2.13.0",
 }
 
@@ -36,6 +37,7 @@ def test_a_trace_is_read() -> None:
     assert [each.precision for each in found.operators] == ["fp16", ""]
     assert found.collectives == {"all_reduce": 36}
     assert found.collective_calls == {"all_reduce": 2}
+    assert found.upper_bounds == 3
 
 
 @pytest.mark.parametrize(

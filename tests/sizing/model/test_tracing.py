@@ -217,7 +217,7 @@ def test_a_step_that_does_not_spread_its_model_is_told_how_to(tmp_path: Path) ->
 REFUSED = [
     ("if loss > 3: pass", r"train.py:11: the step decides on what a tensor holds"),
     ("if loss.item() > 3: pass", r"train.py:11: the step decides on a number"),
-    ("model[0].weight[torch.zeros(3, dtype=torch.bool)]", r"train.py:11: .*aten.* depends on what tensors hold"),
+    ("torch.unique(loss)", r"train.py:11: .*aten.* depends on what tensors hold"),
     ("loss.detach().cpu().numpy()", r"train.py:11: the step hands a tensor to numpy"),
     ("raise ValueError('my\\nown')", r"train.py:11: ValueError: my"),
     ("import sys; sys.exit(0)", r"train.py:11: SystemExit"),

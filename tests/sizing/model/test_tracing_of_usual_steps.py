@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from sizing.errors import Untraceable, UsageError
 from sizing.model import tracing
 from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace
-from tests.support.messages import pattern
+from tests.support.messages import pattern, says
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
@@ -100,6 +101,131 @@ def make_step(batch_size):
 """
     found = {each.name: each.bytes for each in traced(tmp_path, text).operators}
     assert {name for name, moved in found.items() if moved} == {"add"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if not torch.isfinite(loss): raise RuntimeError('not finite')",
+        "assert loss.isfinite().all() and not torch.isnan(model.weight.grad).any()",
+        "if torch.isnan(model.weight.grad).sum() > 0: raise RuntimeError('not numbers')",
+        "if (~torch.isfinite(x)).any() or math.isinf(loss.item()): raise RuntimeError('not finite')",
+        "norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0); assert torch.isfinite(norm)",
+    ],
+)
+def test_regression_a_step_that_asks_whether_its_numbers_are_finite_was_refused(tmp_path: Path, line: str) -> None:
+    traced(tmp_path, "import math\n" + linear(line))
+
+
+def test_regression_a_model_that_is_built_by_small_constants_was_refused(tmp_path: Path) -> None:
+    text = """
+def make_step(batch_size):
+    rates = [rate.item() for rate in torch.linspace(0, 0.3, 4)]
+    assert rates[0] == 0 and 0.29 < rates[3] < 0.31, rates
+    assert torch.arange(12, device="cuda").view(3, 4)[1].tolist() == [4, 5, 6, 7]
+    changed = torch.zeros(3)
+    changed += torch.rand(3)
+    model = nn.ModuleList(nn.Linear(8, 8) if rate > 0.15 else nn.Identity() for rate in rates).cuda()
+    x = torch.randn(batch_size, 8, device="cuda")
+    def step():
+        y = x
+        for layer in model:
+            y = layer(y)
+        y.sum().backward()
+        try:
+            bool(changed[0] > 0)
+        except Exception as error:
+            assert "which a trace does not know" in str(error)
+        else:
+            raise AssertionError("a number that was drawn is not known")
+    return step
+"""
+    assert traced(tmp_path, text).parameters == 2 * 72
+
+
+def test_what_masks_select_is_counted_whole_and_told_to_be_a_bound(tmp_path: Path) -> None:
+    text = """
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.experts = nn.Linear(64, 4), nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+    def forward(self, x):
+        weights, chosen = self.gate(x).softmax(-1).topk(2, -1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            row, which = torch.where(chosen == number)
+            out.index_add_(0, row, expert(x[row]) * weights[row, which, None])
+        return out
+def make_step(batch_size):
+    model = Experts().cuda()
+    x = torch.randn(batch_size, 64, device="cuda")
+    def step():
+        y = model(x)
+        (y[y > 0].mean() + torch.masked_select(y, y > 1).sum()).backward()
+    return step
+"""
+    found = traced(tmp_path, text)
+    assert found.upper_bounds == 6
+    assert found.flops >= 3 * 2 * found.batch * 64 * (4 + 4 * 64)
+    assert not traced(tmp_path, linear()).upper_bounds
+
+
+def test_regression_the_ctc_loss_was_refused(tmp_path: Path) -> None:
+    text = """
+def make_step(batch_size):
+    model = nn.Linear(40, 29).cuda()
+    x, targets = torch.randn(200, batch_size, 40).cuda(), torch.randint(1, 29, (batch_size, 30)).cuda()
+    lengths = torch.full((batch_size,), 200).cuda(), torch.full((batch_size,), 30).cuda()
+    def step():
+        F.ctc_loss(model(x).log_softmax(-1), targets, *lengths).backward()
+    return step
+"""
+    found = traced(tmp_path, text)
+    assert found.peak_bytes >= 4 * found.batch * 200 * (40 + 29 + 61)
+
+
+PACKED = """
+def make_step(batch_size):
+    model, x = nn.LSTM(8, 8, batch_first=True).cuda(), torch.randn(2, 9, 8, device="cuda")
+    pack = nn.utils.rnn.pack_padded_sequence
+    return lambda: model(pack(x, [9, 5], batch_first=True))[0].data.sum().backward()
+"""
+SEARCHING = """
+def make_step(batch_size):
+    model, x = nn.Linear(8, 1).cuda(), torch.randn(batch_size, 8, device="cuda")
+    optimizer = torch.optim.LBFGS(model.parameters())
+    def closure():
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+    return lambda: optimizer.step(closure)
+"""
+FLEX = """
+def make_step(batch_size):
+    from torch.nn.attention.flex_attention import flex_attention
+    q = torch.randn(batch_size, 2, 128, 64, device="cuda", requires_grad=True)
+    return lambda: flex_attention(q, q, q).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (PACKED, "sizing.refused.packs"),
+        (SEARCHING, "sizing.refused.searches"),
+        (FLEX, "sizing.refused.flex"),
+        (linear("if loss > 3: raise RuntimeError"), "sizing.refused.decides"),
+        (linear("model.weight.detach().cpu().numpy()"), "sizing.refused.numpy"),
+        (linear("x.argmax().item()"), "sizing.refused.whole_number"),
+    ],
+)
+def test_what_cannot_be_traced_is_refused_with_the_users_line_and_what_to_write_instead(
+    tmp_path: Path, text: str, key: str
+) -> None:
+    with pytest.raises(Untraceable) as refused:
+        traced(tmp_path, text)
+    assert says(str(refused.value), key)
+    assert re.match(r"train\.py:\d+: ", str(refused.value))
 
 
 def test_regression_a_layout_of_memory_was_refused(tmp_path: Path) -> None:
