@@ -1,0 +1,49 @@
+"""Scripts with the mistakes that scripts have: each is told in a line and is no success, or comes out right."""
+
+from __future__ import annotations
+
+import pytest
+
+from bftd.protocol.reports import CrashReport
+from tests.elastic.cluster import TrainerJob
+from tests.support.messages import says
+
+pytestmark = [pytest.mark.cluster, pytest.mark.torch]
+
+
+@pytest.mark.parametrize(("case", "calls"), [("counts_nothing", 0), ("counts_parts", 2)])
+def test_a_script_that_does_not_count_its_steps_is_refused_at_the_first(
+    trainer: TrainerJob, case: str, calls: int
+) -> None:
+    trainer.submit("careless.py", case, backend="torchrun")
+    trainer.daemon.grant("n1", "n2")
+    state, code = trainer.ended()
+    assert (state, code) != ("COMPLETED", 0)
+    assert says(trainer.output, "elastic.sampling.not_counted", calls=calls, number=0)
+
+
+def test_ranks_that_go_on_at_other_steps_end_the_trainer(trainer: TrainerJob) -> None:
+    trainer.submit("careless.py", "loads_on_rank_0_alone", backend="torchrun")
+    trainer.daemon.grant("n1")
+    trainer.wait("a state is saved", lambda: any(row["step"] > 6 for row in trainer.rows))
+    trainer.daemon.grant("n2")
+    state, code = trainer.ended()
+    assert (state, code) != ("COMPLETED", 0)
+    assert says(trainer.output, "elastic.host.began_apart")
+
+
+def test_a_rank_0_that_ends_early_is_no_success_and_no_nodes_fault(trainer: TrainerJob) -> None:
+    trainer.submit("careless.py", "ends_early", backend="torchrun")
+    trainer.daemon.grant("n1", "n2")
+    assert trainer.ended()[0] == "FAILED"
+    assert says(trainer.output, "elastic.host.all_have_to_end")
+    assert "training is complete" not in trainer.output
+    assert not trainer.daemon.of(CrashReport)
+
+
+def test_no_worker_has_a_last_batch_of_one_sample(trainer: TrainerJob) -> None:
+    trainer.submit("careless.py", "last_batch_of_one", backend="torchrun")
+    trainer.daemon.grant("n1", "n2")
+    assert trainer.ended() == ("COMPLETED", 0)
+    assert [row["step"] for row in trainer.rows] == list(range(40))
+    assert not trainer.daemon.of(CrashReport)
