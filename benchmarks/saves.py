@@ -38,7 +38,7 @@ from elastic.driver.saves import Saves, interval_s
 from elastic.link.fence import Fence
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
-from elastic.spec import ElasticSpec
+from elastic.spec import SAVE_SHARE_MOST, ElasticSpec
 from elastic.timing import SHIP_EVERY_S
 
 SHARE_WANTED = 0.97
@@ -230,7 +230,7 @@ def replayed(save_s: float, loss_every_s: float, over_s: float = WEEK_S, seeds: 
     `best` is Young and Daly's; `allowed` is the same where that stays within the share of the time that bftd has.
     """
     best_s = math.sqrt(2.0 * save_s * loss_every_s)
-    allowed_s = interval_s(save_s, loss_every_s, _SHARE, SHIP_EVERY_S)
+    allowed_s = interval_s(save_s, loss_every_s, SAVE_SHARE_MOST, SHIP_EVERY_S)
     bftd, best, allowed = Outcome(0.0), Outcome(0.0), Outcome(0.0)
     for stream in (losses(loss_every_s, over_s, seed) for seed in range(seeds)):
         bftd += replay(bftds(save_s), save_s, stream, over_s)

@@ -30,7 +30,6 @@ _NAMED = re.compile(r"\(\?P<(\w*)>")
 _READ = ("step", "samples", "loss", "total_steps")
 """What a line of a script's output is read for."""
 _UNSAID = Share(asked=False)
-_SAVE_SHARE = 0.02
 SAVE_SHARE_MOST = 0.05
 """No save is made more often than once in twenty times what it costs."""
 
@@ -47,7 +46,7 @@ class ElasticSpec:
     `state_path` is the folder on a shared file system that holds large states, `container` the image that the workers
     run in, and `progress` the regular expression that reads their steps from what they print. `share` is the part of a
     node that is asked for where nodes can be shared. `save_share` is the share of the time that saves may take where
-    bftd says when to save.
+    bftd says when to save, None where that is left to bftd too.
     """
 
     nodes_min: int
@@ -70,7 +69,7 @@ class ElasticSpec:
     container: str | None = None
     progress: str | None = None
     share: Share = _UNSAID
-    save_share: float = _SAVE_SHARE
+    save_share: float | None = None
 
     @classmethod
     def parse(cls, text: str) -> ElasticSpec:
@@ -162,7 +161,7 @@ class ElasticSpec:
             parts.append(f"container={self.container}")
         if share := self.share.format():
             parts.append(f"share={share}")
-        if self.save_share != _SAVE_SHARE:
+        if self.save_share is not None:
             parts.append(f"save_share={_shortest(self.save_share)}")
         if self.progress:
             parts.append(_PROGRESS + self.progress)
@@ -241,9 +240,9 @@ def _positive(value: str | None, name: str) -> float | None:
     return number
 
 
-def _save_share(value: str | None) -> float:
-    share = _positive(value, "save_share") or _SAVE_SHARE
-    if share > SAVE_SHARE_MOST:
+def _save_share(value: str | None) -> float | None:
+    share = _positive(value, "save_share")
+    if share is not None and share > SAVE_SHARE_MOST:
         raise UsageError(
             f"--elastic: save_share={value}: at most {SAVE_SHARE_MOST:g} of the time may go to saves; a script that "
             "saves more often gives save_every itself"

@@ -19,6 +19,9 @@ _KEPT = 5
 _FIRST_LOSS_S = 3600.0
 """A trainer begins as if it had lost nodes once in so long; what it does lose soon counts for more."""
 
+_CALM_SHARE = 0.02
+"""Of the time of a trainer that has lost no step, where the user leaves that to bftd; who loses some saves more."""
+
 _TOLD_AGAIN = 1.5
 """An interval is told of again once it is so many times as long or as short."""
 
@@ -35,8 +38,8 @@ def interval_s(cost_s: float, loss_every_s: float, share: float, least_s: float)
 class Saves:
     """When the next save is due; times are of a clock that nobody sets."""
 
-    def __init__(self, share: float) -> None:
-        """`share` of the time may go to saves."""
+    def __init__(self, share: float | None) -> None:
+        """`share` of the time may go to saves; None: it follows whether steps are lost."""
         self._share = share
         self._costs_s: list[float] = []
         self._measuring = False
@@ -72,7 +75,8 @@ class Saves:
     @property
     def interval_s(self) -> float:
         """Seconds from one save to the next, by what is known."""
-        return self._interval_s(self._share)
+        usual = SAVE_SHARE_MOST if self._losses else _CALM_SHARE
+        return self._interval_s(self._share or usual)
 
     def _interval_s(self, share: float) -> float:
         # One that comes sooner than the one before has arrived would be copied in vain.

@@ -45,7 +45,7 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
         resume=draw(st.none() | st.from_regex("[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}", fullmatch=True)),
         state_path=draw(st.sampled_from([None, "/lustre/me/run7", "/a=b"])),
         container=draw(st.sampled_from([None, "docker://nvcr.io#nvidia/pytorch:24.01-py3", "/images/a.sqsh"])),
-        save_share=draw(st.floats(0, 0.05, exclude_min=True)),
+        save_share=draw(st.none() | st.floats(0, 0.05, exclude_min=True)),
         progress=draw(st.none() | st.sampled_from(EXPRESSIONS)),
         share=draw(
             st.sampled_from([Share.parse(None), Share.parse("no"), Share.parse("profile")])

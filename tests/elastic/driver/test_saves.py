@@ -52,6 +52,16 @@ def test_the_first_save_comes_early_and_what_it_costs_puts_the_next_off() -> Non
     assert trained(Saves(0.02), 35.0, 0.001) == [10.0, 20.0, 30.0]
 
 
+def test_who_loses_steps_may_save_more_unless_the_user_says_how_much() -> None:
+    apart_s = {
+        (share, losses): trained(Saves(share), 2000.0, 12.0, losses=losses)[2] - 10.0
+        for share in (None, 0.02)
+        for losses in (0, 60)
+    }
+    assert apart_s[None, 0] == apart_s[0.02, 0] == apart_s[0.02, 60]
+    assert apart_s[None, 60] < 0.5 * apart_s[None, 0]
+
+
 def test_a_save_waits_until_the_one_before_has_arrived() -> None:
     assert trained(Saves(0.02), 100.0, 0.001, travel_s=45.0) == [45.0, 90.0]
 
