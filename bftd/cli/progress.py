@@ -44,6 +44,6 @@ def _lines(label: str) -> Tell:
         nonlocal due_s
         if (now_s := time.monotonic()) >= due_s:
             due_s = now_s + TOLD_EVERY_S
-            print(f"bft: {said or label}: {part:.0%}".replace("%", " %"), file=sys.stderr, flush=True)
+            print(f"bft: {said or label}: {100 * part:.0f} %", file=sys.stderr, flush=True)
 
     return tell

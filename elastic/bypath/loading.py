@@ -268,7 +268,7 @@ def _apart(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tens
 def _copy(name: str, target: torch.Tensor, saved: torch.Tensor) -> None:
     """Copies into a tensor that may be expanded; raises StateError where its elements would have to differ."""
     once = _apart(saved, like=target)
-    if once is not saved and not torch.equal(once.expand_as(saved), saved):
+    if once is not saved and not torch.allclose(once.expand_as(saved), saved, rtol=0.0, atol=0.0, equal_nan=True):
         raise StateError(
             f"{name.removeprefix(tree.ROOT + '.')} is expanded in into=, and what was saved for it differs along that "
             "dimension; give into= a tensor of its own there (.clone())"

@@ -44,12 +44,14 @@ def ask(
     """The best run of each request with what Slurm says of it, as far as it was asked.
 
     Asked are the shortest of each partition and type, then the others by length, until `top` runs are known to end
-    before any other could if it started at once, and by the deadline where there is one; then no other could still be
-    the first of `ranked`. Where Slurm refuses one, the
-    smallest request of the same GPUs shows whether it refuses all: then they are all refused in the same words.
+    before any other could if it started at once, and by the deadline where there is one, and no other could still be
+    the first of `ranked`; by GPU-hours those of the fewest. Where Slurm refuses one, the smallest request of the same
+    GPUs shows whether it refuses all: then they are all refused in the same words.
     """
     waiting = list(best_of_shapes(runs))
     order = _firsts(waiting)
+    if by == "gpu-hours":
+        order = sorted(range(len(waiting)), key=lambda at: waiting[at].gpu_hours.value)
     answered: dict[int, Run] = {}
     closed: dict[tuple[str, str], str] = {}
     asked = 0
@@ -68,8 +70,10 @@ def ask(
         taken = [run for run in answered.values() if not run.refused]
         useful = taken if deadline_s is None else by_deadline(taken, deadline_s, now_s)
         ends = sorted(useful, key=lambda run: run.ends_s(now_s).value)
-        hopeless = len(ends) >= top and now_s + waiting[at].run_s.value >= max(
-            ends[top - 1].ends_s(now_s).value + _together_s(waiting[at]), _reach_s(ends[0], now_s, by)
+        hopeless = len(ends) >= top and (
+            by == "gpu-hours"
+            or now_s + waiting[at].run_s.value
+            >= max(ends[top - 1].ends_s(now_s).value + _together_s(waiting[at]), _reach_s(ends[0], now_s, by))
         )
         if asked >= most or hopeless:
             continue

@@ -1,8 +1,9 @@
 """Answers of traced processes that are kept, for as long as nothing has changed that they depended on.
 
 An answer is a file in the user's cache, named by what was asked: the step's file and function, the batch, the spread,
-the Python, and this package's own code. It holds what the step depended on beside that (`child.depends`): digests of
-files that it read, changes of folders that it listed and that packages are installed in, variables of the environment.
+the folder, the Python with its variables, and this package's own code. It holds what the step depended on beside that
+(`child.depends`): files that it read or looked for, folders that it listed and that packages are installed in, and
+variables that it asked for. What code of a library reads without Python is not seen.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ MOST = 500
 
 _FOLDER = "traces"
 _KINDS = ("files", "folders", "environ")
+_OF_PYTHON = ("PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH")
+"""Beginnings of variables that say where modules and libraries come from, before a step is run."""
 _NOT_KEPT = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)  # the last: there is no home
 _CODE = Path(__file__).parent
 
@@ -35,13 +38,14 @@ class Answer:
 
     def __init__(self, python: str, request: Mapping[str, Any], env: Mapping[str, str]) -> None:
         """`request` names the user's file by its `path`; `env` is set for the process beside what there is."""
-        self._asked = python, dict(request)
         self._environ = {**os.environ, **env}
+        self._asked = shutil.which(python) or python, dict(request)
+        self._name = self._found()
 
     def read(self) -> bytes | None:
         """What was answered, where it still holds."""
         try:
-            said = json.loads(self._file().read_bytes())
+            said = json.loads(self._file.read_bytes())
             files, folders, environ = (said[name] for name in _KINDS)
             same = (
                 all(self._environ.get(name) == value for name, value in environ.items())
@@ -57,24 +61,39 @@ class Answer:
         with suppress(*_NOT_KEPT):
             depended = json.loads(answer)["depends"]
             kept = {**{name: dict(depended[name]) for name in _KINDS}, "answer": answer.decode()}
-            file = self._file()
+            if not self._name or self._found() != self._name:  # the script was changed meanwhile
+                return
+            file = self._file
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             part = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
             part.write_text(json.dumps(kept))
             os.replace(part, file)
             _tidy(file.parent)
 
+    @property
     def _file(self) -> Path:
+        return cache_folder() / _FOLDER / f"{self._name}.json"
+
+    def _found(self) -> str:
+        """What was asked for, as it is now; nothing is kept where that cannot be read."""
         python, request = self._asked
-        found = shutil.which(python) or python
-        script = digest(str(request["path"]))
-        asked = [found, os.path.realpath(found), _code(), script, request]
-        name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-        return cache_folder() / _FOLDER / f"{name}.json"
+        variables = {name: value for name, value in self._environ.items() if name.startswith(_OF_PYTHON)}
+        with suppress(*_NOT_KEPT):
+            asked = [
+                python,
+                os.path.realpath(python),
+                variables,
+                os.getcwd(),
+                _code(),
+                digest(request["path"]),
+                request,
+            ]
+            return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        return ""
 
 
 def _tidy(folder: Path) -> None:
-    kept = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
+    kept = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime_ns)  # parts that were left, too
     for file in kept[: max(0, len(kept) - MOST)]:
         file.unlink(missing_ok=True)
 

@@ -38,30 +38,43 @@ def keep(fake: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
 
 
 def finite(fake: Any) -> dict[Any, Callable[..., Any]]:
-    """Functions of torch that ask whether numbers are finite, and what is made of the answers; all are taken to be."""
+    """Functions of torch that ask whether numbers are finite, and what is made of the answers; unknown ones are.
+
+    An answer is known of a tensor as long as nothing is written to it.
+    """
     tensor: Any = torch.Tensor
+
+    def of(args: Any, kwargs: Any) -> Any:
+        return args[0] if args else kwargs.get("input", kwargs.get("self"))
 
     def say(out: Any, same: Any) -> Any:
         if isinstance(out, private.FakeTensor):
-            setattr(out, "same", same)  # noqa: B010  (it is one of ours)
+            setattr(out, "same", (same, out._version))  # noqa: B010  (it is one of ours)
             if out.numel() <= private.MOST_KNOWN:
                 with private.without_modes():
                     private.know(fake, out, torch.full(out.shape, same, dtype=out.dtype))
         return out
 
     def said(same: bool) -> Callable[..., Any]:
-        return lambda func, args, kwargs: say(func(*args, **kwargs), same)
-
-    def follows(of: Callable[[Any, int], Any]) -> Callable[..., Any]:
         def call(func: Any, args: Any, kwargs: Any) -> Any:
-            out, same = func(*args, **kwargs), getattr(args[0], "same", None)
-            return out if same is None else say(out, of(same, args[0].numel() // max(1, getattr(out, "numel", int)())))
+            known = getattr(of(args, kwargs), "constant", None) is not None
+            return func(*args, **kwargs) if known else say(func(*args, **kwargs), same)
+
+        return call
+
+    def follows(made: Callable[[Any, int], Any]) -> Callable[..., Any]:
+        def call(func: Any, args: Any, kwargs: Any) -> Any:
+            given, out = of(args, kwargs), func(*args, **kwargs)
+            same, version = getattr(given, "same", (None, 0))
+            if same is None or version != given._version or not isinstance(out, private.FakeTensor):
+                return out
+            return say(out, made(same, given.numel() // max(1, out.numel())))
 
         return call
 
     same = follows(lambda value, _: value)
     opposite = follows(lambda value, _: not value)
-    count = follows(lambda value, of: int(value) * of)
+    count = follows(lambda value, each: int(value) * each)
     return {
         **dict.fromkeys((torch.isfinite, tensor.isfinite), said(True)),
         **dict.fromkeys((torch.isnan, tensor.isnan, torch.isinf, tensor.isinf), said(False)),

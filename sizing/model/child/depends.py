@@ -1,6 +1,6 @@
-"""What a traced step depended on beside its own file: files that it read, its variables of the environment.
+"""What a traced step depended on beside its own file: files, folders, and variables of the environment.
 
-Whoever is told this can say later whether the step would still be the same.
+Whoever is told this can say later whether the step would still be the same. Where it cannot be told nothing is.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import hashlib
 import os
 import sys
 import sysconfig
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,9 @@ MARK = "BFT_TRACE"
 LARGE_BYTES = 2**20
 """Files that are larger are not read again to compare them: their size and time of change stand for them."""
 
+MOST = 2000
+"""Files and folders that are told of; of a step that looked at more nothing is."""
+
 _ELSEWHERE = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "sqlite3.connect"}
 """Events after which nothing is known: something else than a file has answered."""
 
@@ -25,60 +29,104 @@ _OF_THE_SYSTEM = ("/proc/", "/sys/", "/dev/")
 _OURS = os.path.dirname(os.path.realpath(__file__))
 """This package, whose code the parent knows."""
 
+_IMPORTING = "<frozen importlib"
+"""The code that lists the folders in which Python looks for modules."""
+
 
 class _Environ(os._Environ[str]):
-    """Remembers what it was asked for."""
+    """Remembers what it was asked for, with the first answer: the script may set it later."""
 
     def __getitem__(self, key: str) -> str:
-        _asked.add(key)
-        return super().__getitem__(key)
+        try:
+            value = super().__getitem__(key)
+        except KeyError:
+            _asked.setdefault(key, None)
+            raise
+        _asked.setdefault(key, value)
+        return value
 
     def copy(self) -> dict[str, str]:
         """Who copies all of it, for a process that it starts, has asked for none."""
         return {name: super(_Environ, self).__getitem__(name) for name in self}
 
 
-_asked: set[str] = set()
+_asked: dict[str, str | None] = {}
+
+
+class _Watch:
+    """What this process has opened, listed and looked for since it began to watch."""
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        self.folders: set[str] = set()
+        self.lost = False
+        self._began_s = time.time()
+        self._folder = os.getcwd()
+        sys.addaudithook(self._heard)
+        sys.meta_path.append(self)
+        for name in ("stat", "lstat", "access"):
+            setattr(os, name, self._looking(getattr(os, name)))
+        os.environ.__class__ = _Environ
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Nobody has found this module: where it may come to be found is looked for."""
+        last = name.rpartition(".")[2]
+        for folder in sys.path if path is None else path:
+            place = os.path.join(folder or ".", last)
+            self.files.update((f"{place}.py", os.path.join(place, "__init__.py")))
+
+    def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(args[0], str) and not args[2] & (os.O_WRONLY | os.O_RDWR):
+            self.files.add(args[0])
+        elif event in ("os.listdir", "os.scandir"):
+            if not sys._getframe(1).f_code.co_filename.startswith(_IMPORTING):
+                self.folders.add(args[0] if isinstance(args[0], str) else ".")
+        elif event in _ELSEWHERE:
+            self.lost = True
+
+    def _looking(self, usual: Callable[..., Any]) -> Callable[..., Any]:
+        def look(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(path, str):
+                self.files.add(path)
+            return usual(path, *args, **kwargs)
+
+        return look
+
+    def told(self) -> dict[str, Any] | None:
+        """Files with what stands for their contents, folders with their changes, variables with their values."""
+        relative = not all(map(os.path.isabs, (*self.files, *self.folders)))
+        if self.lost or (relative and os.getcwd() != self._folder):  # it was meant from another folder
+            return None
+        installed = _installed()
+        known = tuple(f"{place}{os.sep}" for place in (*installed, _OURS)) + _OF_THE_SYSTEM
+
+        def own(names: set[str]) -> list[str]:
+            absolute = {os.path.abspath(name) for name in names if name}
+            return sorted(name for name in absolute if not os.path.realpath(name).startswith(known))
+
+        modules = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+        # by the names that were used: a link may come to lead elsewhere
+        files = own({name for name in self.files | modules if not name.endswith(".pyc")})
+        folders = [name for name in (*installed, *own(self.folders)) if os.path.isdir(name)]
+        changed_s = [os.stat(name).st_mtime for name in (*files, *folders) if os.path.exists(name)]
+        if len(files) + len(folders) > MOST or max(changed_s, default=0.0) >= self._began_s:
+            return None
+        return {
+            "files": {name: digest(name) for name in files},
+            "folders": {name: os.stat(name).st_mtime_ns for name in folders},
+            "environ": {name: value for name, value in sorted(_asked.items()) if name != MARK},
+        }
 
 
 def watched() -> Callable[[], dict[str, Any] | None]:
     """Begins to watch this process; what is returned tells what it has depended on, None where that is not known."""
-    opened: set[str] = set()
-    listed: set[str] = set()
-    lost: list[str] = []
-
-    def heard(event: str, args: tuple[Any, ...]) -> None:
-        if event == "open" and isinstance(args[0], str) and not args[2] & (os.O_WRONLY | os.O_RDWR):
-            opened.add(args[0])
-        elif event in ("os.listdir", "os.scandir") and isinstance(args[0], str):
-            listed.add(args[0])
-        elif event in _ELSEWHERE:
-            lost.append(event)
-
-    began_in = os.getcwd()
-    sys.addaudithook(heard)
-    os.environ.__class__ = _Environ
+    watch = _Watch()
 
     def told() -> dict[str, Any] | None:
-        # a path that is relative was meant from a folder that may have changed since
-        if lost or (os.getcwd() != began_in and any(not os.path.isabs(name) for name in (*opened, *listed))):
+        try:
+            return watch.told()
+        except Exception:  # a trace is no worse for that it cannot be kept
             return None
-        modules = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
-        installed = _installed()
-        known = tuple(f"{place}{os.sep}" for place in (*installed, _OURS)) + _OF_THE_SYSTEM
-        # by the names that were used: a link may come to lead elsewhere
-        files = {os.path.abspath(name) for name in {*opened, *modules} if name and not name.endswith(".pyc")}
-        # Python's own import lists the folders that it looks into
-        folders = {os.path.realpath(name) for name in listed} - {os.path.realpath(name) for name in sys.path}
-        return {
-            "files": {name: digest(name) for name in sorted(files) if not os.path.realpath(name).startswith(known)},
-            "folders": {
-                name: os.stat(name).st_mtime_ns
-                for name in (*installed, *sorted(name for name in folders if not name.startswith(known)))
-                if os.path.isdir(name)
-            },
-            "environ": {name: os.environ.get(name) for name in sorted(_asked - {MARK})},
-        }
 
     return told
 
@@ -92,9 +140,9 @@ def _installed() -> tuple[str, ...]:
 
 
 def digest(path: str) -> str:
-    """What stands for a file's content, "" where there is no file; raises OSError."""
+    """What stands for what is at a path: a file's content, "folder", or "" where there is nothing; raises OSError."""
     if not os.path.isfile(path):
-        return ""
+        return "folder" if os.path.isdir(path) else ""
     found = os.stat(path)
     if found.st_size > LARGE_BYTES:
         return f"{found.st_size} {found.st_mtime_ns}"

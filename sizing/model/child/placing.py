@@ -71,6 +71,7 @@ class Placing(TorchFunctionMode):
             tensor.__float__: self._as_float,
             tensor.__format__: self._formatted,
             torch._C._VariableFunctions._pack_padded_sequence: self._packed,
+            tensor.data.__set__: self._replaced,
             **constants.finite(tracker.fake),
         }
         if gpus:
@@ -95,6 +96,21 @@ class Placing(TorchFunctionMode):
         special = self._special.get(func)
         if special is not None:
             return special(func, args, kwargs)
+        if any(isinstance(value, Unread) for value in (*args, *kwargs.values())):
+            return self._made_of_unread(func, args, kwargs)
+        return self._called(func, args, kwargs)
+
+    def _made_of_unread(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A tensor that is made of a number that nobody knows is not known either."""
+        before, self.tracker.unread = self.tracker.unread, True
+        try:
+            out = self._called(func, args, kwargs)
+        finally:
+            self.tracker.unread = before
+        private.forget(self.tracker.fake, out)
+        return out
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
         if not self.gpus:
             return func(*args, **kwargs)
         device = kwargs.get("device")
@@ -200,6 +216,10 @@ class Placing(TorchFunctionMode):
             raise Refusal(
                 "the step hands a tensor to numpy, and a trace does not know its numbers: leave metrics out of step()"
             )
+        return func(*args, **kwargs)
+
+    def _replaced(self, func: Any, args: Any, kwargs: Any) -> Any:
+        private.forget(self.tracker.fake, args[0])
         return func(*args, **kwargs)
 
     def _packed(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -61,6 +61,16 @@ def know(fake: Any, tensor: Any, real: torch.Tensor) -> None:
     fake.fake_tensor_converter.add_constant_storage_mapping(tensor)
 
 
+def forget(fake: Any, values: Any) -> bool:
+    """Let the numbers of these tensors, and of all that share their memory, be unknown; whether any was known."""
+    known = [value for value in tensors_in(values) if getattr(value, "constant", None) is not None]
+    for value in known:
+        if value.constant is not None:  # not that of one before
+            fake.fake_tensor_converter.invalidate_constant_aliases(value.constant)
+            value.constant = None
+    return bool(known)
+
+
 def without_contents_of(table: Any) -> None:
     """Let fake modes take these functions of (operator, arguments, keywords) for operators that they cannot follow."""
     from torch._subclasses import fake_impls

@@ -16,6 +16,7 @@ from sizing.model.child.refusal import Refusal
 
 _DEVICE: Any = torch.ops.prim.device.default
 _CPU = torch.device("cpu")
+_COLLECTIVE = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 _ACROSS = ("copy_", "_to_copy", "_foreach_copy_", "index", "index_put_", "_index_put_impl_")
 """Operators that a GPU runs although a tensor of theirs lies on the host."""
 
@@ -34,6 +35,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.inside = False
         self.blind = False
         self.moves = False
+        self.unread = False
         self._stepping: Any = None
         self.stand_ins: dict[Any, Any] = {}
         self.scratch: dict[Any, Any] = {}
@@ -60,9 +62,10 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
             kwargs = {**kwargs, "device": _CPU}
             self.place = self.named = True
         try:
-            stand_in = self.stand_ins.get(func)
-            out = func(*args, **kwargs) if stand_in is None else stand_in(func, args, kwargs)
-            if func in self._factories:
+            out = self._called(func, args, kwargs)
+            if func.namespace in _COLLECTIVE:  # what other ranks give is not known
+                private.forget(self.fake, (args, kwargs, out))
+            if func in self._factories and not self.unread:
                 constants.keep(self.fake, func, args, kwargs, out)
             for value in private.tensors_in(out):
                 self.see(value, (args, kwargs))
@@ -75,6 +78,16 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self.place, self.inside = before
         return out
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        call = self.stand_ins.get(func)
+        try:
+            return func(*args, **kwargs) if call is None else call(func, args, kwargs)
+        except (NotImplementedError, RuntimeError):
+            # a CPU cannot compute all that a GPU can: then what is known of small tensors is let go
+            if not private.forget(self.fake, (args, kwargs)):
+                raise
+            return func(*args, **kwargs) if call is None else call(func, args, kwargs)
 
     def see(self, tensor: Any, inputs: Any = ()) -> Record | None:
         """The record of a tensor's storage, opened where it is new: on the GPU if it is made there, or of `inputs`."""

@@ -130,8 +130,9 @@ def test_slurm_is_not_asked_for_runs_that_could_not_win_if_they_started_at_once(
     ranking.ask(runs, slurm, NOW_S, top=2)
     assert slurm.asked == [("a", 8), ("a", 4)]
     slurm = Slurm({"a": 0})
-    ranking.ask(runs, slurm, NOW_S, top=1, by="gpu-hours")
-    assert len(slurm.asked) == len(runs)
+    cheap = run(HOUR * 20, "a", 1)
+    ranking.ask([cheap, *(run(HOUR * 40 / gpus, "a", gpus) for gpus in (2, 4, 8))], slurm, NOW_S, top=1, by="gpu-hours")
+    assert slurm.asked == [("a", 1)]
 
 
 def test_a_partition_that_is_closed_is_refused_whole_after_two_questions_and_others_win() -> None:

@@ -18,10 +18,18 @@ pytestmark = [pytest.mark.torch]
 STEP = """
 import glob, json, os, torch
 import sizes
+try:
+    import extra
+except ImportError:
+    extra = None
+HERE = os.path.dirname(os.path.abspath(__file__))
 def make_step(batch_size):
     with open("config.json") as file:
         width = json.load(file)["width"] * sizes.FACTOR * int(os.environ.get("STEP_TIMES", "1"))
-    width += len(glob.glob("more/*"))
+    width += len(glob.glob("more/*")) + len(glob.glob(HERE + "/*.yaml")) + 3 * (extra is not None)
+    width += 5 * os.path.exists("flag")
+    os.environ["STEP_SEEN"] = os.environ.get("STEP_SEEN", "") + "seen"
+    width += len(os.environ["STEP_SEEN"])
     try:
         width += len(open("optional").read())
     except FileNotFoundError:
@@ -89,8 +97,31 @@ def new_file() -> None:
     Path("optional").write_text("long")
 
 
+def looked_for() -> None:
+    Path("flag").touch()
+
+
+def new_module() -> None:
+    Path("extra.py").touch()
+
+
+def listed_beside() -> None:
+    Path("one.yaml").touch()
+
+
 @pytest.mark.parametrize(
-    "change", [changed_script, changed_import, changed_file, changed_folder, changed_link, new_file]
+    "change",
+    [
+        changed_script,
+        changed_import,
+        changed_file,
+        changed_folder,
+        changed_link,
+        new_file,
+        looked_for,
+        new_module,
+        listed_beside,
+    ],
 )
 def test_what_a_step_depended_on_has_it_traced_anew_where_it_changes(
     runs: list[int], change: Callable[[], None]
@@ -111,6 +142,32 @@ def test_a_variable_that_the_step_asked_for_counts_and_no_other(
     assert runs == [4]
     monkeypatch.setenv("STEP_TIMES", "3")
     assert traced().parameters != before.parameters
+    assert runs == [4, 4]
+    monkeypatch.setenv("STEP_SEEN", "long before")
+    traced()
+    assert runs == [4, 4, 4]
+
+
+def test_from_another_folder_and_with_other_modules_a_step_is_another_one(
+    runs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    traced()
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (tmp_path / "other" / "more").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "other")
+    Path("config.json").write_text('{"width": 64}')
+    tracing.trace(str(tmp_path / "job" / "step.py:make_step"), 4, Parallel(), python=sys.executable)
+    assert runs == [4, 4, 4]
+
+
+def test_a_step_that_looks_at_very_many_files_is_traced_each_time(runs: list[int], tmp_path: Path) -> None:
+    text = Path("step.py").read_text()
+    many = "\nfor number in range(3000): os.path.exists(f'/tmp/none/{number}')\n"
+    Path("step.py").write_text(text + many)
+    traced()
+    traced()
     assert runs == [4, 4]
 
 

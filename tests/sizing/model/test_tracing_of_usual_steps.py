@@ -143,6 +143,43 @@ def make_step(batch_size):
     assert traced(tmp_path, text).parameters == 2 * 72
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bad = torch.isnan(loss); bad |= loss > 3; bool(bad)",
+        "known = torch.zeros(1); known.data = loss[None].detach(); bool(known > 0)",
+        "bool(torch.full((1,), loss.item()) > 2)",
+    ],
+)
+def test_a_number_is_not_known_any_more_once_something_unknown_is_in_it(tmp_path: Path, line: str) -> None:
+    with pytest.raises(Untraceable) as refused:
+        traced(tmp_path, linear(line))
+    assert says(str(refused.value), "sizing.refused.decides")
+
+
+def test_numbers_that_other_ranks_give_are_not_known(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        HEAD
+        + "import torch.distributed as dist\n"
+        + linear("n = torch.ones(1, device='cuda'); dist.all_reduce(n); bool(n > 2)")
+    )
+    with pytest.raises(Untraceable) as refused:
+        tracing.trace(f"{tmp_path / 'train.py'}:make_step", 4, Parallel(2), python=sys.executable)
+    assert says(str(refused.value), "sizing.refused.decides")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert torch.isinf(torch.full((4, 4), float('-inf')).triu(1)).any()",
+        "torch.sum(input=x); torch.any(input=x > 0)",
+        "F.interpolate(torch.ones(1, 1, 8, 8).half(), scale_factor=2, mode='bicubic', antialias=True)",
+    ],
+)
+def test_small_constants_are_what_they_are_and_harm_nothing(tmp_path: Path, line: str) -> None:
+    traced(tmp_path, linear(line))
+
+
 def test_what_masks_select_is_counted_whole_and_told_to_be_a_bound(tmp_path: Path) -> None:
     text = """
 class Experts(nn.Module):
