@@ -339,7 +339,8 @@ def _stamp(site: Site, number: int) -> Path:
 
 def _keep(site: Site, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (site.log_path, site.root / "poller.log", site.snapshots, *site.work.glob("*.log")):
+    nodes = site.controller_log.parent.glob("slurmd-*.log")  # why Slurm drained one
+    for path in (site.log_path, site.root / "poller.log", site.snapshots, *site.work.glob("*.log"), *nodes):
         if path.exists():
             shutil.copy(path, folder / path.name)
     if site.controller_log.exists():
