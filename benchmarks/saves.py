@@ -216,6 +216,11 @@ def bftds(save_s: float) -> Callable[[float, int], float]:
     return every_s
 
 
+def steady(every_s: float) -> Callable[[float, int], float]:
+    """The same interval all the time."""
+    return lambda now_s, lost: every_s
+
+
 def losses(every_s: float, over_s: float, seed: int) -> list[float]:
     """Times at which nodes are lost, at random and so often in the mean."""
     drawn, times_s = random.Random(seed), [0.0]
@@ -234,8 +239,8 @@ def replayed(save_s: float, loss_every_s: float, over_s: float = WEEK_S, seeds: 
     bftd, best, allowed = Outcome(0.0), Outcome(0.0), Outcome(0.0)
     for stream in (losses(loss_every_s, over_s, seed) for seed in range(seeds)):
         bftd += replay(bftds(save_s), save_s, stream, over_s)
-        best += replay(lambda now_s, lost: best_s, save_s, stream, over_s)
-        allowed += replay(lambda now_s, lost: allowed_s, save_s, stream, over_s)
+        best += replay(steady(best_s), save_s, stream, over_s)
+        allowed += replay(steady(allowed_s), save_s, stream, over_s)
     return {
         "save_s": save_s,
         "loss_every_s": loss_every_s,
@@ -270,7 +275,7 @@ def on_summit(recorded: trace.Trace, nodes: int, costs_s: Sequence[float], seeds
             loss_every_s = over_s / max(1, len(stream))
             best_s = math.sqrt(2.0 * save_s * loss_every_s)
             bftd = replay(bftds(save_s), save_s, stream, over_s)
-            best = replay(lambda now_s, lost, best_s=best_s: best_s, save_s, stream, over_s)  # type: ignore[misc]
+            best = replay(steady(best_s), save_s, stream, over_s)
             over_best.append(bftd.waste_s / best.waste_s - 1.0)
             waste.append(bftd.waste_s / over_s)
             training.append(bftd.training)

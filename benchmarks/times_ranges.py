@@ -1,4 +1,4 @@
-"""How often the range that is told of a step's time holds the time that was measured, in published tables.
+"""The share of published step times that lie within the range that is told of such a step.
 
     python -m benchmarks.times_ranges [--data DIR] [--dispatch] [--json]
 

@@ -37,7 +37,7 @@ class Share:
 ARITHMETIC = Share(0.5, 0.25, 0.9)
 """Of the peak of matrix products, in one operator: large ones in training reach about half of the dense peak."""
 WINOGRAD = 2.25
-"""How many times fewer products a convolution with a 3 x 3 kernel may take in fp32 at best (Lavin and Gray 2016)."""
+"""A convolution with a 3 x 3 kernel may take so many times fewer products in fp32 at best (Lavin and Gray 2016)."""
 TRAFFIC = Share(0.7, 0.4, 1.0)
 """Of the memory's bandwidth, in one operator."""
 WHOLE = Share(0.35, 0.15, 0.72)
@@ -51,7 +51,7 @@ driver, PyTorch 2.13 started 1.7e5 to 3.6e5 (`python -m benchmarks.times_ranges 
 HOP_S, NETWORK_HOP_S = 3e-6, 10e-6
 """From one GPU to the next of a collective's tree, within a node and between two, as nccl-tests shows of small ones."""
 HOPS = Share(1.0, 0.4, 2.0)
-"""How much quicker hops are than those."""
+"""The speed of hops, over that of those."""
 BUCKET_BYTES = 25 * 2**20
 """DistributedDataParallel reduces gradients in buckets of so many."""
 BACKWARD = 2 / 3
@@ -192,7 +192,7 @@ def step_s(
 
 
 def beside(compute: Estimate, exchange: Estimate, passes: int = 1) -> Estimate:
-    """How long both take, seconds: at best one hides the other, at worst nothing hides behind anything.
+    """Seconds that both take together: at best one hides the other, at worst nothing hides behind anything.
 
     Usually a part of the last of so many backward `passes` hides what data-parallel workers exchange.
     """
@@ -202,7 +202,7 @@ def beside(compute: Estimate, exchange: Estimate, passes: int = 1) -> Estimate:
 
 
 def all_reduce_s(moved: float, size: int, nodes: int, bytes_s: float) -> Estimate:
-    """How long `size` workers on so many nodes take to sum so many bytes over links of `bytes_s`, in buckets."""
+    """Seconds for `size` workers on so many nodes to sum so many bytes over links of `bytes_s`, in buckets."""
     collectives = {"all_reduce": moved}
     return _exchange(collectives, _buckets(collectives), size, nodes, bytes_s)
 

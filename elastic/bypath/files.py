@@ -23,7 +23,7 @@ from elastic.writeback import Writeback
 _COPY_BYTES = 16 << 20
 _MANIFEST = "manifest.json"
 _WRITER = re.compile(r"__(\d+)_\d+\.distcp$")
-"""What torch.distributed.checkpoint calls the files of a rank."""
+"""The names that torch.distributed.checkpoint gives the files of a rank."""
 
 
 @dataclass(frozen=True)

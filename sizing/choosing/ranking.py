@@ -14,7 +14,7 @@ MOST_ASKED = 16
 """Of one `bft size choose`: each is a request that slurmctld plans its queue for."""
 
 By = Literal["end", "gpu-hours"]
-"""What the first run has least of; where it is not said, GPU-hours among those that may end as early as any."""
+"""The measure that the first run has least of; not said, GPU-hours among those that may end as early as any."""
 
 _SAME_S = 60.0
 _SAME_SHARE = 0.01

@@ -1,4 +1,4 @@
-"""What a traced step depended on beside its own file: files, folders, and variables of the environment.
+"""Dependencies of a traced step beside its own file: files, folders, and variables of the environment.
 
 Whoever is told this can say later whether the step would still be the same. Where it cannot be told nothing is.
 """
@@ -46,7 +46,7 @@ class _Environ(os._Environ[str]):
         return value
 
     def copy(self) -> dict[str, str]:
-        """Who copies all of it, for a process that it starts, has asked for none."""
+        """All variables, as for a process that is started: that asks for none of them."""
         return {name: super(_Environ, self).__getitem__(name) for name in self}
 
 
@@ -54,7 +54,7 @@ _asked: dict[str, str | None] = {}
 
 
 class _Watch:
-    """What this process has opened, listed and looked for since it began to watch."""
+    """Files and folders that this process has opened, listed and looked for since it began to watch."""
 
     def __init__(self) -> None:
         self.files: set[str] = set()
@@ -132,7 +132,7 @@ def watched() -> Callable[[], dict[str, Any] | None]:
 
 
 def _installed() -> tuple[str, ...]:
-    """Where packages and Python itself are: a change of what is installed changes the folder."""
+    """The folders of packages and of Python itself: to install something changes its folder."""
     paths = sysconfig.get_paths()
     found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     found |= {path for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
