@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -131,6 +132,22 @@ def test_what_a_step_depended_on_has_it_traced_anew_where_it_changes(
     after = traced()
     assert runs == [4, 4]
     assert after.parameters != before.parameters
+
+
+def test_regression_an_edit_in_the_second_of_the_last_trace_went_unseen(runs: list[int]) -> None:
+    edits = (("step.py", " 8,", " 9,"), ("sizes.py", "2", "3"))
+    second = Path("step.py").stat()
+    for name, _old, _new in edits:
+        os.utime(name, (second.st_atime, second.st_mtime))
+    before = traced()
+    for name, old, new in edits:
+        Path(name).write_text(Path(name).read_text().replace(old, new))
+        os.utime(name, (second.st_atime, second.st_mtime))
+        after = traced()
+        assert after.parameters != before.parameters
+        before = after
+    assert runs == [4, 4, 4]
+    assert not Path("__pycache__").exists()
 
 
 def test_a_variable_that_the_step_asked_for_counts_and_no_other(
