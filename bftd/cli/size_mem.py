@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from bftd.cli import common, options, size_model
+from bftd.cli.progress import progress_bar
 from bftd.cli.size_model import Asked, amount
-from bftd.cli.size_trace import BOUNDED
+from bftd.cli.size_trace import BOUNDED, side_by_side
 from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
@@ -88,8 +90,12 @@ def _peak(
     if asked.step is None:
         assert by_formula is not None
         return by_formula
+    take = functools.partial(
+        tracing.trace, asked.step, batch or 1, parallel, target=device, python=python, timeout_s=timeout_s
+    )
     try:
-        trace = tracing.trace(asked.step, batch or 1, parallel, target=device, python=python, timeout_s=timeout_s)
+        with progress_bar(f"tracing {asked.step}", lines=True) as tell:
+            (trace,) = side_by_side([take], lambda: tell(0.0))
     except Untraceable as error:
         if by_formula is None:
             raise BftError(f"{error}; give --config for an estimate by formula") from None

@@ -138,7 +138,9 @@ def why(best: Sequence[Run], now_s: float, by: By | None = None) -> str:
     soonest = min(best, key=lambda run: run.ends_s(now_s).value)
     sooner_s = ends.value - soonest.ends_s(now_s).value
     among = "" if by == "gpu-hours" else " of those that may end first"
-    merit = "ends first" if sooner_s <= _together_s(soonest) else f"takes the fewest GPU-hours{among}"
+    least = min(run.gpu_hours.value for run in best if run.ends_s(now_s).value <= _reach_s(soonest, now_s, by))
+    fewest = "the fewest" if first.gpu_hours.value <= least else "nearly the fewest"
+    merit = "ends first" if sooner_s <= _together_s(soonest) else f"takes {fewest} GPU-hours{among}"
     said = f"{_name(first)} {merit}: it {_starts(first, now_s)} and runs {words(first.run_s.value)}"
     if not others:
         return f"{said}; there is no other choice."

@@ -198,6 +198,11 @@ static bool is_one_line(const char *text)
 
 static int judge(int status, const struct reading *out, const char *said, char *why, size_t size)
 {
+	if (WIFSIGNALED(status)) { /* its last line is of what it was doing */
+		snprintf(why, size, "--auto-gpus: the program that chooses GPUs was ended by signal %d: choose GPUs with "
+				    "`bft size fit`", WTERMSIG(status));
+		return -1;
+	}
 	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
 		snprintf(why, size, "--auto-gpus: %s", *said ? said : "the program that chooses GPUs failed without a word");
 		return -1;

@@ -81,7 +81,7 @@ def test_the_program_has_a_process_group_of_its_own_and_no_input(ask: Ask) -> No
             wording("sizing.launch.no_file", path=wording("slurm_plugin.auto_gpus.refused", value="step.py")),
         ),
         ("exit 3", excerpt("slurm_plugin.auto_gpus.no_word")),
-        ("kill -9 $$", excerpt("slurm_plugin.auto_gpus.no_word")),
+        ("echo 'bft: tracing: 20 %' >&2; kill -9 $$", wording("slurm_plugin.auto_gpus.ended", signal="9")),
         ("true", excerpt("slurm_plugin.auto_gpus.unreadable_answer")),
         ("echo one; echo two", excerpt("slurm_plugin.auto_gpus.unreadable_answer")),
         ("printf 'a\\033[2Jb\\n'", excerpt("slurm_plugin.auto_gpus.unreadable_answer")),

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bftd.cli import progress
+from sizing.model import tracing
 from tests.bftd.cli.sizing_commands import GPT, Terminal
 from tests.sizing.plans_of import GIB, Step
 from tests.support.messages import excerpt, fragment, wording
@@ -26,6 +30,23 @@ def test_a_traced_step_is_told_by_category_with_its_origin(bft: Terminal) -> Non
     rows = [line for line in ended.out.splitlines() if line.endswith("traced")]
     assert [row.split()[0] for row in rows] == ["parameters", "gradients", "optimizer", "activations", "temporary"]
     assert says_message(ended.out, "cli.size_mem.guard_band", amount="9.50 GiB", what=fragment("CUDA context"))
+
+
+def test_a_trace_that_takes_a_while_is_told_of_beside_the_answer(
+    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bft.traces(Step(4, 0.5))
+    quick = tracing.trace
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.5)
+        return quick(*args, **kwargs)
+
+    monkeypatch.setattr(tracing, "trace", slow)
+    monkeypatch.setattr(progress, "TOLD_AFTER_S", 0.0)
+    ended = bft("size", "mem", "train.py:make_step", "--json")
+    assert ended.json["origin"] == "traced"
+    assert ended.err.splitlines() == ["bft: tracing train.py:make_step: 0 %"]
 
 
 def test_json_has_the_keys_that_are_promised(bft: Terminal) -> None:

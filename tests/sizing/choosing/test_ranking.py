@@ -42,8 +42,11 @@ def test_regression_thirty_two_gpus_won_by_minutes_that_nobody_knows() -> None:
     assert names(ranking.ranked([many, few, slow], NOW_S, "end")) == [("a", 8), ("a", 2), ("a", 1)]
     assert names(ranking.ranked([many, few, slow], NOW_S, "gpu-hours")) == [("a", 1), ("a", 2), ("a", 8)]
     said = ranking.why([few, slow, many], NOW_S)
-    assert says(said, "sizing.ranking.fewest", name="2 x a100 in a")
+    assert says(said, "sizing.ranking.fewest", name="2 x a100 in a", fewest="the fewest")
     assert says(said, "sizing.ranking.sooner", soonest="8 x a100 in a", words="54 min", hours="8")
+    dearer = run(1.36 * HOUR, "a", 3, 0)  # by less than a tenth, and it ends earlier
+    said = ranking.why(ranking.ranked([many, few, dearer], NOW_S), NOW_S)
+    assert says(said, "sizing.ranking.fewest", name="3 x a100 in a", fewest="nearly the fewest")
 
 
 def test_a_start_in_the_past_counts_as_now() -> None:
