@@ -12,10 +12,11 @@ server nothing.
 2. mixes: 30/60/10, 50/0/50 (no job can do with less than its share) and 50/50/0 (much is left), in order of arrival.
 3. sizes: jobs of 1, 2 and 4 GPUs.
 4. durations: those of public traces instead of a lognormal.
-5. packers: also GREEDY, and OPT with the first order, on 4 servers, as OPT takes a tenth of a second a round there.
-6. profiled: TUNE knows the CPU axis as few tried points tell it (sizing.cpu.search) in place of the true matrix, exact
-   ones, and ones that are measured within 5 %.
-7. overload: 4 servers at a load that TUNE can keep up with and proportional shares cannot, for longer and longer.
+5. packers: also GREEDY and TUNE, and OPT with the first order, on 4 servers, as OPT takes a tenth of a second a round
+   there.
+6. profiled: `priced` knows the CPU axis as few tried points tell it (sizing.cpu.search) in place of the true matrix,
+   exact ones, and ones that are measured within 5 %.
+7. overload: 4 servers at a load that `priced` can keep up with and proportional shares cannot, for longer and longer.
 
 The servers begin as full as the load keeps them. Figures are of the jobs in the middle of those that come after that: a
 quarter is cut at each end. Every policy sees the same jobs for a seed, and ratios are paired by seed (geometric mean,
@@ -56,8 +57,8 @@ MATRICES = DATA / "synergy-matrices.json"
 FIRST_SEED = 100
 SEVERAL: Mapping[int, float] = {1: 0.7, 2: 0.15, 4: 0.15}
 BASE = "proportional"
-ERRORS: Mapping[str, float] = {"tune told by profiles": 0.0, "tune told by profiles within 5 %": 0.05}
-"""How far off the points are that TUNE is told."""
+ERRORS: Mapping[str, float] = {"priced told by profiles": 0.0, "priced told by profiles within 5 %": 0.05}
+"""How far off the points are that `priced` is told."""
 
 
 class Scene(NamedTuple):
@@ -69,7 +70,7 @@ class Scene(NamedTuple):
     jobs: int = 1200
     sizes: Mapping[int, float] = ONE_GPU
     trace: str = ""
-    runs: Sequence[tuple[str, str]] = (("fifo", BASE), ("fifo", "tune"))
+    runs: Sequence[tuple[str, str]] = (("fifo", BASE), ("fifo", "priced"))
 
 
 def _each(orders: Sequence[str], *packers: str) -> tuple[tuple[str, str], ...]:
@@ -77,7 +78,7 @@ def _each(orders: Sequence[str], *packers: str) -> tuple[tuple[str, str], ...]:
 
 
 SCENES: Mapping[str, Scene] = {
-    **{f"loads-{load:g}": Scene(load, runs=_each(tuple(ORDERS), "tune")) for load in (0.7, 0.9, 1.0, 1.1)},
+    **{f"loads-{load:g}": Scene(load, runs=_each(tuple(ORDERS), "priced")) for load in (0.7, 0.9, 1.0, 1.1)},
     **{
         f"mixes-{mix}-{load:g}": Scene(load, mix)
         for mix in ("30/60/10", "50/0/50", "50/50/0")
@@ -85,8 +86,10 @@ SCENES: Mapping[str, Scene] = {
     },
     **{f"sizes-{load:g}": Scene(load, sizes=SEVERAL) for load in (0.9, 1.1)},
     **{f"durations-{trace}": Scene(1.0, trace=trace) for trace in ("cluster01", "cluster02")},
-    "packers": Scene(1.0, servers=4, jobs=200, runs=(*_each(tuple(ORDERS), "greedy", "tune"), ("fifo", "opt"))),
-    "profiled": Scene(1.1, runs=_each(("fifo",), "tune", *ERRORS)),
+    "packers": Scene(
+        1.0, servers=4, jobs=200, runs=(*_each(tuple(ORDERS), "greedy", "tune", "priced"), ("fifo", "opt"))
+    ),
+    "profiled": Scene(1.1, runs=_each(("fifo",), "priced", *ERRORS)),
     **{f"overload-{jobs}": Scene(1.1, "30/60/10", servers=4, jobs=jobs) for jobs in (400, 1600, 4800)},
 }
 

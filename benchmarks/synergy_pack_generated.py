@@ -1,4 +1,4 @@
-"""How near TUNE comes to OPT on sensitivity matrices that are made up, and how many jobs it moves between rounds.
+"""How near `priced` comes to OPT on sensitivity matrices that are made up, and how many jobs it moves between rounds.
 
     python -m benchmarks.synergy_pack_generated [--json] [--servers 4,16,64] [--draws N] [--seed N] [--only FAMILY,...]
 
@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from sizing.cpu.matrix import Matrix
-from sizing.pack import greedy, tune, worth
+from sizing.pack import priced, synergy, worth
 from sizing.pack.check import broken
 from sizing.pack.pooled import bounds
 from sizing.pack.servers_of import GB, PAPERS, servers_of
@@ -104,11 +104,11 @@ class Case:
     servers: int
     draws: int
     opt: float
-    tune: float
+    priced: float
     greedy: float
-    tune_share: float
-    tune_least_share: float
-    tune_least_job: float
+    priced_share: float
+    priced_least_share: float
+    priced_least_job: float
     median_ms: float
     worst_ms: float
 
@@ -116,26 +116,26 @@ class Case:
 def measure(family: str, sizes: str, count: int, draws: int, seed: int) -> Case:
     """One family, mixture of sizes and number of servers. Raises RuntimeError for a packing that breaks a rule."""
     servers = servers_of(PAPERS, count)
-    opts, tunes, greedies, least, taken_ms = [], [], [], [], []
+    opts, priced_means, greedies, least, taken_ms = [], [], [], [], []
     for number in range(draws):
         rng = random.Random(f"{seed} {family} {sizes} {count} {number}")
         jobs = draw(family, rng, count * servers.gpus, SIZES[sizes])
         begun_s = time.perf_counter()
-        packing = tune.pack(jobs, servers)
+        packing = priced.pack(jobs, servers)
         taken_ms.append((time.perf_counter() - begun_s) * 1e3)
         if wrong := broken(packing, jobs, servers, order=True):
             raise RuntimeError(f"{family}, {sizes}, {count} servers, draw {number}: {wrong[0]}")
         opts.append(bounds(jobs, servers).whole)
-        tunes.append(worth.mean(packing, jobs, servers))
-        greedies.append(worth.mean(greedy.pack(jobs, servers), jobs, servers))
+        priced_means.append(worth.mean(packing, jobs, servers))
+        greedies.append(worth.mean(synergy.greedy(jobs, servers), jobs, servers))
         least.append(worth.least(packing, jobs, servers))
-    shares = [got / most for got, most in zip(tunes, opts, strict=True)]
+    shares = [got / most for got, most in zip(priced_means, opts, strict=True)]
     return Case(
         family,
         sizes,
         count,
         draws,
-        *(statistics.fmean(each) for each in (opts, tunes, greedies, shares)),
+        *(statistics.fmean(each) for each in (opts, priced_means, greedies, shares)),
         min(shares),
         min(least),
         statistics.median(taken_ms),
@@ -159,14 +159,14 @@ def moves(family: str, sizes: str, count: int, seed: int) -> Moves:
     servers = servers_of(PAPERS, count)
     rng = random.Random(f"{seed} {family} {sizes} rounds")
     jobs = draw(family, rng, count * servers.gpus, SIZES[sizes])
-    anew, kept = tune.pack(jobs, servers), tune.pack(jobs, servers)
+    anew, kept = priced.pack(jobs, servers), priced.pack(jobs, servers)
     ratios, moved = [], {"anew": [0, 0], "kept": [0, 0]}
     for number in range(1, ROUNDS):
         jobs = [job for job in jobs if rng.random() > LEAVE]
         left = count * servers.gpus - sum(job.gpus for job in jobs)
         jobs += draw(family, rng, left, SIZES[sizes], 100_000 * number)
         rng.shuffle(jobs)  # priorities change as well
-        after_anew, after_kept = tune.pack(jobs, servers), tune.pack(jobs, servers, previous=kept)
+        after_anew, after_kept = priced.pack(jobs, servers), priced.pack(jobs, servers, previous=kept)
         for name, before, after in (("anew", anew, after_anew), ("kept", kept, after_kept)):
             there = [job.id for job in jobs if job.id in before.shares]
             moved[name][0] += sum(_places(before, id) != _places(after, id) for id in there)
@@ -220,9 +220,9 @@ def main() -> None:
 
 def _print(case: Case) -> None:
     print(
-        f"{case.family}, {case.sizes}, {case.servers} servers: OPT {case.opt:.3f}, TUNE {case.tune:.3f} "
-        f"({case.tune_share:.1%} of it, least {case.tune_least_share:.1%}), GREEDY {case.greedy:.3f}; least job "
-        f"{case.tune_least_job:.3f}; {case.median_ms:.1f} ms, worst {case.worst_ms:.1f}"
+        f"{case.family}, {case.sizes}, {case.servers} servers: OPT {case.opt:.3f}, `priced` {case.priced:.3f} "
+        f"({case.priced_share:.1%} of it, least {case.priced_least_share:.1%}), GREEDY {case.greedy:.3f}; least job "
+        f"{case.priced_least_job:.3f}; {case.median_ms:.1f} ms, worst {case.worst_ms:.1f}"
     )
 
 

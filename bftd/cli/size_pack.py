@@ -23,7 +23,9 @@ _MOST_SERVERS = 1024
 @click.option("--servers", "count", required=True, type=click.IntRange(1, _MOST_SERVERS), metavar="N", help="How many.")
 @click.option("--server", "shape", metavar="GPUS/CPUS/GB", help="What each has; default 8/24/500.")
 @click.option("--mix", required=True, metavar="I/L/S", help="Percentages of image, language and speech jobs.")
-@click.option("--policy", default="tune", metavar="NAME", help="tune (the default), opt, greedy or proportional.")
+@click.option(
+    "--policy", default="priced", metavar="NAME", help="priced (the default), tune, opt, greedy or proportional."
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="Of the draw; default 0.")
 @options.as_json
 def pack(path: str, count: int, shape: str | None, mix: str, policy: str, seed: int, as_json: bool) -> None:

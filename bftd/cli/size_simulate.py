@@ -65,7 +65,7 @@ def simulate(
 
     With --matrices, jobs of one GPU are drawn from such a file as bft size pack takes, and share servers' CPUs and
     memory too, in rounds of 5 minutes. A policy is then ORDER-PACKER: fifo, srtf, las or ftf, and proportional, greedy,
-    tune or opt.
+    tune, priced or opt.
     """
     if matrices is not None:
         if path or cluster or error or deadlines:
@@ -200,7 +200,7 @@ def _shown(
         + ("; +/- is the 95 % confidence interval" if seeds > 1 else "")
     )
     yield (
-        "THROUGHPUT: until the last submission, a job that runs as it was asked for counts 1. All but crius are "
+        "THROUGHPUT: until the last submission, a job that runs as it was asked for counts 1. All but crius's are "
         "simplified; speeds are worked out from data sheets, none was measured"
     )
 

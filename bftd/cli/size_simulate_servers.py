@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sizing.simulate.synergy import Figures
 
 MOST_SERVERS = 1024
-USUAL = ("fifo-proportional", "fifo-greedy", "fifo-tune")
+USUAL = ("fifo-proportional", "fifo-greedy", "fifo-tune", "fifo-priced")
 _COUNT, _SERVERS, _LOAD = 600, 16, 1.0
 
 
@@ -65,7 +65,8 @@ def _parts(name: str) -> tuple[str, str]:
 
     first, dash, second = name.partition("-")
     if not dash:
-        raise UsageError(f"--policy {name[:40]!r}: with --matrices it is ORDER-PACKER, as in {next(iter(ORDERS))}-tune")
+        example = f"{next(iter(ORDERS))}-priced"
+        raise UsageError(f"--policy {name[:40]!r}: with --matrices it is ORDER-PACKER, as in {example}")
     order(first)
     repacker(second)
     return first, second

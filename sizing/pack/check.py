@@ -17,7 +17,7 @@ def broken(
 ) -> list[str]:
     """All that is wrong with a packing, a sentence each; `jobs` come in the order of their priority.
 
-    With `floor` every job must run, and none below its throughput with GPU-proportional CPUs and memory (TUNE, OPT).
+    With `floor` every job must run, and none below its throughput with GPU-proportional CPUs and memory (`FAIR`).
     With `order` of two jobs with the same matrix the earlier one must be as fast as the later. Without either it is
     only checked that servers can give what jobs have, and that jobs have it as they can use it.
     """

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sizing.pack import patterns, pooled, tune, worth
+from sizing.pack import patterns, pooled, priced, worth
 from sizing.pack.choices import Kind, kinds
 from sizing.pack.room import Room, refuse_too_many
 from sizing.pack.types import Packing, PackJob, Servers, Share
@@ -22,11 +22,11 @@ def pack(jobs: Sequence[PackJob], servers: Servers) -> Packing:
     What counts is the sum of throughputs over the proportional ones, each times the job's GPUs. `pooled.bounds` is what
     it would be if all servers were one (the paper's first program, linear and integer); this is the second program on
     servers as they are. It is a yardstick: jobs of some tens of models take well below a second. For more kinds of jobs
-    than that its choices are fewer, and what is best of all may be missed, but never what TUNE finds. Of jobs with the
-    same matrix no earlier one is slower. Raises SizingError for more GPUs than there are.
+    than that its choices are fewer, and what is best of all may be missed, but never what `priced` finds. Of jobs with
+    the same matrix no earlier one is slower. Raises SizingError for more GPUs than there are.
     """
     refuse_too_many(jobs, servers)
-    known = tune.pack(jobs, servers)
+    known = priced.pack(jobs, servers)
     found = _programmed(jobs, servers) if jobs else None
     if found is None or worth.mean(found, jobs, servers) < worth.mean(known, jobs, servers):
         return known

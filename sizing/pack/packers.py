@@ -6,16 +6,17 @@ import difflib
 from collections.abc import Mapping
 
 from sizing.errors import UsageError
-from sizing.pack import greedy, opt, proportional, tune
+from sizing.pack import opt, priced, proportional, synergy
 from sizing.pack.types import Packer
 
 PACKERS: Mapping[str, Packer] = {
-    "tune": tune.pack,
+    "priced": priced.pack,
+    "tune": synergy.tune,
     "opt": opt.pack,
-    "greedy": greedy.pack,
+    "greedy": synergy.greedy,
     "proportional": proportional.pack,
 }
-FAIR = ("tune", "opt", "proportional")
+FAIR = ("priced", "tune", "opt", "proportional")
 """Those under which every job runs, and none slower than with its GPU-proportional share."""
 
 

@@ -64,5 +64,5 @@ def _program(alike: Sequence[Kind], servers: Servers, *, integer: bool) -> Progr
 def _solved(program: Program) -> Solved:
     found = program.solve()
     if found is None:  # every job with its proportional share is a point: only a limit of the solver can be the cause
-        raise SizingError("the integer program found nothing within its limits: pack with tune")
+        raise SizingError("the integer program found nothing within its limits: pack with priced")
     return found

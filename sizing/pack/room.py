@@ -39,6 +39,11 @@ class Room:
         self.memory_bytes[server] -= share.memory_bytes
         return share
 
+    def change(self, server: int, gpus: int, had: Point, gets: Point) -> None:
+        """Give GPUs that have been given away other CPUs and memory for each of them."""
+        self.cpus[server] -= gpus * (gets.cpus - had.cpus)
+        self.memory_bytes[server] -= gpus * (gets.memory_bytes - had.memory_bytes)
+
     def spread(self, gpus: int, point: Point) -> tuple[Share, ...] | None:
         """A job's GPUs on as few servers as can be, those with most room first; None where there is not so much."""
         most = [self.most(server, point) for server in range(self.servers.count)]
@@ -51,6 +56,12 @@ class Room:
                 shares.append(self.take(server, here, point))
                 gpus -= here
         return tuple(shares)
+
+
+def exceeds(point: Point, share: Point) -> bool:
+    """Whether a point has more CPUs or more memory than a share, beyond rounding."""
+    most = 1 + ROUNDING
+    return point.cpus > share.cpus * most or point.memory_bytes > share.memory_bytes * most
 
 
 def refuse_too_many(jobs: Sequence[PackJob], servers: Servers) -> None:

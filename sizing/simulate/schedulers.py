@@ -5,26 +5,35 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 
-from sizing.cells.schedule.policy import CriusPolicy
+from sizing.cells.schedule.policy import PATIENCE_S, ROUND_S, CriusPolicy
 from sizing.errors import UsageError
-from sizing.simulate.policies import BASELINES
+from sizing.simulate.policies import BASELINES, ByGain, Profiled
 from sizing.simulate.types import Policy, Speeds
 
 Maker = Callable[[Speeds, Speeds], Policy]
 
+
+def _by_gain(name: str) -> Maker:
+    return lambda told, true: ByGain(BASELINES[name](told, true), Profiled(told, true), PATIENCE_S)
+
+
 _CRIUS: Mapping[str, Maker] = {
-    "crius": lambda told, true: CriusPolicy(told),
-    "crius-na": lambda told, true: CriusPolicy(told, adaptive=False),
-    "crius-nh": lambda told, true: CriusPolicy(told, heterogeneous=False),
-    "crius-age": lambda told, true: CriusPolicy(told, patience_s=0.0, name="Crius-age"),
-    "crius-ddl": lambda told, true: CriusPolicy(told, deadlines=True),
+    "crius": lambda told, true: CriusPolicy(told, interval_s=ROUND_S),
+    "crius-na": lambda told, true: CriusPolicy(told, interval_s=ROUND_S, adaptive=False),
+    "crius-nh": lambda told, true: CriusPolicy(told, interval_s=ROUND_S, heterogeneous=False),
+    "crius-ddl": lambda told, true: CriusPolicy(told, interval_s=ROUND_S, deadlines=True),
+    "crius-patient": lambda told, true: CriusPolicy(told, patience_s=PATIENCE_S, name="Crius-patient"),
 }
-SCHEDULERS: Mapping[str, Maker] = {**_CRIUS, **BASELINES}
+_BY_GAIN: Mapping[str, Maker] = {f"{name}-by-gain": _by_gain(name) for name in ("elasticflow-ls", "gandiva", "easy")}
+SCHEDULERS: Mapping[str, Maker] = {**_CRIUS, **BASELINES, **_BY_GAIN}
 """Each is made of the speeds that it is told, and of the true ones, which a baseline's job shows when it starts."""
 
 NEED_DEADLINES = ("crius-ddl", "elasticflow")
 """Those that are another scheduler with jobs that have a deadline."""
-USUAL: Sequence[str] = ("crius", "crius-na", "crius-nh", "elasticflow-ls", "gavel", "gandiva", "easy", "fcfs")
+USUAL: Sequence[str] = (
+    *("crius", "crius-na", "crius-nh", "crius-patient"),
+    *("elasticflow-ls", "gavel", "gandiva", "easy", "fcfs"),
+)
 """What is compared where nothing is said: all that do not look at deadlines."""
 
 

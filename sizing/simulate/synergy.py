@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 from sizing.cpu.matrix import Matrices, Matrix
 from sizing.errors import SizingError, UsageError
-from sizing.pack import proportional, tune
+from sizing.pack import priced, proportional
 from sizing.pack.packers import packer
 from sizing.pack.types import Servers
 from sizing.simulate.engine import RESTART_S, simulate_in
@@ -25,10 +25,10 @@ EDGE = 0.25
 
 
 def repacker(name: str) -> Repacker:
-    """A packer by its name; TUNE by itself leaves jobs where they are. Raises UsageError for a name that is none."""
+    """A packer by its name; `priced` by itself leaves jobs where they are. Raises UsageError for an unknown name."""
     known = packer(name)
-    if known is tune.pack:
-        return tune.pack
+    if known is priced.pack:
+        return priced.pack
     return sharing if known is proportional.pack else staying(known)
 
 

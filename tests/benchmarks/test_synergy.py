@@ -64,13 +64,13 @@ def test_the_tables_have_a_row_for_each_run_and_the_json_the_same_figures(
     synergy.main()
     told = json.loads(capsys.readouterr().out)["scenes"]
     assert list(told) == scenes
-    tuned = told["overload-400"]["runs"]["fifo tune"]
+    tuned = told["overload-400"]["runs"]["fifo priced"]
     assert tuned["speedup"]["low"] <= tuned["speedup"]["mean"] <= tuned["speedup"]["high"]
     assert any(f"{tuned['speedup']['mean']:.2f}x" in row for row in rows)
 
 
 @with_matrices
-def test_tune_can_be_told_by_profiles_that_are_off() -> None:
+def test_priced_can_be_told_by_profiles_that_are_off() -> None:
     for packer in synergy.ERRORS:
         _, found, _ = synergy.run(synergy.Task("profiled", "fifo", packer, 100, 8))
         assert found.mean_jct_s > 0

@@ -28,10 +28,10 @@ def cases() -> list[benchmark.Case]:
 
 @needs_data
 @pytest.mark.parametrize("mix", benchmark.BOUND_MIXES)
-def test_tune_is_near_opt_and_nobody_pays_for_it(mix: str) -> None:
+def test_priced_is_near_opt_and_nobody_pays_for_it(mix: str) -> None:
     found = list(benchmark.measured(load(benchmark.DATA), [mix], [4, 16, 64], draws=2, seed=0))
     held = benchmark.verdict(found)
-    assert (held["tune_of_opt"], held["no_job_below_proportional"], held["nothing_broken"]) == (True, True, True)
+    assert (held["priced_of_opt"], held["no_job_below_proportional"], held["nothing_broken"]) == (True, True, True)
     # no packing beats the bounds, and there is much to gain
     assert all(1.1 < each.policies["opt"].throughput <= each.whole + 1e-9 for case in found for each in case.draws)
 
@@ -39,7 +39,7 @@ def test_tune_is_near_opt_and_nobody_pays_for_it(mix: str) -> None:
 @needs_data
 def test_without_slack_nothing_is_gained() -> None:
     (case,) = benchmark.measured(load(benchmark.DATA), ["50/0/50"], [4], draws=1, seed=0)
-    assert case.draws[0].policies["tune"].throughput == pytest.approx(1.0)
+    assert case.draws[0].policies["priced"].throughput == pytest.approx(1.0)
     assert case.draws[0].policies["greedy"].throughput < 1.0
 
 
@@ -50,12 +50,12 @@ def test_each_bound_is_broken_by_what_it_forbids() -> None:
     assert all(benchmark.verdict([case])[name] for name in ("no_job_below_proportional", "nothing_broken"))
 
     def changed(**values: float) -> benchmark.Case:
-        tune = replace(first.policies["tune"], **values)  # type: ignore[arg-type]
-        return replace(case, draws=(replace(first, policies={**first.policies, "tune": tune}),))
+        priced = replace(first.policies["priced"], **values)  # type: ignore[arg-type]
+        return replace(case, draws=(replace(first, policies={**first.policies, "priced": priced}),))
 
-    assert not benchmark.verdict([changed(throughput=0.9 * first.whole)])["tune_of_opt"]
+    assert not benchmark.verdict([changed(throughput=0.9 * first.whole)])["priced_of_opt"]
     assert not benchmark.verdict([changed(least_job=0.99)])["no_job_below_proportional"]
-    assert not benchmark.verdict([changed(ms=51.0)])["tune_ms"]
+    assert not benchmark.verdict([changed(ms=51.0)])["priced_ms"]
     assert not benchmark.verdict([changed(broken=1)])["nothing_broken"]
     assert not benchmark.verdict([replace(case, draws=(replace(first, bounds_ms=1001.0),))])["opt_ms"]
 
@@ -67,7 +67,7 @@ def test_the_table_has_a_row_for_each_case_and_the_json_each_draw(capsys: pytest
     assert row.startswith("| 50/50/0 | 2 | ")
     told = json.loads(json.dumps(benchmark.to_json(found)))
     assert [each["seed"] for each in told["cases"][0]["draws"]] == [1, 2]
-    assert told["cases"][0]["draws"][0]["policies"].keys() == {"tune", "opt", "greedy", "proportional"}
+    assert told["cases"][0]["draws"][0]["policies"].keys() == {"priced", "tune", "opt", "greedy", "proportional"}
 
 
 def test_what_cannot_be_measured_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

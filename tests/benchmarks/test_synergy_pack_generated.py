@@ -13,12 +13,12 @@ from sizing.pack.servers_of import papers
 
 
 @pytest.mark.parametrize("family", generated.FAMILIES)
-def test_tune_reaches_95_percent_of_opt_with_one_gpu_jobs_of_every_family(family: str) -> None:
+def test_priced_reaches_95_percent_of_opt_with_one_gpu_jobs_of_every_family(family: str) -> None:
     case = generated.measure(family, "1 GPU", 4, draws=3, seed=1)
-    assert case.tune_share >= 0.95
-    assert case.tune_least_share <= case.tune_share <= 1 + 1e-6
-    assert case.tune_least_job >= 1 - 1e-6
-    assert case.tune <= case.opt + 1e-6
+    assert case.priced_share >= 0.95
+    assert case.priced_least_share <= case.priced_share <= 1 + 1e-6
+    assert case.priced_least_job >= 1 - 1e-6
+    assert case.priced <= case.opt + 1e-6
 
 
 def test_jobs_have_matrices_of_their_own_and_ask_for_every_gpu() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from sizing.simulate.policies.by_gain import ByGain
 from sizing.simulate.policies.elasticflow import ElasticFlow
 from sizing.simulate.policies.fcfs import Easy, Fcfs
 from sizing.simulate.policies.gandiva import Gandiva
@@ -11,7 +12,7 @@ from sizing.simulate.policies.gavel import Gavel
 from sizing.simulate.policies.profiled import Profiled
 from sizing.simulate.types import Policy, Speeds
 
-__all__ = ["BASELINES", "Easy", "ElasticFlow", "Fcfs", "Gandiva", "Gavel", "Profiled"]
+__all__ = ["BASELINES", "ByGain", "Easy", "ElasticFlow", "Fcfs", "Gandiva", "Gavel", "Profiled"]
 
 BASELINES: Mapping[str, Callable[[Speeds, Speeds], Policy]] = {
     "fcfs": lambda told, true: Fcfs(Profiled(told, true)),

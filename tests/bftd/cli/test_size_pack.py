@@ -54,14 +54,14 @@ def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: py
 def test_policies_are_told_apart(terminal: Terminal) -> None:
     found = {
         policy: terminal.told("--servers", "4", "--mix", "50/50/0", "--policy", policy, "--seed", "2")
-        for policy in ("tune", "opt", "greedy", "proportional")
+        for policy in ("priced", "tune", "opt", "greedy", "proportional")
     }
     assert all(each.keys() == KEYS and each["gpus"] == 32 for each in found.values())
     assert found["proportional"]["throughput_vs_proportional"] == 1
-    for policy in ("tune", "opt", "proportional"):
+    for policy in ("priced", "tune", "opt", "proportional"):
         assert found[policy]["gpus_used"] == 32
         assert found[policy]["min_job_vs_proportional"] == 1
-    assert found["opt"]["throughput_vs_proportional"] >= found["tune"]["throughput_vs_proportional"] > 1
+    assert found["opt"]["throughput_vs_proportional"] >= found["priced"]["throughput_vs_proportional"] > 1
     # 6 CPUs for each of about 16, of 96: greedy runs out of them and leaves jobs out, which count 0
     assert found["greedy"]["gpus_used"] < 32
     assert found["greedy"]["min_job_vs_proportional"] == 0
@@ -85,7 +85,7 @@ def test_a_person_is_told_in_lines_and_what_could_be_at_most(terminal: Terminal)
     assert says(
         second,
         "cli.size_pack.result",
-        policy="tune",
+        policy="priced",
         throughput_vs_proportional="1.000",
         min_job_vs_proportional="1.000",
     )

@@ -45,13 +45,13 @@ def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: py
 def test_policies_are_compared_with_the_first_on_servers_of_the_centre(terminal: Terminal) -> None:
     code, out, _ = terminal.run(
         *("--mix", "50/50/0", "--servers", "1", "--server", "4/12/240", "--count", "40", "--seeds", "2"),
-        *("--policy", "srtf-proportional", "--policy", "srtf-tune"),
+        *("--policy", "srtf-proportional", "--policy", "srtf-priced"),
     )
     assert code == 0
     head, first, second, *notes = out.splitlines()
     assert head.split()[0] == "POLICY"
     assert (first.split()[0], first.split()[-1]) == ("srtf-proportional", "-")
-    assert second.split()[0] == "srtf-tune"
+    assert second.split()[0] == "srtf-priced"
     assert float(second.split("x (")[0].split()[-1]) > 1
     assert notes[0] == wording(
         "cli.size_simulate_servers.head",
@@ -72,8 +72,8 @@ def test_json_has_the_figures_of_each_policy_and_of_each_seed_the_same_jobs(term
     told = json.loads(out)
     assert code == 0
     assert (told["jobs"], told["load"], told["mix"], told["gpus"], told["seeds"]) == (24, 0.8, "50/50/0", 8, 2)
-    assert list(told["policies"]) == ["fifo-proportional", "fifo-greedy", "fifo-tune"]
-    tuned, shared = (told["policies"][name] for name in ("fifo-tune", "fifo-proportional"))
+    assert list(told["policies"]) == ["fifo-proportional", "fifo-greedy", "fifo-tune", "fifo-priced"]
+    tuned, shared = (told["policies"][name] for name in ("fifo-priced", "fifo-proportional"))
     assert tuned["slowest"]["mean"] >= 1
     assert shared["speedup"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
     assert tuned["speedup"]["mean"] > 1
@@ -88,7 +88,7 @@ def test_json_has_the_figures_of_each_policy_and_of_each_seed_the_same_jobs(term
         (["--mix", "50/40/10"], excerpt("sizing.simulate_drawn.no_such_job", kind="speech", gpus=1)),
         (
             ["--mix", "50/50/0", "--policy", "tune"],
-            excerpt("cli.size_simulate_servers.policy_malformed", ORDERS="fifo"),
+            excerpt("cli.size_simulate_servers.policy_malformed", example="fifo-priced"),
         ),
         (["--mix", "50/50/0", "--policy", "fifi-tune"], wording("sizing.fields.hint", near="fifo")),
         (["--mix", "50/50/0", "--policy", "fifo-tuna"], wording("sizing.fields.hint", near="tune")),

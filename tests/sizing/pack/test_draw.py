@@ -1,4 +1,4 @@
-"""Jobs drawn from matrices, servers and policies as they are asked for, and the two simple packers."""
+"""Jobs drawn from matrices, servers and policies as they are asked for, and the packers as they are printed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from sizing.cpu.matrix import Matrix, Recorded
 from sizing.errors import UsageError
-from sizing.pack import greedy, proportional, worth
+from sizing.pack import proportional, synergy, worth
 from sizing.pack.draw import draw, mix_of
 from sizing.pack.packers import PACKERS, packer
 from sizing.pack.servers_of import papers, servers_of
@@ -83,7 +83,7 @@ def test_a_policy_that_there_is_not_is_told_with_the_nearest() -> None:
     assert {packer(name) for name in PACKERS} == set(PACKERS.values())
     with pytest.raises(UsageError, match=pattern("sizing.fields.hint", near=fragment("greedy"))):
         packer("gredy")
-    with pytest.raises(UsageError, match="one of tune, opt, greedy, proportional"):
+    with pytest.raises(UsageError, match="one of priced, tune, opt, greedy, proportional"):
         packer("xyzzy")
 
 
@@ -117,7 +117,7 @@ def test_proportional_splits_a_job_over_as_few_servers_as_can_be() -> None:
 def test_greedy_leaves_out_who_finds_no_place_and_goes_on_with_later_ones() -> None:
     jobs = [PackJob(f"h{at}", HUNGRY) for at in range(5)] + [PackJob("late", FLAT)]
     one = replace(SERVERS, cpus=13.0)
-    packing = greedy.pack(jobs, one)
+    packing = synergy.greedy(jobs, one)
     assert list(packing.shares) == ["h0", "h1", "h2", "h3", "late"]
     assert packing.point("h0").cpus == 6
     assert worth.least(packing, jobs, one) == 0
@@ -125,19 +125,38 @@ def test_greedy_leaves_out_who_finds_no_place_and_goes_on_with_later_ones() -> N
 
 
 def test_greedy_splits_a_job_that_fits_no_server_alone() -> None:
-    packing = greedy.pack([PackJob("big", replace(HUNGRY, gpus=4))], SERVERS)
+    packing = synergy.greedy([PackJob("big", replace(HUNGRY, gpus=4))], SERVERS)
     assert [(share.gpus, share.cpus) for share in packing.shares["big"]] == [(2, 12), (2, 12)]
+
+
+def test_tune_takes_back_from_the_latest_what_goes_beyond_its_share_and_no_more_than_is_needed() -> None:
+    one = replace(SERVERS, count=1)
+    jobs = [PackJob(name, HUNGRY if name.startswith("h") else FLAT) for name in ("h0", "h1", "f", "h2")]
+    cpus = [
+        [synergy.tune(jobs[:count], one).point(job.id).cpus for job in jobs[:count]]
+        for count in range(1, len(jobs) + 1)
+    ]
+    assert cpus == [[6], [6, 6], [6, 3, 1], [3, 3, 1, 3]]
+
+
+def test_tune_puts_a_job_on_the_fullest_server_that_has_what_it_demands_and_splits_only_without_need() -> None:
+    jobs = [PackJob("a", HUNGRY), PackJob("b", FLAT), PackJob("big", replace(HUNGRY, gpus=4))]
+    shares = synergy.tune([*jobs, PackJob("wide", replace(FLAT, gpus=2))], SERVERS).shares
+    assert [share.server for name in ("a", "b", "big", "wide") for share in shares[name]] == [0, 0, 1, 0]
+    assert shares["big"][0].cpus == 12  # it demands 24
+    wide = synergy.tune([*jobs[:2], PackJob("wide", replace(HUNGRY, gpus=6))], SERVERS).shares["wide"]
+    assert [(share.server, share.gpus, share.cpus) for share in wide] == [(1, 4, 12), (0, 2, 6)]
 
 
 def test_regression_greedy_cut_a_demand_to_what_a_server_has_and_the_job_did_not_run_with_it() -> None:
     # it needs few CPUs with more memory than there is, and with its share 3 CPUs
     job = PackJob("a", Matrix(1, (1.0, 3.0), (20 * GB, 600 * GB), ((0.0, 9.0), (1.0, 9.0))))
-    assert worth.least(greedy.pack([job], SERVERS), [job], SERVERS) == 1
+    assert worth.least(synergy.greedy([job], SERVERS), [job], SERVERS) == 1
 
 
 def test_a_larger_job_counts_as_much_as_its_gpus_in_the_mean() -> None:
     jobs = [PackJob("big", replace(HUNGRY, gpus=3)), PackJob("small", FLAT)]
-    packing = greedy.pack(jobs, replace(SERVERS, cpus=24.0))
+    packing = synergy.greedy(jobs, replace(SERVERS, cpus=24.0))
     assert worth.relative(packing, jobs[0], SERVERS) == 2
     assert worth.mean(packing, jobs, SERVERS) == pytest.approx((3 * 2 + 1) / 4)
     assert worth.least(packing, jobs, SERVERS) == 1

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from sizing.cpu.matrix import Matrix
 from sizing.errors import SizingError
-from sizing.pack import greedy, opt, patterns, proportional, tune, worth
+from sizing.pack import opt, patterns, priced, proportional, synergy, worth
 from sizing.pack.check import broken
 from sizing.pack.menu import menu
 from sizing.pack.pooled import bounds
 from sizing.pack.types import Packing, PackJob, Servers, Share
-from tests.sizing.pack.test_tune import EIGHT, FLAT, GB, NEEDS_6, instances, matrices, named, of_cpus
+from tests.sizing.pack.test_priced import EIGHT, FLAT, GB, NEEDS_6, instances, matrices, named, of_cpus
 from tests.support.messages import pattern
 
 SOME = settings(max_examples=40, deadline=None)
@@ -84,7 +84,7 @@ def test_every_job_runs_and_none_below_its_share_and_order_is_kept_among_equals(
     if jobs:
         found = worth.mean(packing, jobs, servers)
         most = bounds(jobs, servers)
-        assert worth.mean(tune.pack(jobs, servers), jobs, servers) <= found + 1e-9
+        assert worth.mean(priced.pack(jobs, servers), jobs, servers) <= found + 1e-9
         assert found <= most.whole + 1e-6 <= most.relaxed + 2e-6
 
 
@@ -103,10 +103,11 @@ def test_what_programs_find_alone_is_a_packing_however_few_servers_are_left_to_t
 
 @settings(max_examples=100, deadline=None)
 @given(instances())
-def test_proportional_and_greedy_give_only_what_there_is(drawn: tuple[list[PackJob], Servers]) -> None:
+def test_what_is_printed_gives_only_what_there_is_and_tune_lets_all_run(drawn: tuple[list[PackJob], Servers]) -> None:
     jobs, servers = drawn
     assert broken(proportional.pack(jobs, servers), jobs, servers, order=True) == []
-    assert broken(greedy.pack(jobs, servers), jobs, servers, floor=False) == []
+    assert broken(synergy.greedy(jobs, servers), jobs, servers, floor=False) == []
+    assert broken(synergy.tune(jobs, servers), jobs, servers) == []
 
 
 def test_demanding_jobs_are_spread_over_many_servers() -> None:
@@ -159,10 +160,10 @@ def test_of_equal_jobs_the_earlier_is_faster() -> None:
     assert packing.point("j0").cpus >= packing.point("j7").cpus
 
 
-def test_too_many_kinds_of_jobs_are_left_to_tune(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_kinds_of_jobs_are_left_to_priced(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = named(NEEDS_6, *[FLAT] * 6, NEEDS_6)
     monkeypatch.setattr(opt, "_MOST_KINDS", 1)
-    assert opt.pack(jobs, EIGHT) == tune.pack(jobs, EIGHT)
+    assert opt.pack(jobs, EIGHT) == priced.pack(jobs, EIGHT)
 
 
 def test_with_many_options_only_some_are_tried_and_all_jobs_are_placed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +176,7 @@ def test_with_many_options_only_some_are_tried_and_all_jobs_are_placed(monkeypat
     assert worth.mean(packing, jobs, servers) == pytest.approx((16 * 2 + 48) / 64)
 
 
-def test_where_all_servers_as_one_mislead_there_is_the_least_of_each_and_else_what_tune_finds(
+def test_where_all_servers_as_one_mislead_there_is_the_least_of_each_and_else_what_priced_finds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(opt, "_MOST_OPTIONS", 1)
@@ -201,7 +202,7 @@ def test_regression_a_server_held_two_options_of_the_only_job(monkeypatch: pytes
 def test_jobs_that_ask_for_too_much_are_refused_and_none_are_no_trouble() -> None:
     servers = Servers(1, 2, 6.0, 120 * GB)
     assert opt.pack([], servers) == Packing({})
-    for pack in (opt.pack, proportional.pack, greedy.pack):
+    for pack in (opt.pack, proportional.pack, synergy.greedy):
         with pytest.raises(SizingError, match=pattern("sizing.pack_room.too_many_gpus", jobs=3, asked=3, there=2)):
             pack(named(FLAT, FLAT, FLAT), servers)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sizing.simulate import clusters, compare, workload
 from sizing.simulate.engine import simulate
 from sizing.simulate.outcome import JobOutcome, Outcome
-from sizing.simulate.policies import BASELINES, Easy, ElasticFlow, Fcfs, Gandiva, Gavel, Profiled
+from sizing.simulate.policies import BASELINES, ByGain, Easy, ElasticFlow, Fcfs, Gandiva, Gavel, Profiled
 from sizing.simulate.policies.gandiva import _Grown
 from sizing.simulate.policies.room import Room
 from sizing.simulate.policies.shares import shares
@@ -44,6 +44,19 @@ def test_fcfs_does_not_wait_for_a_job_that_never_runs_as_it_is_asked_for() -> No
     found = by_id(ran(Fcfs, [job("1", "big"), job("2")], speeds, a=1))
     assert found["1"].start_s is None
     assert found["2"].end_s == 100
+
+
+def test_by_gain_a_small_job_comes_before_a_large_one_until_that_has_waited_for_long() -> None:
+    jobs = [job("1", work=400, gpus=4), job("large", at_s=1, gpus=4), job("small", at_s=2, gpus=1)]
+
+    def starts_s(patience_s: float) -> tuple[float | None, float | None]:
+        found = by_id(ran(lambda known: ByGain(Fcfs(known), known, patience_s), jobs, a=4))
+        return found["small"].start_s, found["large"].start_s
+
+    small, large = starts_s(1e6)
+    assert (small or 0) < (large or 0)
+    small, large = starts_s(10.0)
+    assert (large or 0) < (small or 0)
 
 
 def test_easy_starts_behind_the_head_what_does_not_put_it_off() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from sizing.pack import greedy, tune
+from sizing.pack import priced, synergy
 from sizing.pack.types import Packing, PackJob, Servers
 from sizing.simulate.engine import simulate_in
 from sizing.simulate.orders import ORDERS
@@ -21,7 +21,7 @@ from sizing.simulate.world import SimulatedJob
 from tests.sizing.simulate.server_toys import MATRICES, SERVERS, even, job
 
 ONE = Servers(1, gpus=1, cpus=2.0, memory_bytes=2.0)
-EVEN, GREEDY = staying(even), staying(greedy.pack)
+EVEN, GREEDY = staying(even), staying(synergy.greedy)
 TOLD = {name: each.matrix for name, each in MATRICES.items()}
 
 
@@ -126,7 +126,7 @@ loads = st.lists(
 
 
 @settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
-@given(loads, st.sampled_from(sorted(ORDERS)), st.sampled_from(["proportional", "tune", "greedy"]))
+@given(loads, st.sampled_from(sorted(ORDERS)), st.sampled_from(["proportional", "priced", "tune", "greedy"]))
 def test_every_job_ends_and_none_is_slower_than_with_its_share(trace, order, packer) -> None:  # type: ignore[no-untyped-def]
     jobs = [job(f"{at}", model, float(at_s), float(long_s)) for at, (at_s, long_s, model) in enumerate(trace)]
     seen = served(jobs, order, repacker(packer), SERVERS)
@@ -142,7 +142,7 @@ def test_every_job_ends_and_none_is_slower_than_with_its_share(trace, order, pac
 
 def test_first_come_first_served_is_kept_on_full_servers() -> None:
     jobs = [job(f"{at}", ("image", "language2")[at % 2], 50.0 * at, 700.0 + at) for at in range(30)]
-    for packer in ("proportional", "tune"):
+    for packer in ("proportional", "priced"):
         seen = served(jobs, "fifo", repacker(packer), SERVERS)
         begun = [seen[f"{at}"].start_s or 0.0 for at in range(30)]
         assert begun == sorted(begun)
@@ -151,7 +151,7 @@ def test_first_come_first_served_is_kept_on_full_servers() -> None:
 def test_what_a_job_that_ended_left_is_given_to_the_others() -> None:
     servers = Servers(1, gpus=2, cpus=4.0, memory_bytes=4.0)
     seen = served(
-        [job("a", "image", duration_s=3000.0), job("b", "image", duration_s=1000.0)], "fifo", tune.pack, servers
+        [job("a", "image", duration_s=3000.0), job("b", "image", duration_s=1000.0)], "fifo", priced.pack, servers
     )
     first, then = seen["a"].spans
     assert (first.rate, then.rate, then.from_s) == (10.0, 20.0, 1200.0)

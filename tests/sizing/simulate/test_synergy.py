@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sizing.errors import SizingError, UsageError
-from sizing.pack import tune
+from sizing.pack import priced
 from sizing.pack.types import Servers, Share
 from sizing.simulate import synergy
 from sizing.simulate.engine import simulate_in
@@ -34,20 +34,20 @@ def test_figures_are_those_worked_out_by_hand() -> None:
 def test_figures_of_too_few_jobs_are_refused_in_a_line() -> None:
     for jobs in ([job("a"), job("b")], [job("a"), job("b", at_s=1.0)]):
         with pytest.raises(UsageError, match="too few jobs"):
-            synergy.run("fifo", "tune", jobs, SERVERS, MATRICES)
+            synergy.run("fifo", "priced", jobs, SERVERS, MATRICES)
 
 
 def test_jobs_that_want_cpus_are_done_sooner_with_what_others_leave_and_no_slower_where_none_leaves_any() -> None:
     slack = [job(f"{at}", ("image", "language")[at % 2], 250.0 * at) for at in range(24)]
     for jobs, least, most in ((slack, 1.2, 9.0), ([job(f"{at}", "image", 250.0 * at) for at in range(24)], 1.0, 9.0)):
         shared, tuned = (
-            synergy.run("fifo", packer, jobs, SERVERS, MATRICES).mean_jct_s for packer in ("proportional", "tune")
+            synergy.run("fifo", packer, jobs, SERVERS, MATRICES).mean_jct_s for packer in ("proportional", "priced")
         )
         assert least <= shared / tuned <= most
 
 
 def test_names_that_there_are_not_are_refused_before_anything_runs() -> None:
-    for order, packer in (("lifo", "tune"), ("fifo", "tuna")):
+    for order, packer in (("lifo", "priced"), ("fifo", "tuna")):
         with pytest.raises(UsageError):
             synergy.run(order, packer, [job("x")], SERVERS, MATRICES)
 
@@ -65,10 +65,10 @@ def test_throughput_counts_gpus_and_no_restarts_and_both_count_only_what_is_in_t
     assert found.slowest == pytest.approx(2 / 3)
 
 
-def test_tune_is_told_who_has_what_and_other_packings_are_renamed() -> None:
-    assert synergy.repacker("tune") is tune.pack
+def test_priced_is_told_who_has_what_and_other_packings_are_renamed() -> None:
+    assert synergy.repacker("priced") is priced.pack
     jobs = [job(f"{at}", ("image", "language")[at % 2], 400.0 * at, 2000.0) for at in range(12)]
-    for packer in ("proportional", "tune"):
+    for packer in ("proportional", "priced"):
         assert synergy.run("fifo", packer, jobs, SERVERS, MATRICES).restarts == 0
 
 

@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from sizing.cells.schedule.options import Options
-from sizing.cells.schedule.policy import CriusPolicy
+from sizing.cells.schedule.policy import PATIENCE_S, CriusPolicy
 from sizing.cells.schedule.virtual import Virtual
 from sizing.simulate.engine import simulate
 from sizing.simulate.outcome import JobOutcome, Outcome
@@ -235,7 +235,7 @@ def test_a_running_job_that_will_miss_its_deadline_is_given_a_cell_with_which_it
 
 def test_who_adds_more_for_each_gpu_is_started_first_and_who_is_impatient_before_all() -> None:
     jobs = [job("p", 0.0, 1.0, 8, "picky"), job("old", 10.0, 1.0, 8, "picky"), job("small", 20.0, 1.0, 2, "picky")]
-    seen = by_id(run(jobs, {"fast": 8}, adaptive=False))
+    seen = by_id(run(jobs, {"fast": 8}, adaptive=False, patience_s=PATIENCE_S))
     assert (seen["small"].start_s, seen["old"].start_s) == (3600.0, 7200.0)
     seen = by_id(run(jobs, {"fast": 8}, adaptive=False, patience_s=1800))
     assert (seen["old"].start_s, seen["small"].start_s) == (3600.0, 7200.0)
@@ -337,3 +337,11 @@ def test_an_arrival_is_served_no_worse_with_more_depth(rng: Random) -> None:
 @pytest.mark.parametrize("name", ["", "mine"])
 def test_its_name_says_what_it_is(name: str) -> None:
     assert CriusPolicy(Rates(), name=name).name == (name or "Crius")
+
+
+def test_in_rounds_nothing_changes_between_two_of_them_and_what_has_come_is_served_at_the_next() -> None:
+    jobs = [job("first", 0.0, 100.0, 4), job("second", 10.0, 600.0, 4)]
+    seen = by_id(run(jobs, {"fast": 8, "slow": 0}, adaptive=False, interval_s=300.0))
+    assert [seen[id].start_s for id in ("first", "second")] == [0.0, 300.0]
+    alone = by_id(run(jobs, {"fast": 8, "slow": 0}, adaptive=False))
+    assert alone["second"].start_s == 10.0

@@ -1,4 +1,4 @@
-"""Synergy-TUNE: whatever the jobs and servers, everyone runs as fast as with its share, and the rest is used well."""
+"""The packer by prices: whatever there is, all run as fast as with their shares, and the rest is used well."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks import synergy_pack_generated as generated
 from sizing.cpu.matrix import Matrix
 from sizing.errors import SizingError
-from sizing.pack import tune, worth
+from sizing.pack import priced, worth
 from sizing.pack.check import broken
 from sizing.pack.types import Packing, PackJob, Servers, Share
 
@@ -88,10 +88,10 @@ def test_every_job_runs_and_none_below_its_share_and_order_is_kept_among_equals(
     drawn: tuple[list[PackJob], Servers],
 ) -> None:
     jobs, servers = drawn
-    packing = tune.pack(jobs, servers)
+    packing = priced.pack(jobs, servers)
     assert broken(packing, jobs, servers, order=True) == []
     copies = [PackJob(job.id, replace(job.matrix)) for job in jobs]
-    assert tune.pack(copies, servers) == packing
+    assert priced.pack(copies, servers) == packing
 
 
 @MANY
@@ -102,8 +102,8 @@ def test_every_job_runs_and_none_below_its_share_from_round_to_round(
     jobs, servers = drawn
     first = rng.sample(jobs, rng.randint(0, len(jobs)))
     # a server fewer than before: places that are no more
-    before = tune.pack(first, replace(servers, count=servers.count + rng.randint(0, 1)))
-    packing = tune.pack(jobs, servers, previous=before)
+    before = priced.pack(first, replace(servers, count=servers.count + rng.randint(0, 1)))
+    packing = priced.pack(jobs, servers, previous=before)
     assert broken(packing, jobs, servers) == []
 
 
@@ -112,13 +112,13 @@ def test_every_job_runs_and_none_below_its_share_from_round_to_round(
 def test_only_jobs_larger_than_a_server_are_split_where_sizes_divide_it(drawn: tuple[list[PackJob], Servers]) -> None:
     jobs = [job for job in drawn[0] if job.gpus in (1, 2, 4, 8)]
     full = replace(EIGHT, count=max(1, -(-sum(job.gpus for job in jobs) // 8)))
-    packing = tune.pack(jobs, full)
+    packing = priced.pack(jobs, full)
     assert all(len(shares) == 1 for shares in packing.shares.values())
 
 
 def test_a_server_s_spare_cpus_go_to_the_job_that_can_use_them() -> None:
     jobs = named(FLAT, FLAT, FLAT, FLAT, FLAT, FLAT, FLAT, NEEDS_6)
-    packing = tune.pack(jobs, EIGHT)
+    packing = priced.pack(jobs, EIGHT)
     assert packing.point("j7").cpus == 6
     assert worth.mean(packing, jobs, EIGHT) == pytest.approx((7 + 2) / 8)
 
@@ -126,7 +126,7 @@ def test_a_server_s_spare_cpus_go_to_the_job_that_can_use_them() -> None:
 def test_demand_is_trimmed_by_steps_and_not_to_the_share() -> None:
     # 24 CPUs: four frugal jobs take 4, and 20 for four that would have 6 each
     jobs = named(*[FLAT] * 4, *[NEEDS_6] * 4)
-    packing = tune.pack(jobs, EIGHT)
+    packing = priced.pack(jobs, EIGHT)
     cpus = [packing.point(f"j{number}").cpus for number in range(4, 8)]
     assert sum(cpus) == 20
     assert min(cpus) >= 4
@@ -134,7 +134,7 @@ def test_demand_is_trimmed_by_steps_and_not_to_the_share() -> None:
 
 def test_of_equal_jobs_the_earlier_is_trimmed_last() -> None:
     jobs = named(AT_6_ONLY, *[FLAT] * 6, AT_6_ONLY)
-    packing = tune.pack(jobs, replace(EIGHT, cpus=16.0))
+    packing = priced.pack(jobs, replace(EIGHT, cpus=16.0))
     assert [packing.point(id).cpus for id in ("j0", "j7")] == [6, 2]
 
 
@@ -142,7 +142,7 @@ def test_demanding_jobs_are_put_beside_frugal_ones() -> None:
     # by GPUs alone, all that need CPUs would be on the first server
     jobs = named(*[NEEDS_6] * 6, *[FLAT] * 10)
     servers = replace(EIGHT, count=2)
-    packing = tune.pack(jobs, servers)
+    packing = priced.pack(jobs, servers)
     on = [server for (server,) in servers_of(packing, jobs[:6])]
     assert on.count(0) == on.count(1) == 3
     assert all(packing.point(job.id).cpus == 6 for job in jobs[:6])
@@ -154,22 +154,22 @@ def test_jobs_that_need_cpus_share_a_server_with_those_that_need_memory() -> Non
     memory_heavy = Matrix(1, (1.0, 3.0, 5.0), memory, ((0.2, 1, 2),) * 3)
     jobs = named(*[cpus_heavy] * 8, *[memory_heavy] * 8)
     servers = replace(EIGHT, count=2)
-    assert worth.mean(tune.pack(jobs, servers), jobs, servers) == pytest.approx(2)
+    assert worth.mean(priced.pack(jobs, servers), jobs, servers) == pytest.approx(2)
 
 
 def test_servers_that_lack_what_jobs_would_have_swap_them_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
     servers = replace(EIGHT, count=6)
     draws = [like_synergy(random.Random(seed), 0.3, 48, (1, 2, 4)) for seed in range(20)]
-    swapped = [worth.mean(tune.pack(jobs, servers), jobs, servers) for jobs in draws]
-    monkeypatch.setattr(tune, "swap", lambda *_: None)
-    dealt = [worth.mean(tune.pack(jobs, servers), jobs, servers) for jobs in draws]
+    swapped = [worth.mean(priced.pack(jobs, servers), jobs, servers) for jobs in draws]
+    monkeypatch.setattr(priced, "swap", lambda *_: None)
+    dealt = [worth.mean(priced.pack(jobs, servers), jobs, servers) for jobs in draws]
     assert sum(swapped) > 1.01 * sum(dealt)
 
 
 def test_a_job_with_several_gpus_is_on_one_server_where_one_has_them() -> None:
     jobs = named(*[FLAT] * 4, of_cpus(1, gpus=4, memory_gb=20), of_cpus(1, gpus=8, memory_gb=20))
     servers = replace(EIGHT, count=2)
-    places = servers_of(tune.pack(jobs, servers), jobs)
+    places = servers_of(priced.pack(jobs, servers), jobs)
     assert [len(each) for each in places[4:]] == [1, 1]
 
 
@@ -177,21 +177,21 @@ def test_sizes_that_do_not_divide_a_server_are_packed_tightly_before_any_job_is_
     # 5 + 3 on each server; where CPUs alone chose, a job of 3 could go beside another and one of 5 be left over
     five, three = of_cpus(1, 1, 1, gpus=5), of_cpus(1, 1, 2, 3, gpus=3)
     jobs = named(three, three, five, five)
-    places = servers_of(tune.pack(jobs, replace(EIGHT, count=2)), jobs)
+    places = servers_of(priced.pack(jobs, replace(EIGHT, count=2)), jobs)
     assert [len(each) for each in places] == [1] * 4
 
 
 def test_where_cpus_alone_would_split_a_job_gpus_decide() -> None:
     # dealt to where most is left the two jobs of 4 part, and none has two GPUs after the jobs of 3
     jobs = named(*[of_cpus(1, 1, 1, gpus=size) for size in (4, 4, 3, 3, 2)])
-    places = servers_of(tune.pack(jobs, replace(EIGHT, count=2)), jobs)
+    places = servers_of(priced.pack(jobs, replace(EIGHT, count=2)), jobs)
     assert [len(each) for each in places] == [1] * 5
 
 
 def test_everyone_begins_within_its_share_of_both() -> None:
     # 1 CPU and 90 GB are as good as 3 and 60, and less of a server, but not for eight
     jobs = named(*[Matrix(1, (1.0, 3.0), (60 * GB, 90 * GB), ((0.5, 1), (1, 1)))] * 8)
-    assert broken(tune.pack(jobs, EIGHT), jobs, EIGHT, order=True) == []
+    assert broken(priced.pack(jobs, EIGHT), jobs, EIGHT, order=True) == []
 
 
 def test_a_split_job_has_no_more_memory_than_each_of_its_servers_can_give() -> None:
@@ -201,7 +201,7 @@ def test_a_split_job_has_no_more_memory_than_each_of_its_servers_can_give() -> N
     # on each of three servers six GPUs are taken; the last job, on two of each, would have 70 GB, and one has but 60
     jobs = named(Matrix(6, (1.0,), (60 * GB, 70 * GB), ((1, 2),)), cpus(60), cpus(20), cpus(20))
     servers = replace(EIGHT, count=3, cpus=30.0)
-    packing = tune.pack(jobs, servers)
+    packing = priced.pack(jobs, servers)
     assert [share.gpus for share in packing.shares["j0"]] == [2, 2, 2]
     assert packing.point("j0").memory_bytes == 60 * GB
     assert broken(packing, jobs, servers, order=True) == []
@@ -211,7 +211,7 @@ def test_a_split_job_has_the_same_for_each_gpu_and_still_gets_more_than_its_shar
     big = of_cpus(0.2, 0.4, 1, 1.5, gpus=12)
     jobs = named(big, *[FLAT] * 4)
     servers = replace(EIGHT, count=2, cpus=24.0)
-    packing = tune.pack(jobs, servers)
+    packing = priced.pack(jobs, servers)
     assert sorted(share.gpus for share in packing.shares["j0"]) == [4, 8]
     assert broken(packing, jobs, servers, order=True) == []
     # the whole server that it holds has 3 CPUs a GPU, and so has every other GPU of it
@@ -220,34 +220,34 @@ def test_a_split_job_has_the_same_for_each_gpu_and_still_gets_more_than_its_shar
 
 def test_with_idle_gpus_their_cpus_go_to_the_jobs_there_are() -> None:
     jobs = named(NEEDS_6, NEEDS_6)
-    packing = tune.pack(jobs, EIGHT)
+    packing = priced.pack(jobs, EIGHT)
     assert [packing.point(job.id).cpus for job in jobs] == [6, 6]
-    assert tune.pack([], EIGHT).shares == {}
+    assert priced.pack([], EIGHT).shares == {}
 
 
 def test_a_job_that_does_not_run_with_its_share_is_given_what_it_needs_first() -> None:
     large = Matrix(1, (1.0,), (200 * GB,), ((5.0,),))
     jobs = named(NEEDS_6, *[FLAT] * 6, large)
-    packing = tune.pack(jobs, EIGHT)
+    packing = priced.pack(jobs, EIGHT)
     assert packing.point("j7").memory_bytes == 200 * GB
     # where all others need their share nobody gives it up
     jobs = named(*[of_cpus(1, 1, 1)] * 7, large)
-    assert broken(tune.pack(jobs, EIGHT), jobs, EIGHT) == []
-    assert worth.relative(tune.pack(jobs, EIGHT), jobs[7], EIGHT) == 0
+    assert broken(priced.pack(jobs, EIGHT), jobs, EIGHT) == []
+    assert worth.relative(priced.pack(jobs, EIGHT), jobs[7], EIGHT) == 0
 
 
 def test_more_gpus_than_there_are_is_one_line() -> None:
     with pytest.raises(SizingError, match="9 GPUs") as raised:
-        tune.pack(named(*[FLAT] * 9), EIGHT)
+        priced.pack(named(*[FLAT] * 9), EIGHT)
     assert "\n" not in str(raised.value)
 
 
 def test_few_jobs_are_packed_at_several_prices_and_the_best_packing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     servers = replace(EIGHT, count=4)
     draws = [generated.draw("mixed", random.Random(seed), 32, (1, 2)) for seed in range(8)]
-    several = [worth.mean(tune.pack(jobs, servers), jobs, servers) for jobs in draws]
-    monkeypatch.setattr(tune, "TRIED_JOBS", 1)
-    once = [worth.mean(tune.pack(jobs, servers), jobs, servers) for jobs in draws]
+    several = [worth.mean(priced.pack(jobs, servers), jobs, servers) for jobs in draws]
+    monkeypatch.setattr(priced, "TRIED_JOBS", 1)
+    once = [worth.mean(priced.pack(jobs, servers), jobs, servers) for jobs in draws]
     assert all(a >= b - 1e-9 for a, b in zip(several, once, strict=True))
     assert sum(several) > 1.005 * sum(once)
 
@@ -259,7 +259,7 @@ def test_what_runs_out_is_made_dearer(scarce: str) -> None:
     either = Matrix(1, cpus, memory, ((1, 2), (2, 2)))
     needs = Matrix(1, cpus, memory, ((1, 1), (1.8, 1.8)) if scarce == "cpus" else ((1, 1.8), (1, 1.8)))
     jobs = named(*[either] * 4, *[needs] * 4, *[FLAT] * 8)
-    packing = tune.pack(jobs, replace(EIGHT, count=2))
+    packing = priced.pack(jobs, replace(EIGHT, count=2))
     point = packing.point("j0")
     assert (point.cpus, point.memory_bytes) == ((3, 120 * GB) if scarce == "cpus" else (6, 60 * GB))
     assert all(packing.point(job.id) == point for job in jobs[:4])
@@ -290,10 +290,10 @@ def test_jobs_stay_where_they_are_from_round_to_round_and_no_throughput_is_lost_
     jobs, before, moved, stayed = like_synergy(rng, image, 48, sizes), None, 0, 0
     anew, kept = 0.0, 0.0
     for _ in range(8):
-        packing = tune.pack(jobs, servers, previous=before)
+        packing = priced.pack(jobs, servers, previous=before)
         assert broken(packing, jobs, servers) == []
         kept += worth.mean(packing, jobs, servers)
-        anew += worth.mean(tune.pack(jobs, servers), jobs, servers)
+        anew += worth.mean(priced.pack(jobs, servers), jobs, servers)
         if before is not None:
             for job in jobs:
                 if old := before.shares.get(job.id):
@@ -315,7 +315,7 @@ def test_equal_jobs_do_not_change_places_because_their_order_does() -> None:
     jobs = named(*[AT_6_ONLY] * 4, *[FLAT] * 12)
     at = [0, 0, 1, 1, *[0] * 6, *[1] * 6]
     before = Packing({job.id: (Share(server, 1, 1.0, 20 * GB),) for job, server in zip(jobs, at, strict=True)})
-    after = tune.pack(jobs, servers, previous=before)
+    after = priced.pack(jobs, servers, previous=before)
     assert servers_of(after, jobs) == [[server] for server in at]
     assert [after.point(job.id).cpus for job in jobs[:4]] == [6, 2, 6, 2]
 
@@ -323,20 +323,20 @@ def test_equal_jobs_do_not_change_places_because_their_order_does() -> None:
 def test_places_on_servers_of_another_shape_or_of_a_job_of_another_size_are_not_kept() -> None:
     large = Servers(1, gpus=16, cpus=48.0, memory_bytes=960 * GB)
     jobs = named(*[FLAT] * 16)
-    before = tune.pack(jobs, large)
-    assert broken(tune.pack(jobs, replace(EIGHT, count=2), previous=before), jobs, replace(EIGHT, count=2)) == []
+    before = priced.pack(jobs, large)
+    assert broken(priced.pack(jobs, replace(EIGHT, count=2), previous=before), jobs, replace(EIGHT, count=2)) == []
     grown = [replace(jobs[0], matrix=of_cpus(1, gpus=2, memory_gb=20)), *jobs[1:15]]
-    assert broken(tune.pack(grown, large, previous=before), grown, large) == []
+    assert broken(priced.pack(grown, large, previous=before), grown, large) == []
 
 
 def test_room_for_a_large_job_is_made_by_moving_few_small_ones() -> None:
     servers = replace(EIGHT, count=2)
     first = named(*[FLAT] * 16)
-    before = tune.pack(first, servers)
+    before = priced.pack(first, servers)
     on = {job.id: before.shares[job.id][0].server for job in first}
     # five leave one server and three the other: none has eight, and three jobs are in the way of one
     left = [job for job in first if on[job.id] == 0][:3] + [job for job in first if on[job.id] == 1][:5]
     jobs = [*left, PackJob("big", of_cpus(1, gpus=8, memory_gb=20))]
-    packing = tune.pack(jobs, servers, previous=before)
+    packing = priced.pack(jobs, servers, previous=before)
     assert [share.server for share in packing.shares["big"]] == [0]
     assert all(packing.shares[job.id][0].server == 1 for job in left)

@@ -1,4 +1,6 @@
-"""Synergy-TUNE: every job runs, none slower than with its share of a server, and the rest goes where it helps most.
+"""Our own packer: every job runs, none slower than with its share of a server, and the rest goes where it helps most.
+
+It has the aims and the guarantee of Synergy's TUNE (`sizing.pack.synergy`), and not its procedure.
 
 Whatever their places, all jobs can have their GPU-proportional share at once, or what of it makes them as fast: that is
 where everyone begins, and no later step takes it away. First all servers are taken for one great one, which shows what

@@ -1,0 +1,92 @@
+"""Synergy's packers as printed: GREEDY gives a job all that it demands or no place, TUNE takes back to let all run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sizing.cpu.matrix import Point
+from sizing.pack.room import Room, exceeds, refuse_too_many
+from sizing.pack.types import Packing, PackJob, Servers, Share
+
+
+def greedy(jobs: Sequence[PackJob], servers: Servers) -> Packing:
+    """Place jobs in the order of their priority; who finds no place is left out, and later ones are tried.
+
+    That is its known weakness: CPUs or memory run out while GPUs stand idle, and jobs that need much of them wait for
+    long. No job demands more for a GPU than a server has. Raises SizingError where there are too few GPUs.
+    """
+    refuse_too_many(jobs, servers)
+    room = Room(servers)
+    shares: dict[str, tuple[Share, ...]] = {}
+    for job in jobs:
+        point = _asked(job, servers)
+        first = next((server for server in range(servers.count) if room.most(server, point) >= job.gpus), None)
+        if first is not None:
+            shares[job.id] = (room.take(first, job.gpus, point),)
+        elif job.gpus > 1 and (spread := room.spread(job.gpus, point)):
+            shares[job.id] = spread
+    return Packing(shares)
+
+
+def tune(jobs: Sequence[PackJob], servers: Servers) -> Packing:
+    """Place every job in the order of priority, none slower than with its GPU-proportional share (Synergy, 4.2).
+
+    A job has what it demands on the fullest server with room for that. Where no server has it, a job that demands more
+    than its share is content with that; where that does not help either, the jobs on the fullest server with its GPUs
+    that have more than their share give back, the latest first, until it fits. Decided here: a job is split only where
+    no server has its GPUs, and has then no more than its share. Raises SizingError where there are too few GPUs.
+    """
+    refuse_too_many(jobs, servers)
+    room, share = Room(servers), servers.proportional
+    places: list[list[tuple[int, int]]] = []
+    points: list[Point] = []
+
+    def make_room(server: int, gpus: int, point: Point) -> None:
+        for job in reversed(range(len(points))):
+            here = dict(places[job]).get(server, 0)
+            if here and exceeds(points[job], share) and room.most(server, point) < gpus:
+                room.change(server, here, points[job], share)  # who has more than its share is on one server alone
+                points[job] = share
+
+    for job in jobs:
+        point = _asked(job, servers)
+        server = _fullest(room, job.gpus, point)
+        if server is None and exceeds(point, share):
+            point = share
+            server = _fullest(room, job.gpus, point)
+        if server is None:
+            server = _fullest(room, job.gpus, Point(0.0, 0.0))
+        parts = [(server, job.gpus)] if server is not None else _split(room, job.gpus)
+        for at, gpus in parts:
+            make_room(at, gpus, point)
+            room.take(at, gpus, point)
+        places.append(parts)
+        points.append(point)
+    return Packing(
+        {
+            job.id: tuple(Share(server, gpus, gpus * point.cpus, gpus * point.memory_bytes) for server, gpus in parts)
+            for job, parts, point in zip(jobs, places, points, strict=True)
+        }
+    )
+
+
+def _fullest(room: Room, gpus: int, point: Point) -> int | None:
+    fits = [server for server in range(room.servers.count) if room.most(server, point) >= gpus]
+    return min(fits, key=room.gpus.__getitem__, default=None)
+
+
+def _split(room: Room, gpus: int) -> list[tuple[int, int]]:
+    """So many GPUs on as few servers as can be."""
+    parts = []
+    for server in sorted(range(room.servers.count), key=lambda server: -room.gpus[server]):
+        if here := min(gpus, room.gpus[server]):
+            parts.append((server, here))
+            gpus -= here
+    return parts
+
+
+def _asked(job: PackJob, servers: Servers) -> Point:
+    """What a job demands, as far as a server has it, for each GPU; its share where it is slower with that."""
+    demand, share = job.matrix.demand(), servers.proportional
+    point = Point(min(demand.cpus, servers.cpus), min(demand.memory_bytes, servers.memory_bytes))
+    return point if job.matrix.rate(point) >= job.matrix.rate(share) else share
