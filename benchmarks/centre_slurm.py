@@ -167,7 +167,9 @@ class Controller:
         if self._silent_polls:
             return None
         if command == "squeue":
-            form = next(word for word in arguments if word.startswith("--format="))
+            form = next(word for word in arguments if word.lower().startswith("--format="))
+            if form.startswith("--Format="):
+                return self._wishes(form[len("--Format=JobArrayID:0") : form.index(",MinTime")])
             return self._queue(form[len("--format=%i") : form.index("%u")])
         if arguments[:2] == ("show", "nodes"):
             return self._nodes()
@@ -191,6 +193,13 @@ class Controller:
             tres = "cpu=64,mem=500G,gres/gpu=4" if used else ""
             lines.append(_NODE.format(name=name, state=state, used=64 if used else 0, tres=tres))
         return "".join(lines)
+
+    def _wishes(self, separator: str) -> str:
+        rows = [["JOBID", "MIN_TIME", "REQ_SWITCH", "TRES_ALLOC"]]
+        rows += [
+            [waits.id, "N/A", "0", f"cpu={64 * waits.count},node={waits.count}"] for waits in self.waiting.values()
+        ]
+        return "\n".join(separator.join(row) + separator for row in rows) + "\n"
 
     def _queue(self, separator: str) -> str:
         rows = [["JOBID", *"ABCDEFGHIJKLMNOPQ"]]

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import os
 import signal
 import sqlite3
@@ -60,6 +61,8 @@ _START_WAIT_S = 20.0
 _TRY_S = 20.0
 # A stop waits so long for a job that is being cancelled; systemd waits for 15 s in all.
 _STOP_WAIT_S = 5.0
+# To judge a snapshot takes a second at 10,000 nodes.
+_JUDGES_MOST_S = 300.0
 
 
 def next_delay_s(poll_s: float, took_s: float, failures: int, own_s: float = 0.0) -> float:
@@ -107,6 +110,7 @@ class Daemon:
         self._claims: list[asyncio.AbstractServer] = []
         self._claimed = self._shadow
         self._late: asyncio.Future[Snapshot] | None = None
+        self._judges_since_s = math.inf
 
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT."""
@@ -178,8 +182,10 @@ class Daemon:
             failures = 0 if snapshot else failures + 1
             if snapshot:
                 # The thread is free until the next snapshot, and the loop serves drivers while it judges this one.
+                self._judges_since_s = time.monotonic()
                 judge = self._service.observe_later(snapshot)
                 take = await asyncio.get_running_loop().run_in_executor(self._reader, judge)
+                self._judges_since_s = math.inf
                 take()
             else:
                 self._service.apply(Tick(self._service.now()))
@@ -207,10 +213,14 @@ class Daemon:
         return None
 
     async def _beat(self) -> None:
-        """Tell systemd that the loop turns, however long Slurm takes to answer, and notice when the clock is set."""
+        """Tell systemd that the loop turns, however long Slurm takes to answer, and notice when the clock is set.
+
+        Where judging a snapshot does not come to an end, systemd is told nothing and starts the daemon anew.
+        """
         while True:
             self._service.now()
-            notify("WATCHDOG=1")
+            if time.monotonic() - self._judges_since_s < _JUDGES_MOST_S:
+                notify("WATCHDOG=1")
             await asyncio.sleep(min(_BEAT_S, watchdog_s() / 3.0))
 
     async def _read(self) -> Snapshot | None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 from benchmarks.centre import centre
+from benchmarks.centre_slurm import Controller
+from slurm_plugin import wishes
 
 
 def test_a_tiny_centre_has_starts_and_restarts_and_lends_its_idle_nodes() -> None:
@@ -17,3 +20,9 @@ def test_a_tiny_centre_has_starts_and_restarts_and_lends_its_idle_nodes() -> Non
     assert 0.0 < row["tick_median_s"] <= row["tick_p99_s"] <= row["tick_most_s"]
     assert row["loop_held_most_s"] > 0.0
     assert row["simulated_s"] >= 110.0
+
+
+def test_regression_the_stand_in_had_no_answer_to_what_is_read_every_few_minutes() -> None:
+    controller = Controller(60, 40, random.Random(1), 1.7e9)
+    shown = controller.answer("squeue", (f"--Format={wishes.long_format('|')}", "--states=PENDING")) or ""
+    assert wishes.read(shown, "|").keys() == {waits.id for waits in controller.waiting.values()}

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import getpass
 import json
+import math
 import os
 import re
 import signal
@@ -147,6 +148,29 @@ def test_the_loop_serves_drivers_while_a_snapshot_is_judged(tmp_path: Path, monk
     asyncio.run(daemon._poll())
     daemon._ledger.close()
     assert taken_in == [threading.current_thread()], "the state changes in the loop's thread alone"
+
+
+@pytest.mark.parametrize(("judges_for_s", "beats"), [(-math.inf, True), (1.0, True), (1000.0, False)])
+def test_a_daemon_that_judges_one_snapshot_without_end_is_started_anew_by_its_watchdog(
+    tmp_path: Path, monkeypatch, judges_for_s: float, beats: bool
+) -> None:
+    daemon = Daemon(Config(api=ApiConfig(socket=str(tmp_path / "s")), ledger=LedgerConfig(path=str(tmp_path / "l"))))
+    told: list[str] = []
+    monkeypatch.setattr(daemons, "notify", told.append)
+    monkeypatch.setattr(daemons, "_BEAT_S", 0.001)
+    daemon._judges_since_s = time.monotonic() - judges_for_s
+
+    async def three_beats() -> None:
+        turned = asyncio.Semaphore(0)
+        daemon._service = SimpleNamespace(now=turned.release)  # type: ignore[assignment]
+        beat = asyncio.create_task(daemon._beat())
+        for _ in range(3):
+            await turned.acquire()
+        beat.cancel()
+
+    asyncio.run(three_beats())
+    daemon._ledger.close()
+    assert bool(told) == beats
 
 
 @pytest.mark.parametrize("abstract", [False, True])
