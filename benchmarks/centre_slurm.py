@@ -18,7 +18,8 @@ REGULAR, PILOTS = "batch", "elastic"
 # Of the nodes so many have a regular job on average; the rest is idle or lent.
 _BUSY_SHARE = 0.1
 _CYCLE_S = 30.0
-_ARRAY_EVERY_S, _ARRAY_TASKS = 600.0, 1000
+# An array has so many tasks where there are nodes for them: on a fifth of the nodes at most, or nothing would be idle.
+_ARRAY_EVERY_S, _ARRAY_TASKS, _ARRAY_SHARE = 600.0, 1000, 0.2
 _RESTART_EVERY_S, _DOWN_POLLS, _UNKNOWN_POLLS = 1200.0, 2, 2
 _FIRST_ARRAY_S, _FIRST_RESTART_S = 20.0, 100.0
 _STARTS_A_CYCLE = 100
@@ -90,7 +91,7 @@ class Controller:
             self._start(waits, preempts=True)
         if now_s - self._array_s >= _ARRAY_EVERY_S:
             self._array_s = now_s
-            self._wait(1, 90.0, _ARRAY_TASKS)
+            self._wait(1, 90.0, min(_ARRAY_TASKS, int(_ARRAY_SHARE * len(self.names))))
         if now_s - self._cycled_s >= _CYCLE_S:
             self._cycle()
         self._silent_polls = max(0, self._silent_polls - 1)
