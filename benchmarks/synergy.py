@@ -58,7 +58,7 @@ FIRST_SEED = 100
 SEVERAL: Mapping[int, float] = {1: 0.7, 2: 0.15, 4: 0.15}
 BASE = "proportional"
 ERRORS: Mapping[str, float] = {"priced told by profiles": 0.0, "priced told by profiles within 5 %": 0.05}
-"""How far off the points are that `priced` is told."""
+"""The errors of the points that `priced` is told."""
 
 
 class Scene(NamedTuple):

@@ -1,4 +1,4 @@
-"""How near `priced` comes to OPT on sensitivity matrices that are made up, and how many jobs it moves between rounds.
+"""Throughput of `priced` against OPT on matrices that are made up, and the jobs that it moves between rounds.
 
     python -m benchmarks.synergy_pack_generated [--json] [--servers 4,16,64] [--draws N] [--seed N] [--only FAMILY,...]
 

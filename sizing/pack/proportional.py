@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sizing.pack.room import Room, refuse_too_many
+from sizing.pack.room import GPUS_ALONE, Room, refuse_too_many
 from sizing.pack.types import Packing, PackJob, Servers, Share
 
 
@@ -25,9 +25,8 @@ def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = N
         if sum(share.gpus for share in had) == job.gpus and all(_has(room, share) for share in had):
             shares[job.id] = tuple(room.take(share.server, share.gpus, point) for share in had)
     for job in sorted((job for job in jobs if job.id not in shares), key=lambda job: -job.gpus):
-        fits = [server for server, left in enumerate(room.gpus) if left >= job.gpus]
-        if fits:
-            shares[job.id] = (room.take(min(fits, key=room.gpus.__getitem__), job.gpus, point),)
+        if (server := room.fullest(job.gpus, GPUS_ALONE)) is not None:
+            shares[job.id] = (room.take(server, job.gpus, point),)
         else:
             shares[job.id] = room.spread(job.gpus, point) or ()
     return Packing({job.id: shares[job.id] for job in jobs})

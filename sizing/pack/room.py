@@ -11,6 +11,9 @@ from sizing.pack.types import PackJob, Servers, Share
 # Sums of shares of a server: equal but for the rounding of so many additions.
 ROUNDING = 1e-9
 
+GPUS_ALONE = Point(0.0, 0.0)
+"""For each GPU neither CPUs nor memory: a server's GPUs are all that is asked for."""
+
 
 class Room:
     """GPUs, CPUs and bytes of memory that are left of each server."""
@@ -45,21 +48,30 @@ class Room:
         self.memory_bytes[server] -= gpus * (gets.memory_bytes - had.memory_bytes)
 
     def spread(self, gpus: int, point: Point) -> tuple[Share, ...] | None:
-        """A job's GPUs on as few servers as can be, those with most room first; None where there is not so much."""
+        """Give a job's GPUs away as `parts` has them; None where there is not so much room."""
+        parts = self.parts(gpus, point)
+        return None if parts is None else tuple(self.take(server, here, point) for server, here in parts)
+
+    def parts(self, gpus: int, point: Point) -> list[tuple[int, int]] | None:
+        """Servers, as few as can be and those with most room first, and the GPUs of each; None where room is short."""
         most = [self.most(server, point) for server in range(self.servers.count)]
         if sum(most) < gpus:
             return None
-        shares = []
+        found = []
         for server in sorted(range(self.servers.count), key=lambda server: -most[server]):
-            here = min(gpus, most[server])
-            if here:
-                shares.append(self.take(server, here, point))
+            if here := min(gpus, most[server]):
+                found.append((server, here))
                 gpus -= here
-        return tuple(shares)
+        return found
+
+    def fullest(self, gpus: int, point: Point) -> int | None:
+        """The server with the fewest GPUs left of those that have so many with that for each; None where none has."""
+        fits = [server for server in range(self.servers.count) if self.most(server, point) >= gpus]
+        return min(fits, key=self.gpus.__getitem__, default=None)
 
 
 def exceeds(point: Point, share: Point) -> bool:
-    """Whether a point has more CPUs or more memory than a share, beyond rounding."""
+    """Tell whether a point has more CPUs or more memory than a share, beyond rounding."""
     most = 1 + ROUNDING
     return point.cpus > share.cpus * most or point.memory_bytes > share.memory_bytes * most
 

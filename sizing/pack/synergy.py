@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sizing.cpu.matrix import Point
-from sizing.pack.room import Room, exceeds, refuse_too_many
+from sizing.pack.room import GPUS_ALONE, Room, exceeds, refuse_too_many
 from sizing.pack.types import Packing, PackJob, Servers, Share
 
 
@@ -50,13 +50,13 @@ def tune(jobs: Sequence[PackJob], servers: Servers) -> Packing:
 
     for job in jobs:
         point = _asked(job, servers)
-        server = _fullest(room, job.gpus, point)
+        server = room.fullest(job.gpus, point)
         if server is None and exceeds(point, share):
             point = share
-            server = _fullest(room, job.gpus, point)
+            server = room.fullest(job.gpus, point)
         if server is None:
-            server = _fullest(room, job.gpus, Point(0.0, 0.0))
-        parts = [(server, job.gpus)] if server is not None else _split(room, job.gpus)
+            server = room.fullest(job.gpus, GPUS_ALONE)
+        parts = [(server, job.gpus)] if server is not None else room.parts(job.gpus, GPUS_ALONE) or []
         for at, gpus in parts:
             make_room(at, gpus, point)
             room.take(at, gpus, point)
@@ -70,23 +70,8 @@ def tune(jobs: Sequence[PackJob], servers: Servers) -> Packing:
     )
 
 
-def _fullest(room: Room, gpus: int, point: Point) -> int | None:
-    fits = [server for server in range(room.servers.count) if room.most(server, point) >= gpus]
-    return min(fits, key=room.gpus.__getitem__, default=None)
-
-
-def _split(room: Room, gpus: int) -> list[tuple[int, int]]:
-    """So many GPUs on as few servers as can be."""
-    parts = []
-    for server in sorted(range(room.servers.count), key=lambda server: -room.gpus[server]):
-        if here := min(gpus, room.gpus[server]):
-            parts.append((server, here))
-            gpus -= here
-    return parts
-
-
 def _asked(job: PackJob, servers: Servers) -> Point:
-    """What a job demands, as far as a server has it, for each GPU; its share where it is slower with that."""
+    """CPUs and memory that a job demands for each GPU, as far as a server has them; its share where that is faster."""
     demand, share = job.matrix.demand(), servers.proportional
     point = Point(min(demand.cpus, servers.cpus), min(demand.memory_bytes, servers.memory_bytes))
     return point if job.matrix.rate(point) >= job.matrix.rate(share) else share

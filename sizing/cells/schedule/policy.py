@@ -31,7 +31,7 @@ ROUND_S = 300.0
 """Between two decisions (section 7 of the paper)."""
 
 PATIENCE_S = 72 * 3600.0
-"""How long a job waits before it has a claim in our own `crius-patient`: longer than a weekend's backlog.
+"""The wait after which a job has a claim in our own `crius-patient`: longer than a weekend's backlog.
 
 On an overloaded cluster all wait long. With a short patience everybody soon has a claim, and the queue is served in
 order of age: on the paper's 64 GPUs with twice the work that they can do, jobs then take 1.6 to 2.1 times as long on
@@ -97,7 +97,7 @@ class CriusPolicy:
         return Decision(dict(virtual.held), frozenset(dropped))
 
     def _is_due(self, now_s: float) -> bool:
-        """Whether this is the first moment of a round, or there are no rounds."""
+        """Tell whether this is the first moment of a round, or there are no rounds."""
         if self.interval_s is None:
             return True
         self._began_s = now_s if self._began_s is None else self._began_s

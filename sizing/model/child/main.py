@@ -16,7 +16,7 @@ from sizing.model.child.refusal import Refusal
 
 def load(path: str, function: str) -> Any:
     """The user's function, out of his file as `python FILE` would find its imports."""
-    sys.dont_write_bytecode = True  # it holds for a size and a second: an edit within both would never be seen
+    sys.dont_write_bytecode = True  # it is valid for a size and a second: an edit within both would go unseen
     sys.path[:1] = [os.path.dirname(path)] if sys.path[:1] == [""] else [os.path.dirname(path), *sys.path[:1]]
     sys.argv = [path]
     name = os.path.splitext(os.path.basename(path))[0]

@@ -22,7 +22,7 @@ class ByGain:
         self._since_s: dict[str, float] = {}
 
     def decide(self, moment: Moment) -> Decision:
-        """What the policy decides on the queue in another order."""
+        """Decide as the policy does, on the queue in another order."""
         waiting = [each.job.id for each in moment.waiting]
         self._since_s = {id: self._since_s.get(id, moment.now_s) for id in waiting}
 
