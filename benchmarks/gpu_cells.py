@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.gpu_memory import has_gpu
+from benchmarks.gpu_steps import has_gpu
 from sizing.cells.profile import sizes_of
 from sizing.model.config import parse
 from sizing.model.wide_resnet import parse as parse_wide_resnet

@@ -10,11 +10,12 @@ spans what well and badly tuned programs reach.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sizing.estimate import Estimate
-from sizing.inventory import GpuType
+from sizing.gpus import Checked, GpuType
 from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace
 
@@ -187,8 +188,43 @@ def step_s(
     """
     usual, slow, fast = (_compute_s(work, gpu, precision, which) for which in ("usual", "least", "most"))
     tensor = _exchange(work.tensor, work.tensor_calls or _buckets(work.tensor), parallel.tp, 1, gpu.link_bytes_s)
-    compute = Estimate(usual + tensor.value, fast + tensor.low, slow + tensor.high, "assumed")
+    kind = bound_by(work, gpu, precision) if gpu.checked else ""
+    compute = _corrected(Estimate(usual, fast, slow, "assumed"), kind, gpu.checked)
+    if parallel.gpus == 1:
+        return compute
+    compute = Estimate(compute.value + tensor.value, compute.low + tensor.low, compute.high + tensor.high, "assumed")
     return beside(compute, _data(work, parallel, gpu, nodes, network_bytes_s), work.passes)
+
+
+def bound_by(work: Work, gpu: GpuType, precision: str) -> str:
+    """What most of a step's time goes by: "host" (starting operators), "memory", or the precision of its products.
+
+    "" where its operators are not known one by one.
+    """
+    parts: dict[str, float] = {}
+    for (name, own), (flops, moved) in work.operators.items():
+        if moved is None:
+            return ""
+        arithmetic_s, traffic_s = _operator_s(name, precision or own, flops, moved, gpu, "usual")
+        kind = (precision or own) if arithmetic_s > traffic_s else "memory"
+        parts[kind] = parts.get(kind, 0.0) + max(arithmetic_s, traffic_s)
+    if work.calls / STARTED.usual >= sum(parts.values()):
+        return "host"
+    return max(parts, key=parts.__getitem__)
+
+
+def _corrected(compute: Estimate, kind: str, checked: Mapping[str, Checked]) -> Estimate:
+    """What was assumed, moved by the median of what steps of that kind took over it; its range holds all of them.
+
+    Of a kind that was not checked, all that were count alike.
+    """
+    if not kind or not checked:
+        return compute
+    which = [checked[kind]] if kind in checked else list(checked.values())
+    usual = statistics.median(each.value for each in which)
+    low = min(compute.low * usual, compute.value * min(each.low for each in which))
+    high = max(compute.high * usual, compute.value * max(each.high for each in which))
+    return Estimate(compute.value * usual, low, high, "interpolated")
 
 
 def beside(compute: Estimate, exchange: Estimate, passes: int = 1) -> Estimate:
@@ -215,18 +251,23 @@ def peak_flops(gpu: GpuType, precision: str) -> float:
 
 
 def _compute_s(work: Work, gpu: GpuType, precision: str, which: str) -> float:
-    arithmetic, traffic, whole = (getattr(share, which) for share in (ARITHMETIC, TRAFFIC, WHOLE))
     total_s = 0.0
     for (name, own), (flops, moved) in work.operators.items():
         timed = precision or own
-        peak = peak_flops(gpu, timed)
         if moved is None:
-            total_s += flops / (peak * whole)
-            continue
-        in_fp32 = timed in ("fp32", "tf32") and peak <= gpu.flops.get("fp32", 0.0)
-        fewer = WINOGRAD if which == "most" and in_fp32 and name.startswith("convolution") else 1.0
-        total_s += max(flops / (peak * arithmetic * fewer), moved / (gpu.memory_bytes_s * traffic))
+            total_s += flops / (peak_flops(gpu, timed) * getattr(WHOLE, which))
+        else:
+            total_s += max(_operator_s(name, timed, flops, moved, gpu, which))
     return max(total_s, work.calls / float(getattr(STARTED, which)))
+
+
+def _operator_s(name: str, precision: str, flops: float, moved: float, gpu: GpuType, which: str) -> tuple[float, float]:
+    """Seconds of an operator's arithmetic, and of its memory traffic."""
+    peak = peak_flops(gpu, precision)
+    in_fp32 = precision in ("fp32", "tf32") and peak <= gpu.flops.get("fp32", 0.0)
+    fewer = WINOGRAD if which == "most" and in_fp32 and name.startswith("convolution") else 1.0
+    arithmetic, traffic = getattr(ARITHMETIC, which), getattr(TRAFFIC, which)
+    return flops / (peak * arithmetic * fewer), moved / (gpu.memory_bytes_s * traffic)
 
 
 def _data(work: Work, parallel: Parallel, gpu: GpuType, nodes: int, network_bytes_s: float) -> Estimate:

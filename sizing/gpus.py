@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 GIB = 2**30
@@ -21,6 +21,16 @@ _COST_FP16 = 312.0
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """How long so many `steps` of one kind took on a type over what was assumed: least, median and most."""
+
+    steps: int
+    low: float
+    value: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class GpuType:
     """One model of GPU. `memory_bytes` is what a program can have of it; bandwidths are bytes a second, one way.
 
@@ -29,6 +39,7 @@ class GpuType:
     fields that come from data sheets and not from the site, and `names` are those in Slurm's gres that the site said
     mean this type. A `slice` is a part of a GPU (MIG): a job has one of them, as they cannot speak to each other.
     `like` is the type of the catalogue that the site named for all that it does not say, "" where it named none.
+    `checked` corrects assumed times by what bounds a step (`cost.bound_by`); nothing where nobody has measured any.
     """
 
     name: str
@@ -42,6 +53,7 @@ class GpuType:
     names: tuple[str, ...] = ()
     slice: bool = False
     like: str = ""
+    checked: Mapping[str, Checked] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

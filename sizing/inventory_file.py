@@ -10,21 +10,24 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from sizing.errors import UsageError
 from sizing.fields import Fields, decoded
-from sizing.gpus import PRECISIONS, GpuType, recognise
+from sizing.gpus import PRECISIONS, Checked, GpuType, recognise
 from sizing.inventory import Inventory, NodeGroup, Offer
 from slurm_plugin.nodeset import fold
 
 _RATES = ("memory_bytes_s", "link_bytes_s", "cost")
 _CORRECTED = ("memory_bytes", "flops", *_RATES, "link")
-_TYPE = frozenset({"like", "names", "slice", "assumed", *_CORRECTED})
+_TYPE = frozenset({"like", "names", "slice", "assumed", "checked", *_CORRECTED})
+_KINDS = frozenset({"host", "memory", "fp64", *PRECISIONS})  # as cost.bound_by has them
+_CHECKED = frozenset(field.name for field in fields(Checked))
 _GROUP = frozenset(field.name for field in fields(NodeGroup))
 _OFFER = frozenset(field.name for field in fields(Offer))
 _IDLE = ("idle", "idle_cpus", "idle_memory_bytes")
+_LEAST_RATIO = 1e-6  # of times: nothing is so much quicker than its data sheet
 _MOST_GPUS = 1024  # of a node: none has so many, and plans are made for every number of them
 _FEWEST_LINK_BYTES_S = 1.6e10  # PCI Express 3 with 16 lanes: the least that joins GPUs that are still in use
 
@@ -79,6 +82,8 @@ def _type_json(known: GpuType) -> dict[str, Any]:
         shown["names"] = list(known.names)
     if known.slice:
         shown["slice"] = True
+    if known.checked:
+        shown["checked"] = {kind: asdict(each) for kind, each in known.checked.items()}
     return shown
 
 
@@ -134,7 +139,21 @@ def _type(given: Fields, name: str) -> GpuType:
         names=given.texts("names"),
         slice=given.flag("slice", bool(base and base.slice)),
         like=base.name if base is not None and "like" in given else "",
+        checked=_checked(given),
     )
+
+
+def _checked(given: Fields) -> dict[str, Checked]:
+    found = {}
+    kinds = given.inner("checked", _KINDS) if "checked" in given else None
+    for kind in () if kinds is None else (kind for kind, _ in given.items("checked")):
+        assert kinds is not None
+        each = kinds.inner(kind, _CHECKED)
+        low, value, high = (each.number(key, least=_LEAST_RATIO) for key in ("low", "value", "high"))
+        if not low <= value <= high:
+            raise each.wrong("value", "a number from low to high")
+        found[kind] = Checked(each.count("steps", least=1), low, value, high)
+    return found
 
 
 def _assumed(given: Fields, values: Mapping[str, Any], base: GpuType | None) -> frozenset[str]:

@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,16 +81,37 @@ def refuse_unwritable(path: Path) -> None:
         raise UsageError(f"cannot write {path}: it is a directory; name a file in a folder that exists")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"cannot write {path}: no such directory; name a file in a folder that exists")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    in_place = path.exists() and not path.is_file()
+    if not os.access(path if in_place else Path(os.path.realpath(path)).parent, os.W_OK):
         raise UsageError(f"cannot write {path}: no permission; name a file in a folder of yours")
 
 
 def write(path: Path | str, text: str) -> None:
-    """Write a text with a line break at its end; "-" is standard output."""
+    """Write a text with a line break at its end; a file whole or not at all, "-" is standard output."""
     if path == "-":
         click.echo(text)
         return
     try:
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        if Path(path).exists() and not Path(path).is_file():  # a pipe, say
+            Path(path).write_text(text + "\n", encoding="utf-8")
+            return
+        with replacing(Path(path)) as part:
+            part.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` that takes its place, and its permissions, once all went well; else it is removed."""
+    target = Path(os.path.realpath(path))
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
+    os.close(handle)
+    try:
+        yield Path(name)
+        os.umask(mask := os.umask(0o077))
+        os.chmod(name, target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~mask)
+        os.replace(name, target)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(name)

@@ -14,6 +14,7 @@ _COMMANDS = {
     "choose": ("bftd.cli.size_choose", "choose", "Choose the GPUs on which a training run ends first."),
     "cells": ("bftd.cli.size_cells", "cells", "Cut a model into pipeline stages on N GPUs."),
     "profile": ("bftd.cli.size_profile", "profile", "Time a model's stages on one device, for estimates."),
+    "check": ("bftd.cli.size_check", "check", "Hold what is told of steps against a GPU, and keep what that corrects."),
     "pack": ("bftd.cli.size_pack", "pack", "Tell what CPUs and memory by need would bring (what-if)."),
     "place": ("bftd.cli.size_place", "place", "Tell on which nodes plans would be placed (what-if)."),
     "auto": ("bftd.cli.size_auto", "auto", "Answer sbatch --auto-gpus, whose plug-in runs this."),

@@ -1,4 +1,4 @@
-"""Runs `bft size profile` on one GPU of a partition, as a step of a job of its own."""
+"""Runs `bft size profile` or `check` on one GPU of a partition, as a step of a job of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,20 +21,26 @@ _OWN = ("--partition", "-p")
 _LEAVES_S = 10.0
 _ROOT = Path(__file__).resolve().parents[2]
 # No PYTHONPATH: the Python that runs the user's model would have it, too.
-_BFT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from bftd.cli.main import main; main()"
+_OURS = "import sys; sys.path.insert(0, sys.argv.pop(1)); from bftd.cli.{0} import {1}; {1}()"
 
 
 def profiled(partition: str, device: str, threads: int) -> dict[str, Any]:
-    """What this very command answers there, as JSON has it; what it says meanwhile goes to standard error.
+    """What this very command, `bft size profile`, answers there."""
+    gpu = [] if device == "cpu" else ["--gres=gpu:1"]
+    options = [f"--cpus-per-task={threads}", "--job-name=bft-profile", *gpu]
+    return answered(partition, options, ("main", "main"), words_of(sys.argv[1:]))
+
+
+def answered(partition: str, options: Sequence[str], entry: tuple[str, str], words: Sequence[str]) -> dict[str, Any]:
+    """What a function (of a module of this folder) prints there as JSON; the rest that is said goes to standard error.
 
     Raises BftError with Slurm's words where the partition is closed to the user, or the job ends otherwise.
     """
     srun = shutil.which("srun")
     if srun is None:
-        raise BftError("no srun on PATH: --partition needs Slurm; without it, this device is profiled")
-    gpu = [] if device == "cpu" else ["--gres=gpu:1"]
-    options = ["--partition", partition, "-n1", f"--cpus-per-task={threads}", "--job-name=bft-profile", *gpu]
-    command = [srun, *options, sys.executable, "-c", _BFT, str(_ROOT), *words_of(sys.argv[1:])]
+        raise BftError("no srun on PATH: --partition needs Slurm; without it, this device is taken")
+    ours = [sys.executable, "-c", _OURS.format(*entry), str(_ROOT)]
+    command = [srun, "--partition", partition, "-n1", *options, *ours, *words]
     job = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,22 +63,8 @@ def write(need: Need, found: Profile, name: str) -> None:
     axes.set_ylabel(need.unit)
     axes.set_ylim(bottom=0)
     figure.legend(loc="outside lower center", ncols=2)
-    path = Path(name)
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.absolute().parent)
-        os.close(handle)
-        try:
-            figure.savefig(temporary, dpi=120)
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, path)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
+        with common.replacing(Path(name)) as part:
+            figure.savefig(part, dpi=120)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; name a file of yours by --plot") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+        raise UsageError(f"cannot write {name}: {error.strerror}; name a file of yours by --plot") from None

@@ -1,4 +1,4 @@
-"""How long a user's training step takes on one core of this CPU, run for real in a process of its own."""
+"""What a user's training step takes on one core of this CPU, or on this GPU, run for real in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 import math
 from dataclasses import dataclass
 
-from sizing.errors import Untraceable, UsageError
+from sizing.errors import Untraceable
+from sizing.estimate import Estimate
 from sizing.model import launch
-from sizing.model.reply import word
+from sizing.model.reply import number, refused, word
 
 TIMEOUT_S = 120.0
 _MOST = 2**50
@@ -22,6 +23,68 @@ class RealStep:
     batch: int
     core_s: float
     parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuStep:
+    """A step of `batch` samples on one GPU: its seconds, and its memory in bytes.
+
+    `allocated_bytes` is the most that tensors held at once, `reserved_bytes` what torch took from the driver for them,
+    `in_use_bytes` all that was in use of the GPU's `memory_bytes` in the end. `in_room` is whether a GPU of the bytes
+    that were given had been enough; torch takes more where it can. `device` is what the driver calls it.
+    """
+
+    batch: int
+    step_s: Estimate
+    allocated_bytes: int
+    reserved_bytes: int
+    in_use_bytes: int
+    memory_bytes: int
+    in_room: bool
+    device: str
+    torch: str
+
+
+def run_on_gpu(step: str, batch: int, room_bytes: int, *, python: str = "", timeout_s: float = TIMEOUT_S) -> GpuStep:
+    """Run a step of `batch` samples on this GPU some times; `step` is "PATH.py:FUNCTION".
+
+    First as if the GPU had `room_bytes`, and where that is too little again with all that it has. Raises Untraceable
+    where it does not run here, UsageError where there is no GPU, file, function or Python.
+    """
+    path, name = launch.parts(step)
+    request = {"path": str(path), "function": name, "batch": batch, "takes": [], "target": "cuda"}
+    for room in (room_bytes, 0):
+        data = launch.run(
+            _ENTRY,
+            request | {"room_bytes": room},
+            python=python,
+            timeout_s=timeout_s,
+            env={"HF_HUB_OFFLINE": "1"},
+            what=path.name,
+        )
+        try:
+            said = json.loads(data)
+            refused(said)
+            if said.get("no_room") is True:
+                continue
+            value, low, high = (float(each) for each in said["step_s"])
+            if not 0 < low <= value <= high < math.inf:
+                raise ValueError(f"{said['step_s']!r} is no time")
+            return GpuStep(
+                batch=batch,
+                step_s=Estimate(value, low, high, "measured"),
+                allocated_bytes=number(said["allocated_bytes"]),
+                reserved_bytes=number(said["reserved_bytes"]),
+                in_use_bytes=number(said["in_use_bytes"]),
+                memory_bytes=number(said["memory_bytes"]),
+                in_room=room > 0,
+                device=word(said["device"]),
+                torch=word(said["torch"]),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            why = f"{path.name} answered what no step on a GPU is ({type(error).__name__}: {error})"
+            raise Untraceable(why) from None
+    raise Untraceable(f"{path.name}: {name} takes more memory than this GPU has")
 
 
 def run(
@@ -39,8 +102,7 @@ def run(
     )
     try:
         said = json.loads(data)
-        if "refused" in said:
-            raise (UsageError if said.get("usage") is True else Untraceable)(word(said["refused"], 1000))
+        refused(said)
         found, parameters = said["core_s"], said["parameters"]
         if type(parameters) is not int or not 0 <= parameters <= _MOST:
             raise ValueError(f"{parameters!r} is no number of parameters")

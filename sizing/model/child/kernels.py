@@ -21,7 +21,11 @@ binary_cross_entropy_with_logits dist cdist renorm logsumexp norm.Scalar norm.Sc
 # Of these it reads what it is given, and writes fp32.
 _INTO_FP32 = "prod cumprod cumsum sum sum.dim_IntList linalg_vector_norm"
 # What a CPU's autocast computes in fp32 and a GPU's leaves as it is.
-_AS_IT_IS = "avg_pool3d polar quantile nanquantile stft grid_sampler adaptive_avg_pool3d"
+_AS_IT_IS = """
+avg_pool3d polar quantile nanquantile stft grid_sampler grid_sampler_2d grid_sampler_3d adaptive_avg_pool3d
+cross_entropy_loss max_pool3d max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d replication_pad1d
+replication_pad2d replication_pad3d
+"""
 
 
 def like_a_gpu(tracker: Any) -> None:
@@ -52,12 +56,17 @@ def _register() -> None:
 
 
 def _attention_backward_scratch(args: Any) -> int:
-    """What the flash kernel adds up the queries' gradients in: fp32, rows and widths rounded up; fp32 needs none."""
+    """What the flash kernel adds up the queries' gradients in: fp32, rows and widths rounded up; fp32 needs none.
+
+    Where heads share keys, it makes the keys' and values' gradients for each head first.
+    """
     query: torch.Tensor = args[1]
+    key: torch.Tensor = args[2]
     if query.dtype == torch.float32:
         return 0
     batch, heads, rows, width = query.shape
-    return 4 * batch * heads * (-(-rows // 128) * 128) * (-(-width // 32) * 32 + 1)
+    spread = 2 * query.element_size() * batch * heads * key.shape[2] * width if key.shape[1] != heads else 0
+    return spread + 4 * batch * heads * (-(-rows // 128) * 128) * (-(-width // 32) * 32 + 1)
 
 
 def _put(library: Any, name: str, function: Any) -> None:
@@ -132,7 +141,10 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Any:
     flags = _torch.backends.cuda
-    if not (flags.flash_sdp_enabled() or flags.mem_efficient_sdp_enabled()):
+    # only the flash kernel shares keys among heads, and it takes neither a mask nor fp32
+    shares = enable_gqa and key.dim() > 2 and key.size(-3) != query.size(-3)
+    alone = shares and (attn_mask is not None or query.dtype == torch.float32)
+    if alone or not (flags.flash_sdp_enabled() or flags.mem_efficient_sdp_enabled()):
         if enable_gqa and key.size(-3) != query.size(-3):
             key, value = (each.repeat_interleave(query.size(-3) // each.size(-3), -3) for each in (key, value))
         return _aten._scaled_dot_product_attention_math(
@@ -145,9 +157,6 @@ def _attention(
             key, value = (each.repeat_interleave(query.size(-3) // each.size(-3), -3) for each in (key, value))
         learned: Any = _Biased
         return learned.apply(query, key, value, attn_mask.expand(*query.shape[:-1], key.size(-2)))
-    if key.size(-3) != query.size(-3) and (attn_mask is not None or query.dtype == torch.float32):
-        # only the flash kernel shares keys among heads, and it takes neither a mask nor fp32
-        key, value = (each.repeat_interleave(query.size(-3) // each.size(-3), -3) for each in (key, value))
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)
     return _aten._scaled_dot_product_flash_attention_for_cpu(

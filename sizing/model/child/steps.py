@@ -1,4 +1,4 @@
-"""Runs the user's step for real on one core of this CPU, and tells the parent how much of its time that takes."""
+"""Runs the user's step for real, on one core of this CPU or on this GPU, and tells the parent what that takes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import time
 from typing import Any
 
 from sizing.model.child import answering
+from sizing.model.child.refusal import Refusal
+from sizing.model.child.rounds import interval
 
 _LONGEST_S = 5.0
 _MOST = 10
+_WARM_UPS, _LEAST, _MOST_ON_GPU, _LONGEST_ON_GPU_S = 3, 5, 100, 2.0
 
 
 def main(request: dict[str, Any], reply: int) -> None:
@@ -19,6 +22,55 @@ def main(request: dict[str, Any], reply: int) -> None:
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
+    """What the request's device needs for a step."""
+    return _on_gpu(request) if request.get("target") == "cuda" else _on_cpu(request)
+
+
+def _on_gpu(request: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of a step by the GPU's own events, and the most memory since the first step; the latter as torch has it.
+
+    With `room_bytes` no more than that of the GPU is used, the driver's part of it included, or no step is done. What
+    is in use in the end is all processes': nothing else may use the GPU.
+    """
+    import torch
+
+    from sizing.model.child import main as child
+    from sizing.model.child.measure import Clock
+
+    if not torch.cuda.is_available():
+        raise Refusal("torch sees no GPU here: go to a node that has one, or name a partition with -p", True)
+    torch.manual_seed(0)
+    torch.zeros(1, device="cuda")  # the driver's own part is there from now on
+    free, whole = torch.cuda.mem_get_info()
+    if room_bytes := request["room_bytes"]:
+        of_torch = room_bytes - (whole - free - torch.cuda.memory_reserved())
+        torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, of_torch / whole)))
+    try:
+        step = child.made(request)
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        for _ in range(_WARM_UPS):
+            child.do(step)
+        clock = Clock("cuda", 1)
+        taken_s: list[float] = []
+        while len(taken_s) < _LEAST or (len(taken_s) < _MOST_ON_GPU and sum(taken_s) < _LONGEST_ON_GPU_S):
+            taken_s.append(clock.of(lambda: child.do(step)))
+    except torch.cuda.OutOfMemoryError:
+        return {"no_room": True}
+    free, whole = torch.cuda.mem_get_info()
+    return {
+        "step_s": interval(taken_s),
+        "allocated_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "in_use_bytes": whole - free,
+        "memory_bytes": whole,
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+    }
+
+
+def _on_cpu(request: dict[str, Any]) -> dict[str, Any]:
     """The median CPU time of a step on one thread, after one that warms up; what else runs here does not count."""
     import torch
 

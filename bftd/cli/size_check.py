@@ -1,0 +1,208 @@
+"""`bft size check`: what is told of steps beside what they take on a GPU, and the correction that the site keeps."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bftd.cli import common, options, size_allocation, size_inventory, size_trace
+from bftd.cli.progress import progress_bar
+from bftd.cli.size_model import amount
+from bftd.errors import BftError, UsageError
+
+if TYPE_CHECKING:
+    from sizing.check.comparison import Compared
+    from sizing.gpus import GpuType
+    from sizing.model.stepping import GpuStep
+    from sizing.model.trace import StepTrace
+
+_CPUS = 2  # one to start operators, one for the rest of the process
+_LEAST = 5  # steps that a correction is made of
+_MINUTES = 30  # three times what the steps of a slow GPU take
+
+
+@click.command()
+@click.option("--partition", "-p", default="", metavar="P", help="Run on one GPU of this partition, through srun.")
+@click.option("--gpu", default="", metavar="TYPE", help="The site's name of the type; default: as its driver says.")
+@click.option("--into", metavar="FILE", help="Keep the correction in this file of GPUs: /etc/bftd/gpus.json.")
+@click.option("--python", default="", metavar="P", help="The Python to run steps with; it must have torch.")
+@click.option("--timeout", "timeout_s", type=float, default=180.0, metavar="S", help="Of each step; default 180 s.")
+@options.as_json
+def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: float, as_json: bool) -> None:
+    """Hold what is told of steps against a GPU.
+
+    Steps of kinds that GPUs run every day are traced, and run for some seconds on one GPU that nothing else uses. The
+    memory that they took stands beside the trace with its guard band, their time beside the assumed one. Some minutes
+    for each type of GPU; with --into what was found corrects the plans of all users.
+    """
+    from sizing.check import comparison
+    from sizing.memory.peak import guarded_bytes
+
+    if not timeout_s > 0:
+        raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
+    if into is not None:
+        common.refuse_unwritable(Path(into))
+    own = size_inventory.own_types()
+    gres = ""
+    if partition:
+        gpu, gres = _gpu_of(partition, gpu)
+    traces = _traces(python, timeout_s)
+    rooms = {name: guarded_bytes(trace.peak_bytes) for name, trace in traces.items()}
+    if partition:
+        found = _on_partition(partition, gres, rooms, python, timeout_s)
+    else:
+        found = comparison.measured(rooms, python, timeout_s, _tell)
+    steps = {name: step for name, step in found.items() if not isinstance(step, str)}
+    failed = {name: why for name, why in found.items() if isinstance(why, str)}
+    if not steps:
+        raise BftError(f"no step ran: {next(iter(failed.values()))}")
+    known = comparison.type_of(next(iter(steps.values())).device, own, gpu)
+    rows = [comparison.Compared(name, traces[name], step, known) for name, step in steps.items()]
+    corrected = comparison.corrected(known, rows)
+    too_large = [name for name in failed if rooms[name] > corrected.memory_bytes]
+    if as_json:
+        common.echo_json(_json(corrected, rows, failed))
+    else:
+        common.echo(_lines(corrected, rows))
+        common.echo(f"{name} is larger than this GPU, and does not count" for name in too_large)
+    for name, why in failed.items():
+        if name not in too_large:
+            raise BftError(f"{name} did not run, and nothing was kept: {why}")
+    if len(rows) < _LEAST:
+        raise BftError(f"only {len(rows)} steps are small enough for this GPU, and nothing was kept: it takes {_LEAST}")
+    if into is not None:
+        path = Path(into)
+        text = size_inventory.text_of(into) if path.exists() else ""
+        common.write(path, comparison.kept_in(text, corrected, into).rstrip("\n"))
+        click.echo(f"{corrected.name} is corrected in {into}", err=True)
+
+
+def on_node() -> None:
+    """Run the steps on this node's GPU and print what they took, for a command elsewhere."""
+    from sizing.check import comparison
+    from sizing.errors import SizingError
+
+    python, timeout_s, rooms = sys.argv[1:]
+    try:
+        found = comparison.measured(json.loads(rooms), python, float(timeout_s), _tell)
+    except SizingError as error:
+        sys.exit(f"bft: {error}")
+    print(json.dumps({name: step if isinstance(step, str) else asdict(step) for name, step in found.items()}))
+
+
+def _tell(name: str) -> None:
+    click.echo(f"running {name}", err=True)
+
+
+def _traces(python: str, timeout_s: float) -> Mapping[str, StepTrace]:
+    from sizing.check.comparison import BATCHES, STEPS
+    from sizing.model import tracing
+    from sizing.model.parallel import Parallel
+
+    done = 0
+
+    def one(name: str) -> StepTrace:
+        nonlocal done
+        trace = tracing.trace(f"{STEPS}:{name}", BATCHES[name], Parallel(), python=python, timeout_s=timeout_s)
+        done += 1
+        return trace
+
+    jobs: list[Callable[[], StepTrace]] = [lambda name=name: one(name) for name in BATCHES]  # type: ignore[misc]
+    with progress_bar("tracing steps", lines=True) as tell:
+        return dict(zip(BATCHES, size_trace.side_by_side(jobs, lambda: tell(done / len(jobs))), strict=True))
+
+
+def _gpu_of(partition: str, gpu: str) -> tuple[str, str]:
+    """The type of a partition's GPUs, as the site calls it, and what asks Slurm for one."""
+    from sizing.pools import pools
+
+    there = [each for each in pools(size_inventory.found()) if each.partition == partition]
+    there = [each for each in there if gpu in ("", each.gpu.name, each.gres_type)]
+    if not there:
+        raise UsageError(f"partition {partition} has no such GPU: bft size inventory shows what there is")
+    names = sorted({each.gpu.name for each in there})
+    if len(names) > 1:
+        raise UsageError(f"partition {partition} has GPUs of {', '.join(names)}: name one with --gpu")
+    (pool, *_) = there
+    if pool.mixed:
+        raise UsageError(f"a job may get {pool.mixed[0]} instead of {pool.gpu.name} in {partition}: go to a node of it")
+    return names[0], f"gpu:{pool.gres_type}:1" if pool.gres_type else "gpu:1"
+
+
+def _on_partition(
+    partition: str, gres: str, rooms: Mapping[str, int], python: str, timeout_s: float
+) -> Mapping[str, GpuStep | str]:
+    from sizing.estimate import Estimate
+    from sizing.model.stepping import GpuStep
+
+    wanted = [f"--cpus-per-task={_CPUS}", f"--time={_MINUTES}", "--job-name=bft-check", f"--gres={gres}"]
+    words = [python, str(timeout_s), json.dumps(rooms)]
+    answer = size_allocation.answered(partition, wanted, ("size_check", "on_node"), words)
+    found: dict[str, GpuStep | str] = {}
+    try:
+        for name, said in answer.items():
+            plain = isinstance(said, str)
+            found[name] = said if plain else GpuStep(**{**said, "step_s": Estimate(**said["step_s"])})
+    except (TypeError, KeyError, ValueError) as error:
+        raise BftError(f"the job answered what no step is ({error}): is the same bft on the nodes?") from None
+    return found
+
+
+def _json(gpu: GpuType, rows: Sequence[Compared], failed: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "gpu": gpu.name,
+        "device": rows[0].real.device,
+        "torch": rows[0].real.torch,
+        "memory_bytes": gpu.memory_bytes,
+        "checked": {kind: asdict(each) for kind, each in gpu.checked.items()},
+        "rows": [row.to_json() for row in rows],
+        "failed": dict(failed),
+    }
+
+
+def _lines(gpu: GpuType, rows: Sequence[Compared]) -> Iterator[str]:
+    from bftd.tables import Column
+    from sizing.check.comparison import within
+    from sizing.memory.peak import guarded_bytes
+
+    columns = [
+        Column("STEP"),
+        Column("BATCH", right=True, rank=2),
+        Column("TRACED", right=True),
+        Column("ALLOCATED", right=True, rank=3),
+        Column("RESERVED", right=True),
+        Column("IN USE", right=True),
+        Column("WITH GUARD", right=True),
+        Column("ENOUGH"),
+        Column("TIME", right=True),
+        Column("ASSUMED", right=True),
+        Column("RATIO", right=True),
+        Column("BOUND BY", rank=1),
+    ]
+    cells = []
+    for row in rows:
+        real, told = row.real, row.expected_s
+        memory = (row.trace.peak_bytes, real.allocated_bytes, real.reserved_bytes, real.in_use_bytes)
+        told_s = f"{told.value:.3g} s ({told.low:.2g}-{told.high:.2g})"
+        shown = (*map(amount, memory), amount(guarded_bytes(row.trace.peak_bytes)), "yes" if real.in_room else "no")
+        times = (f"{real.step_s.value:.3g} s", told_s, f"{row.ratio:.2f}", row.kind)
+        cells.append((row.name, str(real.batch), *shown, *times))
+    yield f"{gpu.name}: {rows[0].real.device}, torch {rows[0].real.torch}"
+    yield from common.table(columns, cells)
+    enough = sum(row.real.in_room for row in rows)
+    yield f"memory: the guard band was enough for {enough} of {len(rows)}; {amount(gpu.memory_bytes)} can be counted on"
+    inside = sum(within(row.real, row.expected_s) for row in rows)
+    yield f"time: {inside} of {len(rows)} steps took what is told; the median of what they took over what is assumed:"
+    yield from common.table(
+        [Column("BOUND BY"), Column("STEPS", right=True), Column("MEDIAN", right=True), Column("RANGE")],
+        [
+            (kind, str(each.steps), f"{each.value:.2f}", f"{each.low:.2f}-{each.high:.2f}")
+            for kind, each in gpu.checked.items()
+        ],
+    )

@@ -1,0 +1,167 @@
+"""What is told of steps beside what they take on a GPU, and what that corrects of its type."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sizing import cost
+from sizing.errors import Untraceable, UsageError
+from sizing.estimate import Estimate
+from sizing.fields import decoded
+from sizing.gpus import Checked, GpuType, recognise
+from sizing.inventory_file import parse
+from sizing.memory.peak import guarded_bytes
+from sizing.model import stepping
+from sizing.model.parallel import Parallel
+from sizing.model.stepping import GpuStep
+from sizing.model.trace import StepTrace
+
+_NO_NETWORK = 1.0  # bytes a second: one GPU needs none
+STEPS = Path(__file__).with_name("steps.py")
+BATCHES: Mapping[str, int] = {
+    "language_fp32": 4,
+    "language_bf16": 8,
+    "language_recomputed": 16,
+    "language_accumulated": 16,
+    "encoder_fp16": 32,
+    "images_fp32": 64,
+    "images_bf16": 96,
+    "tables": 8192,
+    "deep": 64,
+}
+"""The functions of STEPS, and the samples of each step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A step's trace beside what it takes, and on a known type of GPU its assumed time beside the measured one."""
+
+    name: str
+    trace: StepTrace
+    real: GpuStep
+    gpu: GpuType
+
+    @property
+    def expected_s(self) -> Estimate:
+        """What is told of the time by the rule alone, as if nobody had checked the type before."""
+        return cost.step_s(cost.traced(self.trace), Parallel(), replace(self.gpu, checked={}), 1, _NO_NETWORK, "")
+
+    @property
+    def corrected_s(self) -> Estimate:
+        """The same as the type's checks correct it."""
+        return cost.step_s(cost.traced(self.trace), Parallel(), self.gpu, 1, _NO_NETWORK, "")
+
+    @property
+    def ratio(self) -> float:
+        """The measured time over the assumed one."""
+        return self.real.step_s.value / self.expected_s.value
+
+    @property
+    def lacking_bytes(self) -> int:
+        """What was in use of the GPU beyond the peak with the guard band, where the step does not run with that."""
+        return 0 if self.real.in_room else max(0, self.real.in_use_bytes - guarded_bytes(self.trace.peak_bytes))
+
+    @property
+    def kind(self) -> str:
+        """What most of its time goes by."""
+        return cost.bound_by(cost.traced(self.trace), self.gpu, "")
+
+    def to_json(self) -> dict[str, Any]:
+        """The form of `bft size check --json`."""
+        return {
+            "step": self.name,
+            "batch": self.real.batch,
+            "kind": self.kind,
+            "traced_bytes": self.trace.peak_bytes,
+            "allocated_bytes": self.real.allocated_bytes,
+            "reserved_bytes": self.real.reserved_bytes,
+            "in_use_bytes": self.real.in_use_bytes,
+            "guarded_bytes": guarded_bytes(self.trace.peak_bytes),
+            "in_room": self.real.in_room,
+            "step_s": asdict(self.real.step_s),
+            "expected_s": asdict(self.expected_s),
+        }
+
+
+def within(real: GpuStep, told: Estimate) -> bool:
+    """Whether a measured time lies in the range that is told."""
+    return told.low <= real.step_s.value <= told.high
+
+
+def type_of(device: str, own: Mapping[str, GpuType], named: str = "") -> GpuType:
+    """The type of a GPU that its driver calls `device`, as the site calls it: `own` are its words by name.
+
+    `named` is what the user calls it. Raises UsageError where the type is not known, or could be several.
+    """
+    if named:
+        known = recognise(named)
+        found = own.get(named) or (known.type if known is not None and not known.note else None)
+        if found is None:
+            raise UsageError(f"--gpu {named}: no type that is known; bft size inventory shows those of this centre")
+        return found
+    known = recognise(device)
+    if known is not None and known.note:
+        known = recognise(f"{device} sxm")  # the form that drivers leave out: NVIDIA H200 beside NVIDIA H200 NVL
+    if known is None or known.note:
+        raise UsageError(f"{device} could be several types, or none that is known: name it with --gpu TYPE")
+    mine = {each.name: each for each in own.values() if known.type.name in (each.name, each.like)}
+    if len(mine) > 1:
+        raise UsageError(f"{device} could be any of {', '.join(sorted(mine))}: name it with --gpu TYPE")
+    return next(iter(mine.values()), known.type)
+
+
+def corrected(gpu: GpuType, rows: Sequence[Compared]) -> GpuType:
+    """The type as these steps found it: its memory, less what the guard band lacked, and its pace by kind of step."""
+    kinds: dict[str, list[float]] = {}
+    for row in rows:
+        kinds.setdefault(row.kind, []).append(row.ratio)
+    return replace(
+        gpu,
+        memory_bytes=min(row.real.memory_bytes for row in rows) - max(row.lacking_bytes for row in rows),
+        checked={
+            kind: Checked(len(ratios), min(ratios), statistics.median(ratios), max(ratios))
+            for kind, ratios in sorted(kinds.items())
+        },
+        assumed=gpu.assumed - {"memory_bytes"},
+    )
+
+
+def kept_in(text: str, gpu: GpuType, name: str) -> str:
+    """The text of a file of GPUs ("" for a new one) with a type's correction; all else in it stays.
+
+    Raises UsageError where the file, called `name`, is none of GPUs.
+    """
+    if text:
+        parse(text, name=name)
+    whole = decoded(text, name) if text else {}
+    types = whole.setdefault("types", {})
+    entry = types.setdefault(gpu.name, {})
+    entry |= {"memory_bytes": gpu.memory_bytes, "checked": {kind: asdict(it) for kind, it in gpu.checked.items()}}
+    if "memory_bytes" in entry.get("assumed", ()):
+        entry["assumed"].remove("memory_bytes")
+    new = json.dumps(whole, indent=2) + "\n"
+    parse(new, name=name)
+    return new
+
+
+def measured(
+    rooms: Mapping[str, int], python: str, timeout_s: float, tell: Callable[[str], None]
+) -> dict[str, GpuStep | str]:
+    """Each of STEPS as this GPU runs it, or why it does not.
+
+    `rooms` are the bytes that a GPU is asked for by step; `tell` is called with the name of one that begins. Raises
+    UsageError where there is no GPU, or no Python with torch.
+    """
+    found: dict[str, GpuStep | str] = {}
+    for name, batch in BATCHES.items():
+        tell(name)
+        try:
+            found[name] = stepping.run_on_gpu(f"{STEPS}:{name}", batch, rooms[name], python=python, timeout_s=timeout_s)
+        except Untraceable as error:
+            found[name] = str(error)
+    return found
