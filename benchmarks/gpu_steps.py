@@ -27,8 +27,8 @@ from typing import Any
 
 from benchmarks.sizing_cases import GPU_CASES, Case
 from benchmarks.sizing_memory import accuracy
-from sizing.check import comparison
-from sizing.check.comparison import Compared, within
+from sizing import checking
+from sizing.checking import Compared, within
 from sizing.errors import SizingError
 from sizing.gpus import GpuType
 from sizing.memory.peak import guarded_bytes
@@ -104,16 +104,16 @@ def run(row: Row, case: Case) -> Row:
 def checked(traces: Mapping[str, StepTrace]) -> tuple[list[Compared], GpuType]:
     """The steps of `bft size check` on this GPU, and its type as they correct it; what failed is told and left out."""
     rooms = {name: guarded_bytes(trace.peak_bytes) for name, trace in traces.items()}
-    found = comparison.measured(rooms, sys.executable, _LIMIT_S, lambda name: print(f"checks {name}", file=sys.stderr))
+    found = dict(checking.measured(rooms, sys.executable, _LIMIT_S, lambda name: print(name, file=sys.stderr)))
     steps = {name: step for name, step in found.items() if isinstance(step, GpuStep)}
     for name, step in found.items():
         if isinstance(step, str):
             print(f"gpu_steps: {name}: {step}", file=sys.stderr)
-    gpu = comparison.type_of(next(iter(steps.values())).device, {})
+    gpu = checking.type_of(next(iter(steps.values())).device, {})
     rows = [Compared(name, traces[name], step, gpu) for name, step in steps.items()]
     for row in rows:
         print(json.dumps(row.to_json()), file=sys.stderr, flush=True)
-    return rows, comparison.corrected(gpu, rows)
+    return rows, checking.corrected(gpu, rows)
 
 
 def json_of(row: Row, gpu: GpuType | None) -> dict[str, Any]:
@@ -215,9 +215,9 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"gpu_steps: left out, for want of transformers: {', '.join(left_out)}", file=sys.stderr)
     with ThreadPoolExecutor(options.jobs) as pool:
         rows = list(pool.map(traced, chosen))
-        checks = {} if options.trace_only else comparison.BATCHES
+        checks = {} if options.trace_only else checking.BATCHES
         traces = dict(
-            zip(checks, pool.map(lambda name: _trace(f"{comparison.STEPS}:{name}", checks[name]), checks), strict=True)
+            zip(checks, pool.map(lambda name: _trace(f"{checking.STEPS}:{name}", checks[name]), checks), strict=True)
         )
     gpu, against = None, []
     if not options.trace_only:

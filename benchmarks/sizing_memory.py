@@ -75,19 +75,18 @@ def ranks_of(parallel: Parallel) -> str:
     return ",".join(f"{name}={size}" for name, size in sizes if size > 1)
 
 
-def real_peak(path: str, batch: int, parallel: Parallel, steps: int = 3, gpu: bool = False) -> dict[str, Any]:
-    """What rank 0 of a real run on the CPU (or GPU) says; raises RuntimeError with the last words of one that fails."""
+def real_peak(path: str, batch: int, parallel: Parallel, steps: int = 3) -> dict[str, Any]:
+    """What rank 0 of a real run on the CPU says; raises RuntimeError with the last words of one that fails."""
     with reserved_ports(1) as (port,):
-        return _real_peak(port, path, batch, parallel, steps, gpu)
+        return _real_peak(port, path, batch, parallel, steps)
 
 
-def _real_peak(port: int, path: str, batch: int, parallel: Parallel, steps: int, gpu: bool) -> dict[str, Any]:
+def _real_peak(port: int, path: str, batch: int, parallel: Parallel, steps: int) -> dict[str, Any]:
     words = [sys.executable, str(_REAL), path, f"--batch={batch}", f"--steps={steps}", f"--dp={parallel.dp}"]
     words += [f"--tp={parallel.tp}", f"--fsdp={parallel.fsdp}"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     env |= {"WORLD_SIZE": str(parallel.gpus), "HF_HUB_OFFLINE": "1", "KINETO_LOG_LEVEL": "5"}
-    if not gpu:
-        env["CUDA_VISIBLE_DEVICES"] = ""
+    env["CUDA_VISIBLE_DEVICES"] = ""
     ranks = []
     try:
         for rank in range(parallel.gpus):

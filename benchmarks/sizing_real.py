@@ -8,15 +8,11 @@ bytes as asked for; the peak is that of the steps. gloo's threads let go of tens
 ranks a rank pauses for 20 ms after each wait for a collective; without that the peak is another one each
 time. What does not come from torch's allocator (Python's own memory, libraries' private buffers) does not count. One
 thread computes, so that kernels keep buffers for one thread.
-
-On a GPU it is torch.cuda.max_memory_allocated and max_memory_reserved from the first step on, and what of the device is
-in use in the end, with its context; nothing else may use it.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib.util
 import inspect
 import json
@@ -54,21 +50,6 @@ def measured(
     taken = inspect.signature(make_step).parameters
     sizes = {name: size for name, size in sizes.items() if name in taken}
     torch.manual_seed(0)
-    if torch.cuda.is_available():
-        step = make_step(batch, **sizes)
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        for _ in range(steps):
-            step()
-        torch.cuda.synchronize()
-        free, whole = torch.cuda.mem_get_info()
-        return {
-            "peak_bytes": torch.cuda.max_memory_allocated(),
-            "device_bytes": whole - free,
-            "reserved_bytes": torch.cuda.max_memory_reserved(),
-            "device": torch.cuda.get_device_name(),
-        }
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         step = make_step(batch, **sizes)
         with torch.profiler.record_function(_STEPS):
@@ -131,7 +112,7 @@ def main(words: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     ranks = options.dp * options.tp * options.fsdp
     if ranks > 1:
-        torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        torch.distributed.init_process_group("gloo")
         settle()
     sizes = {name: getattr(options, name) for name in ("dp", "tp", "fsdp")}
     found = measured(function_of(options.step), options.batch, sizes, options.steps)

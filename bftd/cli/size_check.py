@@ -17,7 +17,7 @@ from bftd.cli.size_model import amount
 from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
-    from sizing.check.comparison import Compared
+    from sizing.checking import Compared
     from sizing.gpus import GpuType
     from sizing.model.stepping import GpuStep
     from sizing.model.trace import StepTrace
@@ -41,7 +41,7 @@ def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: fl
     memory that they took stands beside the trace with its guard band, their time beside the assumed one. Some minutes
     for each type of GPU; with --into what was found corrects the plans of all users.
     """
-    from sizing.check import comparison
+    from sizing import checking
     from sizing.memory.peak import guarded_bytes
 
     if not timeout_s > 0:
@@ -54,17 +54,24 @@ def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: fl
         gpu, gres = _gpu_of(partition, gpu)
     traces = _traces(python, timeout_s)
     rooms = {name: guarded_bytes(trace.peak_bytes) for name, trace in traces.items()}
-    if partition:
-        found = _on_partition(partition, gres, rooms, python, timeout_s)
-    else:
-        found = comparison.measured(rooms, python, timeout_s, _tell)
-    steps = {name: step for name, step in found.items() if not isinstance(step, str)}
-    failed = {name: why for name, why in found.items() if isinstance(why, str)}
-    if not steps:
+    found = (
+        _on_partition(partition, gres, rooms, python, timeout_s)
+        if partition
+        else checking.measured(rooms, python, timeout_s, _tell)
+    )
+    known: GpuType | None = None
+    steps: dict[str, GpuStep] = {}
+    failed: dict[str, str] = {}
+    for name, step in found:
+        if isinstance(step, str):
+            failed[name] = step
+            continue
+        steps[name] = step
+        known = known or checking.type_of(step.device, own, gpu)  # before minutes of work, not after
+    if known is None:
         raise BftError(f"no step ran: {next(iter(failed.values()))}")
-    known = comparison.type_of(next(iter(steps.values())).device, own, gpu)
-    rows = [comparison.Compared(name, traces[name], step, known) for name, step in steps.items()]
-    corrected = comparison.corrected(known, rows)
+    rows = [checking.Compared(name, traces[name], step, known) for name, step in steps.items()]
+    corrected = checking.corrected(known, rows)
     too_large = [name for name in failed if rooms[name] > corrected.memory_bytes]
     if as_json:
         common.echo_json(_json(corrected, rows, failed))
@@ -79,21 +86,21 @@ def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: fl
     if into is not None:
         path = Path(into)
         text = size_inventory.text_of(into) if path.exists() else ""
-        common.write(path, comparison.kept_in(text, corrected, into).rstrip("\n"))
+        common.write(path, checking.kept_in(text, corrected, into).rstrip("\n"))
         click.echo(f"{corrected.name} is corrected in {into}", err=True)
 
 
 def on_node() -> None:
     """Run the steps on this node's GPU and print what they took, for a command elsewhere."""
-    from sizing.check import comparison
+    from sizing import checking
     from sizing.errors import SizingError
 
     python, timeout_s, rooms = sys.argv[1:]
     try:
-        found = comparison.measured(json.loads(rooms), python, float(timeout_s), _tell)
+        found = dict(checking.measured(json.loads(rooms), python, float(timeout_s), _tell))
     except SizingError as error:
         sys.exit(f"bft: {error}")
-    print(json.dumps({name: step if isinstance(step, str) else asdict(step) for name, step in found.items()}))
+    common.echo_json({"steps": {name: it if isinstance(it, str) else asdict(it) for name, it in found.items()}})
 
 
 def _tell(name: str) -> None:
@@ -101,7 +108,7 @@ def _tell(name: str) -> None:
 
 
 def _traces(python: str, timeout_s: float) -> Mapping[str, StepTrace]:
-    from sizing.check.comparison import BATCHES, STEPS
+    from sizing.checking import BATCHES, STEPS
     from sizing.model import tracing
     from sizing.model.parallel import Parallel
 
@@ -137,21 +144,18 @@ def _gpu_of(partition: str, gpu: str) -> tuple[str, str]:
 
 def _on_partition(
     partition: str, gres: str, rooms: Mapping[str, int], python: str, timeout_s: float
-) -> Mapping[str, GpuStep | str]:
+) -> Iterator[tuple[str, GpuStep | str]]:
     from sizing.estimate import Estimate
     from sizing.model.stepping import GpuStep
 
     wanted = [f"--cpus-per-task={_CPUS}", f"--time={_MINUTES}", "--job-name=bft-check", f"--gres={gres}"]
     words = [python, str(timeout_s), json.dumps(rooms)]
     answer = size_allocation.answered(partition, wanted, ("size_check", "on_node"), words)
-    found: dict[str, GpuStep | str] = {}
     try:
-        for name, said in answer.items():
-            plain = isinstance(said, str)
-            found[name] = said if plain else GpuStep(**{**said, "step_s": Estimate(**said["step_s"])})
+        for name, said in answer["steps"].items():
+            yield name, said if isinstance(said, str) else GpuStep(**{**said, "step_s": Estimate(**said["step_s"])})
     except (TypeError, KeyError, ValueError) as error:
         raise BftError(f"the job answered what no step is ({error}): is the same bft on the nodes?") from None
-    return found
 
 
 def _json(gpu: GpuType, rows: Sequence[Compared], failed: Mapping[str, str]) -> dict[str, Any]:
@@ -168,7 +172,7 @@ def _json(gpu: GpuType, rows: Sequence[Compared], failed: Mapping[str, str]) -> 
 
 def _lines(gpu: GpuType, rows: Sequence[Compared]) -> Iterator[str]:
     from bftd.tables import Column
-    from sizing.check.comparison import within
+    from sizing.checking import within
     from sizing.memory.peak import guarded_bytes
 
     columns = [

@@ -24,6 +24,8 @@ NO_TORCH = 3  # the exit status of a child whose Python has no torch
 _LONGEST_S = 10**6
 _LAST_WORDS_BYTES = 8192
 _PACKAGE = Path(__file__).resolve().parents[1]
+CHILD = _PACKAGE / "model" / "child"
+"""What runs under a user's Python."""
 
 # Runs under the user's Python: it knows our package `sizing` by its file alone, so that nothing else that lies beside
 # it can take the place of the user's own packages.

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_memory, sizing_memory
+from benchmarks import gpu_steps, sizing_memory
 from benchmarks.sizing_cases import CASES, FOLDER, GPU_CASES, QUICK, case_of
 from benchmarks.sizing_memory import Row, accuracy, ranks_of, real_peak, summary
+from sizing.estimate import Estimate
 from sizing.model import tracing
 from sizing.model.parallel import Parallel
+from sizing.model.stepping import GpuStep
+from sizing.sources import Point
+from tests.sizing.plans_of import GIB, trace
 from tests.support.messages import excerpt, pattern, says
 
 KNOWN = """
@@ -116,47 +120,40 @@ def test_a_case_is_run_traced_and_told(capsys: pytest.CaptureFixture[str]) -> No
 def test_without_a_gpu_the_benchmark_of_gpus_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu_memory, "has_gpu", lambda: False)
-    gpu_memory.main([])
+    monkeypatch.setattr(gpu_steps, "has_gpu", lambda: False)
+    gpu_steps.main([])
     assert capsys.readouterr().out.count("\n") == 1
 
 
 def test_a_gpu_that_was_too_small_with_the_guard_band_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gib = 2**30
-    real = {"peak_bytes": 10 * gib, "reserved_bytes": 11 * gib, "device_bytes": 13 * gib, "device": "GPU"}
-    monkeypatch.setattr(gpu_memory, "has_gpu", lambda: True)
-    monkeypatch.setattr(gpu_memory, "real_peak", lambda *words, **named: real)
-    monkeypatch.setattr(gpu_memory.tracing, "trace", lambda *words, **named: _Trace(10 * gib))
-    gpu_memory.main(["--only", "gpu:gpt_fp32"])
-    said = capsys.readouterr().out
-    assert says(said, "benchmarks.gpu_memory.within_band", within_the_guard_band=0, rows=1)
-    assert "allocated: mean 100.00%" in said
-    real["device_bytes"] = 11 * gib
-    gpu_memory.main(["--only", "gpu:gpt_fp32"])
-    assert says(capsys.readouterr().out, "benchmarks.gpu_memory.within_band", within_the_guard_band=1, rows=1)
-
-
-class _Trace:
-    def __init__(self, peak_bytes: int) -> None:
-        self.peak_bytes = peak_bytes
-        self.trace_s = 1.0
+    monkeypatch.setattr(gpu_steps, "has_gpu", lambda: True)
+    monkeypatch.setattr(gpu_steps.tracing, "trace", lambda *words, **named: trace(Point(Parallel(), 4), 10))
+    for in_room in (True, False):
+        took = Estimate(0.1, 0.1, 0.1, "measured")
+        real = GpuStep(4, took, 10 * GIB, 11 * GIB, 13 * GIB, 79 * GIB, in_room, "NVIDIA H200", "2.11")
+        monkeypatch.setattr(gpu_steps.stepping, "run_on_gpu", lambda *words, real=real, **named: real)
+        gpu_steps.main(["--only", "gpu:gpt_fp32"])
+        said = capsys.readouterr().out
+        assert says(said, "benchmarks.gpu_steps.within_band", within_the_guard_band=int(in_room), rows=1)
+        assert "allocated: mean 100.00%" in said
+        assert "corrected: 1.00 at the median" in said
 
 
 def test_cases_of_a_package_that_is_not_there_are_told_as_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu_memory.importlib.util, "find_spec", lambda name: None)
-    gpu_memory.main(["--only", "gpu_huggingface:bert", "--trace-only", "--json"])
+    monkeypatch.setattr(gpu_steps.importlib.util, "find_spec", lambda name: None)
+    gpu_steps.main(["--only", "gpu_huggingface:bert", "--trace-only", "--json"])
     printed = capsys.readouterr()
-    assert says(printed.err, "benchmarks.gpu_memory.left_out", left_out="gpu_huggingface:bert")
-    assert json.loads(printed.out) == {"accuracy": {}, "left_out": ["gpu_huggingface:bert"], "rows": []}
+    assert says(printed.err, "benchmarks.gpu_steps.left_out", left_out="gpu_huggingface:bert")
+    assert json.loads(printed.out) == {"left_out": ["gpu_huggingface:bert"], "rows": []}
 
 
 @pytest.mark.torch
 def test_a_trace_alone_needs_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    gpu_memory.main(["--only", "gpu:moe_recompute", "--trace-only", "--json"])
+    gpu_steps.main(["--only", "gpu:moe_recompute", "--trace-only", "--json"])
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["traced_bytes"] > 2**30
-    assert row["allocated_bytes"] == 0
+    assert "allocated_bytes" not in row

@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from bftd.cli import size_allocation
+from bftd.errors import BftError
+from sizing import checking
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.start import asked
 from tests.support.clusters import Clusters
+from tests.support.messages import pattern
 
 pytestmark = pytest.mark.cluster
 
@@ -72,3 +76,11 @@ def test_a_copy_of_a_script_is_submitted_as_it_is_and_gets_its_gpus(sandbox: San
     client.cancel([job_id])
     assert "gres/gpu:v100=1" in shown or "gres:gpu:v100:1" in shown
     assert "NumNodes=1" in shown
+
+
+def test_steps_are_run_on_one_gpu_of_a_partition(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sandbox's GPUs are files, which torch does not see: what the step on the node says is the command's line."""
+    monkeypatch.setenv("SLURM_CONF", str(sandbox.conf))
+    words = [sys.executable, "60", json.dumps(dict.fromkeys(checking.BATCHES, 2**30))]
+    with pytest.raises(BftError, match=pattern("sizing.steps.no_gpu")):
+        size_allocation.answered("batch", ["--gres=gpu:a100:1", "--time=5"], ("size_check", "on_node"), words)

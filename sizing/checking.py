@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from sizing import cost
@@ -16,13 +15,13 @@ from sizing.fields import decoded
 from sizing.gpus import Checked, GpuType, recognise
 from sizing.inventory_file import parse
 from sizing.memory.peak import guarded_bytes
-from sizing.model import stepping
+from sizing.model import launch, stepping
 from sizing.model.parallel import Parallel
 from sizing.model.stepping import GpuStep
 from sizing.model.trace import StepTrace
 
 _NO_NETWORK = 1.0  # bytes a second: one GPU needs none
-STEPS = Path(__file__).with_name("steps.py")
+STEPS = launch.CHILD / "check_steps.py"
 BATCHES: Mapping[str, int] = {
     "language_fp32": 4,
     "language_bf16": 8,
@@ -151,17 +150,15 @@ def kept_in(text: str, gpu: GpuType, name: str) -> str:
 
 def measured(
     rooms: Mapping[str, int], python: str, timeout_s: float, tell: Callable[[str], None]
-) -> dict[str, GpuStep | str]:
-    """Each of STEPS as this GPU runs it, or why it does not.
+) -> Iterator[tuple[str, GpuStep | str]]:
+    """Each of STEPS as this GPU runs it, or why it does not, by its name.
 
     `rooms` are the bytes that a GPU is asked for by step; `tell` is called with the name of one that begins. Raises
     UsageError where there is no GPU, or no Python with torch.
     """
-    found: dict[str, GpuStep | str] = {}
     for name, batch in BATCHES.items():
         tell(name)
         try:
-            found[name] = stepping.run_on_gpu(f"{STEPS}:{name}", batch, rooms[name], python=python, timeout_s=timeout_s)
+            yield name, stepping.run_on_gpu(f"{STEPS}:{name}", batch, rooms[name], python=python, timeout_s=timeout_s)
         except Untraceable as error:
-            found[name] = str(error)
-    return found
+            yield name, str(error)
