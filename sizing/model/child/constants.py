@@ -19,10 +19,23 @@ arange arange.start arange.start_step linspace logspace full zeros ones eye eye.
 """Operators that make tensors of numbers alone."""
 
 
+_DRAWN = "rand uniform_"
+"""Operators that draw evenly: a decision on one such number goes the likelier way, as with the middle one."""
+
+
 def factories() -> frozenset[Any]:
     """Those that this torch has."""
+    return _there(_MADE)
+
+
+def drawing() -> frozenset[Any]:
+    """Those that draw."""
+    return _there(_DRAWN)
+
+
+def _there(names: str) -> frozenset[Any]:
     found = set()
-    for name in _MADE.split():
+    for name in names.split():
         packet, _, overload = name.partition(".")
         known = getattr(torch.ops.aten, packet, None)
         if known is not None and (overload or "default") in known.overloads():
@@ -35,6 +48,14 @@ def keep(fake: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     if isinstance(out, private.FakeTensor) and out.constant is None and out.numel() <= private.MOST_KNOWN:
         with private.without_modes():
             private.know(fake, out, func(*args, **{**kwargs, "device": torch.device("cpu")}))
+
+
+def drawn(fake: Any, args: Any, out: Any) -> None:
+    """Note what a single number that was drawn is taken to be; `args` are a tensor and its bounds, or a shape."""
+    if isinstance(out, private.FakeTensor) and out.numel() == 1:
+        low, high = args[1:] if len(args) == 3 else (0.0, 1.0)
+        with private.without_modes():
+            private.know(fake, out, torch.full(out.shape, (low + high) / 2, dtype=out.dtype))
 
 
 def finite(fake: Any) -> dict[Any, Callable[..., Any]]:

@@ -9,15 +9,17 @@ NAMES = ("parameters", "gradients", "optimizer", "activations", "temporary")
 class Record:
     """One storage: its bytes, from which event to which it lived, its kind, and whether it lay on the GPU.
 
-    A kind is known late (what forward keeps is seen when backward begins), and holds for the whole life.
+    A kind is known late (what forward keeps is seen when backward begins), and holds for the whole life. `node` is the
+    number of the backward function that made it.
     """
 
-    __slots__ = ("born", "bytes", "died", "kind", "on_gpu", "recomputed", "scratch")
+    __slots__ = ("born", "bytes", "died", "kind", "node", "on_gpu", "recomputed")
 
     def __init__(self, size: int, born: int, on_gpu: bool, recomputed: bool) -> None:
         self.bytes = size
         self.born = born
         self.died: int | None = None
+        self.node: int | None = None
         self.kind = TEMPORARY
         self.on_gpu = on_gpu
         self.recomputed = recomputed

@@ -38,7 +38,19 @@ def set_up(target: str, gpus: int) -> tuple[Any, Any]:
     import torch
     from torch.optim import optimizer
 
-    from sizing.model.child import cuda, gloo, kernels, lazy, private, spread, stand_ins, surroundings
+    from sizing.model.child import (
+        cuda,
+        engine,
+        gloo,
+        kernels,
+        lazy,
+        onednn,
+        packing,
+        private,
+        spread,
+        stand_ins,
+        surroundings,
+    )
     from sizing.model.child.ledger import Ledger
     from sizing.model.child.placing import GPU, Placing
     from sizing.model.child.tracker import Tracker
@@ -56,12 +68,15 @@ def set_up(target: str, gpus: int) -> tuple[Any, Any]:
     tracker = Tracker(fake, ledger, Work())
     tracker.stand_ins.update(stand_ins.table())
     tracker.stand_ins.update(stand_ins.bounds(tracker.work.bound))
+    tracker.stand_ins.update(packing.stand_ins(fake))
     stand_ins.quiet_init()
     private.convert_in_place(tracker.moving)
     if on_cuda:
         cuda.pretend(gpus)
         private.tell_device(lambda: tracker.inside, lambda tensor, said: GPU if tracker.on_gpu(tensor) else said)
         kernels.like_a_gpu(tracker)
+    else:
+        onednn.take(tracker)
     optimizer.register_optimizer_step_pre_hook(tracker.before_step)
     optimizer.register_optimizer_step_post_hook(tracker.after_step)
     if gpus > 1:
@@ -74,7 +89,7 @@ def set_up(target: str, gpus: int) -> tuple[Any, Any]:
     surroundings.no_checkpoints()
     surroundings.load_data_here(tracker)
     private.watch_resizing(tracker.resized)
-    private.watch_backward(tracker)
+    engine.watch_backward(tracker)
     modes = contextlib.ExitStack()
     for mode in (fake, tracker, Placing(tracker, on_cuda)):
         modes.enter_context(mode)

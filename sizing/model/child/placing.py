@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from sizing.model.child import constants, private
+from sizing.model.child import checks, constants, packing, private
 from sizing.model.child.refusal import Refusal
 from sizing.model.child.tracker import Tracker
 
@@ -67,10 +67,11 @@ class Placing(TorchFunctionMode):
             tensor.item: self._item,
             tensor.tolist: self._tolist,
             tensor.numpy: self._numpy,
+            tensor.__array__: self._numpy,
             tensor.__bool__: self._decided,
             tensor.__float__: self._as_float,
             tensor.__format__: self._formatted,
-            torch._C._VariableFunctions._pack_padded_sequence: self._packed,
+            torch._C._VariableFunctions._pad_packed_sequence: packing.padded,
             tensor.data.__set__: self._replaced,
             **constants.finite(tracker.fake),
         }
@@ -222,13 +223,11 @@ class Placing(TorchFunctionMode):
         private.forget(self.tracker.fake, args[0])
         return func(*args, **kwargs)
 
-    def _packed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        raise Refusal(
-            "the step packs sequences, of lengths that a trace does not follow: give the layer the padded batch"
-        )
-
     def _decided(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:
             return func(*args, **kwargs)
         except private.DataDependentOutputException:
-            raise Refusal(f"the step decides on what a tensor holds, {_UNKNOWN}") from None
+            passing = checks.passing(sys._getframe(2))  # whose code has torch ask this mode
+            if passing is None:
+                raise Refusal(f"the step decides on what a tensor holds, {_UNKNOWN}") from None
+            return passing

@@ -1,4 +1,4 @@
-"""All that is taken from torch's private parts, in one place: a release of torch that moves them is mended here."""
+"""All that is taken from torch's private parts, here and in engine.py, where a new release is met."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import types
 from typing import Any
 
 import torch
+from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -18,6 +19,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _torch: Any = torch
@@ -31,13 +33,9 @@ __all__ = [
     "UnsupportedOperatorException",
 ]
 
-PLAIN: tuple[type, ...] = (
-    (torch.Tensor, torch.nn.Parameter, FakeTensor, torch.nn.parameter.Buffer)
-    if hasattr(torch.nn.parameter, "Buffer")
-    else (torch.Tensor, torch.nn.Parameter, FakeTensor)
-)
+_BUFFER: type = getattr(torch.nn.parameter, "Buffer", torch.Tensor)
+PLAIN: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, FakeTensor, _BUFFER)
 """Types of tensors that hold their own storage; others (DTensor) wrap tensors, and their operators come again."""
-
 
 CONTENTS: tuple[type[Exception], ...] = (DataDependentOutputException, DynamicOutputShapeException)
 """What is raised where code asks for what a tensor without contents would hold."""
@@ -49,8 +47,6 @@ MOST_KNOWN = 4096
 
 def fake_mode() -> Any:
     """The mode in which tensors have a shape and no contents, but for small ones that are made of numbers."""
-    from torch._subclasses import fake_tensor
-
     fake_tensor.CONSTANT_NUMEL_LIMIT = MOST_KNOWN
     return FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -73,8 +69,6 @@ def forget(fake: Any, values: Any) -> bool:
 
 def without_contents_of(table: Any) -> None:
     """Let fake modes take these functions of (operator, arguments, keywords) for operators that they cannot follow."""
-    from torch._subclasses import fake_impls
-
     for operator, function in table.items():
 
         def call(mode: Any, func: Any, *args: Any, function: Any = function, **kwargs: Any) -> Any:
@@ -121,15 +115,11 @@ def quiet_compile() -> None:
 
 def factories() -> Any:
     """The functions that make tensors where the default device is."""
-    from torch.utils._device import _device_constructors
-
-    return _device_constructors()
+    return _device._device_constructors()
 
 
 def default_device() -> Any:
     """The device of `torch.set_default_device` or `with torch.device(...)`; None where none was named."""
-    from torch.utils import _device
-
     return getattr(_device, "CURRENT_DEVICE", None)
 
 
@@ -396,20 +386,6 @@ def _unseen(tracker: Any, function: Any) -> Any:
             tracker.blind = before
 
     return call
-
-
-def watch_backward(tracker: Any) -> None:
-    """Tell the tracker when a backward pass begins and ends."""
-    usual: Any = torch.autograd.backward
-
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        tracker.begin_backward()
-        try:
-            return usual(*args, **kwargs)
-        finally:
-            tracker.end_backward()
-
-    _torch.autograd.backward = backward
 
 
 def mapped(function: Any, values: Any) -> Any:

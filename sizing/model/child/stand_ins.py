@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+
+from sizing.model.child import private
 
 
 def grouped_product(func: Any, args: Any, kwargs: Any) -> Any:
@@ -24,9 +27,32 @@ def histogram(func: Any, args: Any, kwargs: Any) -> Any:
     return args[0].new_empty([args[1] if len(args) > 1 else kwargs.get("bins", 100)])
 
 
+def equal(func: Any, args: Any, kwargs: Any) -> Any:
+    """A mask that remembers which number of which tensor it is true for."""
+    out = func(*args, **kwargs)
+    if isinstance(out, private.FakeTensor):
+        setattr(out, "part", (weakref.ref(args[0]), args[0]._version, args[1]))  # noqa: B010  (it is one of ours)
+    return out
+
+
+def most_of(mask: Any) -> int:
+    """How often a mask may be true: everywhere.
+
+    Masks of one tensor for several numbers (experts, `chosen == 3`) are true nowhere together: all is left to the first
+    of them, and to the others one place, so that they do something.
+    """
+    whole = int(mask.numel())
+    source, version, value = getattr(mask, "part", (lambda: None, 0, 0))
+    tensor = source()
+    if tensor is None or tensor._version != version or mask._version:
+        return whole
+    given: dict[Any, int] = tensor.__dict__.setdefault("given", {})
+    return given.setdefault(value, min(1, whole) if given else whole)
+
+
 def selected(func: Any, args: Any, kwargs: Any) -> Any:
-    """Where a mask is true: everywhere, at most."""
-    return args[0].new_empty([args[0].numel(), args[0].dim()], dtype=torch.int64)
+    """Where a mask is true, at most."""
+    return args[0].new_empty([most_of(args[0]), args[0].dim()], dtype=torch.int64)
 
 
 def masked(func: Any, args: Any, kwargs: Any) -> Any:
@@ -34,7 +60,8 @@ def masked(func: Any, args: Any, kwargs: Any) -> Any:
     places: list[Any] = []
     for index in args[1]:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
-            places += [index.new_empty([index.numel()], dtype=torch.int64) for _ in range(index.dim())]
+            most = most_of(index)
+            places += [index.new_empty([most], dtype=torch.int64) for _ in range(index.dim())]
         else:
             places.append(index)
     return func(args[0], places)
@@ -91,7 +118,10 @@ def bounds(met: Callable[[], None]) -> dict[Any, Any]:
         masks = any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1])
         return told(masked)(func, args, kwargs) if masks else func(*args, **kwargs)
 
-    return {**_there({name: told(function) for name, function in _BOUNDED.items()}), **_there({"index.Tensor": index})}
+    return {
+        **_there({name: told(function) for name, function in _BOUNDED.items()}),
+        **_there({"index.Tensor": index, "eq.Scalar": equal}),
+    }
 
 
 def _there(functions: Mapping[str, Any]) -> dict[Any, Any]:

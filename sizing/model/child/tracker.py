@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-from sizing.model.child import constants, lazy, private
+from sizing.model.child import constants, engine, lazy, private
 from sizing.model.child.ledger import ACTIVATIONS, GRADIENTS, OPTIMIZER, PARAMETERS, Ledger, Record
 from sizing.model.child.refusal import Refusal
 
 _DEVICE: Any = torch.ops.prim.device.default
+_ADD: Any = torch.ops.aten.add.Tensor
 _CPU = torch.device("cpu")
 _COLLECTIVE = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 _ACROSS = ("copy_", "_to_copy", "_foreach_copy_", "index", "index_put_", "_index_put_impl_")
@@ -47,6 +48,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._learned: set[int] = set()
         self._apart: set[Record] = set()
         self._factories = constants.factories()
+        self._drawing = constants.drawing()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind not in private.PLAIN for kind in types):
@@ -67,6 +69,8 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 private.forget(self.fake, (args, kwargs, out))
             if func in self._factories and not self.unread:
                 constants.keep(self.fake, func, args, kwargs, out)
+            if func in self._drawing:
+                constants.drawn(self.fake, args, out)
             for value in private.tensors_in(out):
                 self.see(value, (args, kwargs))
             scratch = self.scratch.get(func)
@@ -80,6 +84,9 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func is _ADD and self._accumulates(args[0]):
+            private.forget(self.fake, args[0])
+            return args[0]
         call = self.stand_ins.get(func)
         try:
             return func(*args, **kwargs) if call is None else call(func, args, kwargs)
@@ -88,6 +95,13 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not private.forget(self.fake, (args, kwargs)):
                 raise
             return func(*args, **kwargs) if call is None else call(func, args, kwargs)
+
+    def _accumulates(self, tensor: Any) -> bool:
+        """Whether backward adds up two gradients of a tensor: in place, but not where they have no contents."""
+        if not self.backward_depth or torch.is_grad_enabled() or not isinstance(tensor, private.FakeTensor):
+            return False
+        record = self._record(tensor)
+        return record is not None and record.node not in (None, engine.node()) and engine.is_engines(tensor)
 
     def see(self, tensor: Any, inputs: Any = ()) -> Record | None:
         """The record of a tensor's storage, opened where it is new: on the GPU if it is made there, or of `inputs`."""
@@ -104,6 +118,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if record is None:
             recomputed = self.backward_depth > 0 and torch.is_grad_enabled()
             record = self._records[key] = self.ledger.open(storage.nbytes(), self._lies(inputs), recomputed)
+            record.node = engine.node() if self.backward_depth else None
             self._watches[key] = weakref.finalize(storage, self._gone, key)
             self._watches[key].atexit = False
         return record

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.sizing_memory import real_peak
 from sizing.errors import Untraceable, UsageError
 from sizing.model import tracing
 from sizing.model.parallel import Parallel
@@ -241,7 +242,8 @@ def make_step(batch_size):
 """
     found = traced(tmp_path, text)
     assert found.upper_bounds == 6
-    assert found.flops >= 3 * 2 * found.batch * 64 * (4 + 4 * 64)
+    # Two experts a row: the first is given as many, each other one row. Forward, and the gradients of the weights.
+    assert found.flops == 2 * 2 * 64 * (4 * found.batch + (2 * found.batch + 3) * 64)
     assert not traced(tmp_path, linear()).upper_bounds
 
 
@@ -262,9 +264,51 @@ def make_step(batch_size):
 PACKED = """
 def make_step(batch_size):
     model, x = nn.LSTM(8, 8, batch_first=True).cuda(), torch.randn(2, 9, 8, device="cuda")
-    pack = nn.utils.rnn.pack_padded_sequence
-    return lambda: model(pack(x, [9, 5], batch_first=True))[0].data.sum().backward()
+    pack, pad = nn.utils.rnn.pack_padded_sequence, nn.utils.rnn.pad_packed_sequence
+    def step():
+        out, lengths = pad(model(pack(x, {lengths}, batch_first=True, enforce_sorted=False))[0], batch_first=True)
+        assert out.shape == (2, 9, 8) and lengths.tolist() == [5, 9]
+        out.sum().backward()
+    return step
 """
+
+
+def test_regression_sequences_that_are_packed_by_lengths_that_are_known_were_refused(tmp_path: Path) -> None:
+    found = traced(tmp_path, PACKED.format(lengths="[5, 9]"))
+    # Of 14 tokens that are packed, and not of 18 that are padded: two matrices, and no gradient of the input.
+    assert found.flops == 2 * 14 * 2 * 8 * 32 + 2 * 2 * 14 * 8 * 32 + 2 * 12 * 8 * 32
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if loss > 3: raise RuntimeError(f'no good loss: {loss}')",
+        "assert (x >= -9).all() and not (x > 9).any(), 'out of range'",
+        "if not (model.weight <= x.max()).all(): raise ValueError",
+        "if torch.rand([]) < 0.1: loss = undefined",
+        "loss = [loss, loss][int(torch.empty(1).uniform_(0.0, 1.0).item())]",
+    ],
+)
+def test_regression_checks_and_rare_draws_were_refused(tmp_path: Path, line: str) -> None:
+    traced(tmp_path, linear(line))
+
+
+def test_regression_gradients_that_meet_were_counted_beside_their_sum(tmp_path: Path) -> None:
+    text = """
+def make_step(batch_size):
+    x = torch.zeros(1_000_000, requires_grad=True)
+    def step():
+        y = x * 2
+        (y.sum() + y.square().sum()).backward()
+        x.grad = None
+    return step
+"""
+    path = tmp_path / "train.py"
+    path.write_text(HEAD + text)
+    found = tracing.trace(f"{path}:make_step", 1, Parallel(), target="cpu", python=sys.executable)
+    assert found.peak_bytes == pytest.approx(real_peak(f"{path}:make_step", 1, Parallel())["peak_bytes"], rel=1e-6)
+
+
 SEARCHING = """
 def make_step(batch_size):
     model, x = nn.Linear(8, 1).cuda(), torch.randn(batch_size, 8, device="cuda")
@@ -286,10 +330,10 @@ def make_step(batch_size):
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        (PACKED, "sizing.refused.packs"),
+        (PACKED.format(lengths="torch.randint(3, 9, (2,))"), "sizing.refused.packs"),
         (SEARCHING, "sizing.refused.searches"),
         (FLEX, "sizing.refused.flex"),
-        (linear("if loss > 3: raise RuntimeError"), "sizing.refused.decides"),
+        (linear("if loss > 3: loss = loss / 2"), "sizing.refused.decides"),
         (linear("model.weight.detach().cpu().numpy()"), "sizing.refused.numpy"),
         (linear("x.argmax().item()"), "sizing.refused.whole_number"),
     ],
