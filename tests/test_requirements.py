@@ -24,8 +24,8 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
-NOT_LOCKED = {"pyslurm"}
-"""Extras that set-up does not install: pyslurm must be of the site's Slurm release."""
+NOT_LOCKED = {"models", "pyslurm"}
+"""Extras that set-up does not install: pyslurm must be of the site's Slurm release, models are for a benchmark."""
 
 
 def setup_cfg() -> configparser.ConfigParser:

@@ -34,6 +34,11 @@ class Case:
         return f"{file}:{function}"
 
     @property
+    def package(self) -> str:
+        """The optional package whose models its file trains; "" for none."""
+        return self.step.partition("_models.py:")[0] if "_models.py:" in self.step else ""
+
+    @property
     def path(self) -> str:
         """The step as `bft size mem` takes it."""
         return str(FOLDER / self.step)
@@ -142,9 +147,87 @@ GPU_CASES: tuple[Case, ...] = (
     ),
 )
 
+MODELS: tuple[Case, ...] = (
+    *_of(
+        "torchvision_models",
+        "",
+        ("resnet18_sgd", 8),
+        ("resnet50_momentum", 4),
+        ("resnext50_32x4d_bf16_momentum", 4),
+        ("densenet121_momentum", 4),
+        ("mobilenet_v3_large_momentum", 4),
+        ("efficientnet_b0", 4),
+        ("efficientnet_v2_s_bf16", 2),
+        ("regnet_y_400mf_momentum", 4),
+        ("shufflenet_v2_x1_0_sgd", 8),
+        ("convnext_tiny", 2),
+        ("swin_t_bf16", 2),
+        ("vit_b_16_momentum", 2),
+        ("deeplabv3_resnet50_momentum", 2),
+        ("lraspp_mobilenet_v3_large", 2),
+        ("r3d_18_momentum", 2),
+        ("retinanet_resnet50_fpn_momentum", 2),
+    ),
+    *_of(
+        "timm_models",
+        "",
+        ("vit_small_patch16_224", 4),
+        ("deit3_small_patch16_224_bf16", 4),
+        ("convnextv2_atto", 4),
+        ("mixer_s16_224_bf16", 4),
+        ("eva02_tiny_patch14_224", 4),
+        ("resnetv2_50_momentum", 2),
+        ("maxvit_nano_rw_256", 2),
+        ("mobilevit_s_momentum", 4),
+        ("levit_128_adafactor", 8),
+        ("poolformer_s12_bf16", 4),
+        ("xcit_tiny_12_p16_224", 4),
+        ("tf_efficientnetv2_b0_bf16_momentum", 4),
+    ),
+    *_of(
+        "transformers_models",
+        "",
+        ("GPT2LMHeadModel", 4),
+        ("BertForMaskedLM_bf16", 4),
+        ("RobertaForMaskedLM_adafactor", 4),
+        ("T5ForConditionalGeneration_adafactor", 4),
+        ("BartForConditionalGeneration_bf16", 4),
+        ("LlamaForCausalLM_bf16_adafactor", 4),
+        ("MistralForCausalLM", 4),
+        ("Qwen2ForCausalLM_bf16", 4),
+        ("Qwen3MoeForCausalLM", 4),
+        ("MixtralForCausalLM_bf16", 4),
+        ("GemmaForCausalLM_sgd", 4),
+        ("MambaForCausalLM", 4),
+        ("WhisperForConditionalGeneration_bf16", 4),
+        ("Wav2Vec2ForCTC", 4),
+        ("CLIPModel", 4),
+        ("SamModel", 2),
+        ("ViTMAEForPreTraining_bf16", 8),
+        ("DetrForObjectDetection", 2),
+        ("SegformerForSemanticSegmentation", 4),
+    ),
+    *_of("diffusers_models", "", ("UNet2DConditionModel", 2), ("DiTTransformer2DModel_bf16", 4), ("AutoencoderKL", 2)),
+    *_of(
+        "odd",
+        "",
+        ("transformer", 8),
+        ("average", 8),
+        ("lora", 8),
+        ("tied", 8),
+        ("stochastic_depth", 8),
+        ("experts", 8),
+        ("lstm", 8),
+        ("packed", 8),
+        ("sparse", 8),
+        ("graph", 8),
+    ),
+)
+"""Real models: of packages, named with how they are trained, and ten that are written oddly."""
+
 QUICK = ("gpt:fp32", "gpt:autocast_dropout", "gpt:recompute", "huggingface:llama", "gpt:tensor_parallel", "gpt:sharded")
 
 
 def case_of(name: str) -> Case:
     """The case of that name; raises KeyError."""
-    return {case.name: case for case in CASES}[name]
+    return {case.name: case for case in (*CASES, *MODELS)}[name]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
 from training import DEVICE, Spread, Step, in_replicas, in_shards, step_of, tokens
+
+with contextlib.suppress(ModuleNotFoundError):  # transformers takes it where it is there
+    import with_torchvision  # noqa: F401
 
 
 def _loss(model: nn.Module, **inputs: Tensor) -> Tensor:

@@ -21,6 +21,16 @@ Spread = Callable[[nn.Module], nn.Module] | None
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 _CASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_OPTIMIZERS = ("adamw", "adafactor", "momentum", "sgd")
+
+
+def how_of(name: str) -> tuple[str, dict[str, Any]]:
+    """A model's name and what `step_of` takes, of both together as in "resnet50_bf16_momentum"."""
+    how = {}
+    while (last := name.rpartition("_")[2]) in (*_CASTS, *_OPTIMIZERS):
+        how["precision" if last in _CASTS else "optimizer"] = last
+        name = name.removesuffix(f"_{last}")
+    return name, how
 
 
 def optimizer_of(model: nn.Module, name: str) -> torch.optim.Optimizer:

@@ -6,16 +6,7 @@ import os
 from collections.abc import Callable
 
 import torch
-
-if not hasattr(torch.ops.torchvision, "nms"):
-    # A torchvision that was built for CUDA cannot load its own operators here, and fails to describe them; no
-    # network that classifies calls them.
-    _LIBRARY = torch.library.Library("torchvision", "DEF")
-    for _name in ("nms", "qnms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d"):
-        _LIBRARY.define(f"{_name}(Tensor x) -> Tensor")
-        _LIBRARY.define(f"_{_name}_backward(Tensor x) -> Tensor")
-
-import torchvision
+from with_torchvision import torchvision
 
 
 def make_step(batch: int) -> Callable[[], None]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import gpu_steps, sizing_memory
-from benchmarks.sizing_cases import CASES, FOLDER, GPU_CASES, QUICK, case_of
+from benchmarks.sizing_cases import CASES, FOLDER, GPU_CASES, MODELS, QUICK, case_of
 from benchmarks.sizing_memory import Row, accuracy, ranks_of, real_peak, summary
 from sizing.estimate import Estimate
 from sizing.model import tracing
@@ -38,9 +40,10 @@ def make_step(batch_size):
 
 def test_every_case_has_a_name_of_its_own_and_a_function_that_takes_what_it_is_spread_over() -> None:
     assert len(CASES) >= 36
-    assert len({case.name for case in CASES}) == len(CASES)
+    assert len(MODELS) == 60
+    assert len({case.name for case in (*CASES, *MODELS)}) == len(CASES) + len(MODELS)
     assert len({(case.name, case.batch) for case in GPU_CASES}) == len(GPU_CASES) >= 24
-    for case in (*CASES, *GPU_CASES, sizing_memory.LARGE):
+    for case in (*CASES, *GPU_CASES, *(case for case in MODELS if not case.package), sizing_memory.LARGE):
         file, function = case.step.split(":")
         assert f"\ndef {function}(batch_size: int" in (FOLDER / file).read_text()
         spread = {part.partition("=")[0] for part in ranks_of(case.parallel).split(",") if part}
@@ -77,6 +80,46 @@ def test_a_case_that_fails_counts_as_nothing_right() -> None:
 def test_marp_is_summed_up_only_where_the_sizes_of_the_model_are_known() -> None:
     found = summary([Row("text", 1, "", 100, 100, marp_bytes=150), Row("pictures", 1, "", 100, 100)])
     assert found["marp"] == {"cases": 1, "mean": 0.5, "worst": 0.5}
+
+
+def test_what_is_refused_or_only_bounded_is_told_apart_from_estimates() -> None:
+    rows = [
+        Row("right", 1, "", 100, 99),
+        Row("refused", 1, "", 100, why="no", refused=True),
+        Row("bounded", 1, "", 100, 150, bound=True),
+    ]
+    found = summary(rows)
+    assert (found["failed"], found["refused"]) == (0, 1)
+    assert found["traced"] == {"cases": 1, "mean": 0.99, "worst": 0.99}
+    assert found["bounds"] == {"cases": 1, "least": 1.5, "most": 1.5}
+
+
+def test_models_of_a_package_that_is_not_there_are_told_as_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sizing_memory.importlib.util, "find_spec", lambda name: None)
+    sizing_memory.main(["--models", "--only", "timm_models:mixer_s16_224_bf16", "--json"])
+    printed = capsys.readouterr()
+    (name,) = json.loads(printed.out)["left_out"]
+    assert says(printed.err, "benchmarks.sizing_memory.left_out", wanted="timm", left_out=name)
+
+
+@pytest.mark.torch
+@pytest.mark.frameworks
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torchvision_models:mobilenet_v3_large_momentum",
+        "timm_models:vit_small_patch16_224",
+        "diffusers_models:AutoencoderKL",
+        "transformers_models:MixtralForCausalLM_bf16",
+    ],
+)
+def test_a_model_of_a_package_can_be_made_by_its_name(name: str) -> None:
+    case = case_of(name)
+    if importlib.util.find_spec(case.package) is None:
+        pytest.skip(f"{case.package} is not installed (the extra models)")
+    assert tracing.trace(case.path, 1, case.parallel, target="cuda", python=sys.executable).peak_bytes
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,13 @@ def make_step(batch_size):
         pytest.param("gpt:adafactor", id="an optimizer that bounds its rates by numbers out of tensors"),
         pytest.param("gpt:ddp_autocast_accumulation", id="gradients that lie in the buckets of a replica"),
         pytest.param("gpt:sharded", id="two ranks whose gathered and scattered tensors gloo copies"),
+        pytest.param("odd:lstm", id="a recurrent layer whose kernel keeps what backward needs in a buffer of its own"),
+        pytest.param("odd:packed", id="sequences packed by their lengths"),
+        pytest.param(
+            "huggingface:resnet_autocast",
+            id="convolutions that take memory of their own",
+            marks=pytest.mark.frameworks,
+        ),
         pytest.param(
             "huggingface:llama",
             id="a package that looks whether its tensors have contents",
