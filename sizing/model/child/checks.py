@@ -6,7 +6,7 @@ import dis
 from types import FrameType
 
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
-_BETWEEN = {"CACHE", "TO_BOOL", "COMPARE_OP", "UNARY_NOT", "COPY", "NOT_TAKEN"}
+_BETWEEN = {"TO_BOOL", "COMPARE_OP", "UNARY_NOT", "EXTENDED_ARG", "NOT_TAKEN"}
 
 
 def passing(frame: FrameType) -> bool | None:
