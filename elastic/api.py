@@ -6,6 +6,7 @@ import functools
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 from elastic import bypath, resizing, world
@@ -129,15 +130,23 @@ def save(state: Any) -> None:
     replicated state is kept with all that it is a view of, as by torch.save. While bftd resizes the trainer this call
     does not return: the worker is started again, on the new nodes, and `load` gives it this state.
     """
+    save_beside(state, None)
+
+
+def save_beside(state: Any, beside: Beside | None) -> None:
+    """As `save`, of a state that names what rank 0 writes `beside` it."""
     session = _session.current()
     if session.attached:
-        _save(state, session)
+        _save(state, beside, session)
         session.fence.saved(time.monotonic())
 
 
-def _save(state: Any, session: _session.Session) -> None:
+def _save(state: Any, beside: Beside | None, session: _session.Session) -> None:
     rank, size = _rank_and_size()
     if bypath.wanted(state):
+        if beside is not None and rank == 0:
+            beside.put(beside.content)
+            beside.kept()
         bypath.save(state, _progress.step, _progress.samples, pause=session.pause_requested.is_set())
         return
     if rank != 0:
@@ -146,14 +155,30 @@ def _save(state: Any, session: _session.Session) -> None:
 
     step, samples = _progress.step, _progress.samples
     envelope = {"step": step, "samples": samples, "size": size, "state": state, **session.about()}
+    saved = Saved(step, samples, functools.partial(snapshot.write, envelope))
+    if beside is not None:
+        saved = replace(saved, first=functools.partial(beside.put, beside.content), kept=beside.kept)
     if session.pause_requested.is_set():
         # Nothing changes it any more: this worker rests until it is ended.
-        session.commit(Saved(step, samples, functools.partial(snapshot.write, envelope)))
+        session.commit(saved)
         session.rest()
-    taken = snapshot.Snapshot(envelope)
-    session.commit(Saved(step, samples, taken.write, taken.release))
+    taken = snapshot.Snapshot(envelope if beside is None else beside.content)
+    if beside is None:
+        saved = replace(saved, write=taken.write)
+    else:
+        saved = replace(saved, first=functools.partial(taken.use, beside.put))
+    session.commit(replace(saved, release=taken.release))
     taken.copy()
     session.ship_soon()
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a state names: `put` writes `content` or a copy of it as `first`, and `kept` is called, of Saved."""
+
+    content: Any
+    put: Callable[[Any], dict[str, Any]]
+    kept: Callable[[], None]
 
 
 def run_id() -> str:

@@ -142,11 +142,6 @@ class Session:
         """Whether this worker is a driver's; one that has lost it ends."""
         return self._channel is not None
 
-    @property
-    def arrived(self) -> bool:
-        """Whether the driver has what was saved last, or nothing was saved."""
-        return self._shipper.arrived
-
     # -- the main thread ---
 
     def step(

@@ -36,6 +36,9 @@ class Saved:
 
     Where there is `publish` it goes by path instead: called by the shipping thread, with what tells whether the link is
     gone, it returns whether the state is on a shared file system and counts.
+
+    `first` is called by that thread before the driver hears of the state, once or more: it writes what the state only
+    names, and returns what the driver is told of that; `kept` once the driver has the state and nobody waits.
     """
 
     step: int
@@ -43,6 +46,8 @@ class Saved:
     write: Callable[[BinaryIO], None]
     release: Callable[[], None] = lambda: None
     publish: Callable[[Callable[[], bool]], bool] | None = None
+    first: Callable[[], Message] = dict
+    kept: Callable[[], None] = lambda: None
 
 
 class Shipper:
@@ -167,10 +172,13 @@ class Shipper:
                 self._travelling, self._travelling_number = None, 0
                 # One that did not travel was let go by whoever took its place.
                 free = travels and saved is not self._newest
+                kept = travels and number == self._arrived
                 if answered:
                     self._answered = max(self._answered, asks)
                 self._asked_by_driver |= by_driver and not answered
                 self._news.notify_all()
+            if saved is not None and kept:
+                saved.kept()
             if saved is not None and free:
                 saved.release()
 
@@ -222,7 +230,12 @@ class Shipper:
                 self._tell({"op": "saving", "bytes": size_bytes})
 
         try:
-            channel = self._connect({"what": SEND, "step": saved.step, "samples": saved.samples, "last": last})
+            about = saved.first()
+        except Exception as error:
+            self._complain(f"the state of step {saved.step} cannot be written, training goes on: {error}")
+            return "odd"
+        try:
+            channel = self._connect({"what": SEND, "step": saved.step, "samples": saved.samples, "last": last, **about})
         except (OSError, WireError):
             return "broken"
         writer = PieceWriter(channel, moved)

@@ -16,12 +16,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import torch
 
 from elastic.arenas import POOL, Arena, Pool
 from elastic.errors import SHARD_IN_OBJECT, StateError
+
+_T = TypeVar("_T")
 
 ALIGN_BYTES = 64
 """Where a storage may begin: as far apart as torch's own allocator puts them, so that copies use whole cache lines."""
@@ -145,6 +147,11 @@ class Snapshot:
 
     def write(self, file: BinaryIO) -> None:
         """Writes the state as `write` does, once it is copied; raises what kept it from being copied."""
+        # torch's own is the one that torch.load takes with weights_only, too.
+        self.use(lambda state: write(state, file, *([_PROTOCOL] if self._arrays else [])))
+
+    def use(self, use: Callable[[Any], _T]) -> _T:
+        """Gives the copied state to `use`, which only reads it; raises what kept it from being copied."""
         with self._lock:
             if self._released:
                 raise StateError("this state was released: a newer one has taken its place")
@@ -154,9 +161,9 @@ class Snapshot:
             if self._error is not None:
                 raise self._error
             began_s = time.monotonic()
-            # torch's own is the one that torch.load takes with weights_only, too.
-            write(self.rebuilt(), file, *([_PROTOCOL] if self._arrays else []))
+            used = use(self.rebuilt())
             self._pool.travelled(time.monotonic() - began_s)
+            return used
         finally:
             with self._lock:
                 self._writers -= 1

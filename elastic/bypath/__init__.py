@@ -27,8 +27,11 @@ class Loaded:
 
 def wanted(state: Any) -> bool:
     """Whether `state` goes by path: where the user gave one, and where it is sharded (holds DTensors)."""
-    if os.environ.get("BFT_STATE_BY_PATH") == "1":
-        return True
+    return os.environ.get("BFT_STATE_BY_PATH") == "1" or sharded(state)
+
+
+def sharded(state: Any) -> bool:
+    """Whether `state` holds DTensors."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and _is_sharded(state, module.DTensor)
 

@@ -67,7 +67,7 @@ class Costs:
 
         `told` is what the worker says of its start (Session.costs), in seconds and bytes.
         """
-        load_s, load_bytes = _number(told.get("load_s")), _number(told.get("load_bytes"))
+        load_s, load_bytes = number(told.get("load_s")), number(told.get("load_bytes"))
         if load_bytes:
             self.state_bytes = int(load_bytes)
         asked_s, stored_s, began_s = self._asked_s, self._stored_s, self._began_s
@@ -89,7 +89,7 @@ class Costs:
         self._asked_s = self._stored_s = self._began_s = None
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
     """A worker's word as a number; None for what is none."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
         return float(value)

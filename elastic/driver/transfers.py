@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from elastic.driver.costs import number
 from elastic.driver.state_saver import StateSaver
 from elastic.errors import ElasticError
 from elastic.link import descriptors
@@ -171,7 +172,8 @@ class Transfers:
     async def _take(self, transfer: _Transfer) -> None:
         channel = transfer.channel
         if await self._saver.take(transfer.worker, transfer.about, transfer.incoming):
-            self._saved(time.monotonic() - transfer.began_s, transfer.size_bytes)
+            took_s, size_bytes = (number(transfer.about.get(name)) or 0.0 for name in ("beside_s", "beside_bytes"))
+            self._saved(time.monotonic() - transfer.began_s + took_s, transfer.size_bytes + int(size_bytes))
             channel.send({"op": "kept"})  # into an empty buffer: it does not block
 
     async def _give(self, transfer: _Transfer) -> None:

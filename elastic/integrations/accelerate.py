@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 
 import elastic
 from elastic import session
@@ -59,5 +60,10 @@ class Elastic:
             total_steps=total_steps,
         )
         if due and session.current().attached:
-            with self._keeper.saving(self.done, done=self.done) as folder:
+            with self._keeper.saving(self.done, sharded(), done=self.done) as folder:
                 self._accelerator.save_state(str(folder))
+
+
+def sharded() -> bool:
+    """Whether the model is cut up among ranks, also in Hugging Face's Trainer, which trains with Accelerate too."""
+    return AcceleratorState().distributed_type.value in ("FSDP", "DEEPSPEED", "MEGATRON_LM")

@@ -8,6 +8,7 @@ written as a file where it is read. So training waits for one copy, and not for 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import random
@@ -15,17 +16,24 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import elastic
-from elastic import bypath, session
+from elastic import api, bypath, session
 from elastic.errors import StateError
-from elastic.timing import REPORT_S
+from elastic.timing import LAST_STATE_S, REPORT_S, SHIP_S
 
 RNG = "elastic-rng-{rank}.pt"
 """The random number generators of a rank, where the framework leaves them out."""
+
+_PART = ".part"
+"""What the name of a checkpoint ends in until it is whole."""
+
+_SIGN_S = SHIP_S / 4
+"""So often who writes beside training gives a sign of life: the driver, when it asks, waits so long for the first."""
 
 Held = dict[str, tuple[str, Any, Any]]
 """What a file is to hold, by its relative name: the library that writes it, its content, and safetensors' metadata."""
@@ -44,50 +52,123 @@ Where a release has none of that name, its files are written at once and read ag
 
 
 class Keeper:
-    """Where a framework writes its checkpoints and how they come to bftd: as files, or by name from a shared folder."""
+    """Where a framework writes its checkpoints and how they come to bftd: as files, or by name from a shared folder.
+
+    What goes to a shared folder is written beside training, as a state travels: under another name first, then flushed
+    and renamed, and only then the driver hears of it. The two newest are kept.
+    """
 
     def __init__(self, shared: str | os.PathLike[str] | None = None) -> None:
-        """`shared` is a folder on a file system that all nodes have; None: the files travel."""
-        self._shared = Path(shared).resolve() if shared else None
-        self._kept: list[Path] = []
+        """`shared` as for `stay`; None: the files travel."""
+        self._shared: Path | None = None
+        self._whole: dict[Path, dict[str, Any]] = {}
+        self._begun = self._unpacked = Path()
+        if shared:
+            self.stay(shared)
+
+    def stay(self, shared: str | os.PathLike[str]) -> None:
+        """Has checkpoints stay in a folder of a file system that all nodes have; called before the training."""
+        self._shared = Path(shared).resolve()
+        if session.current().attached and _rank() == 0:
+            for left in self._shared.glob(f"step-*{_PART}"):
+                shutil.rmtree(left, ignore_errors=True)
 
     def open(self, saved: dict[str, Any]) -> Path:
         """The folder of a checkpoint that bftd kept, until `close`; raises StateError where it is not there."""
-        if "folder" in saved:
-            self._kept = [existing(saved["folder"])]
-            return self._kept[0]
-        return unpacked(saved)
+        if "folder" not in saved:
+            self._unpacked = unpack(saved, scratch())
+            return self._unpacked
+        folder = existing(saved["folder"])
+        older = [one for one in folder.parent.glob("step-*") if 0 <= _step(one) < _step(folder)]
+        self._whole = {one: {} for one in [*sorted(older, key=_step), folder]}
+        session.current().costs["load_bytes"] = _size_bytes(folder)
+        return folder
 
     def close(self, folder: Path) -> None:
         """Lets go of what `open` gave."""
-        if folder not in self._kept:
+        if folder == self._unpacked:
             shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
-    def saving(self, step: int, **more: Any) -> Iterator[Path]:
+    def saving(self, step: int, sharded: bool, **more: Any) -> Iterator[Path]:
         """A folder to write a checkpoint into, on every rank; when it is written, bftd keeps it, and `more` beside it.
 
         Where a resize waits for it, the end of this does not return (see elastic.save).
         """
-        folder = scratch() if self._shared is None else self._shared / f"step-{step}"
-        folder.mkdir(parents=True, exist_ok=True)
-        if self._shared is None:
-            with telling(folder), held_back(folder) as held:
-                yield folder
-                files = gathered(folder)
-            shutil.rmtree(folder, ignore_errors=True)
-            elastic.save({**more, "files": files, "held": held})
-            return
-        with telling(folder):
+        folder = self.begin(step, sharded)
+        with self.collecting() as held:
             yield folder
-        barrier()  # it is whole when everybody has written his part
-        kept = [one for one in self._kept if one != folder]
-        # While its disk is full the driver goes by the name of an older one.
-        gone = kept[:-1] if session.current().arrived else []
-        self._kept = [*kept[len(gone) :], folder]
-        for old in gone if _rank() == 0 else ():
-            shutil.rmtree(old, ignore_errors=True)
-        elastic.save({**more, "folder": str(folder)})
+        self.keep(step, folder, held, **more)
+
+    def begin(self, step: int, sharded: bool) -> Path:
+        """A folder for the files of this rank; of a `sharded` model all write where it stays, as one could not."""
+        self._begun = scratch() if self._shared is None or not sharded else self._shared / f"step-{step}{_PART}"
+        self._begun.mkdir(parents=True, exist_ok=True)
+        return self._begun
+
+    @contextlib.contextmanager
+    def collecting(self, hold: bool = True) -> Iterator[Held]:
+        """While the framework writes into what `begin` gave: what is held back of it, nothing where it stays there."""
+        with telling(self._begun), contextlib.ExitStack() as holding:
+            yield holding.enter_context(held_back(self._begun)) if hold and not self._in_place else {}
+
+    def copy(self, folder: Path, to: Path) -> None:
+        """Has what was written into `folder` at a place of the script's own, too."""
+        if self._in_place:
+            barrier()
+        if not self._in_place or _rank() == 0:
+            shutil.copytree(folder, to, copy_function=_linked, dirs_exist_ok=True)
+
+    def keep(self, step: int, folder: Path, held: Held, **more: Any) -> None:
+        """Has bftd keep what was written into `folder`, which is or lies in what `begin` gave; see `saving`."""
+        in_place = self._in_place
+        if in_place:
+            barrier()  # it is whole when everybody has written his part
+            content: dict[str, Any] = {"files": {}, "held": {}}
+        else:
+            content = {"files": gathered(folder), "held": held}
+            shutil.rmtree(self._begun, ignore_errors=True)
+        if self._shared is None or (bypath.wanted({}) and not in_place):  # where a state goes by path, this goes there
+            elastic.save({**more, **content})
+            return
+        place = self._shared / f"step-{step}"
+        put = functools.partial(self._put, place, folder if in_place else place.with_suffix(_PART))
+        api.save_beside({**more, "folder": str(place)}, api.Beside(content, put, self._rotate))
+
+    @property
+    def _in_place(self) -> bool:
+        return self._shared is not None and self._begun.is_relative_to(self._shared)
+
+    def _put(self, place: Path, written: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Has a checkpoint whole, on the disk and in its place, once; `written` is where it lies before."""
+        if place not in self._whole:
+            part, began_s = place.with_suffix(_PART), time.monotonic()
+            try:
+                with telling(part, _SIGN_S):
+                    unpack(content, part)
+                with telling(part, _SIGN_S, flushing=True):
+                    _flush(part)
+                if place.exists():  # of an earlier life, whose driver never heard of it
+                    shutil.rmtree(place)
+                written.rename(place)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+            _flush(place.parent, below=False)
+            self._whole[place] = {"beside_bytes": _size_bytes(place), "beside_s": time.monotonic() - began_s}
+        return self._whole[place]
+
+    def _rotate(self) -> None:
+        """Removes all but the two newest, now that the driver goes by the newest."""
+        for old in list(self._whole)[:-2]:
+            del self._whole[old]
+            if old.parent == self._shared:
+                shutil.rmtree(old, ignore_errors=True)
+
+
+def _step(folder: Path) -> int:
+    """The step of a whole checkpoint in a shared folder, -1 where it is none."""
+    digits = folder.name.removeprefix("step-")
+    return int(digits) if digits.isdigit() else -1
 
 
 def scratch() -> Path:
@@ -96,13 +177,17 @@ def scratch() -> Path:
 
 
 @contextlib.contextmanager
-def telling(folder: Path) -> Iterator[None]:
-    """Tells the driver once a second how much of a checkpoint is written: a sign of life of a save that takes long."""
-    over = threading.Event()
+def telling(folder: Path, every_s: float = REPORT_S, flushing: bool = False) -> Iterator[None]:
+    """Tells the driver again and again how much of a checkpoint is written: a sign of life of a save that takes long.
+
+    With `flushing` it need not grow, since all of it waits for the disk.
+    """
+    over, until_s = threading.Event(), time.monotonic() + LAST_STATE_S
 
     def tell() -> None:
-        while not over.wait(REPORT_S):
-            session.current().tell({"op": "saving", "bytes": _size_bytes(folder)})
+        while not over.wait(every_s):
+            waits = flushing and time.monotonic() < until_s
+            session.current().tell({"op": "saving", "bytes": 0 if waits else _size_bytes(folder), "flushing": waits})
 
     teller = threading.Thread(target=tell, name="bft-saving", daemon=True)
     teller.start()
@@ -117,8 +202,8 @@ def telling(folder: Path) -> Iterator[None]:
 def held_back(folder: Path) -> Iterator[Held]:
     """Keeps what rank 0 is to write below `folder` from being written, and collects it.
 
-    Other ranks write, as theirs is small; so does rank 0 what goes by path (`state=`, sharded tensors), and what is
-    written in an unusual way. What is collected is as it was only until the script goes on: save it before.
+    Other ranks write, as theirs is small; so does rank 0 sharded tensors, and what is written in an unusual way. What
+    is collected is as it was only until the script goes on: save it before.
     """
     held: Held = {}
     root = folder.resolve()
@@ -127,7 +212,7 @@ def held_back(folder: Path) -> Iterator[Held]:
         def hold(content: Any, path: Any, *rest: Any, **named: Any) -> Any:
             name = _below(root, path)
             unusual = kind == "torch" and (rest or named)
-            if name is None or unusual or bypath.wanted(content):
+            if name is None or unusual or bypath.sharded(content):
                 return write(content, path, *rest, **named)
             held[name] = (kind, content, rest[0] if rest else named.get("metadata"))
             return None
@@ -168,6 +253,26 @@ def written(folder: Path, held: Mapping[str, tuple[str, Any, Any]]) -> None:
             # It takes no tensors that lie in the same memory.
             apart = {key: tensor.detach().contiguous().clone() for key, tensor in content.items()}
             safetensors.torch.save_file(apart, str(file), metadata=metadata)
+
+
+def _linked(source: str, to: str) -> None:
+    """Links a file or, where that cannot be, copies it."""
+    try:
+        os.link(source, to)
+    except OSError:
+        shutil.copy2(source, to)
+
+
+def _flush(folder: Path, below: bool = True) -> None:
+    """Has a folder's names on the disk, and all `below` it."""
+    for path in [*(folder.rglob("*") if below else ()), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            # There are file systems that cannot do that with folders.
+            with contextlib.suppress(*[OSError] if path.is_dir() else []):
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _size_bytes(folder: Path) -> int:
@@ -214,9 +319,9 @@ def gathered(folder: Path) -> dict[str, Any]:
     return files
 
 
-def unpacked(saved: Mapping[str, Any]) -> Path:
-    """A new folder with the files of a saved state, as `gathered` and `held_back` have them."""
-    folder = scratch()
+def unpack(saved: Mapping[str, Any], folder: Path) -> Path:
+    """Writes the files of a saved state into a folder, as `gathered` and `held_back` have them, and returns that."""
+    folder.mkdir(parents=True, exist_ok=True)
     written(folder, saved.get("held", {}))  # an older bftd held nothing back
     for name, data in saved["files"].items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

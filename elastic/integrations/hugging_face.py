@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,11 @@ import elastic
 from elastic import session
 from elastic.errors import UsageError
 from elastic.integrations import checkpoint
+from elastic.integrations.accelerate import sharded
 
 _STATE = "trainer_state.json"
+_FOLDER = "_elastic"
+"""In `output_dir`; the Trainer sends nothing to a hub whose name begins so, and takes it for none of its own."""
 _OURS = {"save_only_model": False, "push_to_hub": False, "save_total_limit": None}
 """What a checkpoint that bftd asks for has nothing to do with."""
 
@@ -31,9 +33,10 @@ class ElasticCallback(TrainerCallback):
     a worker accumulates follow the number of workers, and step k has the same samples on any of them.
 
     The checkpoint travels to the driver, so no file system has to be shared; `output_dir` and its checkpoints stay as
-    the script has them. With `shared=True` it stays in `output_dir`, which all nodes share, and only its name travels:
-    for models too large to travel and for sharded ones (FSDP, DeepSpeed). It is saved as often as that is worth what
-    it costs, or every `save_every` steps. Outside bftd nothing is saved or resumed.
+    the script has them. With `shared=True` it goes to `_elastic` in `output_dir`, which all nodes share, and only its
+    name travels: for models too large to travel and for sharded ones (FSDP, DeepSpeed). The two newest are kept. It is
+    saved as often as that is worth what it costs, or every `save_every` steps. Outside bftd nothing is saved or
+    resumed.
     """
 
     def __init__(self, *, global_batch: int | None = None, shared: bool = False, save_every: int | None = None) -> None:
@@ -44,11 +47,11 @@ class ElasticCallback(TrainerCallback):
         self._resumed: Path | None = None
         self._due = False
         self._theirs: dict[str, Any] = {}
+        self._keeper = checkpoint.Keeper()
         self._saving = contextlib.ExitStack()
         self._held: checkpoint.Held = {}
         self._also_theirs = False
         self._best: str | None = None
-        self._limit: int | None = None
 
     def checkpoint(self) -> str | None:
         """The folder to resume from, for `train`; None at the very first start. Raises StateError."""
@@ -56,19 +59,11 @@ class ElasticCallback(TrainerCallback):
         saved = elastic.load()
         if saved is None:
             return None
-        if "folder" in saved:
-            return str(checkpoint.existing(saved["folder"]))
-        self._resumed = checkpoint.unpacked(saved)
+        self._resumed = self._keeper.open(saved)
         return str(self._resumed)
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Has the workers accumulate as many pieces as make up the global batch; raises UsageError."""
-        if self._shared and args.save_total_limit == 1:
-            raise UsageError("ElasticCallback(shared=True): set save_total_limit to 2 or more: one is being written")
-        if self._shared and args.save_only_model:
-            raise UsageError(
-                "ElasticCallback(shared=True): leave out save_only_model: training could not go on from it"
-            )
         if self._global_batch is not None:
             at_once = args.train_batch_size * args.world_size
             pieces, rest = divmod(self._global_batch, at_once)
@@ -84,15 +79,14 @@ class ElasticCallback(TrainerCallback):
         """Refuses to begin anew by mistake; raises UsageError."""
         if session.current().attached and not self._asked:
             raise UsageError("ElasticCallback: call trainer.train(resume_from_checkpoint=callback.checkpoint())")
-        self._limit = args.save_total_limit
+        if self._shared:
+            self._keeper.stay(Path(str(args.output_dir), _FOLDER))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Counts the step; where bftd asks for a save, has the Trainer write a checkpoint."""
         if self._resumed is not None:
-            shutil.rmtree(self._resumed, ignore_errors=True)
+            self._keeper.close(self._resumed)
             self._resumed = None
-        if self._shared:  # while the driver's disk is full it goes by the name of an older one
-            args.save_total_limit = self._limit if session.current().arrived else None
         samples = args.train_batch_size * args.gradient_accumulation_steps
         logged = state.log_history[-1].get("loss") if state.log_history else None
         # the Trainer works it out from the epochs, and a dataset without a length has none
@@ -103,48 +97,38 @@ class ElasticCallback(TrainerCallback):
             self._begin(args, state, control)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Gives bftd the checkpoint that it asked for, and the name of any that stays where it is."""
-        # Those that the script asks for push out the one that bftd knows, where they come more often.
-        if not self._due and not (self._shared and session.current().attached):
+        """Gives bftd the checkpoint that it asked for."""
+        if not self._due:
             return
         folder = Path(str(args.output_dir), f"checkpoint-{state.global_step}").resolve()
         self._end(args)
-        if self._shared:
-            checkpoint.barrier()  # it is whole when everybody has written his part
-            elastic.save({"folder": str(folder)})
-            return
         best = state.best_global_step == state.global_step
         theirs = self._also_theirs or (best and args.save_strategy == "best")
         if best:  # the Trainer has noted the folder that goes
             state.best_model_checkpoint = str(Path(str(args.output_dir), folder.name)) if theirs else self._best
-            if (folder / _STATE).exists():
+            if state.is_world_process_zero and (folder / _STATE).exists():
                 state.save_to_json(str(folder / _STATE))
-        files = checkpoint.gathered(folder)
         held = {name.removeprefix(f"{folder.name}/"): content for name, content in self._held.items()}
         self._held = {}  # a whole model and optimizer may hang on it
         if theirs:
             checkpoint.written(folder, held)
-            shutil.copytree(folder, Path(str(args.output_dir), folder.name), dirs_exist_ok=True)
-        shutil.rmtree(folder.parent, ignore_errors=True)
-        elastic.save({"files": files, "held": held})
+            held = {}
+            self._keeper.copy(folder, Path(str(args.output_dir), folder.name))
+        self._keeper.keep(state.global_step, folder, held)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Gives the script its own settings back, also where an evaluation put the last save off."""
         self._end(args)
-        args.save_total_limit = self._limit
 
     def _begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
         self._end(args)
         self._best = state.best_model_checkpoint
-        self._also_theirs = control.should_save and not self._shared
+        self._also_theirs = control.should_save
         self._due = control.should_save = True
-        if not self._shared:
-            ours = {**_OURS, "output_dir": str(checkpoint.scratch())}
-            self._theirs = {name: getattr(args, name) for name in ours}
-            vars(args).update(ours)
-        self._saving.enter_context(checkpoint.telling(Path(str(args.output_dir))))
-        if not (self._shared or self._also_theirs):
-            self._held = self._saving.enter_context(checkpoint.held_back(Path(str(args.output_dir))))
+        ours = {**_OURS, "output_dir": str(self._keeper.begin(state.global_step, sharded()))}
+        self._theirs = {name: getattr(args, name) for name in ours}
+        vars(args).update(ours)
+        self._held = self._saving.enter_context(self._keeper.collecting(hold=not self._also_theirs))
 
     def _end(self, args: TrainingArguments) -> None:
         self._saving.close()

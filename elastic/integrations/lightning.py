@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.data import extract_batch_size
 
 import elastic
@@ -18,6 +19,8 @@ from elastic.sampling import Batches
 from elastic.timing import REPORT_S
 
 _FILE = "lightning.ckpt"
+_WHOLE = (SingleDeviceStrategy, DDPStrategy)
+"""Strategies by which every rank has all of the model; those of sharded models are derived from them."""
 
 
 class EachStep:
@@ -108,7 +111,7 @@ class ElasticCallback(Callback):
         loss = self._loss(outputs)
         due = elastic.step(samples=samples, loss=loss, save_every=self._save_every, total_steps=total)
         if due and session.current().attached:
-            with self._keeper.saving(self._step) as folder:
+            with self._keeper.saving(self._step, type(trainer.strategy) not in _WHOLE) as folder:
                 trainer.save_checkpoint(folder / _FILE)
                 checkpoint.keep_rng(folder)
 

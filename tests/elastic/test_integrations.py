@@ -17,7 +17,7 @@ import pytest
 
 import elastic
 from elastic import api, session
-from elastic.errors import StateError, UsageError
+from elastic.errors import UsageError
 from elastic.integrations import checkpoint
 from elastic.session import Fetched, Session
 from slurm_plugin.sandbox.ports import reserved_ports
@@ -55,10 +55,18 @@ class Link(Session):
         self._saved = saved
         with self._file.with_name("saves").open("a") as file:
             file.write(f"{saved.step}\n")
+        assert not checkpoints(self._file.parent), "training has waited for files"
 
     def ship_soon(self) -> None:
+        self._saved.first()
         with self._file.open("wb") as file:
             self._saved.write(file)
+        self._saved.kept()
+
+
+def checkpoints(folder: Path) -> list[str]:
+    """What lies in the folders of a shared file system where callbacks have bftd's checkpoints, whole or not."""
+    return sorted(path.name for parent in ("kept", "out/_elastic") for path in (folder / parent).glob("*"))
 
 
 def worker(folder: Path, rank: int, size: int, port: int, train: Train, steps: int, shared: bool) -> None:
@@ -317,7 +325,7 @@ def test_what_is_held_back_is_written_as_it_was_also_where_tensors_share_their_m
     kept = io.BytesIO()
     write({"files": {}, "held": held}, kept)
     kept.seek(0)
-    folder = checkpoint.unpacked(torch.load(kept))
+    folder = checkpoint.unpack(torch.load(kept), tmp_path / "unpacked")
     assert torch.load(folder / "optimizer.pt")["moments"].equal(weight)
     found = safetensors.load_file(folder / "sub" / "model.safetensors")
     assert {name: tensor.tolist() for name, tensor in found.items()} == {
@@ -336,6 +344,7 @@ def test_what_two_ranks_saved_one_goes_on_from_as_if_nothing_had_happened(
     still.mkdir()
     run(moved, 2, train, SAVED_AT, shared)
     assert (moved / "state").exists()
+    assert checkpoints(moved) == ([f"step-{SAVED_AT}"] if shared else [])
     assert set(seen(moved)) == set(range(1, SAVED_AT + 1))
     run(moved, 1, train, STEPS, shared)
     run(still, 1, train, STEPS)
@@ -457,7 +466,7 @@ def test_regression_a_checkpoint_was_copied_through_pickle_several_times(tmp_pat
     kept = io.BytesIO()
     write({"files": files}, kept)
     kept.seek(0)
-    folder = checkpoint.unpacked(torch.load(kept))
+    folder = checkpoint.unpack(torch.load(kept), tmp_path / "unpacked")
     assert {name: (folder / name).read_bytes() for name in contents} == contents
 
 
@@ -468,45 +477,7 @@ def test_regression_an_empty_file_of_a_checkpoint_went_to_a_default_device_of_th
         files = checkpoint.gathered(tmp_path)
     finally:
         torch.set_default_device(None)
-    assert (checkpoint.unpacked({"files": files}) / "empty").read_bytes() == b""
-
-
-def test_regression_a_folder_was_removed_that_the_drivers_state_named_while_its_disk_was_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link = Link(tmp_path / "state")
-    monkeypatch.setattr(session, "_current", link)
-    monkeypatch.setattr(elastic, "save", lambda state: None)
-    arrived = True
-    monkeypatch.setattr(Session, "arrived", property(lambda _: arrived))
-    keeper = checkpoint.Keeper(tmp_path / "kept")
-
-    def save(*steps: int) -> set[str]:
-        for step in steps:
-            with keeper.saving(step):
-                pass
-        return {folder.name for folder in (tmp_path / "kept").iterdir()}
-
-    assert save(1, 2, 3) == {"step-2", "step-3"}
-    arrived = False
-    assert save(4, 5, 6) == {"step-2", "step-3", "step-4", "step-5", "step-6"}
-    arrived = True
-    assert save(7) == {"step-6", "step-7"}
-
-
-def test_a_state_that_names_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match=pattern("elastic.checkpoint.not_there")):
-        checkpoint.Keeper(tmp_path).open({"folder": str(tmp_path / "step-7")})
-
-
-def test_regression_a_shared_checkpoint_without_the_optimizer_was_taken_for_a_state() -> None:
-    from transformers import TrainerControl, TrainerState, TrainingArguments
-
-    from elastic.integrations.hugging_face import ElasticCallback
-
-    arguments = TrainingArguments("x", save_only_model=True, report_to=[], use_cpu=True)
-    with pytest.raises(UsageError, match=r"leave out save_only_model"):
-        ElasticCallback(shared=True).on_init_end(arguments, TrainerState(), TrainerControl())
+    assert (checkpoint.unpack({"files": files}, tmp_path / "unpacked") / "empty").read_bytes() == b""
 
 
 def test_a_global_batch_that_the_workers_cannot_make_up_is_one_line_that_says_what_to_do() -> None:

@@ -37,7 +37,8 @@ class Stage:
         self.saver = StateSaver(self.store)
         self.present: dict[str, Peer] = {}
         self.heard: list[Peer] = []
-        self.saved = 0
+        self.saved = self.saved_bytes = 0
+        self.saved_s = 0.0
         self.transfers = Transfers(self.saver, self._worker_of, self.heard.append, self._has_saved, self.store.offer)
         listening = listen()
         self.address = f"127.0.0.1:{listening.getsockname()[1]}"
@@ -49,7 +50,7 @@ class Stage:
         return self.present.get(str(about.get("host")))
 
     def _has_saved(self, took_s: float, state_bytes: int) -> None:
-        self.saved += 1
+        self.saved, self.saved_s, self.saved_bytes = self.saved + 1, took_s, state_bytes
 
     def worker(self, host: str) -> Peer:
         self.present[host] = peer(role="worker", host=host)
@@ -58,11 +59,11 @@ class Stage:
     def connect(self, host: str, **about: Any) -> BlockingChannel:
         return BlockingChannel.connect(self.address, SECRET, {"role": "state", "host": host, **about})
 
-    async def ship(self, host: str, step: int, content: bytes = b"state") -> Message | None:
+    async def ship(self, host: str, step: int, content: bytes = b"state", **more: Any) -> Message | None:
         """What the driver answers a worker that sends a state."""
 
         def send() -> Message | None:
-            channel = self.connect(host, what=SEND, step=step, samples=0, last=True)
+            channel = self.connect(host, what=SEND, step=step, samples=0, last=True, **more)
             try:
                 writer = PieceWriter(channel)
                 writer.write(content)
@@ -118,6 +119,20 @@ def test_a_present_workers_state_is_stored_and_another_one_fetches_it(tmp_path: 
         assert await stage.thread(fetch) == b"weights"
 
     scene(tmp_path / "state", body)
+
+
+@pytest.mark.parametrize("odd", ["x", -1.0, float("inf"), None])
+def test_what_a_worker_has_written_beside_its_state_counts_as_the_states(tmp_path: Path, odd: object) -> None:
+    async def body(stage: Stage) -> None:
+        stage.worker("n1")
+        assert await stage.ship("n1", 7, b"name", beside_s=1000.0, beside_bytes=4096) == {"op": "kept"}
+        assert stage.saved_s > 1000.0
+        assert stage.saved_bytes == 4100
+        assert await stage.ship("n1", 8, b"name", beside_s=odd, beside_bytes=odd) == {"op": "kept"}
+        assert stage.saved_s < 1000.0
+        assert stage.saved_bytes == 4
+
+    scene(tmp_path, body)
 
 
 @pytest.mark.parametrize("about", [{"host": "n2"}, {"host": "n1", "what": "more"}, {"host": "n1"}, {"host": ["n1"]}])

@@ -1,0 +1,362 @@
+"""A framework's checkpoints in a shared folder: written beside training, whole before a driver hears of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic import session, shipping
+from elastic.errors import StateError, WireError
+from elastic.integrations import checkpoint
+from elastic.integrations.checkpoint import Keeper
+from elastic.link.channel import BlockingChannel
+from elastic.link.payload import Incoming
+from elastic.link.wire import Message
+from elastic.session import Session
+from tests.elastic.fakes import channels
+from tests.elastic.test_api import FakeChannel
+from tests.support import waiting
+from tests.support.messages import fragment, pattern, says
+from tests.support.waiting import STILL_S
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+
+
+class Driver(Session):
+    """A worker's link whose states come here, while its disk `takes` them."""
+
+    def __init__(self) -> None:
+        self.channel = FakeChannel()
+        super().__init__(self.channel, open_state=self._opened)  # type: ignore[arg-type]
+        self.states: list[tuple[Message, bytes]] = []
+        self.takes, self.cut = True, 0
+        self._pool = ThreadPoolExecutor()
+        self._taking: list[Future[None]] = []
+
+    def _opened(self, about: Message) -> BlockingChannel:
+        driver, worker = channels()
+        self._taking.append(self._pool.submit(self._take, about, driver))
+        return worker
+
+    def _take(self, about: Message, channel: BlockingChannel) -> None:
+        try:
+            content = b"".join(bytes(piece) for piece in Incoming(channel).pieces())
+            if self.cut:
+                self.cut -= 1
+            elif self.takes:
+                self.states.append((about, content))
+                channel.send({"op": "kept"})
+            else:
+                self._shipper.refused()
+        except WireError:
+            pass
+        finally:
+            channel.hang_up()
+            channel.close()
+
+    @property
+    def steps(self) -> list[int]:
+        return [int(about["step"]) for about, _ in self.states]
+
+    def close(self) -> None:
+        self._lost.set()
+        self._shipper.stop()
+        self._pool.shutdown()
+
+
+class Disk:
+    """A file system that takes its time, while `go_on` is not set, and may be full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.flushes = 0
+        self._fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", self.fsync)
+
+    def fsync(self, descriptor: int) -> None:
+        self.flushes += 1
+        assert self.go_on.wait(STILL_S)
+        self._fsync(descriptor)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    monkeypatch.setattr(shipping, "SHIP_SHARE", 1000.0)  # of a core: these states are small
+    monkeypatch.setattr(shipping, "SHIP_APART_S", 0.0)
+    monkeypatch.setattr(shipping, "_PAUSES_S", (0.001,))
+    driver = Driver()
+    monkeypatch.setattr(session, "_current", driver)
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk(monkeypatch)
+    yield disk
+    disk.go_on.set()
+
+
+def until(what: str, reached: Callable[[], object]) -> None:
+    waiting.until(what, reached, moved=int)
+
+
+def save(keeper: Keeper, step: int, sharded: bool = False) -> None:
+    """As a step that saves: a model whose numbers are the step's, which changes once this returns."""
+    session.current().step(step, step, 0, 1, None)
+    checkpoint.api._progress.step = step
+    weight = torch.full((1000,), float(step))
+    with keeper.saving(step, sharded, done=step) as folder:
+        torch.save({"weight": weight}, folder / "model.pt")
+        (folder / "rng").write_text(str(step))
+    weight.zero_()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def step_of(folder: Path) -> int:
+    """The step whose numbers a whole checkpoint has."""
+    weight = torch.load(folder / "model.pt")["weight"]
+    assert weight.eq(weight[0]).all()
+    assert (folder / "rng").read_text() == str(int(weight[0]))
+    return int(weight[0])
+
+
+def arrived(driver: Driver, *steps: int) -> None:
+    until("the driver has them", lambda: driver.steps == list(steps) and driver._shipper.arrived)
+
+
+def test_regression_a_step_that_saved_in_a_shared_folder_waited_for_the_file_system(
+    driver: Driver, disk: Disk, tmp_path: Path
+) -> None:
+    keeper = Keeper(tmp_path)
+    disk.go_on.clear()
+    save(keeper, 1)
+    until("it is on its way to the disk", lambda: disk.flushes)
+    assert names(tmp_path) == ["step-1.part"], "nothing half-written has its name"
+    assert not driver.states, "nobody hears of what is not on the disk"
+    disk.go_on.set()
+    arrived(driver, 1)
+    assert (names(tmp_path), step_of(tmp_path / "step-1")) == (["step-1"], 1)
+
+
+def test_of_checkpoints_that_come_faster_than_they_are_written_the_newest_follows(
+    driver: Driver, disk: Disk, tmp_path: Path
+) -> None:
+    keeper = Keeper(tmp_path)
+    disk.go_on.clear()
+    for step in range(1, 5):
+        save(keeper, step)
+        until("the first one is on its way", lambda: disk.flushes)
+    assert names(tmp_path) == ["step-1.part"], "one is written at a time"
+    disk.go_on.set()
+    arrived(driver, 1, 4)
+    assert [step_of(tmp_path / name) for name in names(tmp_path)] == [1, 4]
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_script_that_ends_while_its_checkpoint_is_written_ends_when_it_is(
+    code: int, driver: Driver, disk: Disk, tmp_path: Path
+) -> None:
+    disk.go_on.clear()
+    save(Keeper(tmp_path), 1)
+    until("it is on its way to the disk", lambda: disk.flushes)
+    ending = threading.Thread(target=driver._deliver, args=(code,))
+    ending.start()
+    until("the end waits", lambda: driver._shipper._asks)
+    assert not driver.states
+    disk.go_on.set()
+    ending.join(STILL_S)
+    assert (driver.steps, names(tmp_path)) == ([1], ["step-1"])
+
+
+def test_a_worker_that_is_to_leave_rests_once_its_checkpoint_is_written(
+    driver: Driver, disk: Disk, tmp_path: Path
+) -> None:
+    driver.pause_requested.set()
+    disk.go_on.clear()
+    threading.Thread(target=save, args=(Keeper(tmp_path), 1), daemon=True).start()  # it never returns
+    until("it is on its way to the disk", lambda: disk.flushes)
+    driver.channel.awaited(op="saving", flushing=True)  # so it is waited for
+    assert "paused" not in driver.channel.ops()
+    disk.go_on.set()
+    driver.channel.awaited(op="paused")
+    assert (driver.steps, step_of(tmp_path / "step-1")) == ([1], 1)
+
+
+def test_who_asks_for_a_checkpoint_that_is_being_written_waits_for_it(
+    driver: Driver, disk: Disk, tmp_path: Path
+) -> None:
+    disk.go_on.clear()
+    save(Keeper(tmp_path), 1)
+    until("it is on its way to the disk", lambda: disk.flushes)
+    driver._shipper.ask()
+    driver.channel.awaited(op="saving", flushing=True)
+    assert not {"shipped", "nothing_saved"} & set(driver.channel.ops())
+    disk.go_on.set()
+    driver.channel.awaited(op="shipped", step=1)
+    assert driver.steps == [1]
+
+
+def test_a_full_disk_costs_a_checkpoint_and_one_line_and_training_goes_on_with_the_one_before(
+    driver: Driver, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keeper = Keeper(tmp_path)
+    save(keeper, 1)
+    arrived(driver, 1)
+    (tmp_path / "step-2.part").mkdir()
+    (tmp_path / "step-2.part" / "model.pt").symlink_to("/dev/full")
+    save(keeper, 2)
+    until("it is given up", lambda: driver._shipper._refused)
+    assert names(tmp_path) == ["step-1"]
+    [line] = capfd.readouterr().err.splitlines()
+    assert says(line, "elastic.shipping.not_written", step=2, error=fragment(os.strerror(28)))
+    save(keeper, 3)
+    arrived(driver, 1, 3)
+    assert [step_of(tmp_path / name) for name in names(tmp_path)] == [1, 3]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line_and_the_next_checkpoint_is_tried(
+    driver: Driver, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("a file")
+    keeper = Keeper(kept)
+    save(keeper, 1)
+    until("it is given up", lambda: driver._shipper._refused)
+    assert says(capfd.readouterr().err, "elastic.shipping.not_written", step=1)
+    kept.unlink()
+    save(keeper, 2)
+    arrived(driver, 2)
+
+
+def test_a_worker_killed_in_the_middle_of_a_checkpoint_leaves_the_one_before_and_what_is_left_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            disk, driver = Disk(monkeypatch), Driver()
+            session.install(driver)
+            keeper = Keeper(tmp_path)
+            save(keeper, 1)
+            until("it is kept", lambda: driver.steps == [1])
+            disk.go_on.clear()
+            disk.flushes = 0
+            save(keeper, 2)
+            until("the next is on its way", lambda: disk.flushes)
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert names(tmp_path) == ["step-1", "step-2.part"]
+    driver = Driver()
+    monkeypatch.setattr(session, "_current", driver)
+    keeper = Keeper(tmp_path)
+    assert names(tmp_path) == ["step-1"]
+    assert step_of(keeper.open({"folder": str(tmp_path / "step-1")})) == 1
+    driver.close()
+
+
+def test_regression_a_folder_was_removed_that_the_drivers_state_named_while_its_disk_was_full(
+    driver: Driver, tmp_path: Path
+) -> None:
+    keeper = Keeper(tmp_path)
+    for step in (1, 2, 3):
+        save(keeper, step)
+        arrived(driver, *range(1, step + 1))
+    until("the two newest are left", lambda: names(tmp_path) == ["step-2", "step-3"])
+    driver.takes = False
+    for step in (4, 5):
+        save(keeper, step)
+        until("it is refused", lambda step=step: driver._shipper._refused == step)
+    assert names(tmp_path) == ["step-2", "step-3", "step-4", "step-5"]
+    driver.takes = True
+    save(keeper, 6)
+    until("the two newest are left", lambda: names(tmp_path) == ["step-5", "step-6"])
+
+
+def test_regression_what_earlier_lives_had_kept_was_never_removed(driver: Driver, tmp_path: Path) -> None:
+    for step in (9, 10, 30):
+        (tmp_path / f"step-{step}").mkdir()
+    keeper = Keeper(tmp_path)
+    keeper.open({"folder": str(tmp_path / "step-10")})
+    save(keeper, 11)
+    until("those before are gone", lambda: names(tmp_path) == ["step-10", "step-11", "step-30"])
+
+
+def test_a_checkpoint_is_written_once_where_its_name_has_to_be_sent_again(
+    driver: Driver, disk: Disk, tmp_path: Path
+) -> None:
+    driver.cut = 1
+    save(Keeper(tmp_path), 1)
+    arrived(driver, 1)
+    once = disk.flushes
+    assert once < 10
+    [(about, _)] = driver.states
+    assert about["beside_bytes"] > 4000
+    assert about["beside_s"] > 0
+
+
+def test_a_sharded_checkpoint_is_written_where_it_stays_and_told_of_once_it_is_on_the_disk(
+    driver: Driver, disk: Disk, tmp_path: Path
+) -> None:
+    keeper = Keeper(tmp_path)
+    disk.go_on.clear()
+    save(keeper, 1, sharded=True)
+    until("it is on its way to the disk", lambda: disk.flushes)
+    assert not driver.states
+    assert names(tmp_path) == ["step-1.part"]
+    disk.go_on.set()
+    arrived(driver, 1)
+    assert (names(tmp_path), step_of(tmp_path / "step-1")) == (["step-1"], 1)
+
+
+def test_a_whole_checkpoint_of_an_earlier_life_that_no_driver_heard_of_gives_way(
+    driver: Driver, tmp_path: Path
+) -> None:
+    (tmp_path / "step-1").mkdir()
+    (tmp_path / "step-1" / "old").touch()
+    save(Keeper(tmp_path), 1)
+    arrived(driver, 1)
+    assert names(tmp_path / "step-1") == ["model.pt", "rng"]
+
+
+def test_a_checkpoint_of_the_scripts_own_that_was_gone_on_from_is_never_removed(driver: Driver, tmp_path: Path) -> None:
+    own = tmp_path / "checkpoint-7"
+    own.mkdir()
+    keeper = Keeper(tmp_path / "kept")
+    assert keeper.open({"folder": str(own)}) == own
+    for step in (8, 9, 10):
+        save(keeper, step)
+        until("it is kept", lambda step=step: driver.steps[-1:] == [step] and driver._shipper.arrived)
+    keeper.close(own)
+    assert own.exists()
+
+
+def test_a_state_that_names_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match=pattern("elastic.checkpoint.not_there")):
+        Keeper(tmp_path).open({"folder": str(tmp_path / "step-7")})
+
+
+def test_where_states_go_by_path_what_is_large_is_copied_too_and_not_written_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BFT_STATE_BY_PATH", "1")
+    states: list[Any] = []
+    monkeypatch.setattr(checkpoint.elastic, "save", states.append)
+    save(Keeper(), 3)
+    [state] = states
+    assert (set(state["held"]), set(state["files"])) == ({"model.pt"}, {"rng"})
