@@ -25,8 +25,9 @@ def alone(folder: Path, steps: int) -> Rows:
     return read(folder, "alone")
 
 
+@pytest.mark.parametrize("kept", [[], ["shared"]], ids=["travels", "shared"])
 def test_a_hugging_face_trainer_is_resized_and_suspended_and_sees_the_same_samples_as_on_one_node(
-    trainer: TrainerJob,
+    kept: list[str], trainer: TrainerJob
 ) -> None:
     steps = 1000
 
@@ -41,7 +42,7 @@ def test_a_hugging_face_trainer_is_resized_and_suspended_and_sees_the_same_sampl
 
         trainer.wait(f"three steps of {size} workers", seen)
 
-    trainer.submit("hugging_face.py", steps, 0.05, "seen", backend="torchrun")
+    trainer.submit("hugging_face.py", steps, 0.05, "seen", *kept, backend="torchrun")
     trainer.daemon.grant("n1")
     trained(1)
     trainer.daemon.grant("n2", "n3")
@@ -49,6 +50,9 @@ def test_a_hugging_face_trainer_is_resized_and_suspended_and_sees_the_same_sampl
     trainer.daemon.revoke("n1", "n2", "n3")
     trainer.wait("suspended", lambda: trainer.daemon.of(SuspendReport))
     trainer.wait("all given back", lambda: all(trainer.state(node) == "ended" for node in ("n1", "n2", "n3")))
+    shared = trainer.folder / "checkpoints" / "_elastic"
+    assert not list(shared.glob("*.part")), "who was to leave has written his"
+    assert len(list(shared.glob("step-*"))) in ((2, 3) if kept else (0,))
     trainer.daemon.grant("n4", "n2")
     trained(2)
     trainer.cancel()
@@ -59,7 +63,8 @@ def test_a_hugging_face_trainer_is_resized_and_suspended_and_sees_the_same_sampl
     assert trainer.daemon.of(CrashReport) == []
     last = trainer.daemon.of(ProgressReport)[-1]
     assert last.samples == last.step * 12
-    assert not list((trainer.folder / "checkpoints").glob("*")), "what bftd asked for is none of the script's own"
+    own = set((trainer.folder / "checkpoints").glob("*")) - {shared}
+    assert not own, "what bftd asked for is none of the script's own"
     reference = alone(trainer.folder, len(seen))
     assert {step: row[0] for step, row in seen.items()} == {step: row[0] for step, row in reference.items()}
     # Summed weights: Adam's steps follow the last digits of gradients that are summed in another order.

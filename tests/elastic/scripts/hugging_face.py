@@ -12,7 +12,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, 
 from elastic.integrations.hugging_face import ElasticCallback
 
 steps, step_time_s, log = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-per_worker = int(sys.argv[4]) if len(sys.argv) > 4 else 2
+shared = sys.argv[-1] == "shared"
+per_worker = int(sys.argv[4]) if len(sys.argv) > 4 and not shared else 2
 LENGTH, GLOBAL_BATCH = 96, 12
 seen: list[int] = []
 
@@ -45,7 +46,7 @@ class Log(TrainerCallback):
 set_seed(7)
 sizes = {"vocab_size": 50, "n_positions": 4, "n_embd": 8, "n_layer": 1, "n_head": 2}
 model = GPT2LMHeadModel(GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
-callback = ElasticCallback(global_batch=GLOBAL_BATCH)
+callback = ElasticCallback(global_batch=GLOBAL_BATCH, shared=shared)
 arguments = TrainingArguments(
     "checkpoints",
     per_device_train_batch_size=per_worker,
