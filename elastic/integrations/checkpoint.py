@@ -250,8 +250,13 @@ def written(folder: Path, held: Mapping[str, tuple[str, Any, Any]]) -> None:
         else:
             import safetensors.torch
 
-            # It takes no tensors that lie in the same memory.
-            apart = {key: tensor.detach().contiguous().clone() for key, tensor in content.items()}
+            apart: dict[str, Any] = {}
+            places = set()
+            for key, tensor in content.items():
+                whole = tensor.detach().contiguous()
+                place = whole.untyped_storage().data_ptr()
+                apart[key] = whole.clone() if place in places else whole  # it takes none that lie in the same memory
+                places.add(place)
             safetensors.torch.save_file(apart, str(file), metadata=metadata)
 
 
