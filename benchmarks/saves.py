@@ -1,6 +1,6 @@
 """The share of the time that a trainer trains which leaves it to bftd when to save, and its losses with its nodes.
 
-    python -m benchmarks.saves [--mb 20 720] [--json]
+    python -m benchmarks.saves [--mb 20 720] [--ways WAY ...] [--json]
 
 `stalls`: what a save of so many MB stalls the training for, by each way whose library is installed, beside one copy in
 memory. `training`: the share of the time that is left to training where a save costs that much, or 0.1 to 12 s, with
@@ -294,11 +294,16 @@ def on_summit(recorded: trace.Trace, nodes: int, costs_s: Sequence[float], seeds
     return rows
 
 
-def measure(sizes_mb: Sequence[int], costs_s: Sequence[float] = COSTS_S, seeds: int = 8) -> dict[str, Any]:
+def measure(
+    sizes_mb: Sequence[int],
+    costs_s: Sequence[float] = COSTS_S,
+    seeds: int = 8,
+    ways: Sequence[str] = tuple(saves_stalls.WAYS),
+) -> dict[str, Any]:
     """All three parts."""
     stalls = []
     for mb in sizes_mb:
-        for way in saves_stalls.WAYS:
+        for way in ways:
             print(f"{way}, {mb} MB", file=sys.stderr, flush=True)
             if (row := saves_stalls.measure(way, mb * 1_000_000)) is not None:
                 stalls.append({**row, "copies": row["stall_s"] / row["copy_s"]})
@@ -324,10 +329,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--mb", nargs="*", type=int, default=[20, 720], help="sizes of states (20 720); 4000 needs 16 GB"
     )
+    parser.add_argument("--ways", nargs="*", default=list(saves_stalls.WAYS), help="only these ways of saving")
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="where the Summit trace is")
     parser.add_argument("--json", action="store_true", help="print only the JSON")
     options = parser.parse_args(words)
-    found = measure(options.mb)
+    found = measure(options.mb, ways=options.ways)
     if missing := paper_runs.missing(options.data):
         print(f"without Summit's week: {', '.join(missing)} not in {options.data}", file=sys.stderr)
     else:

@@ -1,6 +1,7 @@
 """The stall of one process's training by a save: from the step that asks for it until `elastic.save` returns.
 
-The process has a driver's end that takes nothing, so nothing travels meanwhile; by path it writes beside the training.
+The process has a driver's end that takes nothing, so nothing travels meanwhile; by path it writes beside the training,
+and what stays in a shared folder is written between two saves, which is told apart (`written_s`).
 Beside each save stands one copy of the same tensors into memory that was used before. Processor time is that of the
 training's thread, which torch's copies do not leave here.
 """
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +26,10 @@ WAYS = {
     "Hugging Face": "transformers",
     "Lightning": "lightning",
     "Accelerate": "accelerate",
+    "Hugging Face, shared=True": "transformers",
+    "Lightning, folder=": "lightning",
+    "Accelerate, folder=": "accelerate",
+    "Hugging Face, state=PATH": "transformers",
 }
 """Ways of saving that can be measured, and the library that each needs."""
 
@@ -41,7 +47,11 @@ def measure(way: str, size_bytes: int) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory(prefix="bft-saves-") as folder:
         environ = {**os.environ, "PYTHONPATH": str(root), "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
         environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # of a group of one
-        environ |= {"BFT_STATE_PATH": folder, "BFT_STATE_BY_PATH": "1" if way == "state=PATH" else "", "TMPDIR": folder}
+        environ |= {
+            "BFT_STATE_PATH": folder,
+            "BFT_STATE_BY_PATH": "1" if way.endswith("state=PATH") else "",
+            "TMPDIR": folder,
+        }
         argv = [sys.executable, "-m", "benchmarks.saves_stalls", way, str(size_bytes)]
         said = subprocess.run(argv, env=environ, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
     rows = json.loads(said.splitlines()[-1])
@@ -52,12 +62,14 @@ def measure(way: str, size_bytes: int) -> dict[str, Any] | None:
 class _Measured:
     """Times each save, in the place of the calls that scripts and callbacks make."""
 
-    def __init__(self, elastic: Any) -> None:
+    def __init__(self, elastic: Any, api: Any, written: Callable[[], None]) -> None:
+        """`written` has done what is written beside training."""
         self.rows: list[dict[str, float]] = []
         self.tensors: list[Any] = []
         self._copies: list[Any] = []
-        self._step, self._save = elastic.step, elastic.save
-        elastic.step, elastic.save = self.step, self.save
+        self._written = written
+        self._step, self._save, self._save_beside = elastic.step, elastic.save, api.save_beside
+        elastic.step, elastic.save, api.save_beside = self.step, self.save, self.save_beside
 
     def step(self, *args: Any, **fields: Any) -> bool:
         """As elastic.step, by the benchmark's interval."""
@@ -68,7 +80,18 @@ class _Measured:
     def save(self, state: Any) -> None:
         """As elastic.save."""
         self._save(state)
+        self._saved()
+
+    def save_beside(self, state: Any, beside: Any) -> None:
+        """As elastic.api.save_beside."""
+        self._save_beside(state, beside)
+        self._saved()
+
+    def _saved(self) -> None:
         row = self._since("stall")
+        self._began = time.monotonic(), time.thread_time()
+        self._written()
+        row |= self._since("written")
         if not self._copies:
             self._copies = [tensor.clone() for tensor in self.tensors]
         self._began = time.monotonic(), time.thread_time()
@@ -85,7 +108,7 @@ def _main(way: str, size_bytes: int) -> None:
     import torch
 
     import elastic
-    from elastic import session
+    from elastic import api, session
 
     class Link(session.Session):
         """A driver's end to which a state has come as soon as it is saved."""
@@ -103,6 +126,12 @@ def _main(way: str, size_bytes: int) -> None:
         def ship_soon(self) -> None:
             pass
 
+        def written(self) -> None:
+            """What the shipping thread does first and last."""
+            if self.saved is not None:
+                self.saved.first()
+                self.saved.kept()
+
     class Model(torch.nn.Module):
         """With Adam's two moments, so many bytes."""
 
@@ -115,8 +144,9 @@ def _main(way: str, size_bytes: int) -> None:
             return {"loss": sum(((block[:2] - x.mean()) ** 2).sum() for block in self.blocks)}
 
     torch.set_num_threads(1)
-    session.install(Link(SimpleNamespace(send=lambda message: None)))  # type: ignore[arg-type]
-    measured, model = _Measured(elastic), Model()
+    link = Link(SimpleNamespace(send=lambda message: None))  # type: ignore[arg-type]
+    session.install(link)
+    measured, model = _Measured(elastic, api, link.written), Model()
 
     def trained(optimizer: Any) -> None:
         """Notes the tensors that are saved, once Adam has its moments."""
@@ -124,12 +154,13 @@ def _main(way: str, size_bytes: int) -> None:
         measured.tensors = [parameter.detach() for parameter in model.parameters()] + moments
 
     data = [{"x": torch.ones(1)} for _ in range(_STEPS)]
-    _TRAIN.get(way, _plain)(model, data, trained)
+    name, _, option = way.partition(", ")
+    _TRAIN.get(name, _plain)(model, data, trained, option.endswith(("shared=True", "folder=")))
     print(json.dumps(measured.rows), flush=True)
     os._exit(0)  # what is being written by path is of no use to anybody
 
 
-def _plain(model: Any, data: Any, trained: Any) -> None:
+def _plain(model: Any, data: Any, trained: Any, shared: bool) -> None:
     import torch
 
     import elastic
@@ -144,7 +175,7 @@ def _plain(model: Any, data: Any, trained: Any) -> None:
             elastic.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
 
 
-def _hugging_face(model: Any, data: Any, trained: Any) -> None:
+def _hugging_face(model: Any, data: Any, trained: Any, shared: bool) -> None:
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -162,13 +193,13 @@ def _hugging_face(model: Any, data: Any, trained: Any) -> None:
         "out", per_device_train_batch_size=1, max_steps=_STEPS, save_strategy="no", report_to=[], disable_tqdm=True,
         remove_unused_columns=False, use_cpu=True,
     )  # fmt: skip
-    callback = ElasticCallback()
+    callback = ElasticCallback(shared=shared)
     Trainer(model, arguments, train_dataset=data, callbacks=[Note(), callback], optimizers=(optimizer, None)).train(
         resume_from_checkpoint=callback.checkpoint()
     )
 
 
-def _lightning(model: Any, data: Any, trained: Any) -> None:
+def _lightning(model: Any, data: Any, trained: Any, shared: bool) -> None:
     import torch
     from lightning.pytorch import LightningModule, Trainer
 
@@ -195,12 +226,12 @@ def _lightning(model: Any, data: Any, trained: Any) -> None:
             super().on_train_batch_end(trainer, pl_module, *rest)
 
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    callback = Callback()
+    callback = Callback(folder="kept" if shared else None)
     trainer = Trainer(callbacks=[callback], max_steps=_STEPS, accelerator="cpu", **quiet)  # type: ignore[arg-type]
     trainer.fit(Module(), torch.utils.data.DataLoader(data), ckpt_path=callback.checkpoint())
 
 
-def _accelerate(model: Any, data: Any, trained: Any) -> None:
+def _accelerate(model: Any, data: Any, trained: Any, shared: bool) -> None:
     import torch
     from accelerate import Accelerator
 
@@ -208,7 +239,7 @@ def _accelerate(model: Any, data: Any, trained: Any) -> None:
 
     accelerator = Accelerator(cpu=True)
     prepared, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters()))
-    run = Elastic(accelerator)
+    run = Elastic(accelerator, folder="kept" if shared else None)
     for row in data:
         optimizer.zero_grad()
         accelerator.backward(prepared(**row)["loss"])

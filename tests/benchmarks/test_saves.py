@@ -56,3 +56,10 @@ def test_a_save_of_a_small_state_is_measured_beside_one_copy() -> None:
     assert row is not None
     assert row["mb"] == 13
     assert min(row["stall_s"], row["copy_s"]) > 0.0
+
+
+@pytest.mark.frameworks
+def test_what_stays_in_a_shared_folder_is_written_between_two_saves() -> None:
+    row = saves_stalls.measure("Accelerate, folder=", 13_000_000)
+    assert row is not None
+    assert min(row["stall_s"], row["copy_s"], row["written_s"]) > 0.0

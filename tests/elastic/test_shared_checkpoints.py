@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -349,14 +348,3 @@ def test_a_checkpoint_of_the_scripts_own_that_was_gone_on_from_is_never_removed(
 def test_a_state_that_names_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=pattern("elastic.checkpoint.not_there")):
         Keeper(tmp_path).open({"folder": str(tmp_path / "step-7")})
-
-
-def test_where_states_go_by_path_what_is_large_is_copied_too_and_not_written_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BFT_STATE_BY_PATH", "1")
-    states: list[Any] = []
-    monkeypatch.setattr(checkpoint.elastic, "save", states.append)
-    save(Keeper(), 3)
-    [state] = states
-    assert (set(state["held"]), set(state["files"])) == ({"model.pt"}, {"rng"})

@@ -66,6 +66,39 @@ def save(rank: int, size: int, folder: Path, *seeds: int) -> None:
             wait_for_writer()
 
 
+def tied(seed: int) -> dict[str, Any]:
+    state = state_of(seed)
+    state["model"]["again"] = next(iter(state["model"].values()))
+    return state
+
+
+def save_checkpoint(rank: int, size: int, folder: Path) -> None:
+    """As a framework: rank 0 writes what is large, and every rank its own."""
+    import torch
+
+    import elastic
+    from elastic.integrations.checkpoint import Keeper
+
+    elastic.step(samples=1)
+    with Keeper().saving(1, False, done=1) as place:
+        if rank == 0:
+            torch.save(tied(5), place / "model.pt")
+        (place / f"rng.{rank}").write_text(str(rank))
+
+
+def load_checkpoint(rank: int, size: int, folder: Path) -> tuple[set[str], bool, list[str]]:
+    import torch
+
+    import elastic
+    from elastic.integrations.checkpoint import Keeper
+
+    saved = elastic.load()
+    assert saved is not None
+    place = Keeper().open(saved)
+    files = sorted(f"{path.name}: {path.read_text()}" for path in place.glob("rng.*"))
+    return set(saved["held"]), equal(torch.load(place / "model.pt"), tied(5)), files
+
+
 def wait_for_writer() -> None:
     from elastic.bypath import saving
 
@@ -610,3 +643,10 @@ def save_once_rank_0_complains(rank: int, size: int, folder: Path) -> bool:
 
 def test_a_script_that_saves_on_rank_0_alone_is_told_so_while_it_waits(tmp_path: Path) -> None:
     assert Trainer(tmp_path).run(save_once_rank_0_complains, 2) == [True, True]
+
+
+def test_a_frameworks_checkpoint_that_was_copied_in_memory_comes_back_as_its_files(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path)
+    trainer.run(save_checkpoint, 2)
+    expected = ({"model.pt"}, True, ["rng.0: 0", "rng.1: 1"])
+    assert trainer.run(load_checkpoint, 3) == [expected] * 3
