@@ -94,9 +94,13 @@ def load_checkpoint(rank: int, size: int, folder: Path) -> tuple[set[str], bool,
 
     saved = elastic.load()
     assert saved is not None
-    place = Keeper().open(saved)
+    keeper = Keeper()
+    place = keeper.open(saved)
     files = sorted(f"{path.name}: {path.read_text()}" for path in place.glob("rng.*"))
-    return set(saved["held"]), equal(torch.load(place / "model.pt"), tied(5)), files
+    same = equal(torch.load(place / "model.pt"), tied(5))
+    keeper.close(place)
+    assert not place.exists()
+    return set(saved["held"]), same, files
 
 
 def wait_for_writer() -> None:
