@@ -53,7 +53,7 @@ def keep(fake: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
 def drawn(fake: Any, args: Any, out: Any) -> None:
     """Note what a single number that was drawn is taken to be; `args` are a tensor and its bounds, or a shape."""
     if isinstance(out, private.FakeTensor) and out.numel() == 1:
-        low, high = [*args[1:3], *(0.0, 1.0)[len(args) - 1 :]]
+        low, high = args[1] if len(args) > 1 else 0.0, args[2] if len(args) > 2 else 1.0
         with private.without_modes():
             private.know(fake, out, torch.full(out.shape, (low + high) / 2, dtype=out.dtype))
 
