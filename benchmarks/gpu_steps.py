@@ -107,8 +107,10 @@ def checked(traces: Mapping[str, StepTrace]) -> tuple[list[Compared], GpuType]:
     found = dict(checking.measured(rooms, sys.executable, _LIMIT_S, lambda name: print(name, file=sys.stderr)))
     steps = {name: step for name, step in found.items() if isinstance(step, GpuStep)}
     for name, step in found.items():
-        if isinstance(step, str):
-            print(f"gpu_steps: {name}: {step}", file=sys.stderr)
+        if not isinstance(step, GpuStep):
+            print(f"gpu_steps: {name}: {step or 'larger than the GPU'}", file=sys.stderr)
+    if not steps:
+        raise SystemExit("gpu_steps: no step of bft size check ran")
     gpu = checking.type_of(next(iter(steps.values())).device, {})
     rows = [Compared(name, traces[name], step, gpu) for name, step in steps.items()]
     for row in rows:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sizing import cost
-from sizing.errors import Untraceable, UsageError
+from sizing.errors import DoesNotFit, SizingError, Untraceable, UsageError
 from sizing.estimate import Estimate
 from sizing.fields import decoded
 from sizing.gpus import Checked, GpuType, recognise
@@ -20,6 +20,8 @@ from sizing.model.parallel import Parallel
 from sizing.model.stepping import GpuStep
 from sizing.model.trace import StepTrace
 
+_MOST_LACKING = 0.15
+"""The part of a GPU's memory that a correction may take off: more is a fault of something else."""
 _NO_NETWORK = 1.0  # bytes a second: one GPU needs none
 STEPS = launch.CHILD / "check_steps.py"
 BATCHES: Mapping[str, int] = {
@@ -92,20 +94,28 @@ def within(real: GpuStep, told: Estimate) -> bool:
     return told.low <= real.step_s.value <= told.high
 
 
+def named_type(named: str, own: Mapping[str, GpuType]) -> GpuType:
+    """The type that the site or the catalogue calls so; raises UsageError where neither knows it, or it is several."""
+    known = recognise(named)
+    found = own.get(named) or (known.type if known is not None and not known.note else None)
+    if found is None:
+        raise UsageError(f"--gpu {named}: no type that is known; bft size inventory shows those of this centre")
+    return found
+
+
 def type_of(device: str, own: Mapping[str, GpuType], named: str = "") -> GpuType:
     """The type of a GPU that its driver calls `device`, as the site calls it: `own` are its words by name.
 
-    `named` is what the user calls it. Raises UsageError where the type is not known, or could be several.
+    `named` is what the user calls it. Raises UsageError where the type is not known, could be several, or is another.
     """
-    if named:
-        known = recognise(named)
-        found = own.get(named) or (known.type if known is not None and not known.note else None)
-        if found is None:
-            raise UsageError(f"--gpu {named}: no type that is known; bft size inventory shows those of this centre")
-        return found
     known = recognise(device)
     if known is not None and known.note:
         known = recognise(f"{device} sxm")  # the form that drivers leave out: NVIDIA H200 beside NVIDIA H200 NVL
+    if named:
+        found = named_type(named, own)
+        if known is not None and not known.note and known.type.name not in (found.name, found.like) and not found.slice:
+            raise UsageError(f"--gpu {named}: the driver calls it {device}, which is {known.type.name}")
+        return found
     if known is None or known.note:
         raise UsageError(f"{device} could be several types, or none that is known: name it with --gpu TYPE")
     mine = {each.name: each for each in own.values() if known.type.name in (each.name, each.like)}
@@ -114,14 +124,26 @@ def type_of(device: str, own: Mapping[str, GpuType], named: str = "") -> GpuType
     return next(iter(mine.values()), known.type)
 
 
+def has_units(trace: StepTrace, gpu: GpuType) -> bool:
+    """Whether a GPU has units for the products of a step, or only runs them as fp32: nobody trains so."""
+    kind = cost.bound_by(cost.traced(trace), gpu, "")
+    return kind not in ("bf16", "fp16") or gpu.flops.get(kind, 0.0) > gpu.flops.get("fp32", 0.0)
+
+
 def corrected(gpu: GpuType, rows: Sequence[Compared]) -> GpuType:
     """The type as these steps found it: its memory, less what the guard band lacked, and its pace by kind of step."""
     kinds: dict[str, list[float]] = {}
     for row in rows:
         kinds.setdefault(row.kind, []).append(row.ratio)
+    has_bytes, lacking_bytes = min(row.real.memory_bytes for row in rows), max(row.lacking_bytes for row in rows)
+    if lacking_bytes > _MOST_LACKING * has_bytes:
+        worst = max(rows, key=lambda row: row.lacking_bytes)
+        raise SizingError(
+            f"{worst.name} took {lacking_bytes / 2**30:.1f} GiB more than the guard band: nothing was kept"
+        )
     return replace(
         gpu,
-        memory_bytes=min(row.real.memory_bytes for row in rows) - max(row.lacking_bytes for row in rows),
+        memory_bytes=has_bytes - lacking_bytes,
         checked={
             kind: Checked(len(ratios), min(ratios), statistics.median(ratios), max(ratios))
             for kind, ratios in sorted(kinds.items())
@@ -139,26 +161,28 @@ def kept_in(text: str, gpu: GpuType, name: str) -> str:
         parse(text, name=name)
     whole = decoded(text, name) if text else {}
     types = whole.setdefault("types", {})
-    entry = types.setdefault(gpu.name, {})
+    entry = types.setdefault(gpu.name, {"like": gpu.like} if gpu.like else {})
     entry |= {"memory_bytes": gpu.memory_bytes, "checked": {kind: asdict(it) for kind, it in gpu.checked.items()}}
     if "memory_bytes" in entry.get("assumed", ()):
         entry["assumed"].remove("memory_bytes")
-    new = json.dumps(whole, indent=2) + "\n"
+    new = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
     parse(new, name=name)
     return new
 
 
 def measured(
     rooms: Mapping[str, int], python: str, timeout_s: float, tell: Callable[[str], None]
-) -> Iterator[tuple[str, GpuStep | str]]:
-    """Each of STEPS as this GPU runs it, or why it does not, by its name.
+) -> Iterator[tuple[str, GpuStep | str | None]]:
+    """Each of STEPS as this GPU runs it, or why it does not, by its name; None for one that is larger than the GPU.
 
     `rooms` are the bytes that a GPU is asked for by step; `tell` is called with the name of one that begins. Raises
-    UsageError where there is no GPU, or no Python with torch.
+    UsageError where there is no GPU, another process uses it, or no Python has torch.
     """
     for name, batch in BATCHES.items():
         tell(name)
         try:
             yield name, stepping.run_on_gpu(f"{STEPS}:{name}", batch, rooms[name], python=python, timeout_s=timeout_s)
+        except DoesNotFit:
+            yield name, None
         except Untraceable as error:
             yield name, str(error)

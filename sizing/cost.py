@@ -3,8 +3,8 @@
 A step is its operators one after another, then its collectives. An operator takes as long as its arithmetic or its
 memory traffic, whichever is longer (the roofline model), each at a share of what the data sheet says; all of them
 together take no less than their host takes to start them. A collective of n GPUs is a ring's (Patarasuk and Yuan 2009),
-and waits for a tree's hops before. Nothing here was measured on a GPU, so every time is `assumed`, and its interval
-spans what well and badly tuned programs reach.
+and waits for a tree's hops before. No figure here is fitted to a GPU, so times are `assumed`, and their interval
+spans what well and badly tuned programs reach; `bft size check` corrects them for a type.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sizing.estimate import Estimate
-from sizing.gpus import Checked, GpuType
+from sizing.gpus import GpuType
 from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace
 
@@ -182,14 +182,13 @@ def _mix(low: float, high: float, part: float) -> float:
 def step_s(
     work: Work, parallel: Parallel, gpu: GpuType, nodes: int, network_bytes_s: float, precision: str
 ) -> Estimate:
-    """How long a step of `parallel` takes on `nodes` nodes, in seconds, assumed.
+    """How long a step of `parallel` takes on `nodes` nodes, in seconds: assumed, and corrected where `gpu` was checked.
 
     All arithmetic is timed in `precision`, that of each operator in its own where it is "".
     """
     usual, slow, fast = (_compute_s(work, gpu, precision, which) for which in ("usual", "least", "most"))
     tensor = _exchange(work.tensor, work.tensor_calls or _buckets(work.tensor), parallel.tp, 1, gpu.link_bytes_s)
-    kind = bound_by(work, gpu, precision) if gpu.checked else ""
-    compute = _corrected(Estimate(usual, fast, slow, "assumed"), kind, gpu.checked)
+    compute = _corrected(Estimate(usual, fast, slow, "assumed"), work, gpu, precision)
     if parallel.gpus == 1:
         return compute
     compute = Estimate(compute.value + tensor.value, compute.low + tensor.low, compute.high + tensor.high, "assumed")
@@ -202,29 +201,49 @@ def bound_by(work: Work, gpu: GpuType, precision: str) -> str:
     "" where its operators are not known one by one.
     """
     parts: dict[str, float] = {}
-    for (name, own), (flops, moved) in work.operators.items():
-        if moved is None:
-            return ""
-        arithmetic_s, traffic_s = _operator_s(name, precision or own, flops, moved, gpu, "usual")
-        kind = (precision or own) if arithmetic_s > traffic_s else "memory"
-        parts[kind] = parts.get(kind, 0.0) + max(arithmetic_s, traffic_s)
-    if work.calls / STARTED.usual >= sum(parts.values()):
-        return "host"
+    for kind, arithmetic_s, traffic_s in _operators_s(work, gpu, precision):
+        bound = kind if arithmetic_s > traffic_s else "memory"
+        parts[bound] = parts.get(bound, 0.0) + max(arithmetic_s, traffic_s)
+    if not parts or work.calls / STARTED.usual >= sum(parts.values()):
+        return "host" if parts else ""
     return max(parts, key=parts.__getitem__)
 
 
-def _corrected(compute: Estimate, kind: str, checked: Mapping[str, Checked]) -> Estimate:
-    """What was assumed, moved by the median of what steps of that kind took over it; its range holds all of them.
+def _operators_s(work: Work, gpu: GpuType, precision: str) -> list[tuple[str, float, float]]:
+    """Of each operator its products' precision and the usual seconds of its arithmetic and its traffic.
 
-    Of a kind that was not checked, all that were count alike.
+    Nothing where operators are not known one by one.
     """
-    if not kind or not checked:
+    found = []
+    for (name, own), (flops, moved) in work.operators.items():
+        if moved is None:
+            return []
+        timed = precision or own
+        found.append((timed.partition("-")[0], *_operator_s(name, timed, flops, moved, gpu, "usual")))
+    return found
+
+
+def _corrected(compute: Estimate, work: Work, gpu: GpuType, precision: str) -> Estimate:
+    """What was assumed, each part of it moved by what steps that are bound by the like took over it.
+
+    The range moves along, and is widened until it holds all steps that were checked, whatever bound them. Products of a
+    precision that was not checked go by those of the others.
+    """
+    operators = _operators_s(work, gpu, precision)
+    if not operators or not gpu.checked or not compute.value:
         return compute
-    which = [checked[kind]] if kind in checked else list(checked.values())
-    usual = statistics.median(each.value for each in which)
-    low = min(compute.low * usual, compute.value * min(each.low for each in which))
-    high = max(compute.high * usual, compute.value * max(each.high for each in which))
-    return Estimate(compute.value * usual, low, high, "interpolated")
+    products = [each.value for kind, each in gpu.checked.items() if kind not in ("host", "memory")]
+    others = statistics.median(products) if products else 1.0
+
+    def over(kind: str, unknown: float = 1.0) -> float:
+        return gpu.checked[kind].value if kind in gpu.checked else unknown
+
+    work_s = sum(max(one * over(kind, others), two * over("memory")) for kind, one, two in operators)
+    value = max(work_s, work.calls / STARTED.usual * over("host"))
+    least, most = min(each.low for each in gpu.checked.values()), max(each.high for each in gpu.checked.values())
+    low = min(value, compute.low * value / compute.value, compute.value * least)
+    high = max(value, compute.high * value / compute.value, compute.value * most)
+    return Estimate(value, low, high, "interpolated")
 
 
 def beside(compute: Estimate, exchange: Estimate, passes: int = 1) -> Estimate:

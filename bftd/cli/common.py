@@ -79,10 +79,9 @@ def refuse_unwritable(path: Path) -> None:
     """Complain before minutes of work, not after."""
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a directory; name a file in a folder that exists")
-    if not path.absolute().parent.is_dir():
+    if not _folder(path).is_dir():
         raise UsageError(f"cannot write {path}: no such directory; name a file in a folder that exists")
-    in_place = path.exists() and not path.is_file()
-    if not os.access(path if in_place else Path(os.path.realpath(path)).parent, os.W_OK):
+    if not os.access(path if path.exists() else _folder(path), os.W_OK):
         raise UsageError(f"cannot write {path}: no permission; name a file in a folder of yours")
 
 
@@ -92,7 +91,8 @@ def write(path: Path | str, text: str) -> None:
         click.echo(text)
         return
     try:
-        if Path(path).exists() and not Path(path).is_file():  # a pipe, say
+        in_place = Path(path).exists() and not (Path(path).is_file() and os.access(_folder(path), os.W_OK))
+        if in_place:  # a pipe, say, or a file of one's own in a folder that is not
             Path(path).write_text(text + "\n", encoding="utf-8")
             return
         with replacing(Path(path)) as part:
@@ -101,15 +101,23 @@ def write(path: Path | str, text: str) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
+def _folder(path: Path | str) -> Path:
+    """Where a file lies, or would, its links followed."""
+    return Path(os.path.realpath(path)).parent
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` that takes its place, and its permissions, once all went well; else it is removed."""
+    """A file beside `path` that takes its place, owner and permissions, once all went well; else it is removed."""
     target = Path(os.path.realpath(path))
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
     os.close(handle)
     try:
         yield Path(name)
         os.umask(mask := os.umask(0o077))
+        if target.exists():
+            with suppress(PermissionError):
+                os.chown(name, target.stat().st_uid, target.stat().st_gid)
         os.chmod(name, target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~mask)
         os.replace(name, target)
     finally:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sizing.model.trace import StepTrace
 
 _CPUS = 2  # one to start operators, one for the rest of the process
+_MEMORY = "16G"
 _LEAST = 5  # steps that a correction is made of
 _MINUTES = 30  # three times what the steps of a slow GPU take
 
@@ -46,61 +47,87 @@ def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: fl
 
     if not timeout_s > 0:
         raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
-    if into is not None:
-        common.refuse_unwritable(Path(into))
-    own = size_inventory.own_types()
-    gres = ""
+    own, file = size_inventory.own_types(), None if into is None else _file(into)
+    options: list[str] = []
     if partition:
-        gpu, gres = _gpu_of(partition, gpu)
+        gpu, options = _gpu_of(partition, gpu)
+    elif gpu:
+        checking.named_type(gpu, own)
     traces = _traces(python, timeout_s)
     rooms = {name: guarded_bytes(trace.peak_bytes) for name, trace in traces.items()}
     found = (
-        _on_partition(partition, gres, rooms, python, timeout_s)
+        _on_partition(partition, options, rooms, python, timeout_s)
         if partition
         else checking.measured(rooms, python, timeout_s, _tell)
     )
     known: GpuType | None = None
     steps: dict[str, GpuStep] = {}
     failed: dict[str, str] = {}
+    apart: dict[str, str] = {}
     for name, step in found:
-        if isinstance(step, str):
+        if step is None:
+            apart[name] = "it is larger than this GPU"
+        elif isinstance(step, str):
             failed[name] = step
-            continue
-        steps[name] = step
-        known = known or checking.type_of(step.device, own, gpu)  # before minutes of work, not after
+        else:
+            known = known or checking.type_of(step.device, own, gpu)  # before minutes of work, not after
+            steps[name] = step
     if known is None:
-        raise BftError(f"no step ran: {next(iter(failed.values()))}")
+        raise BftError(f"no step ran: {next(iter({**failed, **apart}.values()), 'there was none')}")
+    for name in [name for name in traces if not checking.has_units(traces[name], known)]:
+        apart[name] = f"{known.name} has no units for its products"
+        steps.pop(name, None), failed.pop(name, None)
     rows = [checking.Compared(name, traces[name], step, known) for name, step in steps.items()]
+    if len(rows) < _LEAST and not failed:
+        raise BftError(f"steps that this GPU can run: {len(rows)}, and a correction takes {_LEAST}: nothing was kept")
     corrected = checking.corrected(known, rows)
-    too_large = [name for name in failed if rooms[name] > corrected.memory_bytes]
     if as_json:
-        common.echo_json(_json(corrected, rows, failed))
+        common.echo_json(_json(corrected, rows, {**failed, **apart}))
     else:
         common.echo(_lines(corrected, rows))
-        common.echo(f"{name} is larger than this GPU, and does not count" for name in too_large)
+        common.echo(f"{name} does not count: {why}" for name, why in apart.items())
     for name, why in failed.items():
-        if name not in too_large:
-            raise BftError(f"{name} did not run, and nothing was kept: {why}")
-    if len(rows) < _LEAST:
-        raise BftError(f"only {len(rows)} steps are small enough for this GPU, and nothing was kept: it takes {_LEAST}")
-    if into is not None:
-        path = Path(into)
-        text = size_inventory.text_of(into) if path.exists() else ""
-        common.write(path, checking.kept_in(text, corrected, into).rstrip("\n"))
-        click.echo(f"{corrected.name} is corrected in {into}", err=True)
+        raise BftError(f"{name} did not run, and nothing was kept: {why}")
+    if file is not None:
+        common.write(file, checking.kept_in(_text(file), corrected, str(file)).rstrip("\n"))
+        click.echo(f"{corrected.name} is corrected in {file}", err=True)
+
+
+def _file(into: str) -> Path:
+    """The file of GPUs to correct, which is one or is not there; raises UsageError."""
+    from sizing.inventory_file import parse
+
+    path = Path(into)
+    common.refuse_unwritable(path)
+    if into == "-" or (path.exists() and not path.is_file()):
+        raise UsageError(f"--into {into}: name a file")
+    if text := _text(path):
+        parse(text, name=into)
+    return path
+
+
+def _text(file: Path) -> str:
+    return size_inventory.text_of(str(file)) if file.exists() else ""
 
 
 def on_node() -> None:
     """Run the steps on this node's GPU and print what they took, for a command elsewhere."""
     from sizing import checking
     from sizing.errors import SizingError
+    from sizing.model.stepping import GpuStep
 
     python, timeout_s, rooms = sys.argv[1:]
     try:
         found = dict(checking.measured(json.loads(rooms), python, float(timeout_s), _tell))
     except SizingError as error:
         sys.exit(f"bft: {error}")
-    common.echo_json({"steps": {name: it if isinstance(it, str) else asdict(it) for name, it in found.items()}})
+    steps = {name: _said(step) if isinstance(step, GpuStep) else step for name, step in found.items()}
+    common.echo_json({"steps": steps})
+
+
+def _said(step: GpuStep) -> dict[str, Any]:
+    took = step.step_s
+    return {**asdict(step), "step_s": (took.value, took.low, took.high)}
 
 
 def _tell(name: str) -> None:
@@ -125,8 +152,8 @@ def _traces(python: str, timeout_s: float) -> Mapping[str, StepTrace]:
         return dict(zip(BATCHES, size_trace.side_by_side(jobs, lambda: tell(done / len(jobs))), strict=True))
 
 
-def _gpu_of(partition: str, gpu: str) -> tuple[str, str]:
-    """The type of a partition's GPUs, as the site calls it, and what asks Slurm for one."""
+def _gpu_of(partition: str, gpu: str) -> tuple[str, list[str]]:
+    """The type of a partition's GPUs, as the site calls it, and the options that ask Slurm for one."""
     from sizing.pools import pools
 
     there = [each for each in pools(size_inventory.found()) if each.partition == partition]
@@ -139,22 +166,28 @@ def _gpu_of(partition: str, gpu: str) -> tuple[str, str]:
     (pool, *_) = there
     if pool.mixed:
         raise UsageError(f"a job may get {pool.mixed[0]} instead of {pool.gpu.name} in {partition}: go to a node of it")
-    return names[0], f"gpu:{pool.gres_type}:1" if pool.gres_type else "gpu:1"
+    minutes = _MINUTES if pool.max_time_s is None else min(_MINUTES, int(pool.max_time_s // 60))
+    gres = f"gpu:{pool.gres_type}:1" if pool.gres_type else "gpu:1"
+    return names[0], [f"--gres={gres}", f"--cpus-per-task={_CPUS}", f"--mem={_MEMORY}", f"--time={max(1, minutes)}"]
 
 
 def _on_partition(
-    partition: str, gres: str, rooms: Mapping[str, int], python: str, timeout_s: float
-) -> Iterator[tuple[str, GpuStep | str]]:
-    from sizing.estimate import Estimate
-    from sizing.model.stepping import GpuStep
+    partition: str, options: Sequence[str], rooms: Mapping[str, int], python: str, timeout_s: float
+) -> Iterator[tuple[str, GpuStep | str | None]]:
+    from sizing.model.reply import word
+    from sizing.model.stepping import gpu_step
 
-    wanted = [f"--cpus-per-task={_CPUS}", f"--time={_MINUTES}", "--job-name=bft-check", f"--gres={gres}"]
     words = [python, str(timeout_s), json.dumps(rooms)]
-    answer = size_allocation.answered(partition, wanted, ("size_check", "on_node"), words)
+    answer = size_allocation.answered(partition, ["--job-name=bft-check", *options], ("size_check", "on_node"), words)
     try:
+        if answer["steps"].keys() != rooms.keys():
+            raise ValueError(f"steps {', '.join(answer['steps'])}")
         for name, said in answer["steps"].items():
-            yield name, said if isinstance(said, str) else GpuStep(**{**said, "step_s": Estimate(**said["step_s"])})
-    except (TypeError, KeyError, ValueError) as error:
+            if said is None or isinstance(said, str):
+                yield name, said and word(said, 1000)
+            else:
+                yield name, gpu_step(said)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise BftError(f"the job answered what no step is ({error}): is the same bft on the nodes?") from None
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from typing import Any
 
-from sizing.errors import Untraceable
+from sizing.errors import DoesNotFit, Untraceable
 from sizing.estimate import Estimate
 from sizing.model import launch
 from sizing.model.reply import number, refused, word
@@ -48,8 +49,9 @@ class GpuStep:
 def run_on_gpu(step: str, batch: int, room_bytes: int, *, python: str = "", timeout_s: float = TIMEOUT_S) -> GpuStep:
     """Run a step of `batch` samples on this GPU some times; `step` is "PATH.py:FUNCTION".
 
-    First as if the GPU had `room_bytes`, and where that is too little again with all that it has. Raises Untraceable
-    where it does not run here, UsageError where there is no GPU, file, function or Python.
+    First as if the GPU had `room_bytes`, and where that is too little again with all that it has. Raises DoesNotFit
+    where that is too little as well, Untraceable where it does not run here, UsageError where there is no GPU, file,
+    function or Python, or another process uses the GPU.
     """
     path, name = launch.parts(step)
     request = {"path": str(path), "function": name, "batch": batch, "takes": [], "target": "cuda"}
@@ -65,26 +67,33 @@ def run_on_gpu(step: str, batch: int, room_bytes: int, *, python: str = "", time
         try:
             said = json.loads(data)
             refused(said)
-            if said.get("no_room") is True:
-                continue
-            value, low, high = (float(each) for each in said["step_s"])
-            if not 0 < low <= value <= high < math.inf:
-                raise ValueError(f"{said['step_s']!r} is no time")
-            return GpuStep(
-                batch=batch,
-                step_s=Estimate(value, low, high, "measured"),
-                allocated_bytes=number(said["allocated_bytes"]),
-                reserved_bytes=number(said["reserved_bytes"]),
-                in_use_bytes=number(said["in_use_bytes"]),
-                memory_bytes=number(said["memory_bytes"]),
-                in_room=room > 0,
-                device=word(said["device"]),
-                torch=word(said["torch"]),
-            )
+            if said.get("no_room") is not True:
+                return gpu_step({**said, "batch": batch, "in_room": room > 0})
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             why = f"{path.name} answered what no step on a GPU is ({type(error).__name__}: {error})"
             raise Untraceable(why) from None
-    raise Untraceable(f"{path.name}: {name} takes more memory than this GPU has")
+    raise DoesNotFit(f"{path.name}: {name} takes more memory than this GPU has")
+
+
+def gpu_step(said: dict[str, Any]) -> GpuStep:
+    """A step out of its JSON, of which `step_s` is (value, low, high).
+
+    Raises KeyError, TypeError or ValueError for what is none.
+    """
+    value, low, high = (float(each) for each in said["step_s"])
+    if not 0 < low <= value <= high < math.inf or type(said["in_room"]) is not bool:
+        raise ValueError(f"{said['step_s']!r} is no time")
+    return GpuStep(
+        batch=number(said["batch"]),
+        step_s=Estimate(value, low, high, "measured"),
+        allocated_bytes=number(said["allocated_bytes"]),
+        reserved_bytes=number(said["reserved_bytes"]),
+        in_use_bytes=number(said["in_use_bytes"]),
+        memory_bytes=number(said["memory_bytes"]),
+        in_room=said["in_room"],
+        device=word(said["device"]),
+        torch=word(said["torch"]),
+    )
 
 
 def run(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sizing import checking, cost
 from sizing.checking import Compared
 from sizing.cost import Work
-from sizing.errors import UsageError
+from sizing.errors import SizingError, UsageError
 from sizing.estimate import Estimate
 from sizing.gpus import CATALOGUE, Checked, GpuType
 from sizing.inventory_file import parse
@@ -60,6 +60,8 @@ def test_a_gpu_goes_by_the_sites_name_of_its_type() -> None:
         checking.type_of(device, own)
     with pytest.raises(UsageError, match=pattern("sizing.checking.several", device="NVIDIA GH200 480GB")):
         checking.type_of("NVIDIA GH200 480GB", {})
+    with pytest.raises(UsageError, match=pattern("sizing.checking.another", named="t4", device=device)):
+        checking.type_of(device, {}, "t4")
     with pytest.raises(UsageError, match=pattern("sizing.checking.not_known", named="a100")):
         checking.type_of(device, {}, "a100")  # of 40 or 80 GB?
 
@@ -92,13 +94,25 @@ def test_every_step_that_was_checked_lies_in_the_corrected_range(steps: list[tup
         assert told.origin == "interpolated"
 
 
-def test_a_kind_that_nobody_checked_is_corrected_by_all_others_and_a_model_by_its_sizes_by_none() -> None:
-    gpu = checking.corrected(A100, [row(0.14), row(0.05, "fp32")])
+def test_products_that_nobody_checked_go_by_those_of_other_precisions_and_a_model_by_its_sizes_by_none() -> None:
+    gpu = checking.corrected(A100, [row(0.14), row(0.05, "fp32"), row(5.0, calls=10**5)])
     told = replace(row(0.1, "tf32"), gpu=gpu).corrected_s
-    assert told.value == pytest.approx(0.1 * (1.4 + 0.5) / 2)
-    assert (told.low, told.high) == pytest.approx((0.05, max(0.14, 0.2 * 0.95)))
+    assert told.value == pytest.approx(0.1 * (1.4 + 0.5) / 2), "what the host takes says nothing of products"
     sizes = Work({("step", ""): (1e15, None)})
     assert cost.step_s(sizes, Parallel(), gpu, 1, 1.0, "bf16") == cost.step_s(sizes, Parallel(), A100, 1, 1.0, "bf16")
+
+
+@given(st.floats(0, 1e15), st.floats(0, 1e12), st.floats(0, 1e5), st.floats(1.0, 4.0))
+def test_more_work_never_takes_less_for_being_of_another_kind(
+    flops: float, moved: float, calls: float, more: float
+) -> None:
+    gpu = checking.corrected(A100, [row(0.14), row(0.07, "fp32"), row(0.9, calls=10**5)])
+
+    def took(factor: float) -> float:
+        work = Work({("mm", "fp32"): (flops * factor, moved), ("add", ""): (0.0, moved + 1)}, calls=calls)
+        return cost.step_s(work, Parallel(), gpu, 1, 1.0, "").value
+
+    assert took(1.0) <= took(more) * (1 + 1e-9)
 
 
 def test_what_gpus_exchange_is_not_corrected() -> None:
@@ -114,6 +128,8 @@ def test_the_file_of_gpus_keeps_a_correction_beside_all_else() -> None:
     gpu = checking.corrected(A100, [row(0.14)])
     new = checking.kept_in("", gpu, "gpus.json")
     assert parse(new).types[A100.name].checked == gpu.checked
+    turbo = checking.corrected(replace(A100, name="turbo", like=A100.name), [row(0.14)])
+    assert parse(checking.kept_in("", turbo, "gpus.json")).types["turbo"].memory_bytes == 79 * GIB
     own = {
         "format": 1,
         "types": {A100.name: {"names": ["a100"], "cost": 2.5, "assumed": ["flops", "memory_bytes"]}, "t4": {}},
@@ -128,3 +144,16 @@ def test_the_file_of_gpus_keeps_a_correction_beside_all_else() -> None:
     assert parse(checking.kept_in(kept, again, "gpus.json")).types[A100.name].checked == again.checked
     with pytest.raises(UsageError, match=r"gpus\.json"):
         checking.kept_in('{"types": {"a100-sxm-80gb": {"cots": 1}}}', gpu, "gpus.json")
+
+
+def test_a_gpu_without_units_for_a_precision_is_not_judged_by_steps_in_it() -> None:
+    old = CATALOGUE["v100-sxm-16gb"]
+    kinds = ("fp32", "tf32", "fp16", "bf16")
+    has = {precision: checking.has_units(row(0.1, precision).trace, old) for precision in kinds}
+    assert has == {"fp32": True, "tf32": True, "fp16": True, "bf16": False}
+
+
+def test_a_correction_that_would_take_a_large_part_of_the_memory_is_a_fault_of_something_else() -> None:
+    real = replace(row(0.1).real, in_use_bytes=60 * GIB, in_room=False)
+    with pytest.raises(SizingError, match=pattern("sizing.checking.greedy", name="bf16")):
+        checking.corrected(A100, [replace(row(0.1), real=real)])

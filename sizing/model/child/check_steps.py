@@ -1,4 +1,4 @@
-"""Training steps of kinds that GPUs run every day, each of at most a dozen GiB, in torch alone."""
+"""Training steps of kinds that GPUs run every day, each of at most 9 GiB, in torch alone."""
 
 from __future__ import annotations
 

@@ -22,10 +22,13 @@ binary_cross_entropy_with_logits dist cdist renorm logsumexp norm.Scalar norm.Sc
 _INTO_FP32 = "prod cumprod cumsum sum sum.dim_IntList linalg_vector_norm"
 # What a CPU's autocast computes in fp32 and a GPU's leaves as it is.
 _AS_IT_IS = """
-avg_pool3d polar quantile nanquantile stft grid_sampler grid_sampler_2d grid_sampler_3d adaptive_avg_pool3d
+avg_pool3d polar quantile nanquantile stft grid_sampler_2d grid_sampler_3d adaptive_avg_pool3d
 cross_entropy_loss max_pool3d max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d replication_pad1d
 replication_pad2d replication_pad3d
 """
+
+
+_WIDEST_HEAD = 256
 
 
 def like_a_gpu(tracker: Any) -> None:
@@ -49,6 +52,7 @@ def _register() -> None:
         _put(autocast, name, _in_fp32(name))
     for name in _INTO_FP32.split():
         _put(autocast, name, _into_fp32(name))
+    _put(autocast, "grid_sampler", _in_the_widest("grid_sampler"))
     for name in _AS_IT_IS.split():
         _put(autocast, name, torch.library.fallthrough_kernel)
     for name, fused in (("softmax", _aten._softmax), ("log_softmax", _aten._log_softmax)):
@@ -110,6 +114,17 @@ def _into_fp32(name: str) -> Any:
     return call
 
 
+def _in_the_widest(name: str) -> Any:
+    operator = getattr(_aten, name).default
+
+    def call(*args: Any) -> Any:
+        wide = any(isinstance(each, torch.Tensor) and each.dtype == torch.float32 for each in args)
+        with _without_autocast():
+            return operator(*(map(_cast, args) if wide else args))
+
+    return call
+
+
 def _softmax_in_fp32(operator: Any, fused: Any) -> Any:
     def call(value: Any, dim: int, dtype: Any = None) -> Any:
         with _without_autocast():
@@ -141,9 +156,9 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Any:
     flags = _torch.backends.cuda
-    # only the flash kernel shares keys among heads, and it takes neither a mask nor fp32
+    # only the flash kernel shares keys among heads, and it takes no mask, no fp32 and no wide head
     shares = enable_gqa and key.dim() > 2 and key.size(-3) != query.size(-3)
-    alone = shares and (attn_mask is not None or query.dtype == torch.float32)
+    alone = shares and (attn_mask is not None or query.dtype == torch.float32 or query.size(-1) > _WIDEST_HEAD)
     if alone or not (flags.flash_sdp_enabled() or flags.mem_efficient_sdp_enabled()):
         if enable_gqa and key.size(-3) != query.size(-3):
             key, value = (each.repeat_interleave(query.size(-3) // each.size(-3), -3) for each in (key, value))

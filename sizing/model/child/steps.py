@@ -13,6 +13,7 @@ from sizing.model.child.rounds import interval
 
 _LONGEST_S = 5.0
 _MOST = 10
+_CONTEXT_BYTES = 2 * 2**30  # the driver's part of a process is less than half of that
 _WARM_UPS, _LEAST, _MOST_ON_GPU, _LONGEST_ON_GPU_S = 3, 5, 100, 2.0
 
 
@@ -29,8 +30,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 def _on_gpu(request: dict[str, Any]) -> dict[str, Any]:
     """Seconds of a step by the GPU's own events, and the most memory since the first step; the latter as torch has it.
 
-    With `room_bytes` no more than that of the GPU is used, the driver's part of it included, or no step is done. What
-    is in use in the end is all processes': nothing else may use the GPU.
+    With `room_bytes` no more than that of the GPU is used, the driver's part of it included, or no step is done; the
+    time is taken without that limit. Raises Refusal where something else uses the GPU.
     """
     import torch
 
@@ -42,9 +43,10 @@ def _on_gpu(request: dict[str, Any]) -> dict[str, Any]:
     torch.manual_seed(0)
     torch.zeros(1, device="cuda")  # the driver's own part is there from now on
     free, whole = torch.cuda.mem_get_info()
-    if room_bytes := request["room_bytes"]:
-        of_torch = room_bytes - (whole - free - torch.cuda.memory_reserved())
-        torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, of_torch / whole)))
+    if (others := whole - free - torch.cuda.memory_reserved()) > _CONTEXT_BYTES:
+        raise Refusal(f"{others / 2**30:.1f} GiB of the GPU are in use already: let nothing else run on it", True)
+    room_bytes = request["room_bytes"] or whole
+    torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, (room_bytes - others) / whole)))
     try:
         step = child.made(request)
         gc.collect()
@@ -52,22 +54,25 @@ def _on_gpu(request: dict[str, Any]) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
         for _ in range(_WARM_UPS):
             child.do(step)
+        free, whole = torch.cuda.mem_get_info()
+        if whole - free > room_bytes:
+            return {"no_room": True}
+        memory = {
+            "allocated_bytes": torch.cuda.max_memory_allocated(),
+            "reserved_bytes": torch.cuda.max_memory_reserved(),
+            "in_use_bytes": whole - free,
+            "memory_bytes": whole,
+        }
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        child.do(step)
         clock = Clock("cuda", 1)
         taken_s: list[float] = []
         while len(taken_s) < _LEAST or (len(taken_s) < _MOST_ON_GPU and sum(taken_s) < _LONGEST_ON_GPU_S):
             taken_s.append(clock.of(lambda: child.do(step)))
     except torch.cuda.OutOfMemoryError:
         return {"no_room": True}
-    free, whole = torch.cuda.mem_get_info()
-    return {
-        "step_s": interval(taken_s),
-        "allocated_bytes": torch.cuda.max_memory_allocated(),
-        "reserved_bytes": torch.cuda.max_memory_reserved(),
-        "in_use_bytes": whole - free,
-        "memory_bytes": whole,
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-    }
+    where = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    return {"step_s": interval(taken_s), **memory, **where}
 
 
 def _on_cpu(request: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from bftd.cli import size_allocation
 from sizing import checking
 from tests.bftd.cli.sizing_commands import Ended, Terminal
-from tests.support.messages import says, wording
+from tests.support.messages import excerpt, says, wording
 
 STAND_IN = Path(__file__).parents[2] / "support" / "gpu_stand_in"
 GB = 10**9
@@ -85,8 +85,11 @@ def test_steps_are_held_against_a_gpu_and_the_correction_is_kept_for_all(termina
     assert once.code == 2, "one of two types of the site, which nobody named"
     assert says(once.err, "sizing.checking.any_of")
     assert "running two" not in once.err
-    shown = check(terminal, stand_in(terminal, in_use=3, allocated=2.5), "--gpu", "turbo")
+    small = stand_in(terminal, in_use=3, allocated=2.5)
+    shown = check(terminal, small, "--gpu", "turbo", "--into", str(kept))
     assert shown.code == 0, shown.err
+    lacking_bytes = 3 * GB - found["rows"][0]["guarded_bytes"]
+    assert json.loads(kept.read_text())["types"]["turbo"]["memory_bytes"] == 85 * GB - lacking_bytes
     assert says(shown.out, "cli.size_check.memory", enough=0, rows=5), "a GPU of what is asked for was too small"
     assert "BOUND BY" in shown.out
 
@@ -107,6 +110,17 @@ def test_where_a_step_fails_nothing_is_kept(terminal: Terminal, monkeypatch: pyt
     small = check(terminal, stand_in(terminal, total=1, allocated=2), "--into", str(kept))
     assert small.code == 1
     assert says(small.err, "cli.size_check.none_ran")
+    monkeypatch.setattr(checking, "BATCHES", dict.fromkeys(("one", "two", "three", "four", "five"), 4))
+    greedy = check(terminal, stand_in(terminal, in_use=60, allocated=2.5), "--into", str(kept))
+    assert greedy.code == 1
+    assert says(greedy.err, "sizing.checking.greedy", name="one")
+    other = check(terminal, stand_in(terminal), "--into", str(kept), "--gpu", "t4")
+    assert other.code == 2
+    assert says(other.err, "sizing.checking.another", named="t4", type="a100-sxm-80gb")
+    monkeypatch.setenv("GPU_STAND_IN_IDLE", str(30 * GB))
+    shared = check(terminal, stand_in(terminal), "--into", str(kept))
+    assert shared.code == 2
+    assert says(shared.err, "sizing.steps.in_use")
     assert not kept.exists()
 
 
@@ -123,6 +137,9 @@ def test_without_a_gpu_it_is_one_line(terminal: Terminal, monkeypatch: pytest.Mo
     [
         (("--timeout", "0"), "more than 0"),
         (("--into", "nowhere/gpus.json"), "no such directory"),
+        (("--into", "train.py"), "not JSON"),
+        (("--into", "-"), "name a file"),
+        (("--gpu", "gpu9000"), excerpt("sizing.checking.not_known", named="gpu9000")),
     ],
 )
 def test_what_cannot_be_asked_for_is_told_before_anything_runs(
@@ -152,13 +169,13 @@ def test_a_partition_is_asked_for_one_gpu_and_its_answer_counts_as_the_sites_typ
     centre: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    step = {
+    step: dict[str, Any] = {
         "batch": 4,
-        "step_s": {"value": 0.1, "low": 0.1, "high": 0.1, "origin": "measured"},
+        "step_s": [0.1, 0.1, 0.1],
         **dict.fromkeys(("allocated_bytes", "reserved_bytes", "in_use_bytes"), GB),
         "memory_bytes": 42 * GB,
         "in_room": True,
-        "device": "anything",
+        "device": "Tesla V100-SXM2-32GB",
         "torch": "2.11",
     }
 
@@ -175,10 +192,23 @@ def test_a_partition_is_asked_for_one_gpu_and_its_answer_counts_as_the_sites_typ
     assert (partition, entry, words[0]) == ("both", ("size_check", "on_node"), sys.executable)
     assert any(each.startswith("--gres=gpu") and each.endswith(":1") for each in options)
     assert set(json.loads(words[2])) == set(checking.BATCHES)
-    monkeypatch.setattr(size_allocation, "answered", lambda *_: {"steps": {"one": {"batch": 4}}})
-    wrong = check(centre, sys.executable, "-p", "new")
-    assert wrong.code == 1
-    assert says(wrong.err, "cli.size_check.no_step")
+    whole = dict.fromkeys(checking.BATCHES, step)
+    for odd in (
+        {"steps": []},
+        {"steps": {"one": step}},
+        {"steps": {**whole, "six": step}},
+        {"steps": {**whole, "two": {**step, "memory_bytes": -5}}},
+        {"steps": {**whole, "two": {**step, "device": None}}},
+        {"steps": {**whole, "two": {**step, "step_s": [0.0, 0.0, 0.0]}}},
+        {},
+    ):
+        monkeypatch.setattr(size_allocation, "answered", lambda *_, odd=odd: odd)
+        wrong = check(centre, sys.executable, "-p", "old")
+        assert wrong.code == 1
+        assert says(wrong.err, "cli.size_check.no_step"), odd
+    monkeypatch.setattr(size_allocation, "answered", lambda *_: {"steps": {**whole, "five": None, "four": None}})
+    large = check(centre, sys.executable, "-p", "old")
+    assert says(large.err, "cli.size_check.too_few", rows=3)
 
 
 def test_a_partition_of_several_types_or_none_is_refused(centre: Terminal) -> None:

@@ -10,6 +10,7 @@ if os.environ.get("CUDA_VISIBLE_DEVICES") != "" and "GPU_STAND_IN" in os.environ
     import torch
     from torch.overrides import TorchFunctionMode
 
+    idle = int(os.environ.get("GPU_STAND_IN_IDLE", "500000000"))  # in use before anything runs
     total, allocated, reserved, in_use = map(int, os.environ["GPU_STAND_IN"].split(","))
 
     class Event:
@@ -40,12 +41,14 @@ if os.environ.get("CUDA_VISIBLE_DEVICES") != "" and "GPU_STAND_IN" in os.environ
     torch.cuda.is_available = lambda: True
     torch.cuda.get_device_name = lambda *_: os.environ.get("GPU_STAND_IN_NAME", "NVIDIA A100-SXM4-80GB")
     torch.cuda.Event = Event
-    torch.cuda.mem_get_info = lambda *_: (total - in_use, total)
+    begun = []
+    torch.cuda.mem_get_info = lambda *_: (total - (in_use if begun else idle), total)
+    torch.cuda.reset_peak_memory_stats = lambda *_: begun.append(True)
     torch.cuda.max_memory_allocated = lambda *_: allocated
     torch.cuda.max_memory_reserved = lambda *_: reserved
     torch.cuda.memory_reserved = lambda *_: 0
     torch.cuda.set_per_process_memory_fraction = lambda part: limit.append(part * total)
-    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats"):
+    for name in ("synchronize", "empty_cache"):
         setattr(torch.cuda, name, lambda *_: None)
     torch.Tensor.cuda = torch.nn.Module.cuda = lambda self, *_: self
     OnCpu().__enter__()
