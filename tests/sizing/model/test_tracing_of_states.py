@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sizing.errors import Untraceable
@@ -58,11 +58,14 @@ def held(step: Any) -> tuple[int, int, int]:
     return sizes[0], sizes[1], len(weights) + len(states)
 
 
-def compare(found: StepTrace, step: Any) -> None:
+def compare(found: StepTrace, step: Any, *, copied: bool = False) -> None:
     weights, states, blocks = held(step)
     parameters, optimizer = found.by_category["parameters"], found.by_category["optimizer"]
+    least = weights + states - 4 * blocks  # the number of steps taken lies on the host
+    assert found.peak_bytes >= least
     assert parameters >= weights
-    assert optimizer >= states - 4 * blocks  # the number of steps taken lies on the host
+    # Where a model and its copy lie side by side, that may be the peak, before there is a state.
+    assert optimizer >= states - 4 * blocks or (copied and not optimizer)
     assert parameters + optimizer <= weights + states + BLOCK_BYTES * blocks
     trained = {id(each): each for one in step.optimizers for group in one.param_groups for each in group["params"]}
     assert found.parameters == sum(each.numel() for each in trained.values() if each.requires_grad)
@@ -77,6 +80,7 @@ def test_regression_copies_of_modules_lost_their_weights_and_states(name: str) -
     compare(traced(f"{MODELS}:{name}"), getattr(state_models, name)(4))
 
 
+@example(copies="after", count=4, frozen=3, half=False, optimizer="RMSprop")
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     copies=st.sampled_from(("", "before", "after", "before and after")),
@@ -94,7 +98,7 @@ def test_traced_states_are_never_less_than_their_shapes_and_types_say(
     said = (copies, count, min(frozen, count - 1), half, optimizer)
     file = tmp_path / "together.py"
     file.write_text(f"{MODELS.read_text()}\ndef make_step(batch):\n    return put_together(batch, *{said!r})\n")
-    compare(traced(f"{file}:make_step"), state_models.put_together(4, *said))
+    compare(traced(f"{file}:make_step"), state_models.put_together(4, *said), copied="after" in copies)
 
 
 HEAD = "import copy, torch\nfrom torch import nn\n"
