@@ -114,7 +114,9 @@ def type_of(device: str, own: Mapping[str, GpuType], named: str = "") -> GpuType
     if named:
         found = named_type(named, own)
         if known is not None and not known.note and known.type.name not in (found.name, found.like) and not found.slice:
-            raise UsageError(f"--gpu {named}: the driver calls it {device}, which is {known.type.name}")
+            raise UsageError(
+                f"{named}: the driver calls it {device}; give {named} among the names of {known.type.name} in gpus.json"
+            )
         return found
     if known is None or known.note:
         raise UsageError(f"{device} could be several types, or none that is known: name it with --gpu TYPE")

@@ -74,11 +74,11 @@ def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: fl
             steps[name] = step
     if known is None:
         raise BftError(f"no step ran: {next(iter({**failed, **apart}.values()), 'there was none')}")
-    for name in [name for name in traces if not checking.has_units(traces[name], known)]:
-        apart[name] = f"{known.name} has no units for its products"
-        steps.pop(name, None), failed.pop(name, None)
-    rows = [checking.Compared(name, traces[name], step, known) for name, step in steps.items()]
-    if len(rows) < _LEAST and not failed:
+    odd = [name for name, trace in traces.items() if not checking.has_units(trace, known)]
+    apart |= dict.fromkeys(odd, f"{known.name} has no units for its products")
+    failed = {name: why for name, why in failed.items() if name not in odd}
+    rows = [checking.Compared(name, traces[name], step, known) for name, step in steps.items() if name not in odd]
+    if not rows or (len(rows) < _LEAST and not failed):
         raise BftError(f"steps that this GPU can run: {len(rows)}, and a correction takes {_LEAST}: nothing was kept")
     corrected = checking.corrected(known, rows)
     if as_json:
