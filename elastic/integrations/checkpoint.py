@@ -67,8 +67,12 @@ class Keeper:
             self.stay(shared)
 
     def stay(self, shared: str | os.PathLike[str]) -> None:
-        """Has checkpoints stay in a folder of a file system that all nodes have; called before the training."""
-        self._shared = Path(shared).resolve()
+        """Has checkpoints stay below a folder that all nodes see, in one of this trainer's own.
+
+        Called before the training.
+        """
+        # Scripts of an array, or two jobs of one script, name the same folder: each would remove the others' files.
+        self._shared = Path(shared).resolve() / os.environ.get("BFT_TRAINER", "")
         if session.current().attached and _rank() == 0:
             for left in self._shared.glob(f"step-*{_PART}"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -153,7 +157,8 @@ class Keeper:
                 written.rename(place)
             finally:
                 shutil.rmtree(part, ignore_errors=True)
-            _flush(place.parent, below=False)
+            for folder in (place.parent, place.parent.parent):  # which may be new as well
+                _flush(folder, below=False)
             self._whole[place] = {"beside_bytes": _size_bytes(place), "beside_s": time.monotonic() - began_s}
         return self._whole[place]
 

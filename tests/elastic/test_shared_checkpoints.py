@@ -348,3 +348,17 @@ def test_a_checkpoint_of_the_scripts_own_that_was_gone_on_from_is_never_removed(
 def test_a_state_that_names_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=pattern("elastic.checkpoint.not_there")):
         Keeper(tmp_path).open({"folder": str(tmp_path / "step-7")})
+
+
+def test_two_jobs_of_one_script_have_folders_of_their_own(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "8" / "step-5.part").mkdir(parents=True)
+    monkeypatch.setenv("BFT_TRAINER", "7")
+    save(Keeper(tmp_path), 1)
+    arrived(driver, 1)
+    assert (names(tmp_path / "7"), names(tmp_path / "8")) == (["step-1"], ["step-5.part"])
+    monkeypatch.setenv("BFT_TRAINER", "8")
+    save(Keeper(tmp_path), 2)
+    arrived(driver, 1, 2)
+    assert (names(tmp_path / "7"), names(tmp_path / "8")) == (["step-1"], ["step-2"])
