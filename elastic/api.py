@@ -144,9 +144,6 @@ def save_beside(state: Any, beside: Beside | None) -> None:
 def _save(state: Any, beside: Beside | None, session: _session.Session) -> None:
     rank, size = _rank_and_size()
     if bypath.wanted(state):
-        if beside is not None and rank == 0:
-            beside.put(beside.content)
-            beside.kept()
         bypath.save(state, _progress.step, _progress.samples, pause=session.pause_requested.is_set())
         return
     if rank != 0:
@@ -165,7 +162,7 @@ def _save(state: Any, beside: Beside | None, session: _session.Session) -> None:
     taken = snapshot.Snapshot(envelope if beside is None else beside.content)
     if beside is None:
         saved = replace(saved, write=taken.write)
-    else:
+    else:  # the envelope has names and numbers alone, which nobody changes
         saved = replace(saved, first=functools.partial(taken.use, beside.put))
     session.commit(replace(saved, release=taken.release))
     taken.copy()

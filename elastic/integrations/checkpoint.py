@@ -23,7 +23,7 @@ from typing import Any
 
 import elastic
 from elastic import api, bypath, session
-from elastic.errors import StateError
+from elastic.errors import StateError, UsageError
 from elastic.timing import LAST_STATE_S, REPORT_S, SHIP_S
 
 RNG = "elastic-rng-{rank}.pt"
@@ -31,6 +31,9 @@ RNG = "elastic-rng-{rank}.pt"
 
 _PART = ".part"
 """What the name of a checkpoint ends in until it is whole."""
+
+_swept: set[Path] = set()
+"""Folders in which this process has removed what an earlier life left half-written."""
 
 _SIGN_S = SHIP_S / 4
 """So often who writes beside training gives a sign of life: the driver, when it asks, waits so long for the first."""
@@ -61,7 +64,8 @@ class Keeper:
     def __init__(self, shared: str | os.PathLike[str] | None = None) -> None:
         """`shared` as for `stay`; None: the files travel."""
         self._shared: Path | None = None
-        self._whole: dict[Path, dict[str, Any]] = {}
+        self._whole: list[Path] = []
+        self._parts: list[Path] = []
         self._begun = self._unpacked = Path()
         if shared:
             self.stay(shared)
@@ -73,7 +77,9 @@ class Keeper:
         """
         # Scripts of an array, or two jobs of one script, name the same folder: each would remove the others' files.
         self._shared = Path(shared).resolve() / os.environ.get("BFT_TRAINER", "")
-        if session.current().attached and _rank() == 0:
+        # Once in a process: whoever trains a second time may still write what the first one saved.
+        if session.current().attached and _rank() == 0 and self._shared not in _swept:
+            _swept.add(self._shared)
             for left in self._shared.glob(f"step-*{_PART}"):
                 shutil.rmtree(left, ignore_errors=True)
 
@@ -84,7 +90,7 @@ class Keeper:
             return self._unpacked
         folder = existing(saved["folder"])
         older = [one for one in folder.parent.glob("step-*") if 0 <= _step(one) < _step(folder)]
-        self._whole = {one: {} for one in [*sorted(older, key=_step), folder]}
+        self._whole = [*sorted(older, key=_step), folder]
         session.current().costs["load_bytes"] = _size_bytes(folder)
         return folder
 
@@ -108,6 +114,8 @@ class Keeper:
         """A folder for the files of this rank; of a `sharded` model all write where it stays, as one could not."""
         self._begun = scratch() if self._shared is None or not sharded else self._shared / f"step-{step}{_PART}"
         self._begun.mkdir(parents=True, exist_ok=True)
+        if self._in_place:
+            self._parts.append(self._begun)
         return self._begun
 
     @contextlib.contextmanager
@@ -125,47 +133,60 @@ class Keeper:
 
     def keep(self, step: int, folder: Path, held: Held, **more: Any) -> None:
         """Has bftd keep what was written into `folder`, which is or lies in what `begin` gave; see `saving`."""
-        in_place = self._in_place
-        if in_place:
+        content: dict[str, Any] = {}
+        if self._in_place:
+            if bypath.wanted({}):
+                raise UsageError("a sharded model's checkpoints stay in the shared folder: leave out state=")
+            barrier()
+            if os.environ.get("LOCAL_RANK") == "0" and _rank() != 0:
+                _flush(folder)  # rank 0 cannot flush what another node has written
             barrier()  # it is whole when everybody has written his part
-            content: dict[str, Any] = {"files": {}, "held": {}}
         else:
             content = {"files": gathered(folder), "held": held}
             shutil.rmtree(self._begun, ignore_errors=True)
-        if self._shared is None or (bypath.wanted({}) and not in_place):  # where a state goes by path, this goes there
+        if self._shared is None or bypath.wanted({}):  # where a state goes by path, this goes there
             elastic.save({**more, **content})
             return
         place = self._shared / f"step-{step}"
-        put = functools.partial(self._put, place, folder if in_place else place.with_suffix(_PART))
+        put = functools.partial(self._put, place, folder, self._begun, {})
         api.save_beside({**more, "folder": str(place)}, api.Beside(content, put, self._rotate))
 
     @property
     def _in_place(self) -> bool:
         return self._shared is not None and self._begun.is_relative_to(self._shared)
 
-    def _put(self, place: Path, written: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Has a checkpoint whole, on the disk and in its place, once; `written` is where it lies before."""
-        if place not in self._whole:
-            part, began_s = place.with_suffix(_PART), time.monotonic()
-            try:
+    def _put(
+        self, place: Path, folder: Path, begun: Path, done: dict[str, Any], content: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Has a checkpoint whole, on the disk and in its place, once; without `content` it lies in `folder` before."""
+        if done:
+            return done
+        part, began_s = place.with_suffix(_PART) if content else folder, time.monotonic()
+        try:
+            if content:
                 with telling(part, _SIGN_S):
                     unpack(content, part)
-                with telling(part, _SIGN_S, flushing=True):
-                    _flush(part)
-                if place.exists():  # of an earlier life, whose driver never heard of it
-                    shutil.rmtree(place)
-                written.rename(place)
-            finally:
+            with telling(part, _SIGN_S, flushing=True):
+                _flush(part)
+            if place.exists():  # of an earlier life, or of a training before this one
+                place.rename(old := place.with_suffix(f".old{_PART}"))
+                shutil.rmtree(old, ignore_errors=True)
+            part.rename(place)
+        finally:
+            if content:  # else it stays for another try
                 shutil.rmtree(part, ignore_errors=True)
-            for folder in (place.parent, place.parent.parent):  # which may be new as well
-                _flush(folder, below=False)
-            self._whole[place] = {"beside_bytes": _size_bytes(place), "beside_s": time.monotonic() - began_s}
-        return self._whole[place]
+        for above in (place.parent, place.parent.parent):  # which may be new as well
+            _flush(above, below=False)
+        self._whole = [*(one for one in self._whole if one != place), place]
+        while not content and begun in self._parts:  # and those before, which this one overtook
+            shutil.rmtree(self._parts.pop(0), ignore_errors=True)
+        done |= {"beside_bytes": _size_bytes(place), "beside_s": time.monotonic() - began_s}
+        return done
 
     def _rotate(self) -> None:
         """Removes all but the two newest, now that the driver goes by the newest."""
-        for old in list(self._whole)[:-2]:
-            del self._whole[old]
+        gone, self._whole = self._whole[:-2], self._whole[-2:]
+        for old in gone:
             if old.parent == self._shared:
                 shutil.rmtree(old, ignore_errors=True)
 
@@ -276,13 +297,15 @@ def _linked(source: str, to: str) -> None:
 def _flush(folder: Path, below: bool = True) -> None:
     """Has a folder's names on the disk, and all `below` it."""
     for path in [*(folder.rglob("*") if below else ()), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            # There are file systems that cannot do that with folders.
-            with contextlib.suppress(*[OSError] if path.is_dir() else []):
+        if path.is_symlink():
+            continue
+        # There are file systems that cannot do that with folders, and folders that one may not read.
+        with contextlib.suppress(*[OSError] if path.is_dir() else []):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
                 os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def _size_bytes(folder: Path) -> int:

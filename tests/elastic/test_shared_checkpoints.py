@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from elastic import session, shipping
-from elastic.errors import StateError, WireError
+from elastic.errors import StateError, UsageError, WireError
 from elastic.integrations import checkpoint
 from elastic.integrations.checkpoint import Keeper
 from elastic.link.channel import BlockingChannel
@@ -348,6 +348,80 @@ def test_a_checkpoint_of_the_scripts_own_that_was_gone_on_from_is_never_removed(
 def test_a_state_that_names_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=pattern("elastic.checkpoint.not_there")):
         Keeper(tmp_path).open({"folder": str(tmp_path / "step-7")})
+
+
+def test_regression_a_sharded_checkpoint_whose_flush_failed_once_was_told_as_an_empty_folder(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = Keeper(tmp_path)
+    save(keeper, 1, sharded=True)
+    arrived(driver, 1)
+    monkeypatch.setattr(checkpoint, "_flush", failing := Failing(checkpoint._flush))
+    save(keeper, 2, sharded=True)
+    until("it has failed", lambda: failing.failed)
+    driver._deliver(0)
+    assert driver.steps == [1, 2], "it was tried again"
+    assert step_of(tmp_path / "step-2") == 2
+
+
+class Failing:
+    """A flush that fails once where all of a checkpoint is flushed by who writes beside the training."""
+
+    def __init__(self, flush: Callable[..., None]) -> None:
+        self._flush, self.failed = flush, 0
+
+    def __call__(self, folder: Path, below: bool = True) -> None:
+        if below and not self.failed and threading.current_thread() is not threading.main_thread():
+            self.failed += 1
+            raise OSError(5, "Input/output error")
+        self._flush(folder, below)
+
+
+def test_regression_sharded_checkpoints_that_newer_ones_overtook_stayed_on_the_disk(
+    driver: Driver, disk: Disk, tmp_path: Path
+) -> None:
+    keeper = Keeper(tmp_path)
+    disk.go_on.clear()
+    for step in range(1, 5):
+        save(keeper, step, sharded=True)
+        until("the first one is on its way", lambda: disk.flushes)
+    assert names(tmp_path) == ["step-1.part", "step-2.part", "step-3.part", "step-4.part"]
+    disk.go_on.set()
+    arrived(driver, 1, 4)
+    assert names(tmp_path) == ["step-1", "step-4"]
+
+
+def test_regression_a_second_training_was_told_by_the_folder_of_the_first(driver: Driver, tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path)
+    save(keeper, 1)
+    arrived(driver, 1)
+    (tmp_path / "step-1" / "rng").write_text("of the first training")
+    save(keeper, 1)
+    arrived(driver, 1, 1)
+    assert step_of(tmp_path / "step-1") == 1
+    assert names(tmp_path) == ["step-1"]
+
+
+def test_a_half_written_checkpoint_of_this_process_is_not_removed_by_its_second_training(
+    driver: Driver, disk: Disk, tmp_path: Path
+) -> None:
+    keeper = Keeper(tmp_path)
+    disk.go_on.clear()
+    save(keeper, 1)
+    until("it is on its way to the disk", lambda: disk.flushes)
+    keeper.stay(tmp_path)
+    assert names(tmp_path) == ["step-1.part"]
+    disk.go_on.set()
+    arrived(driver, 1)
+    assert step_of(tmp_path / "step-1") == 1
+
+
+def test_a_sharded_model_in_a_shared_folder_is_refused_beside_states_by_path(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BFT_STATE_BY_PATH", "1")
+    with pytest.raises(UsageError, match=pattern("elastic.checkpoint.no_state_beside")):
+        save(Keeper(tmp_path), 1, sharded=True)
 
 
 def test_two_jobs_of_one_script_have_folders_of_their_own(
