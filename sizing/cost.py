@@ -229,8 +229,8 @@ def _corrected(compute: Estimate, work: Work, gpu: GpuType, precision: str) -> E
     The range moves along, and is widened until it holds all steps that were checked, whatever bound them. Products of a
     precision that was not checked go by those of the others.
     """
-    operators = _operators_s(work, gpu, precision)
-    if not operators or not gpu.checked or not compute.value:
+    operators = _operators_s(work, gpu, precision) if gpu.checked and compute.value else []
+    if not operators:
         return compute
     products = [each.value for kind, each in gpu.checked.items() if kind not in ("host", "memory")]
     others = statistics.median(products) if products else 1.0

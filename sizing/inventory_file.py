@@ -144,10 +144,10 @@ def _type(given: Fields, name: str) -> GpuType:
 
 
 def _checked(given: Fields) -> dict[str, Checked]:
-    found = {}
-    kinds = given.inner("checked", _KINDS) if "checked" in given else None
-    for kind in () if kinds is None else (kind for kind, _ in given.items("checked")):
-        assert kinds is not None
+    if "checked" not in given:
+        return {}
+    found, kinds = {}, given.inner("checked", _KINDS)
+    for kind, _ in given.items("checked"):
         each = kinds.inner(kind, _CHECKED)
         low, value, high = (each.number(key, least=_LEAST_RATIO) for key in ("low", "value", "high"))
         if not low <= value <= high:
