@@ -10,6 +10,7 @@ size, saved every second, takes turns with one that has next to none: on eight n
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import statistics
@@ -250,13 +251,15 @@ def _resume(bench: Bench) -> None:
 def _kill_a_worker(bench: Bench) -> None:
     """Kills one worker: a fork of a node process, so both carry the same command line."""
     root = str(bench.site.root)
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        line = process.info["cmdline"] or []
-        if "elastic.node" not in line or not (process.info["environ"] or {}).get("SLURM_CONF", "").startswith(root):
-            continue
-        if "elastic.node" in (process.parent().cmdline() if process.parent() else []):
-            process.kill()
-            return
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            if "elastic.node" not in process.cmdline():
+                continue
+            parent, of_site = process.parent(), process.environ().get("SLURM_CONF", "").startswith(root)
+            if of_site and parent is not None and "elastic.node" in parent.cmdline():
+                process.kill()
+                return
     raise SystemExit("give_back: no worker to kill")
 
 

@@ -50,13 +50,18 @@ import elastic  # what would train
 """
 
 
-def lay_out(folder: Path) -> Path:
-    """Write the interpreter and a script for it into `folder`; returns the script."""
-    interpreter = folder / NAME
-    interpreter.write_text(_PROGRAM.format(python=sys.executable))
-    interpreter.chmod(0o755)
-    script = folder / "sleeping.py"
-    script.write_text(_SCRIPT.format(interpreter=interpreter))
+def lay_out(folder: Path, python: str = sys.executable) -> Path:
+    """Write the interpreter, which `python` runs, and a script for it into `folder`; returns the script.
+
+    Drivers that were submitted before find both whole at any moment.
+    """
+    interpreter, script = folder / NAME, folder / "sleeping.py"
+    texts = {interpreter: _PROGRAM.format(python=python), script: _SCRIPT.format(interpreter=interpreter)}
+    for path, text in texts.items():
+        new = folder / f".{path.name}.new"
+        new.write_text(text)
+        new.chmod(0o755)
+        new.replace(path)
     return script
 
 

@@ -81,13 +81,20 @@ def sacctmgr(environ: Mapping[str, str], *words: str) -> str:
 
 
 def _start_mariadb(root: Path, environ: Mapping[str, str], port: int) -> None:
-    data = root / "mariadb"
+    data, scratch = root / "mariadb", root / "scratch"
+    scratch.mkdir()
+    # A server that starts removes the temporary tables of all others that share its folder for them.
+    environ = {**environ, "TMPDIR": str(scratch)}
     (root / "first.sql").write_text(_FIRST_STATEMENTS.format(password=_PASSWORD))
-    subprocess.run(
+    installed = subprocess.run(
         [_program("mariadb-install-db"), "--no-defaults", f"--datadir={data}", f"--user={getpass.getuser()}",
          "--skip-test-db", "--auth-root-authentication-method=normal"],
-        env=environ, capture_output=True, timeout=_UP_S, check=True,
+        env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=_UP_S, check=False,
     )  # fmt: skip
+    if installed.returncode:
+        said = [line for line in installed.stdout.splitlines() if "ERROR" in line]
+        raise SandboxError(f"mariadb-install-db failed: {'; '.join(said) or installed.stdout}")
     _start(
         root,
         environ,
@@ -127,7 +134,8 @@ def _start(root: Path, environ: Mapping[str, str], argv: list[str], name: str, p
             return
         except OSError:
             time.sleep(_POLL_S)
-    raise SandboxError(f"{name} did not start; see {log}")
+    said = log.read_text(errors="replace").strip().splitlines()
+    raise SandboxError(f"{name} did not start: {said[-1] if said else 'it said nothing'}")
 
 
 def _program(name: str) -> str:

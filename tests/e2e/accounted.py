@@ -105,9 +105,8 @@ class AccountedSite(SandboxSite):
     def train(self, name: str, elastic: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Submit an elastic job as a user would, whose nodes hold pilots and sleep; it prints the driver's job id."""
         home = self.home(name)
-        python, script = self._installation(), training.lay_out(home)
-        interpreter = home / training.NAME
-        interpreter.write_text(interpreter.read_text().replace(sys.executable, str(python)))
+        python = self._installation()
+        script = training.lay_out(home, str(python))
         words = ("-m", "bftd.cli.main", "sbatch", f"--elastic={elastic},backend=torchrun", "--parsable", *options)
         return self.run_as(
             name, str(python), *words, "--output=out.log", str(script),

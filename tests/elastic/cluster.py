@@ -206,8 +206,9 @@ class TrainerJob:
 def job_processes(sandbox: Sandbox) -> list[psutil.Process]:
     """Every process that runs in a job of the cluster, or for one."""
     found = []
-    for process in psutil.process_iter():
+    for pid in psutil.pids():  # psutil.process_iter() takes a new process for an earlier one whose number it has
         try:
+            process = psutil.Process(pid)
             environ = process.environ()
             alive = process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
