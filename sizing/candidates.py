@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from sizing.errors import UsageError
 from sizing.model.parallel import Parallel
 from sizing.pools import Pool
+from sizing.ran import Place
+from sizing.sources import Point
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,11 @@ class Candidate:
     nodes: int
     parallel: Parallel
     batch: int
+
+    @property
+    def place(self) -> Place:
+        """On which GPUs, and what each does."""
+        return self.pool.gpu.name, self.parallel.gpus, self.nodes, Point(self.parallel, self.batch)
 
 
 def candidates(

@@ -9,6 +9,8 @@ from sizing.plans import Plan
 from sizing.pools import Pool
 
 _MEBIBYTE = 2**20
+HOST_GUARD = 1.1
+"""Times what jobs took of a node's memory is asked for: samples miss what lasts for less than they are apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,24 @@ def written(plan: Plan, pool: Pool, tasks_per_node: int | None = None) -> tuple[
     if cpus >= tasks:
         lines.append(Line("cpus-per-task", str(cpus // tasks), f"{of_node} CPUs (proportional share)"))
     if memory_bytes >= _MEBIBYTE:
-        lines.append(Line("mem", _size(memory_bytes), f"{of_node} memory (proportional share)"))
+        lines.append(_host(plan, memory_bytes, max(group.memory_bytes for group in fitting), of_node))
     if pool.constraint:
         lines.append(
             Line("constraint", pool.constraint, f"keeps other GPUs away that Slurm calls {pool.gres_type or 'gpu'}")
         )
     return tuple(lines)
+
+
+def _host(plan: Plan, share_bytes: int, most_bytes: int, of_node: str) -> Line:
+    """The share of a node's memory, and more where jobs that have run used more; `most_bytes` is a whole node's."""
+    share = f"{of_node} memory (proportional share)"
+    if plan.host_bytes is None:
+        return Line("mem", _size(share_bytes), share)
+    used = f"jobs that ran used {plan.host_bytes / GIB:.1f} GiB at most (measured)"
+    wanted = -(-int(plan.host_bytes * HOST_GUARD) // GIB) * GIB  # in whole ones, rounded up
+    if wanted <= share_bytes:
+        return Line("mem", _size(share_bytes), f"{share}; {used}")
+    return Line("mem", _size(min(wanted, most_bytes)), used)
 
 
 def lines(plan: Plan, pool: Pool, tasks_per_node: int | None = None) -> tuple[str, ...]:

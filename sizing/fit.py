@@ -14,6 +14,7 @@ from sizing.estimate import Estimate
 from sizing.memory.peak import guarded_bytes
 from sizing.model.trace import StepTrace
 from sizing.plans import Plan
+from sizing.ran import Ran, used
 from sizing.sources import Point, Source, Traces, ends
 
 T = TypeVar("T")
@@ -61,6 +62,25 @@ def retimed(
             paid = candidate.pool.paid(plan.gpus, plan.nodes)
             plan = replace(plan, step_s=step, cost=cost.cost_of(step, paid, candidate.pool.gpu))
         found.append(replace(choice, plan=plan))
+    return tuple(sorted(found, key=lambda choice: _rank(choice.plan, by)))
+
+
+def with_runs(choices: Iterable[Choice], runs: Sequence[Ran], by: By = "cost") -> tuple[Choice, ...]:
+    """Plans ranked anew with what jobs of the very step used on just their GPUs."""
+    places: dict[object, list[Ran]] = {}
+    for ran in runs:
+        places.setdefault(ran.place, []).append(ran)
+    found = []
+    for choice in choices:
+        plan, candidate = choice.plan, choice.candidate
+        if (mine := places.get(candidate.place)) and not candidate.pool.mixed:
+            told = used(mine, plan.peak, plan.gpu_bytes)
+            worth = cost.cost_of(told.step_s, candidate.pool.paid(plan.gpus, plan.nodes), candidate.pool.gpu)
+            plan = replace(
+                plan, step_s=told.step_s, peak=told.peak, cost=worth, runs=told.runs, host_bytes=told.host_bytes
+            )
+            choice = replace(choice, plan=_lined(plan, candidate))
+        found.append(choice)
     return tuple(sorted(found, key=lambda choice: _rank(choice.plan, by)))
 
 
@@ -141,10 +161,13 @@ def _choice(source: Source, candidate: Candidate) -> Choice | None:
     work = source.work(candidate.parallel, candidate.batch)
     if peak is None or work is None:
         return None
-    plan = _plan(candidate, work, peak, source)
+    return Choice(_lined(_plan(candidate, work, peak, source), candidate), candidate)
+
+
+def _lined(plan: Plan, candidate: Candidate) -> Plan:
+    """The plan with the lines that ask for it."""
     written = emit.written(plan, candidate.pool)
-    lines = tuple(line.text for line in written)
-    return Choice(replace(plan, sbatch=lines, why=tuple(line.why for line in written)), candidate)
+    return replace(plan, sbatch=tuple(line.text for line in written), why=tuple(line.why for line in written))
 
 
 def _plan(candidate: Candidate, work: cost.Work, peak: Estimate, source: Source) -> Plan:

@@ -16,7 +16,8 @@ class Plan:
 
     `why` says for each of these lines where it comes from. `start` is what Slurm says of when it could begin, in its
     own words, None where it was not asked. `micro_batch` is what of a GPU's `batch` is worked on at once, where
-    gradients are accumulated over several.
+    gradients are accumulated over several. So many `runs` on just these GPUs say what it takes, and that processes took
+    `host_bytes` of a node at most, None where none of them told.
     """
 
     partition: str
@@ -33,6 +34,8 @@ class Plan:
     start: str | None = None
     why: tuple[str, ...] = ()
     micro_batch: int | None = None
+    runs: int = 0
+    host_bytes: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -61,6 +64,7 @@ class Plan:
             "step_high_s": self.step_s.high,
             "step_origin": self.step_s.origin,
             "cost": self.cost.value,
+            "runs": self.runs,
             "sbatch": list(self.sbatch),
             "why": list(self.why),
             "start": self.start,

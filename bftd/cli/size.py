@@ -15,6 +15,7 @@ _COMMANDS = {
     "cells": ("bftd.cli.size_cells", "cells", "Cut a model into pipeline stages on N GPUs."),
     "profile": ("bftd.cli.size_profile", "profile", "Time a model's stages on one device, for estimates."),
     "check": ("bftd.cli.size_check", "check", "Hold what is told of steps against a GPU, and keep what that corrects."),
+    "learn": ("bftd.cli.size_learn", "learn", "Keep what a job used, so that the next one is planned by it."),
     "pack": ("bftd.cli.size_pack", "pack", "Tell what CPUs and memory by need would bring (what-if)."),
     "place": ("bftd.cli.size_place", "place", "Tell on which nodes plans would be placed (what-if)."),
     "auto": ("bftd.cli.size_auto", "auto", "Answer sbatch --auto-gpus, whose plug-in runs this."),

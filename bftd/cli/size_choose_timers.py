@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from bftd.cli import size_profiles, size_trace
+from bftd.cli import size_learn, size_profiles, size_trace
 from bftd.cli.size_cells import GRAPH_BATCH
 from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
     from bftd.cli.size_model import Asked
+    from bftd.cli.size_trace import Tracer
     from sizing.candidates import Spread
     from sizing.cells.graph import Graph
     from sizing.choosing.runs import Run
-    from sizing.choosing.timers import FirstThatKnows, Timer
+    from sizing.choosing.timers import Timer
     from sizing.pools import Pool
+    from sizing.ran import Place
+    from sizing.sources import Point
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class Splits:
 class Timers:
     """The timer, what is to be said of it, and the options beside a partition that make profiles for it."""
 
-    timer: FirstThatKnows
+    timer: Timer
+    unknown: Mapping[tuple[str, type[Exception]], str]
     said: list[str]
     profiling: str
 
@@ -66,7 +70,7 @@ class Timers:
                 f"times in {', '.join(assumed)} are assumed from data sheets, for ranking: "
                 f"bft size profile --partition {assumed[0]}{self.profiling} would measure them"
             )
-        told += self.timer.unknown.values()
+        told += self.unknown.values()
         return told
 
 
@@ -82,6 +86,7 @@ def made(
 ) -> Timers:
     """The timers of a model; traces it where it is no configuration. Raises UsageError, and BftError where it fails."""
     from sizing.choosing.timers import FirstThatKnows, Slowest
+    from sizing.choosing.with_runs import WithRuns
 
     said: list[str] = []
     profiles = size_profiles.Profiles.of(asked, precision, said)
@@ -91,11 +96,19 @@ def made(
     measured = None if profiles is None or graph is None else profiles.timer(graph, global_batch, splits.tensor)
     if measured is not None:
         timers.append(Slowest(measured))
-    assumed = _assumed(asked, graph, chosen, global_batch, max_gpus, splits, python, timeout_s, precision, said)
-    timers.append(Slowest(assumed))
+    tracer = size_trace.Tracer(asked.step, python, timeout_s, precision) if asked.step is not None else None
+    spread = replace(size_trace.spread_of(asked, tracer), fsdp=False)
+    ways = _ways(chosen, global_batch, max_gpus, spread)
+    timers.append(Slowest(_assumed(asked, tracer, graph, global_batch, spread, ways.values(), splits, said)))
     said += _either(chosen)
     said += splits.undeclared
-    return Timers(FirstThatKnows(timers), said, size_profiles.profiling(asked, precision))
+    first = FirstThatKnows(timers)
+    timer: Timer = first
+    if tracer is not None:
+        runs, more = size_learn.known(tracer, ways)
+        timer = WithRuns(first, runs, tracer.traces, global_batch)
+        said += more
+    return Timers(timer, first.unknown, said, size_profiles.profiling(asked, precision))
 
 
 def _either(chosen: Sequence[Pool]) -> list[str]:
@@ -115,14 +128,12 @@ def _either(chosen: Sequence[Pool]) -> list[str]:
 
 def _assumed(
     asked: Asked,
+    tracer: Tracer | None,
     graph: Graph | None,
-    chosen: Sequence[Pool],
     global_batch: int,
-    max_gpus: int | None,
+    spread: Spread,
+    points: Collection[Point],
     splits: Splits,
-    python: str,
-    timeout_s: float,
-    precision: str,
     said: list[str],
 ) -> Timer:
     from sizing.by_formula import Formula
@@ -131,14 +142,12 @@ def _assumed(
     from sizing.choosing.cuts import ByGraph
     from sizing.errors import Untraceable
 
-    tracer = size_trace.Tracer(asked.step, python, timeout_s, precision) if asked.step is not None else None
-    spread = size_trace.spread_of(asked, tracer)
     if tracer is not None:
         try:
-            _trace(tracer, chosen, global_batch, max_gpus, spread)
+            _trace(tracer, points)
             said += tracer.told()
             cut = None if graph is None else ByGraph(graph)
-            return Assumed(tracer.traces, tracer.traces, global_batch, replace(spread, fsdp=False), cut)
+            return Assumed(tracer.traces, tracer.traces, global_batch, spread, cut)
         except Untraceable as error:
             if asked.model is None:
                 raise BftError(f"{error}; give --config for an estimate by formula") from None
@@ -151,23 +160,29 @@ def _assumed(
     return Assumed(source, whole, global_batch, replace(spread, tensor=splits.tensor), sizes)
 
 
-def _trace(
-    tracer: size_trace.Tracer, chosen: Sequence[Pool], global_batch: int, max_gpus: int | None, spread: Spread
-) -> None:
-    """Trace the smallest and the largest batch of each way to spread it; raises Untraceable where none is to be had."""
+def _ways(chosen: Sequence[Pool], global_batch: int, max_gpus: int | None, spread: Spread) -> dict[Place, Point]:
+    """What a rank does in each way to spread the whole model, by where it does it."""
     from sizing.choosing.shapes import shapes
-    from sizing.errors import Untraceable
     from sizing.model.parallel import Parallel
-    from sizing.sources import Point, ends
+    from sizing.sources import Point
 
-    points = set()
+    found = {}
     for shape in (shape for pool in chosen for shape in shapes(pool, max_gpus)):
         tp = 1
         while tp <= shape.per_node and (tp == 1 or spread.tensor):
             dp = shape.gpus // tp
             if global_batch % dp == 0 and (spread.heads is None or spread.heads % tp == 0):
-                points.add(Point(Parallel(dp, tp), global_batch // dp))
+                point = Point(Parallel(dp, tp), global_batch // dp)
+                found[shape.pool.gpu.name, shape.gpus, shape.nodes, point] = point
             tp *= 2
+    return found
+
+
+def _trace(tracer: Tracer, points: Collection[Point]) -> None:
+    """Trace the smallest and the largest batch of each way to spread it; raises Untraceable where none is to be had."""
+    from sizing.errors import Untraceable
+    from sizing.sources import ends
+
     if not points:
         raise UsageError("no GPUs are left to choose from; bft size inventory shows which there are")
     wanted = sorted(set(ends(sorted(points))))

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 import click
 
 from bftd import config
-from bftd.cli import common, options, size_inventory, size_model, size_profiles, size_script, size_shown, size_trace
+from bftd.cli import (
+    common,
+    options,
+    size_inventory,
+    size_learn,
+    size_model,
+    size_profiles,
+    size_script,
+    size_shown,
+    size_trace,
+)
 from bftd.errors import BftError, UsageError
 from slurm_plugin.errors import SlurmError
 
@@ -77,7 +87,8 @@ def fit(
     from sizing import advice
     from sizing.candidates import candidates
     from sizing.errors import DoesNotFit
-    from sizing.fit import best_of
+    from sizing.fit import best_of, with_runs
+    from sizing.fit import fit as ranked
     from sizing.pools import pools
 
     size_trace.refuse_precision(precision)
@@ -104,7 +115,12 @@ def fit(
         cut = "" if asked.micro_batch is None else f" in micro-batches of {asked.micro_batch}"
         raise UsageError(f"a global batch of {global_batch} cannot be cut{cut} over any of these GPUs; choose another")
     notes += more
+    runs, more = ([], []) if tracer is None else size_learn.known(tracer, {each.place for each in ways})
+    if runs and tracer is not None:
+        choices = ranked(tracer.traces, ways, by)  # with the plans of spreads that were traced for them alone
+    notes += more
     choices = size_profiles.retimed(choices, asked, global_batch, python, timeout_s, precision, by, notes)
+    choices = with_runs(choices, runs, by)
     best = best_of(choices, top)
     if asks_start and best:
         said, unasked = _starts(best)

@@ -95,7 +95,7 @@ def _row(number: int, plan: Plan, mixed: bool) -> tuple[str, ...]:
         f"{plan.peak.value / _GIB:.1f} {plan.peak.origin}",
         f"{plan.peak.high / _GIB:.1f}",
         f"{plan.gpu_bytes / _GIB:.1f}",
-        "yes" if plan.fits else "no",
+        ("yes" if plan.fits else "no") + (f", {plan.runs} ran" if plan.runs else ""),
         f"{_time(plan.step_s)} {plan.step_s.origin}" if mixed else _time(plan.step_s),
         f"{plan.cost.value:.3g}",
     )

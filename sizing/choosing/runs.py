@@ -78,6 +78,8 @@ class Run:
             gpu_bytes=shape.pool.gpu_bytes,
             step_s=timed.step_s,
             cost=cost.cost_of(timed.step_s, shape.gpus, shape.pool.gpu),
+            runs=timed.runs,
+            host_bytes=timed.host_bytes,
         )
         told = f"{shape.gpus} GPU{'s'[: shape.gpus - 1]}: {self.spread}"
         lines = [
@@ -117,6 +119,7 @@ class Run:
             "peak_origin": self.timed.peak.origin,
             "gpu_bytes": self.shape.pool.gpu_bytes,
             "step": _json(self.timed.step_s),
+            "ran": self.timed.runs,
             "run": _json(self.run_s),
             "time_limit_s": self.limit_s,
             "gpu_hours": _json(self.gpu_hours),

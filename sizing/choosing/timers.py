@@ -17,13 +17,16 @@ class Timed:
     """The best way to run a cell that is known: `splits` of its stages, and what comes of them.
 
     `step_s` is a step of the whole global batch, `peak` the bytes of one GPU of the fullest stage, its `high` with the
-    guard band. A replica's batch is cut into `micro_batches`.
+    guard band. A replica's batch is cut into `micro_batches`. So many `runs` on just these GPUs say so, in which
+    processes took `host_bytes` of a node at most.
     """
 
     step_s: Estimate
     peak: Estimate
     splits: tuple[Split, ...]
     micro_batches: int
+    runs: int = 0
+    host_bytes: int | None = None
 
 
 class Timer(Protocol):

@@ -32,6 +32,7 @@ NOT_HERE = {
     r"^bft trace from-sacct .*(\.\.\.|--since 2026-)": "it asks Slurm's accounting: tests/e2e/test_accounting.py",
     r"^bft trace from-slurm": "it records until it is interrupted: tests/bftd/whatif/trace/test_recording.py",
     r"^bft size check": "it needs a GPU: tests/bftd/cli/test_size_check.py",
+    r"^bft size learn": "it needs a job that ran on GPUs: tests/bftd/cli/test_size_learn_cluster.py",
     r"^bft size cpu": "it runs a program for minutes: tests/sizing/cpu/test_cpu_end_to_end.py",
     r"grep 'pilots ask'": "it needs a profile of such a run: tests/elastic/test_shares_on_a_cluster.py",
     r"llama-7b/config\.json": "it is a file of somebody's: tests/bftd/cli/test_size_fit.py",

@@ -1,0 +1,193 @@
+"""`bft size learn`: what a job used that has run, kept for the next one of the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bftd import config
+from bftd.cli import common, options, size_inventory, size_trace
+from bftd.cli.size_model import amount
+from bftd.errors import BftError, UsageError
+
+if TYPE_CHECKING:
+    from bftd.cli.size_trace import Tracer
+    from sizing import ran
+    from sizing.gpus import GpuType
+    from sizing.ran import Ran
+    from slurm_plugin.finished import Finished
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="MODULE.py:make_step REPORT")
+@click.option("--dcgm", multiple=True, metavar="FILE", help="Output of dcgmi stats -v -j JOB, of each of its nodes.")
+@click.option("--gpu", default="", metavar="TYPE", help="The type of its GPUs, where its nodes are no longer there.")
+@click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
+@options.trace_timeout
+@click.option("--publish", is_flag=True, help="Instead: keep the runs in these files of users for all users.")
+@options.as_json
+def learn(
+    words: tuple[str, ...],
+    dcgm: tuple[str, ...],
+    gpu: str,
+    python: str,
+    timeout_s: float,
+    publish: bool,
+    as_json: bool,
+) -> None:
+    """Keep what a job used, so that fit, choose and --auto-gpus go by it.
+
+    REPORT is what its script has written of it, as docs/sizing.md says; Slurm's accounting and DCGM's statistics tell
+    what else it used. It counts for steps that are traced as this one is, on as many GPUs of the same type.
+    """
+    if publish:
+        _publish(words, as_json)
+        return
+    from sizing import ran
+    from sizing.errors import Untraceable
+    from sizing.model import launch
+    from slurm_plugin.finished import finished
+
+    if len(words) != 2:
+        raise UsageError("name a training step and the report of a job: bft size learn train.py:make_step report.json")
+    step, file = words
+    script, _ = launch.parts(step)
+    report = ran.reported(size_inventory.text_of(file), file)
+    over = finished(common.slurm_client(config.load_found(None)), report.job)
+    point = report.point(over.gpus)
+    in_use_bytes = ran.in_use(map(size_inventory.text_of, dcgm), over.gpus) if dcgm else over.gpu_bytes
+    kind = _type(over, gpu)
+    if script.stat().st_mtime > over.started_s:
+        raise UsageError(f"{script} was changed after job {over.id} began: what ran is not known any more")
+    (trace,) = size_trace.Tracer(step, python, timeout_s, "").measure([point])
+    if isinstance(trace, Untraceable):
+        raise BftError(f"nothing was learnt: {trace}")
+    ran.refuse_wrong_units(report, over.ended_s - over.started_s, trace, kind.memory_bytes)
+    used = ran.Ran(
+        step=_name(step),
+        work=ran.work_of(trace),
+        gpu_type=kind.name,
+        gpus=over.gpus,
+        nodes=len(over.nodes),
+        **asdict(point.parallel),
+        batch=point.batch,
+        parameters=trace.parameters,
+        job=f"{over.cluster}/{report.job}",
+        ended_s=over.ended_s,
+        step_s=report.step_s,
+        peak_bytes=report.peak_bytes,
+        in_use_bytes=in_use_bytes,
+        host_bytes=over.host_bytes,
+    )
+    ran.add(ran.usual_path(), used)
+    if as_json:
+        common.echo_json({**asdict(used), "file": str(ran.usual_path())})
+    else:
+        click.echo(f"{_words(used)}; kept in {ran.usual_path()}")
+
+
+def known(tracer: Tracer, places: Collection[ran.Place]) -> tuple[list[Ran], list[str]]:
+    """Runs of the very step on some GPUs, and what is to be said of them; traces the step as those runs had it.
+
+    Where all arithmetic is timed in a precision that was asked for, no run counts.
+    """
+    from sizing import ran
+
+    runs: dict[str, Ran] = {}
+    said = []
+    for file in (_published(), ran.usual_path()):
+        more, note = ran.read(file, _name(tracer.step))
+        runs |= {each.job: each for each in more if each.place in places}
+        said += [note] if note else []
+    if tracer.traces.precision and runs:
+        return [], [*said, f"with --precision no job counts that ran: {len(runs)}"]
+    found = ran.of_step(runs.values(), tracer.traces, tracer.measure)
+    if found.same:
+        last = max(found.same, key=lambda each: each.ended_s)
+        said.append(f"jobs that ran and count: {len(found.same)}, the last of them {last.job}")
+    if found.others:
+        said.append(
+            f"jobs that ran and do not count, since they trained another model or one that was changed: {found.others}"
+        )
+    if found.unknown:
+        said.append(
+            f"jobs that ran and were not compared, since the step was not traced as they had it: {found.unknown}"
+        )
+    return list(found.same), said
+
+
+def _publish(files: Sequence[str], as_json: bool) -> None:
+    """Add users' runs to the centre's: lines are read and checked, and nothing of the users' is run."""
+    from sizing import ran
+
+    if not files:
+        raise UsageError("name files of users: bft size learn --publish /home/*/.cache/bft/ran.jsonl")
+    target = _published()
+    common.refuse_unwritable(target)
+    runs: dict[tuple[str, str], Ran] = {}
+    for file in (target, *map(Path, files)):
+        found, note = ran.read(file)
+        if note and file == target:
+            raise BftError(f"{note}; mend or remove it, so that nothing in it is lost")
+        if note:
+            click.echo(note, err=True)
+        elif not found and file != target:
+            click.echo(f"{file}: there are no runs in it", err=True)
+        runs |= {(each.step, each.job): each for each in found}
+    common.write(target, "\n".join(map(ran.line_of, runs.values())))
+    target.chmod(0o644)
+    if as_json:
+        common.echo_json({"runs": len(runs), "file": str(target)})
+    else:
+        click.echo(f"{len(runs)} runs are in {target}")
+
+
+def _published() -> Path:
+    """The centre's file, beside its configuration."""
+    from sizing import ran
+
+    return config.find(None).with_name(ran.NAME)
+
+
+def _name(step: str) -> str:
+    """What runs of a step are kept under."""
+    from sizing.model import launch
+
+    path, function = launch.parts(step)
+    return f"{path.name}:{function}"
+
+
+def _type(over: Finished, gpu: str) -> GpuType:
+    """The type of a job's GPUs, as its nodes have them today, and as the user says where they are not there."""
+    from sizing import checking
+
+    there = size_inventory.found()
+    groups = [group for offer in there.offers for group in offer.groups]
+    kinds = {
+        node: {each.gpu_type for each in groups if node in each.nodes and over.gres_type in ("", each.gres_type)}
+        for node in over.nodes
+    }
+    known = set().union(*kinds.values())
+    if gpu:
+        named = checking.named_type(gpu, {**there.types, **size_inventory.own_types()})
+        if known <= {named.name}:
+            return named
+    if gpu or len(known) != 1 or not all(kinds.values()):
+        shown = ", ".join(f"{node} {' or '.join(sorted(each)) or 'no such GPU'}" for node, each in kinds.items())
+        raise UsageError(f"job {over.id}: its nodes have now: {shown}; name the type that it had with --gpu")
+    return there.types[known.pop()]
+
+
+def _words(used: Ran) -> str:
+    told = [
+        f"{used.step_s:.3g} s a step",
+        f"{amount(used.peak_bytes)} of tensors" if used.peak_bytes is not None else "",
+        f"{amount(used.in_use_bytes)} in use of a GPU" if used.in_use_bytes is not None else "",
+        f"{amount(used.host_bytes)} of a node's memory at most" if used.host_bytes is not None else "",
+    ]
+    where = f"{used.gpus} x {used.gpu_type}, {used.batch} samples on each"
+    return f"{used.step} on {where}: {', '.join(filter(None, told))}"

@@ -1,0 +1,310 @@
+"""What jobs used that have run: the next one of the same step on the same GPUs is planned by it.
+
+A file has a run a line, as JSON: each user has one in his cache, and a centre may have one beside its file of GPUs. A
+run is of a step whose trace was the same (`work_of`); what is traced otherwise today is another step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from sizing.database import cache_folder
+from sizing.errors import SizingError, Untraceable, UsageError
+from sizing.estimate import Estimate
+from sizing.fields import Fields, decoded
+from sizing.memory.peak import guarded_bytes
+from sizing.model.parallel import Parallel
+from sizing.model.trace import StepTrace
+from sizing.sources import Point, Traces
+
+NAME = "ran.jsonl"
+MOST_POINTS = 8
+"""Of one command, that are traced to know whose runs are there."""
+BETWEEN_RUNS = 1.1
+"""How much longer or shorter than all that were measured another run may be: other nodes, other data (assumed)."""
+_MOST_BYTES = 64 * 2**20  # of a file: a hundred thousand runs
+_COUNTS = ("gpus", "nodes", "dp", "tp", "fsdp", "batch", "parameters")
+_BYTES = ("peak_bytes", "in_use_bytes", "host_bytes")
+_USED = re.compile(r"^\W*Max GPU Memory Used \(bytes\)[ *]*\W\s*(\d+)", re.MULTILINE)
+_JOB = re.compile("[0-9]+")
+_LEAST_S = 1e-6  # of a step: nothing that trains is so quick
+
+
+Place = tuple[str, int, int, Point]
+"""The type of GPUs, their number and that of nodes, and what each GPU does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One job: its step by name and `work`, its GPUs and spread, the samples of one GPU, and what it used.
+
+    `step_s` is the time of a step, `peak_bytes` the tensors of the fullest GPU, `in_use_bytes` the most that a process
+    had of a GPU, `host_bytes` at most the memory of a node; None for what nobody told. `parameters` are one rank's.
+    """
+
+    step: str
+    work: str
+    gpu_type: str
+    gpus: int
+    nodes: int
+    dp: int
+    tp: int
+    fsdp: int
+    batch: int
+    parameters: int
+    job: str
+    ended_s: float
+    step_s: float
+    peak_bytes: int | None = None
+    in_use_bytes: int | None = None
+    host_bytes: int | None = None
+
+    @property
+    def point(self) -> Point:
+        """What one of its ranks did."""
+        return Point(Parallel(self.dp, self.tp, self.fsdp), self.batch)
+
+    @property
+    def place(self) -> Place:
+        """On which GPUs, and what each did: only plans of just this go by the run."""
+        return self.gpu_type, self.gpus, self.nodes, self.point
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a script says of its own job: so many `steps` of `step_s` seconds, and the tensors of its fullest GPU."""
+
+    job: str
+    global_batch: int
+    tp: int
+    fsdp: int
+    steps: int
+    step_s: float
+    peak_bytes: int | None
+
+    def point(self, gpus: int) -> Point:
+        """What one of `gpus` ranks did; raises UsageError where they cannot be divided so."""
+        if gpus % (self.tp * self.fsdp):
+            raise UsageError(f"{gpus} GPUs cannot be divided into groups of tp {self.tp} x fsdp {self.fsdp}")
+        parallel = Parallel(gpus // (self.tp * self.fsdp), self.tp, self.fsdp)
+        return Point(parallel, parallel.batch_of(self.global_batch))
+
+
+_REPORT = frozenset(field.name for field in fields(Report))
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Runs by name held against what is traced now: those of the `same` step, and how many are of `others`.
+
+    Of `unknown` ones it could not be told, or not within the traces that one command makes.
+    """
+
+    same: tuple[Ran, ...]
+    others: int
+    unknown: int
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What `runs` on the same GPUs say of the next one: seconds of a step, bytes of a GPU and of a node."""
+
+    runs: int
+    step_s: Estimate
+    peak: Estimate
+    host_bytes: int | None
+
+
+def work_of(trace: StepTrace) -> str:
+    """What a step is: a digest of what its trace counts, but for the torch that ran it."""
+    known = [
+        *(trace.batch, asdict(trace.parallel), trace.peak_bytes, trace.parameters),
+        *(sorted(trace.by_category.items()), sorted(trace.collectives.items())),
+        sorted([each.name, each.precision, each.calls, each.flops, each.bytes] for each in trace.operators),
+    ]
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()
+
+
+def of_step(
+    runs: Iterable[Ran], traces: Traces, measure: Callable[[Sequence[Point]], Sequence[StepTrace | Untraceable]]
+) -> Compared:
+    """Which runs are of the step that `traces` are of; `measure` makes those that are missing, of the newest first.
+
+    Runs with other numbers of weights are of no step that was traced, and not mentioned.
+    """
+    sizes = {
+        trace.parameters for key, each in traces.found.items() if key.tp == key.fsdp == 1 for trace in each.values()
+    }
+    runs = [each for each in runs if each.tp * each.fsdp > 1 or each.parameters in sizes]
+    points = list(dict.fromkeys(each.point for each in sorted(runs, key=lambda each: -each.ended_s)))[:MOST_POINTS]
+    traced = {point: traces.found.get(point.key, {}).get(point.batch) for point in points}
+    found = {point: trace for point, trace in traced.items() if trace and trace.parallel == point.parallel}
+    missing = [point for point in points if point not in found] if traces.found else []
+    for point, result in zip(missing, measure(missing) if missing else (), strict=True):
+        if not isinstance(result, Untraceable):
+            found[point] = result
+            traces.add(point, result)
+    works = {point: work_of(trace) for point, trace in found.items()}
+    known = [each for each in runs if each.point in works]
+    same = tuple(each for each in known if works[each.point] == each.work)
+    return Compared(same, len(known) - len(same), len(runs) - len(known))
+
+
+def reported(text: str, name: str) -> Report:
+    """A script's report: one JSON object, or one a line for each rank, of which the slowest and the fullest count.
+
+    Raises UsageError.
+    """
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise UsageError(f"{name} is empty: the script has to write a report into it (docs/sizing.md)")
+    rows = [Fields(f"{name}, line {number}", decoded(line, name), _REPORT) for number, line in lines]
+    ranks = [_report(row) for row in rows]
+    if len({replace(each, step_s=0.0, peak_bytes=None) for each in ranks}) > 1:
+        raise UsageError(f"{name}: its lines are of different jobs: keep those of one")
+    peaks = [each.peak_bytes for each in ranks if each.peak_bytes is not None]
+    return replace(ranks[0], step_s=max(each.step_s for each in ranks), peak_bytes=max(peaks, default=None))
+
+
+def _report(row: Fields) -> Report:
+    if not _JOB.fullmatch(job := row.text("job")):
+        raise row.wrong("job", "$SLURM_JOB_ID")
+    return Report(
+        job=job,
+        global_batch=row.count("global_batch", least=1),
+        tp=row.count("tp", 1, least=1),
+        fsdp=row.count("fsdp", 1, least=1),
+        steps=row.count("steps", least=1),
+        step_s=row.number("step_s", least=_LEAST_S),
+        peak_bytes=row.count("peak_bytes", least=1) if "peak_bytes" in row else None,
+    )
+
+
+def refuse_wrong_units(report: Report, lasted_s: float, trace: StepTrace, gpu_bytes: int) -> None:
+    """Raise UsageError for a report that cannot be of a job which lasted so long, on GPUs of so many bytes."""
+    if report.steps * report.step_s > lasted_s + 1.0:
+        raise UsageError(
+            f"{report.steps} steps of {report.step_s:g} s are longer than the job, which took {lasted_s:.0f} s: "
+            "step_s is seconds of one step"
+        )
+    least = sum(trace.by_category.get(name, 0) for name in ("parameters", "optimizer"))
+    if report.peak_bytes is not None and not least <= report.peak_bytes <= gpu_bytes:
+        raise UsageError(
+            f"peak_bytes is {report.peak_bytes}: weights and optimizer alone take {least} and the GPU has {gpu_bytes}, "
+            "so give torch.cuda.max_memory_allocated()"
+        )
+
+
+def in_use(texts: Iterable[str], gpus: int) -> int:
+    """The most that a process had of a GPU, by `dcgmi stats -v -j JOB` of each node; raises UsageError.
+
+    The statistics of AMD's `rdci stats -j JOB` are the same line.
+    """
+    found = [int(count) for text in texts for count in _USED.findall(text)]
+    if len(found) != gpus or not all(found):
+        raise UsageError(
+            f"the statistics tell of {sum(map(bool, found))} GPUs, and the job had {gpus}: give the output of "
+            "dcgmi stats -v -j JOB of each of its nodes"
+        )
+    return max(found)
+
+
+def usual_path() -> Path:
+    """The user's own file."""
+    return cache_folder() / NAME
+
+
+def line_of(ran: Ran) -> str:
+    """A run as its line; raises UsageError for one that could not be read again."""
+    text = json.dumps({key: value for key, value in asdict(ran).items() if value is not None})
+    _ran("the run", text)
+    return text
+
+
+def add(path: Path, ran: Ran) -> None:
+    """Write a run down in a user's file; raises SizingError where that cannot be done."""
+    line = f"{line_of(ran)}\n".encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            size_bytes = os.fstat(file).st_size
+            if size_bytes and os.pread(file, 1, size_bytes - 1) != b"\n":
+                line = b"\n" + line  # a full disk has cut the last one
+            if os.write(file, line) != len(line):
+                raise OSError(28, "only a part of the run could be written")
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise SizingError(f"{path}: {error.strerror}; nothing was learnt") from None
+
+
+def read(path: Path, step: str | None = None) -> tuple[list[Ran], str]:
+    """The runs of a step by its name, or all, and what is to be said of the file, "" where nothing is.
+
+    Of a job that was learnt twice the later line counts. What is no run does not count, nor a file that cannot be read.
+    """
+    try:
+        if path.exists() and not path.is_file():  # a pipe would keep us waiting
+            raise OSError(22, "it is no file")
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return [], ""
+    except OSError as error:
+        return [], f"{path} could not be read ({error.strerror}): its runs do not count"
+    if len(content) > _MOST_BYTES:
+        return [], f"{path} is larger than {_MOST_BYTES >> 20} MiB: its runs do not count"
+    found: dict[tuple[str, str], Ran] = {}
+    damaged, name = 0, b"" if step is None else json.dumps(step).encode()
+    for line in content.splitlines():
+        if line.strip() and name in line:  # a centre may have many of other steps
+            try:
+                ran = _ran(str(path), line.decode())
+            except (UsageError, UnicodeDecodeError):
+                damaged += 1
+                continue
+            if step in (None, ran.step):
+                found[ran.step, ran.job] = ran
+    said = f"{path}: {damaged} line{'s' if damaged > 1 else ''} cannot be read and do not count" if damaged else ""
+    return list(found.values()), said
+
+
+def _ran(where: str, line: str) -> Ran:
+    given = Fields(where, decoded(line, where), frozenset(field.name for field in fields(Ran)))
+    told: dict[str, Any] = {key: given.text(key) for key in ("step", "work", "gpu_type", "job")}
+    told |= {key: given.count(key, least=1) for key in _COUNTS}
+    told |= {key: given.count(key, least=1) for key in _BYTES if key in given}
+    ran = Ran(ended_s=given.number("ended_s"), step_s=given.number("step_s", least=_LEAST_S), **told)
+    if ran.point.parallel.gpus != ran.gpus:
+        raise given.wrong("gpus", "dp x tp x fsdp")
+    return ran
+
+
+def used(runs: Sequence[Ran], peak: Estimate, gpu_bytes: int) -> Used:
+    """What runs of one `place` say: `peak` is what is traced of a GPU, which has `gpu_bytes`.
+
+    What ran there fits. What was in use of a GPU bounds the guard band, but where it is less than the tensors: samples
+    have missed them.
+    """
+    times = [each.step_s for each in runs]
+    peaks = [each.peak_bytes for each in runs if each.peak_bytes is not None]
+    value = max(peaks) if peaks else peak.value
+    high = min(guarded_bytes(value) if peaks else peak.high, gpu_bytes)
+    whole = [each.in_use_bytes for each in runs if each.in_use_bytes is not None and each.in_use_bytes >= value]
+    high = min([high, *([max(whole)] if whole else [])])
+    value = min(value, high)
+    return Used(
+        len(runs),
+        Estimate(statistics.median(times), min(times) / BETWEEN_RUNS, max(times) * BETWEEN_RUNS, "measured"),
+        Estimate(value, min(value, *peaks, peak.low), high, "measured" if peaks else peak.origin),
+        max((each.host_bytes for each in runs if each.host_bytes is not None), default=None),
+    )

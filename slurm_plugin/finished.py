@@ -1,0 +1,133 @@
+"""What a job that has ended used, as Slurm's accounting kept it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_plugin import dates
+from slurm_plugin.client import SlurmClient
+from slurm_plugin.errors import CommandError, SlurmError
+from slurm_plugin.nodeset import expand
+
+_FIELDS = (
+    *("JobIDRaw", "JobID", "Cluster", "State", "Start", "End", "NodeList", "NTasks"),
+    *("ReqTRES", "AllocTRES", "MaxRSS", "TRESUsageInTot"),
+)
+_GPUS = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)")
+_MEMORY = re.compile(r"(?:^|,)mem=([\d.]+[KMGTP]?)")
+_GPU_MEMORY = re.compile(r"gres/gpumem=([\d.]+[KMGTP]?)")
+_UNITS: Mapping[str, int] = {unit: 1024**power for power, unit in enumerate(("", "K", "M", "G", "T", "P"))}
+_WELL = ("COMPLETED", "TIMEOUT")
+_ENDED_BY_LIMIT = ("COMPLETED", "TIMEOUT", "CANCELLED")  # of the steps of a job that its time limit has ended
+_ANSWER_S = 60.0  # slurmdbd is asked, which keeps the jobs of years
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One job: its nodes and the GPUs that it asked for, and what its processes used, None where nobody knows.
+
+    `gres_type` is Slurm's name of the GPUs, "" where it keeps none. `host_bytes` is at most what was used of one node,
+    `gpu_bytes` what was in use of its only GPU: both are the largest of samples.
+    """
+
+    id: str
+    cluster: str
+    started_s: float
+    ended_s: float
+    nodes: tuple[str, ...]
+    gpus: int
+    gres_type: str
+    host_bytes: int | None
+    gpu_bytes: int | None
+
+
+def finished(slurm: SlurmClient, job: str) -> Finished:
+    """Ask sacct for one job by its number; raises SlurmError where it is not there, did not end well or had no GPUs."""
+    fields = ",".join(_FIELDS)
+    answer = slurm.run(
+        "sacct", f"--jobs={job}", "--parsable2", "--noheader", "--noconvert", f"--format={fields}", timeout_s=_ANSWER_S
+    )
+    if answer.code:
+        raise CommandError(f"sacct: {answer.complaint}")
+    rows = [dict(zip(_FIELDS, line.split("|"), strict=False)) for line in answer.out.splitlines() if line.strip()]
+    if any(len(row) < len(_FIELDS) for row in rows):
+        raise CommandError(f"sacct did not say {fields} of job {job}")
+    mine = [row for row in rows if row["JobIDRaw"].partition(".")[0] == job]
+    whole = [row for row in mine if row["JobIDRaw"] == job]
+    if len(whole) != 1:
+        raise SlurmError(f"accounting has {len(whole)} jobs {job}: nothing can be learnt of it")
+    try:
+        return _of(whole[0], [row for row in mine if row["JobIDRaw"] != job])
+    except (ValueError, KeyError) as error:
+        raise CommandError(f"what sacct says of job {job} cannot be read: {error}") from None
+
+
+def _of(row: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> Finished:
+    job, state = row["JobID"], row["State"].partition(" ")[0]
+    allowed = _ENDED_BY_LIMIT if state == "TIMEOUT" else ("COMPLETED",)
+    failed = [step for step in steps if step["State"].partition(" ")[0] not in allowed]
+    if state not in _WELL or failed:
+        which = f"job {job}" if state not in _WELL else f"step {failed[0]['JobID']}"
+        state = state if state not in _WELL else failed[0]["State"]
+        raise SlurmError(f"{which} is {state}: only a job of which nothing failed can be learnt from")
+    asked, given = _gpus(row["ReqTRES"]), _gpus(row["AllocTRES"])
+    gpus, types = sum(given.values()), set(given)
+    if not gpus or not (nodes := tuple(expand(row["NodeList"]))):
+        raise SlurmError(f"job {job} had no GPUs that accounting knows of (AccountingStorageTRES=gres/gpu keeps them)")
+    if len(types) > 1:
+        raise SlurmError(f"job {job} had GPUs of several types: only one type can be learnt from")
+    if (wanted := sum(asked.values())) and wanted != gpus:
+        raise SlurmError(
+            f"job {job} asked for {wanted} GPUs and had {gpus}: how many of them it used is not known, so ask for all"
+        )
+    return Finished(
+        id=job,
+        cluster=row["Cluster"],
+        started_s=_time(row["Start"]),
+        ended_s=_time(row["End"]),
+        nodes=nodes,
+        gpus=gpus,
+        gres_type=types.pop(),
+        host_bytes=_host_bytes(steps),
+        gpu_bytes=max((_told(_GPU_MEMORY, step) for step in steps), default=0) or None if gpus == 1 else None,
+    )
+
+
+def _gpus(tres: str) -> dict[str, int]:
+    """How many GPUs of which name: of those that have none by the difference from all of them together."""
+    kinds = {name: int(count) for name, count in _GPUS.findall(tres)}
+    unnamed = kinds.pop("", 0) - sum(kinds.values())
+    return {**kinds, **({"": unnamed} if unnamed > 0 else {})}
+
+
+def _host_bytes(steps: Sequence[Mapping[str, str]]) -> int | None:
+    """The most that steps which ran at the same time used of a node, at most."""
+    used = {}
+    for step in steps:
+        if step["MaxRSS"]:
+            tasks, nodes = int(step["NTasks"] or 1), len(expand(step["NodeList"])) or 1
+            of_tasks = _bytes(step["MaxRSS"]) * -(-tasks // nodes)
+            used[step["JobIDRaw"]] = min(of_tasks, _told(_MEMORY, step) or of_tasks)
+    spans = {step["JobIDRaw"]: (_time(step["Start"]), _time(step["End"])) for step in steps if step["JobIDRaw"] in used}
+    together = [
+        sum(used[other] for other, (start_s, end_s) in spans.items() if start_s <= at_s < max(end_s, start_s + 1))
+        for at_s, _ in spans.values()
+    ]
+    return max(together, default=0) or None
+
+
+def _told(field: re.Pattern[str], step: Mapping[str, str]) -> int:
+    found = field.search(step["TRESUsageInTot"])
+    return _bytes(found[1]) if found else 0
+
+
+def _time(text: str) -> float:
+    """Unix seconds: of a release that ignores SLURM_TIME_FORMAT out of a local date."""
+    return float(text) if text.isdecimal() else dates.local(text)[0]
+
+
+def _bytes(text: str) -> int:
+    unit = text[-1] if text[-1] in _UNITS else ""
+    return int(float(text.removesuffix(unit)) * _UNITS[unit])
