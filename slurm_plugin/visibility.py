@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping
 from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.settings import options, parse_config
-from slurm_plugin.site.model import HIDING
+
+HIDING = frozenset({"jobs", "nodes", "partitions", "reservations"})
+"""Words of PrivateData that keep from a user what bftd and drivers have to see."""
 
 # Both change by an administrator's hand only.
 _LOOK_EVERY_S = 300.0

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from slurm_plugin.settings import is_nothing, number, options
 from slurm_plugin.site.kit import elastic, partition_edit, set_to, setting
-from slurm_plugin.site.model import HIDING, Site
+from slurm_plugin.site.model import Site
 from slurm_plugin.site.preemptible import BY_TIER
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
+from slurm_plugin.visibility import HIDING
 
 # The oldest and the newest release that bftd is meant for.
 _OLDEST, _NEWEST = (22, 5), (26, 5)

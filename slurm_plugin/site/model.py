@@ -13,9 +13,6 @@ from slurm_plugin.settings import number, options
 
 FileState = Literal["present", "absent", "unreadable"]
 
-HIDING = frozenset({"jobs", "nodes", "partitions", "reservations"})
-"""Words of PrivateData that keep from a user what bftd and drivers have to see."""
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
