@@ -48,7 +48,8 @@ def written(plan: Plan, pool: Pool, tasks_per_node: int | None = None) -> tuple[
     if cpus >= tasks:
         lines.append(Line("cpus-per-task", str(cpus // tasks), f"{of_node} CPUs (proportional share)"))
     if memory_bytes >= _MEBIBYTE:
-        lines.append(_host(plan, memory_bytes, max(group.memory_bytes for group in fitting), of_node))
+        sizes = sorted((group.memory_bytes for group in fitting for _ in group.nodes), reverse=True)
+        lines.append(_host(plan, memory_bytes, sizes[plan.nodes - 1], of_node))
     if pool.constraint:
         lines.append(
             Line("constraint", pool.constraint, f"keeps other GPUs away that Slurm calls {pool.gres_type or 'gpu'}")
@@ -57,7 +58,7 @@ def written(plan: Plan, pool: Pool, tasks_per_node: int | None = None) -> tuple[
 
 
 def _host(plan: Plan, share_bytes: int, most_bytes: int, of_node: str) -> Line:
-    """The share of a node's memory, and more where jobs that have run used more; `most_bytes` is a whole node's."""
+    """The share of a node's memory, and more where jobs that have run used more; so many nodes have `most_bytes`."""
     share = f"{of_node} memory (proportional share)"
     if plan.host_bytes is None:
         return Line("mem", _size(share_bytes), share)

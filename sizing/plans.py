@@ -64,7 +64,7 @@ class Plan:
             "step_high_s": self.step_s.high,
             "step_origin": self.step_s.origin,
             "cost": self.cost.value,
-            "runs": self.runs,
+            "ran": self.runs,
             "sbatch": list(self.sbatch),
             "why": list(self.why),
             "start": self.start,

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,11 @@ MOST_POINTS = 8
 """Of one command, that are traced to know whose runs are there."""
 BETWEEN_RUNS = 1.1
 """How much longer or shorter than all that were measured another run may be: other nodes, other data (assumed)."""
-_MOST_BYTES = 64 * 2**20  # of a file: a hundred thousand runs
+MOST_BYTES = 16 * 2**20
+"""Of a file: some fifty thousand runs, which are read within a second or two."""
 _COUNTS = ("gpus", "nodes", "dp", "tp", "fsdp", "batch", "parameters")
 _BYTES = ("peak_bytes", "in_use_bytes", "host_bytes")
+_OF_JOB = re.compile(r"statistics for job: *(\w+)")
 _USED = re.compile(r"^\W*Max GPU Memory Used \(bytes\)[ *]*\W\s*(\d+)", re.MULTILINE)
 _JOB = re.compile("[0-9]+")
 _LEAST_S = 1e-6  # of a step: nothing that trains is so quick
@@ -103,7 +105,7 @@ _REPORT = frozenset(field.name for field in fields(Report))
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Runs by name held against what is traced now: those of the `same` step, and how many are of `others`.
+    """Runs by name held against what is traced now: those of the `same` step, and how many of the user's own are not.
 
     Of `unknown` ones it could not be told, or not within the traces that one command makes.
     """
@@ -134,28 +136,32 @@ def work_of(trace: StepTrace) -> str:
 
 
 def of_step(
-    runs: Iterable[Ran], traces: Traces, measure: Callable[[Sequence[Point]], Sequence[StepTrace | Untraceable]]
+    own: Sequence[Ran],
+    published: Sequence[Ran],
+    traces: Traces,
+    measure: Callable[[Sequence[Point]], Sequence[StepTrace | Untraceable]],
 ) -> Compared:
-    """Which runs are of the step that `traces` are of; `measure` makes those that are missing, of the newest first.
+    """Which runs are of the step that `traces` are of; `measure` makes those that are missing, the user's own first.
 
-    Runs with other numbers of weights are of no step that was traced, and not mentioned.
+    Published ones that are not are not counted: others have steps of the same name.
     """
     sizes = {
         trace.parameters for key, each in traces.found.items() if key.tp == key.fsdp == 1 for trace in each.values()
     }
-    runs = [each for each in runs if each.tp * each.fsdp > 1 or each.parameters in sizes]
-    points = list(dict.fromkeys(each.point for each in sorted(runs, key=lambda each: -each.ended_s)))[:MOST_POINTS]
+    others = [each for each in published if each.tp * each.fsdp > 1 or each.parameters in sizes]
+    ordered = [each for runs in (own, others) for each in sorted(runs, key=lambda each: -each.ended_s)]
+    points = list(dict.fromkeys(each.point for each in ordered))[:MOST_POINTS]
     traced = {point: traces.found.get(point.key, {}).get(point.batch) for point in points}
     found = {point: trace for point, trace in traced.items() if trace and trace.parallel == point.parallel}
-    missing = [point for point in points if point not in found] if traces.found else []
+    missing = [point for point in points if point not in found and Point(point.key, point.batch) not in traces.failed]
     for point, result in zip(missing, measure(missing) if missing else (), strict=True):
         if not isinstance(result, Untraceable):
             found[point] = result
             traces.add(point, result)
     works = {point: work_of(trace) for point, trace in found.items()}
-    known = [each for each in runs if each.point in works]
-    same = tuple(each for each in known if works[each.point] == each.work)
-    return Compared(same, len(known) - len(same), len(runs) - len(known))
+    same = tuple(each for each in ordered if works.get(each.point) == each.work)
+    unknown = sum(each.point not in works for each in own)
+    return Compared(same, len([each for each in own if each not in same]) - unknown, unknown)
 
 
 def reported(text: str, name: str) -> Report:
@@ -163,10 +169,13 @@ def reported(text: str, name: str) -> Report:
 
     Raises UsageError.
     """
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if not lines:
+    try:
+        rows = [Fields(name, json.loads(text), _REPORT)]
+    except (ValueError, RecursionError):
+        lines = [(f"{name}, line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        rows = [Fields(where, decoded(line, where), _REPORT) for where, line in lines]
+    if not rows:
         raise UsageError(f"{name} is empty: the script has to write a report into it (docs/sizing.md)")
-    rows = [Fields(f"{name}, line {number}", decoded(line, name), _REPORT) for number, line in lines]
     ranks = [_report(row) for row in rows]
     if len({replace(each, step_s=0.0, peak_bytes=None) for each in ranks}) > 1:
         raise UsageError(f"{name}: its lines are of different jobs: keep those of one")
@@ -203,15 +212,20 @@ def refuse_wrong_units(report: Report, lasted_s: float, trace: StepTrace, gpu_by
         )
 
 
-def in_use(texts: Iterable[str], gpus: int) -> int:
+def in_use(texts: Sequence[str], job: str, gpus: int) -> int:
     """The most that a process had of a GPU, by `dcgmi stats -v -j JOB` of each node; raises UsageError.
 
-    The statistics of AMD's `rdci stats -j JOB` are the same line.
+    GPUs that no process of the job used are left out.
     """
-    found = [int(count) for text in texts for count in _USED.findall(text)]
-    if len(found) != gpus or not all(found):
+    jobs = {found for text in texts for found in _OF_JOB.findall(text)}
+    if jobs - {job}:
+        raise UsageError(f"the statistics are of job {', '.join(sorted(jobs))}, and the report of {job}")
+    if len(set(texts)) < len(texts):
+        raise UsageError("the same statistics are there twice: give those of each node once")
+    found = [count for text in texts for count in map(int, _USED.findall(text)) if count]
+    if len(found) != gpus:
         raise UsageError(
-            f"the statistics tell of {sum(map(bool, found))} GPUs, and the job had {gpus}: give the output of "
+            f"the statistics tell what was used of {len(found)} GPUs, and the job had {gpus}: give the output of "
             "dcgmi stats -v -j JOB of each of its nodes"
         )
     return max(found)
@@ -247,8 +261,8 @@ def add(path: Path, ran: Ran) -> None:
         raise SizingError(f"{path}: {error.strerror}; nothing was learnt") from None
 
 
-def read(path: Path, step: str | None = None) -> tuple[list[Ran], str]:
-    """The runs of a step by its name, or all, and what is to be said of the file, "" where nothing is.
+def read(path: Path, step: str = "") -> tuple[list[Ran], str]:
+    """The runs in a file, or those of a step by its name, and what is to be said of the file, "" where nothing is.
 
     Of a job that was learnt twice the later line counts. What is no run does not count, nor a file that cannot be read.
     """
@@ -256,26 +270,24 @@ def read(path: Path, step: str | None = None) -> tuple[list[Ran], str]:
         if path.exists() and not path.is_file():  # a pipe would keep us waiting
             raise OSError(22, "it is no file")
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+            content = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         return [], ""
     except OSError as error:
         return [], f"{path} could not be read ({error.strerror}): its runs do not count"
-    if len(content) > _MOST_BYTES:
-        return [], f"{path} is larger than {_MOST_BYTES >> 20} MiB: its runs do not count"
-    found: dict[tuple[str, str], Ran] = {}
-    damaged, name = 0, b"" if step is None else json.dumps(step).encode()
+    if len(content) > MOST_BYTES:
+        return [], f"{path} is larger than {MOST_BYTES >> 20} MiB: its runs do not count"
+    found: dict[str, Ran] = {}
+    damaged = 0
     for line in content.splitlines():
-        if line.strip() and name in line:  # a centre may have many of other steps
-            try:
+        try:
+            if line.strip():
                 ran = _ran(str(path), line.decode())
-            except (UsageError, UnicodeDecodeError):
-                damaged += 1
-                continue
-            if step in (None, ran.step):
-                found[ran.step, ran.job] = ran
+                found[ran.job] = ran
+        except (UsageError, UnicodeDecodeError):
+            damaged += 1
     said = f"{path}: {damaged} line{'s' if damaged > 1 else ''} cannot be read and do not count" if damaged else ""
-    return list(found.values()), said
+    return [each for each in found.values() if step in ("", each.step)], said
 
 
 def _ran(where: str, line: str) -> Ran:

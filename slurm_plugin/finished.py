@@ -21,6 +21,7 @@ _GPU_MEMORY = re.compile(r"gres/gpumem=([\d.]+[KMGTP]?)")
 _UNITS: Mapping[str, int] = {unit: 1024**power for power, unit in enumerate(("", "K", "M", "G", "T", "P"))}
 _WELL = ("COMPLETED", "TIMEOUT")
 _ENDED_BY_LIMIT = ("COMPLETED", "TIMEOUT", "CANCELLED")  # of the steps of a job that its time limit has ended
+_NOT_OVER = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED", "RESIZING")
 _ANSWER_S = 60.0  # slurmdbd is asked, which keeps the jobs of years
 
 
@@ -54,10 +55,12 @@ def finished(slurm: SlurmClient, job: str) -> Finished:
     rows = [dict(zip(_FIELDS, line.split("|"), strict=False)) for line in answer.out.splitlines() if line.strip()]
     if any(len(row) < len(_FIELDS) for row in rows):
         raise CommandError(f"sacct did not say {fields} of job {job}")
+    if any("+" in row["JobID"] for row in rows):
+        raise SlurmError(f"job {job} has several components: only a job of one can be learnt from")
     mine = [row for row in rows if row["JobIDRaw"].partition(".")[0] == job]
     whole = [row for row in mine if row["JobIDRaw"] == job]
     if len(whole) != 1:
-        raise SlurmError(f"accounting has {len(whole)} jobs {job}: nothing can be learnt of it")
+        raise SlurmError(f"accounting shows you {len(whole)} jobs {job}: nothing can be learnt of it")
     try:
         return _of(whole[0], [row for row in mine if row["JobIDRaw"] != job])
     except (ValueError, KeyError) as error:
@@ -66,6 +69,8 @@ def finished(slurm: SlurmClient, job: str) -> Finished:
 
 def _of(row: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> Finished:
     job, state = row["JobID"], row["State"].partition(" ")[0]
+    if state in _NOT_OVER:
+        raise SlurmError(f"job {job} is {state}: learn from it once it is over")
     allowed = _ENDED_BY_LIMIT if state == "TIMEOUT" else ("COMPLETED",)
     failed = [step for step in steps if step["State"].partition(" ")[0] not in allowed]
     if state not in _WELL or failed:
@@ -78,7 +83,7 @@ def _of(row: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> Finished:
         raise SlurmError(f"job {job} had no GPUs that accounting knows of (AccountingStorageTRES=gres/gpu keeps them)")
     if len(types) > 1:
         raise SlurmError(f"job {job} had GPUs of several types: only one type can be learnt from")
-    if (wanted := sum(asked.values())) and wanted != gpus:
+    if (wanted := sum(asked.values())) != gpus:
         raise SlurmError(
             f"job {job} asked for {wanted} GPUs and had {gpus}: how many of them it used is not known, so ask for all"
         )
@@ -105,11 +110,12 @@ def _gpus(tres: str) -> dict[str, int]:
 def _host_bytes(steps: Sequence[Mapping[str, str]]) -> int | None:
     """The most that steps which ran at the same time used of a node, at most."""
     used = {}
-    for step in steps:
-        if step["MaxRSS"]:
-            tasks, nodes = int(step["NTasks"] or 1), len(expand(step["NodeList"])) or 1
-            of_tasks = _bytes(step["MaxRSS"]) * -(-tasks // nodes)
-            used[step["JobIDRaw"]] = min(of_tasks, _told(_MEMORY, step) or of_tasks)
+    for step in (step for step in steps if not step["JobIDRaw"].endswith(".extern")):
+        if not step["MaxRSS"]:
+            return None  # it was too short for a sample, or there are none
+        tasks, nodes = int(step["NTasks"] or 1), len(expand(step["NodeList"])) or 1
+        of_tasks = _bytes(step["MaxRSS"]) * (tasks if tasks % nodes else tasks // nodes)  # which may lie unevenly
+        used[step["JobIDRaw"]] = min(of_tasks, _told(_MEMORY, step) or of_tasks)
     spans = {step["JobIDRaw"]: (_time(step["Start"]), _time(step["End"])) for step in steps if step["JobIDRaw"] in used}
     together = [
         sum(used[other] for other, (start_s, end_s) in spans.items() if start_s <= at_s < max(end_s, start_s + 1))

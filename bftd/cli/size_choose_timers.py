@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from sizing.candidates import Spread
     from sizing.cells.graph import Graph
     from sizing.choosing.runs import Run
+    from sizing.choosing.shapes import Shape
     from sizing.choosing.timers import Timer
     from sizing.pools import Pool
-    from sizing.ran import Place
     from sizing.sources import Point
 
 
@@ -98,14 +98,17 @@ def made(
         timers.append(Slowest(measured))
     tracer = size_trace.Tracer(asked.step, python, timeout_s, precision) if asked.step is not None else None
     spread = replace(size_trace.spread_of(asked, tracer), fsdp=False)
-    ways = _ways(chosen, global_batch, max_gpus, spread)
-    timers.append(Slowest(_assumed(asked, tracer, graph, global_batch, spread, ways.values(), splits, said)))
+    ways = tuple(_ways(chosen, global_batch, max_gpus, spread))
+    timers.append(
+        Slowest(_assumed(asked, tracer, graph, global_batch, spread, {point for _, point in ways}, splits, said))
+    )
     said += _either(chosen)
     said += splits.undeclared
     first = FirstThatKnows(timers)
     timer: Timer = first
     if tracer is not None:
-        runs, more = size_learn.known(tracer, ways)
+        places = {(each.pool.gpu.name, each.gpus, each.nodes, point) for each, point in ways if not each.pool.mixed}
+        runs, more = size_learn.known(tracer, places)
         timer = WithRuns(first, runs, tracer.traces, global_batch)
         said += more
     return Timers(timer, first.unknown, said, size_profiles.profiling(asked, precision))
@@ -160,22 +163,21 @@ def _assumed(
     return Assumed(source, whole, global_batch, replace(spread, tensor=splits.tensor), sizes)
 
 
-def _ways(chosen: Sequence[Pool], global_batch: int, max_gpus: int | None, spread: Spread) -> dict[Place, Point]:
-    """What a rank does in each way to spread the whole model, by where it does it."""
+def _ways(
+    chosen: Sequence[Pool], global_batch: int, max_gpus: int | None, spread: Spread
+) -> Iterator[tuple[Shape, Point]]:
+    """Each way to spread the whole model, with what a rank does in it."""
     from sizing.choosing.shapes import shapes
     from sizing.model.parallel import Parallel
     from sizing.sources import Point
 
-    found = {}
     for shape in (shape for pool in chosen for shape in shapes(pool, max_gpus)):
         tp = 1
         while tp <= shape.per_node and (tp == 1 or spread.tensor):
             dp = shape.gpus // tp
             if global_batch % dp == 0 and (spread.heads is None or spread.heads % tp == 0):
-                point = Point(Parallel(dp, tp), global_batch // dp)
-                found[shape.pool.gpu.name, shape.gpus, shape.nodes, point] = point
+                yield shape, Point(Parallel(dp, tp), global_batch // dp)
             tp *= 2
-    return found
 
 
 def _trace(tracer: Tracer, points: Collection[Point]) -> None:

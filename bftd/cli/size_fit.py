@@ -115,7 +115,9 @@ def fit(
         cut = "" if asked.micro_batch is None else f" in micro-batches of {asked.micro_batch}"
         raise UsageError(f"a global batch of {global_batch} cannot be cut{cut} over any of these GPUs; choose another")
     notes += more
-    runs, more = ([], []) if tracer is None else size_learn.known(tracer, {each.place for each in ways})
+    runs, more = (
+        ([], []) if tracer is None else size_learn.known(tracer, {each.place for each in ways if not each.pool.mixed})
+    )
     if runs and tracer is not None:
         choices = ranked(tracer.traces, ways, by)  # with the plans of spreads that were traced for them alone
     notes += more

@@ -13,6 +13,7 @@ from bftd import config
 from bftd.cli import common, options, size_inventory, size_trace
 from bftd.cli.size_model import amount
 from bftd.errors import BftError, UsageError
+from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
     from bftd.cli.size_trace import Tracer
@@ -45,6 +46,8 @@ def learn(
     what else it used. It counts for steps that are traced as this one is, on as many GPUs of the same type.
     """
     if publish:
+        if dcgm or gpu:
+            raise UsageError("--publish takes files of runs alone, without --dcgm and --gpu")
         _publish(words, as_json)
         return
     from sizing import ran
@@ -59,7 +62,8 @@ def learn(
     report = ran.reported(size_inventory.text_of(file), file)
     over = finished(common.slurm_client(config.load_found(None)), report.job)
     point = report.point(over.gpus)
-    in_use_bytes = ran.in_use(map(size_inventory.text_of, dcgm), over.gpus) if dcgm else over.gpu_bytes
+    statistics = [size_inventory.text_of(each) for each in dcgm]
+    in_use_bytes = ran.in_use(statistics, report.job, over.gpus) if dcgm else over.gpu_bytes
     kind = _type(over, gpu)
     if script.stat().st_mtime > over.started_s:
         raise UsageError(f"{script} was changed after job {over.id} began: what ran is not known any more")
@@ -97,15 +101,18 @@ def known(tracer: Tracer, places: Collection[ran.Place]) -> tuple[list[Ran], lis
     """
     from sizing import ran
 
-    runs: dict[str, Ran] = {}
-    said = []
-    for file in (_published(), ran.usual_path()):
-        more, note = ran.read(file, _name(tracer.step))
-        runs |= {each.job: each for each in more if each.place in places}
-        said += [note] if note else []
-    if tracer.traces.precision and runs:
-        return [], [*said, f"with --precision no job counts that ran: {len(runs)}"]
-    found = ran.of_step(runs.values(), tracer.traces, tracer.measure)
+    name = _name(tracer.step)
+    own, note = ran.read(ran.usual_path(), name)
+    published, other = ran.read(_published(), name)
+    said = [each for each in (note, other) if each]
+    mine = {each.job for each in own}
+    own = [each for each in own if each.place in places]
+    published = [each for each in published if each.place in places and each.job not in mine]
+    if tracer.traces.precision and own:
+        return [], [*said, f"with --precision no job counts that ran: {len(own)}"]
+    if tracer.traces.precision or not own + published:
+        return [], said
+    found = ran.of_step(own, published, tracer.traces, tracer.measure)
     if found.same:
         last = max(found.same, key=lambda each: each.ended_s)
         said.append(f"jobs that ran and count: {len(found.same)}, the last of them {last.job}")
@@ -128,22 +135,33 @@ def _publish(files: Sequence[str], as_json: bool) -> None:
         raise UsageError("name files of users: bft size learn --publish /home/*/.cache/bft/ran.jsonl")
     target = _published()
     common.refuse_unwritable(target)
-    runs: dict[tuple[str, str], Ran] = {}
+    runs: dict[str, Ran] = {}
+    unread = 0
     for file in (target, *map(Path, files)):
         found, note = ran.read(file)
         if note and file == target:
             raise BftError(f"{note}; mend or remove it, so that nothing in it is lost")
+        if file != target and not file.exists():
+            note = f"{file}: no such file"
         if note:
             click.echo(note, err=True)
-        elif not found and file != target:
-            click.echo(f"{file}: there are no runs in it", err=True)
-        runs |= {(each.step, each.job): each for each in found}
-    common.write(target, "\n".join(map(ran.line_of, runs.values())))
-    target.chmod(0o644)
+            unread += 1
+        runs |= {each.job: each for each in found}
+    text = "\n".join(map(ran.line_of, runs.values()))
+    if len(text) > ran.MOST_BYTES:
+        raise BftError(f"{target} would be larger than {ran.MOST_BYTES >> 20} MiB: remove old lines, or publish fewer")
+    common.write(target, text)
+    if target.stat().st_mode & 0o777 != 0o644:
+        try:
+            target.chmod(0o644)
+        except OSError as error:
+            raise BftError(f"{target} is written, and not for all to read ({error.strerror}): chmod 644 it") from None
     if as_json:
         common.echo_json({"runs": len(runs), "file": str(target)})
     else:
-        click.echo(f"{len(runs)} runs are in {target}")
+        click.echo(f"runs in {target}: {len(runs)}")
+    if unread:
+        raise BftError(f"files that were not read whole: {unread}")
 
 
 def _published() -> Path:
@@ -165,17 +183,20 @@ def _type(over: Finished, gpu: str) -> GpuType:
     """The type of a job's GPUs, as its nodes have them today, and as the user says where they are not there."""
     from sizing import checking
 
-    there = size_inventory.found()
+    try:
+        there = size_inventory.found()
+    except SlurmError as error:
+        raise BftError(f"which GPUs the nodes of job {over.id} have cannot be read: {error}") from None
     groups = [group for offer in there.offers for group in offer.groups]
     kinds = {
         node: {each.gpu_type for each in groups if node in each.nodes and over.gres_type in ("", each.gres_type)}
         for node in over.nodes
     }
-    known = set().union(*kinds.values())
     if gpu:
         named = checking.named_type(gpu, {**there.types, **size_inventory.own_types()})
-        if known <= {named.name}:
+        if all(not each or named.name in each for each in kinds.values()):
             return named
+    known = set().union(*kinds.values())
     if gpu or len(known) != 1 or not all(kinds.values()):
         shown = ", ".join(f"{node} {' or '.join(sorted(each)) or 'no such GPU'}" for node, each in kinds.items())
         raise UsageError(f"job {over.id}: its nodes have now: {shown}; name the type that it had with --gpu")

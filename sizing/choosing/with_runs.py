@@ -23,7 +23,10 @@ class WithRuns:
     global_batch: int
 
     def time(self, shape: Shape, stages: int) -> Timed:
-        """The quickest of what has run and what `timer` says; raises what that raises where nothing has."""
+        """The quickest split that ran, or `timer`'s where that is another and quicker.
+
+        Raises what `timer` raises where nothing ran.
+        """
         ran = self._ran(shape) if stages == 1 and not shape.pool.mixed else {}
         found = [self._used(runs, shape) for runs in ran.values()]
         try:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sizing import ran
-from sizing.errors import SizingError, UsageError
+from sizing.errors import SizingError, Untraceable, UsageError
 from sizing.estimate import Estimate
 from sizing.memory.peak import guarded_bytes
 from sizing.model.parallel import Parallel
+from sizing.model.trace import StepTrace
 from sizing.ran import Ran, used, work_of
-from sizing.sources import Point
+from sizing.sources import Point, Traces
 from tests.sizing.plans_of import GIB, trace
-from tests.support.messages import says, wording
+from tests.support.messages import excerpt, says, wording
 
 RAN = Ran("train.py:make_step", "w", "a100", 2, 1, 2, 1, 1, 64, 10**8, "home/42", 1e9, 0.5)
 POINT = Point(Parallel(2), 64)
@@ -44,6 +47,8 @@ def test_a_run_is_read_back_as_it_was_kept_and_others_are_left_alone(tmp_path: P
     mended = replace(RAN, batch=32, work="v")
     ran.add(file, mended)
     assert ran.read(file, RAN.step) == ([mended, runs[1]], ""), "of a job that was learnt twice the later line counts"
+    ran.add(file, replace(RAN, step=other.step))
+    assert ran.read(file, RAN.step) == ([runs[1]], "")
 
 
 def test_lines_that_are_no_runs_are_told_and_keep_no_other_from_being_read(tmp_path: Path) -> None:
@@ -70,7 +75,7 @@ def test_a_file_that_cannot_be_read_is_told_and_does_not_count(tmp_path: Path, m
         assert says(said, "sizing.ran.unreadable", path=str(path))
     file = tmp_path / "ran.jsonl"
     ran.add(file, RAN)
-    monkeypatch.setattr(ran, "_MOST_BYTES", 10)
+    monkeypatch.setattr(ran, "MOST_BYTES", 10)
     assert says(ran.read(file)[1], "sizing.ran.too_large", path=str(file))
     with pytest.raises(SizingError) as unwritten:
         ran.add(tmp_path, RAN)
@@ -94,10 +99,38 @@ def test_a_step_is_known_by_what_is_traced_of_it_and_not_by_when_and_with_which_
     assert len({known, *map(work_of, others)}) == 7
 
 
+def test_runs_are_of_the_step_where_the_trace_is_the_same_and_each_point_is_traced_once() -> None:
+    asked: list[Point] = []
+
+    def measure(points: Sequence[Point]) -> list[StepTrace | Untraceable]:
+        asked.extend(points)
+        return [Untraceable("no") if point.batch == 8 else trace(point, point.batch) for point in points]
+
+    def run(batch: int, dp: int = 2, **fields: Any) -> Ran:
+        point = Point(Parallel(dp), batch)
+        return replace(RAN, dp=dp, gpus=dp, batch=batch, work=work_of(trace(point, batch)), **fields)
+
+    traces = Traces()
+    traces.add(POINT, trace(POINT, 64))
+    traces.fail(Point(Parallel(2), 4), "no")
+    old = replace(run(64, job="b"), work="of another", parameters=7)
+    own = [run(64, job="a"), old, run(32, dp=4, job="c"), run(8, job="d"), run(4, job="e")]
+    strangers = [
+        replace(run(16, job="f"), parameters=7),
+        replace(run(64, job="g"), work="of another"),
+        run(64, job="h"),
+    ]
+    found = ran.of_step(own, strangers, traces, measure)
+    assert {each.job for each in found.same} == {"a", "c", "h"}
+    assert (found.others, found.unknown) == (1, 2)
+    assert sorted(asked) == [Point(Parallel(2), 8), Point(Parallel(4), 32)], "none of a stranger's other model"
+
+
 def test_the_slowest_and_the_fullest_rank_of_a_report_count() -> None:
     found = report({"peak_bytes": 7}, {"step_s": 0.6}, {"peak_bytes": 9})
     assert (found.job, found.steps, found.step_s, found.peak_bytes) == ("42", 1000, 0.6, 9)
     assert report({}).peak_bytes is None
+    assert ran.reported(json.dumps(REPORT, indent=2), "r") == report({})
     assert report({"tp": 2}).point(8) == Point(Parallel(4, 2), 32)
     assert report({"fsdp": 4}).point(4) == Point(Parallel(1, 1, 4), 32)
     for gpus, said in (
@@ -157,12 +190,19 @@ def test_the_fullest_gpu_of_all_nodes_counts_and_none_may_be_missing() -> None:
 
     plain, starred = "| Max GPU Memory Used (bytes)        | {} |", "| Max GPU Memory Used (bytes)    *   | {} |"
     texts = [node(plain.format(5), starred.format(8)), node(plain.format(7), plain.format(6))]
-    assert ran.in_use(texts, 4) == 8
+    assert ran.in_use(texts, "42", 4) == 8
+    whole_node = f"Successfully retrieved statistics for job: 42.\n{node(plain.format(5), plain.format(0))}"
+    assert ran.in_use([whole_node], "42", 1) == 5, "of GPUs of others nothing was used"
     unknown = node(plain.format("N/A"), plain.format(0), plain.format(5), plain.format(6))
-    for few, count in ((texts[:1], 2), ([unknown], 2)):
+    for few, job, said in (
+        (texts[:1], "42", excerpt("sizing.ran.other_gpus", found=2, gpus=4)),
+        ([unknown], "42", excerpt("sizing.ran.other_gpus", found=2, gpus=4)),
+        ([whole_node], "43", wording("sizing.ran.other_job", jobs="42", job="43")),
+        (texts[:1] * 2, "42", wording("sizing.ran.twice")),
+    ):
         with pytest.raises(UsageError) as refused:
-            ran.in_use(few, 4)
-        assert says(str(refused.value), "sizing.ran.other_gpus", found=count, gpus=4)
+            ran.in_use(few, job, 4)
+        assert said in str(refused.value)
 
 
 def test_a_step_takes_what_the_median_run_took_and_its_tensors_what_the_fullest_had() -> None:

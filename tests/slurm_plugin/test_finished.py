@@ -64,7 +64,10 @@ def test_steps_that_ran_at_the_same_time_share_a_node_and_others_do_not() -> Non
     assert asked(Sacct(one_node)).host_bytes == 8 * GIB
     one_large = step("0", 4, "2G", "cpu=1,mem=3G,vmem=9G", nodes="n1")
     assert asked(Sacct(one_large)).host_bytes == 3 * GIB, "all of them together had no more"
-    assert asked(Sacct(step("0", 4, ""))).host_bytes is None
+    uneven = step("0", 3, "1G")
+    assert asked(Sacct(uneven)).host_bytes == 3 * GIB, "nobody knows on which node there were two"
+    assert asked(Sacct(script, step("0", 4, ""))).host_bytes is None, "the step was not seen"
+    assert asked(Sacct(script, step("extern", 2, ""))).host_bytes == GIB
 
 
 def test_what_is_told_of_several_gpus_together_says_nothing_of_one() -> None:
@@ -85,7 +88,8 @@ def test_a_job_that_its_time_limit_ended_has_steps_that_were_cancelled() -> None
     [
         (Sacct(state="FAILED"), "slurm_plugin.finished.ended_badly"),
         (Sacct(state="CANCELLED by 1000"), "slurm_plugin.finished.ended_badly"),
-        (Sacct(state="RUNNING"), "slurm_plugin.finished.ended_badly"),
+        (Sacct(state="RUNNING"), "slurm_plugin.finished.not_over"),
+        (Sacct(step("0", 4, "1G").replace("|42.0|", "|42+1.0|")), "slurm_plugin.finished.components"),
         (Sacct(step("0", 4, "1G", state="OUT_OF_MEMORY")), "slurm_plugin.finished.ended_badly"),
         (Sacct(step("0", 4, "1G", state="FAILED"), state="TIMEOUT"), "slurm_plugin.finished.ended_badly"),
         (Sacct(given="cpu=4,mem=1G"), "slurm_plugin.finished.no_gpus"),
@@ -93,6 +97,7 @@ def test_a_job_that_its_time_limit_ended_has_steps_that_were_cancelled() -> None
         (Sacct(given="gres/gpu:a100=2,gres/gpu:v100=2"), "slurm_plugin.finished.several_types"),
         (Sacct(given="gres/gpu:a100=2,gres/gpu=4"), "slurm_plugin.finished.several_types"),
         (Sacct(asked="gres/gpu=2"), "slurm_plugin.finished.had_more"),
+        (Sacct(asked="cpu=4,mem=1G"), "slurm_plugin.finished.had_more"),
         (Sacct(step("0", 4, "2Q")), "slurm_plugin.finished.unreadable"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sizing import ran
 from tests.bftd.cli.sizing_commands import Ended, Terminal
 from tests.sizing.plans_of import GIB, Step
 from tests.support.messages import says, wording
@@ -65,12 +66,12 @@ def test_plans_go_by_a_job_that_ran_on_the_same_gpus(bft: Terminal) -> None:
     assert (kept["step_s"], kept["peak_bytes"], kept["host_bytes"]) == (40.0, 20 * GIB, 2 * 4 * GIB)
     assert Path(kept["file"]) == bft.folder / "cache" / "bft" / "ran.jsonl"
     after = bft.fit(*STEP, "--json").json
-    (same,) = [plan for plan in after["plans"] if plan["runs"]]
-    assert (same["gpu_type"], same["gpus"], same["nodes"], same["runs"]) == ("a100", 2, 1, 1)
+    (same,) = [plan for plan in after["plans"] if plan["ran"]]
+    assert (same["gpu_type"], same["gpus"], same["nodes"], same["ran"]) == ("a100", 2, 1, 1)
     assert (same["step_s"], same["step_origin"]) == (40.0, "measured")
     assert (same["peak_bytes"], same["origin"]) == (20 * GIB, "measured")
     assert any(wording("sizing.emit.ran_used", gib="8.0") in why for why in same["why"])
-    others = [plan for plan in after["plans"] if not plan["runs"]]
+    others = [plan for plan in after["plans"] if not plan["ran"]]
     assert {plan["step_origin"] for plan in others} == {"assumed"}
     assert len(after["plans"]) == len(before)
     assert after["plans"].index(same) > [(plan["gpu_type"], plan["gpus"]) for plan in before].index(("a100", 2))
@@ -83,47 +84,73 @@ def test_plans_go_by_a_job_that_ran_on_the_same_gpus(bft: Terminal) -> None:
 def test_memory_of_a_node_is_raised_to_what_jobs_used(bft: Terminal) -> None:
     ended(bft, rss="200G")
     assert learn(bft).code == 0
-    (same,) = [plan for plan in plans(bft) if plan["runs"]]
+    (same,) = [plan for plan in plans(bft) if plan["ran"]]
     assert "#SBATCH --mem=440G" in same["sbatch"]
     (run,) = [run for run in bft(*CHOOSE).json["runs"] if run["ran"]]
     assert "#SBATCH --mem=440G" in run["sbatch"]
     ended(bft, rss="300G")
     assert learn(bft).code == 0
-    (same,) = [plan for plan in plans(bft) if plan["runs"]]
+    (same,) = [plan for plan in plans(bft) if plan["ran"]]
     assert "#SBATCH --mem=512G" in same["sbatch"], "no node has more"
     ended(bft, rss="2250M")
     assert learn(bft).code == 0
-    (same,) = [plan for plan in plans(bft) if plan["runs"]]
+    (same,) = [plan for plan in plans(bft) if plan["ran"]]
     assert "#SBATCH --mem=256G" in same["sbatch"], "the share is more"
 
 
 def test_several_jobs_count_and_a_mended_report_replaces_the_first(bft: Terminal) -> None:
     assert learn(bft, step_s=0.2).code == 0
     assert learn(bft, job="43", step_s=0.4).code == 0
-    assert [(plan["step_s"], plan["runs"]) for plan in plans(bft) if plan["runs"]] == [(pytest.approx(0.3), 2)]
+    assert [(plan["step_s"], plan["ran"]) for plan in plans(bft) if plan["ran"]] == [(pytest.approx(0.3), 2)]
     assert learn(bft, job="43", step_s=0.4, global_batch=32).code == 0
-    assert [(plan["step_s"], plan["runs"]) for plan in plans(bft) if plan["runs"]] == [(0.2, 1)]
+    assert [(plan["step_s"], plan["ran"]) for plan in plans(bft) if plan["ran"]] == [(0.2, 1)]
 
 
 def test_runs_are_published_for_all_and_count_once(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     assert learn(bft, step_s=0.2).code == 0
     own = bft.folder / "cache" / "bft" / "ran.jsonl"
-    shown = bft("size", "learn", "--publish", str(own), "nobody.jsonl")
+    shown = bft("size", "learn", "--publish", str(own))
     assert shown.code == 0, shown.err
-    assert says(shown.err, "cli.size_learn.no_runs", file="nobody.jsonl")
     target = bft.folder / "site" / "ran.jsonl"
     assert says(shown.out, "cli.size_learn.published", runs=1, target=str(target))
     assert target.stat().st_mode & 0o777 == 0o644
-    assert [plan["runs"] for plan in plans(bft) if plan["runs"]] == [1]
+    assert [plan["ran"] for plan in plans(bft) if plan["ran"]] == [1]
     monkeypatch.setenv("XDG_CACHE_HOME", str(bft.folder / "another"))
-    assert [plan["runs"] for plan in plans(bft) if plan["runs"]] == [1]
-    again = bft("size", "learn", "--publish", str(own), "--json")
+    assert [plan["ran"] for plan in plans(bft) if plan["ran"]] == [1]
+    bft.traces(Step(12, 0.5))
+    notes = bft.fit(*STEP, "--json").json["notes"]
+    assert not says(notes, "cli.size_learn.other_models"), "others' steps of the same name are none of his"
+    again = bft("size", "learn", "--publish", str(own), "nobody.jsonl", "--json")
     assert (again.json["runs"], again.json["file"]) == (1, str(target))
-    with target.open("a") as file:
-        file.write('{"step": "train.py:make_step"}\n')
+    assert again.code == 1
+    assert says(again.err, "cli.size_learn.no_file", file="nobody.jsonl")
+    assert says(again.err, "cli.size_learn.unread", unread=1)
+
+
+def test_what_is_published_is_not_lost_and_stops_nobody(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert learn(bft, step_s=0.2).code == 0
+    own, target = bft.folder / "cache" / "bft" / "ran.jsonl", bft.folder / "site" / "ran.jsonl"
+    target.write_text('{"step": "what another release wrote, say"}\n')
     refused = bft("size", "learn", "--publish", str(own))
     assert refused.code == 1
-    assert says(refused.err, "cli.size_learn.lost"), "what another release wrote, say"
+    assert says(refused.err, "cli.size_learn.lost")
+    target.write_text(own.read_text())
+    monkeypatch.setattr(ran, "MOST_BYTES", len(own.read_text()) + 10)
+    assert learn(bft, job="43").code == 0
+    own.write_text(own.read_text().splitlines()[1] + "\n")
+    large = bft("size", "learn", "--publish", str(own))
+    assert large.code == 1
+    assert says(large.err, "cli.size_learn.too_large")
+    assert len(target.read_text().splitlines()) == 1
+    with monkeypatch.context() as context:
+        context.setattr(ran, "MOST_BYTES", 2**20)
+        context.setattr(Path, "chmod", lambda *_: (_ for _ in ()).throw(PermissionError(1, "not yours")))
+        target.unlink()
+        mask = os.umask(0o077)
+        unreadable = bft("size", "learn", "--publish", str(own))
+        os.umask(mask)
+        assert unreadable.code == 1
+        assert says(unreadable.err, "cli.size_learn.not_for_all", strerror="not yours")
     target.unlink()
     target.mkdir()
     ended = bft.fit(*STEP, "--json")
@@ -135,16 +162,16 @@ def test_a_job_of_the_step_as_it_was_does_not_count_and_is_told(bft: Terminal) -
     assert learn(bft).code == 0
     bft.traces(Step(12, 0.5))
     after = bft.fit(*STEP, "--json").json
-    assert not any(plan["runs"] for plan in after["plans"])
+    assert not any(plan["ran"] for plan in after["plans"])
     assert says(after["notes"], "cli.size_learn.other_models", others=1)
     assert not says(after["notes"], "cli.size_learn.count")
-    bft.traces(Step(10, 0.5, refuses=lambda point: point.parallel.dp == 2))
+    bft.traces(Step(10, 0.5, refuses=lambda point: point.batch == 32))
     after = bft.fit(*STEP, "--json").json
     assert says(after["notes"], "cli.size_learn.uncompared", unknown=1)
     bft.traces(Step(10, 0.5))
     after = bft.fit(*STEP, "--json", "--precision", "fp32").json
     assert says(after["notes"], "cli.size_learn.with_precision", there=1)
-    assert not any(plan["runs"] for plan in after["plans"])
+    assert not any(plan["ran"] for plan in after["plans"])
 
 
 def test_a_spread_that_would_not_be_traced_is_where_a_job_ran_in_it(bft: Terminal) -> None:
@@ -188,6 +215,12 @@ def test_which_gpus_they_were_is_asked_for_where_it_is_not_sure(bft: Terminal) -
     other = learn(bft, "--gpu", "v100")
     assert other.code == 2
     assert says(other.err, "cli.size_learn.not_sure", id="42")
+    centre = json.loads((bft.folder / "centre.json").read_text())
+    centre["partitions"] = []
+    (bft.folder / "site" / "gpus.json").write_text(json.dumps(centre))
+    away = learn(bft)
+    assert away.code == 1
+    assert says(away.err, "cli.size_learn.unreadable_nodes", id="42")
 
 
 @pytest.mark.parametrize(
@@ -199,6 +232,7 @@ def test_which_gpus_they_were_is_asked_for_where_it_is_not_sure(bft: Terminal) -
         ({"job": "42.0"}, (), "sizing.ran.job_wanted"),
         ({}, ("--gpu", "gpu9000"), "sizing.checking.not_known"),
         ({}, ("more",), "cli.size_learn.name_two"),
+        ({}, ("--publish", "--gpu", "a100"), "cli.size_learn.files_alone"),
         ({}, ("--dcgm", "train.py"), "sizing.ran.other_gpus"),
     ],
 )
