@@ -71,6 +71,8 @@ def _of(row: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> Finished:
     job, state = row["JobID"], row["State"].partition(" ")[0]
     if state in _NOT_OVER:
         raise SlurmError(f"job {job} is {state}: learn from it once it is over")
+    if not row["ReqTRES"] or not steps or any(step["State"] in _NOT_OVER for step in steps):
+        raise SlurmError(f"accounting has not all of job {job} yet: try again in a minute")
     allowed = _ENDED_BY_LIMIT if state == "TIMEOUT" else ("COMPLETED",)
     failed = [step for step in steps if step["State"].partition(" ")[0] not in allowed]
     if state not in _WELL or failed:

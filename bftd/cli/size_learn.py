@@ -65,7 +65,7 @@ def learn(
     statistics = [size_inventory.text_of(each) for each in dcgm]
     in_use_bytes = ran.in_use(statistics, report.job, over.gpus) if dcgm else over.gpu_bytes
     kind = _type(over, gpu)
-    if script.stat().st_mtime > over.started_s:
+    if script.stat().st_mtime >= over.started_s + 1:  # Slurm tells whole seconds
         raise UsageError(f"{script} was changed after job {over.id} began: what ran is not known any more")
     (trace,) = size_trace.Tracer(step, python, timeout_s, "").measure([point])
     if isinstance(trace, Untraceable):

@@ -17,10 +17,10 @@ class Sacct:
     """Answers with these rows: the whole job's, and those of its steps."""
 
     def __init__(
-        self, *steps: str, given: str = TRES, asked: str = "", state: str = "COMPLETED", nodes: str = "n[1-2]"
+        self, *steps: str, given: str = TRES, asked: str | None = None, state: str = "COMPLETED", nodes: str = "n[1-2]"
     ) -> None:
-        job = f"42|42|home|{state}|1000|4600|{nodes}||{asked or given}|{given}||"
-        self.answer = Answer(0, "\n".join((job, *steps)) + "\n", "")
+        job = f"42|42|home|{state}|1000|4600|{nodes}||{given if asked is None else asked}|{given}||"
+        self.answer = Answer(0, "\n".join((job, *(steps or (step("0", 4, "1G"),)))) + "\n", "")
 
     def run(self, command: str, *arguments: str, timeout_s: float) -> Answer:
         assert (command, arguments[0]) == ("sacct", "--jobs=42")
@@ -89,6 +89,8 @@ def test_a_job_that_its_time_limit_ended_has_steps_that_were_cancelled() -> None
         (Sacct(state="FAILED"), "slurm_plugin.finished.ended_badly"),
         (Sacct(state="CANCELLED by 1000"), "slurm_plugin.finished.ended_badly"),
         (Sacct(state="RUNNING"), "slurm_plugin.finished.not_over"),
+        (Sacct(step("0", 4, "1G", state="RUNNING")), "slurm_plugin.finished.not_all_yet"),
+        (Sacct(asked=""), "slurm_plugin.finished.not_all_yet"),
         (Sacct(step("0", 4, "1G").replace("|42.0|", "|42+1.0|")), "slurm_plugin.finished.components"),
         (Sacct(step("0", 4, "1G", state="OUT_OF_MEMORY")), "slurm_plugin.finished.ended_badly"),
         (Sacct(step("0", 4, "1G", state="FAILED"), state="TIMEOUT"), "slurm_plugin.finished.ended_badly"),
@@ -109,11 +111,13 @@ def test_a_job_that_nothing_can_be_learnt_from_is_refused(sacct: Sacct, key: str
 
 def test_what_is_no_answer_is_an_error() -> None:
     resized = Sacct()
+    first = resized.answer.out.splitlines()[0]
     for answer, key in (
         (Answer(1, "", "sacct: error: no slurmdbd"), "slurm_plugin.finished.sacct_failed"),
         (Answer(0, "42|home\n", ""), "slurm_plugin.finished.fields_lacking"),
         (Answer(0, "", ""), "slurm_plugin.finished.jobs"),
         (Answer(0, resized.answer.out * 2, ""), "slurm_plugin.finished.jobs"),
+        (Answer(0, first, ""), "slurm_plugin.finished.not_all_yet"),
     ):
         sacct = Sacct()
         sacct.answer = answer

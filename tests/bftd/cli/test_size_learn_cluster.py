@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from slurm_plugin.client import SlurmClient
-from slurm_plugin.finished import finished
+from slurm_plugin.errors import SlurmError
+from slurm_plugin.finished import Finished, finished
 from tests.e2e.accounted import AccountedSite, until
 
 pytestmark = [
@@ -56,12 +58,12 @@ def test_a_job_that_ran_is_read_from_accounting_and_kept(tmp_path: Path) -> None
         words = ("--parsable", "-pbatch", "--gres=gpu:a100:2", "-o/dev/null", str(tmp_path / "job.sh"))
         job = site.slurm("sbatch", *words)
 
-        def told() -> bool:
-            rows = site.slurm("sacct", "-nPX", f"-j{job}", "--format=State").split()
-            return rows == ["COMPLETED"]
+        def learnt() -> Finished | None:
+            with suppress(SlurmError):  # slurmdbd hears of a job, its end and its steps one after another
+                return finished(SlurmClient(site.cluster.conf), job)
+            return None
 
-        until("the job's end in accounting", told, site.show)
-        over = finished(SlurmClient(site.cluster.conf), job)
+        over: Finished = until("all of the job in accounting", learnt, site.show)
         assert (over.id, over.cluster, over.gpus, over.gres_type) == (job, "sandbox", 2, "a100")
         assert len(over.nodes) == 1
         assert 3 <= over.ended_s - over.started_s < 600
