@@ -1,7 +1,8 @@
-"""What the nodes of the pool did from one good snapshot to the next: in all, and for each user and account (S10).
+"""The use of the pool's nodes between two good snapshots: in all, and per user and account (S10).
 
-An interval is counted once, when its end is seen, as things stood at its beginning. How long training stood still at a
-resize is known when it goes on: by then it was counted as training, so that what comes next is counted as the stall.
+An interval is counted once, when its end is seen, by the state at its beginning. How long a resize stalled training is
+known only when training goes on. That time has been counted as training by then, so the training that follows is
+counted as the stall.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from operator import attrgetter
 from bftd.core.domain import Charged, Lease, Settings, Share, Usage
 from bftd.core.turn import Turn
 
-# A few polls may fail, and on a busy controller they are far apart; what happened in a longer gap nobody knows.
+# A few polls may fail, and on a busy controller they are far apart. What happened in a longer gap is unknown.
 POLLS_COUNTED = 3
-# What a lease is whose pilot runs and whose workers have ended no step of the present group.
+# The phases of a lease whose pilot runs and whose workers have ended no step of the present group.
 STARTING = ("granted", "placed", "ready")
 
 
 def counted_s(passed_s: float, settings: Settings) -> float:
-    """How much of the time between two good snapshots is counted: all of it, or nothing of a gap that is too long."""
+    """Return the seconds between two good snapshots that are counted: all of them, or 0 if the gap is too long."""
     most_s = max(settings.pool.stale_after_s, POLLS_COUNTED * settings.slurm.poll_s)
     return passed_s if 0.0 < passed_s <= most_s else 0.0
 
 
 def account(turn: Turn, passed_s: float) -> None:
-    """Count `passed_s` seconds as things stood at the last snapshot."""
+    """Count `passed_s` seconds by the state at the last snapshot."""
     if passed_s <= 0.0:
         return
     observed = [lease for lease in turn.leases.values() if lease.observed]
@@ -49,7 +50,7 @@ def account(turn: Turn, passed_s: float) -> None:
 
 
 def _stalled_s(turn: Turn, working: Mapping[str, int], passed_s: float) -> dict[str, float]:
-    """Node-seconds of each trainer's working nodes that are put down to the stalls which it has told of."""
+    """Return the node-seconds of each trainer's working nodes that count as the stalls its driver has reported."""
     stalled_s = {}
     for id_, count in working.items():
         trainer = turn.trainers[id_]

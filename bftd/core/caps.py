@@ -1,6 +1,6 @@
-"""Caps per user and per account: who takes part in a plan, and how many nodes its users and accounts may have.
+"""Caps per user and per account: the trainers that take part in a plan, and the most nodes of their users and accounts.
 
-Whose a trainer is comes from Slurm: the user by the caller's uid, the account by the job (`read_accounts`).
+A trainer's owner comes from Slurm: the user by the caller's uid, the account by the job (`read_accounts`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bftd.core import classes, pausing, sentences
 from bftd.core.domain import Assignment, Settings, State, Trainer
 from bftd.core.turn import Turn, is_silent
 
-# So many of those who are before a trainer are named.
+# At most this many of the trainers that come before another are named.
 NAMED_MOST = 3
 
 
@@ -32,7 +32,7 @@ class CapGroup:
 
 
 class Room:
-    """How much of something each user and each account may still have. A cap of 0 means no cap."""
+    """The amount of something that each user and each account may still have. A cap of 0 means no cap."""
 
     def __init__(self, what: str, per_user: int, per_account: int) -> None:
         self.what = what
@@ -40,16 +40,16 @@ class Room:
         self.taken: Counter[CapGroup] = Counter()
 
     def take(self, trainer: Trainer, count: int) -> None:
-        """Count something towards the caps of a trainer's user and account."""
+        """Count `count` towards the caps of a trainer's user and account."""
         for group in self.groups(trainer):
             self.taken[group] += count
 
     def left(self, trainer: Trainer) -> float:
-        """The most that the trainer may take now: infinity without a cap, and below 0 where a cap is exceeded."""
+        """Return the most that the trainer may still take: infinity without a cap, negative if a cap is exceeded."""
         return min((self.caps[group.kind] - self.taken[group] for group in self.groups(trainer)), default=inf)
 
     def reached(self, trainer: Trainer, more: int = 1) -> str | None:
-        """Name the cap that keeps the trainer from having `more`, in a sentence; None where no cap does."""
+        """Name the cap that keeps the trainer from having `more`, in a sentence; None if no cap does."""
         for group in self.groups(trainer):
             if self.taken[group] + more > self.caps[group.kind]:
                 return self.sentence(group)
@@ -62,7 +62,7 @@ class Room:
         return f"{group} is at the cap of {most} {things} per {group.kind}"
 
     def groups(self, trainer: Trainer) -> list[CapGroup]:
-        """The capped groups that the trainer belongs to."""
+        """Return the capped groups that the trainer belongs to."""
         found = []
         if self.caps["user"]:
             found.append(CapGroup("user", trainer.user))
@@ -72,18 +72,18 @@ class Room:
 
 
 def node_room(settings: Settings) -> Room:
-    """The caps on nodes, with nothing taken."""
+    """Return the caps on nodes, with nothing taken."""
     return Room("nodes", settings.limits.nodes_per_user, settings.limits.nodes_per_account)
 
 
 def trainer_room(settings: Settings) -> Room:
-    """The caps on trainers, with nothing taken."""
+    """Return the caps on trainers, with nothing taken."""
     return Room("trainers", settings.limits.trainers_per_user, settings.limits.trainers_per_account)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why no plan is made for a trainer; it is said again only when the `key` is another."""
+    """The reason why no plan is made for a trainer; it is reported again only when `key` changes."""
 
     key: str
     why: str
@@ -91,13 +91,12 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What the caps say before a plan is made.
+    """The verdict of the caps before a plan is made.
 
-    `admitted` are the trainers that it is made for, in the order of their turns, and `waiting` says of others why they
-    wait; those that only lack a place are left out where nothing is explained. `most`
-    has the most nodes that each admitted trainer may get, and `limits` the caps that bind several of them together.
-    `exceeded` names the trainers whose user or account already holds too many nodes, each with a sentence; it is empty
-    where nothing is explained.
+    `admitted` are the trainers that the plan is made for, in the order of their turns. `waiting` says why others wait;
+    trainers that only lack a place are left out if nothing is explained. `most` has the most nodes that each admitted
+    trainer may get, and `limits` the caps that bind several of them together. `exceeded` names the trainers whose user
+    or account already holds too many nodes, each with a sentence; it is empty if nothing is explained.
     """
 
     admitted: Sequence[Trainer]
@@ -108,9 +107,9 @@ class Ruling:
 
 
 def rule(turn: Turn, held: Assignment, pool_size: int, entitled: Collection[str] = ()) -> Ruling:
-    """Rule on a plan for the draft, whose trainers hold the nodes `held` of a pool of `pool_size` nodes.
+    """Apply the caps before a plan for the draft, whose trainers hold the nodes `held` of a pool of `pool_size` nodes.
 
-    Those that are `entitled` to a first node need no place under pj_max.
+    Trainers that are `entitled` to a first node need no place under pj_max.
     """
     admitted, waiting = _admit(turn, held, entitled)
     wanted = [(trainer, turn.most_nodes(trainer, len(held.get(trainer.id, ())))) for trainer in admitted]
@@ -120,17 +119,17 @@ def rule(turn: Turn, held: Assignment, pool_size: int, entitled: Collection[str]
 
 
 def full(turn: Turn, assignment: Assignment) -> dict[str, str]:
-    """For each trainer that a cap keeps from its next larger size once `assignment` holds, a sentence that says so."""
+    """Return a sentence for each trainer that a cap keeps from its next larger size once `assignment` holds."""
     return _over(turn, assignment, more=1)
 
 
 def _admit(turn: Turn, held: Assignment, entitled: Collection[str]) -> tuple[list[Trainer], dict[str, Waiting]]:
-    """The trainers that a plan is made for, and why others wait.
+    """Return the trainers that a plan is made for, and the reasons why others wait.
 
     Places under pj_max go round by round over the users: first each user's first trainer, then each one's second. Users
     take their turns in the order in which their first trainers came, so that nothing changes until a trainer comes or
-    goes. A trainer is passed over if its user or account has enough of them, or if something keeps it from any node:
-    those behind it may then go ahead.
+    goes. A trainer is passed over if its user or account has enough trainers, or if something keeps it from any node:
+    the trainers behind it may then go ahead.
     """
     most, room = turn.settings.decide.pj_max, trainer_room(turn.settings)
     admitted: list[Trainer] = []
@@ -164,7 +163,7 @@ def _admit(turn: Turn, held: Assignment, entitled: Collection[str]) -> tuple[lis
 
 
 def _out(known: State | Turn, trainer: Trainer, *, holds: bool) -> Waiting | None:
-    """Why a trainer takes no place: no node will ever do, or it `holds` nothing and is paused or its driver silent."""
+    """Return why a trainer takes no place: no node will ever do, or it holds none and is paused or silent."""
     request = trainer.request
     if why := classes.unmet(known.pool.classes, request.wish, request.partition, request.sizes.low):
         return Waiting(why, why)
@@ -177,7 +176,7 @@ def _out(known: State | Turn, trainer: Trainer, *, holds: bool) -> Waiting | Non
 
 
 def called(trainers: Sequence[Trainer], count: int) -> str:
-    """The names of `count` trainers, of which `trainers` are the first: a few, and how many more there are."""
+    """Return the names of `count` trainers, `trainers` being the first: a few names, and how many more there are."""
     named = [f"{trainer.name} ({trainer.user})" for trainer in trainers[: min(count, NAMED_MOST)]]
     return sentences.some_of(named, count)
 
@@ -185,10 +184,10 @@ def called(trainers: Sequence[Trainer], count: int) -> str:
 def _in_problem(
     wanted: Sequence[tuple[Trainer, int]], pool_size: int, settings: Settings
 ) -> tuple[dict[str, int], tuple[milp.Cap, ...]]:
-    """The caps on nodes as a problem takes them: the most nodes of each trainer, and the caps on several together.
+    """Return the caps on nodes as a problem takes them: each trainer's most nodes, and the caps on several together.
 
-    `wanted` has the trainers with the most nodes that each could use. A cap that cannot bind is left out, and one on
-    a single trainer is a smaller nodes_max: only what is left needs a solver that knows caps.
+    `wanted` has the trainers with the most nodes that each could use. A cap that cannot bind is left out, and a cap on
+    a single trainer becomes a smaller nodes_max: only the remaining caps need a solver that knows caps.
     """
     room = node_room(settings)
     members: dict[CapGroup, list[tuple[Trainer, int]]] = {}
@@ -211,7 +210,7 @@ def _in_problem(
 
 
 def _over(turn: Turn, nodes: Assignment, more: int) -> dict[str, str]:
-    """For each trainer that a cap denies the nodes that it has, or its next larger size with `more`, a sentence."""
+    """Return a sentence for each trainer that a cap denies its present nodes, or with `more` its next larger size."""
     room = node_room(turn.settings)
     if not any(room.caps.values()):
         return {}
@@ -227,7 +226,7 @@ def _over(turn: Turn, nodes: Assignment, more: int) -> dict[str, str]:
 
 
 def read_accounts(turn: Turn) -> None:
-    """Read from the view which account each trainer runs on: that of its job, else that of its oldest pilot.
+    """Read from the view the account that each trainer runs on: that of its job, else that of its oldest pilot.
 
     Only jobs of the trainer's own user count, because a driver could claim any id as its own or as its pilots'.
     """
@@ -244,13 +243,13 @@ def read_accounts(turn: Turn) -> None:
 
 
 def account_of(turn: Turn, trainer: Trainer) -> str:
-    """The account of the trainer's own job; "" if it is not a job or the last view does not show it."""
+    """Return the account of the trainer's own job; "" if it is not a job or the last view does not show it."""
     user, account = turn.pool.accounts.get(trainer.id, ("", ""))
     return account if user == trainer.user else ""
 
 
 def at_caps(state: State) -> list[dict[str, Any]]:
-    """The users and accounts that have all they may have, as `bft status` shows them."""
+    """Return the users and accounts that have reached a cap, as `bft status` shows them."""
     nodes, trainers = node_room(state.settings), trainer_room(state.settings)
     holders = {lease.trainer for lease in state.leases.values() if lease.live}
     for lease in state.leases.values():

@@ -1,4 +1,4 @@
-"""Node classes: nodes that are alike for training, and which of them a trainer may use. Pure.
+"""Node classes: nodes that are alike for training, and the classes that a trainer may use. Pure.
 
 Synchronous training runs at the pace of its slowest node, so a trainer's nodes are of one class unless it mixes them.
 """
@@ -13,7 +13,7 @@ from bftd.protocol.wish import Wish
 
 @dataclass(frozen=True, slots=True)
 class NodeClass:
-    """The `size` nodes of one class, in the pool or not: their GPUs by type, and the harvested partitions they are in.
+    """The `size` nodes of one class, in the pool or not: their GPUs by type, and their harvested partitions.
 
     `features` are those that all of its nodes have, `some_features` those that only some have. `cpus` are a node's.
     """
@@ -27,7 +27,7 @@ class NodeClass:
     cpus: int = 0
 
     def meets(self, wish: Wish, partition: str) -> bool:
-        """Whether any node of the class is what a trainer of `partition` ("" is any) asks for."""
+        """Whether the nodes of the class are what a trainer of `partition` ("" is any) asks for."""
         return self._in(partition) and self._has_gpus(wish) and self.features.issuperset(wish.features)
 
     def _in(self, partition: str) -> bool:
@@ -46,14 +46,14 @@ Classes = Mapping[str, NodeClass]
 
 
 def usable(classes: Classes, wish: Wish, partition: str) -> tuple[str, ...]:
-    """The names of the classes that a trainer may use."""
+    """Return the names of the classes that a trainer may use."""
     return tuple(name for name, kind in classes.items() if kind.meets(wish, partition))
 
 
 def unmet(classes: Classes, wish: Wish, partition: str, nodes_min: int) -> str | None:
-    """Why no harvested node, idle or not, can ever serve a trainer, as a sentence; None where some can.
+    """Return why no harvested node, idle or not, can ever serve a trainer, as a sentence; None if some can.
 
-    Where no class is known, as before the first snapshot, nothing is said.
+    Return None while no class is known, as before the first snapshot.
     """
     if not classes:
         return None
@@ -61,7 +61,7 @@ def unmet(classes: Classes, wish: Wish, partition: str, nodes_min: int) -> str |
     if names:
         sizes = [classes[name].size for name in names]
         most = sum(sizes) if wish.mix else max(sizes)
-        if most >= nodes_min or (len(classes) == 1 and wish.modest):  # nodes may be added to a pool of one class
+        if most >= nodes_min or (len(classes) == 1 and wish.modest):  # a pool of one class may get more nodes
             return None
         whose = "the nodes that it may use are" if wish.mix else "its largest class of nodes has"
         hint = "" if wish.mix or sum(sizes) < nodes_min else "; with mix it may use several classes"
@@ -73,7 +73,7 @@ def unmet(classes: Classes, wish: Wish, partition: str, nodes_min: int) -> str |
 
 
 def _partly(classes: Classes, wish: Wish) -> str:
-    """A remark on a feature that parts of classes have."""
+    """Return a remark on a requested feature that only some nodes of a class have, "" if there is none."""
     for feature in wish.features:
         if part := [name for name, kind in classes.items() if feature in kind.some_features]:
             return f" (some nodes of {' and '.join(part)} have {feature}, which [pool] class_features does not name)"
@@ -81,7 +81,7 @@ def _partly(classes: Classes, wish: Wish) -> str:
 
 
 def largest(names: Iterable[str], class_of: Mapping[str, str]) -> list[str]:
-    """Those of some nodes that are of the class which most of them are of, the first such class."""
+    """Return the nodes of the class that most of the given nodes are of; of equally large classes, the first."""
     by_class: dict[str, list[str]] = {}
     for name in names:
         by_class.setdefault(class_of.get(name, ""), []).append(name)

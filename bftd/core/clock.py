@@ -1,7 +1,7 @@
-"""What a step of the wall clock does to the state: every stored time moves with it, and the pool must be seen anew.
+"""The effect of a clock change on the state: every stored time moves with the clock, and the pool must be seen anew.
 
-Ages are what decisions go by, and they must not change because somebody set the clock, or because the host slept. Times
-of Slurm's own (planned starts, submissions) are left alone: they are compared with the wall clock as it is now.
+Decisions go by ages, which must not change because somebody set the clock or the host slept. Slurm's own times (planned
+starts, submissions) are left alone: they are compared with the present wall clock.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _Timed = TypeVar("_Timed", State, Lease, Trainer, Planned, Failure, Stray, Backo
 
 
 def moved(state: State, by_s: float) -> State:
-    """The state with every stored time moved by `by_s`, and the pool unseen until the next snapshot."""
+    """Return the state with every stored time moved by `by_s`, and the pool unseen until the next snapshot."""
 
     def at(item: _Timed) -> _Timed:
         names = (*PAST.get(type(item), ()), *AHEAD.get(type(item), ()))
@@ -86,10 +86,10 @@ def moved(state: State, by_s: float) -> State:
 
 
 def restored(state: State, now_s: float, quarantine_s: float) -> State:
-    """The state of a ledger as a daemon that starts at `now_s` may use it.
+    """Return the state of a ledger in the form that a daemon starting at `now_s` may use.
 
-    While no daemon ran, the clock may have been set back. What then lies ahead of it is moved to now, and nothing is
-    left alone for longer than it would be anew.
+    The clock may have been set back while no daemon ran. Times that then lie in the future are moved to now, and
+    nothing is left alone for longer than a fresh back-off or quarantine would last.
     """
     newest_s = max(_past(state), default=-inf)
     if newest_s > now_s:
@@ -108,7 +108,7 @@ def restored(state: State, now_s: float, quarantine_s: float) -> State:
 
 
 def _past(state: State) -> Iterator[float]:
-    """Every time at which the state says that something has happened, but when drivers were heard of last."""
+    """Yield every time at which the state says that something happened, except when drivers were last heard."""
     items = [*state.trainers.values(), *state.leases.values()]
     items += [failure for failures in state.failures.values() for failure in failures]
     for item in items:

@@ -1,7 +1,7 @@
 """The pool as the site confines it: by pauses, by the hours of harvesting, and by a bound on all trainers together.
 
-What is barred leaves the pool as a node does that Slurm needs, except that nobody waits for it. A pause with `release`
-asks back at once, as Slurm would: then the nodes are free within the bound that is set for giving back.
+A barred node leaves the pool like a node that Slurm needs, except that nobody waits for it. A pause with `release` asks
+nodes back at once, as Slurm would: they are then free within the bound that is set for giving back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bftd.core.turn import Turn
 
 
 def pause(turn: Turn, event: Paused) -> None:
-    """Take in what an administrator paused; a second word about the same thing replaces the first."""
+    """Take in what an administrator paused; a second pause of the same thing replaces the first."""
     turn.pauses.update((item.key, item) for item in event.pauses)
     first, what = event.pauses[0], pausing.what(event.pauses)
     turn.say(None, GrowthPaused(first.by, what, first.why, first.release))
@@ -36,7 +36,7 @@ def pause(turn: Turn, event: Paused) -> None:
 
 
 def lift(turn: Turn, event: Unpaused) -> None:
-    """Take in that an administrator lifted pauses; what was barred is in the pool again at the next snapshot."""
+    """Take in that an administrator lifted pauses; barred nodes are in the pool again at the next snapshot."""
     lifted = [turn.pauses.pop(key) for key in event.keys if key in turn.pauses]
     if lifted:
         turn.say(None, PauseLifted(event.by, pausing.what(lifted)))
@@ -53,7 +53,7 @@ def _stays(trainer: Trainer, held: int, why: str) -> Decision:
 
 
 def release(turn: Turn) -> set[str]:
-    """Ask back what pauses with `release` cover; returns the trainers that were told so."""
+    """Ask back the nodes that pauses with `release` cover. Returns the trainers that were told so."""
     if not any(item.release for item in turn.pauses.values()):
         return set()
     lost: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -73,7 +73,7 @@ def release(turn: Turn) -> set[str]:
 
 
 def confine(turn: Turn, before: Set[str] = frozenset()) -> None:
-    """Take what is barred out of the draft's pool; what is barred stays so until the next snapshot.
+    """Take barred nodes out of the draft's pool; a barred node stays barred until the next snapshot.
 
     `before` are the nodes that were barred at the last one.
     """
@@ -89,7 +89,7 @@ def confine(turn: Turn, before: Set[str] = frozenset()) -> None:
 
 
 def _barred(turn: Turn) -> dict[str, str]:
-    """The nodes of the pool that pauses and hours bar, each with the reason. What is lent stays but at closing time."""
+    """Return the nodes that pauses and hours bar, each with the reason. Lent nodes stay, except at closing time."""
     halt = turn.halt
     if not halt and not any(item.kind == "node" for item in turn.pauses.values()):
         return {}
@@ -108,9 +108,9 @@ def _barred(turn: Turn) -> dict[str, str]:
 
 
 def _beyond_bound(turn: Turn, barred: dict[str, str], before: Set[str]) -> tuple[dict[str, str], str]:
-    """The nodes beyond what all trainers together may have, each with the reason, and the sentence for trainers.
+    """Return the nodes beyond the bound on all trainers together, each with the reason, and the sentence for trainers.
 
-    Those that trainers hold stay first, so that nobody moves; then those that were free to use before.
+    Nodes that trainers hold stay first, so that no trainer moves; then the nodes that were free to use before.
     """
     most, by = bound(turn.settings, len(turn.pool.nodes))
     if most is None:
@@ -126,7 +126,7 @@ def _beyond_bound(turn: Turn, barred: dict[str, str], before: Set[str]) -> tuple
 
     taken = [node for node in pool if node.name in leases]
     free = [node for node in pool if node.name not in leases]
-    # a node that is being given back is taken until it is free, also where it is out of the pool by now
+    # a node that is being given back is taken until it is free, even if it is out of the pool by now
     left = max(0, most - len(leases))
     if len(taken) <= most and len(free) <= left:
         return {}, turn.pool.bound
@@ -136,10 +136,10 @@ def _beyond_bound(turn: Turn, barred: dict[str, str], before: Set[str]) -> tuple
 
 
 def _unchosen(turn: Turn, free: list[PoolNode], count: int) -> list[PoolNode]:
-    """The free nodes, best first, without the `count` to offer.
+    """Return the free nodes, sorted best first, without the `count` to offer.
 
-    On several classes the trainers choose in turn among those that they may use, each first its least number; what they
-    leave is filled up.
+    On several classes the trainers choose in turn among the nodes that they may use, each first its least number. If
+    they choose fewer than `count`, the best of the others fill up the offer.
     """
     if len(turn.pool.classes) < 2:
         return free[count:]
@@ -173,7 +173,7 @@ def _unchosen(turn: Turn, free: list[PoolNode], count: int) -> list[PoolNode]:
 
 
 def _kinds(turn: Turn, trainer: Trainer, mine: tuple[str, ...], free: dict[str, int], wanted: int) -> tuple[str, ...]:
-    """The classes of which a trainer may be lent more: one where it does not mix, that of its nodes if it has any."""
+    """Return the classes that a trainer may be lent more of: unless it mixes, only one, that of its nodes if any."""
     wish = trainer.request.wish
     names = tuple(name for name in classes.usable(turn.pool.classes, wish, trainer.request.partition) if name in free)
     if wish.mix:
@@ -184,9 +184,9 @@ def _kinds(turn: Turn, trainer: Trainer, mine: tuple[str, ...], free: dict[str, 
 
 
 def _best_kept(turn: Turn) -> list[str]:
-    """The nodes that trainers hold, in the order in which they are to be kept.
+    """Return the nodes that trainers hold, in the order in which they are to be kept.
 
-    Each trainer's least number first, by arrival, so that a lower bound suspends as few of them as it can.
+    Each trainer's least number comes first, by arrival, so that a lower bound suspends as few trainers as possible.
     """
     held = turn.live_nodes()
     trainers = [trainer for trainer in turn.trainers.values() if trainer.id in held]
@@ -195,11 +195,11 @@ def _best_kept(turn: Turn) -> list[str]:
 
 
 def bound(settings: Settings, partition_size: int) -> tuple[int | None, str]:
-    """The most nodes that all trainers together may have, and the key that says so; None where nothing does."""
+    """Return the most nodes that all trainers together may have, and the key that says so; None without a bound."""
     pool = settings.pool
     bounds = [(pool.max_nodes, f"max_nodes = {pool.max_nodes}")] if pool.max_nodes else []
     if pool.max_share < 1.0:
-        # a share of whole nodes: what a float lacks of it must not cost a node
+        # a share of whole nodes: a rounding error of the float must not cost a node
         share = int(pool.max_share * partition_size + 1e-6)
         bounds.append((share, f"max_share = {pool.max_share:g}"))
     return min(bounds) if bounds else (None, "")

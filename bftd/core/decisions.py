@@ -1,7 +1,7 @@
 """Decisions as data: what was decided about whom, by which numbers and why.
 
-`bftd.core.sentences` puts them into words. A `Deed` is about somebody, and may be told as what is or as what would be;
-a `Notice` is about nodes, jobs or the plan as a whole. `kind` names the class of a decision in the ledger.
+`bftd.core.sentences` puts them into words. A `Deed` is about a trainer or job, and may be told as a fact or in the
+conditional. A `Notice` is about nodes, jobs or the plan as a whole. `kind` names the class of a decision in the ledger.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from bftd.protocol.changes import Verb
 
 @dataclass(frozen=True, slots=True)
 class _Deed:
-    """What somebody does, or does not do; `who` is what people call it."""
+    """An action of a trainer or job, or the lack of one; `who` is the name that people call it by."""
 
     who: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Beginning(_Deed):
-    """With `added` nodes a trainer has `size` of them, and can run; `samples_per_s` is None where it is not known.
+    """A trainer gets `added` nodes, has `size` of them and can run; `samples_per_s` is None if not known.
 
     `seen` says that the trainer was seen running on this many nodes. Otherwise the rate is an estimate. `on` is the
-    class of the nodes where there are several.
+    class of the nodes if there are several.
     """
 
     size: int
@@ -53,10 +53,10 @@ class Resumed(_Beginning):
 
 @dataclass(frozen=True, slots=True)
 class Grew(_Deed):
-    """A trainer gets `added` nodes beside the `before` that it has.
+    """A trainer gets `added` nodes in addition to the `before` that it has.
 
-    `gain` is in samples/s, None where its speed is not known; over `t_fwd_s` it outweighs `stall_s` of standing still.
-    `seen` is as in `Started`.
+    `gain` is in samples/s, None if its speed is not known; over `t_fwd_s` it outweighs a stall of `stall_s`. `seen` is
+    as in `Started`.
     """
 
     kind = "grew"
@@ -95,7 +95,7 @@ class Suspended(_Deed):
 
 @dataclass(frozen=True, slots=True)
 class GaveBack(_Deed):
-    """A trainer loses nodes that left the pool, and has `left` of them."""
+    """A trainer loses nodes that left the pool, and has `left` nodes left."""
 
     kind = "gave_back"
     verb = changes.GIVES_BACK
@@ -107,9 +107,9 @@ class GaveBack(_Deed):
 
 @dataclass(frozen=True, slots=True)
 class Left(_Deed):
-    """A trainer leaves nodes to the regular job `to`, which can start there, and has `left` of its nodes.
+    """A trainer leaves nodes to the regular job `to`, which can start there, and has `left` nodes left.
 
-    `by` is the time of day until which it may take a step to its end first; "" where it leaves at once.
+    `by` is the time of day until which it may finish a step first; "" if it leaves at once.
     """
 
     kind = "left"
@@ -121,13 +121,13 @@ class Left(_Deed):
 
     @property
     def verb(self) -> Verb:
-        """It has left by the time that anybody reads of it, but for a step in flight."""
+        """The verb "left", since it is gone before anybody reads this; "leaves" if it may finish a step first."""
         return Verb("leaves" if self.by else "left", "leave")
 
 
 @dataclass(frozen=True, slots=True)
 class Waits(_Deed):
-    """A trainer without nodes gets none."""
+    """A trainer without nodes stays without."""
 
     kind = "waits"
     verb = Verb("waits", "wait")
@@ -162,7 +162,7 @@ class Keeps(_Deed):
 
 @dataclass(frozen=True, slots=True)
 class GetsFirst(_Deed):
-    """A trainer has had no node for `waited_s` and its user has none: it is to get one `within_s`, whatever pays."""
+    """A trainer had no node for `waited_s`, and its user has none: it gets one `within_s`, whatever the objective."""
 
     kind = "gets_first"
     verb = Verb("is to have a first node", "be to have a first node")
@@ -175,7 +175,7 @@ class GetsFirst(_Deed):
 class Tried(_Deed):
     """A trainer on `held` nodes is tried on `nodes` for `for_s`: knowing how it scales is worth `gain` a second.
 
-    `gain` is what the objective counts, at best over all trainers.
+    `gain` is in the units of the objective, at best over all trainers.
     """
 
     kind = "tried"
@@ -189,7 +189,7 @@ class Tried(_Deed):
 
 @dataclass(frozen=True, slots=True)
 class Saved(_Deed):
-    """A suspended trainer's driver has written its progress down, up to `step`."""
+    """A suspended trainer's driver has saved its progress, up to `step`."""
 
     kind = "saved"
     verb = Verb("is suspended", "be suspended")
@@ -230,7 +230,7 @@ class Cancelled(_Deed):
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A driver told something about its trainer `who`."""
+    """A driver reported something about its trainer `who`."""
 
     kind = "noted"
 
@@ -240,7 +240,7 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class MapKept:
-    """No plan could be made, so that all trainers keep what they have."""
+    """No plan could be made, so all trainers keep what they have."""
 
     kind = "map_kept"
 
@@ -249,7 +249,7 @@ class MapKept:
 
 @dataclass(frozen=True, slots=True)
 class SolverReplaced:
-    """A solver failed, and others are asked in its place for `for_s` seconds, `instead` now."""
+    """A solver failed, and others are asked in its place for `for_s` seconds; at present it is `instead`."""
 
     kind = "solver_replaced"
 
@@ -283,9 +283,9 @@ class NodeOverdue:
 
 @dataclass(frozen=True, slots=True)
 class JobStrays:
-    """A user has nodes of the harvested partition with a job that no lease stands behind.
+    """A user occupies nodes of the harvested partition with a job that has no lease.
 
-    `daemon` is the word for another daemon in its comment, "" where there is none.
+    `daemon` is the identity of another daemon in the job's comment, "" if there is none.
     """
 
     kind = "job_strays"
@@ -320,7 +320,7 @@ class PauseLifted:
 
 @dataclass(frozen=True, slots=True)
 class CancellingStopped:
-    """Operator mode would have cancelled `jobs` jobs within an hour of the `running` ones of the partition."""
+    """Operator mode stopped, as it would have cancelled `jobs` jobs in an hour with `running` in the partition."""
 
     kind = "cancelling_stopped"
 
@@ -374,5 +374,5 @@ Decision = Deed | Notice
 
 
 def to_json(decision: Decision) -> dict[str, Any]:
-    """A decision's kind and fields as a JSON object."""
+    """Return a decision's kind and fields as a JSON object."""
     return {"kind": decision.kind} | asdict(decision)

@@ -1,4 +1,4 @@
-"""What trainers would make of dedicated nodes: the A_s of U = A_e / A_s, section 4.1.2 of the paper. Pure."""
+"""The rate of trainers on dedicated nodes: the A_s of U = A_e / A_s, section 4.1.2 of the paper. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from milp.problem import NodeSpec, Problem, TrainerSpec
 
 @dataclass(frozen=True, slots=True)
 class Wanting:
-    """A trainer to a plan without costs: its sizes, its weight, and its curve in samples/s from (0, 0)."""
+    """A trainer in a plan without costs: its sizes, its weight, and its curve in samples/s from (0, 0)."""
 
     low: int
     high: int
@@ -26,9 +26,9 @@ class Wanting:
 
 
 def best_rate(trainers: Sequence[Wanting], nodes: float, goal: str, *, measured: bool = False) -> float:
-    """Samples/s of these trainers on the best allocation of `nodes` nodes by the objective `goal`.
+    """Return the samples/s of these trainers on the best allocation of `nodes` nodes by the objective `goal`.
 
-    Nodes stay and resizes cost nothing. Between whole numbers of nodes it is linear. `measured` is that of
+    Nodes stay and resizes cost nothing. Between whole numbers of nodes the rate is linear. `measured` is passed to
     `bftd.core.objective.values`.
     """
     wanting = tuple(trainers)

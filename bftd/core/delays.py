@@ -1,4 +1,4 @@
-"""By how much pilots have delayed regular jobs, and what of it counts against the site's budget of an hour."""
+"""The delays that pilots caused regular jobs, and the part that counts against the site's budget of an hour."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from math import inf
 
 HOUR_S = 3600.0
-# Slurm's times are whole seconds: of a start that it shows a second late nobody can say that it was late.
+# Slurm's times are whole seconds: a start shown a second late may not have been late.
 UNTOLD_S = 1.0
-# What counts is kept by the minute: sixty sums and not one a start.
+# Counted delays are kept by the minute: sixty sums instead of one per start.
 _BUCKET_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class TouchedStart:
-    """A regular job that has started where pilots were, `delay_s` after `since_s`, and at `start_s` as Slurm tells.
+    """A regular job that started where pilots were, at `start_s` by Slurm's record.
 
-    At `since_s` Slurm could have started it had no pilot been there, and by `until_s` it would have once all had left:
-    what it waited for after that is not theirs. None stands for what cannot be known.
+    At `since_s` Slurm could have started it without the pilots, and by `until_s` it would have started once all had
+    left: waiting after that is not the pilots' fault. None stands for a time that cannot be known.
     """
 
     job: str
@@ -29,7 +29,7 @@ class TouchedStart:
 
     @property
     def delay_s(self) -> float | None:
-        """By how much pilots have delayed it at most."""
+        """The upper bound of the delay that pilots caused; None if unknown."""
         if self.since_s is None or self.start_s is None:
             return None
         return max(0.0, min(self.start_s, self.until_s) - self.since_s)
@@ -39,7 +39,8 @@ class TouchedStart:
 class Delays:
     """Starts that pilots touched since the ledger began, and their delays. None of the counters ever decreases.
 
-    Of `unknown` ones nobody knows the delay. `recent` has what counts against the budget, by the minute of the start.
+    `unknown` counts the starts whose delay is not known. `recent` has the delays that count against the budget, by the
+    minute of the start.
     """
 
     starts: int = 0
@@ -48,7 +49,7 @@ class Delays:
     recent: tuple[tuple[float, float], ...] = ()
 
     def noted(self, starts: Sequence[TouchedStart], now_s: float) -> Delays:
-        """With the starts that a snapshot of `now_s` shows."""
+        """Return the delays with the starts that a snapshot of `now_s` shows."""
         minute_s = now_s // _BUCKET_S * _BUCKET_S
         recent = {at_s: counted_s for at_s, counted_s in self.recent if -_BUCKET_S < now_s - at_s < HOUR_S + _BUCKET_S}
         known = [start.delay_s for start in starts if start.delay_s is not None]
@@ -62,9 +63,9 @@ class Delays:
         )
 
     def counted_s(self, now_s: float) -> float:
-        """The seconds that count of the last hour, and of the minute in which it began."""
+        """Return the seconds of delay that count for the last hour, including the whole minute in which it began."""
         return sum(counted_s for at_s, counted_s in self.recent if -_BUCKET_S < now_s - at_s < HOUR_S + _BUCKET_S)
 
     def moved(self, by_s: float) -> Delays:
-        """With its times moved: the clock was set."""
+        """Return the delays with their times moved: the clock was set."""
         return replace(self, recent=tuple((at_s + by_s, counted_s) for at_s, counted_s in self.recent))

@@ -1,8 +1,8 @@
-"""The words of the decision core: pool, trainers, leases, and the actions of `bftd.core.step`.
+"""The data types of the decision core: pool, trainers, leases, and the actions of `bftd.core.step`.
 
-Everything here is immutable. Times are unix seconds and come in on events; the core has no clock of its own.
-Three sets are never mixed up: *planned* (what the last plan wants), *requested* (leases granted and not revoked) and
-*observed* (leases whose pilot Slurm shows running).
+Everything here is immutable. Times are unix seconds and come in on events; the core has no clock of its own. Three sets
+are never mixed up: *planned* (what the last plan wants), *requested* (leases granted and not revoked) and *observed*
+(leases whose pilot Slurm shows running).
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ Assignment = Mapping[str, tuple[str, ...]]  # the nodes of each trainer, by its 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the core decides by: sections of the configuration, and the `spared` users whose jobs are never cancelled.
+    """The settings that the core decides by: sections of the configuration, and some facts about the host and daemon.
 
-    `zone` is the host's. `trusting` is for simulated drivers: never silent, with the pilots and curves that they say.
+    Jobs of the `spared` users are never cancelled. `zone` is the host's time zone. `trusting` is for simulated drivers:
+    they are never silent, and the pilots and curves that they report are believed.
     """
 
     decide: DecideConfig = field(default_factory=DecideConfig)
@@ -45,12 +46,12 @@ class Settings:
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     spared: frozenset[str] = frozenset({"root"})
     zone: Zone = UTC
-    identities: frozenset[str] = frozenset()  # under which this daemon's pilots run; empty where it has none
+    identities: frozenset[str] = frozenset()  # of this daemon's pilots; empty if it has none
     trusting: bool = False
     promise: PromiseConfig = field(default_factory=PromiseConfig)
 
     def changed(self, **keys: Any) -> Settings:
-        """With other values of some keys, whichever section each is in; raises TypeError for one that is in none."""
+        """Return the settings with other values of some keys, of any section. Raises TypeError for an unknown key."""
         sections = {}
         for section in ("decide", "limits", "pool", "slurm", "promise"):
             before = getattr(self, section)
@@ -67,7 +68,8 @@ class PoolNode:
 
     `window_s` is the time until Slurm plans to use the node (None: nothing planned); `wanted` is true when a regular
     job has the node or is about to get it; `pilot` is the job id of our pilot that runs there. `node_class` is one of
-    the view's. `beside` is a job on the part that our pilot has not. Of an `unheard` one Slurm waits for a word.
+    the view's classes. `beside` is a job on the part of the node that our pilot does not have. `unheard`: the node has
+    not answered Slurm.
     """
 
     name: str
@@ -88,8 +90,8 @@ class PoolNode:
 class Room:
     """Nodes that are kept free for a regular `job`, which Slurm can start there once no pilot is left on them.
 
-    It is kept since `since_s`. Pilots were on `leaving` when it was made. Slurm's next backfill cycle is expected at
-    `due_s`: by then they must have left. None where that is not known, and they leave at once.
+    The room is kept since `since_s`. Pilots were on `leaving` when it was made. Slurm's next backfill cycle is expected
+    at `due_s`: by then they must have left. If `due_s` is None, the time is not known, and they leave at once.
     """
 
     job: str
@@ -104,7 +106,7 @@ RoomEnd = Literal["started", "gone", "no longer fits", "doubted"]
 
 @dataclass(frozen=True, slots=True)
 class RoomOver:
-    """A room that is kept no longer: its job has `started` on nodes, is `gone`, fits no more, or is in doubt."""
+    """A room that is no longer kept: its job has `started` on nodes, is `gone`, fits no more, or is in doubt."""
 
     room: Room
     end: RoomEnd
@@ -114,16 +116,21 @@ class RoomOver:
 class PoolView:
     """The node pool at one snapshot: the paper's N, with the reason for every node that is not in it.
 
-    `version` counts changes of the pool's membership, `hold` is the sentence that forbids growing, `pilots` maps the
-    job ids running in the preemptible partition to their nodes, `owners` those of them that a driver started to its
-    trainer, and `job_ids` holds every job that Slurm knows. `elastic` has its running jobs by id, and `accounts` of
-    jobs with an account (user, account). `looked_s` is when the reading of the snapshot began: what came later may be
-    missing. `classes` are those of all harvested nodes. `barred` are the nodes that pauses, hours and bounds keep out
-    of the pool, and `bound` is the sentence where some of them are beyond what all trainers together may have:
-    `beyond`. `daemons` says of which daemon a pilot is, where its driver was told. `refused` says why the partition
-    must not be harvested; "" where nothing speaks against it. `rooms` are kept for waiting jobs, by id, and
-    `rooms_over` were until the snapshot before; `wary` says why not all have any. Slurm backfills not before `cycle_s`.
-    On nodes of `counted_on` a job may count for which Slurm preempts: none is lent anew. `touched` just started.
+    `version` counts changes of the pool's membership. `hold` is the sentence that forbids growing. `refused` says why
+    the partition must not be harvested; "" if nothing speaks against it. `looked_s` is when the reading of the snapshot
+    began: later events may be missing. Slurm runs no backfill cycle before `cycle_s`.
+
+    Jobs: `pilots` maps the job ids running in the preemptible partition to their nodes, `owners` maps pilots that a
+    driver started to its trainer, and `daemons` has the daemon of each pilot whose driver was given one. `job_ids`
+    holds every job that Slurm knows, `elastic` the partition's running jobs by id, and `accounts` the (user, account)
+    of jobs that have an account. The jobs of `touched` have just started.
+
+    Nodes: `classes` are those of all harvested nodes. `barred` are the nodes that pauses, hours and bounds keep out of
+    the pool. `bound` is the sentence about the bound on all trainers together, and `beyond` the nodes beyond it. A job
+    for which Slurm preempts may count on the nodes of `counted_on`: none of them is lent anew.
+
+    `rooms` are kept for waiting jobs, by id, and `rooms_over` are those that ended since the snapshot before; `wary`
+    says why some jobs get no room.
     """
 
     version: int = 0
@@ -155,20 +162,21 @@ class PoolView:
         return self.time_s > float("-inf")
 
     def made(self, before: Collection[str]) -> tuple[Room, ...]:
-        """The rooms that are new where jobs had one `before`: also those made again in place of one that is over."""
+        """Return the rooms that are new if jobs had one `before`, including those made again after one that is over."""
         again = {over.room.job for over in self.rooms_over}
         return tuple(room for job, room in self.rooms.items() if job not in before or job in again)
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The grant of one node to one trainer; its id, `node.sequence`, never comes back.
+    """The grant of one node to one trainer; its id, `node.sequence`, is never used again.
 
     `asked_back_s` is when Slurm first needed the node (start of the give-back), `missed_polls` counts snapshots in a
     row that do not show the pilot after it was placed, the first of them at `missed_s`. `shown` says that Slurm showed
-    the pilot at least once: before, it is the driver's word. `working_s` is when the first worker took part there,
-    and `leaving_s` when the agent was asked to leave by Slurm, by the clock of the driver's host. `cancelled_s` is when
-    bftd last tried to cancel the pilot. Until `leave_by_s` it may leave at a step's end; None where it leaves as ever.
+    the pilot at least once: before that, only the driver's word says that it exists. `working_s` is when the first
+    worker took part there, and `leaving_s` when Slurm asked the agent to leave, by the clock of the driver's host.
+    `cancelled_s` is when bftd last tried to cancel the pilot. Until `leave_by_s` the pilot may leave at a step's end;
+    None if no such time was set.
     """
 
     id: str
@@ -189,7 +197,7 @@ class Lease:
     missed_polls: int = 0
     missed_s: float | None = None
     alarmed: bool = False
-    partition: str = ""  # that of the pilot; "" where the daemon harvests one
+    partition: str = ""  # that of the pilot; "" if the daemon harvests one
     cancelled_s: float | None = None
     shown: bool = False
     working_s: float | None = None
@@ -204,7 +212,7 @@ class Lease:
 
     @property
     def end_s(self) -> float:
-        """When the pilot's time limit is over, or will be if it is placed at once."""
+        """The end of the pilot's time limit, or the end that it will have if it is placed at once."""
         return (self.placed_s or self.granted_s) + self.limit_s
 
 
@@ -212,17 +220,17 @@ class Lease:
 class Trainer:
     """One elastic training job (the paper's j): its driver's last request, and everything reported since."""
 
-    request: Registration  # what the driver registered with, without the leases that it brought along
-    arrived_s: float  # when it came into the queue (unix seconds); the first come are considered first
-    knowledge: Knowledge  # of its scaling and of what its resizes cost
+    request: Registration  # the driver's registration, without the leases that it brought along
+    arrived_s: float  # when it came into the queue (unix seconds); earlier trainers are considered first
+    knowledge: Knowledge  # its scaling, and the cost of its resizes
     epoch: int = 1  # fences older drivers: each registration raises it
     version: int = 1  # counts the changes of its lease list
     state: TrainerState = "waiting"
-    heard_s: float = 0.0  # when its driver was last heard of
-    step: int = 0  # progress that is saved: it never goes back (S10)
+    heard_s: float = 0.0  # when its driver last called
+    step: int = 0  # saved progress: it never goes back (S10)
     samples: float = 0.0
-    samples_per_s: float = 0.0  # what it makes at present; 0 where that is not known
-    total_steps: int | None = None  # of the whole training, None where its script does not tell
+    samples_per_s: float = 0.0  # its present rate; 0 if not known
+    total_steps: int | None = None  # of the whole training, None if its script does not tell
     pace: Pace = field(default=Pace())
     attendance: Attendance = field(default=Attendance())
     loss: float | None = None
@@ -231,31 +239,31 @@ class Trainer:
     steps_lost: int = 0
     exit_code: int | None = None
     finished_s: float | None = None
-    refused_rounds: int = 0  # rounds of placements in a row that came to no pilot which Slurm showed
-    refused_round_s: float = float("-inf")  # when the last of them was granted
-    no_growth_until_s: float = float("-inf")  # after too many of them it does not grow before this
+    refused_rounds: int = 0  # rounds of placements in a row without a pilot that Slurm showed
+    refused_round_s: float = float("-inf")  # when the last such round was granted
+    no_growth_until_s: float = float("-inf")  # after too many such rounds it does not grow before this
     idled_s: float = 0.0  # node-seconds for which its grants left nodes idle
     worked_s: float = 0.0  # node-seconds of its pilots that Slurm showed and that have ended
-    stalled_node_seconds: float = 0.0  # of stalls that were counted as training before its driver told of them
+    stalled_node_seconds: float = 0.0  # of stalls that were counted as training before its driver reported them
     resumed_s: float | None = float("-inf")  # when it last went on; None from a suspension until the next first step
     resume_lent_s: float = float("-inf")  # when it was last lent nodes to go on
-    said: str = ""  # the key of what was last said about why it stays as it is: nothing is said twice in a row
-    strays: tuple[Lease, ...] = ()  # that its driver holds and the daemon does not know: revoked until they have ended
+    said: str = ""  # the key of the last reason given why it stays as it is: nothing is said twice in a row
+    strays: tuple[Lease, ...] = ()  # leases that its driver holds and the daemon does not know: revoked until they end
     account: str = ""  # as Slurm shows it, never as a driver says; "" while it is not known
-    held: int = 0  # how many nodes it had when a plan was last made
-    held_since_s: float = 0.0  # and since when it has had that many
-    probe_nodes: int = 0  # on how many it is tried at present, 0 where it is not
+    held: int = 0  # the number of nodes it had when a plan was last made
+    held_since_s: float = 0.0  # since when it has had that many
+    probe_nodes: int = 0  # the number of nodes it is tried on at present, 0 if none
     probe_until_s: float | None = None
-    probes: int = 0  # how often it was tried
+    probes: int = 0  # the number of its trials so far
 
     @property
     def id(self) -> str:
-        """The job id of its driver, or one that begins with "run-" for a driver of `bft run`."""
+        """The job id of its driver, or an id that begins with "run-" for a driver of `bft run`."""
         return self.request.id
 
     @property
     def name(self) -> str:
-        """What its user calls it."""
+        """The name that its user gave it."""
         return self.request.name
 
     @property
@@ -276,7 +284,7 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What the last plan wants, and the version of the pool that it was made for."""
+    """The last plan, and the version of the pool that it was made for."""
 
     pool_version: int = 0
     time_s: float = float("-inf")
@@ -285,7 +293,10 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """A node that refused `count` placements in a row, of `user` alone unless that is "", left out until `until_s`."""
+    """A node that refused `count` placements in a row, left out until `until_s`.
+
+    `user` is the only user that was refused, "" if there were several.
+    """
 
     until_s: float
     count: int
@@ -294,7 +305,10 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A worker of `user` that crashed in `pilot`; bftd once kept failures without their user, which count no more."""
+    """A worker of `user` that crashed in `pilot`.
+
+    Old ledgers have failures without a user, which count no more.
+    """
 
     pilot: str
     at_s: float
@@ -306,7 +320,8 @@ class Usage:
     """Node-seconds since the ledger began. None of the counters ever decreases.
 
     pool: the node is in the pool or held. used: it is held, that is, runs a pilot. training: its workers end steps.
-    starting: they have ended none yet. resizing: they stood still at a change of size. Other held nodes are leaving.
+    starting: its workers have ended no step yet. resizing: its workers stood still at a change of size. Other held
+    nodes are leaving.
     """
 
     pool_node_seconds: float = 0.0
@@ -316,7 +331,7 @@ class Usage:
     resizing_node_seconds: float = 0.0
 
 
-KEPT: Mapping[str, bool] = {"kept": True}  # what a restart goes on with: the ledger keeps it by the field's name
+KEPT: Mapping[str, bool] = {"kept": True}  # fields that survive a restart: the ledger keeps them by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,8 +342,9 @@ class State:
     those not ended, `strays` the jobs of the harvested partition that belong to no lease, by job id. `watched_s` is the
     time of the first snapshot since the daemon started, and `elders` are the numbers of the jobs of that snapshot.
     `alarms` are sentences that stay until an administrator reloads. `pauses` are filed under their keys. `ended` has by
-    node the lease that ended there a short while ago. `failed_solvers` rest, by name. `scaling` is how trainers that
-    have ended here scaled. `plan_due` says that something changed since the last plan was made.
+    node the lease that ended there a short while ago. `failed_solvers` are left alone for a while, by name. `scaling`
+    sums up how trainers that have ended here scaled. `plan_due` says that something changed since the last plan was
+    made.
     """
 
     settings: Settings = Settings()
@@ -382,7 +398,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class CancelPilot:
-    """The daemon is to cancel a job: a pilot that its driver did not end, or one that no driver of ours started."""
+    """The daemon is to cancel a job: a pilot that its driver did not end, or a job that no driver of ours started."""
 
     job_id: str
     trainer: str | None
@@ -391,14 +407,14 @@ class CancelPilot:
 
 @dataclass(frozen=True, slots=True)
 class SolverFailed:
-    """No plan could be made: the trainers go on with the map that they have."""
+    """No plan could be made: the trainers go on with the present map."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """Anything else that belongs in the ledger."""
+    """Any other event for the ledger."""
 
     kind: str
     trainer: str | None = None
@@ -408,9 +424,10 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one user's trainers in one account had of the pool for a while, in node-seconds.
+    """The node-seconds of the pool that one user's trainers in one account had for a while.
 
-    used: it was held. training: its workers ended steps. leaving: it was asked back and its pilot was still there.
+    used: the node was held. training: its workers ended steps. leaving: it was asked back and its pilot was still
+    there.
     """
 
     user: str
@@ -422,7 +439,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """Who had the node-seconds by which `Usage` has just grown; for the ledger."""
+    """The split by user and account of the node-seconds by which `Usage` has just grown; for the ledger."""
 
     shares: tuple[Share, ...]
 

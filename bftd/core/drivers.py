@@ -1,4 +1,4 @@
-"""What drivers report, folded into the draft of a step."""
+"""Reports of drivers, folded into the draft of a step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ASKED = "Slurm asked the pilot to leave"
 
 
 def take_all(turn: Turn, trainer_id: str, reports: Iterable[Report]) -> None:
-    """Fold in what a driver tells at once; what Slurm took is one decision, of which nobody else will tell."""
+    """Fold in the reports of one request. Nodes that Slurm took are one decision, which no other code records."""
     live = {lease.id: lease.node for lease in turn.leases_of(trainer_id) if lease.live}
     taken: dict[str, str] = {}
     for report in reports:
@@ -50,7 +50,7 @@ def take(turn: Turn, trainer_id: str, report: Report) -> None:
 
 
 def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summary: Summary) -> None:
-    """End a trainer and revoke its leases. Those that never had a pilot end at once."""
+    """End a trainer and revoke its leases. Leases that never had a pilot end at once."""
     trainer = turn.trainers.get(trainer_id)
     if trainer is None or not trainer.active:
         return
@@ -74,7 +74,7 @@ def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summ
 
 
 def _whole(trainer: Trainer) -> dict[str, Any]:
-    """What is told of a trainer that ended once the state has forgotten it."""
+    """Return what the ledger keeps of a trainer that ended once the state has forgotten it."""
     return {
         "name": trainer.name,
         "user": trainer.user,
@@ -112,8 +112,8 @@ def _lease(turn: Turn, trainer: Trainer, report: LeaseReport) -> None:
 
 
 def _placed(turn: Turn, trainer: Trainer, lease: Lease, phase: Phase, job_id: str | None) -> None:
-    """The pilot runs, is warm, or works."""
-    # one that was suspended without losing this node works there again
+    """Note that the pilot runs, is warm, or works."""
+    # a lease that was suspended without losing this node works there again
     first_work = phase == "working" and lease.phase != "working" and lease.working_s is None
     placed_s = lease.placed_s if lease.placed_s is not None else turn.now
     working_s = turn.now if phase == "working" and lease.working_s is None else lease.working_s
@@ -130,17 +130,17 @@ def _placed(turn: Turn, trainer: Trainer, lease: Lease, phase: Phase, job_id: st
 
 
 def _first_work(turn: Turn, trainer: Trainer, took_s: float, granted_s: float) -> Trainer:
-    """A node takes part for the first time, `took_s` after it was granted; the first after a suspension resumes."""
+    """Note that a node takes part for the first time, `took_s` after its grant; after a suspension, as the resume."""
     knowledge, resumed_s = trainer.knowledge, trainer.resumed_s
     if resumed_s is None:
         return turn.change(trainer, resumed_s=turn.now, knowledge=learn.observe_resume(knowledge, took_s))
-    if granted_s < resumed_s:  # it has waited for the same state
+    if granted_s < resumed_s:  # the node waited for the same state
         return trainer
     return turn.change(trainer, knowledge=learn.observe_warm_up(knowledge, took_s))
 
 
 def _refused(turn: Turn, lease: Lease, report: LeaseReport) -> None:
-    """Slurm did not grant the pilot: leave the node alone for a while, or the trainer if it is always refused."""
+    """Note that Slurm refused the pilot: leave the node alone for a while, or the trainer if it is always refused."""
     turn.end(lease, report.reason or "its pilot was refused")
     refusals.count(turn, lease)
 
@@ -149,18 +149,18 @@ def _ended(turn: Turn, lease: Lease, report: LeaseReport) -> None:
     if refusals.unproven(turn, lease):
         refusals.count(turn, lease)
     elif lease.live and (lease.phase in ("granted", "placed") or failures.failed_in(turn, lease)):
-        # it came to nothing, or its driver gave it back for a failure: do not start the next one in the same second
+        # no worker came of it, or its driver gave it back for a failure: do not start the next one in the same second
         turn.back_off(lease.node, turn.trainers[lease.trainer].user)
     began_s, ended_s = _give_back(turn, lease, report.at_s)
     turn.end(replace(lease, asked_back_s=began_s), report.reason or "its driver has ended it", at_s=ended_s)
 
 
 def _give_back(turn: Turn, lease: Lease, at_s: float) -> tuple[float | None, float]:
-    """From when to when a lease was given back that ended at `at_s`, by the clock of its driver.
+    """Return when the give-back of a lease that ended at `at_s`, by the clock of its driver, began and ended.
 
-    No duration is taken from two clocks: what the daemon asked for ends when the daemon hears of it, and the driver's
-    clock tells how long it took only from what it said of the beginning. A pilot has not ended before Slurm last
-    showed it. So a clock that is wrong never makes a give-back look shorter.
+    No duration is taken from two clocks. What the daemon asked for ends when the daemon hears of it. The driver's clock
+    gives a duration only together with the beginning by the same clock. A pilot has not ended before Slurm last showed
+    it. So a wrong clock never makes a give-back look shorter.
     """
     began_s = lease.asked_back_s
     if began_s is None or lease.leaving_s is None or at_s <= lease.leaving_s:
@@ -172,9 +172,10 @@ def _give_back(turn: Turn, lease: Lease, at_s: float) -> tuple[float | None, flo
 
 
 def _leaving(turn: Turn, lease: Lease, report: LeaseReport) -> None:
-    """The agent leaves. If nobody here asked it to, Slurm did: then the give-back began when the agent said so.
+    """Note that the agent leaves. If bftd did not ask it to, Slurm did, and the give-back began at the agent's time.
 
-    Where its clock cannot be right, it began when the pilot was last known to run: a give-back never looks shorter.
+    If the agent's clock cannot be right, it began when the pilot was last known to run: a give-back never looks
+    shorter.
     """
     if lease.live or (lease.leave_by_s is not None and not lease.vacate):
         if lease.live and refusals.unproven(turn, lease):
@@ -193,7 +194,7 @@ def _progress(turn: Turn, trainer: Trainer, report: ProgressReport) -> None:
     knowledge = learn.observe_state(trainer.knowledge, report.save_s, report.state_bytes)
     turn.change(
         trainer,
-        # a resumed worker starts from its last commit: what was reported before stays true (S10)
+        # a resumed worker starts from its last commit: earlier reports stay true (S10)
         step=max(trainer.step, report.step),
         samples=max(trainer.samples, report.samples),
         samples_per_s=report.samples_per_s,
@@ -209,7 +210,7 @@ def _progress(turn: Turn, trainer: Trainer, report: ProgressReport) -> None:
 
 
 def _class(turn: Turn, trainer: Trainer) -> str:
-    """The class of the nodes that a trainer works on; "" where the pool has one, or the trainer may mix them."""
+    """Return the class of the nodes that a trainer works on; "" if there is one class, or the trainer may mix them."""
     if len(turn.pool.classes) < 2 or trainer.request.wish.mix:
         return ""
     works = {turn.class_of(lease.node) for lease in turn.leases_of(trainer.id) if lease.phase == "working"}
@@ -219,7 +220,7 @@ def _class(turn: Turn, trainer: Trainer) -> str:
 def _resize(turn: Turn, trainer: Trainer, report: ResizeReport) -> None:
     knowledge = learn.observe_resize(trainer.knowledge, report)
     lost = trainer.steps_lost + report.steps_lost
-    # who came with the resize was not counted as training before its first step
+    # a node that came with the resize was not counted as training before its first step
     stalled_s = (report.stall_s or 0.0) * min(report.from_nodes, report.to_nodes)
     turn.change(
         trainer,
@@ -264,7 +265,7 @@ def _note(turn: Turn, trainer: Trainer, report: NoteReport) -> None:
 
 
 def _curve(turn: Turn, trainer: Trainer, report: CurveReport) -> None:
-    """What its speed is estimated to be; the first time, it may be worth another plan."""
+    """Take in an estimate of the trainer's speed; the first one may be worth another plan."""
     known = trainer.knowledge
     knowledge = learn.observe_estimates(known, report.estimates)
     if knowledge == known:

@@ -1,7 +1,7 @@
-"""When a trainer is expected to end: the steps that are left, at its pace, for the share of its time that it trains.
+"""The expected end of a trainer: the steps that are left, at its pace, for the share of time in which it trains.
 
-A trainer that has nodes for half of its time takes twice as long. That share is one of the last hours: how a cluster
-is used changes with the time of day, and what was days ago says nothing of tonight.
+A trainer that has nodes for half of its time takes twice as long. That share is one of the last hours: how a cluster is
+used changes with the time of day, and the share of days ago says nothing of tonight.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from bftd.core import learn
 from bftd.core.domain import Trainer
 from milp import interpolate
 
-# What would take longer is not known: of a pace that is nearly nothing, any time is wrong.
+# A longer time counts as not known: at a pace of nearly nothing, any time is wrong.
 MOST_S = 10 * 365 * 86_400.0
 
 
 def expected_end_s(trainer: Trainer, now_s: float) -> float | None:
-    """When a trainer is expected to end (unix seconds), never before `now_s`.
+    """Return when a trainer is expected to end (unix seconds), never before `now_s`.
 
-    At a size at which nothing was measured yet the curve says how much faster it is than where something was. None
-    where the steps of the whole training or its pace are not known, where more of them were done than there are to be,
-    and for a trainer that has ended.
+    At a size without measurements the curve gives its speed relative to a measured size. Return None if the steps of
+    the whole training or the pace are not known, if more steps were done than the training has, and for a trainer that
+    has ended.
     """
     if trainer.total_steps is None or not trainer.active or not math.isfinite(now_s):
         return None
     pace, left = trainer.pace, trainer.total_steps - max(trainer.pace.step, 0)
-    if left < 0:  # it goes on beyond what it told: it may do so for long
+    if left < 0:  # it goes on beyond the steps that it reported: it may do so for long
         return None
     if left == 0:
         return now_s
@@ -39,7 +39,7 @@ def expected_end_s(trainer: Trainer, now_s: float) -> float | None:
 
 
 def _faster(trainer: Trainer) -> float:
-    """How many times faster it is on its present nodes than where its pace was measured."""
+    """Return the speed on the present nodes relative to the nodes where the pace was measured."""
     pace = trainer.pace
     if pace.present in (0, pace.nodes) or not pace.nodes:
         return 1.0

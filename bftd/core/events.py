@@ -1,4 +1,4 @@
-"""What happened, each with its time: the events that `bftd.core.step` folds into the state. Immutable."""
+"""Events, each with its time, that `bftd.core.step` folds into the state. Immutable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PoolObserved:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time went on without a good snapshot."""
+    """Time passed without a good snapshot."""
 
     time_s: float
 
@@ -43,7 +43,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A driver told what happened."""
+    """A driver reported what happened."""
 
     time_s: float
     trainer: str
@@ -72,7 +72,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class ClockSet:
-    """The wall clock went `by_s` seconds further than time itself, or back; `time_s` is what it shows now."""
+    """The wall clock jumped `by_s` seconds relative to elapsed time, negative for back; it shows `time_s` now."""
 
     time_s: float
     by_s: float

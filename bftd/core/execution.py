@@ -1,7 +1,7 @@
-"""From a plan to leases granted and revoked, and the decisions that say why.
+"""Execution of a plan: leases are granted and revoked, with decisions that say why.
 
-The map that results is always one that the plan allows: what is planned but not free yet waits for a later plan, and
-a trainer that falls below nodes_min gives back what it has left (L4).
+The map that results is always one that the plan allows: nodes that are planned but not free yet wait for a later plan,
+and a trainer that falls below nodes_min gives back what it has left (L4).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def carry_out(
 ) -> None:
     """Revoke what the plan takes away, then grant what it gives and nobody still holds.
 
-    `because` says of trainers why they get fewer nodes, where others do not simply make more of them.
+    `because` says why trainers get fewer nodes, if the reason is not simply that others make more of them.
     """
     concerned = _concerned(turn, assignment, held)
     sizes = {trainer.id: len(held.get(trainer.id, ())) for trainer in concerned}
@@ -44,7 +44,7 @@ def carry_out(
             continue
         target = set(planned)
         kept = [node for node in mine if node in target]
-        # what is planned but not free yet does not make a size that the trainer can run on now (L4)
+        # nodes that are planned but not free yet do not make a size that the trainer can run on now (L4)
         most = trainer.sizes.largest(len(kept) + len(added[trainer.id]))
         kept = kept if most >= len(kept) else working_first(turn, kept)[:most]
         if len(kept) < len(mine):
@@ -81,7 +81,7 @@ def carry_out(
 
 
 def _concerned(turn: Turn, assignment: Assignment, held: Assignment) -> list[Trainer]:
-    """The active trainers that the plan speaks of or that hold nodes."""
+    """Return the active trainers that the plan speaks of or that hold nodes."""
     if assignment.keys() >= held.keys():
         return [turn.trainers[trainer] for trainer in assignment]
     trainers = turn.trainers.values()
@@ -89,7 +89,7 @@ def _concerned(turn: Turn, assignment: Assignment, held: Assignment) -> list[Tra
 
 
 def _paused(turn: Turn, trainers: list[Trainer]) -> dict[str, str]:
-    """Why trainers that are paused do not grow beyond what they hold."""
+    """Return why paused trainers do not grow beyond what they hold."""
     paused = ((trainer.id, pausing.of_trainer(turn.pauses, trainer)) for trainer in trainers)
     return {id_: pausing.text(pause) for id_, pause in paused if pause is not None}
 
@@ -97,11 +97,12 @@ def _paused(turn: Turn, trainers: list[Trainer]) -> dict[str, str]:
 def _grantable(
     turn: Turn, trainers: list[Trainer], assignment: Assignment, held: Assignment
 ) -> tuple[dict[str, list[str]], set[str]]:
-    """The planned nodes that can be lent now: nobody holds them, the budget lasts, and the size is allowed.
+    """Return the planned nodes that can be lent now: nobody holds them, the budget lasts, and the size is allowed.
 
-    Also those of the trainers that could resume, but for the bound on how many load their states at once: what is
-    planned for them waits for a later plan. Of those that may, the ones whose users have nodes come last, and otherwise
-    whoever had his turn last: who is lent nodes and gives them back without training would have every turn.
+    Also return the trainers that could resume, except for the bound on how many load their states at once: the nodes
+    planned for them wait for a later plan. Of trainers that resume, those whose users have nodes come last, then those
+    that were lent nodes most recently: a trainer that is lent nodes and gives them back without training would
+    otherwise have every turn.
     """
     taken = set(map(attrgetter("node"), turn.leases.values()))
     taken.update(node.name for node in turn.pool.nodes.values() if node.beside)
@@ -114,7 +115,7 @@ def _grantable(
     line = {id_: (turn.trainers[id_].user in having, turn.trainers[id_].resume_lent_s) for id_ in resumes}
     for trainer in sorted(trainers, key=lambda one: line.get(one.id, (False, -inf))):
         target = assignment.get(trainer.id, ())
-        if target == held.get(trainer.id, ()):  # as it is with most trainers in most plans
+        if target == held.get(trainer.id, ()):  # true for most trainers in most plans
             added[trainer.id] = []
             continue
         wanted = set(target)
@@ -131,7 +132,7 @@ def _grantable(
 
 
 def _loading(turn: Turn) -> set[str]:
-    """The suspended trainers that were lent nodes not long ago and do not train there yet."""
+    """Return the suspended trainers that were lent nodes not long ago and do not train there yet."""
     lent = [lease for lease in turn.leases.values() if lease.live and turn.trainers[lease.trainer].resumed_s is None]
     late = {lease.trainer for lease in lent if turn.now - lease.granted_s >= timing.LOADS_MOST_S}
     return {lease.trainer for lease in lent} - late
@@ -144,7 +145,7 @@ def _why_dropped(trainer: Trainer, held: int, others: list[str]) -> str:
 
 
 def _drop(turn: Turn, trainer: Trainer, dropped: list[str], decision: Decision | None) -> None:
-    """Take nodes from a trainer that nobody but the plan asks for."""
+    """Take nodes from a trainer because of the plan alone."""
     reason = sentences.sentence(decision) if decision else ""
     gone = set(dropped)
     for lease in turn.leases_of(trainer.id):
@@ -163,9 +164,9 @@ def _add(turn: Turn, trainer: Trainer, added: list[str], decision: Decision | No
 
 
 def _ends(turn: Turn, trainer: Trainer, added: int) -> Ends | None:
-    """When a trainer's pilots end, if they are to end apart; None where it could not go on without a group of them.
+    """Return the staggered ends of a trainer's pilots; None if it could not go on without a group of them.
 
-    It would then be suspended for each group instead of once. Simulated pilots have no limits.
+    Such a trainer would be suspended for each group instead of once. Simulated pilots have no limits.
     """
     if turn.settings.trusting:
         return None
@@ -177,21 +178,21 @@ def _ends(turn: Turn, trainer: Trainer, added: int) -> Ends | None:
 
 
 def _say_anew(turn: Turn, trainer: Trainer, decision: Decision | None) -> None:
-    """Say what changes a trainer's nodes, after which its staying as it is may be worth a word again."""
+    """Report a change of a trainer's nodes, after which its next reason to stay as it is may be reported again."""
     if decision:
         turn.say(trainer.id, decision)
     turn.change(turn.trainers[trainer.id], said="")
 
 
 def _shrinkage(trainer: Trainer, held: int, dropped: list[str], why: str) -> Decision:
-    """What a trainer does that gives back nodes which nobody but the plan asks for."""
+    """Return the decision about a trainer that gives back nodes because of the plan alone."""
     if len(dropped) == held:
         return Suspended(trainer.name, tuple(dropped), why)
     return Shrank(trainer.name, held, tuple(dropped), why)
 
 
 def _growth(turn: Turn, trainer: Trainer, held: int, added: list[str], points: Points) -> Decision:
-    """What a trainer does that gets nodes."""
+    """Return the decision about a trainer that gets nodes."""
     after = held + len(added)
     known = trainer.knowledge.rate_per_node is not None
     seen = any(size == after for size, _ in trainer.knowledge.seen)
@@ -208,14 +209,14 @@ def _growth(turn: Turn, trainer: Trainer, held: int, added: list[str], points: P
 
 
 def _classes_said(turn: Turn, nodes: Sequence[str]) -> str:
-    """The classes of some nodes, "" where the harvested nodes are of one."""
+    """Return the classes of some nodes in words, "" if all harvested nodes are of one class."""
     if len(turn.pool.classes) < 2:
         return ""
     return " and ".join(sorted({turn.class_of(node) for node in nodes}))
 
 
 def _free_nodes(turn: Turn, assignment: Assignment) -> Counter[str]:
-    """How many nodes of each class of the pool the plan leaves to nobody though they could be lent now."""
+    """Count the nodes of each class of the pool that could be lent now and that the plan leaves unused."""
     used = {node for nodes in assignment.values() for node in nodes} | {lease.node for lease in turn.leases.values()}
     known = turn.pool.nodes.values()
     unused = (node for node in known if node.in_pool and not node.beside and node.name not in used)
@@ -223,7 +224,7 @@ def _free_nodes(turn: Turn, assignment: Assignment) -> Counter[str]:
 
 
 def _free_for(turn: Turn, trainer: Trainer, held: Sequence[str], free: Counter[str]) -> int:
-    """How many of the free nodes a trainer could have beside those that it holds."""
+    """Return how many of the free nodes a trainer could have beside those that it holds."""
     known = turn.pool.classes
     if not known:
         return free.total()
@@ -236,7 +237,7 @@ def _free_for(turn: Turn, trainer: Trainer, held: Sequence[str], free: Counter[s
 
 
 def _holders(turn: Turn, assignment: Assignment) -> str:
-    """Who has nodes once the plan is carried out, those who have most first; "" if nobody has any."""
+    """Name the trainers that have nodes once the plan is carried out, those with most first; "" if there are none."""
     having = sorted((id_ for id_, nodes in assignment.items() if nodes), key=lambda id_: -len(assignment[id_]))
     return caps.called([turn.trainers[id_] for id_ in having], len(having)) if having else ""
 
@@ -244,9 +245,9 @@ def _holders(turn: Turn, assignment: Assignment) -> str:
 def _explain_stay(
     turn: Turn, trainer: Trainer, held: int, free: int, holders: str, points: Points, at_cap: str | None
 ) -> None:
-    """Say once why a trainer below nodes_max does not take free nodes.
+    """Report once why a trainer below nodes_max does not take free nodes.
 
-    `holders` are those who have nodes, and `at_cap` is the cap that forbids the trainer more.
+    `holders` are the trainers that have nodes, and `at_cap` is the cap that forbids the trainer more.
     """
     bound = turn.pool.bound if free < trainer.sizes.above(held) - held else ""
     if held >= trainer.sizes.high or (held > 0 and not free and not bound):
@@ -275,7 +276,7 @@ def _stay(trainer: Trainer, held: int, why: str) -> Decision:
 
 
 def _no_growth(turn: Turn, trainer: Trainer, held: int, free: int, holders: str, points: Points) -> Decision:
-    """Why a trainer does not take free nodes that it may have: they are too few, or would not pay."""
+    """Return why a trainer does not take free nodes that it may have: they are too few, or would not pay."""
     if held == 0 and free < trainer.sizes.low:
         return Waits(trainer.name, sentences.too_few_free(free, trainer.sizes.low, holders))
     most = min(trainer.sizes.high, held + free)
@@ -285,7 +286,7 @@ def _no_growth(turn: Turn, trainer: Trainer, held: int, free: int, holders: str,
 
 
 def _say_once(turn: Turn, trainer: Trainer, key: str, decision: Decision) -> None:
-    """Say something of a trainer unless `key` is what was said of it last."""
+    """Report a decision about a trainer unless `key` is that of the last one."""
     if turn.trainers[trainer.id].said != key:
         turn.say(trainer.id, decision)
         turn.change(turn.trainers[trainer.id], said=key)

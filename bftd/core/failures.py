@@ -1,4 +1,4 @@
-"""Workers that crash: which reports of it are believed, and when they put a node into quarantine.
+"""Crashes of workers: which reports are believed, and when they put a node into quarantine.
 
 A driver is believed about nodes where Slurm showed a pilot of its trainer's, at present or a short while ago. As
 scripts fail too, a node is left alone after failures of two users, or of one user again and again.
@@ -11,12 +11,12 @@ from bftd.core.decisions import NodeAvoided
 from bftd.core.domain import Failure, Lease, Trainer
 from bftd.core.turn import Turn, worked_well
 
-# One user's failures alone keep no more than this share of the nodes from others, who might train there well.
+# One user's failures alone keep at most this share of the nodes from others, who might train there well.
 SHARE_OF_ONE_USER = 0.1
 
 
 def crashed(turn: Turn, trainer: Trainer, node: str) -> None:
-    """Count a crash on a node against it, once a lease; enough of them put it into quarantine."""
+    """Count a crash against its node, once per lease; enough of them put the node into quarantine."""
     lease = _lease(turn, trainer, node)
     if lease is None:
         return
@@ -25,7 +25,7 @@ def crashed(turn: Turn, trainer: Trainer, node: str) -> None:
     recent = [failure for failure in before if _counts(turn, failure) and failure.pilot != lease.id]
     found = (*recent, Failure(lease.id, turn.now, trainer.user))[-settings.quarantine_after :]
     if lease.id in turn.leases:
-        turn.change_lease(lease, working_s=None)  # to show that the node is sound its next worker begins anew
+        turn.change_lease(lease, working_s=None)  # its next worker must show anew that the node is sound
     if not _condemned(turn, found):
         turn.failures[node] = found
         return
@@ -36,12 +36,12 @@ def crashed(turn: Turn, trainer: Trainer, node: str) -> None:
 
 
 def failed_in(turn: Turn, lease: Lease) -> bool:
-    """Whether a crash in this lease's pilot is counted against its node."""
+    """Whether a crash in this lease's pilot counts against its node."""
     return any(failure.pilot == lease.id for failure in turn.failures.get(lease.node, ()))
 
 
 def forget(turn: Turn) -> None:
-    """Drop the failures that count no more, and leases that ended so long ago that nothing more comes of them."""
+    """Drop the failures that count no more, and the leases that ended too long ago to matter."""
     for node, found in list(turn.failures.items()):
         recent = tuple(failure for failure in found if _counts(turn, failure))
         if recent != found:
@@ -54,7 +54,7 @@ def forget(turn: Turn) -> None:
 
 
 def _lease(turn: Turn, trainer: Trainer, node: str) -> Lease | None:
-    """The trainer's own lease of a node, if Slurm showed its pilot; also one that ended a short while ago."""
+    """Return the trainer's own lease of a node, present or just ended, if Slurm showed its pilot; else None."""
     lease = turn.lease_on(node)
     if lease is None or lease.trainer != trainer.id:
         lease = turn.ended.get(node)

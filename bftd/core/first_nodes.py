@@ -1,8 +1,9 @@
-"""Who is to have a first node whatever the objective says: one trainer of each user, within `first_node_within_s`.
+"""First nodes whatever the objective says: one trainer of each user gets some within `first_node_within_s`.
 
 The best plan for all together may leave a user with nothing for as long as the pool stays as it is. So half of that
-time after a user's trainer came, or lost its last node, a plan has to give it its smallest size; the other half is for
-nodes to be left at a step's end. Users who have nodes keep as many, or two of them would take turns on one.
+time after a user's trainer came, or lost its last node, a plan has to give it its smallest size. The other half is for
+other trainers to leave nodes at a step's end. Users who have nodes keep as many, or two users would take turns on one
+node.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from milp import Curve, Problem, TrainerSpec
 
 # The part of `first_node_within_s` after which a plan no longer leaves a user without a node.
 _INSIST_AFTER = 0.5
-# The key of what is said of a trainer that is to have one.
+# The key of the decision about a trainer that is to have a first node.
 _SAID = "first node"
 
 
 def note(turn: Turn, held: Assignment) -> None:
-    """Note since when each trainer has had as many nodes as it has."""
+    """Note since when each trainer has had its present number of nodes."""
     for trainer in list(turn.trainers.values()):
         count = len(held.get(trainer.id, ()))
         if count != trainer.held:
@@ -32,7 +33,7 @@ def note(turn: Turn, held: Assignment) -> None:
 
 
 def fall_due(turn: Turn) -> bool:
-    """Whether somebody has begun to be due for a first node since the last plan was made."""
+    """Whether a trainer has become due for a first node since the last plan was made."""
     after_s = _INSIST_AFTER * turn.settings.decide.first_node_within_s
     return any(
         turn.planned.time_s < trainer.held_since_s + after_s <= turn.now
@@ -42,10 +43,10 @@ def fall_due(turn: Turn) -> bool:
 
 
 def entitled(turn: Turn, held: Assignment, pool_size: int) -> tuple[Trainer, ...]:
-    """One trainer of each user that has nodes or has waited for too long, as far as their smallest sizes fit together.
+    """Return one trainer of each user who has nodes or has waited too long, as far as their smallest sizes fit.
 
-    Those that hold nodes come first, then those that wait, in order of arrival. One that is paused or silent, or whose
-    pilots were refused, has no such claim.
+    Trainers that hold nodes come first, then those that wait, in order of arrival. A trainer that is paused or silent,
+    or whose pilots were refused, has no such claim.
     """
     within_s = turn.settings.decide.first_node_within_s
     if not within_s:
@@ -69,13 +70,13 @@ def entitled(turn: Turn, held: Assignment, pool_size: int) -> tuple[Trainer, ...
 
 
 def left_out(entitled: Sequence[Trainer], trainers: Sequence[Trainer], assignment: Assignment) -> list[Trainer]:
-    """Those of the entitled whose users a plan would leave with nothing."""
+    """Return the entitled trainers whose users a plan would leave with nothing."""
     having = {trainer.user for trainer in trainers if assignment.get(trainer.id)}
     return [trainer for trainer in entitled if trainer.user not in having and trainer.id in assignment]
 
 
 def least(entitled: Sequence[Trainer], trainers: Sequence[Trainer], assignment: Assignment) -> dict[str, int]:
-    """The least nodes of one trainer of each entitled user: of one that would have some anyway, if there is any."""
+    """Return the least nodes of one trainer per entitled user, of one that gets nodes anyway if there is any."""
     chosen = {trainer.user: trainer for trainer in entitled}
     for trainer in trainers:
         mine = chosen.get(trainer.user)
@@ -85,7 +86,7 @@ def least(entitled: Sequence[Trainer], trainers: Sequence[Trainer], assignment: 
 
 
 def said(turn: Turn, missing: Sequence[Trainer], assignment: Assignment) -> dict[str, str]:
-    """Say who is to have a first node; returned is what others are told that give one up."""
+    """Report the trainers that are to have a first node. Returns the reason for trainers that give nodes up."""
     if not turn.explain:
         return {}
     for trainer in missing:
@@ -98,7 +99,7 @@ def said(turn: Turn, missing: Sequence[Trainer], assignment: Assignment) -> dict
 
 
 def insisted(problem: Problem, least: Mapping[str, int]) -> Problem:
-    """The same problem in which so many nodes for each of these trainers are worth more than what others lose by it."""
+    """Return the problem with a bonus for giving trainers their `least` nodes, larger than what others lose by it."""
     worth = [(max(trainer.curve.values), trainer.curve(len(trainer.current)), trainer) for trainer in problem.trainers]
     lost = sum(
         here * trainer.weight * (1.0 + (trainer.up_cost_s + trainer.down_cost_s) / problem.t_fwd_s)
@@ -115,7 +116,7 @@ def insisted(problem: Problem, least: Mapping[str, int]) -> Problem:
 
 
 def _raised(trainer: TrainerSpec, least: int, bonus: float) -> TrainerSpec:
-    """The trainer with every size from `least` on worth so much more."""
+    """Return the trainer with every size from `least` on worth `bonus` more."""
 
     def lifted(curve: Curve) -> Curve:
         sizes = {*curve.nodes, least} - {0}
@@ -125,7 +126,7 @@ def _raised(trainer: TrainerSpec, least: int, bonus: float) -> TrainerSpec:
 
     count = len(trainer.current)
     now = trainer.curve(count) * trainer.weight
-    # its stalls cost what they did, though it is said to make more
+    # its stalls cost what they did, though its rate is raised
     share = now / (now + bonus) if count >= least else 1.0
     return replace(
         trainer,

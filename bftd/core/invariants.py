@@ -1,4 +1,4 @@
-"""`validate_state` walks every cross-reference of the core's state; tests call it after each step."""
+"""Checks of every cross-reference of the core's state; tests call `validate_state` after each step."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _check_trainers(state: State) -> None:
     for id_, trainer in state.trainers.items():
         _require(trainer.id == id_, f"{id_} is filed under another id")
         live = sum(lease.live for lease in state.leases.values() if lease.trainer == id_)
-        # What drivers report is planned for at the next snapshot; a driver below nodes_min suspends by itself at once.
+        # Reports of drivers are planned for at the next snapshot; a driver below nodes_min suspends by itself at once.
         unplanned = state.plan_due or not state.pool.seen
         _require(trainer.sizes.allows(live) or unplanned, f"L4: {id_} holds {live} nodes, which it cannot run on")
         known = {lease.id for lease in state.leases.values() if lease.trainer == id_}

@@ -1,7 +1,7 @@
-"""Which nodes a trainer keeps that has to give some back: those that work.
+"""The nodes that a shrinking trainer keeps: those that work.
 
-A plan counts nodes; which ones it names goes by how long they stay in the pool. A node that does not work yet brings
-nothing for a while, and a trainer that kept only such nodes would be suspended for nothing.
+A plan counts nodes and names those that stay longest in the pool. A node that does not work yet brings nothing for a
+while, and a trainer that kept only such nodes would be suspended for nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from bftd.core.turn import Turn
 
 
 def keep_working(turn: Turn, assignment: Assignment, held: Assignment) -> Assignment:
-    """The same plan, but that a trainer that shrinks gives back nodes that do not work yet before those that do.
+    """Return the same plan, except that a shrinking trainer gives back nodes that do not work yet before those that do.
 
-    Two nodes of one class change places, also where another trainer is to get the one that is given back.
+    Two nodes of one class change places, even if another trainer is to get the node that is given back.
     """
     places: dict[str, str] = {}
     for trainer, mine in held.items():
@@ -29,7 +29,7 @@ def keep_working(turn: Turn, assignment: Assignment, held: Assignment) -> Assign
 
 
 def working_first(turn: Turn, nodes: Sequence[str]) -> list[str]:
-    """Some leased nodes, those before whose workers take part in training."""
+    """Sort some leased nodes, those first whose workers take part in training."""
     at_work = _working(turn, nodes)
     return sorted(nodes, key=lambda node: node not in at_work)
 
@@ -40,9 +40,9 @@ def _working(turn: Turn, nodes: Sequence[str]) -> set[str]:
 
 
 def _exchanged(turn: Turn, kept: Sequence[str], dropped: Sequence[str]) -> dict[str, str]:
-    """Pairs of a kept node that does not work yet and a dropped one that does, each with the other's place."""
+    """Pair each kept node that does not work yet with a dropped one that does, each mapped to the other."""
     at_work = _working(turn, (*kept, *dropped))
-    # a dropped node may have left the pool, and then nobody can keep it
+    # a dropped node may have left the pool: then no trainer can keep it
     there = turn.pool.nodes
     better = [node for node in dropped if node in at_work and node in there and there[node].in_pool]
     places: dict[str, str] = {}

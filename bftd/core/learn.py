@@ -1,8 +1,8 @@
 """Learning a trainer's scaling curve and rescale costs from what its driver reports.
 
-Pure: a `Knowledge` in, a `Knowledge` out. The curve starts from the user's own, from an estimate or from what trainers
-of this site are like (`bftd.core.scaling`), and every size at which the trainer was seen running replaces the guess
-there and bends it elsewhere.
+Pure: a `Knowledge` in, a `Knowledge` out. The curve starts from the user's own, from an estimate or from how trainers
+of this site scale (`bftd.core.scaling`). Every size at which the trainer was seen running replaces the guess there and
+bends it elsewhere.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from milp import Points, interpolate
 RATE_WEIGHT = 0.35
 # Warm-ups remembered; their median forgets a single slow start and follows a lasting change within three.
 WARM_UPS_KEPT = 5
-# Sizes remembered: a curve through so many points is as good as one through all.
+# Sizes remembered: a curve through this many points is as good as one through all.
 SIZES_KEPT = 64
-# Costs assumed before any resize was seen, in seconds: listing warm workers, and a shrink that re-forms the ring. What
-# it takes to save and load the state comes on top as soon as a save was measured.
+# Costs assumed before any resize was seen, in seconds: listing warm workers, and a shrink that re-forms the ring. The
+# time to save and load the state comes on top as soon as a save was measured.
 UNKNOWN_UP_COST_S = 2.0
 UNKNOWN_DOWN_COST_S = 1.0
 # From the grant of a node to its first step: placing the pilot and importing torch, before any was seen.
@@ -39,13 +39,13 @@ UNKNOWN_WARM_UP_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What is known of one trainer: `given` by its user, `seen` and stalls measured.
+    """The knowledge about one trainer: what its user has `given`, the rates `seen`, and the stalls measured.
 
     `given` and `seen` are (nodes, samples/s), nodes increasing; costs and stalls are in seconds. `seen` is of the class
-    of nodes where it ran last, `node_class`, and `elsewhere` has what was seen on others. `save_s` is how long a save
-    of its state takes, None where a resize needs none or none was measured, and `state_bytes` is 0 where unknown.
-    `last_resize` is what its driver told of the last one, a crash's left out. `estimates` are by class of nodes.
-    `prior` is how trainers here scaled before it came.
+    of nodes where it ran last, `node_class`, and `elsewhere` has the rates seen on other classes. `save_s` is how long
+    a save of its state takes, None if a resize needs none or none was measured, and `state_bytes` is 0 if unknown.
+    `last_resize` is its driver's report of the last one, crashes left out. `estimates` are by class of nodes. `prior`
+    is how trainers here scaled before it came.
     """
 
     given: Points = ()
@@ -67,20 +67,20 @@ class Knowledge:
 
     @property
     def guessed(self) -> bool:
-        """Whether nobody has told how it scales, so that it is guessed where it was not seen."""
+        """Whether neither a curve nor an estimate is given, so that rates are guessed at sizes not yet seen."""
         return not self.given and not self.estimates
 
     @property
     def by_class(self) -> bool:
-        """Whether more is known than its speed on one class of nodes, for which any other is taken to be as fast."""
+        """Whether its speed is known on several classes of nodes; otherwise all classes are assumed to be as fast."""
         return bool(self.elsewhere) or len(self.estimates) > 1
 
     def seen_on(self, node_class: str) -> Points:
-        """What was seen on a class of nodes; one where the trainer never ran is taken for as fast as the last one."""
+        """Return the rates seen on a class of nodes; for a class where it never ran, those of its last class."""
         return self.elsewhere.get(node_class, self.seen) if node_class != self.node_class else self.seen
 
     def estimated_on(self, node_class: str) -> Points:
-        """What is estimated of a class of nodes, () for nothing; "" is the slowest: nobody knows which it will be."""
+        """Return the estimate for a class of nodes, () if there is none; for "", the unknown class, the slowest one."""
         if not self.estimates:
             return ()
         if node_class not in self.estimates:
@@ -90,15 +90,15 @@ class Knowledge:
         return self.estimates[node_class].points
 
     def up_cost_s(self, nodes: int) -> float:
-        """R_j^up of the paper at this size: from the last grow stalls, else what the user said, else a guess."""
+        """Return R_j^up of the paper at this size: from the last grow stalls, else as the user said, else a guess."""
         return self._cost_s(self.up_stalls, self.given_up_cost_s, UNKNOWN_UP_COST_S, nodes)
 
     def down_cost_s(self, nodes: int) -> float:
-        """R_j^dw of the paper at this size: from the last shrink stalls, else what the user said, else a guess."""
+        """Return R_j^dw of the paper at this size: from the last shrink stalls, else as the user said, else a guess."""
         return self._cost_s(self.down_stalls, self.given_down_cost_s, UNKNOWN_DOWN_COST_S, nodes)
 
     def _cost_s(self, seen: tuple[Stall, ...], given_s: float | None, unknown_s: float, nodes: int) -> float:
-        # it is saved before workers end and loaded by those that follow, which takes about as long
+        # the state is saved before workers end and loaded by the next ones, which takes about as long
         guess_s = None if self.save_s is None else unknown_s + 2.0 * self.save_s
         if seen:
             return stalls.cost_s(seen, nodes, self.state_bytes, guess_s)
@@ -108,21 +108,21 @@ class Knowledge:
 
     @property
     def warm_up_s(self) -> float:
-        """How long a node is granted before it takes part in training: median of the last ones, else as given."""
+        """Seconds from a node's grant to its part in training: the median of the last, else as given, else a guess."""
         if self.warm_ups_s:
             return statistics.median(self.warm_ups_s)
         return UNKNOWN_WARM_UP_S if self.given_warm_up_s is None else self.given_warm_up_s
 
     @property
     def resume_s(self) -> float:
-        """The same for a start from suspension, which loads the state; a guess before one was seen."""
+        """The same for a start from suspension, which loads the state; a guess if none was seen."""
         return statistics.median(self.resumes_s) if self.resumes_s else self.warm_up_s + (self.save_s or 0.0)
 
     @property
     def rate_per_node(self) -> float | None:
-        """Median samples/s of one node over the sizes seen, given or estimated; None when nothing is known.
+        """Median samples/s of one node over the sizes seen, given or estimated; None if nothing is known.
 
-        Where nobody has told how it scales, it is what one node alone is expected to make.
+        If the rate was seen, but neither a curve nor an estimate is given, it is the expected rate of one node alone.
         """
         if self.seen and self.guessed:
             size, rate = self.seen[0]
@@ -133,7 +133,7 @@ class Knowledge:
 
 
 def given(request: Registration, prior: Weights = ()) -> Knowledge:
-    """What a trainer's user has told about it; `prior` is how trainers here have scaled by now."""
+    """Return the knowledge that a trainer's user gives; `prior` is how trainers here have scaled so far."""
     return Knowledge(
         given=request.curve,
         given_up_cost_s=request.up_cost_s,
@@ -145,13 +145,13 @@ def given(request: Registration, prior: Weights = ()) -> Knowledge:
 
 
 def given_again(knowledge: Knowledge, request: Registration) -> Knowledge:
-    """The same once a driver has come back: what it tells of the speed counts, what was seen stays."""
+    """Return the knowledge once a driver has come back: its new word on the speed counts, measurements stay."""
     told = replace(knowledge, given=request.curve or knowledge.given)
     return observe_estimates(told, request.estimates) if request.estimates else told
 
 
 def observe_estimates(knowledge: Knowledge, estimates: Iterable[CurveEstimate]) -> Knowledge:
-    """Take what is estimated of the trainer's speed in place of what was before."""
+    """Replace the estimates of the trainer's speed."""
     return replace(knowledge, estimates=_by_class(estimates))
 
 
@@ -168,9 +168,9 @@ def observe_rate(
 ) -> Knowledge:
     """Add one report of `samples_per_s` at a constant size of `nodes`.
 
-    Values that make no sense change nothing, and so does a size above `nodes_max`, at which the trainer cannot have
-    run. Where SIZES_KEPT are known, a new one takes the place of the nearest. `node_class` is the class of the nodes
-    where the pool has several.
+    Values that make no sense change nothing. Neither does a size above `nodes_max`, at which the trainer cannot have
+    run. If SIZES_KEPT are known, a new one replaces the nearest. `node_class` is the class of the nodes if the pool has
+    several.
     """
     if not 1 <= nodes <= nodes_max or not math.isfinite(samples_per_s) or samples_per_s <= 0:
         return knowledge
@@ -188,7 +188,10 @@ def observe_rate(
 
 
 def _moved(knowledge: Knowledge, node_class: str) -> Knowledge:
-    """What is known once the trainer runs on another class; what no class was noted for is of this one."""
+    """Return the knowledge once the trainer runs on another class.
+
+    Rates that were seen before any class was named count as seen on this one.
+    """
     if not knowledge.node_class:
         return replace(knowledge, node_class=node_class)
     known = {**knowledge.elsewhere, knowledge.node_class: knowledge.seen}
@@ -199,8 +202,8 @@ def _moved(knowledge: Knowledge, node_class: str) -> Knowledge:
 def observe_resize(knowledge: Knowledge, told: ResizeReport) -> Knowledge:
     """Add one resize whose stall was measured.
 
-    Crashes, starts from nothing and stops are not rescale costs, so they change nothing. Where Slurm took nodes there
-    was no time to save; what a plan is charged for is a resize that saves first, so that a save is added.
+    Crashes, starts from nothing and stops are not rescale costs, so they change nothing. If Slurm took nodes there was
+    no time to save; but a plan is charged for a resize that saves first, so the time of a save is added.
     """
     stall_s, nodes = told.stall_s, told.from_nodes
     if told.kind == "crash" or stall_s is None or min(nodes, told.to_nodes) < 1:
@@ -217,7 +220,7 @@ def observe_resize(knowledge: Knowledge, told: ResizeReport) -> Knowledge:
 
 
 def observe_state(knowledge: Knowledge, save_s: float | None, state_bytes: float | None) -> Knowledge:
-    """Note how long saves of the state take and how large it is; None, and a size of 0, is what nobody knows."""
+    """Note how long saves of the state take and how large it is; None, and a size of 0, mean unknown."""
     if save_s is None or not math.isfinite(save_s) or save_s < 0:
         save_s = knowledge.save_s
     if state_bytes is None or not math.isfinite(state_bytes) or state_bytes <= 0:
@@ -239,14 +242,14 @@ def observe_resume(knowledge: Knowledge, duration_s: float) -> Knowledge:
 
 
 def _with(durations_s: tuple[float, ...], duration_s: float) -> tuple[float, ...]:
-    """The last durations with one more; one that makes no sense is left out."""
+    """Return the last durations with one more, unless it makes no sense."""
     if not math.isfinite(duration_s) or duration_s < 0:
         return durations_s
     return (*durations_s, duration_s)[-WARM_UPS_KEPT:]
 
 
 def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0, node_class: str | None = None) -> Points:
-    """The scaling curve (nodes, samples/s), from (0, 0) to `nodes_max`, non-decreasing, piecewise linear.
+    """Return the scaling curve (nodes, samples/s), from (0, 0) to `nodes_max`, non-decreasing, piecewise linear.
 
     `guess_per_node` is the rate of one node of a trainer about which nothing is known. Without a `node_class` it is the
     curve of the class where the trainer ran last.
@@ -257,14 +260,14 @@ def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0, nod
         return _curve(knowledge.given, seen, (), nodes_max, guess_per_node, knowledge.prior)
     estimate = knowledge.estimated_on(name)
     if estimate and name not in (knowledge.node_class, *knowledge.elsewhere):
-        # it never ran there: as much faster or slower than estimated as where it did
+        # it never ran there: scale the estimate by the ratio of seen to estimated rates elsewhere
         level = _level(knowledge)
         estimate, seen = tuple((nodes, min(rate * level, bounds.NUMBER_MOST)) for nodes, rate in estimate), ()
     return _curve((), seen, estimate, nodes_max, guess_per_node)
 
 
 def _level(knowledge: Knowledge) -> float:
-    """How many times an estimate is what was seen: the median over all sizes and classes with both, 1 without any."""
+    """Return the ratio of seen to estimated rates: the median over all sizes and classes with both, 1 without any."""
     everywhere = {**knowledge.elsewhere, knowledge.node_class: knowledge.seen}
     pairs = ((seen, knowledge.estimated_on(name)) for name, seen in everywhere.items())
     ratios = [ratio for seen, estimate in pairs if seen and estimate for _, ratio in _ratios(seen, estimate)]
@@ -272,23 +275,23 @@ def _level(knowledge: Knowledge) -> float:
 
 
 def _ratios(seen: Points, estimate: Points) -> list[tuple[int, float]]:
-    """By how much each rate seen is another than estimated."""
+    """Return the ratio of each rate seen to its estimate."""
     return [(nodes, rate / _shape_at(estimate, nodes)) for nodes, rate in seen]
 
 
 def learned(knowledge: Knowledge, nodes_max: int) -> Points:
-    """The curve where it ran last, () where nothing is known of its speed and a plan takes a guess."""
+    """Return the curve of the class where it ran last, () if its speed is unknown and a plan takes a guess."""
     return () if knowledge.rate_per_node is None else curve(knowledge, nodes_max)
 
 
 def efficiency(knowledge: Knowledge, nodes_max: int, nodes: int, rate: float) -> float | None:
-    """The rate on so many nodes over that of as many single ones by the curve as learned; None where that is none."""
+    """Return the rate on `nodes` nodes relative to as many single ones, by the learned curve; None if undefined."""
     alone = interpolate(known, 1) if (known := learned(knowledge, nodes_max)) else 0.0
     return rate / (nodes * alone) if nodes and rate > 0 and alone > 0 else None
 
 
 def curves_on(knowledge: Knowledge, nodes_max: int, node_classes: Iterable[str]) -> tuple[dict[str, Points], float]:
-    """The curves of a trainer on classes of nodes, at least one, and the rate of one node of the fastest of them."""
+    """Return a trainer's curves on one or more classes of nodes, and the one-node rate of the fastest class."""
     guess = median_rate_per_node((knowledge,))
     curves = {name: curve(knowledge, nodes_max, guess, name) for name in node_classes}
     return curves, max(interpolate(points, 1) for points in curves.values())
@@ -298,7 +301,7 @@ def curves_on(knowledge: Knowledge, nodes_max: int, node_classes: Iterable[str])
 def _curve(
     given: Points, seen: Points, estimate: Points, nodes_max: int, guess_per_node: float, prior: Weights = ()
 ) -> Points:
-    """The curve through what is known. It is cached because every plan needs that of every trainer."""
+    """Return the curve through what is known. It is cached because every plan needs that of every trainer."""
     sizes = {2**power for power in range(nodes_max.bit_length()) if 2**power <= nodes_max}
     sizes |= {nodes for nodes, _ in (*given, *seen, *estimate) if 0 < nodes <= nodes_max} | {nodes_max}
     ordered = sorted(sizes)
@@ -309,19 +312,19 @@ def _curve(
     else:
         weights = scaling.likely(seen, prior)
         rated = [_guessed_at(seen or ((1, guess_per_node),), nodes, weights) for nodes in ordered]
-    # what is seen may be anything times what was told: no number beyond its bound may reach a solver
+    # what is seen may be any multiple of what was told: no number beyond its bound may reach a solver
     rates = _non_decreasing(min(rate, bounds.NUMBER_MOST) for rate in rated)
     return ((0, 0.0), *zip(ordered, rates, strict=True))
 
 
 def median_rate_per_node(all_knowledge: Iterable[Knowledge]) -> float:
-    """Median samples/s of one node over the trainers that know something, 1.0 when none does."""
+    """Return the median samples/s of one node over the trainers that know something, 1.0 if none does."""
     known = [value for value in (knowledge.rate_per_node for knowledge in all_knowledge) if value is not None]
     return statistics.median(known) if known else 1.0
 
 
 def _rate_at(shape: Points, seen: Points, nodes: int) -> float:
-    """Rate at one size: the user's shape scaled to pass through every size seen."""
+    """Return the rate at one size: the user's shape scaled to pass through every size seen."""
     if not seen:
         return _shape_at(shape, nodes)
     (first_nodes, first_rate), (last_nodes, last_rate) = seen[0], seen[-1]
@@ -333,9 +336,9 @@ def _rate_at(shape: Points, seen: Points, nodes: int) -> float:
 
 
 def _guessed_at(seen: Points, nodes: int, weights: Weights) -> float:
-    """Rate at one size where nobody has told a shape: through every size seen, elsewhere as is likely by them.
+    """Return the rate at a size without a given curve: through every size seen, elsewhere by likely serial parts.
 
-    Between two sizes the time of a sample goes with 1 / nodes, as under Amdahl's law.
+    Between two sizes the time of a sample is linear in 1 / nodes, as under Amdahl's law.
     """
     at = bisect_left(seen, (nodes, 0.0))
     if at == 0 or at == len(seen):
@@ -347,8 +350,10 @@ def _guessed_at(seen: Points, nodes: int, weights: Weights) -> float:
 
 
 def _bent(estimate: Points, seen: Points, nodes: int) -> float:
-    """The estimate at one size, as much higher or lower as at the sizes seen: that of the nearest, and between two a
-    mean of both by the logarithm of the sizes, so that each rate seen stands and no step is made beside it.
+    """Return the estimate at one size, corrected by the ratios of seen to estimated rates.
+
+    Outside the sizes seen, the ratio is that of the nearest. Between two, it is interpolated in the logarithm of the
+    size, so that the curve passes through each rate seen without a step beside it.
     """
     rate = _shape_at(estimate, nodes)
     if not seen:
@@ -362,18 +367,18 @@ def _bent(estimate: Points, seen: Points, nodes: int) -> float:
 
 
 def _apart(one: int, other: int) -> float:
-    """How far two sizes are from each other, as the ratio of the larger to the smaller."""
+    """Return the distance of two sizes, as the ratio of the larger to the smaller."""
     return max(one, other) / min(one, other)
 
 
 def _relative(shape: Points, nodes: int, reference: int) -> float:
-    """How many times faster `nodes` are than `reference` by the shape; linear where the shape says nothing."""
+    """Return the speed of `nodes` nodes relative to `reference` by the shape; linear where the shape says nothing."""
     at_reference = _shape_at(shape, reference)
     return _shape_at(shape, nodes) / at_reference if at_reference > 0 else nodes / reference
 
 
 def _shape_at(shape: Points, nodes: int) -> float:
-    """A shape through the origin, scaled on beyond its last point with the efficiency fitted to its points."""
+    """Return the rate of a shape through the origin, continued beyond its last point with its fitted efficiency."""
     last_nodes, last_rate = shape[-1]
     if nodes <= last_nodes:
         return interpolate(((0, 0.0), *(point for point in shape if point[0] > 0)), nodes)
@@ -381,7 +386,7 @@ def _shape_at(shape: Points, nodes: int) -> float:
 
 
 def _efficiency(points: Points) -> float:
-    """Exponent e of rate ~ nodes**e, fitted by least squares on logarithms, within [0, 1]; 1 for a single point."""
+    """Return the exponent e of rate ~ nodes**e, a least-squares fit on logarithms, within [0, 1]; 1 for one point."""
     logs = [(math.log(nodes), math.log(rate)) for nodes, rate in points if nodes > 0 and rate > 0]
     if len(logs) < 2:
         return 1.0
@@ -390,7 +395,7 @@ def _efficiency(points: Points) -> float:
 
 
 def _non_decreasing(rates: Iterable[float]) -> list[float]:
-    """The closest non-decreasing sequence in the least-squares sense (pool adjacent violators)."""
+    """Return the closest non-decreasing sequence in the least-squares sense (pool adjacent violators)."""
     blocks: list[tuple[float, int]] = []
     for value in rates:
         block = (value, 1)

@@ -1,9 +1,10 @@
-"""Which of several equal leased nodes a regular job is to get: those whose leaving costs the trainers least.
+"""The choice between equal leased nodes for a regular job: those whose leaving costs the trainers least.
 
-The cost of some nodes of one trainer is what it makes less over t_fwd by the values that a plan goes by, and the stall
-of its resize, once however many of its nodes leave. Among all trainers the nodes are taken in groups of the least cost
-a node (the lower convex hull of each trainer's costs), since the second node of a trainer that is resized anyway is
-cheaper than the first of another, and one that falls below its least size loses all that it has left at once.
+The cost of some nodes of one trainer is its loss of output over t_fwd, by the values that a plan uses, plus the stall
+of its resize, counted once however many of its nodes leave. Among all trainers the nodes are taken in groups of the
+least cost per node (the lower convex hull of each trainer's costs), since the second node of a trainer that is resized
+anyway is cheaper than the first of another, and a trainer that falls below its least size loses all that it has left at
+once.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from bftd.core.domain import State, Trainer
 from bftd.core.timing import EXPIRY_AHEAD_S
 from milp import interpolate
 
-# A node that does not work yet: nothing done there is lost, and no resize is needed. What it would have brought counts
-# for a little, so that a start is not broken up where a node of another trainer does as well.
+# The weight of a node that does not work yet: nothing done there is lost, and no resize is needed. What it would have
+# brought counts for a little, so that a start is not broken up if a node of another trainer does as well.
 _UNUSED_WEIGHT = 0.01
 
 
 def of(state: State) -> TrainersLoss:
-    """What leaving costs the trainers of a state; nothing is worked out before somebody asks."""
+    """Return the cost of leaving for the trainers of a state; nothing is computed before it is asked for."""
     return TrainersLoss(state)
 
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """A trainer with all its live leases, `working` of which take part in training; `touched` while it shrinks anyway.
+    """A trainer with all its live leases; the nodes of `working` leases train; `touched` if it shrinks anyway.
 
-    `value` is what a number of nodes is worth to the plan, per second.
+    `value` gives the worth of a number of nodes to the plan, per second.
     """
 
     trainer: Trainer
@@ -45,13 +46,13 @@ class _Holding:
 
 
 class TrainersLoss:
-    """What leaving costs, from the leases and trainers of one state."""
+    """The cost of leaving, from the leases and trainers of one state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
     def chooser(self, bit: Mapping[str, int]) -> Offers:
-        """The answer to `bftd.pool.leaving.Leaving`: sets of nodes are masks, in which each has its `bit`."""
+        """Return the chooser for `bftd.pool.leaving.Leaving`: sets of nodes are masks, in which each has its `bit`."""
         held: dict[str, dict[float, int]] = defaultdict(dict)
         for node, (trainer, key) in self._keys.items():
             groups = held[trainer]
@@ -59,10 +60,10 @@ class TrainersLoss:
         return Offers([_Trainer(self, id_, sorted(groups.items())) for id_, groups in held.items()])
 
     def asked(self, id_: str, keys: Iterable[float], gone_unused: int, gone_working: int) -> Iterator[float]:
-        """What a trainer asks for each node that leaves after those before it, from the keys that order them.
+        """Yield the cost to a trainer of each node that leaves after those before it, from the keys that order them.
 
-        A key is 0 for a node that does not work yet, else 1 and the part of t_fwd for which it would work. A pilot that
-        ends within t_fwd takes with it only what it would have made until then, and its resize comes anyway.
+        A key is 0 for a node that does not work yet, else 1 plus the part of t_fwd for which it would work. A pilot
+        that ends within t_fwd costs only what it would have made until then, and its resize comes anyway.
         """
         holding = self._holdings[id_]
         t_fwd_s, sizes, value = self._state.settings.decide.t_fwd_s, holding.trainer.sizes, holding.value
@@ -84,7 +85,7 @@ class TrainersLoss:
 
     @cached_property
     def _keys(self) -> Mapping[str, tuple[str, float]]:
-        """Of each node with a live lease its trainer, and the key that `asked` explains."""
+        """Each node with a live lease: its trainer, and the key that `asked` explains."""
         now_s, t_fwd_s = self._state.time_s + EXPIRY_AHEAD_S, self._state.settings.decide.t_fwd_s
         return {
             lease.node: (
@@ -119,7 +120,7 @@ class TrainersLoss:
         }
 
     def _value_of(self, trainer: Trainer, node: str, guess: float) -> Callable[[int], float]:
-        """What nodes are worth to a trainer that works on `node`, as the plan weighs them."""
+        """Return the worth of a number of nodes to a trainer that works on `node`, as the plan weighs them."""
         settings, pool, knowledge, high = self._state.settings, self._state.pool, trainer.knowledge, trainer.sizes.high
         points, one_node = learn.curve(knowledge, high, guess), None
         wish = trainer.request.wish
@@ -136,9 +137,10 @@ class TrainersLoss:
 
 
 class Offers:
-    """What all trainers ask for their nodes, kept from one question to the next: little changes between two of them.
+    """The costs of all trainers' nodes, kept from one call to the next, as little changes between two calls.
 
-    The tasks of an array ask one after another, a thousand times, and only who gave a node to the last asks anew.
+    The tasks of an array ask one after another, a thousand times, and only a trainer that gave a node to the last one
+    computes its costs anew.
     """
 
     def __init__(self, trainers: Sequence[_Trainer]) -> None:
@@ -148,9 +150,9 @@ class Offers:
         self._offers: dict[int, _Offer] = {}
 
     def __call__(self, mask: int, count: int, already: int) -> int:
-        """`count` of the leased nodes of `mask`, those first whose leaving costs least once `already` have left.
+        """Return `count` of the leased nodes of `mask`, those first whose leaving costs least once `already` have left.
 
-        All of them where there are no more. Among nodes that cost the same the lower bit decides.
+        Return all of them if there are no more. Among nodes that cost the same the lower bit decides.
         """
         if count >= mask.bit_count():
             return mask
@@ -171,12 +173,12 @@ class Offers:
         return reduce(or_, (offers[rank].nodes(many) for rank, many in taken.items()), chosen)
 
     def cost(self, mask: int, already: int = 0) -> float:
-        """What is lost if all these nodes leave, in the units of the objective."""
+        """Return the loss if all these nodes leave, in the units of the objective."""
         self._ask(mask, already)
         return sum(offer.cost(offer.size) for offer in self._offers.values())
 
     def _ask(self, mask: int, already: int) -> None:
-        """Have those trainers offer anew of whose nodes others are asked for, or have left already, than before."""
+        """Renew the offers of trainers for which the nodes asked for, or those that have left already, have changed."""
         changed = (mask ^ self._mask | already ^ self._already) & self._live
         self._mask, self._already = mask, already
         if not changed:
@@ -203,14 +205,14 @@ class _Trainer:
 
 
 class _Offer:
-    """Some of one trainer's nodes in the order in which they leave, and what the first 0, 1, 2, ... of them cost."""
+    """Some of one trainer's nodes in the order in which they leave, and the cost of the first 0, 1, 2, ... of them."""
 
     __slots__ = ("_asked", "_costs", "_groups", "_hulls", "first", "one", "size")
 
     def __init__(self, trainer: _Trainer, rank: int, mine: int, already: int) -> None:
         self._groups = [(key, some) for key, mask in trainer.groups if (some := mask & mine)]
         self.size = mine.bit_count()
-        # whose node comes first comes first among equal ones
+        # among offers of the same cost, the one with the lowest bit comes first
         self.first = mine & -mine
         gone_working = (already & trainer.working).bit_count()
         gone_unused = (already & trainer.all).bit_count() - gone_working
@@ -221,21 +223,21 @@ class _Offer:
         self.one = (self.cost(1), self.first, rank)
 
     def cost(self, many: int) -> float:
-        """What the first `many` cost together."""
+        """Return the cost of the first `many` together."""
         costs = self._costs
         while len(costs) <= many:
             costs.append(costs[-1] + next(self._asked))
         return costs[many]
 
     def nodes(self, many: int) -> int:
-        """The first `many`."""
+        """Return the first `many` nodes."""
         chosen = 0
         for _, mask in self._groups:
             chosen |= _first(mask, many - chosen.bit_count())
         return chosen
 
     def hull(self, before: int, most: int) -> tuple[int, ...]:
-        """The corners of the lower convex hull of the costs behind `before`, the last first, over `most` of them."""
+        """Return the corners of the lower convex hull of the costs after `before`, in reverse, over `most` nodes."""
         found = self._hulls.get((before, most))
         if found is None:
             found = self._hulls[before, most] = self._hull(before, min(self.size, before + most))
@@ -250,14 +252,14 @@ class _Offer:
         return tuple(corners[:0:-1])
 
     def slope(self, from_: int, to: int) -> float:
-        """The cost a node of those from one number to another."""
+        """Return the cost per node of those from one number to another."""
         return (self.cost(to) - self.cost(from_)) / (to - from_)
 
 
 def _greedy(offers: Mapping[int, _Offer], count: int) -> dict[int, int]:
-    """How many nodes of each offer to take: again and again the group of the least cost a node that is not too large.
+    """Return how many nodes of each offer to take: again and again the cheapest group per node that is not too large.
 
-    In the order in which the first of each were taken.
+    The result is in the order in which the first of each were taken.
     """
     taken: dict[int, int] = {}
     ends = {rank: list(offer.hull(0, count)) for rank, offer in offers.items()}
@@ -272,7 +274,7 @@ def _greedy(offers: Mapping[int, _Offer], count: int) -> dict[int, int]:
         _, _, rank = heappop(heap)
         before = taken.get(rank, 0)
         many = ends[rank][-1] - before
-        if many > count:  # fewer are left to take by now
+        if many > count:  # the group is larger than what is left to take
             ends[rank] = list(offers[rank].hull(before, count))
         else:
             taken[rank] = ends[rank].pop()
@@ -283,7 +285,7 @@ def _greedy(offers: Mapping[int, _Offer], count: int) -> dict[int, int]:
 
 
 def _first(mask: int, count: int) -> int:
-    """The first `count` nodes of a set, or all."""
+    """Return the first `count` nodes of a set, or all."""
     if mask.bit_count() <= count:
         return mask
     left = mask

@@ -1,4 +1,4 @@
-"""What somebody who plays the past again needs to know of a trainer: its sizes, its speed, its costs, what it did."""
+"""A trainer's summary for replays: sizes, curve, resize costs, history."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from bftd.core import learn
 from bftd.core.domain import Trainer
 
-# A curve has so many points at most: it bends slowly, and stands in the ledger once for each trainer.
+# A curve has at most this many points: it bends slowly, and the ledger holds it once for each trainer.
 _POINTS_MOST = 16
 
 
 def of(trainer: Trainer) -> dict[str, Any]:
-    """A trainer as JSON; a few hundred bytes.
+    """Return a trainer's summary as JSON; a few hundred bytes.
 
-    `curve` is of (nodes, samples/s) as it is planned by, [] where nothing is known of its speed. Costs are those at the
+    `curve` is of (nodes, samples/s) as plans use it, [] if nothing is known of its speed. Costs are those at the
     largest size at which it was seen, in seconds. `worked_s` are the node-seconds of its pilots that have ended.
     """
     known, sizes = trainer.knowledge, trainer.sizes
@@ -34,7 +34,7 @@ def of(trainer: Trainer) -> dict[str, Any]:
 
 
 def _thinned(trainer: Trainer) -> list[list[float]]:
-    """The curve without (0, 0), with the first, the last and some points between."""
+    """Return the curve without (0, 0), reduced to the first, the last and some points between."""
     points = learn.curve(trainer.knowledge, trainer.sizes.high)[1:]
     if len(points) > _POINTS_MOST:
         last = len(points) - 1

@@ -1,4 +1,4 @@
-"""What a plan maximises: throughput, efficiency or priority (O_j of the paper)."""
+"""The objective of a plan: throughput, efficiency or priority (O_j of the paper)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from milp import Points
 def values(
     points: Points, objective: str, weight: float, one_node: float | None = None, *, measured: bool = False
 ) -> tuple[Points, float]:
-    """The curve of objective values for a curve in samples/s, and the weight that goes with it.
+    """Return the curve of objective values for a curve in samples/s, and the weight that goes with it.
 
-    throughput counts samples/s of all trainers alike; efficiency counts speed-up relative to one node, so that a
-    small model weighs as much as a large one; priority is the same times the trainer's weight. `one_node` is the rate
-    of one node where it is not that of this curve: on several classes of nodes that of the fastest. No speed-up counts
-    for more than the number of nodes, since whoever claims it would get everything, unless the curve is known to be
-    `measured`.
+    throughput counts samples/s of all trainers alike. efficiency counts speed-up relative to one node, so that a small
+    model weighs as much as a large one. priority is the same times the trainer's weight. `one_node` is the rate of one
+    node if it is not that of this curve: with several classes of nodes, that of the fastest. No speed-up counts for
+    more than the number of nodes, since a trainer that claims more would get everything, unless the curve is known to
+    be `measured`.
     """
     if objective == "throughput":
         return points, 1.0
@@ -30,10 +30,10 @@ def values(
 
 
 def after_warm_up(points: Points, held: int, share: float) -> Points:
-    """The curve over the forward-looking time when nodes above `held` work only after their warm-up.
+    """Return the curve over the forward-looking time if nodes above `held` work only after their warm-up.
 
     `share` is the warm-up as a part of t_fwd: O(N) counts as O(held) + (1 - share) (O(N) - O(held)) above `held`. The
-    paper charges a resize's stall (eq. 13-16), but a node that changes hands is lost by one trainer at once and gained
+    paper charges a resize's stall (eq. 13-16). But a node that changes hands is lost by one trainer at once and gained
     by the other only later; without this, noise in two measured curves trades nodes to and fro.
     """
     if not points or share <= 0:

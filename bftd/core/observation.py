@@ -1,4 +1,4 @@
-"""What a snapshot changes: leases whose nodes or pilots are gone, overdue ones, and lost drivers."""
+"""The changes that a snapshot brings: leases whose nodes or pilots are gone, overdue ones, and lost drivers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm_plugin.nodeset import fold
 
 GONE = "its pilot is gone from Slurm"
 
-# How often all of the pool is recorded beside its changes, in seconds: a few kilobytes a day.
+# Besides its changes, the whole pool is recorded this often, in seconds: a few kilobytes a day.
 RECORD_WHOLE_S = 3600.0
 
 
@@ -29,7 +29,7 @@ def observe(turn: Turn, view: PoolView) -> None:
     accounting.account(turn, passed_s)
     rooms.account(turn, passed_s)
     changed = view.version != turn.pool.version or not turn.pool.seen
-    # at the last snapshot, and still now but for this one: what has settled or become fresh since is worth a plan
+    # at the last snapshot, and until now without this one: if growth has become possible since, a plan is worth making
     known_s = (turn.pool.time_s, turn.now)
     could_grow = all(growth_allowed(turn.pool, at_s, turn.settings) for at_s in known_s)
     before, since_s = turn.pool, turn.pool.time_s
@@ -40,7 +40,7 @@ def observe(turn: Turn, view: PoolView) -> None:
     confines.confine(turn, before.barred)
     changed |= turn.pool.barred != before.barred
     turn.plan_due |= not before.counted_on <= view.counted_on
-    if not before.seen:  # before its change: then there is no telling what has changed since when
+    if not before.seen:  # recorded before its change: at the first look nobody can tell since when anything has changed
         record_whole(turn, before)
     if changed:
         record_change(turn, before)
@@ -50,7 +50,7 @@ def observe(turn: Turn, view: PoolView) -> None:
     _expire(turn, since_s)
     pilots = view.pilots
     for lease in list(turn.leases.values()):
-        # nearly all leases are as they were; this loop runs over thousands of them
+        # this loop runs over thousands of leases, and nearly all are as they were
         if not (lease.observed and not lease.missed_polls and pilots.get(lease.job_id or "") == lease.node):
             _follow_pilot(turn, lease)
     take_back_lost_nodes(turn)
@@ -74,13 +74,13 @@ def _unfilled(turn: Turn) -> bool:
 
 
 def record_change(turn: Turn, last: PoolView) -> None:
-    """Record which nodes joined and left the pool since it was `last`."""
+    """Record the nodes that joined and left the pool since it was `last`."""
     if not turn.explain:
         return
     before = {node.name for node in last.nodes.values() if node.in_pool}
     after = {node.name for node in turn.pool.nodes.values() if node.in_pool}
     data = {"version": turn.pool.version, "joined": sorted(after - before), "left": sorted(before - after)}
-    # what only the bound keeps out is no loss of the pool to who asks what another bound would have brought
+    # nodes that only the bound keeps out are told apart, for questions of what another bound would have brought
     now, then = turn.pool.beyond, last.beyond
     if now != then:
         data |= {"beyond_joined": sorted(now - then), "beyond_left": sorted(then - now)}
@@ -88,9 +88,9 @@ def record_change(turn: Turn, last: PoolView) -> None:
 
 
 def record_whole(turn: Turn, last: PoolView) -> None:
-    """Record all of the pool, so that who reads of its changes need not read them from the beginning.
+    """Record the whole pool, so that readers of its changes need not read them from the beginning.
 
-    `first` says that it is the first look since the daemon started: what was before it, nobody knows.
+    `first` marks the first look since the daemon started: what was before it is unknown.
     """
     if not turn.explain:
         return
@@ -100,7 +100,7 @@ def record_whole(turn: Turn, last: PoolView) -> None:
 
 
 def _expire(turn: Turn, since_s: float) -> None:
-    """Forget what has expired since the last snapshot. Where something may be tried again, a new plan is due."""
+    """Forget what has expired since the last snapshot. If something may be tried again, a new plan is due."""
     if any(since_s < backoff.until_s <= turn.now for backoff in turn.backoff.values()):
         turn.plan_due = True
     for node, backoff in list(turn.backoff.items()):
@@ -113,7 +113,7 @@ def _expire(turn: Turn, since_s: float) -> None:
     for trainer in list(turn.trainers.values()):
         if trainer.finished_s is None:
             may_grow = since_s < trainer.no_growth_until_s <= turn.now
-            silent_now = is_silent(trainer, turn.now, turn.settings)  # its place under pj_max may be another's
+            silent_now = is_silent(trainer, turn.now, turn.settings)  # another trainer may get its place under pj_max
             fell_silent = silent_now and not is_silent(trainer, since_s, turn.settings)
             turn.plan_due |= trainer.active and (may_grow or fell_silent)
         elif turn.now - trainer.finished_s > timing.FORGET_FINISHED_S and not turn.leases_of(trainer.id):
@@ -143,13 +143,13 @@ def _follow_pilot(turn: Turn, lease: Lease) -> None:
 
 
 def _is_own(turn: Turn, lease: Lease) -> bool:
-    """Whether the pilot of a lease is its trainer's user's, as far as Slurm says."""
+    """Whether the pilot of a lease belongs to its trainer's user; True if Slurm does not show the job."""
     job = turn.pool.elastic.get(lease.job_id or "")
     return job is None or job.user == turn.trainers[lease.trainer].user
 
 
 def take_back_lost_nodes(turn: Turn) -> None:
-    """Revoke the leases of nodes that are no longer in the pool: at once where a regular job needs the node."""
+    """Revoke the leases of nodes that are no longer in the pool: at once if a regular job needs the node."""
     lost: dict[str, dict[str, str]] = defaultdict(dict)
     seen = turn.pool.nodes
     unhurried = rooms.leave(turn)
@@ -181,7 +181,8 @@ def _follow_deadlines(turn: Turn, lease: Lease) -> None:
             turn.revoke(lease, "its pilot reaches its time limit", vacate=False)
         return
     revoked_s = lease.revoked_s if lease.revoked_s is not None else turn.now
-    # a job id alone proves no pilot: until Slurm has shown one, or was told to have one, there is none to wait for
+    # a job id alone proves no pilot: unless Slurm has shown one, or the driver reported it placed, there is none to
+    # wait for
     if not lease.observed and (lease.job_id is None or lease.placed_s is None):
         if turn.now - revoked_s > timing.UNPLACED_GRACE_S:
             turn.end(lease, "it was never placed")

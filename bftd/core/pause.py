@@ -1,4 +1,4 @@
-"""What administrators pause, and the events of their doing so."""
+"""Pauses by administrators, and the events that set and lift them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ PauseKind = Literal["all", "node", "user", "account"]
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """An administrator's word that nothing more is lent: to anybody, on a node, or to a user's or account's trainers.
+    """An administrator's order to lend nothing more: to anybody, on a node, or to a user's or account's trainers.
 
-    With `release` what is lent there is given back too. `name` is empty where all is paused.
+    With `release` nodes that are lent there are given back too. `name` is empty if all is paused.
     """
 
     kind: PauseKind
@@ -24,13 +24,13 @@ class Pause:
 
     @property
     def key(self) -> str:
-        """What it is filed under: there is one pause for each node, user and account."""
+        """The key that it is filed under: there is one pause for each node, user and account."""
         return f"{self.kind}:{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """An administrator paused something: all of `pauses` are his, of this moment and for one reason."""
+    """An administrator paused something: all of `pauses` are theirs, of this moment and for one reason."""
 
     time_s: float
     pauses: tuple[Pause, ...]

@@ -1,4 +1,4 @@
-"""What stops growth by the site's own will: pauses of administrators, and the hours of harvesting."""
+"""Limits on growth by the site's own will: pauses of administrators, and the hours of harvesting."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _ALL = "all:"
 
 
 def of_all(pauses: Mapping[str, Pause]) -> Pause | None:
-    """The pause of everything, where there is one."""
+    """Return the pause of everything, if there is one."""
     return pauses.get(_ALL)
 
 
 def of_node(pauses: Mapping[str, Pause], node: str) -> Pause | None:
-    """The pause of one node, where there is one."""
+    """Return the pause of one node, if there is one."""
     return pauses.get(f"node:{node}")
 
 
 def of_trainer(pauses: Mapping[str, Pause], trainer: Trainer) -> Pause | None:
-    """The pause of a trainer's user, or else of its account."""
-    return next(iter(_of_owner(pauses, trainer)), None) if pauses else None  # there is none nearly always
+    """Return the pause of a trainer's user, or else of its account."""
+    return next(iter(_of_owner(pauses, trainer)), None) if pauses else None  # there are nearly never any pauses
 
 
 def releasing(pauses: Mapping[str, Pause], lease: Lease, trainer: Trainer) -> Pause | None:
-    """The pause that asks a lease back, where one does."""
+    """Return the pause that asks a lease back, if there is one."""
     held = (of_all(pauses), of_node(pauses, lease.node), *_of_owner(pauses, trainer))
     return next((pause for pause in held if pause is not None and pause.release), None)
 
@@ -64,7 +64,7 @@ def text(pause: Pause) -> str:
 
 
 def folded(pauses: Iterable[Pause]) -> list[tuple[Pause, tuple[str, ...]]]:
-    """The pauses, those of several nodes by one word as one; each with its names."""
+    """Return the pauses with their names; those of several nodes by one order become one."""
     groups: dict[Pause, list[str]] = defaultdict(list)
     for pause in pauses:
         alike = pause if pause.kind != "node" else Pause("node", "", pause.by, pause.since_s, pause.why, pause.release)
@@ -73,13 +73,13 @@ def folded(pauses: Iterable[Pause]) -> list[tuple[Pause, tuple[str, ...]]]:
 
 
 def halt(pauses: Mapping[str, Pause], settings: Settings, at_s: float) -> str:
-    """Why nothing may grow at all; "" where something may."""
+    """Return why nothing may grow at all; "" if something may."""
     pause = of_all(pauses)
     return text(pause) if pause is not None else hours_say(settings, at_s)
 
 
 def hours_say(settings: Settings, at_s: float) -> str:
-    """That it is no hour to begin anything, in a sentence; "" where it is one."""
+    """Say that this is no hour to begin anything; "" if it is one."""
     found = opening(settings, at_s)
     if found.open and found.until_s - at_s >= timing.CLOSE_AHEAD_S + timing.MINUTE_S:
         return ""
@@ -88,18 +88,18 @@ def hours_say(settings: Settings, at_s: float) -> str:
 
 
 def closed(settings: Settings, at_s: float) -> bool:
-    """Whether all that is lent is to be given back because the hours of harvesting are over, or nearly so."""
+    """Whether all lent nodes are to be given back because the hours of harvesting are over, or nearly so."""
     found = opening(settings, at_s)
     return not found.open or found.until_s - at_s <= timing.CLOSE_AHEAD_S
 
 
 def longest_limit_s(settings: Settings, at_s: float) -> float:
-    """The longest time limit of a pilot that is asked for now, and placed as late as it may be."""
+    """Return the longest time limit of a pilot that is asked for now and placed as late as allowed."""
     return opening(settings, at_s).until_s - at_s - timing.PLACE_WITHIN_S
 
 
 def opening(settings: Settings, at_s: float) -> hours.Opening:
-    """Whether it is an hour of harvesting, and until when that stays so."""
+    """Return whether this is an hour of harvesting, and until when that stays so."""
     if not settings.pool.harvest_at:
         return hours.ALWAYS
     return hours.opening(settings.pool.harvest_at, settings.zone, at_s)

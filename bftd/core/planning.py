@@ -1,6 +1,6 @@
-"""From pool and trainers to a verified plan.
+"""Making a verified plan from pool and trainers.
 
-Where growing is forbidden or the solver fails, the plan is to keep the current map as far as it is feasible (S9, L2).
+If growing is forbidden or the solver fails, the plan is to keep the current map as far as it is feasible (S9, L2).
 `bftd.core.execution` carries the plan out.
 """
 
@@ -26,14 +26,14 @@ from milp import Curve, NodeSpec, Plan, Points, Problem, TrainerSpec
 
 Solve = Callable[..., Plan]
 
-# Relative gap asked of the solver: far below what a learned curve is worth.
+# Relative gap asked of the solver: far below the accuracy of a learned curve.
 SOLVER_GAP = 1e-4
-# On several classes of nodes proofs are what takes long, for alike classes make plans that hardly differ. And what only
-# a program could carry to the optimum takes seconds, which no poll has.
+# On several classes of nodes proofs take long, since similar classes make plans that hardly differ. An optimum that
+# only an integer program can find takes seconds, which no poll has.
 CLASSES_GAP = 2e-3
 CLASSES_TIME_LIMIT_S = 0.25
 QUICK = "stepwise"
-# Read of thousands of nodes at a time.
+# Read from thousands of nodes at a time.
 _IN_POOL, _WINDOW_S, _CLASS = attrgetter("in_pool"), attrgetter("window_s"), attrgetter("node_class")
 _BESIDE, _UNHEARD = attrgetter("beside"), attrgetter("unheard")
 
@@ -84,7 +84,7 @@ def _tried(
     solve: Solve,
     least: Mapping[str, int] | None = None,
 ) -> Assignment:
-    """The best map in which the trainers that are `tried` have just so many nodes, and others `least` so many."""
+    """Return the best map in which trainers have the nodes they are `tried` on, and others at least `least`."""
     bound = replace(ruling, most={**ruling.most, **tried}) if tried else ruling
     problem = build_problem(turn, bound, curves, held, nodes)
     if tried or least:
@@ -94,13 +94,13 @@ def _tried(
 
 def _curves(turn: Turn, trainers: Sequence[Trainer]) -> dict[str, Points]:
     guess = 1.0
-    if not all(trainer.knowledge.given for trainer in trainers):  # else nobody's curve is a guess
+    if not all(trainer.knowledge.given for trainer in trainers):  # otherwise no curve is a guess
         guess = learn.median_rate_per_node(trainer.knowledge for trainer in trainers)
     return {trainer.id: learn.curve(trainer.knowledge, trainer.sizes.high, guess) for trainer in trainers}
 
 
 def _kept(turn: Turn, trainers: Sequence[Trainer], held: Assignment, nodes: Sequence[str]) -> Assignment:
-    """The current map as far as pool, classes, sizes and caps allow. A trainer loses the nodes it prefers least."""
+    """Return the current map as far as pool, classes, sizes and caps allow; least preferred nodes are lost first."""
     places = {name: place for place, name in enumerate(nodes)}
     room = caps.node_room(turn.settings)
     kept = {}
@@ -115,7 +115,7 @@ def _kept(turn: Turn, trainers: Sequence[Trainer], held: Assignment, nodes: Sequ
 
 
 def _fitting(turn: Turn, trainer: Trainer, nodes: list[str]) -> list[str]:
-    """Those of a trainer's nodes that it may use together."""
+    """Return the trainer's nodes that it may use together."""
     may_use = usable_classes(turn, trainer)
     class_of = {node: turn.class_of(node) for node in nodes}
     nodes = [node for node in nodes if class_of[node] in may_use]
@@ -123,15 +123,15 @@ def _fitting(turn: Turn, trainer: Trainer, nodes: list[str]) -> list[str]:
 
 
 def usable_classes(turn: Turn, trainer: Trainer) -> tuple[str, ...]:
-    """The classes of nodes that a trainer may use."""
+    """Return the classes of nodes that a trainer may use."""
     return classes.usable(turn.pool.classes, trainer.request.wish, trainer.request.partition)
 
 
 def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
-    """The names of the pool's nodes, those that stay longest first, then n2 before n10.
+    """Return the names of the pool's nodes, those that stay longest first, then n2 before n10.
 
-    Before all others come those that regular jobs share, and those that Slurm has not heard of: whoever has one keeps
-    it rather than another, as nobody else could have it.
+    Before all others come the nodes that regular jobs share, and those that have not answered Slurm: a trainer that has
+    one keeps it rather than another, as no other trainer could have it.
     """
     names = sorted(compress(pool, map(_IN_POOL, pool.values())))
     names.sort(key=len)
@@ -157,7 +157,7 @@ def _solved(turn: Turn, problem: Problem, trainers: Sequence[Trainer], solve: So
     if plan.verified_for is not problem:  # `milp.solve` has checked its plan, no other solver is trusted (S6)
         milp.verify(problem, plan)
     turn.failed_solvers = solvers.noted(turn.failed_solvers, plan, turn.now)
-    if decide.solver != "auto":  # who leaves the choice to bftd need not know what it tries
+    if decide.solver != "auto":  # with "auto" users need not know which solvers were tried
         for name, error in plan.failed.items():
             turn.say(None, SolverReplaced(name, plan.solver, error, SOLVER_REST_S))
     # a trainer that may not grow now and holds too few nodes is left out of the problem, and gets nothing
@@ -171,11 +171,11 @@ def build_problem(
     current: Assignment,
     nodes: Sequence[str],
 ) -> Problem:
-    """The allocation problem of the draft, with the map `current` and the pool's `nodes` in order of preference.
+    """Return the allocation problem of the draft, with the map `current` and the pool's `nodes` in order of preference.
 
     Nodes that back off, or that regular jobs share, are left out unless a trainer holds them, and so are trainers that
-    may use no class of the pool.
-    The solver is told of classes only where the pool has several: solvers of one class are quicker.
+    may use no class of the pool. The solver is told of classes only if the pool has several: solvers for one class are
+    quicker.
     """
     limits = ruling.limits
     kinds = frozenset(map(turn.class_of, nodes)) if turn.pool.classes else frozenset({""})
@@ -213,7 +213,7 @@ def build_problem(
 def _values(
     turn: Turn, trainer: Trainer, points: Points, held: int, one_node: float | None = None
 ) -> tuple[Points, float]:
-    """What a curve in samples/s is worth to the plan, and its weight."""
+    """Return the curve of values to the plan for a curve in samples/s, and its weight."""
     decide = turn.settings.decide
     values, weight = objective.values(
         points, decide.objective, trainer.request.weight, one_node, measured=turn.settings.trusting
@@ -222,9 +222,10 @@ def _values(
 
 
 def _unearned(trainer: Trainer, held: int, t_fwd_s: float) -> float:
-    """The part of t_fwd for which more nodes than the `held` ones would earn nothing yet."""
-    # Fetching an image, or loading a large state, may take longer than t_fwd. It is never all of it: else a trainer
-    # whose first nodes took so long would stay as it is for ever, and never learn that later ones are quicker.
+    """Return the part of t_fwd for which more nodes than the `held` ones would earn nothing yet."""
+    # Fetching an image, or loading a large state, may take longer than t_fwd. But it never counts as all of t_fwd:
+    # otherwise a trainer whose first nodes took so long would stay as it is for ever, and never learn that later ones
+    # are quicker.
     if held or not trainer.suspends:
         warm_up_s = trainer.knowledge.warm_up_s
         return min(warm_up_s / t_fwd_s, max(0.5, warm_up_s / (t_fwd_s + warm_up_s)))
@@ -234,18 +235,18 @@ def _unearned(trainer: Trainer, held: int, t_fwd_s: float) -> float:
 def _on_classes(
     turn: Turn, trainer: Trainer, spec: TrainerSpec, may_use: Sequence[str], kinds: Collection[str]
 ) -> TrainerSpec:
-    """The trainer on a pool of several classes: those that it may use, and what was seen of its speed on each."""
+    """Return the trainer for a pool of several classes: the classes that it may use, and its curve on each."""
     only = tuple(may_use) if len(may_use) < len(kinds) else None
     if trainer.request.wish.mix:
         return replace(spec, mixes_classes=True, only_classes=only)
-    if not trainer.knowledge.by_class:  # any class is taken for as fast
+    if not trainer.knowledge.by_class:  # all classes are assumed to be as fast
         return replace(spec, only_classes=only)
     everywhere, fastest = learn.curves_on(trainer.knowledge, trainer.sizes.high, usable_classes(turn, trainer))
     curves = {name: _curve(_values(turn, trainer, everywhere[name], len(spec.current), fastest)[0]) for name in may_use}
     return replace(spec, class_curves=curves, only_classes=only)
 
 
-# Most of a problem is that of the plan before, and what is the same need not be checked again.
+# Most of a problem is the same as in the plan before, and need not be checked again.
 _node = lru_cache(maxsize=1 << 16)(NodeSpec)
 _spec = lru_cache(maxsize=1 << 10)(TrainerSpec)
 

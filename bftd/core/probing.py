@@ -1,10 +1,10 @@
-"""Trying trainers on fewer or more nodes for a while, where learning how they scale is worth more than the trial.
+"""Trials of trainers on fewer or more nodes for a while, if learning how they scale is worth more than the trial costs.
 
-Nobody has told how such a trainer scales, and it was seen at one size, or at sizes close together. What others make of
-nodes is known as far as their curves are; what it would make of them itself depends on its serial part. Over what is
-likely of that, the gain from deciding with it known is the value of knowing (Howard, "Information value theory", 1966).
-It counts for each second that the map will hold: as long as it has held by now, or until the trainer ends. It has to
-outweigh what stands still for two resizes, and what the nodes would have made meanwhile.
+Such a trainer has no given curve or estimate, and it was seen at one size, or at sizes close together. The worth of
+nodes to the others is known as far as their curves are; their worth to the trainer itself depends on its serial part.
+The expected gain from deciding with the serial part known is the value of knowing it (Howard, "Information value
+theory", 1966). It counts for each second that the map will hold: as long as it has held so far, or until the trainer
+ends. It has to outweigh the stalls of two resizes, and what the nodes would have made meanwhile.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ MEASURE_S = 20.0
 PROBE_MOST_S = 120.0
 # Trials of one trainer at most, each at a size of its own unless Slurm took nodes meanwhile.
 PROBES_MOST = 3
-# All trials together move so much of the nodes in use at most, or one trial what it needs.
+# All trials together move at most this share of the nodes in use, or one trial as much as it needs.
 SHARE_MOST = 0.25
-# It is tried on half of its nodes, or on so many times as many: on a few more, near to nothing can be told apart.
+# A trial is on half of the nodes, or on up to this multiple: a few nodes more would tell almost nothing apart.
 UP_TO = 4
 
 
@@ -46,13 +46,13 @@ def end(turn: Turn) -> None:
 
 
 def sizes(turn: Turn, ruling: Ruling) -> dict[str, int]:
-    """On how many nodes trainers are tried at present, as far as they may have so many."""
+    """Return the number of nodes that each trainer is tried on at present, if it may have that many."""
     trainers = (turn.trainers[trainer.id] for trainer in ruling.admitted)
     return {item.id: item.probe_nodes for item in trainers if 0 < item.probe_nodes <= ruling.most[item.id]}
 
 
 def said(turn: Turn) -> dict[str, str]:
-    """What trainers are told that give up nodes for a trial."""
+    """Return the reason told to trainers that give up nodes for a trial."""
     names = [trainer.name for trainer in turn.trainers.values() if trainer.probe_nodes]
     return dict.fromkeys(turn.trainers, sentences.tried(names)) if names else {}
 
@@ -61,7 +61,8 @@ def said(turn: Turn) -> dict[str, str]:
 class _Trial:
     """A trainer on `held` nodes that could be tried at `nodes`.
 
-    All would gain `gain` per second by knowing how it scales, and lose `cost` once, both as the objective counts.
+    Knowing how it scales would gain all trainers `gain` per second; the trial costs `cost` once. Both are in the units
+    of the objective.
     """
 
     trainer: Trainer
@@ -72,12 +73,12 @@ class _Trial:
 
     @property
     def moved(self) -> int:
-        """How many nodes change hands."""
+        """The number of nodes that change hands."""
         return abs(self.nodes - self.held)
 
 
 def begin(turn: Turn, ruling: Ruling, held: Assignment, assignment: Assignment, curves: Mapping[str, Points]) -> bool:
-    """Begin the trials that are worth it where a plan leaves all as it is; returns whether there is any."""
+    """Begin the trials that are worth it if a plan leaves all as it is. Returns whether there is any."""
     if any(set(assignment.get(id_, ())) != set(held.get(id_, ())) for id_ in assignment.keys() | held.keys()):
         return False
     trainers = [turn.trainers[trainer.id] for trainer in ruling.admitted]
@@ -107,24 +108,24 @@ def begin(turn: Turn, ruling: Ruling, held: Assignment, assignment: Assignment, 
 
 
 def _unknown(trainer: Trainer) -> bool:
-    """Whether it was seen where it is, nobody has told how it scales, and it was not tried too often."""
+    """Whether it was seen at its present size, has no given curve or estimate, and was not tried too often."""
     known = trainer.knowledge
     return known.guessed and trainer.probes < PROBES_MOST and any(size == trainer.held for size, _ in known.seen)
 
 
 def _new(trainer: Trainer, nodes: int) -> bool:
-    """Whether it was seen at no size from which so many nodes are hardly different."""
+    """Whether it was seen only at sizes clearly different from `nodes`."""
     return all(scaling.apart(size, nodes) for size, _ in trainer.knowledge.seen)
 
 
 def _horizon_s(turn: Turn, trainer: Trainer) -> float:
-    """For how long the trainer's nodes can be expected to stay its own: as long as by now, or until it ends."""
+    """Return how long the trainer's nodes can be expected to stay its own: as long as so far, or until it ends."""
     held_s, end_s = turn.now - trainer.held_since_s, ending.expected_end_s(trainer, turn.now)
     return held_s if end_s is None else min(held_s, end_s - turn.now)
 
 
 class _Market:
-    """What the admitted trainers make of their nodes, and at what price others would give or take some."""
+    """The worth of nodes to the admitted trainers, and the price at which others would give or take some."""
 
     def __init__(self, turn: Turn, ruling: Ruling, curves: Mapping[str, Points]) -> None:
         self._trainers = [turn.trainers[trainer.id] for trainer in ruling.admitted]
@@ -140,7 +141,7 @@ class _Market:
         return lambda nodes: scale * interpolate(points, nodes)
 
     def trials(self, trainer: Trainer, lasts_s: float) -> list[_Trial]:
-        """The trials of a trainer that somebody else would take nodes of, or give some for."""
+        """Return a trainer's trials for which another trainer would take its nodes, or give some."""
         sizes, held = trainer.sizes, trainer.held
         found = []
         fewer = sizes.largest(held // 2)
@@ -162,7 +163,7 @@ class _Market:
         return _Trial(trainer, held, nodes, gain, lost + 2.0 * stall_s * self._worth[trainer.id](held))
 
     def _offered(self, trainer: Trainer, nodes: int) -> float:
-        """The most that another trainer makes of each of so many more nodes; 0 where none may have more."""
+        """Return the most that another trainer makes of each of `nodes` more nodes; 0 if none may have more."""
         best = 0.0
         for item in self._trainers:
             more = min(nodes, self._most[item.id] - item.held)
@@ -171,7 +172,7 @@ class _Market:
         return best
 
     def _asked(self, trainer: Trainer, nodes: int) -> float:
-        """The least that another trainer loses for each of so many nodes; infinity where none has any to spare."""
+        """Return the least that another trainer loses for each of `nodes` nodes; infinity if none has any to spare."""
         least = math.inf
         for item in self._trainers:
             fewer = min(nodes, item.held - item.sizes.low)
@@ -180,9 +181,9 @@ class _Market:
         return least
 
     def _knowing(self, trainer: Trainer, nodes: int, better: Callable[[float, int], float]) -> float:
-        """How much more the choice of going to `nodes` is worth to who knows the serial part, and may leave it.
+        """Return how much more the choice of going to `nodes` is worth if the serial part is known first.
 
-        `better` says by how much it is better, from what it adds to the trainer's own worth and how many nodes move.
+        `better` gives the gain of the choice, from what it adds to the trainer's own worth and how many nodes move.
         """
         weights = scaling.likely(trainer.knowledge.seen, trainer.knowledge.prior)
         here = self._worth[trainer.id](trainer.held)
@@ -190,7 +191,7 @@ class _Market:
         chances = []
         for serial in scaling.SERIAL:
             up, there = scaling.speed_up(serial, trainer.held), scaling.speed_up(serial, nodes)
-            # samples/s are known where it is, the speed-up is 1 with one node
+            # samples/s are known at the present size, the speed-up is 1 with one node
             chances.append(better((there - up) * (here / up if self._by_samples else one), abs(nodes - trainer.held)))
         expected = math.fsum(weight * each for weight, each in zip(weights, chances, strict=True))
         knowing = math.fsum(weight * max(0.0, each) for weight, each in zip(weights, chances, strict=True))

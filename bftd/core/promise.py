@@ -1,6 +1,6 @@
-"""The site's promise to regular jobs: where pilots have delayed them by more than its budget, nothing new is lent.
+"""The site's promise to regular jobs: if pilots have delayed them by more than its budget, nothing new is lent.
 
-What is lent stays: its pilots delay nobody who does not need their nodes, and leave as ever.
+Lent nodes stay: their pilots delay only jobs that need the nodes, and leave as always.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALARM = "delay"
 
 
 def kept(turn: Turn, view: PoolView) -> PoolView:
-    """Count the starts that a view shows; returned is the view as one may grow on it."""
+    """Count the starts that a view shows. Returns the view, which forbids growing if the budget is spent."""
     if view.touched or turn.delays.recent:
         turn.delays = turn.delays.noted(view.touched, view.time_s)
     for start in view.touched if turn.explain else ():
@@ -29,13 +29,13 @@ def kept(turn: Turn, view: PoolView) -> PoolView:
 
 
 def spent(delays: Delays, settings: Settings, at_s: float) -> str:
-    """That the budget of the last hour is spent, in a sentence; "" where it is not."""
+    """Say that the budget of the last hour is spent; "" if it is not."""
     budget_s, counted_s = settings.promise.delay_s_per_hour, delays.counted_s(at_s)
     return sentences.delayed(counted_s, budget_s) if budget_s and counted_s > budget_s else ""
 
 
 def shown(state: State, now_s: float) -> dict[str, Any]:
-    """The part of `GET /v1/status` about delays."""
+    """Return the part of `GET /v1/status` about delays."""
     delays = state.delays
     return {
         "starts": delays.starts,
@@ -47,6 +47,6 @@ def shown(state: State, now_s: float) -> dict[str, Any]:
 
 
 def alarms(state: State, now_s: float) -> list[Mapping[str, Any]]:
-    """The alarm for as long as the budget is spent."""
+    """Return the alarm for as long as the budget is spent."""
     why = spent(state.delays, state.settings, now_s)
     return [{"kind": ALARM, "node": None, "text": why}] if why else []

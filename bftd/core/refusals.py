@@ -1,9 +1,9 @@
 """Grants that came to no pilot: refused by Slurm, never placed, or placed by the driver's word alone.
 
-A driver's word proves no pilot. Only Slurm's does, by showing it in a snapshot; until then a lease that ends, whatever
-its driver says of it, left a node idle for as long as it lasted. The first times that is a race lost to Slurm. Again
-and again it is a limit of the user's, a driver that hangs or one that lies: its trainer waits, ever longer and in
-proportion to what its tries cost, and then tries with as few nodes as it can.
+A driver's word proves no pilot. Only Slurm's does, by showing it in a snapshot. Until then a lease that ends, whatever
+its driver says of it, left a node idle for as long as it lasted. At first that is a race lost to Slurm. If it happens
+again and again, the user is at a limit, or the driver hangs or lies: its trainer waits, ever longer and in proportion
+to the cost of its tries, and then tries with as few nodes as it can.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from bftd.core.turn import Turn, doubling
 
 
 def proven(turn: Turn, lease: Lease) -> None:
-    """Forget what was refused before a pilot that Slurm shows, unless another grant of the same round was refused.
+    """Forget the refusals before a pilot that Slurm shows, unless another grant of the same round was refused.
 
-    A trainer's refusals are remembered until it has made up for the time in which its grants left nodes idle. Else a
-    driver could place a pilot now and then and leave all other nodes idle for ever.
+    A trainer's refusals are remembered until it has made up for the time in which its grants left nodes idle. Otherwise
+    a driver could place a pilot now and then and leave all other nodes idle for ever.
     """
     turn.backoff.pop(lease.node, None)
     trainer = turn.trainers[lease.trainer]
@@ -29,14 +29,14 @@ def proven(turn: Turn, lease: Lease) -> None:
 
 
 def unproven(turn: Turn, lease: Lease) -> bool:
-    """Whether a lease that ends now came to no pilot through no decision of the daemon's."""
+    """Whether a lease that ends now came to no pilot, and not by a decision of the daemon."""
     return lease.live and not lease.shown and not turn.settings.trusting
 
 
 def count(turn: Turn, lease: Lease) -> None:
-    """Leave the node of a grant that came to nothing alone for a while, or its trainer if that is always so."""
+    """Leave the node of a failed grant alone for a while, or its trainer if its grants always fail."""
     if count_round(turn, lease) >= timing.REFUSED_ROUNDS:
-        # a fault of the trainer's: its nodes are as good as any, and the next trainer may have them
+        # a fault of the trainer: its nodes are as good as any, and the next trainer may have them
         turn.backoff.pop(lease.node, None)
     turn.back_off(lease.node, turn.trainers[lease.trainer].user)
     trainer = turn.trainers[lease.trainer]
@@ -44,7 +44,7 @@ def count(turn: Turn, lease: Lease) -> None:
 
 
 def count_round(turn: Turn, lease: Lease) -> int:
-    """Count a grant that came to nothing against its trainer; those granted together are one round. Returns rounds."""
+    """Count a failed grant against its trainer; grants made together are one round. Returns the number of rounds."""
     trainer = turn.trainers[lease.trainer]
     trainer = turn.change(trainer, idled_s=trainer.idled_s + turn.now - lease.granted_s)
     if lease.granted_s > trainer.refused_round_s:
@@ -57,9 +57,9 @@ def count_round(turn: Turn, lease: Lease) -> int:
 
 
 def inherit(turn: Turn, trainer: Trainer) -> None:
-    """Let a new trainer begin where its user's others are: what Slurm refused them it will refuse this one too.
+    """Let a new trainer inherit the refusals of its user's others: Slurm will refuse this one the same.
 
-    Else a driver that lies would come back under another name each time.
+    Otherwise a lying driver would come back under another name each time.
     """
     others = [item for item in turn.trainers.values() if item.user == trainer.user and item.id != trainer.id]
     worst = max(others, key=lambda item: item.refused_rounds, default=trainer)
@@ -73,7 +73,7 @@ def inherit(turn: Turn, trainer: Trainer) -> None:
 
 
 def _debt_s(turn: Turn, trainer: Trainer) -> float:
-    """The node-seconds that its grants left idle and that its pilots, those of now included, have not made up for."""
+    """Return the node-seconds that its grants left idle and its pilots, past and present, have not made up for."""
     leases = turn.leases_of(trainer.id)
     since = (item.placed_s for item in leases if item.shown and item.placed_s is not None)
     worked_s = trainer.worked_s + sum(turn.now - placed_s for placed_s in since)

@@ -1,4 +1,4 @@
-"""What rooms that were made for regular jobs have cost and brought so far."""
+"""The cost and the benefit so far of rooms that were made for regular jobs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 class RoomUsage:
     """Rooms and node-seconds since the ledger began. None of the counters ever decreases.
 
-    A room that did not lead to a start was in vain. A node is kept from the time on when no pilot is left on it; `open`
-    has by job the node-seconds so far of the rooms of the moment.
+    A room that did not lead to a start was in vain. A node is kept from the time when no pilot is left on it; `open`
+    has by job the node-seconds so far of the present rooms.
     """
 
     made: int = 0
@@ -22,12 +22,12 @@ class RoomUsage:
     open: Mapping[str, float] = field(default_factory=dict)
 
     def kept(self, node_seconds: Mapping[str, float]) -> RoomUsage:
-        """With what the rooms of the moment, by job, have kept for a while."""
+        """Return the usage with the node-seconds, by job, that the present rooms have kept for a while."""
         grown = {job: self.open.get(job, 0.0) + seconds for job, seconds in node_seconds.items()}
         return replace(self, kept_node_seconds=self.kept_node_seconds + sum(node_seconds.values()), open=grown)
 
     def ended(self, job: str, started: bool) -> RoomUsage:
-        """With the room of a job over."""
+        """Return the usage with the room of a job over."""
         vain_s = 0.0 if started else self.open.get(job, 0.0)
         return replace(
             self,

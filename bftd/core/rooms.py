@@ -1,6 +1,6 @@
-"""Rooms as the core carries them out: who leaves nodes to a job that can start there, until when, and what it costs.
+"""Rooms as the core carries them out: pilots that leave nodes to a job, their deadlines, and the cost.
 
-Where Slurm's next backfill cycle is seconds away, a pilot has until shortly before it to leave at a step's end, so that
+If Slurm's next backfill cycle is seconds away, a pilot has until shortly before it to leave at a step's end, so that
 nothing of the step is lost; nobody needs the node before. Then it is vacated, as every node that Slurm wants is.
 """
 
@@ -18,7 +18,7 @@ from slurm_plugin.nodeset import fold
 
 
 def account(turn: Turn, passed_s: float) -> None:
-    """Count for `passed_s` seconds the nodes that rooms kept idle, as things stood at the last snapshot."""
+    """Count `passed_s` seconds for the nodes that rooms kept idle, by the state at the last snapshot."""
     if passed_s <= 0.0 or not turn.pool.rooms:
         return
     idle = {job: sum(turn.lease_on(node) is None for node in room.nodes) for job, room in turn.pool.rooms.items()}
@@ -43,7 +43,7 @@ def follow(turn: Turn, last: PoolView) -> None:
 
 
 def leave(turn: Turn) -> set[str]:
-    """Ask for what is lent of rooms: by a deadline where there is time, else at once; returns nodes that have time."""
+    """Revoke leases on nodes of rooms, with a deadline if the next cycle is far off. Returns the nodes that got one."""
     told: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     unhurried = set()
     for room in turn.pool.rooms.values():
@@ -70,10 +70,10 @@ def leave(turn: Turn) -> set[str]:
 
 
 def _leave_by_s(turn: Turn, room: Room, lease: Lease, node: PoolNode) -> float | None:
-    """When a pilot is to be gone for Slurm's next cycle; None where it is to leave at once.
+    """Return when a pilot is to be gone for Slurm's next cycle; None if it is to leave at once.
 
-    What a pilot was told once is never put off, and where Slurm itself plans to use the node, that counts as ever. Nor
-    does it stay beyond the hours of harvesting.
+    A time that a pilot was told is never put off. If Slurm itself plans to use the node, that plan counts as always.
+    Nor does the pilot stay beyond the hours of harvesting.
     """
     if room.due_s is None:
         return None

@@ -1,14 +1,14 @@
-"""What the pool and the trainers were at one moment: the points that history, the web page and U are made of. Pure."""
+"""The pool and the trainers at one moment: the points that history, the web page and U are made of. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# What a node is, as pictures and tables count it; each node of the harvested partitions is one of these.
+# The states of a node as charts and tables count them; each node of the harvested partitions is in one of these.
 REGULAR = "regular"  # a regular job runs there
 PLANNED = "planned"  # idle, but kept for or planned for regular work: rooms, windows that are too short, spares
-LEASED = "leased"  # a pilot of ours has it, or is about to
+LEASED = "leased"  # one of our pilots has it, or is about to
 IDLE = "idle"  # in the pool and lent to nobody
 AWAY = "away"  # down, drained, in quarantine, paused, or not known
 NODE_STATES = (REGULAR, PLANNED, LEASED, IDLE, AWAY)
@@ -16,7 +16,7 @@ NODE_STATES = (REGULAR, PLANNED, LEASED, IDLE, AWAY)
 
 @dataclass(frozen=True, slots=True)
 class TrainerPoint:
-    """One trainer at a moment: nodes that work, leases that live, samples/s (0: not known), saved steps and samples."""
+    """One trainer at a moment: nodes that work, live leases, samples/s (0: not known), saved steps and samples."""
 
     working: int
     leased: int

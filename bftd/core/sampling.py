@@ -1,4 +1,4 @@
-"""The state of the core as a sample: what each node is just now, and what each trainer makes of its own. Pure."""
+"""The state of the core as a sample: the present state of each node, and each trainer's progress. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bftd.core.sample import AWAY, IDLE, LEASED, NODE_STATES, PLANNED, REGULAR, 
 _HARMLESS = frozenset({"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
 _FLAGS = {"PLANNED": PLANNED, "RESERVED": PLANNED, "COMPLETING": REGULAR}
 _BUSY = ("ALLOCATED", "MIXED")
-# Who has finished is in the samples for so long, so that what it did last is in one of them.
+# A finished trainer stays in the samples this long, so that its last progress is in one of them.
 FINISHED_FOR_S = 120.0
 
 
 def sample(state: State) -> Sample:
-    """Nodes by state, trainers that are active or have just finished, and the counters, as of the last event.
+    """Return the sample as of the last event: nodes by state, trainers active or just finished, and the counters.
 
-    Of a pool whose last snapshot is older than `stale_after_s` nobody knows what the nodes are: they are all away but
-    for those that are leased.
+    If the pool's last snapshot is older than `stale_after_s`, the state of its nodes is unknown: all count as away,
+    except for leased ones.
     """
     usage = state.usage
     states = dict.fromkeys(NODE_STATES, 0) | Counter(kinds(state).values())
@@ -37,7 +37,7 @@ def sample(state: State) -> Sample:
 
 
 def kinds(state: State) -> dict[str, str]:
-    """Each node of the last snapshot by name, with which of NODE_STATES it is."""
+    """Return the state, one of NODE_STATES, of each node of the last snapshot by name."""
     pool, quarantined = state.pool, state.quarantined
     leased = {lease.node for lease in state.leases.values()}
     known = state.time_s - pool.time_s <= state.settings.pool.stale_after_s
@@ -55,15 +55,15 @@ def kinds(state: State) -> dict[str, str]:
 
 
 def _kind(node: PoolNode) -> str:
-    """What a node is that nobody has of ours and that is not in the pool."""
+    """Return the state of a node that is not leased and not in the pool."""
     kind = _of_slurm(node.state)
-    # without a flag it is a job's that is to come, one of the spares, or idle for too short a time to be lent
+    # without a flag it is kept for a job that is to come, one of the spares, or idle for too short a time to be lent
     return PLANNED if kind == IDLE else kind
 
 
 @lru_cache(maxsize=1 << 10)
 def _of_slurm(state: str) -> str:
-    """What Slurm's state of a node, with its flags behind plus signs, says about it."""
+    """Return the meaning of Slurm's state of a node, with its flags behind plus signs."""
     base, *flags = state.split("+")
     if base in _BUSY:
         return REGULAR

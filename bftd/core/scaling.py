@@ -1,7 +1,7 @@
-"""How a trainer scales at sizes where it was not seen: Amdahl's law, with a serial part that nobody knows yet.
+"""The scaling of a trainer at sizes where it was not seen: Amdahl's law with an unknown serial part.
 
-Each of a few serial parts is held for as likely as what was seen, and before that what trainers here were like, say.
-What is expected is the mean over them: concave from the first size on, and surer with each size that was seen. Pure.
+Each of a few serial parts has a probability, given the rates seen and, before that, how trainers here scaled. The
+expected speed-up is the mean over them: concave from the first size on, and surer with each size that was seen. Pure.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from functools import lru_cache
 
 from milp import Points
 
-# Serial parts of a step on one node. They stand closer where a little matters more: on 64 nodes 0.2 % costs an eighth.
+# Serial parts of a step on one node. They are closer where a little matters more: on 64 nodes 0.2 % costs an eighth.
 SERIAL = (0.0, 0.002, 0.005, 0.01, 0.02, 0.035, 0.06, 0.1, 0.15, 0.22, 0.3, 0.4, 0.5, 0.7)
-# How likely each of them is; () is before anything is known: all alike.
+# The probability of each serial part; () before anything is known: all equal.
 Weights = tuple[float, ...]
-# By how much a rate seen is off the law, as a standard deviation of its logarithm: noise, and no network follows the
+# The deviation of a rate seen from the law, as a standard deviation of its logarithm: noise, and no network follows the
 # law to the letter (those of the paper's Table 2 are within 2 to 7 % of the nearest).
 ERROR = 0.03
-# Two sizes tell of a shape when one is so many times the other: between closer ones an error is as large as a gain.
+# Two sizes tell of a shape when one is this multiple of the other: between closer ones an error is as large as a gain.
 APART = 1.5
-# A site is known by about so many of its last trainers, and what one could think before it counts for so many.
+# About this many of a site's last trainers are remembered. The even prior before them counts like ASSUMED trainers.
 REMEMBERED = 30.0
 ASSUMED = 2.0
 
@@ -29,13 +29,13 @@ _EVEN: Weights = (1.0 / len(SERIAL),) * len(SERIAL)
 
 
 def speed_up(serial: float, nodes: float) -> float:
-    """How many times as fast as one node."""
+    """Return the speed of `nodes` nodes relative to one."""
     return nodes / (serial * (nodes - 1.0) + 1.0) if nodes > 0 else 0.0
 
 
 @lru_cache(maxsize=1 << 10)
 def likely(seen: Points, prior: Weights) -> Weights:
-    """How likely each serial part is once rates were seen at (nodes, samples/s), increasing; they add up to 1."""
+    """Return the serial parts' probabilities (sum 1) once rates were seen at (nodes, samples/s), increasing."""
     before = prior or _EVEN
     points = [(nodes, math.log(rate)) for nodes, rate in seen if nodes > 0 and rate > 0]
     if len(points) < 2:
@@ -45,7 +45,7 @@ def likely(seen: Points, prior: Weights) -> Weights:
         ratios = [log - math.log(speed_up(serial, nodes)) for nodes, log in points]
         mean = sum(ratios) / len(ratios)
         misses.append(sum((ratio - mean) ** 2 for ratio in ratios))
-    least = min(misses)  # where none comes near, the nearest one counts
+    least = min(misses)  # if none comes near, the nearest one counts
     weights = [
         weight * math.exp((least - miss) / (2.0 * ERROR**2)) for weight, miss in zip(before, misses, strict=True)
     ]
@@ -55,7 +55,7 @@ def likely(seen: Points, prior: Weights) -> Weights:
 
 @lru_cache(maxsize=1 << 14)
 def expected(weights: Weights, nodes: int) -> float:
-    """How many times as fast as one node so many are expected to be."""
+    """Return the expected speed of `nodes` nodes relative to one."""
     ups = (speed_up(serial, nodes) for serial in SERIAL)
     return math.fsum(weight * up for weight, up in zip(weights, ups, strict=True))
 
@@ -71,7 +71,7 @@ def told(seen: Points) -> bool:
 
 
 def prior(history: Weights) -> Weights:
-    """What a new trainer is taken to be like at a site where earlier ones add up to `history`."""
+    """Return the prior of a new trainer at a site where earlier ones add up to `history`."""
     if not history:
         return ()
     weights = [ASSUMED / len(SERIAL) + weight for weight in history]
@@ -80,7 +80,7 @@ def prior(history: Weights) -> Weights:
 
 
 def remembered(history: Weights, seen: Sequence[Points]) -> Weights:
-    """The history with one more trainer, by what was seen of it on each class of nodes."""
+    """Return the history with one more trainer, by its rates seen on each class of nodes."""
     tellers = [points for points in seen if told(points)]
     if not tellers:
         return history

@@ -1,4 +1,4 @@
-"""Decisions in words, as `bft explain` prints them: the one place where the core's English is."""
+"""Decisions in words, as `bft explain` prints them: most of the core's English is here."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from bftd.protocol.changes import UNKNOWN_SPEED, nodes
 from bftd.protocol.reports import ResizeReport
 from slurm_plugin.nodeset import fold
 
-# What is, or what would be: a daemon in shadow mode only tells what it would have done.
+# A fact, or a condition: a daemon in shadow mode only tells what it would have done.
 Mood = Literal["indicative", "conditional"]
 
-# Why a trainer gets nothing.
+# Reasons why a trainer gets nothing.
 REFUSED = "its last pilots were refused, it tries again with few"
 STALE = "the last good snapshot of Slurm is too old"
 SILENT = f"nothing was heard of its driver for {timing.GRANT_SILENT_S:.0f} s"
@@ -54,19 +54,19 @@ SETTLING = "Slurm is taking nodes back for a job, which may count on the free on
 
 
 def delayed(counted_s: float, budget_s: float) -> str:
-    """That regular jobs were delayed by more than the site promises them."""
+    """Say that regular jobs were delayed by more than the site promises them."""
     return (
         f"regular jobs were delayed by {counted_s:.0f} s in the last hour, {budget_s:.0f} s are promised "
         "(delay_s_per_hour): nothing new is lent until it is less"
     )
 
 
-# Of jobs or users so many are named.
+# At most this many jobs or users are named.
 _NAMED = 3
 
 
 def sentence(decision: Decision, mood: Mood = "indicative") -> str:
-    """A decision as a sentence; a notice has no conditional, so that there it gets a mark in front of it."""
+    """Return a decision as a sentence. A notice has no conditional, so it gets a mark in front instead."""
     if isinstance(decision, Notice):
         text = _notice(decision)
         return text if mood == "indicative" else f"(shadow) {text}"
@@ -75,7 +75,7 @@ def sentence(decision: Decision, mood: Mood = "indicative") -> str:
 
 
 def _rest(deed: Deed) -> str:
-    """What comes after the verb."""
+    """Return the part of the sentence after the verb."""
     match deed:
         case Started() | Resumed():
             return f"{changes.begun(deed.size, fold(deed.added), deed.on)}: {_rate(deed)}"
@@ -170,71 +170,71 @@ def _because(why: str) -> str:
 
 
 def foreign_pilots(identity: str, job_ids: Sequence[str], users: Sequence[str]) -> str:
-    """That another daemon harvests the same partition."""
+    """Say that another daemon harvests the same partition."""
     where = f"in this partition ({jobs_of(job_ids, users)})"
     return f"pilots of another bftd ({identity}) run {where}: stop one of the two, or see bftd --take-over"
 
 
 def jobs_of(job_ids: Sequence[str], users: Sequence[str]) -> str:
-    """Some jobs with their users."""
+    """Name some jobs with their users."""
     more = f" and {len(job_ids) - _NAMED} more" if len(job_ids) > _NAMED else ""
     return f"job{'s' if len(job_ids) > 1 else ''} {', '.join(job_ids[:_NAMED])}{more} of {', '.join(users[:_NAMED])}"
 
 
 def unsolved(error: str) -> str:
-    """That no plan could be made."""
+    """Say that no plan could be made."""
     return f"the solver failed: {error}"
 
 
 def solver_replaced(error: str, instead: str) -> str:
-    """That another solver makes the plans than the one that was asked for."""
+    """Say that another solver than the requested one makes the plans."""
     return f"{error}; {instead} solves in its place"
 
 
 def paused(what: str, by: str, why: str) -> str:
-    """That an administrator has paused something."""
+    """Say that an administrator has paused something."""
     return f"{what} {'are' if what.startswith(('nodes ', 'users ', 'accounts ')) else 'is'} paused by {by}: {why}"
 
 
 def begins_again(when: str) -> str:
-    """That it is not an hour of harvesting; `when` is "" where no such hour comes."""
+    """Say that it is not an hour of harvesting; `when` is "" if no such hour comes."""
     return f"harvesting begins again at {when} (harvest_at)" if when else "no hour of harvesting comes (harvest_at)"
 
 
 def ends_soon(when: str) -> str:
-    """That too little is left of the hours of harvesting to begin anything."""
+    """Say that too little is left of the hours of harvesting to begin anything."""
     return f"harvesting ends at {when} (harvest_at)"
 
 
 def bounded(most: int, by: str) -> str:
-    """That all trainers together have as many nodes as they may; `by` is the key that says so."""
+    """Say that all trainers together have as many nodes as they may; `by` is the key that sets the bound."""
     return f"all trainers together may have {nodes(most) if most else 'no node'} ({by})"
 
 
 def too_few_free(free: int, needed: int, holders: str) -> str:
-    """That a trainer needs more nodes than are free, and who has the others, if anybody."""
+    """Say that a trainer needs more nodes than are free, and name the holders of the others, if there are any."""
     short = f"{nodes(free) if free else 'no node'} free, it needs {needed}"
     return f"{short}; before it: {holders}" if holders else short
 
 
 def too_few_left(left: int, needed: int) -> str:
-    """That a trainer needs more nodes than it has left."""
+    """Say that a trainer needs more nodes than it has left."""
     return f"{nodes(left)} left, it needs {needed}"
 
 
 def no_place(places: int, before: str) -> str:
-    """That a plan is made for others, whose turn is before."""
+    """Say that a plan is made for other trainers, whose turns are before."""
     taken = "the one place is" if places == 1 else f"all {places} places are"
     return f"{taken} taken, users take turns; before it: {before}"
 
 
 def resumes_later(loading: int) -> str:
-    """Why a suspended trainer does not take the nodes yet that are planned for it."""
+    """Say why a suspended trainer does not take the nodes yet that are planned for it."""
     return f"only so many suspended trainers load their states at once: {loading} (resumes_at_once)"
 
 
 def some_of(named: Sequence[str], count: int) -> str:
-    """Some of `count` in words: those named, and how many others there are."""
+    """Name some of `count` things: those in `named`, and how many others there are."""
     others = count - len(named)
     if not others:
         return " and ".join(part for part in (", ".join(named[:-1]), *named[-1:]) if part)
@@ -242,29 +242,29 @@ def some_of(named: Sequence[str], count: int) -> str:
 
 
 def beneficiaries(names: Sequence[str]) -> str:
-    """Who gets the nodes that a trainer gives up for others."""
+    """Name the trainers that get the nodes which another gives up."""
     if not names:
         return "fewer nodes are worth more to all trainers together"
     return f"{' and '.join(names)} make{'s' if len(names) == 1 else ''} more of them"
 
 
 def first_nodes(names: Sequence[str]) -> str:
-    """That nodes go to trainers whose users have none."""
+    """Say that nodes go to trainers whose users have none."""
     return f"{some_of(names[:_NAMED], len(names))} {'is' if len(names) == 1 else 'are'} to have a first node"
 
 
 def tried(names: Sequence[str]) -> str:
-    """That trainers are on other numbers of nodes than usual, to learn how they scale."""
+    """Say that trainers are on other numbers of nodes than usual, to learn how they scale."""
     return f"{some_of(names[:_NAMED], len(names))} {'is' if len(names) == 1 else 'are'} tried, to learn how they scale"
 
 
-# How fast a trainer is.
+# The speed of a trainer.
 
 _POINTS_SHOWN = 12
 
 
 def curve(knowledge: Knowledge) -> str:
-    """What is estimated of a trainer's speed, out of what, and what was measured by now; "" without an estimate."""
+    """Return the estimate of a trainer's speed, its basis, and what was measured so far; "" without an estimate."""
     told = []
     for name, estimate in knowledge.estimates.items():
         on = f" on {name}" if len(knowledge.estimates) > 1 else ""
@@ -282,18 +282,18 @@ def curve(knowledge: Knowledge) -> str:
 
 
 def _points(points: Sequence[tuple[int, float]]) -> str:
-    """Some of a curve's points: "1: 120, 2: 230"."""
+    """Return some of a curve's points: "1: 120, 2: 230"."""
     shown = points if len(points) <= _POINTS_SHOWN else (*points[: _POINTS_SHOWN - 1], points[-1])
     return ", ".join(f"{nodes_}: {rate:.3g}" for nodes_, rate in shown)
 
 
-# What a trainer's resizes cost.
+# The cost of a trainer's resizes.
 
 _UNITS = ("kB", "MB", "GB", "TB", "PB")
 
 
 def resize_costs(knowledge: Knowledge, held: int) -> str:
-    """What a resize of a trainer on `held` nodes is reckoned to cost, and what the last one did; "" before any."""
+    """Return the expected cost of resizing a trainer on `held` nodes, and that of the last resize; "" if unknown."""
     told: list[str] = []
     if knowledge.up_stalls or knowledge.down_stalls or knowledge.save_s is not None:
         up_s, down_s = knowledge.up_cost_s(held), knowledge.down_cost_s(held)

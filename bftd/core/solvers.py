@@ -1,4 +1,4 @@
-"""Solvers that failed: which one is asked in their place, and for how long."""
+"""Solvers that failed: their replacements, and for how long they are left alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from milp import Plan
 
 @dataclass(frozen=True, slots=True)
 class FailedSolver:
-    """Why a solver failed, and which one solves `instead`, "" where none can; it is tried again at `until_s`."""
+    """A solver's failure: its `error`, the solver used `instead` ("" if none works), and the time of the next try."""
 
     error: str
     until_s: float
@@ -20,7 +20,7 @@ class FailedSolver:
 
     @property
     def alarm(self) -> str:
-        """The kind of the alarm that it is: "no_plan" where no other solver solves either."""
+        """The kind of its alarm: "no_plan" if no other solver works either."""
         return "solver" if self.instead else "no_plan"
 
 
@@ -28,19 +28,19 @@ Failed = Mapping[str, FailedSolver]
 
 
 def resting(failed: Failed, now_s: float) -> Failed:
-    """Those that are not tried yet."""
+    """Return the failed solvers that are not to be tried again yet."""
     return {name: item for name, item in failed.items() if item.until_s > now_s}
 
 
 def to_ask(name: str, failed: Failed) -> str:
-    """The solver itself, or the first of those that take its place which has not failed."""
+    """Return the solver itself, or the first of its replacements that has not failed."""
     while name in failed:
         name = milp.solver_after(name)
     return name
 
 
 def noted(failed: Failed, plan: Plan, now_s: float) -> Failed:
-    """What has failed by now, after a plan."""
+    """Return the failed solvers, including those that failed while `plan` was made."""
     until_s = now_s + SOLVER_REST_S
     failed = {**failed, **{name: FailedSolver(error, until_s) for name, error in plan.failed.items()}}
     return {name: replace(item, instead=plan.solver) for name, item in failed.items()}

@@ -1,7 +1,7 @@
 """Time limits of one trainer's pilots, spread so that they do not all end in the same minute.
 
-Pilots that are granted together would end together, and the trainer would have to be suspended each time. Where it can
-go on without some of its nodes, they end in a few groups over the last quarter of the longest limit instead.
+Pilots that are granted together would end together, and the trainer would have to be suspended each time. If it can go
+on without some of its nodes, they end in a few groups over the last quarter of the longest limit instead.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterable
 
 from bftd.core.timing import whole_minutes
 
-# So many groups, each a resize or two: more of them would cost more than the suspension that they spare.
+# The number of groups, each a resize or two: more would cost more than the suspension that they spare.
 _GROUPS = 4
 # They are spread over the last part of the longest limit.
 _SPREAD = 0.25
 
 
 class Ends:
-    """When the pilots of one trainer end, in seconds of the core's clock; pilots that are granted are added."""
+    """The ends of one trainer's pilots, in seconds of the core's clock; newly granted pilots are added."""
 
     def __init__(self, ends_s: Iterable[float], now_s: float, longest_s: float) -> None:
-        """`longest_s` is what a pilot may last at most, whatever its node's window."""
+        """`longest_s` is the longest time that a pilot may last, whatever its node's window."""
         self._ends_s = sorted(ends_s)
         self._now_s = now_s
         apart_s = longest_s * _SPREAD / _GROUPS
@@ -31,19 +31,19 @@ class Ends:
 
     @staticmethod
     def together(nodes: int) -> int:
-        """How many of so many nodes end in one group, when all of them were granted at once."""
+        """Return how many of `nodes` nodes end in one group if all of them were granted at once."""
         return -(-nodes // _GROUPS)
 
     def length_s(self) -> float:
-        """How long the next pilot may last so that the fewest others end when it does; whole minutes."""
+        """Return the length of the next pilot with which the fewest others end about when it does; whole minutes."""
         return min(self._lengths_s, key=self._crowd)
 
     def add(self, length_s: float) -> None:
-        """Takes in a pilot of that length which begins now."""
+        """Add a pilot of that length which begins now."""
         insort(self._ends_s, self._now_s + length_s)
 
     def _crowd(self, length_s: float) -> int:
-        """How many end within half a group's distance."""
+        """Count the pilots that end within half a group's distance."""
         end_s = self._now_s + length_s
         after = bisect_left(self._ends_s, end_s + self._near_s)
         return after - bisect_right(self._ends_s, end_s - self._near_s)

@@ -1,10 +1,10 @@
 """The decision core: `step(state, event) -> (state, actions)`.
 
 Pure: no clock, no I/O, no randomness; time comes in on the event, and the same state and event always give the same
-answer. The invariants that `bftd.core.invariants.validate_state` walks hold after every step: a node has one owner
+answer. The invariants that `bftd.core.invariants.validate_state` checks hold after every step: a node has one owner
 (S4), every live lease is part of the last plan (S5), which was made for the observed pool, and counts are monotone
-(S10). They are kept by one ordering: an event first changes what is observed, that revokes and ends leases, and only
-then a new plan is made and carried out; so a plan never sees a node that is already lost.
+(S10). One ordering keeps them: an event first changes the observations, those revoke and end leases, and only then a
+new plan is made and carried out. So a plan never sees a node that is already lost.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from bftd.core.planning import Solve, replan
 from bftd.core.turn import Turn, is_silent
 from bftd.protocol.registration import Held, Registration
 
-# A driver that lies about its leases must not make the next ones so long that other drivers' are refused.
+# A driver that lies about its leases must not make the next lease numbers so long that other drivers' are refused.
 _LARGEST_STRAY = 10**12
 
-# Strays that are listed as revoked; a driver gives back what no list names, so that the others need no place.
+# Strays that are listed as revoked; a driver gives back leases that no list names, so the others need no place.
 _STRAYS_MOST = 500
 
 _PLANNED_AT_ONCE = (PoolObserved, Registered, Configured, Paused)
 
 
 def step(state: State, event: Event, solve: Solve = milp.solve) -> tuple[State, tuple[Action, ...]]:
-    """Fold one event into the state; returns the next state and the actions to carry out, in order."""
+    """Fold one event into the state. Returns the next state and the actions to carry out, in order."""
     return fold(state, (event,), solve)
 
 
@@ -58,15 +58,14 @@ def fold(
     """Fold events that come together, and plan at most once for all of them.
 
     Without `explain` there are no decisions and nothing for the ledger, only what is to be done. Without `plan` a
-    trainer that registers waits for the next snapshot. An event about an
-    unknown trainer changes nothing. Nothing is planned before the first snapshot, so that what a restarted daemon
-    finds in its ledger stays until the pool says otherwise. What drivers report is planned for at the next snapshot:
-    if Slurm takes eight pilots, that makes eight reports, and only Slurm knows where their nodes went. The pilots of a
-    trainer that has finished also take a while to end. What the site itself bars is planned for at once, also while
-    Slurm does not answer.
+    trainer that registers waits for the next snapshot. An event about an unknown trainer changes nothing. Nothing is
+    planned before the first snapshot, so that what a restarted daemon finds in its ledger stays until the pool says
+    otherwise. Reports of drivers are planned for at the next snapshot: if Slurm takes eight pilots, that makes eight
+    reports, and only Slurm knows where their nodes went. The pilots of a trainer that has finished also take a while to
+    end. Bars by the site itself are planned for at once, even while Slurm does not answer.
     """
     for event in events:
-        if isinstance(event, ClockSet):  # first of all: the times of all others are of the clock as it is now
+        if isinstance(event, ClockSet):  # first of all: the times of all others are by the new clock
             state = clock.moved(state, event.by_s)
     turn = Turn(state, max(event.time_s for event in events), explain=explain)
     for event in events:
@@ -87,9 +86,9 @@ def _on_pool(turn: Turn, event: PoolObserved) -> None:
 
 
 def _on_tick(turn: Turn, event: Tick) -> None:
-    """Take nodes back at closing time, and those whose time to leave is over.
+    """Take nodes back at closing time, and nodes whose time to leave is over.
 
-    That a snapshot has become too old to grow on is noticed by `Turn.may_grow`.
+    `Turn.may_grow` notices that a snapshot has become too old to grow on.
     """
     _confine(turn)
     rooms.leave(turn)
@@ -101,7 +100,7 @@ def _on_paused(turn: Turn, event: Paused) -> None:
 
 
 def _confine(turn: Turn) -> None:
-    """Keep what is barred by now out of the pool, and take it back where it is lent."""
+    """Keep barred nodes out of the pool, and take back those that are lent."""
     if turn.pool.seen:
         before = turn.pool
         confines.confine(turn, before.barred)
@@ -116,7 +115,7 @@ def _on_clock_set(turn: Turn, event: ClockSet) -> None:
 
 def _on_configured(turn: Turn, event: Configured) -> None:
     turn.settings = event.settings
-    turn.failed_solvers = {}  # what failed may have been mended, or be asked for no longer
+    turn.failed_solvers = {}  # the fault may be mended, or the solver no longer asked for
     turn.plan_due = True
     _confine(turn)
     if event.reloaded:
@@ -153,12 +152,12 @@ def _on_registered(turn: Turn, event: Registered) -> None:
 
 
 def _lasting(request: Registration) -> Registration:
-    """What of a registration is kept as it came: leases and estimates are taken apart."""
+    """Return the lasting part of a registration: leases and estimates are kept elsewhere."""
     return replace(request, held=(), estimates=())
 
 
 def _returned(turn: Turn, before: Trainer, request: Registration) -> Trainer:
-    """Take back a driver of a known trainer. A new epoch fences the old driver, and what was learned stays."""
+    """Take back a driver of a known trainer. A new epoch fences the old driver; learned knowledge stays."""
     learned = learn.given_again(before.knowledge, request)
     if before.state == "finished":  # the job was requeued: it queues again, behind those that came meanwhile
         del turn.trainers[before.id]
@@ -174,7 +173,7 @@ def _returned(turn: Turn, before: Trainer, request: Registration) -> Trainer:
         held_since_s=turn.now if before.state == "finished" else before.held_since_s,
         exit_code=None,
         finished_s=None,
-        # a driver that brings no pilots along has its workers load what it has saved
+        # the workers of a driver that brings no pilots along load its saved state
         resumed_s=before.resumed_s if request.held or not before.step else None,
         strays=(),
     )
@@ -213,7 +212,7 @@ def _on_heard(turn: Turn, event: Heard) -> None:
 
 
 def _hear(turn: Turn, trainer: Trainer) -> None:
-    """Note that a driver is there; one that was silent may have nodes again."""
+    """Note that a driver is there; a trainer whose driver was silent may have nodes again."""
     turn.plan_due |= trainer.active and is_silent(trainer, turn.now, turn.settings)
     turn.change(trainer, heard_s=turn.now)
 

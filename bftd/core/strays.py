@@ -1,10 +1,10 @@
-"""Jobs of the harvested partition that no lease stands behind: they are named, and some of them cancelled.
+"""Jobs of the harvested partition without a lease: they are named, and some of them cancelled.
 
 A pilot that one of our trainers left behind is always ours to cancel (L3). Any other such job belongs to a user who
-goes round the daemon, or to a driver that misbehaves. It is named for the administrators. With `[slurm] operator` it
-is cancelled too, if it looks like what a pilot is, is younger than this daemon, and is not the administrators' own; and
-only so many of them (`bftd.core.outsiders`). Pilots of another daemon are never touched where it is believed to be one:
-see `believed`.
+goes round the daemon, or to a driver that misbehaves. It is named for the administrators. With `[slurm] operator` it is
+cancelled too, if it looks like a pilot, is younger than this daemon, and is not the administrators' own; and only a
+limited number of them (`bftd.core.outsiders`). Pilots of another daemon are never touched if that daemon is believed to
+exist: see `believed`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ FOREIGN = "daemon"
 
 
 def believed(users: Collection[str], spared: Collection[str]) -> bool:
-    """Whether the running pilots of `users`, which all name one other daemon, show that there is one.
+    """Whether the running pilots of `users`, which all name one other daemon, prove that it exists.
 
-    A comment is its user's to write, so one user alone proves nothing but that he wrote it, unless he is of those
-    whom the site trusts. A daemon that serves a centre has pilots of several users.
+    A comment is written by the job's own user, so one user alone proves only that they wrote it, unless the site trusts
+    them (`spared`). A daemon that serves a centre has pilots of several users.
     """
     return len(set(users)) > 1 or not set(spared).isdisjoint(users)
 
 
 def foreign(turn: Turn, view: PoolView) -> dict[str, list[str]]:
-    """The pilots of other daemons that run: the ids of their jobs by the word for each daemon that is believed.
+    """Return the running pilots of other daemons: the ids of their jobs by the identity of each believed daemon.
 
-    A pilot of a trainer that is known here, and of its user, is ours whatever it says: its driver has changed over from
-    a daemon that is no more.
+    A pilot of a trainer that is known here, and of its user, is ours whatever its comment says: its driver has changed
+    over from a daemon that no longer exists.
     """
     whose: dict[str, list[str]] = {}
     for id_, identity in view.daemons.items():
@@ -55,7 +55,7 @@ def foreign(turn: Turn, view: PoolView) -> dict[str, list[str]]:
 
 
 def guarded(turn: Turn, view: PoolView) -> PoolView:
-    """The view as one may grow on it: not at all while pilots of another daemon run in the partition."""
+    """Return the view, which forbids growing while pilots of another daemon run in the partition."""
     if not turn.settings.identities or turn.settings.identities.issuperset(view.daemons.values()):
         return view
     if not (others := foreign(turn, view)):
@@ -67,7 +67,7 @@ def guarded(turn: Turn, view: PoolView) -> PoolView:
 
 
 def follow(turn: Turn) -> None:
-    """Find the stray jobs of the view in the draft, name the new ones and cancel what may be cancelled."""
+    """Find the stray jobs of the view in the draft, name the new ones and cancel those that may be cancelled."""
     before, turn.strays = turn.strays, {}
     if not turn.pool.elastic:
         return
@@ -79,7 +79,7 @@ def follow(turn: Turn) -> None:
 
 
 def spared_because(job: ElasticJob, settings: Settings) -> str | None:
-    """Why operator mode leaves a job alone whatever its age; None where it does not."""
+    """Return why operator mode leaves a job alone whatever its age; None if it does not."""
     if job.user in settings.spared:
         return f"{job.user} is an administrator"
     if len(job.nodes) != 1:
@@ -90,18 +90,18 @@ def spared_because(job: ElasticJob, settings: Settings) -> str | None:
 
 
 def whole(job_id: str) -> str:
-    """The number of a job, of an array's task or a part of a heterogeneous job that of all of it."""
+    """Return the number of a job; for an array's task or a part of a heterogeneous job, that of the whole."""
     return job_id.partition("_")[0].partition("+")[0]
 
 
 def _covered(turn: Turn) -> set[str]:
-    """The ids of the jobs that a lease stands behind: one of the job's user, for just that node.
+    """Return the ids of the jobs that have a lease: one of the job's user, for just that node.
 
-    What a driver says of its pilots counts for its own user's jobs only, so that nobody hides behind another's lease.
+    A driver's word about its pilots counts for its own user's jobs only, so that nobody hides behind another's lease.
     """
     claimed: set[tuple[str | None, str, str]] = set()
     for lease in turn.leases.values():
-        # without a job id the driver has not said yet which it is; after PLACE_WITHIN_S the lease is revoked
+        # without a job id the driver has not said yet which job it is; after PLACE_WITHIN_S the lease is revoked
         if lease.job_id is not None or lease.live:
             claimed.add((lease.job_id, lease.node, turn.trainers[lease.trainer].user))
     for trainer in turn.trainers.values():
@@ -116,7 +116,7 @@ def _covered(turn: Turn) -> set[str]:
 
 
 def _trainer(turn: Turn, view: PoolView, job_id: str) -> Trainer | None:
-    """The trainer that a job names as its own, if it is known here and of the job's user."""
+    """Return the trainer that a job names as its own, if it is known here and of the job's user."""
     owner = turn.trainers.get(view.owners.get(job_id, ""))
     job = view.elastic.get(job_id)
     return owner if owner is not None and job is not None and owner.user == job.user else None
@@ -135,7 +135,7 @@ def _judged(turn: Turn, stray: Stray) -> Stray:
 
 
 def _act_as_operator(turn: Turn) -> None:
-    """Cancel the jobs of others that are due, as many as may be: with too many, none, and an alarm until a reload."""
+    """Cancel due jobs of others. If they exceed the bound, cancel none and raise an alarm until a reload."""
     if not turn.settings.slurm.operator or turn.pool.refused or STOPPED in turn.alarms:
         return
     theirs = {id_ for ids in foreign(turn, turn.pool).values() for id_ in ids}
@@ -154,7 +154,7 @@ def _act_as_operator(turn: Turn) -> None:
 
 
 def _to_try(turn: Turn, stray: Stray) -> bool:
-    """Whether a job was not asked to end a moment ago. One that could not be cancelled is tried again now and then."""
+    """Whether a job may be cancelled now; a cancellation that failed is tried again only after CANCEL_AGAIN_S."""
     return stray.cancelled_s is None or turn.now - stray.cancelled_s > timing.CANCEL_AGAIN_S
 
 

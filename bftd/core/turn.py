@@ -94,24 +94,24 @@ class Turn:
         self._before = state
         self._relisted: Counter[str] = Counter()
         self._on: dict[str, str] | None = None
-        # By trainer the ids of its leases, from the second question on: most steps ask once, and some of everybody.
+        # The ids of each trainer's leases, from the second call on: most steps ask once, and some for every trainer.
         self._of: dict[str, dict[str, None]] | None = None
         self._was_asked = False
         for name in _FIELDS:
             kept = getattr(state, name)
-            # a mapping is copied, so that what the step changes in it leaves the state before it alone
+            # a mapping is copied, so that changes in this step leave the previous state alone
             setattr(self, name, dict(kept) if isinstance(kept, dict) else kept)
         self.time_s = self.now = max(time_s, state.time_s)
         self.grants = tuple(at_s for at_s in state.grants if self.now - at_s < RATE_WINDOW_S)
         self.cancels = state.cancels.at(self.now)
 
     def close(self) -> tuple[State, tuple[Action, ...]]:
-        """The next state and what is to be done."""
+        """Return the next state and the actions to carry out."""
         for name, changes in self._relisted.items():
             trainer = self.trainers.get(name)
             if trainer is not None:
                 self.change(trainer, version=trainer.version + changes)
-        # what did not change stays the same object: then nobody needs to look for changes in it
+        # unchanged leases stay the same object: then nobody needs to look for changes in them
         if self.leases == self._before.leases:
             self.leases = self._before.leases  # type: ignore[assignment]
         return State(**{name: getattr(self, name) for name in _FIELDS}), tuple(self.actions)
@@ -123,21 +123,21 @@ class Turn:
 
     @property
     def halt(self) -> str:
-        """Why nothing may grow whatever Slurm shows: all is paused, or it is not the hour; "" where it may."""
+        """The reason why nothing may grow whatever Slurm shows: all is paused, or it is not the hour; "" if none."""
         return pausing.halt(self.pauses, self.settings, self.now)
 
     @property
     def budget(self) -> int:
-        """Pilots that may still be asked for in this minute (S8)."""
+        """The number of pilots that may still be asked for in this minute (S8)."""
         return max(0, self.settings.slurm.submit_rate_per_min - len(self.grants))
 
     def class_of(self, node: str) -> str:
-        """The class of a harvested node, "" where it is not known."""
+        """Return the class of a harvested node, "" if it is not known."""
         seen = self.pool.nodes.get(node)
         return seen.node_class if seen is not None else ""
 
     def leases_of(self, trainer: str) -> list[Lease]:
-        """All leases of a trainer that have not ended, oldest first."""
+        """Return all leases of a trainer that have not ended, oldest first."""
         if not self._was_asked:
             self._was_asked = True
             return [lease for lease in self.leases.values() if lease.trainer == trainer]
@@ -148,13 +148,13 @@ class Turn:
         return [self.leases[id_] for id_ in self._of.get(trainer, ())]
 
     def lease_on(self, node: str) -> Lease | None:
-        """The lease of a node, also one that is revoked."""
+        """Return the lease of a node, even a revoked one."""
         if self._on is None:
             self._on = {lease.node: lease.id for lease in self.leases.values()}
         return self.leases.get(self._on.get(node, ""))
 
     def live_nodes(self) -> dict[str, tuple[str, ...]]:
-        """The nodes that each trainer may keep, in the order in which it got them; only of those that have any."""
+        """Return the nodes that each trainer may keep, in the order in which it got them, for trainers with any."""
         nodes: dict[str, list[str]] = defaultdict(list)
         for lease in self.leases.values():
             if lease.live:
@@ -188,8 +188,8 @@ class Turn:
     def grant(self, trainer: str, node: PoolNode, reason: str, ends: Ends | None = None) -> Lease:
         """Lend a free node to a trainer under a new lease id.
 
-        `ends` are those of the trainer's pilots where they are to end apart. They count only where nothing but the
-        longest limit says when this one ends.
+        `ends` are those of the trainer's pilots if they are to be staggered. They count only if nothing but the longest
+        limit determines when this pilot ends.
         """
         self.sequence += 1
         longest_s = self.settings.pool.pilot_limit_s
@@ -219,7 +219,7 @@ class Turn:
         return lease
 
     def _partition(self, trainer: str, node: PoolNode) -> str:
-        """Where the pilot is to be asked for: in the trainer's own partition, else the first harvested one."""
+        """Return the partition to ask for the pilot in: the trainer's own, else the first harvested one."""
         kind = self.pool.classes.get(node.node_class)
         if kind is None or not kind.partitions:
             return ""
@@ -229,7 +229,7 @@ class Turn:
     def revoke(self, lease: Lease, reason: str, vacate: bool) -> Lease:
         """Ask a node back; with `vacate` at once, because a regular job needs it.
 
-        A graceful revocation may be followed by one at once, never the other way round.
+        A graceful revocation may be followed by an immediate one, never the other way round.
         """
         if not lease.live and (lease.vacate or not vacate):
             return lease
@@ -255,8 +255,8 @@ class Turn:
     def end(self, lease: Lease, reason: str, at_s: float | None = None) -> None:
         """Forget a lease whose node no longer works for its trainer, and measure how fast it was given back.
 
-        `at_s` is when it ended, where that is known better. A give-back that had ended before anybody saw it begin has
-        no duration, so it is not counted.
+        `at_s` is when it ended, if that is known better. A give-back that had ended before anybody saw it begin has no
+        duration, so it is not counted.
         """
         del self.leases[lease.id]
         if self._of is not None:
@@ -277,8 +277,8 @@ class Turn:
     def cancel_pilot(self, lease: Lease, reason: str) -> None:
         """Have the daemon cancel the pilot of a lease, if Slurm shows one of that id and of the trainer's own user.
 
-        The id is what a driver said: with operator rights a wrong one would end another user's job. A pilot that could
-        not be cancelled is tried again now and then.
+        The id is the driver's word: with operator rights a wrong one would end another user's job. A cancellation that
+        failed is tried again only after CANCEL_AGAIN_S.
         """
         if lease.cancelled_s is not None and self.now - lease.cancelled_s <= CANCEL_AGAIN_S:
             return
@@ -288,9 +288,9 @@ class Turn:
             self.change_lease(lease, cancelled_s=self.now)
 
     def back_off(self, node: str, user: str) -> None:
-        """Leave a node out for a while that doubles with every refusal in a row of a pilot of `user`'s or others'.
+        """Leave a node out for a time that doubles with every refusal in a row, of any user's pilots.
 
-        What one user alone is refused keeps a node only for a moment from others, who may have it.
+        A refusal of one user alone keeps a node only for a moment from others, who may get it.
         """
         before = self.backoff.get(node, Backoff(self.now, 0, user))
         backoff = Backoff(self.now + doubling(before.count + 1), before.count + 1, user if before.user == user else "")
@@ -299,11 +299,11 @@ class Turn:
         self.backoff[node] = backoff
 
     def most_nodes(self, trainer: Trainer, held: int) -> int:
-        """The most nodes to plan for a trainer that holds `held`: fewer than it could use where Slurm refuses it.
+        """Return the most nodes to plan for a trainer that holds `held`: fewer than it could use if Slurm refuses it.
 
-        One that was refused too often waits, then tries with as few nodes as it can, or twice what it has. So a user
-        at a limit of Slurm's does not take nodes from others again and again. One whose driver is silent could not use
-        more.
+        A trainer that was refused too often waits, then tries with as few nodes as it can, or twice what it has. So a
+        user at a limit of Slurm's does not take nodes from others again and again. A trainer whose driver is silent
+        could not use more.
         """
         if pausing.of_trainer(self.pauses, trainer):
             return trainer.sizes.largest(held)
@@ -324,13 +324,13 @@ class Turn:
         """Leave a node alone that Slurm took a pilot from, since the job behind that may need another cycle to start.
 
         A new pilot there would lock the job out: Slurm does not preempt for the same job again for a while. This is a
-        driver's word, so it concerns its own node alone; on which others the job counts, Slurm's plan says.
+        driver's word, so it concerns the driver's own node alone; Slurm's plan says which others the job counts on.
         """
         before = self.backoff.get(node, Backoff(self.now, 0))
         self.backoff[node] = replace(before, until_s=max(before.until_s, self.now + PREEMPTED_REST_S))
 
     def alarm(self, name: str, decision: Decision) -> None:
-        """Raise an alarm that stays until an administrator reloads; it is said once."""
+        """Raise an alarm that stays until an administrator reloads; it is reported once."""
         if name not in self.alarms:
             self.alarms[name] = sentence(decision)
             self.happened("alarm", data={"alarm": name, "text": self.alarms[name]})
@@ -342,25 +342,25 @@ class Turn:
 
 
 def growth_allowed(pool: PoolView, at_s: float, settings: Settings) -> bool:
-    """Whether anything may grow at `at_s`: the pool forbids it not, and the last snapshot is fresh (S9)."""
+    """Whether anything may grow at `at_s`: the pool does not forbid it, and the last snapshot is fresh (S9)."""
     return pool.hold is None and at_s - pool.time_s <= settings.pool.stale_after_s
 
 
 def is_silent(trainer: Trainer, at_s: float, settings: Settings) -> bool:
-    """Whether nothing was heard of a trainer's driver for so long that it would leave the nodes idle that it got."""
+    """Whether a trainer's driver has been silent for so long that it would leave newly lent nodes idle."""
     return at_s - trainer.heard_s > GRANT_SILENT_S and not settings.trusting
 
 
 def worked_well(lease: Lease, at_s: float) -> bool:
-    """Whether workers have trained on the node for so long by `at_s` that what failed there before counts no more."""
+    """Whether workers have trained on the node for so long by `at_s` that earlier failures there count no more."""
     return lease.shown and lease.working_s is not None and at_s - lease.working_s >= SOUND_AFTER_S
 
 
-# A poll copies an object or two a lease and a trainer. `python -m benchmarks.core --plain-replace` compares the copying
+# A poll copies an object or two per lease and trainer. `python -m benchmarks.core --plain-replace` compares the copying
 # below with `dataclasses.replace`: 14-19 % more polls a second with 200 trainers and 5,000 nodes, and no difference
 # beyond its noise with 35 and 800.
 def _slots(cls: type) -> tuple[Callable[[Any], tuple[Any, ...]], dict[str, Any]]:
-    """How to read all slots of a class at once, and their descriptors by name."""
+    """Return a getter of all slots of a class at once, and their descriptors by name."""
     names = tuple(field.name for field in dataclass_fields(cls))
     return attrgetter(*names), {name: cls.__dict__[name] for name in names}
 
@@ -370,7 +370,7 @@ _PUT = type(Lease.__dict__["id"]).__set__
 
 
 def _evolved(item: _Item, fields: Mapping[str, Any]) -> _Item:
-    """The item with these fields; what would change nothing returns the item itself."""
+    """Return the item with these fields; the item itself if nothing would change."""
     for name, value in fields.items():
         before = getattr(item, name)
         if before is not value and before != value:
@@ -391,5 +391,5 @@ def _copied(item: _Item, fields: Mapping[str, Any]) -> _Item:
 
 
 def doubling(count: int) -> float:
-    """Seconds to wait after `count` failures in a row."""
+    """Return the seconds to wait after `count` failures in a row."""
     return float(min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2.0 ** min(count - 1, 10)))

@@ -1,1 +1,1 @@
-"""From snapshots of Slurm to the node pool and each node's window. Pure."""
+"""The node pool and each node's window, from snapshots of Slurm. Pure."""

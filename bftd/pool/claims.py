@@ -22,7 +22,7 @@ COUNTED_ON_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The soonest planned use of a node: by whom, as a sentence names it and by its own id, and in how many seconds."""
+    """The soonest planned use of a node: by whom (in words, and by id), and in how many seconds."""
 
     by: str
     window_s: float
@@ -31,7 +31,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The soonest claim of a job on a node and that of a reservation: they keep pilots away from different times on."""
+    """The soonest claims of a job and of a reservation on a node: they keep pilots away from different times on."""
 
     job: Claim | None = None
     reservation: Claim | None = None
@@ -44,7 +44,7 @@ class Claims:
         return min(self.job, self.reservation, key=lambda claim: claim.window_s)
 
     def soon(self, min_window_s: float) -> Claim | None:
-        """One for which the node is needed too soon for another pilot to start there."""
+        """Return a claim that needs the node too soon for another pilot to start there; None if there is none."""
         if self.job is not None and self.job.window_s < min_window_s:
             return self.job
         if self.reservation is not None and self.reservation.window_s < max(min_window_s, SHORTEST_JOB_S):
@@ -56,7 +56,7 @@ NO_CLAIMS = Claims()
 
 
 def claims(pending: Iterable[Job], reservations: Iterable[Reservation], now_s: float) -> dict[str, Claims]:
-    """The claims on each node: planned starts of pending jobs, and reservations still to come or active."""
+    """Return the claims on each node: planned starts of pending jobs, and reservations still to come or active."""
     jobs: dict[str, Claim] = {}
     reserved: dict[str, Claim] = {}
     for job in pending:
@@ -77,7 +77,7 @@ def _claim(found: dict[str, Claim], nodes: Iterable[str], new: Claim) -> None:
 
 
 def still_vacated(before: Mapping[str, str], pending: Iterable[Job]) -> dict[str, str]:
-    """Nodes that stay given up: those whose job still waits and has not been held back since."""
+    """Return the nodes that stay given up: their job still waits and has not been held back since."""
     if not before:
         return {}
     waiting = {job.id for job in pending if standing(job.reason) is not Standing.HELD}
@@ -87,9 +87,9 @@ def still_vacated(before: Mapping[str, str], pending: Iterable[Job]) -> dict[str
 def being_started(
     before: Mapping[str, float], pending: Iterable[Job], leased: Set[str], lately: Set[str], now_s: float
 ) -> dict[str, float]:
-    """Since when Slurm has been starting each job on nodes that are leased or were `lately`, by the job's id.
+    """Return since when Slurm has been starting each job on nodes that are or were `lately` leased, by job id.
 
-    It preempts for these jobs. Those `before` go on until they have started, wherever their plan moves.
+    Slurm preempts for these jobs. Jobs of `before` stay in until they have started, wherever their plan moves.
     """
     return {
         job.id: min(before.get(job.id, now_s), now_s)
@@ -108,11 +108,11 @@ def counted_on(
     rooms: Mapping[str, Room],
     now_s: float,
 ) -> frozenset[str]:
-    """The nodes on which jobs may count that are `being_started` since a short while: idle ones beside their plan's.
+    """Return the nodes that jobs may count on which Slurm has been starting since recently (`being_started`).
 
-    A pilot that came to one of them would lock the job out: Slurm does not preempt for it again for a while. Which of
-    the nodes of its partitions Slurm takes, it does not tell. A job that has all of its room of the `rooms` free of
-    leases needs to preempt no more.
+    They are all nodes that such a job may use: it may count on idle nodes beside those of its plan. A pilot that came
+    to one of them would lock the job out: Slurm does not preempt for it again for a while. Slurm does not tell which
+    nodes of its partitions it takes. A job whose whole room in `rooms` is free of leases needs no more preemption.
     """
     held = [
         job

@@ -1,8 +1,8 @@
-"""Which class each harvested node is of. Pure.
+"""The class of each harvested node. Pure.
 
 A class is a number of GPUs by type, and the features that the site names. Nodes that are alike in these are of several
-classes where they differ in CPUs, in memory or in the harvested partitions that they are in. Memory differs where one
-node has a tenth more than another: nodes of one purchase rarely show the same number of megabytes.
+classes if they differ in CPUs, in memory or in the harvested partitions that they are in. Memory differs if one node
+has a tenth more than another: nodes of one purchase rarely show the same number of megabytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Build = tuple[int, int, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """The classes by name, and the class of each node. `traits` is what they were made of."""
+    """The classes by name, and the class of each node. `traits` is the data they were made from."""
 
     classes: Mapping[str, NodeClass] = field(default_factory=dict)
     of_node: Mapping[str, str] = field(default_factory=dict)
@@ -34,9 +34,9 @@ class Classified:
 def classify(
     nodes: Mapping[str, Node], features: Sequence[str], partitions: Sequence[str], before: Classified | None = None
 ) -> Classified:
-    """Sort nodes into classes by the `features` that the site names; returns `before` where nothing has changed.
+    """Sort nodes into classes by the `features` that the site names; returns `before` if nothing has changed.
 
-    `partitions` are the harvested ones, in the order of the configuration. Of a single one nothing is noted.
+    `partitions` are the harvested ones, in the order of the configuration. A single one is not noted.
     """
     partitions = partitions if len(partitions) > 1 else ()
     traits = (tuple(features), tuple(partitions), dict(zip(nodes, map(_TRAITS, nodes.values()), strict=True)))
@@ -63,13 +63,13 @@ def reclassified(before: Classified, after: Classified) -> bool:
 
 
 def _label(node: Node, features: Sequence[str]) -> str:
-    """The GPUs of a node and the features that matter; "" where it has neither."""
+    """Return the GPUs of a node and the features that matter; "" if it has neither."""
     gpus = [f"{kind or 'gpu'}x{count}" for kind, count in sorted(node.gpus.items()) if count]
     return "+".join((*gpus, *(name for name in features if name in node.features)))
 
 
 def _builds(group: Sequence[Node], partitions: Sequence[str]) -> list[_Build]:
-    """CPUs, memory and partitions of each node; those with about the same memory count as having the least of it."""
+    """Return CPUs, memory and partitions of each node; about equal memories count as the least of them."""
     floors: dict[tuple[int, int], int] = {}
     for cpus in {node.cpus for node in group}:
         floor = 0
@@ -85,9 +85,10 @@ def _harvested(node: Node, partitions: Sequence[str]) -> tuple[str, ...]:
 
 
 def _name(label: str, has_gpus: bool, build: _Build, distinct: Iterable[_Build]) -> str:
-    """The label, with what tells the class from others of that label; a node without GPUs is named by CPUs and memory.
+    """Return the label, with the details that tell the class from others of that label.
 
-    "a100x4", "a100x4+nvlink", "cpu64-251G", "a100x4-cpu64-503G", "v100x2-elastic2".
+    A node without GPUs is named by CPUs and memory. Examples: "a100x4", "a100x4+nvlink", "cpu64-251G",
+    "a100x4-cpu64-503G", "v100x2-elastic2".
     """
     cpus, memory, partitions = build
     words = [label] if label else []

@@ -1,4 +1,4 @@
-"""Which nodes Slurm shows fit for a job, whatever runs on them. Pure."""
+"""The fitness of nodes for a job, as Slurm shows it, whatever runs on them. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from slurm_plugin.types import Node
 
 BUSY = frozenset({"ALLOCATED", "MIXED"})
-# Flags that leave an idle node usable; every other flag, also one that a later Slurm invents, keeps it out.
+# Flags that leave an idle node usable; every other flag, even one that a later Slurm invents, keeps it out.
 HARMLESS_FLAGS = frozenset({"PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
 _FLAG_SENTENCES = (
     ("NOT_RESPONDING", "does not respond"),
@@ -23,26 +23,26 @@ _FLAG_SENTENCES = (
 
 
 def is_unheard(node: Node) -> bool:
-    """Whether Slurm waits for a word of the node, which says nothing of the job there.
+    """Whether the node has not answered Slurm, which says nothing of the job there.
 
-    A controller that has started shows all nodes UNKNOWN until each has answered (4 s), and a node whose answer was
-    lost as NOT_RESPONDING.
+    A controller that has just started shows all nodes UNKNOWN until each has answered (4 s), and a node whose answer
+    was lost as NOT_RESPONDING.
     """
     return node.state == "UNKNOWN" or "NOT_RESPONDING" in node.flags
 
 
 def as_heard(node: Node) -> Node:
-    """A node with a job on it, as Slurm showed it while it answered; one that is DOWN stays DOWN."""
+    """Return a node with a job on it as Slurm showed it while it answered; a node that is DOWN stays DOWN."""
     state = "ALLOCATED" if node.state == "UNKNOWN" else node.state
     return replace(node, state=state, flags=node.flags - {"NOT_RESPONDING"})
 
 
 def unusable(node: Node, flags: frozenset[str]) -> str | None:
-    """Why a node with `flags` is not to be used whatever it runs, or None."""
+    """Return why a node with `flags` is not to be used whatever it runs, or None."""
     if node.state != "IDLE" and node.state not in BUSY:
         return f"is {node.state.lower()}"
     flags = flags - HARMLESS_FLAGS
-    if not flags:  # as nearly all of thousands of nodes
+    if not flags:  # true for nearly all of thousands of nodes
         return None
     for part, sentence in _FLAG_SENTENCES:
         if any(part in flag for flag in flags):

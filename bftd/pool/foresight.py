@@ -1,4 +1,4 @@
-"""Room at one snapshot: the waiting jobs put through the copy of Slurm's planner, and what is kept for them. Pure."""
+"""Rooms at one snapshot: the waiting jobs put through the copy of Slurm's planner, and nodes kept for them. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slurm_plugin.types import Snapshot
 
 
 class Copy(Protocol):
-    """A copy of Slurm's planner: which of the jobs that wait on some ground could start now."""
+    """A copy of Slurm's planner: it tells which waiting jobs could start now on some ground."""
 
     def __call__(
         self,
@@ -32,7 +32,7 @@ class Copy(Protocol):
         doubted: Collection[str],
         leaving: Leaving,
     ) -> tuple[Sequence[Wanted], Outcome]:
-        """The queue in the order of the planner, and what comes of it; `kept` and `doubted` are by `rooms.key`."""
+        """Return the queue in the order of the planner, and its outcome; `kept` and `doubted` are by `rooms.key`."""
 
 
 def slurms_next_cycle(
@@ -44,7 +44,7 @@ def slurms_next_cycle(
     doubted: Collection[str],
     leaving: Leaving,
 ) -> tuple[Sequence[Wanted], Outcome]:
-    """Slurm's next backfill cycle, without any pilot."""
+    """Simulate Slurm's next backfill cycle, without any pilot."""
     numbering = ground.numbering
     waits = queue(snapshot, jobs.pending, ground.nodes, numbering, ground.lent)
     masks = {key_: numbering.mask(names) for key_, names in kept.items()}
@@ -75,9 +75,9 @@ def make_room(
     leaving: Leaving,
     copy: Copy = slurms_next_cycle,
 ) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
-    """Say for which jobs which nodes are kept, and which of the rooms of the snapshot before are over.
+    """Say which nodes are kept for which jobs, and which rooms of the snapshot before are over.
 
-    Whatever breaks the copy breaks nothing else: it is the memory's `fault`, and no room is made at this snapshot.
+    If the copy fails, nothing else does: the error is the memory's `fault`, and no room is made at this snapshot.
     """
     now_s, scheduler = snapshot.time_s, snapshot.scheduler
     fault: Exception | None = None
@@ -102,7 +102,10 @@ def make_room(
 def _less_patient(
     before: RoomMemory, after: RoomMemory, over: tuple[RoomOver, ...], now_s: float, wait_s: float
 ) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
-    """With what the users' rooms led to since the snapshot before; those of users who were left out were doubted."""
+    """Update the users' patience by what their rooms led to since the snapshot before.
+
+    Rooms of users who are left out end as doubted.
+    """
     having_room = {before.kept[key_].user for key_ in before.rooms}
     started = [before.kept[one.room.job].user for one in over if one.end == "started"]
     gone = {before.kept[one.room.job].user: wait_s - (now_s - one.room.since_s) for one in over if one.end == "gone"}
@@ -140,11 +143,11 @@ def _foresee(
 
 
 def _starts(entries: Sequence[Wanted], outcome: Outcome, ground: Ground) -> Mapping[str, Start]:
-    """What could start now, with how each stands in line for the nodes that are open to it."""
+    """Return the jobs that could start now, each with its place in line for the nodes that are open to it."""
     starts: dict[str, Start] = {}
     if not outcome.now:
         return starts
-    # where somebody before waits for room, the main scheduler starts nobody: it strikes out all nodes of the partition
+    # where an earlier job waits for room, the main scheduler starts no later one: it strikes out the partition's nodes
     passed = ground.ready
     for entry in entries:
         if entry.barred:

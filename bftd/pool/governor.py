@@ -1,10 +1,10 @@
-"""How much the whole site keeps in vain in an hour for jobs that do not start, and for whom that is still tried. Pure.
+"""The limit on what a site keeps in vain in an hour for jobs that do not start, and the users who still get room. Pure.
 
-A doubt is of one job, and patience of one user. Sixty users whose jobs never start, as with licences or switches that
-cannot be seen from here, would still keep most nodes idle, and have pilots leave again and again. So what rooms cost is
-counted for all: node-seconds kept, and pilots that left. Users whose rooms led to starts have an account of their own,
-which nobody else can spend. In each account, rooms in vain may cost so much in an hour, or as much as those cost that
-led to a start. Beyond that no more are made, until the hour has forgotten some.
+A doubt is about one job, and patience about one user. Sixty users whose jobs never start, as with licences or switches
+that cannot be seen from here, would still keep most nodes idle, and have pilots leave again and again. So the cost of
+rooms is counted for all: node-seconds kept, and pilots that left. Users whose rooms led to starts have an account of
+their own, which nobody else can spend. In each account, rooms in vain may cost a fixed amount in an hour, or as much as
+the rooms cost that led to a start. Beyond that no more rooms are made, until older costs drop out of the hour.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from dataclasses import dataclass, field, replace
 
 _HOUR_S = 3600.0
 _MINUTE_S = 60.0
-# Of all node-seconds of an hour, and pilots a node and hour.
+# Share of all node-seconds of an hour, and pilots per node and hour.
 _VAIN_MOST = 0.05
 _PILOTS_MOST = 1.0
-# What of that is for users of whom nothing is known; the rest is for those whose rooms led to starts.
+# The share of that for users about whom nothing is known; the rest is for those whose rooms led to starts.
 _UNKNOWN_SHARE = 0.6
-# When so much of it is spent only the others have room, and all again when so much is left of it.
+# When the first share of the unknown users' budget is spent only proved users get room, and all again once it is down
+# to the second.
 _WARY_FROM, _WARY_TO = 0.75, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What rooms cost: node-seconds without a pilot, and pilots that left."""
+    """The cost of rooms: node-seconds without a pilot, and pilots that left."""
 
     node_s: float = 0.0
     pilots: float = 0.0
@@ -35,13 +36,13 @@ class Cost:
         return Cost(self.node_s + other.node_s, self.pilots + other.pilots)
 
     def at_least(self, other: Cost) -> Cost:
-        """The greater of both, each by itself."""
+        """Return the greater of both, each part by itself."""
         return Cost(max(self.node_s, other.node_s), max(self.pilots, other.pilots))
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A room that is over: whose, of which account, whether its job `started`, and what `nodes` it had."""
+    """A room that is over: its user, its account (`proved`), whether its job `started`, and its number of `nodes`."""
 
     user: str
     proved: bool
@@ -52,10 +53,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Governor:
-    """What rooms cost in the last hour, by (begin of a minute, proved, started), and the users that are `proved`.
+    """The cost of rooms in the last hour, by (begin of a minute, proved, started), and the users that are `proved`.
 
-    Each of these has some nodes to his credit: those that his jobs started on more than those kept for them in vain.
-    While the governor is `wary`, nobody else has room made for him.
+    Each of these users has some nodes to their credit: the nodes their jobs started on, less those kept for them in
+    vain. While the governor is `wary`, no other user has room made for them.
     """
 
     past: Mapping[tuple[float, bool, bool], Cost] = field(default_factory=dict)
@@ -63,12 +64,12 @@ class Governor:
     wary: bool = False
 
     def moved(self, by_s: float) -> Governor:
-        """With its times moved: the clock was set."""
+        """Return the governor with its times moved: the clock was set."""
         past = {(at_s + by_s, proved, started): cost for (at_s, proved, started), cost in self.past.items()}
         return replace(self, past=past)
 
     def spent(self, started: bool, proved: bool | None = None) -> Cost:
-        """What rooms of the last hour cost that led to a start, or to none; of one account, or of both."""
+        """Return the cost of rooms in the last hour that led to a start, or to none; of one account, or of both."""
         costs = (
             cost
             for (_, was_proved, has_started), cost in self.past.items()
@@ -77,13 +78,13 @@ class Governor:
         return sum(costs, Cost())
 
     def budget(self, proved: bool, nodes: int) -> Cost:
-        """What an account may cost in vain in an hour, of a site of so many harvested nodes."""
+        """Return the cost in vain that an account may have in an hour, at a site of `nodes` harvested nodes."""
         share = 1.0 - _UNKNOWN_SHARE if proved else _UNKNOWN_SHARE
         least = Cost(share * _VAIN_MOST * nodes * _HOUR_S, share * _PILOTS_MOST * nodes)
         return least.at_least(self.spent(started=True, proved=proved))
 
     def after(self, over: Iterable[Ended], nodes: int, now_s: float) -> Governor:
-        """With the rooms that are over now."""
+        """Return the governor with the rooms that are over now."""
         past = {key: cost for key, cost in self.past.items() if -_MINUTE_S < now_s - key[0] <= _HOUR_S + _MINUTE_S}
         credit: dict[str, int] = defaultdict(int, self.proved)
         minute_s = now_s // _MINUTE_S * _MINUTE_S
@@ -98,7 +99,7 @@ class Governor:
 
     @property
     def words(self) -> str:
-        """Why it is wary, as a sentence; "" where it is not."""
+        """The reason why it is wary, as a sentence; "" if it is not."""
         if not self.wary:
             return ""
         vain = self.spent(started=False)
@@ -111,7 +112,7 @@ class Governor:
 
 
 class Allowance:
-    """What may still be spent at one snapshot: what open rooms may cost at worst counts as spent."""
+    """The cost that may still be spent at one snapshot; the worst cost of open rooms counts as spent."""
 
     def __init__(self, governor: Governor, nodes: int) -> None:
         self._used = {proved: governor.spent(started=False, proved=proved) for proved in (False, True)}
@@ -124,7 +125,7 @@ class Allowance:
     def takes(self, proved: bool, cost: Cost) -> bool:
         """Count a room that is to be made, and say whether it may be.
 
-        Where nothing was spent one may always, however large its job is.
+        If nothing was spent, one room may always be made, however large its job is.
         """
         used, most = self._used[proved], self._most[proved]
         fits = _fits(used.node_s, cost.node_s, most.node_s) and _fits(used.pilots, cost.pilots, most.pilots)

@@ -1,4 +1,4 @@
-"""What regular jobs find at one snapshot: nodes that are free or soon could be, and when the others are. Pure."""
+"""The nodes that regular jobs find at one snapshot: those free now or soon, and when the others will be. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slurm_plugin.types import Job, Node, Reservation, Snapshot
 
 # A job past its limit ends at any moment.
 _OVERDUE_S = 1.0
-# What a node may be beside idle and still be one that Slurm gives to the next job: it is cleared in a moment, or only
-# those have it that its reservation is for, which the bookings say.
+# A node with these flags beside idle is still one that Slurm gives to the next job: it is cleared in a moment, or only
+# the jobs of its reservation may have it, which the bookings say.
 _READY_FLAGS = frozenset({"COMPLETING", "RESERVED"})
-# An epilog of minutes or a process that cannot be killed keeps a node COMPLETING; by then most were cleared.
+# An epilog of minutes or a process that cannot be killed keeps a node COMPLETING; most nodes are cleared by then.
 _CLEARED_S = 5.0
-# A job in one of these states has no nodes yet, or none any more.
 _NO_RANK: Rank = (0, 0, 0)
+# A job in one of these states has no nodes yet, or none any more.
 _WITHOUT_NODES = frozenset({"PENDING", "COMPLETING"})
 
 
@@ -28,10 +28,10 @@ _WITHOUT_NODES = frozenset({"PENDING", "COMPLETING"})
 class Ground:
     """The nodes that the waiting regular jobs may use, in Slurm's order, and sets of them by the `numbering`.
 
-    `ready` are free now, or as soon as our pilots leave, and `ours` those of them under lease. `ends` are what
-    regular jobs leave, by their limits. `weights` are all nodes, those first that Slurm takes first. `lent` are the
-    leased nodes on which a regular job runs beside our pilot, as they will be once it has left. `clearing` are those
-    of `ready` that an ended job has not left yet.
+    `ready` are free now, or as soon as our pilots leave, and `ours` those of them under lease. `ends` are the nodes
+    that regular jobs leave, by their limits. `weights` are all nodes, those first that Slurm takes first. `lent` are
+    the leased nodes on which a regular job runs beside our pilot, as they will be once the pilot has left. `clearing`
+    are those of `ready` that an ended job has not left yet.
     """
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -59,21 +59,21 @@ def survey(
     before: Numbering,
     slow: Collection[str] = (),
 ) -> Ground:
-    """Say what the regular jobs that wait find.
+    """Return the nodes that waiting regular jobs find.
 
-    `leased` maps nodes under lease to their pilot where it is known. `kept` are the nodes that were kept for a job: one
-    that is busy while Slurm names no job there is taken by just that one, in this moment. The numbering `before` is
-    used again where the nodes are the same. The `slow` nodes are free at any moment, but not now.
+    `leased` maps nodes under lease to their pilot if it is known. `kept` are the nodes that were kept for a job: if one
+    is busy while Slurm names no job there, just that job is taking it at this moment. The numbering `before` is used
+    again if the nodes are the same. The `slow` nodes are free at any moment, but not now.
     """
     open_ = {partition for job in jobs.pending for partition in job.partition}
     nodes = {name: node for name, node in snapshot.nodes.items() if not open_.isdisjoint(node.partitions)}
     numbering = before if before.names == tuple(nodes) else Numbering.of(nodes)
     last = _last_ends(snapshot, jobs, harvest)
-    # Nodes are read before jobs: of one whose job has ended in between, the jobs are the younger answer.
+    # Nodes are read before jobs: if a job has ended in between, the jobs are the younger answer.
     free = {name for job in snapshot.jobs if job.state == "COMPLETING" for name in job.nodes}.union(kept)
     ready, ours, clearing = [], [], []
     lent: dict[str, Node] = {}
-    # Those of other partitions are there without nodes: Slurm goes through all that run.
+    # Ends in other partitions are there without nodes: Slurm goes through all running jobs.
     ending: dict[tuple[float, Rank], list[str]] = {end: [] for end in last.values() if end[0] < inf}
     for name, node in nodes.items():
         if unusable(node, node.flags - _READY_FLAGS) is not None:
@@ -106,17 +106,17 @@ def survey(
 
 
 def completing(before: Mapping[str, float], snapshot: Snapshot) -> dict[str, float]:
-    """Since when the nodes of a snapshot show that an ended job has not left them yet."""
+    """Return since when the nodes of a snapshot show that an ended job has not left them yet."""
     return {
         name: before.get(name, snapshot.time_s) for name, node in snapshot.nodes.items() if "COMPLETING" in node.flags
     }
 
 
 def slow(since_s: Mapping[str, float], snapshot: Snapshot, harvest: Harvest, kept: Collection[str]) -> Collection[str]:
-    """The nodes that show that for so long that no job is to be kept waiting for them.
+    """Return the nodes that an ended job has not left for so long that no job is to be kept waiting for them.
 
-    A node that was kept for a job is given the time of its room if it is our pilot that has not left it yet: another
-    pilot would have to leave instead, and be as slow.
+    A node that was kept for a job is given the time of its room if our pilot has not left it yet: another pilot would
+    have to leave instead, and be as slow.
     """
     found = {name for name, one_s in since_s.items() if snapshot.time_s - one_s > _CLEARED_S}
     if found:
@@ -126,7 +126,7 @@ def slow(since_s: Mapping[str, float], snapshot: Snapshot, harvest: Harvest, kep
 
 
 def _last_ends(snapshot: Snapshot, jobs: Occupancy, harvest: Harvest) -> dict[str, tuple[float, Rank]]:
-    """When the last job on each node ends that is none of our running pilots, inf where nobody knows; and its rank."""
+    """Return the end of the last job on each node, our running pilots aside, inf if unknown; and its rank."""
     pilots = {job.id for job in jobs.running}
     last: dict[str, tuple[float, Rank]] = {}
     for job in snapshot.jobs:
@@ -144,7 +144,7 @@ def _last_ends(snapshot: Snapshot, jobs: Occupancy, harvest: Harvest) -> dict[st
 
 def _is_ready(node: Node, pilot: str | None, leased: Mapping[str, str | None], free: Collection[str]) -> bool:
     """Whether a node without a job of others is free, or will be once our pilot leaves."""
-    if pilot is not None:  # a pilot that no lease stands behind is not ours to move
+    if pilot is not None:  # a pilot without a lease is not ours to move
         return _is_ours(node.name, pilot, leased)
     return node.state == "IDLE" or (node.state in BUSY and (node.name in leased or node.name in free))
 
@@ -154,7 +154,7 @@ def _is_ours(name: str, pilot: str, leased: Mapping[str, str | None]) -> bool:
 
 
 def _without(node: Node, pilot: Job) -> Node:
-    """A node in use as it is once a pilot has given back its part."""
+    """Return a node in use as it is once a pilot has given back its part."""
     asked = pilot.request
     memory_bytes = asked.memory_bytes * (max(1, asked.cpus) if asked.memory_per_cpu else 1)
     return replace(

@@ -1,4 +1,4 @@
-"""What is harvested: which nodes, and which jobs there are pilots. Pure."""
+"""The harvested nodes, and the test for pilots among the jobs there. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_plugin.waiting import is_regular
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """The nodes of any of the `partitions`, or every node of a snapshot where they are None.
+    """The nodes of any of the `partitions`, or every node of a snapshot if they are None.
 
     All jobs but pilots are regular ones.
     """
@@ -21,11 +21,11 @@ class Harvest:
 
     @classmethod
     def of(cls, *partitions: str) -> Harvest:
-        """The nodes of partitions that pilots have for themselves: what asks for one of them alone is a pilot."""
+        """Return the harvest of partitions that pilots have for themselves: a job for one of them alone is a pilot."""
         return cls(partitions, lambda job: not all(is_regular(job, name) for name in partitions))
 
     def nodes(self, snapshot: Snapshot) -> dict[str, Node]:
-        """The harvested nodes by name."""
+        """Return the harvested nodes by name."""
         if self.partitions is None:
             return snapshot.nodes
         if len(self.partitions) == 1:

@@ -1,4 +1,4 @@
-"""Which nodes are idle by the rules of the daemon's own pool, one snapshot after another. Pure."""
+"""The nodes that are idle by the rules of the daemon's own pool, one snapshot after another. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from slurm_plugin.types import Job, Snapshot
 
 
 class IdleWatch:
-    """Folds snapshots into the set of idle nodes.
+    """A fold of snapshots into the set of idle nodes.
 
     A node with one of bftd's own pilots alone counts as idle, as it does for the regular queue; every other job counts
-    as use, in whatever partition. An idle node of which Slurm waits for a word, as of all after a restart of slurmctld,
-    stays idle for as long as a pilot would be kept there.
+    as use, in whatever partition. An idle node that has not answered Slurm, like all nodes after a restart of
+    slurmctld, stays idle for as long as a pilot would be kept there.
     """
 
     def __init__(self, config: PoolConfig) -> None:
@@ -33,16 +33,16 @@ class IdleWatch:
 
     @property
     def settling_polls(self) -> int:
-        """Snapshots after which the first node can count as idle."""
+        """The number of snapshots after which the first node can count as idle."""
         return self._config.debounce_polls
 
     def forget(self) -> None:
-        """Start anew: what earlier snapshots said is too long ago."""
+        """Start anew: the last snapshots are too long ago."""
         self._memory = PoolMemory()
         self._idle = frozenset()
 
     def see(self, snapshot: Snapshot, nodes: Collection[str]) -> frozenset[str]:
-        """The idle ones of `nodes`."""
+        """Return the idle ones of `nodes`."""
         watched = {name: node for name, node in snapshot.nodes.items() if name in nodes}
         unheard = [node for name, node in watched.items() if name in self._idle and is_unheard(node)]
         self._unheard_s = {node.name: self._unheard_s.get(node.name, snapshot.time_s) for node in unheard}

@@ -18,19 +18,19 @@ from bftd.pool.occupancy import nodes_of
 from bftd.protocol import comment
 from slurm_plugin.types import Job, Node, Snapshot
 
-# No job id of Slurm's and no name of a real trainer holds a colon: what is imaginary can never be taken for real.
+# No job id of Slurm's and no name of a real trainer has a colon: an imaginary id can never be taken for a real one.
 PREFIX = "shadow:"
 
 
 def harvest(partitions: tuple[str, ...]) -> Harvest:
-    """The nodes of partitions that regular jobs may use too: the pilots there are those that do not exist."""
+    """Return the harvest of partitions that regular jobs may use too: only imaginary jobs are pilots there."""
     return Harvest(partitions, lambda job: job.id.startswith(PREFIX))
 
 
 def idle_nodes(snapshot: Snapshot, partitions: tuple[str, ...]) -> frozenset[str]:
-    """The nodes of the partitions that Slurm shows idle and fit for a job, planned ones included.
+    """Return the nodes of the partitions that Slurm shows idle and fit for a job, planned ones included.
 
-    But for those with a suspended job on them, which Slurm shows idle as well.
+    Nodes with a suspended job on them are left out; Slurm shows them idle as well.
     """
     taken = {node for job in snapshot.jobs for node in nodes_of(job)}
     harvested = harvest(partitions).nodes(snapshot)
@@ -44,9 +44,9 @@ def idle_nodes(snapshot: Snapshot, partitions: tuple[str, ...]) -> frozenset[str
 def with_pilots(
     snapshot: Snapshot, partitions: tuple[str, ...], leases: Iterable[Lease], trainers: Iterable[str]
 ) -> tuple[Snapshot, dict[str, str | None]]:
-    """The snapshot with the pilots of placed `leases` and the drivers of `trainers`.
+    """Return the snapshot with the pilots of placed `leases` and the drivers of `trainers`.
 
-    Returned with it are the nodes that are still lent with their pilots.
+    Also return the nodes that are still lent, with their pilots.
     """
     occupied = {node for job in snapshot.jobs for node in nodes_of(job)}
     nodes = dict(snapshot.nodes)

@@ -1,15 +1,15 @@
-"""The node pool: which harvested nodes bftd may use at one snapshot, and for how long.
+"""The node pool: the harvested nodes that bftd may use at one snapshot, and for how long.
 
-Pure: `observe` folds snapshots into a `PoolMemory`, with `snapshot.time_s` as the only clock. A node is offered when
-it stayed idle for `debounce_polls` polls and no pending regular job is planned on it within `min_window_s`; a node
-that carries one of our pilots stays in the pool until a regular job needs it within `vacate_ahead_s`, and then stays
-out until that job has started or gone. Where the pilot has a part of its node, regular jobs may run beside it. Nodes
-are kept free for jobs that Slurm could start now if no pilot were there, and pilots leave those that are not
-(`bftd.pool.rooms`). A node of which Slurm waits for a word, as of all nodes after a restart of slurmctld, is kept for
-a while where its pilot runs. What tells of many of them at once, through no job, is not believed at once, and nothing
-grows meanwhile. No pilot comes to a node on which a job may count that Slurm is just preempting for. While regular jobs
-wait for room, `spare_nodes` idle nodes are not offered.
-Which plans count is what `slurm_plugin.waiting` says, here and in every driver.
+Pure: `observe` folds snapshots into a `PoolMemory`, with `snapshot.time_s` as the only clock. A node is offered when it
+stayed idle for `debounce_polls` polls and no pending regular job is planned on it within `min_window_s`. A node that
+carries one of our pilots stays in the pool until a regular job needs it within `vacate_ahead_s`, and then stays out
+until that job has started or gone. If the pilot has a part of its node, regular jobs may run beside it. Nodes are kept
+free for jobs that Slurm could start now if no pilot were there, and pilots leave those of them that are not free
+(`bftd.pool.rooms`). A node that has not answered Slurm, like all nodes after a restart of slurmctld, is kept for a
+while if its pilot runs. A change of many nodes at once, through no job, is not believed at once, and nothing grows
+meanwhile. No pilot comes to a node that a job may count on for which Slurm is just preempting. While regular jobs wait
+for room, `spare_nodes` idle nodes are not offered. `slurm_plugin.waiting` says which plans count, here and in every
+driver.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ RUNS_A_JOB = "runs a job"
 ANY = AnyNode()
 
 # Slurm asks a node that did not answer again after a third of SlurmdTimeout, by its default 100 s, and until then does
-# not show that it is there. Who waits that long loses nothing by it: drivers give up a node that does not answer them
-# after 5 s, and whatever Slurm takes for dead it shows DOWN.
+# not show that it is there. Waiting that long loses nothing: drivers give up a node after 5 s without an answer, and a
+# node that Slurm takes for dead it shows DOWN.
 UNHEARD_KEPT_S = 120.0
-# What befalls more of the nodes with our pilots than this share, and more than one, in one poll and through no job, is
-# rather a fault of the controller, or of the network before it.
+# A change of more than this share of the nodes with our pilots, and of more than one, in one poll and through no job,
+# is rather a fault of the controller, or of the network before it.
 DOUBTED_SHARE = 0.1
-# Then the next polls have to say the same for so long. A controller that starts has heard of its nodes by then, and an
-# administrator who drains a rack loses no more than this.
+# Then the next polls have to say the same for this long. A controller that starts has heard of its nodes by then, and
+# an administrator who drains a rack loses no more than this.
 DOUBTED_MOST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMemory:
-    """What earlier polls said of one node: idle polls in a row, and whether our pilot was what it last carried.
+    """The result of earlier polls of one node: idle polls in a row, and whether it last carried our pilot.
 
-    Slurm waits for a word of it since `unheard_s`, None where it does not.
+    The node has not answered Slurm since `unheard_s`, None if it has.
     """
 
     idle_polls: int = 0
@@ -63,12 +63,12 @@ class NodeMemory:
 
 @dataclass(frozen=True, slots=True)
 class PoolMemory:
-    """What `observe` remembers between two snapshots.
+    """The memory of `observe` between two snapshots.
 
-    `vacated` maps nodes that were given up to the job that needs them; `spared` are the idle nodes kept free for the
-    jobs that wait. `classified` says which class each node is of, and `rooms` what is kept for which job. Nothing
-    grows since `doubted_s` on what Slurm shows of many nodes at once, None where it is believed. `starting` has the
-    jobs for which Slurm preempts, with since when, and `touched` what is known of those that pilots delay.
+    `vacated` maps nodes that were given up to the job that needs them; `spared` are the idle nodes kept free for
+    waiting jobs. `classified` has the class of each node, and `rooms` the rooms kept for jobs. Nothing grows since
+    `doubted_s` because of what Slurm shows of many nodes at once, None if it is believed. `starting` has since when
+    Slurm preempts for each job, and `touched` what is known of the jobs that pilots delay.
     """
 
     version: int = 0
@@ -83,7 +83,7 @@ class PoolMemory:
     touched: TouchMemory = field(default_factory=TouchMemory)
 
     def moved(self, by_s: float) -> PoolMemory:
-        """With its times moved by what the clock was set."""
+        """Return the memory with its times moved by what the clock was set."""
         nodes = {
             name: one if one.unheard_s is None else replace(one, unheard_s=one.unheard_s + by_s)
             for name, one in self.nodes.items()
@@ -109,8 +109,9 @@ def observe(
 ) -> tuple[PoolMemory, PoolView]:
     """Fold one snapshot in and return the pool as it shows it.
 
-    `leased` maps nodes under lease to the job id of the pilot where it is known, `quarantined` nodes to the time
-    until which they are left alone. Of leased nodes that would do equally well for a job, `leaving` says which leave.
+    `leased` maps nodes under lease to the job id of the pilot if it is known, `quarantined` nodes to the time until
+    which they are left alone. Among leased nodes that would do equally well for a job, `leaving` chooses those that
+    leave.
     """
     jobs = occupy(snapshot, harvest, leased)
     vacated = still_vacated(memory.vacated, jobs.pending)
@@ -156,10 +157,10 @@ def observe(
 
 
 def _doubt(memory: PoolMemory, seen: dict[str, PoolNode], now_s: float) -> tuple[float | None, str | None]:
-    """Since when what befell many nodes at once is doubted, and the sentence that forbids growing meanwhile.
+    """Return since when a change of many nodes at once is doubted, and the sentence that forbids growing meanwhile.
 
-    Nodes with our pilots that were in the pool and are out of it now through no job are put back into it in `seen`
-    for as long as that is not believed.
+    In `seen`, nodes with our pilots that have dropped out of the pool through no job are put back into it for as long
+    as the change is not believed.
     """
     ours = [node for node in seen.values() if node.pilot is not None]
     out = [node for node in ours if node.name in memory.members and not (node.in_pool or node.wanted)]
@@ -174,7 +175,7 @@ def _doubt(memory: PoolMemory, seen: dict[str, PoolNode], now_s: float) -> tuple
 
 
 def without(memory: PoolMemory, view: PoolView, names: Collection[str]) -> tuple[PoolMemory, PoolView]:
-    """The same less nodes that lost their leases, or failed, while the snapshot was judged: they wait for the next."""
+    """Return both without nodes that lost their leases, or failed, during the judgement: they wait for the next one."""
     lost = {name: node for name in names if (node := view.nodes.get(name)) is not None and node.in_pool}
     if not lost:
         return memory, view
@@ -250,14 +251,14 @@ def _judge_all(
 
 
 def _left_to(planned: str | None, room: Room | None) -> str | None:
-    """For which job a node is given up, and why."""
+    """Return the job that a node is given up for, in words that give the reason; None if it is not given up."""
     if planned is not None:
         return f"job {planned}, which waits for it"
     return None if room is None else f"job {room.job}, which can start there"
 
 
 def _remember(before: NodeMemory, node: Node, kept: bool, taken: str | None, debounce_polls: int) -> NodeMemory:
-    """Count idle polls; a node that comes straight from our own pilot was between no two jobs of others."""
+    """Count idle polls; a node that comes straight from our own pilot was not between two jobs of others."""
     if kept:
         return NodeMemory(debounce_polls, ours=True)
     if node.state == "IDLE" and "COMPLETING" not in node.flags and taken is None:
@@ -278,9 +279,9 @@ def _judge(
 ) -> tuple[str, bool, bool]:
     """Decide on one node: why, whether it is in the pool, and whether a regular job has or needs it.
 
-    `kept` says that our pilot has the node, `taken` which other job is on it, and `left_to` for whom it was given up.
+    `kept` says that our pilot has the node, `taken` is another job on it, and `left_to` the job it was given up for.
     """
-    # What pending jobs need comes before all else: it decides whether a pilot leaves at once.
+    # The needs of pending jobs come before all else: they decide whether a pilot leaves at once.
     if left_to is not None:
         return f"is left to {left_to}", False, True
     unfit = unusable(node, node.flags - {"COMPLETING"} if kept else node.flags)
@@ -304,7 +305,7 @@ def _judge(
 
 
 def _has(job_id: str) -> str:
-    """The sentence of a node that Slurm shows idle: the job is suspended, or has just come."""
+    """Say why a node that Slurm shows idle is not: the job is suspended, or has just come."""
     return f"has job {job_id} on it"
 
 
@@ -332,7 +333,7 @@ def _view(
 
 
 def _looked_s(snapshot: Snapshot) -> float:
-    """When the reading of a snapshot began; a controller whose clock is behind dates what came later before that."""
+    """Return when the reading of a snapshot began, earlier by the lag of a controller whose clock is behind."""
     began_s = snapshot.time_s if snapshot.begun_s is None else min(snapshot.begun_s, snapshot.time_s)
     return began_s - snapshot.scheduler.behind_s
 
@@ -343,11 +344,11 @@ def _cycle_s(snapshot: Snapshot) -> float:
 
 
 def _owners(jobs: Occupancy) -> dict[str, str]:
-    """Job id to trainer of the pilots that drivers started, by their comment."""
+    """Map the job ids of pilots that drivers started to their trainers, by the jobs' comments."""
     named = ((job.id, comment.parse(job.comment)) for job in jobs.running)
     return {id_: words[0] for id_, words in named if words is not None}
 
 
 def _elastic(job: Job) -> ElasticJob:
-    """A job that runs in the preemptible partition, whoever started it."""
+    """Return a job that runs in the preemptible partition, whoever started it."""
     return ElasticJob(job.id, job.user, job.account, job.nodes, job.start_s, job.submit_s, job.time_limit_s)

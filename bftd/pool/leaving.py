@@ -1,4 +1,4 @@
-"""Which of several leased nodes that would do equally well a regular job is to get."""
+"""The choice between equally good leased nodes for a regular job."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Protocol
 
 from bftd.pool.backfill.wanted import lowest
 
-# Picks of the nodes of a set (a mask) so many, those first that suit best once others have left already.
+# Picks nodes of a set: arguments are the set (a mask), the count, and the nodes that have left already.
 Chooser = Callable[[int, int, int], int]
 
 
 class Leaving(Protocol):
-    """What the core tells the pool of its leases: whose leaving costs the trainers least."""
+    """The core's knowledge of its leases, for the pool: the nodes whose leaving costs the trainers least."""
 
     def chooser(self, bit: Mapping[str, int]) -> Chooser:
-        """`chooser(mask, count, already)`: `count` of leased nodes, in masks in which each node has its `bit`."""
+        """Return `chooser(mask, count, already)`, which picks `count` leased nodes; each has its `bit` in masks."""
 
 
 class AnyNode:
-    """Where nothing is known of the trainers: the first ones."""
+    """The choice if nothing is known of the trainers: the first nodes."""
 
     def chooser(self, bit: Mapping[str, int]) -> Chooser:
-        """The first so many of them."""
+        """Return a chooser of the first nodes of a set."""
         return lambda mask, count, already: lowest(mask, min(count, mask.bit_count()))

@@ -1,4 +1,4 @@
-"""Who has the harvested nodes, and who waits for them, in one snapshot. Pure."""
+"""The jobs that have the harvested nodes, and those that wait for them, in one snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_plugin.waiting import may_use, waits_for_room
 
 # The states of a job that is at work on its nodes, or about to be.
 RUNNING = frozenset({"RUNNING", "CONFIGURING"})
-# And those in which it has CPUs and memory of its own there: one that is suspended has its memory alone.
+# The states in which a job has CPUs and memory of its own there: a suspended job has only its memory.
 _WORKS = RUNNING | {"COMPLETING"}
 
 
@@ -19,11 +19,11 @@ _WORKS = RUNNING | {"COMPLETING"}
 class Occupancy:
     """The harvested `nodes`, and the jobs of the snapshot sorted by what they mean for them.
 
-    `running` are the pilots that run, wherever; `pilots` maps nodes to them, and `sharing` those nodes that a pilot of
-    ours has not wholly to it. `occupied` maps the nodes that any other job is on to that job, also a suspended one:
-    Slurm shows its nodes idle, but its memory is on them. Of those, `beside` are the nodes on which all other jobs are
-    at work or ending, and so have what Slurm gave them and nothing of a pilot's. `pending` are the regular jobs that
-    wait, and `near` those of them that a harvested node is open to, for all that is known.
+    `running` are the running pilots, wherever they are. `pilots` maps nodes to them, and `sharing` the nodes that a
+    pilot of ours does not have to itself. `occupied` maps the nodes that any other job is on to that job, even a
+    suspended one: Slurm shows its nodes idle, but its memory is on them. Of those, `beside` are the nodes on which all
+    other jobs are at work or ending, and so have what Slurm gave them and nothing of a pilot's. `pending` are the
+    regular jobs that wait, and `near` those of them that may use a harvested node, as far as is known.
     """
 
     nodes: Mapping[str, Node]
@@ -39,7 +39,7 @@ class Occupancy:
 def occupy(snapshot: Snapshot, harvest: Harvest, leased: Mapping[str, str | None] | None = None) -> Occupancy:
     """Sort the jobs of a snapshot; of several pilots on a node the one that it is `leased` to is the pilot there."""
     nodes = harvest.nodes(snapshot)
-    # one that is still completing no longer counts
+    # a pilot that is still completing no longer counts
     running = [job for job in snapshot.jobs if job.state in RUNNING and harvest.is_pilot(job)]
     pilots = {node: job.id for job in running for node in job.nodes}
     if leased:
@@ -62,19 +62,19 @@ def occupy(snapshot: Snapshot, harvest: Harvest, leased: Mapping[str, str | None
 
 
 def shares(pilot: Job, node: Node | None) -> bool:
-    """Whether a pilot has only some of the CPUs of its node: what else runs there runs beside it."""
+    """Whether a pilot has only some of the CPUs of its node: other jobs there run beside it."""
     return node is not None and 0 < pilot.request.cpus < node.cpus
 
 
 def nodes_of(job: Job) -> tuple[str, ...]:
-    """The nodes that a job is on: in any state but PENDING it may use them, whatever the state's name."""
+    """Return the nodes that a job is on: in any state but PENDING it may use them, whatever the state's name."""
     return () if job.state == "PENDING" else job.nodes
 
 
 def asked(near: Sequence[Job], snapshot: Snapshot, harvest: Harvest) -> set[str]:
-    """The partitions for whose nodes regular jobs wait.
+    """Return the partitions for whose nodes regular jobs wait.
 
-    A harvested one is none of them, also where a job names it beside others, unless regular jobs have it to use.
+    A harvested partition is not among them, even if a job names it beside others, unless regular jobs may use it.
     """
     names = {name for job in near if waits_for_room(job) and not job.unreadable for name in job.partition}
     for harvested in names.intersection(harvest.partitions or ()):

@@ -1,8 +1,8 @@
-"""How long nodes are kept in vain for one user before no more are kept for him. Pure.
+"""A limit on how long nodes are kept in vain for one user before no more are kept for them. Pure.
 
-A doubt is of one job. Who has many that could start for all that is known and never do, or takes such a job back and
+A doubt is about one job. A user with many jobs that seem able to start and never do, or one who cancels such a job and
 submits it anew, would keep nodes from everybody for ever, or have all pilots leave every few seconds. So the time is
-counted in which a user has room and none of his jobs starts, whichever they are; it is forgotten slowly, and sooner
+counted in which a user has room and none of their jobs starts, whichever they are; it is forgotten slowly, and sooner
 with each start.
 """
 
@@ -12,15 +12,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-# In the time that one job may take to start: so much in vain is too much, and with one less he is trusted again.
+# In units of the time that one job may take to start: more in vain is too much, and with one less the user is trusted
+# again.
 _MOST_WAITS = 8
-# A twentieth of the time may be in vain for ever: a doubted job that is tried once an hour needs less.
+# A twentieth of the time may always be in vain: a doubted job that is tried once an hour needs less.
 _FORGOTTEN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """For how long a user has had room in vain, and whether he is left out for it."""
+    """The time for which a user has had room in vain, and whether they are left out for it."""
 
     vain_s: float = 0.0
     is_over: bool = False
@@ -36,8 +37,8 @@ def tried(
 ) -> dict[str, Patience]:
     """Carry on over `passed_s` in which some users had room; `started` has a user for each room that led to a start.
 
-    `wait_s` is how long a job may take to start. Who took a job back that had room counts as if it had been kept for as
-    long: `gone` has what is missing of that, in seconds. Users of whom nothing is held against them are left out.
+    `wait_s` is how long a job may take to start. A user who cancelled a job that had room is charged as if the room had
+    been kept for that long: `gone` has the missing seconds. Users with nothing held against them are not in the result.
     """
     passed_s = min(max(0.0, passed_s), wait_s)
     starts = Counter(started)
@@ -52,5 +53,5 @@ def tried(
 
 
 def left_out(patience: Mapping[str, Patience]) -> frozenset[str]:
-    """The users for whose jobs no room is made."""
+    """Return the users for whose jobs no room is made."""
     return frozenset(user for user, one in patience.items() if one.is_over)

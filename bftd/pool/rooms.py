@@ -1,10 +1,10 @@
-"""Which nodes are kept free for which waiting jobs, from one snapshot to the next. Pure.
+"""Nodes kept free for waiting jobs, from one snapshot to the next. Pure.
 
 A job that Slurm could start now if no pilot were there has *room* made for it: nodes by name, which pilots leave and
 none comes to, so that Slurm's next backfill cycle starts the job in that very cycle instead of preempting for it. Room
 is made anew at every snapshot, and is kept until the job has started, is gone or no longer fits. A job that has not
-started within two cycles does not start for reasons that cannot be seen from here. It is *doubted*: it counts for
-nothing until a node is ready that was not then, three times at most, and then for a while that doubles. So is one that
+started within two cycles does not start for reasons that cannot be seen from here. It is *doubted*: it is ignored for a
+time that doubles with each doubt, the first three times only until a node is ready that was not then. So is a job that
 fits and does not fit in turns: pilots would leave and come back for it for ever.
 """
 
@@ -24,26 +24,26 @@ _CYCLES = 2
 _SLACK_S = 5.0
 # However long cycles last, nodes are kept in vain no longer than this.
 _WAIT_MOST_S = 600.0
-# How often another node lets a doubted job be tried again, and how long it is left out at most.
+# Times that another node lets a doubted job be tried again, and the longest time that it is left out.
 _WOKEN_MOST = 3
 _DOUBT_MOST_S = 3600.0
-# Plans move, and with them what fits; a job whose room is over for that so often, each time soon after the last, costs
-# the trainers a resize each time and has not been started by any cycle in between.
+# Plans move, and with them which jobs fit. A job whose room is over this often for that reason, each time soon after
+# the last, costs the trainers a resize each time and has not been started by any cycle in between.
 _LAPSES_MOST = 4
-# Where the next cycle is sooner than this, pilots leave at once: the end of a step may take as long.
+# If the next cycle is sooner than this, pilots leave at once: the end of a step may take as long.
 _DUE_LEAST_S = 3.0
-# Where it is later than this, pilots train on until then: time for the end of a step, and for what goes wrong.
+# If it is later than this, pilots train on until then: time for the end of a step, and for what goes wrong.
 _LINGER_S = 10.0
-# A cycle goes by what it saw when it began. One that takes longer than this may start a job that no longer fits.
+# A cycle uses what it saw when it began. One that takes longer than this may start a job that no longer fits.
 _LONG_CYCLE_S = 2.0
 _STALE_MOST_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A job that could start now: where, and which nodes it may use at all.
+    """A job that could start now: its nodes, and all nodes that it may use.
 
-    One that is `first` in line for its nodes may be started by Slurm's main scheduler at any moment.
+    A job that is `first` in line for its nodes may be started by Slurm's main scheduler at any moment.
     """
 
     nodes: int
@@ -53,11 +53,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What would start at one snapshot if no pilot were there, by `key`; masks are those of the `numbering`.
+    """The jobs that would start at one snapshot if no pilot were there, by `key`; masks are those of the `numbering`.
 
     `ours` are the nodes under lease and `harvested` those that pilots may have; an ended job has yet to leave those of
-    `ready` that are `clearing`. The site has `size` harvested nodes. `cut` says why not all jobs were looked at, ""
-    where all were.
+    `ready` that are `clearing`. The site has `size` harvested nodes. `cut` says why not all jobs were looked at, "" if
+    all were.
     """
 
     numbering: Numbering
@@ -72,10 +72,11 @@ class Foreseen:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A room, and all nodes that its job would start on: those beside the room's are not harvested.
+    """A room, and all `nodes` that its job would start on: those outside the room are not harvested.
 
-    `begun` are the tasks of an array that run already, `user` is whose job it is, and `proved` whether his jobs used to
-    start in their rooms. It fitted last at `fitted_s`. So far it cost `node_s` and the pilots of the nodes `left`.
+    `begun` are the tasks of an array that run already, `user` is the job's, and `proved` says whether the user's jobs
+    used to start in their rooms. The job last fitted at `fitted_s`. So far the room cost `node_s` and the pilots of the
+    nodes `left`.
     """
 
     room: Room
@@ -89,11 +90,11 @@ class Kept:
 
     @property
     def cost(self) -> Cost:
-        """What it cost so far."""
+        """The cost of the room so far."""
         return Cost(self.node_s, len(self.left))
 
     def worst(self, wait_s: float) -> Cost:
-        """What it will have cost if its job does not start."""
+        """Return the cost of the room if its job does not start."""
         nodes = self.left.union(self.room.leaving)
         return self.cost.at_least(Cost(len(self.room.nodes) * wait_s, len(nodes)))
 
@@ -102,7 +103,7 @@ class Kept:
 class Doubt:
     """A job that did not start though room was made `count` times; any node of `lacks` lets it try again.
 
-    That is a mask of the `numbering`: hundreds of jobs may each lack thousands of nodes.
+    `lacks` is a mask of the `numbering`: hundreds of jobs may each lack thousands of nodes.
     """
 
     until_s: float
@@ -113,7 +114,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Lapses:
-    """How often in a row the room of a job was over because it no longer fitted, and when that was so last."""
+    """The number of times in a row that a job's room ended because it no longer fitted, and the time of the last."""
 
     last_s: float
     count: int = 1
@@ -121,9 +122,9 @@ class Lapses:
 
 @dataclass(frozen=True, slots=True)
 class RoomMemory:
-    """What is remembered of rooms between two snapshots, by `key`, and by user; the last one was of `looked_s`.
+    """The memory of rooms between two snapshots, by `key`, and by user; the last snapshot was of `looked_s`.
 
-    `completing` are the nodes that show that an ended job has not left them, with since when.
+    `completing` has since when each node shows that an ended job has not left it.
     """
 
     kept: Mapping[str, Kept] = field(default_factory=dict)
@@ -134,7 +135,7 @@ class RoomMemory:
     looked_s: float | None = None
     numbering: Numbering = field(default_factory=lambda: Numbering.of(()))
     completing: Mapping[str, float] = field(default_factory=dict)
-    # Of the last snapshot alone: why not all jobs were looked at, and what broke the simulation.
+    # Of the last snapshot alone: why not all jobs were looked at, and the error of the simulation.
     cut: str = ""
     fault: Exception | None = None
 
@@ -144,7 +145,7 @@ class RoomMemory:
         return {key_: kept.room for key_, kept in self.kept.items() if kept.room.nodes}
 
     def moved(self, by_s: float) -> RoomMemory:
-        """With its times moved: the clock was set."""
+        """Return the memory with its times moved: the clock was set."""
         kept = {
             key_: replace(one, room=_moved(one.room, by_s), fitted_s=one.fitted_s + by_s)
             for key_, one in self.kept.items()
@@ -165,10 +166,10 @@ def _moved(room: Room, by_s: float) -> Room:
 
 
 def room_wait_s(scheduler: Scheduler) -> float:
-    """How long a job may take to start once it has room.
+    """Return how long a job may take to start once it has room.
 
-    Where nobody says how long cycles are, one may be at work for as long as bf_max_time lets it, and the next one,
-    which sees the room from its beginning, as long.
+    If the length of cycles is not known, one may be at work for as long as bf_max_time lets it, and the next one, which
+    sees the room from its beginning, as long.
     """
     if scheduler.cycle_s is None:
         cycles_s = scheduler.interval_s + 2.0 * scheduler.max_time_s
@@ -178,19 +179,19 @@ def room_wait_s(scheduler: Scheduler) -> float:
 
 
 def has_time(room: Room, now_s: float) -> bool:
-    """Say whether the next cycle is so far away that pilots need not leave yet."""
+    """Whether the next cycle is so far away that pilots need not leave yet."""
     return room.due_s is not None and room.due_s - now_s > _LINGER_S
 
 
 def key(job_id: str) -> str:
-    """What a job is known by while it waits: an array whose tasks start one by one, or a job of parts, as a whole."""
-    if job_id.isdigit():  # as nearly all of tens of thousands
+    """Return the key of a waiting job: an array whose tasks start one by one, or a job of parts, has one as a whole."""
+    if job_id.isdigit():  # true for nearly all of tens of thousands
         return job_id
     return job_id.partition("_[")[0].partition("+")[0]
 
 
 def awake(memory: RoomMemory, numbering: Numbering, ready: int, now_s: float) -> RoomMemory:
-    """With the doubts ended whose job finds a node that was not ready before."""
+    """Return the memory with the doubts ended whose jobs find a node that was not ready before."""
 
     def woken(doubt: Doubt) -> Doubt:
         if not doubt.lacks or doubt.until_s <= now_s:
@@ -204,17 +205,17 @@ def awake(memory: RoomMemory, numbering: Numbering, ready: int, now_s: float) ->
 
 
 def doubted(memory: RoomMemory, now_s: float) -> frozenset[str]:
-    """The jobs for which no room is made."""
+    """Return the jobs for which no room is made."""
     return frozenset(key_ for key_, doubt in memory.doubts.items() if now_s < doubt.until_s)
 
 
 def follow(
     memory: RoomMemory, foreseen: Foreseen | None, jobs: Collection[Job], scheduler: Scheduler, now_s: float
 ) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
-    """Carry on what is kept for whom with what one snapshot shows; returned with it are the rooms that are over.
+    """Carry the rooms on by one snapshot. Returns the new memory and the rooms that are over.
 
-    `jobs` are all of the snapshot. Where nothing could be `foreseen`, no room is made, and those that there are stay
-    until their job has started or gone or their time is over.
+    `jobs` are all of the snapshot. If nothing could be `foreseen`, no room is made, and existing rooms stay until their
+    job has started or gone or their time is over.
     """
     wait_s = room_wait_s(scheduler)
     memory = _costed(memory, foreseen, wait_s, now_s)
@@ -249,7 +250,7 @@ def follow(
         nodes, fitted_s = foreseen.numbering.of_mask(start.nodes), now_s
         others = taken & ~start.nodes
         if last is not None and last.nodes != nodes and _outlives(last, foreseen, others, scheduler, now_s):
-            # The cycle at work may start it where it fitted before, or where it fits now; nobody leaves for that.
+            # The cycle at work may start it where it fitted before, or where it fits now; no pilot leaves for that.
             both = foreseen.numbering.mask(last.nodes) | start.nodes & ~foreseen.ours
             nodes, fitted_s = foreseen.numbering.of_mask(both), last.fitted_s
         room = _room(key_, start, nodes, last, foreseen, scheduler, now_s)
@@ -274,7 +275,7 @@ def follow(
 
 
 def _costed(memory: RoomMemory, foreseen: Foreseen | None, wait_s: float, now_s: float) -> RoomMemory:
-    """With what rooms have cost since the snapshot before; pilots that have time until the next cycle cost nothing."""
+    """Add the cost of rooms since the snapshot before; pilots that have time until the next cycle cost nothing."""
     if not memory.kept or memory.looked_s is None:
         return memory
     passed_s = min(max(0.0, now_s - memory.looked_s), wait_s)
@@ -291,16 +292,16 @@ def _costed(memory: RoomMemory, foreseen: Foreseen | None, wait_s: float, now_s:
 
 
 def _ended(memory: RoomMemory, over: Iterable[RoomOver]) -> Iterable[Ended]:
-    """What the rooms that are over have led to, for the governor."""
+    """Yield the results of the rooms that are over, for the governor."""
     for one in over:
         kept = memory.kept[one.room.job]
         yield Ended(kept.user, kept.proved, one.end == "started", len(kept.room.nodes), kept.cost)
 
 
 def _outlives(before: Kept, foreseen: Foreseen, taken: int, scheduler: Scheduler, now_s: float) -> bool:
-    """Say whether a cycle may be at work that began while the job of a room still fitted, on nodes that are still free.
+    """Whether a cycle may be at work that began while the job of a room still fitted, on nodes that are still free.
 
-    Slurm's cycles on a large machine take many seconds, and what happens meanwhile changes little in the one at work.
+    Slurm's cycles on a large machine take many seconds, and changes meanwhile affect the one at work little.
     """
     cycle_s = scheduler.cycle_s or 0.0
     if cycle_s < _LONG_CYCLE_S or now_s - before.fitted_s > min(cycle_s, _STALE_MOST_S):
@@ -311,7 +312,7 @@ def _outlives(before: Kept, foreseen: Foreseen, taken: int, scheduler: Scheduler
 
 
 def given_up(memory: RoomMemory) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
-    """Where room is made no longer: with none, and all that there were over."""
+    """Drop all rooms: make_room is off."""
     return RoomMemory(), tuple(RoomOver(room, "no longer fits") for room in memory.rooms.values())
 
 
@@ -324,7 +325,7 @@ def _room(
     scheduler: Scheduler,
     now_s: float,
 ) -> Room:
-    """The room of a job: as it was, on those of its `nodes` now that are harvested."""
+    """Return the room of a job: as it was, on those of its `nodes` now that are harvested."""
     bit = foreseen.numbering.bit
     mine = tuple(name for name in nodes if bit[name] & foreseen.harvested)
     due_s = _due_s(start, scheduler, now_s)
@@ -333,21 +334,21 @@ def _room(
     if last is not None:
         since_s, had = last.room.since_s, last.room.leaving
         if any(bit.get(name, 0) & foreseen.ours for name in had):
-            # those pilots were told a time, which may come sooner and never later
+            # those pilots were told a time, which may be moved earlier and never later
             due_s = None if due_s is None and start.first else _sooner(last.room.due_s, due_s)
     leaving = tuple(name for name in mine if bit[name] & foreseen.ours or name in had)
     return Room(key_, mine, since_s, leaving, due_s)
 
 
 def cycle_due_s(scheduler: Scheduler, now_s: float) -> float | None:
-    """Before when no backfill cycle begins; None where that is not known, or one may be at work."""
+    """Return when the next backfill cycle begins at the earliest; None if unknown, or if one may be at work."""
     if scheduler.cycled_s is None or scheduler.cycled_s > now_s:  # or the clock was set back
         return None
     return scheduler.due_s
 
 
 def _due_s(start: Start, scheduler: Scheduler, now_s: float) -> float | None:
-    """When the next backfill cycle is expected, if nothing but that starts the job."""
+    """Return the expected next backfill cycle; None if unknown or too near, or if the job may start without it."""
     due_s = None if start.first else cycle_due_s(scheduler, now_s)
     return due_s if due_s is not None and due_s - now_s > _DUE_LEAST_S else None
 
@@ -366,7 +367,7 @@ def _lapses(
     wait_s: float,
     now_s: float,
 ) -> dict[str, Lapses]:
-    """The lapses that still count, with those of the rooms whose jobs are `unfit` now."""
+    """Return the lapses that still count, with those of the rooms whose jobs are `unfit` now."""
     before = {
         key_: one
         for key_, one in memory.lapses.items()
@@ -387,7 +388,7 @@ def _doubt(before: Doubt | None, lacks: int, numbering: Numbering, wait_s: float
 
 
 def _waiting(jobs: Iterable[Job], keys: Collection[str]) -> dict[str, Job]:
-    """The jobs of these keys that wait."""
+    """Return the waiting jobs of these keys."""
     if not keys:
         return {}
     pending = ((key(job.id), job) for job in jobs if job.state == "PENDING")
@@ -395,7 +396,7 @@ def _waiting(jobs: Iterable[Job], keys: Collection[str]) -> dict[str, Job]:
 
 
 def _begun(jobs: Iterable[Job], keys: Collection[str]) -> dict[str, frozenset[str]]:
-    """By key, the jobs of these keys that wait no longer, an array's tasks under the array's."""
+    """Return by key the jobs of these keys that wait no longer, an array's tasks under the array's key."""
     found: dict[str, set[str]] = {}
     for job in jobs:
         if job.state != "PENDING":

@@ -1,6 +1,6 @@
 """Idle nodes that are kept free while regular jobs wait for room (`spare_nodes`). Pure.
 
-A backfilled job starts on one at once, while to preempt takes it a second cycle, and by then its slot may be gone.
+A backfilled job starts on such a node at once, while preempting takes a second cycle, and by then its slot may be gone.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ SPARED = "is kept free for regular jobs that wait (spare_nodes)"
 
 
 def spared(free: Iterable[PoolNode], before: Set[str], count: int) -> frozenset[str]:
-    """Of the free nodes that waiting jobs may use, the `count` to keep free; those kept `before` stay where they may.
+    """Return `count` of the free nodes that waiting jobs may use, to keep free; those kept `before` stay if possible.
 
-    The longest windows first, though a trainer would like them best too: a job starts on a node that is planned for
-    another one only if its time limit ends before that, so a short window is kept free for nobody.
+    The longest windows come first, though a trainer would like them best too: a job starts on a node that is planned
+    for another one only if its time limit ends before that, so a short window is of use to nobody.
     """
 
     def usefulness(node: PoolNode) -> tuple[bool, bool, float, int, str]:

@@ -1,9 +1,9 @@
-"""Which regular jobs have started where pilots were, and since when Slurm could have started them without. Pure.
+"""Regular jobs that have started where pilots were, and when Slurm could have started them without pilots. Pure.
 
-Nobody tells for which job a pilot left. So every start counts that one snapshot shows on a node that a pilot had at the
-snapshot before, or of a job that had room which pilots left, or that Slurm was seen preempting for. Since when it could
-have started is never taken for later than it was: it is the beginning of the last look at which the job could not have
-started, or its submission if that was later.
+Slurm does not tell for which job a pilot left. So every start counts that one snapshot shows on a node that a pilot had
+at the snapshot before, or of a job that had room which pilots left, or that Slurm was seen preempting for. The time
+from which it could have started is never assumed later than it was: it is the beginning of the last look at which the
+job could not have started, or its submission if that was later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slurm_plugin.types import Job, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class TouchMemory:
-    """Since when each waiting job, by `key`, could have started without pilots; None where nobody knows.
+    """The times from which each waiting job, by `key`, could have started without pilots; None if unknown.
 
     The last look at Slurm began at `looked_s`; the jobs `counted` may look as if they had started after it. By `until`
     Slurm must have looked at a job whose room has been free of pilots.
@@ -34,7 +34,7 @@ class TouchMemory:
     until: Mapping[str, float] = field(default_factory=dict)
 
     def moved(self, by_s: float) -> TouchMemory:
-        """With its times moved: the clock was set."""
+        """Return the memory with its times moved: the clock was set."""
         since = {key_: None if since_s is None else since_s + by_s for key_, since_s in self.since.items()}
         until = {key_: until_s + by_s for key_, until_s in self.until.items()}
         return replace(self, since=since, until=until, looked_s=None if self.looked_s is None else self.looked_s + by_s)
@@ -51,14 +51,14 @@ def touched(
     looked_s: float,
     longest_gap_s: float,
 ) -> tuple[TouchMemory, tuple[TouchedStart, ...]]:
-    """The starts since the snapshot before, and what to remember.
+    """Return what to remember, and the starts since the snapshot before.
 
     `ours` are the nodes that pilots have, or had at the snapshot before. `rooms` are kept now, and `starting` are the
-    jobs that Slurm is seen preempting for. `looked_s` is when the look at Slurm began. After a gap between looks nobody
-    knows when a job could have started.
+    jobs that Slurm is seen preempting for. `looked_s` is when the look at Slurm began. After too long a gap between
+    looks it is unknown when a job could have started.
     """
     last_s = before.looked_s
-    if last_s is None:  # the first look: what came before it nobody has seen
+    if last_s is None:  # the first look: nobody has seen what came before it
         return TouchMemory({}, looked_s), ()
     known_s = last_s if snapshot.time_s - last_s <= longest_gap_s else None
     on_ours = {jobs.occupied[name] for name in ours if name in jobs.occupied}
@@ -99,12 +99,12 @@ def touched(
 
 
 def _not_before(job: Job, looked_s: float | None) -> float | None:
-    """When a job could have started at the earliest that could not at the look before, in whole seconds as Slurm's."""
+    """Return the earliest start of a job that could not start at the look before, in whole seconds as Slurm's."""
     return None if looked_s is None else max(float(math.floor(looked_s)), job.submit_s)
 
 
 def _waited(job: Job, before: TouchMemory) -> str:
-    """What a job was known by while it waited; "" where it is not known to have waited for pilots."""
+    """Return the key of a job while it waited; "" if it is not known to have waited for pilots."""
     if not before.since:
         return ""
     keys = (key(job.id), job.id.partition("_")[0])

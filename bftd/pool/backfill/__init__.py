@@ -1,1 +1,1 @@
-"""Which waiting jobs Slurm's backfill scheduler would start now if no pilot were there. Pure."""
+"""The waiting jobs that Slurm's backfill scheduler would start now if no pilot were there. Pure."""

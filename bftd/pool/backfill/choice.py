@@ -1,8 +1,8 @@
-"""Which of the nodes that would do a job gets: as Slurm chooses for a plan, and as suits us where we make room.
+"""The choice among the nodes that would do for a job: Slurm's choice for a plan, and our own for a room.
 
 For a plan Slurm goes by the nodes' weight, the least first, and of equal ones takes the smallest run of neighbours that
-suffices, or else the largest one. (Read in select/cons_tres, and seen; its topology plug-ins choose otherwise.) Where a
-job can start now, Slurm can only take nodes that are idle, so we say which these are by what we leave free.
+suffices, or else the largest one. (Read in select/cons_tres, and observed; its topology plug-ins choose otherwise.) If
+a job can start now, Slurm can only take nodes that are idle, so we choose by which nodes we leave free.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from bftd.pool.leaving import Chooser
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """How many nodes are needed at once, which ones among them, and whether they are neighbours."""
+    """A need for nodes: how many at once, which ones among them, and whether they must be neighbours."""
 
     count: int
     required: int = 0
     contiguous: bool = False
 
     def met(self, free: int) -> bool:
-        """Whether a set of nodes has enough of them."""
+        """Whether a set of nodes meets the need."""
         if free.bit_count() < self.count or self.required & ~free:
             return False
         return not self.contiguous or bool(_places(free, self))
@@ -32,18 +32,18 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Preferred:
-    """Nodes that are preferred to those that come later; of `leased` ones the trainers say which."""
+    """Nodes that are preferred to those of later wishes; among `leased` nodes the trainers' losses decide."""
 
     mask: int
     leased: bool = False
 
 
-# Picks some of the nodes of a set: how many, and out of which.
+# Picks nodes of a set: arguments are the set and how many.
 _Pick = Callable[[int, int], int]
 
 
 def for_plan(free: int, need: Need, weights: Iterable[int]) -> int:
-    """The nodes that Slurm would plan a job on. `free` meets the need."""
+    """Return the nodes that Slurm would plan a job on. `free` meets the need."""
     if need.contiguous:
         if need.required:  # from the first required node upwards, as far as there are neighbours
             return _window(1 << _places(free, need).bit_length() - 1, need)
@@ -58,9 +58,9 @@ def for_room(
     wishes: Iterable[Preferred],
     leave: Callable[[int, int], int],
 ) -> int:
-    """The nodes that a job is given to start now, by preference. `free` meets the need.
+    """Return the nodes that a job is given to start now, by preference. `free` meets the need.
 
-    `leave(mask, count)` chooses among leased nodes, of which it is asked for fewer than there are.
+    `leave(mask, count)` chooses among leased nodes; it is asked for fewer than there are.
     """
     if need.contiguous:
         return _window(_best_place(_places(free, need), need.count, [wish.mask for wish in wishes]), need)
@@ -75,10 +75,10 @@ def for_room(
 
 
 def leaver(chooser: Chooser, already: int) -> _Pick:
-    """Choose among leased nodes by what their leaving costs, beside those that leave already."""
+    """Return a function that chooses the leased nodes whose leaving costs least, given those that leave already."""
 
     def leave(mask: int, count: int) -> int:
-        # what comes back is not trusted to be what was asked for
+        # do not trust the chooser to return what was asked for
         chosen = chooser(mask, count, already) & mask
         missing = count - chosen.bit_count()
         if missing < 0:
@@ -89,7 +89,7 @@ def leaver(chooser: Chooser, already: int) -> _Pick:
 
 
 def _filled(chosen: int, free: int, need: Need, weights: Iterable[int], pick: _Pick) -> int:
-    """A choice with as many nodes of `free` added as are needed and there are, the least weight first."""
+    """Return a choice extended by nodes of `free`, as many as are needed and there are, the least weight first."""
     left = need.count - chosen.bit_count()
     free &= ~chosen
     if left <= 0 or not free:
@@ -106,16 +106,16 @@ def _filled(chosen: int, free: int, need: Need, weights: Iterable[int], pick: _P
         left -= count
         if not left:
             return chosen
-    # nodes of which no weight is known come last
+    # nodes without a known weight come last
     return chosen | (free if free.bit_count() <= left else pick(free, left))
 
 
 def _neighbours(mask: int, count: int) -> int:
-    """Some nodes of a larger set: of the smallest run of neighbours that suffices, or else the largest, and so on."""
+    """Return some nodes of a larger set: the smallest run of neighbours that suffices, else the largest, and so on."""
     chosen = 0
     length = _longest(mask, count)
     if length < count:
-        # all runs that are longer, which do not suffice together, and as many of this length as do not either
+        # take all longer runs, which do not suffice together, and as many of this length as still do not suffice
         chosen = _in_runs(mask, length + 1)
         count -= chosen.bit_count()
         some = lowest(_alone(mask, length), (count - 1) // length)
@@ -126,10 +126,10 @@ def _neighbours(mask: int, count: int) -> int:
 
 
 def _longest(mask: int, count: int) -> int:
-    """The greatest length, up to `count`, for which the runs that are at least as long have `count` nodes together."""
+    """Return the greatest length, up to `count`, for which the runs of at least that length have `count` nodes."""
     if _runs(mask, count):
         return count
-    # runs are short where nodes are scattered, and long ones take longer to look for
+    # runs are short where nodes are scattered, and long ones take longer to search for
     low, high = 1, min(2, count)
     while high < count and _in_runs(mask, high).bit_count() >= count:
         low, high = high, min(2 * high, count)
@@ -143,10 +143,10 @@ def _longest(mask: int, count: int) -> int:
 
 
 def _smallest(mask: int, count: int) -> int:
-    """The first node of the first of the smallest runs that have `count` nodes."""
+    """Return the first node of the first of the smallest runs that have `count` nodes."""
     exact = _alone(mask, count)
     if not exact:
-        # as long as no run has been left out, the smallest one is longer
+        # as long as no run has been dropped, the smallest one is longer
         starts = _runs(mask, count)
         every = _runs_of(starts)
         low, high = 1, 2
@@ -163,22 +163,22 @@ def _smallest(mask: int, count: int) -> int:
 
 
 def _runs_of(mask: int) -> int:
-    """How many runs of neighbours a set has."""
+    """Count the runs of neighbours in a set."""
     return (mask & ~(mask << 1)).bit_count()
 
 
 def _alone(mask: int, count: int) -> int:
-    """The nodes with which a run of exactly `count` neighbours begins."""
+    """Return the nodes with which a run of exactly `count` neighbours begins."""
     return _runs(mask, count) & ~(mask << 1) & ~(mask >> count)
 
 
 def _in_runs(mask: int, count: int) -> int:
-    """The nodes that are in a run of at least `count` neighbours."""
+    """Return the nodes that are in a run of at least `count` neighbours."""
     return _widened(_runs(mask, count), count)
 
 
 def _widened(starts: int, length: int) -> int:
-    """The `length` neighbours from each of some nodes on."""
+    """Return the `length` neighbours from each of some nodes on."""
     done = 1
     while done < length:
         step = min(done, length - done)
@@ -188,7 +188,7 @@ def _widened(starts: int, length: int) -> int:
 
 
 def _runs(mask: int, count: int) -> int:
-    """The nodes with which a run of `count` neighbours begins."""
+    """Return the nodes with which a run of `count` neighbours begins."""
     length = 1
     while mask and length < count:
         step = min(length, count - length)
@@ -198,7 +198,7 @@ def _runs(mask: int, count: int) -> int:
 
 
 def _places(free: int, need: Need) -> int:
-    """The nodes with which a run of neighbours begins that meets a need."""
+    """Return the nodes with which a run of neighbours begins that meets a need."""
     places = _runs(free, need.count)
     if need.required:
         lowest = (need.required & -need.required).bit_length() - 1
@@ -208,26 +208,27 @@ def _places(free: int, need: Need) -> int:
 
 
 def _window(place: int, need: Need) -> int:
-    """The neighbours from a node on."""
+    """Return the neighbours from a node on."""
     return ((1 << need.count) - 1) * place
 
 
 def _best_place(places: int, count: int, wishes: Iterable[int]) -> int:
-    """Of the places where a run may begin, the first of those with most nodes of the wishes, in their order."""
+    """Return the first of the places where a run may begin that has most nodes of the wishes, in their order."""
     span = (1 << places.bit_length() - 1 + count) - 1
     for wish in wishes:
         if not places & places - 1:
             break
-        # from the highest digit down: where some have it, those without it have fewer
+        # from the highest digit down: places that lack a digit that others have, have fewer nodes
         for digit in reversed(_counted(wish & span, count)):
             places = places & digit or places
     return places & -places
 
 
 def _counted(mask: int, count: int) -> list[int]:
-    """How many of the `count` neighbours from each node on are in a set, in binary: a mask a digit, the lowest first.
+    """Count for each node how many of the `count` neighbours from it on are in a set; a mask per binary digit.
 
-    All places are counted at once: windows are added up in pairs, twice as long each time.
+    The lowest digit comes first. All places are counted at once: windows are added up in pairs, twice as long each
+    time.
     """
     total: list[int] = []
     window, length, done = [mask], 1, 0
@@ -242,7 +243,7 @@ def _counted(mask: int, count: int) -> list[int]:
 
 
 def _added(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """The sums of two numbers at each place, digit by digit."""
+    """Return the sums of two numbers at each place, digit by digit."""
     found, carry = [], 0
     for one, other in zip_longest(first, second, fillvalue=0):
         half = one ^ other

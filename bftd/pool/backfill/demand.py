@@ -1,7 +1,8 @@
-"""How many nodes a waiting job needs in one of its partitions, and which would do. Pure.
+"""The number of nodes that a waiting job needs in one of its partitions, and the nodes that would do. Pure.
 
-What is not looked at: `--switches`, what a job asks of sockets, cores and threads, and GPUs that it asks for in all and
-not on each node. Such a job may be taken for one that fits: room is made, and doubted if the job does not start there.
+Not considered: `--switches`, a job's wishes about sockets, cores and threads, and GPUs that it asks for in total
+instead of per node. Such a job may be taken for one that fits: room is made, and doubted if the job does not start
+there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from slurm_plugin.types import Request
 class Demand:
     """The `parts` a job needs at once.
 
-    It `asks` for so much of each node that it shares, and as many as `together` such jobs fit on one.
+    It `asks` for this much of each node that it shares, and `together` such jobs fit on one node.
     """
 
     parts: tuple[Part, ...]
@@ -29,7 +30,7 @@ class Demand:
 
 @remembered(1 << 12)
 def demand(layout: Layout, partition: str, request: Request, node_count: int) -> Demand | None:
-    """What a job with this request needs; None where these nodes can never do.
+    """Return the demand of a job with this request; None if these nodes can never meet it.
 
     Slurm shows too small a `node_count` for a job that asked for CPUs or tasks only, until it has looked at it.
     """
@@ -45,7 +46,7 @@ def demand(layout: Layout, partition: str, request: Request, node_count: int) ->
     if (fewest := layout.sizes.fewest(able, request.cpus)) is None:
         return None
     need = max(need, fewest)
-    # with all others as large as can be, a node must still have this many
+    # even with all others as large as possible, a node must have this many
     least = request.cpus - (need - 1) * layout.sizes.most_cpus(able)
     if least > 0:
         able &= layout.sizes.cpus(least)
@@ -59,7 +60,7 @@ def demand(layout: Layout, partition: str, request: Request, node_count: int) ->
 
 
 def _memory_bytes(request: Request, cpus: int) -> int:
-    """What a job asks of the memory of a node on which it has so many CPUs."""
+    """Return the memory that a job asks for on a node on which it has `cpus` CPUs."""
     return request.memory_bytes * max(1, cpus) if request.memory_per_cpu else request.memory_bytes
 
 
@@ -83,7 +84,7 @@ def _parts(chosen: Choice, able: int, need: int, required: int, contiguous: bool
 
 
 def _counted(chosen: Choice, able: int, need: int, required: int) -> tuple[Part, ...] | None:
-    """A part for so many nodes of each set, and one for the others. That all are neighbours is not asked for."""
+    """Return a part for each set with a count, and one for the other nodes. Neighbours are not required."""
     wanted = [(mask & able, count) for mask, count in chosen.counted]
     wanted.sort(key=lambda one: one[0].bit_count() - one[1])  # those with the least choice are served first
     if (others := need - sum(count for _, count in wanted)) > 0:
@@ -99,7 +100,7 @@ def _counted(chosen: Choice, able: int, need: int, required: int) -> tuple[Part,
 
 
 def _some(mask: int, count: int) -> int:
-    """The first `count` nodes of a set, or all."""
+    """Return the first `count` nodes of a set, or all."""
     some = 0
     while mask and count > 0:
         lowest = mask & -mask

@@ -1,13 +1,13 @@
-"""When running jobs leave their nodes, as Slurm's planner sees it: not one by one, but in groups of ends.
+"""The ends of running jobs as Slurm's planner sees them: not one by one, but in groups.
 
 Slurm takes the jobs that have a node in the set that it looks at, in the order of their ends, and tests only at the end
 of each group whether the waiting job fits; it then starts when the last job of the group ends. Groups are cut at fixed
-times: 30, 60, 120, 240, ... seconds after the first end, rounded up to a multiple of 30 s. (Read in 22.05.8's and
-later sources of select/cons_tres, and in the former's compiled code; bf_resolution has no part in it.) Whether a
-group is over is asked only of the job that follows one that was looked at. So where that follower has no node in the
-set, it is passed over, and the next job that has one joins the group however late it ends; all that run count, those of
-other partitions, too. Jobs that end at the same time, as those of one cycle with one limit do, follow each other as
-Slurm lists them.
+times: 30, 60, 120, 240, ... seconds after the first end, rounded up to a multiple of 30 s. (Read in 22.05.8's and later
+sources of select/cons_tres, and in the former's compiled code; bf_resolution has no part in it.) Slurm tests whether a
+group is over only at the job that follows one that was looked at. So if that follower has no node in the set, it is
+passed over, and the next job that has one joins the group however late it ends. All running jobs count, those of other
+partitions, too. Jobs that end at the same time, as those of one cycle with one limit do, follow each other as Slurm
+lists them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Ends:
         self._masks: list[int] = []
         self._times: list[float] = []
         self._ranks: list[Rank] = []
-        # The nodes of each end and of all ends before it, for so many ends as have been asked for.
+        # The nodes of each end and of all ends before it, for as many ends as have been asked for.
         self._sums: list[int] = []
         listed, last = sorted((end for end in ends if isfinite(end.at_s)), key=_when), dict[int, int]()
         seen = 0
@@ -40,14 +40,14 @@ class Ends:
             seen |= listed[index].mask
         for index, end in enumerate(listed):
             mask = last.get(index, 0)
-            # One without nodes counts as the follower of one with some, and so does only the first of several.
+            # An end without nodes matters only as the follower of one with nodes; of several in a row, only the first.
             if mask or (self._masks and self._masks[-1]):
                 self._masks.append(mask)
                 self._times.append(end.at_s)
                 self._ranks.append(end.rank)
 
     def add(self, mask: int, end_s: float, rank: Rank) -> None:
-        """Nodes that are in use by nobody else are so until a time, by a job of that rank."""
+        """Note that a job of that rank uses nodes, which no other job uses, until a time."""
         if not isfinite(end_s) or not mask:
             return
         first, behind = bisect_left(self._times, end_s), bisect_right(self._times, end_s)
@@ -58,14 +58,14 @@ class Ends:
         del self._sums[index:]
 
     def earliest(self, mask: int, extra: int, enough: Callable[[int], bool]) -> float:
-        """A time before which no part of `mask` can be enough, -inf where it is now, inf where it never is."""
+        """Return a time before which no part of `mask` can be enough: -inf if it is enough now, inf if it never is."""
         if enough((self.ready | extra) & mask):
             return float("-inf")
         index = self._first(mask, extra, enough)
         return float("inf") if index is None else self._at(index)
 
     def by(self, mask: int, extra: int, at_s: float) -> int:
-        """The nodes of `mask` that are free at a time, groups apart."""
+        """Return the nodes of `mask` that are free at a time, ignoring groups."""
         index = bisect_right(self._times, at_s)
         return (self.ready | extra | (self._summed()[index - 1] if index else 0)) & mask
 
@@ -77,10 +77,10 @@ class Ends:
         begin_s: float = -inf,
         until_s: float = inf,
     ) -> tuple[float, int] | None:
-        """When enough nodes of `mask` are free as Slurm counts, with these; None where it is never.
+        """Return when enough nodes of `mask` are free as Slurm counts, and these nodes; None if they never are.
 
-        The time is that of now where they are free already. `extra` nodes count as ready. What is `enough` stays so
-        when nodes are added. Newer releases take all that ends by `begin_s` for free, and look as far as `until_s`.
+        The time is now if they are free already. `extra` nodes count as ready. A set that is `enough` stays so if nodes
+        are added. Newer releases take all nodes of jobs that end by `begin_s` for free, and look as far as `until_s`.
         """
         sums = self._summed()
         # a job that should have ended by now has its nodes still
@@ -98,11 +98,11 @@ class Ends:
         return self._at(last), (self.ready | extra | self._sums[last]) & mask
 
     def _at(self, index: int) -> float:
-        """When a job ends that should have ended by now nobody knows: it is taken for soon."""
+        """Return the time of an end; the unknown end of an overdue job is assumed to be soon."""
         return max(self._times[index], self._now_s + 1.0)
 
     def _first(self, mask: int, extra: int, enough: Callable[[int], bool]) -> int | None:
-        """The index of the first end with which there are enough."""
+        """Return the index of the first end with which there are enough."""
         sums = self._summed()
         now = self.ready | extra
         if not sums or not enough((now | sums[-1]) & mask):
@@ -117,18 +117,18 @@ class Ends:
         return low
 
     def _summed(self) -> list[int]:
-        """The nodes of each end and of all before it."""
+        """Return the nodes of each end and of all before it."""
         for index in range(len(self._sums), len(self._times)):
             before = self._sums[-1] if self._sums else 0
             self._sums.append(before | self._masks[index])
         return self._sums
 
     def _last_of_group(self, index: int, mask: int, low: int) -> int:
-        """The last end of the group of one that has nodes of `mask`, where the first `low` ends are not looked at.
+        """Return the last end of a group that has nodes of `mask`, if the first `low` ends are not looked at.
 
-        A group is cut behind an end whose follower comes after the next of the fixed times, and the next group lasts at
-        least until the follower does. So the end of a group depends on nothing but the follower of the last end that
-        was looked at before `index`.
+        The group is that of the end `index`. A group is cut behind an end whose follower comes after the next of the
+        fixed times, and the next group lasts at least until the follower does. So the end of a group depends only on
+        the follower of the last end that was looked at before `index`.
         """
         first = self._next(low, mask)
         edge_s = self._times[first or 0] // _STEP_S * _STEP_S + _STEP_S
@@ -145,7 +145,7 @@ class Ends:
         return index if found is None else found
 
     def _next(self, index: int, mask: int) -> int | None:
-        """The first end from an index on that has nodes of a set."""
+        """Return the first end from an index on that has nodes of a set."""
         before = self._sums[index - 1] & mask if index else 0
         if index == len(self._sums) or self._sums[-1] & mask == before:
             return None
@@ -159,7 +159,7 @@ class Ends:
         return low
 
     def _previous(self, index: int, mask: int) -> int | None:
-        """The last end up to an index that has nodes of a set."""
+        """Return the last end up to an index that has nodes of a set."""
         if index < 0:
             return None
         upto = self._sums[index] & mask
@@ -176,5 +176,5 @@ class Ends:
 
 
 def _when(end: End) -> tuple[float, Rank]:
-    """What ends are in the order of."""
+    """Return the sort key of ends."""
     return end.at_s, end.rank

@@ -1,9 +1,9 @@
-"""What a job's constraint (`--constraint`) means for the nodes. Pure.
+"""The nodes that a job's constraint (`--constraint`) allows. Pure.
 
-The language is that of Slurm 22.05 to 24.11: names joined by "&" (or ",") and "|", worked off from the left without
+The language is that of Slurm 22.05 to 24.11: names joined by "&" (or ",") and "|", evaluated from the left without
 precedence; parentheses, not nested, around some of them; "name*4" for at least four such nodes; and one pair of
-brackets, "[a|b]" for all nodes with the same one, "[a*2&b*4]" for so many of each. Slurm has no "not". What is none of
-that is taken for no constraint: room is made, and doubted if the job does not start there.
+brackets, "[a|b]" for all nodes with the same one, "[a*2&b*4]" for these numbers of each. Slurm has no "not". Any other
+text counts as no constraint: room is made, and doubted if the job does not start there.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-# Names joined from the left, each with what joins it; the first one with "&".
+# Names joined from the left, each with its operator; the first one with "&".
 Group = tuple[tuple[str, str], ...]
 
 _TOKEN = re.compile(r"[&|,()\[\]*]|[^&|,()\[\]*\s]+")
 _MARKS = frozenset("&|,()[]*")
-_LONGEST = 4096  # characters; Slurm's own limit on what a job says is lower
+_LONGEST = 4096  # characters; Slurm's own limit on this text is lower
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A constraint as read: what every node must have, of what all must have the same, and how many must have what."""
+    """A parsed constraint: features of every node, alternatives common to all nodes, and sets with counts."""
 
     all_of: tuple[tuple[str, Group], ...] = ()
     either: tuple[Group, ...] = ()
@@ -32,9 +32,9 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The nodes a constraint leaves: all must be among `allowed`, and where there is `either`, within one of it.
+    """The nodes a constraint leaves: all must be among `allowed` and, if there is `either`, within one of its sets.
 
-    Of each of the `counted` sets, all within `allowed`, there must be at least so many.
+    Of each of the `counted` sets, all within `allowed`, there must be at least the given number.
     """
 
     allowed: int
@@ -43,11 +43,11 @@ class Choice:
 
 
 class _Unknown(Exception):
-    """Not the language above."""
+    """A text that is not in the language above."""
 
 
 def choose(text: str, by_feature: Mapping[str, int], among: int) -> Choice:
-    """The nodes of `among` that a constraint leaves; `by_feature` are the nodes with each feature."""
+    """Return the nodes of `among` that a constraint leaves; `by_feature` has the nodes with each feature."""
     constraint = read(text)
     if constraint is None:
         return Choice(among)
@@ -74,7 +74,7 @@ def _with(group: Group, by_feature: Mapping[str, int], among: int) -> int:
 
 @lru_cache(maxsize=1 << 12)  # a queue of thousands has a few dozen
 def read(text: str) -> Constraint | None:
-    """Read a constraint; None is one that is not in the language."""
+    """Parse a constraint. Returns None for a text that is not in the language."""
     if len(text) > _LONGEST or "!" in text:
         return None
     if not text.strip():
@@ -86,14 +86,14 @@ def read(text: str) -> Constraint | None:
 
 
 class _Reader:
-    """Reads one constraint from its words, from the left."""
+    """A parser of one constraint, token by token from the left."""
 
     def __init__(self, text: str) -> None:
         self._words = _TOKEN.findall(text)
         self._at = 0
 
     def constraint(self) -> Constraint:
-        """The whole text."""
+        """Parse the whole text."""
         all_of: list[tuple[str, Group]] = []
         either: list[Group] = []
         counted: list[tuple[Group, int]] = []
@@ -117,12 +117,12 @@ class _Reader:
             if self._at == len(self._words):
                 return Constraint(tuple(all_of), tuple(either), tuple(counted))
             joint = self._joint()
-            # what an "or" means beside such a set is not documented
+            # the meaning of an "or" beside such a set is not documented
             if joint == "|" and (brackets or counted):
                 raise _Unknown
 
     def _bracket(self) -> tuple[list[Group], list[tuple[Group, int]]]:
-        """What stands in brackets: sets of which one is for all nodes, or sets with their counts."""
+        """Parse brackets: sets one of which holds for all nodes, or sets with their counts."""
         self._take("[")
         members: list[tuple[Group, int | None]] = []
         joints: set[str] = set()
@@ -140,7 +140,7 @@ class _Reader:
         raise _Unknown
 
     def _group(self) -> Group:
-        """A name, or names in parentheses."""
+        """Parse a name, or names in parentheses."""
         if self._next() != "(":
             return (("&", self._name()),)
         self._take("(")
@@ -163,7 +163,7 @@ class _Reader:
         word = self._word()
         if word not in ("&", "|", ","):
             raise _Unknown
-        return "&" if word == "," else word  # a comma is a common mistake, which Slurm puts right
+        return "&" if word == "," else word  # a comma is a common mistake, which Slurm corrects
 
     def _name(self) -> str:
         word = self._word()

@@ -1,4 +1,4 @@
-"""The nodes as the site has made them, by partition, feature and size: what does not change from poll to poll. Pure."""
+"""The nodes as configured by the site, by partition, feature and size: what stays from poll to poll. Pure."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from slurm_plugin.types import Node
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# Of one node: partitions, features, CPUs, memory and GPUs; None for one that is not there.
+# Of one node: partitions, features, CPUs, memory and GPUs; None for a missing node.
 _Kind = tuple[tuple[str, ...], tuple[str, ...], int, int, tuple[tuple[str, int], ...]] | None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Layout:
-    """The nodes of a `Numbering` as sets: by partition, by feature, and by what they have.
+    """The nodes of a `Numbering` as sets: by partition, by feature, and by size.
 
-    Two of them are never equal, so that what was worked out for one is looked up by it at no cost.
+    Two layouts are never equal, so that results for one are looked up by it at no cost.
     """
 
     numbering: Numbering
     by_partition: Mapping[str, int]
     by_feature: Mapping[str, int]
     sizes: Sizes
-    # What was worked out for it, by function: it goes with the layout, of which a long life sees thousands.
+    # Results for this layout, by function: they go with the layout, thousands of which a long-running daemon sees.
     known: dict[str, dict[Any, Any]] = field(default_factory=dict, repr=False)
 
     def mask(self, names: tuple[str, ...]) -> int:
-        """The set of some nodes, remembered: the same few thousand sets are asked for at every poll."""
+        """Return the set of some nodes, cached: the same few thousand sets are asked for at every poll."""
         return _mask(self, names) if names else 0
 
 
 def remembered(most: int) -> Callable[[Callable[Concatenate[Layout, P], T]], Callable[Concatenate[Layout, P], T]]:
-    """Have a function of a layout remember up to `most` answers for as long as there is that layout."""
+    """Have a function of a layout remember up to `most` results for the lifetime of the layout."""
 
     def remember(function: Callable[Concatenate[Layout, P], T]) -> Callable[Concatenate[Layout, P], T]:
         name = f"{function.__module__}.{function.__qualname__}"
 
         @wraps(function)
         def answer(layout: Layout, /, *asked: P.args, **named: P.kwargs) -> T:
-            if named:  # by place is faster, and all that is done here
+            if named:  # positional arguments are faster, and the only ones cached
                 return function(layout, *asked, **named)
             known: dict[Any, T] = layout.known.setdefault(name, {})
             if asked in known:
@@ -61,7 +61,7 @@ def remembered(most: int) -> Callable[[Callable[Concatenate[Layout, P], T]], Cal
 
 
 def layout_of(nodes: Mapping[str, Node], numbering: Numbering) -> Layout:
-    """The layout of some nodes; the same one as before while the site has changed nothing."""
+    """Return the layout of some nodes; the same one as before while the site has changed nothing."""
     return _layout(numbering.names, tuple([_kind(nodes.get(name)) for name in numbering.names]))
 
 

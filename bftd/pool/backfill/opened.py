@@ -1,8 +1,8 @@
-"""Nodes on which a job that shares is to start, as far as others of its kind have room beside it."""
+"""Nodes on which a job that shares is to start, as long as others of its kind have room beside it."""
 
 from __future__ import annotations
 
-# Parts of nodes are compared with so much slack: three thirds are a whole.
+# Parts of nodes are compared with this slack: three thirds are a whole.
 _SLACK = 1e-6
 
 
@@ -13,7 +13,7 @@ class Opened:
         self._left: dict[float, int] = {}
 
     def room(self, together: int) -> int:
-        """The nodes with room for one more of jobs of which `together` fit on a node."""
+        """Return the nodes with room for one more job, if `together` such jobs fit on a node."""
         found = 0
         if together > 1:
             for left, mask in self._left.items():
@@ -22,12 +22,12 @@ class Opened:
         return found
 
     def add(self, mask: int, together: int) -> None:
-        """Nodes that were whole get their first job."""
+        """Note that nodes that were whole get their first job."""
         if together > 1 and mask:
             self._put(1.0 - 1.0 / together, mask)
 
     def use(self, mask: int, together: int) -> bool:
-        """Nodes get one more job; whether any was one that has been opened here."""
+        """Note that nodes get one more job. Returns whether any of them was opened here."""
         share = 1.0 / together if together > 1 else 0.0
         before, self._left = self._left, {}
         found = False

@@ -1,10 +1,10 @@
-"""Which waiting jobs Slurm's backfill scheduler queues, and in which order. Pure.
+"""The waiting jobs that Slurm's backfill scheduler queues, and their order. Pure.
 
 Facts of Slurm 22.05 to 25.05, read in its source (src/slurmctld/job_scheduler.c): a job is queued once for each of its
 partitions, unless it is held or depends on others. First come jobs in a reservation, then by the partition's
-PriorityTier, the job's priority, the time of submission, the job id, and of an array the task's index; what waits of an
-array as a whole comes behind those of its tasks that wait alone. Not copied: bf_hetjob_prio, magnetic reservations, and
-that a partition that may preempt another comes before it even where that one's job is in a reservation.
+PriorityTier, the job's priority, the time of submission, the job id, and for an array the task's index; the tasks that
+wait as one come behind those that wait alone. Not copied: bf_hetjob_prio, magnetic reservations, and that a partition
+that may preempt another comes before it even if the other's job is in a reservation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bftd.pool.backfill.tasks import place, whole_of_heterogeneous
 from slurm_plugin.types import Job, Partition
 from slurm_plugin.waiting import Standing, standing
 
-_PLAIN_TIER = 1  # Slurm's default, for a partition of which nothing is known
+_PLAIN_TIER = 1  # Slurm's default, for an unknown partition
 # A tier is below 2^16 and a priority below 2^32: both are exact in one number, and numbers are sorted fastest.
 _TIER = 2.0**33
 _RESERVATION = 2.0**51
@@ -27,8 +27,8 @@ _RESERVATION = 2.0**51
 class Lines:
     """The queue's lines: `jobs` with one of their `partitions` each, or the components of a job with "".
 
-    `ranks` orders them but for what is equal in tier and priority; the smallest comes first. `unreadable` jobs wait
-    beside them: what they need is not known.
+    `ranks` orders them, except among lines of equal tier and priority; the smallest comes first. `unreadable` counts
+    further waiting jobs whose needs are not known.
     """
 
     jobs: Sequence[tuple[Job, ...] | Job]
@@ -40,7 +40,10 @@ class Lines:
         return len(self.ranks)
 
     def in_order(self) -> Iterator[tuple[tuple[Job, ...], str]]:
-        """The lines in order: what is equal is sorted when its turn comes, for the end of a long queue never does."""
+        """Yield the lines in order. Lines of one rank are sorted only when their turn comes.
+
+        The end of a long queue is never sorted.
+        """
         for _, equal in groupby(sorted(range(len(self.ranks)), key=self.ranks.__getitem__), self.ranks.__getitem__):
             for line in sorted(equal, key=self._age):
                 job = self.jobs[line]
@@ -53,7 +56,7 @@ class Lines:
 
 
 def lines(pending: Iterable[Job], partitions: Mapping[str, Partition]) -> Lines:
-    """The lines of the waiting jobs.
+    """Return the lines of the waiting jobs.
 
     All jobs come through here at every poll, however few are looked at: only the cheapest tests are made.
     """

@@ -1,11 +1,12 @@
-"""When and where one job may start: the part of Slurm's planner that looks at the time to come.
+"""The time and nodes at which one job may start: the part of Slurm's planner that looks ahead.
 
-What is reserved for others is looked at with both ends of the job's time included, so a job never starts where its
-limit ends just as a plan begins. A plan itself is reserved in whole steps of bf_resolution, at least one, and may begin
-where another one ends. Times at which a reservation of Slurm's ends count up to the next step, and a second.
+Nodes reserved for others are checked with both ends of the job's time included, so a job never starts where its limit
+ends just as a plan begins. A plan itself is reserved in whole steps of bf_resolution, at least one, and may begin where
+another one ends. The ends of Slurm's reservations count up to the next step, and a second.
 
-Releases differ, as recorded clusters show: 22.05 rounds both ends of a plan down; 24.11 rounds the end up, takes what
-ends before the time of which it asks for free, and looks at the ends of jobs only until it would ask next.
+Releases differ, as recorded clusters show: 22.05 rounds both ends of a plan down; 24.11 rounds the end up, takes nodes
+of jobs that end before the time in question for free, and looks at the ends of jobs only until the next time in
+question.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from slurm_plugin.types import Scheduler
 
 _DEFAULTS = Scheduler()
 _MINUTE_S = 60.0
-# What it takes to look at one time, to find when enough nodes are free, and to choose among nodes, in slots looked at.
+# The work of looking at one time, of finding when enough nodes are free, and of choosing among nodes, in slots.
 _TRY_WORK = 30
 _FIND_WORK = 250
 _CHOICE_WORK = 400
@@ -39,7 +40,7 @@ class Spot:
 
 @dataclass(slots=True)
 class Calendar:
-    """What the time to come holds: plans (`space`), reservations (`booked`, and when they end: `freed`), ends of jobs.
+    """The future: plans (`space`), reservations (`booked`, and when they end: `freed`), and the ends of jobs.
 
     `work` counts the slots that were looked at.
     """
@@ -67,7 +68,7 @@ class Calendar:
         scheduler: Scheduler,
         weights: Sequence[int],
     ) -> Calendar:
-        """The calendar before anything is planned. Steps and windows that are no times are Slurm's defaults."""
+        """Return the calendar before anything is planned. Slurm's defaults replace invalid steps and windows."""
         step_s = _time(scheduler.resolution_s, _DEFAULTS.resolution_s)
         booked = Space(now_s, everything)
         freed = []
@@ -90,7 +91,7 @@ class Calendar:
         )
 
     def steps(self, start_s: float, limit_s: float) -> tuple[float, float]:
-        """From when to when a plan is reserved. What reaches beyond bf_window is reserved for ever."""
+        """Return from when to when a plan is reserved. A plan that reaches beyond bf_window is reserved for ever."""
         begin_s = start_s // self.step_s * self.step_s
         end_s = start_s + limit_s
         if end_s >= self.now_s + self.window_s:
@@ -99,19 +100,19 @@ class Calendar:
         return begin_s, max(steps * self.step_s, begin_s + self.step_s)
 
     def reserve(self, space: Space, mask: int, start_s: float, limit_s: float) -> None:
-        """Reserve nodes for a plan, as far as it lies in bf_window."""
+        """Reserve nodes for a plan, if it begins within bf_window."""
         if start_s <= self.now_s + self.window_s:
             begin_s, end_s = self.steps(start_s, limit_s)
             space.take(mask & self.everything, begin_s, end_s)
             self.work += len(space.begins)
 
     def planned(self, spot: Spot, part: Part) -> int:
-        """The nodes that Slurm would plan a part on."""
+        """Return the nodes that Slurm would plan a part on."""
         self.work += _CHOICE_WORK
         return for_plan(spot.free, need_of(part), self.weights)
 
     def longest(self, mask: int, least_s: float, limit_s: float) -> float:
-        """How long a job that starts now may run: to its limit, or in whole minutes until its nodes are reserved."""
+        """Return how long a job that starts now may run: its limit, or whole minutes until its nodes are reserved."""
         if not least_s < limit_s:
             return limit_s
         end_s = self.now_s + limit_s
@@ -122,14 +123,14 @@ class Calendar:
 
 
 def need_of(part: Part) -> Need:
-    """What a part needs: one node at least, and room for all that it requires."""
+    """Return the need of a part: one node at least, and as many as it requires by name."""
     return Need(max(1, part.need, part.required.bit_count()), part.required, part.contiguous)
 
 
 def place_now(calendar: Calendar, part: Part, limit_s: float, extra: int, taken: int) -> Spot | None:
-    """Where a part may start now; None where it cannot.
+    """Return where a part may start now; None if it cannot.
 
-    `extra` are nodes in use that count as ready for it, `taken` nodes that are not for it.
+    `extra` are nodes in use that count as ready for it, `taken` nodes that it cannot have.
     """
     need = need_of(part)
     mask = part.allowed & (calendar.ends.ready | extra) & ~taken
@@ -147,7 +148,10 @@ def place_now(calendar: Calendar, part: Part, limit_s: float, extra: int, taken:
 
 
 def place(calendar: Calendar, part: Part, limit_s: float, begin_s: float, extra: int) -> Spot | None:
-    """When a part may start, from `begin_s` on, as Slurm finds it; None where it gets no plan. `extra` as above."""
+    """Return when and where a part may start, from `begin_s` on, by Slurm's rules; None if it gets no plan.
+
+    `extra` are nodes in use that count as ready for it.
+    """
     need = need_of(part)
     allowed = part.allowed & calendar.everything
     if allowed.bit_count() < need.count or need.required & ~allowed:
@@ -174,7 +178,7 @@ def _try(
     begin_s: float,
     earliest_s: float,
 ) -> tuple[Spot | None, float | None]:
-    """Slurm's look at what no plan has between `begin_s` and a limit later; or when to look next."""
+    """Look as Slurm does at nodes without a plan from `begin_s` for `limit_s`; else return when to look next."""
     space, booked = calendar.space, calendar.booked
     slots = space.slots(begin_s, begin_s + limit_s)
     later_s = space.grown(part.within, slots)
@@ -182,7 +186,7 @@ def _try(
     held = booked.slots(begin_s, begin_s + limit_s)
     hindered = len(booked.begins) > 1 and booked.free(allowed, held) != allowed
     by_s = -inf if later_s is None or hindered else max(later_s, calendar.now_s + 1.0)
-    # whatever starts later than the next look need not be found here
+    # a start after the next look need not be found here
     if by_s < earliest_s and by_s > -inf:
         return None, later_s
     if by_s > -inf and not need.met(calendar.ends.by(allowed & space.sample(slots), extra, by_s)):
@@ -216,7 +220,7 @@ def _try(
 def _earliest(
     calendar: Calendar, part: Part, need: Need, mask: int, extra: int, within_s: tuple[float, float]
 ) -> Spot | None:
-    """When enough nodes of a set are free, of one kind where no kinds may be mixed; the first kind of equal ones."""
+    """Return when and where enough nodes are free, all of one of the part's kinds; the first of equally early kinds."""
     best: Spot | None = None
     calendar.work += _FIND_WORK
     for kind in part.either or (-1,):
@@ -230,5 +234,5 @@ def _earliest(
 
 
 def _time(given_s: float, otherwise_s: float) -> float:
-    """A time that makes sense."""
+    """Return the given time, or the other if it makes no sense."""
     return given_s if isfinite(given_s) and given_s >= 1.0 else otherwise_s

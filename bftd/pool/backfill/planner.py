@@ -1,18 +1,18 @@
-"""A copy of Slurm's backfill planner over one queue: which jobs it would start now if no pilot were there. Pure.
+"""A copy of Slurm's backfill planner over one queue: the jobs it would start now if no pilot were there. Pure.
 
-Slurm goes through the queue once. Of each job it asks when enough of its nodes are free, first of those that no
-plan of a job before it has for the job's limit from now on, then from the next time on at which nodes of its partition
-become free, and so on (`bftd/pool/backfill/place.py`). What starts now starts; what starts later gets a plan, which the
-jobs behind it must leave free. Facts about Slurm here and in the modules around were read in the sources of its
-sched/backfill and select/cons_tres, and held against what 22.05 does.
+Slurm goes through the queue once. For each job it asks when enough of its nodes are free: first among those without a
+plan of an earlier job for the job's limit from now on, then from the next time on at which nodes of its partition
+become free, and so on (`bftd/pool/backfill/place.py`). A job that can start now starts; a job that starts later gets a
+plan, which the jobs behind it must leave free. Facts about Slurm here and in the neighbouring modules were read in the
+sources of its sched/backfill and select/cons_tres, and compared with what 22.05 does.
 
-- A job with a minimal time limit (TimeMin) is placed with that one. If it starts now, it runs as long as it may, in
+- A job with a minimal time limit (TimeMin) is placed with that limit. If it starts now, it runs as long as it may, in
   whole minutes, without being in the way of a plan.
 - A heterogeneous job starts when all its components can. Until then each has a plan of its own.
 - A job in several partitions has an entry for each, which all get plans, until one of them starts.
-- Tasks of an array start one after another, as many as can; of the others the first few get plans.
-- A job that shares nodes may start on nodes in use that have room for it, or beside others of its kind. Where our pilot
-  has a part of a node, one job at a cycle is taken to fit beside it: more of them may be thought to need room than do.
+- Tasks of an array start one after another, as many as can; the first few of the others get plans.
+- A job that shares nodes may start on nodes in use that have room for it, or beside others of its kind. If our pilot
+  has a part of a node, one job per cycle is assumed to fit beside it: more jobs may seem to need room than do.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from bftd.pool.backfill.wanted import Booking, End, Numbering, Outcome, Part, Pl
 from bftd.pool.leaving import Chooser, Leaving
 from slurm_plugin.types import Scheduler
 
-# Work is counted, not timed, so that the same queue has the same answer: a unit is what it takes to look at a slot of
-# time, about a tenth of a microsecond for thousands of nodes. Beyond the first bound only what could start now is
-# worked out, beyond the second nothing.
+# Work is counted, not timed, so that the same queue has the same answer: a unit is the work of looking at a slot of
+# time, about a tenth of a microsecond for thousands of nodes. Beyond the first bound only jobs that could start now are
+# found, beyond the second nothing.
 _PLANS_WORK = 800_000
 _MOST_WORK = 1_200_000
 _ENTRY_WORK = 40
@@ -59,9 +59,9 @@ def simulate(
 ) -> Outcome:
     """Say which jobs of a queue, in Slurm's order, could start now, and which nodes they are to have.
 
-    `ready` nodes are free now or as soon as our pilots leave, `ours` are those that have one: nodes of `ready`, and
-    such as regular jobs have beside it. Other nodes are in use until one of the `ends`, or for ever. `kept` are the
-    nodes that are already left free for a job, `weights` the nodes by ascending weight. Of `doubted` jobs only the
+    `ready` nodes are free now or as soon as our pilots leave. `ours` are those with a pilot: nodes of `ready`, and
+    nodes that regular jobs share with it. Other nodes are in use until one of the `ends`, or for ever. `kept` are the
+    nodes that are already left free for a job, `weights` the nodes by ascending weight. For `doubted` jobs only the
     shown plan counts. All times are unix seconds.
     """
     everything = (1 << len(numbering.names)) - 1
@@ -92,7 +92,7 @@ def simulate(
 
 
 def _cut(looked: int, planless: int, queued: int, left_tasks: bool) -> str:
-    """What of the queue was not worked out, in words; "" where all was."""
+    """Say which part of the queue was not worked out; "" if all was."""
     if looked < queued or left_tasks:
         tasks = ", at not all of their tasks" if left_tasks else ""
         return f"looks at the first {looked} of {queued} waiting jobs{tasks}: more would take too long"
@@ -105,12 +105,12 @@ def _cut(looked: int, planless: int, queued: int, left_tasks: bool) -> str:
 
 
 def _orphans(kept: Mapping[str, int], queue: Sequence[Wanted]) -> int:
-    """The nodes that are kept for jobs that no longer wait."""
+    """Return the nodes that are kept for jobs that no longer wait."""
     return union(kept[job] for job in kept.keys() - {entry.id for entry in queue})
 
 
 class _Cycle:
-    """One walk through the queue: what has been given away so far."""
+    """One walk through the queue, with the nodes given away so far."""
 
     def __init__(
         self,
@@ -136,9 +136,9 @@ class _Cycle:
         self._one_plan_a_job = one_plan_a_job
         self._opened = Opened()
         self._begun: dict[str, int] = {}
-        # Nodes with a pilot beside which a job starts, or that leaves its part of them to one.
+        # Nodes with a pilot beside which a job starts, or that leaves its part of them to a job.
         self._joined = 0
-        # The plans that Slurm shows for jobs that have one here, too; they may be a cycle old.
+        # The plans that Slurm shows for jobs that also have one here; they may be a cycle old.
         self._shown = Space(calendar.now_s, calendar.everything)
         self._gone = ours & (orphans | union(kept.values()))
 
@@ -148,7 +148,7 @@ class _Cycle:
             self.calendar.reserve(self.calendar.space, entry.plan, entry.plan_s, _limits(entry)[0])
 
     def consider(self, entry: Wanted, plans: bool) -> None:
-        """Start a job, or the tasks of an array, or plan it where `plans`."""
+        """Start a job, or the tasks of an array, or plan it if `plans`."""
         tasks = entry.count - self._begun.get(entry.id, 0)
         least_s, _ = _limits(entry)
         reserves = entry.reserves and not (self._one_plan_a_job and entry.id in self.later)
@@ -160,7 +160,7 @@ class _Cycle:
             found = self._now(entry, least_s)
             if found:
                 if not self._start(entry, found):
-                    self._begun[entry.id] = entry.count  # where this one found room without us, so will the others
+                    self._begun[entry.id] = entry.count  # if this task found room without us, so will the others
                     return
                 tasks -= 1
                 continue
@@ -175,11 +175,11 @@ class _Cycle:
                 return
 
     def _now(self, entry: Wanted, limit_s: float) -> list[tuple[Part, int]]:
-        """The nodes on which all parts of a job can start now, each on its own; [] where they cannot."""
+        """Return the nodes on which all parts of a job can start now, each on its own; [] if they cannot."""
         mine = self._kept.get(entry.id, 0)
         found: list[tuple[Part, int]] = []
         taken = 0
-        # what has least choice comes first: Slurm may find a way, and we are not to say that there is none
+        # parts with the least choice come first: Slurm may find a way, and we must not say that there is none
         for part in sorted(entry.parts, key=_choices):
             extra = self._extra(part)
             spot = place_now(self.calendar, part, limit_s, extra, taken)
@@ -191,16 +191,16 @@ class _Cycle:
         return found
 
     def _extra(self, part: Part) -> int:
-        """Nodes in use that have room for a part, or will have where our pilot leaves."""
+        """Return the nodes in use that have room for a part, or will have once our pilot leaves."""
         some = (part.shared | part.yields) & ~self._joined | self._opened.room(part.together)
         return some & self.calendar.everything & ~self.calendar.ends.ready
 
     def _beside(self, part: Part) -> int:
-        """Nodes that have room for a part beside our pilot."""
+        """Return the nodes that have room for a part beside our pilot."""
         return part.shared & self._ours & ~self._joined
 
     def _start(self, entry: Wanted, found: Sequence[tuple[Part, int]]) -> bool:
-        """Give a job that starts now its nodes; whether that takes anything from the others."""
+        """Give a job that starts now its nodes. Returns whether that takes anything from the others."""
         calendar = self.calendar
         room, shares = 0, False
         calendar.work += _START_WORK * len(found)
@@ -215,7 +215,7 @@ class _Cycle:
             fresh &= ~beside
             self._opened.add(fresh, part.together)
             if part.together <= 1:
-                # Slurm takes it for a plan as well, so that no other job is looked for there before it ends.
+                # Slurm takes it for a plan as well, so that no other job is considered there before it ends.
                 calendar.reserve(calendar.space, fresh, calendar.now_s, runs_s)
             room |= fresh | yielded
         self._gone |= room & self._ours
@@ -224,7 +224,7 @@ class _Cycle:
         return bool(room) or shares
 
     def _chosen(self, spot: Spot, part: Part, extra: int, limit_s: float, mine: int) -> int:
-        """The nodes of one part that starts now."""
+        """Return the nodes of one part that starts now."""
         need = need_of(part)
         if spot.free.bit_count() == need.count:
             return spot.free
@@ -239,14 +239,14 @@ class _Cycle:
 
     @cached_property
     def _chooser(self) -> Chooser:
-        """Made once a cycle, and only where somebody asks."""
+        """The chooser of leased nodes, made at most once per cycle."""
         self.calendar.work += len(self._numbering.names) * _OFFER_WORK
         return self._leaving.chooser(self._numbering.bit)
 
     def _wishes(self, spot: Spot, extra: int, limit_s: float, mine: int) -> Iterator[Preferred]:
-        """Nodes with room as they are (`extra`); idle and kept, idle, leased and leaving, leased.
+        """Yield nodes with room as they are (`extra`), then idle and kept, idle, leased and leaving, leased ones.
 
-        Of these first what no shown plan needs.
+        Within these, nodes that no shown plan needs come first.
         """
         yield Preferred(extra)
         good = self._shown.free(spot.free, self._shown.slots(spot.start_s, spot.start_s + limit_s))
@@ -259,7 +259,7 @@ class _Cycle:
             yield Preferred(leased, leased=True)
 
     def _plan(self, entry: Wanted, limit_s: float) -> bool:
-        """Plan a job for later, each part by itself; whether all parts have a plan."""
+        """Plan a job for later, each part by itself. Returns whether all parts have a plan."""
         calendar = self.calendar
         start_s, nodes = calendar.now_s, 0
         for part in entry.parts:
@@ -280,12 +280,12 @@ class _Cycle:
 
 
 def _choices(part: Part) -> int:
-    """How many nodes would do a part."""
+    """Count the nodes that would do for a part."""
     return part.allowed.bit_count()
 
 
 def _limits(entry: Wanted) -> tuple[float, float]:
-    """The limit that a job is placed with, and the longest that it may run for; what is no time is a minute."""
+    """Return the limit that a job is placed with, and the longest that it may run; an invalid limit is a minute."""
     limit_s = entry.limit_s if entry.limit_s > 0.0 else _MINUTE_S
     least_s = entry.least_s if isfinite(entry.least_s) and 0.0 < entry.least_s < limit_s else limit_s
     return least_s, limit_s

@@ -2,19 +2,19 @@
 
 Facts of Slurm 22.05 to 25.05, read in its source (src/plugins/sched/backfill/backfill.c), beside those in `order`:
 
-- Jobs beyond bf_max_job_user, bf_max_job_part or bf_max_job_user_part are passed over; of an array each task that is
+- Jobs beyond bf_max_job_user, bf_max_job_part or bf_max_job_user_part are passed over; each task of an array that is
   tried counts there.
-- bf_max_job_test counts what is tried on nodes: not a job that a limit keeps back, or for which no nodes could ever do.
-  It is looked at between jobs, not between the tasks of an array.
-- A job over the partition's MaxTime or MaxNodes is not tried there; MaxTime stands for a limit that the job has not.
-- A partition that is DRAIN starts what is queued already; one that is DOWN or INACTIVE starts nothing.
+- bf_max_job_test counts jobs that are tried on nodes: not a job that a limit keeps back, or that no nodes could ever
+  run. It is checked between jobs, not between the tasks of an array.
+- A job over the partition's MaxTime or MaxNodes is not tried there; MaxTime is the limit of a job without one.
+- A partition that is DRAIN starts the jobs queued already; one that is DOWN or INACTIVE starts nothing.
 - A cycle ends when bf_max_time is over, and without bf_continue when anything has changed while it slept, wherever it
   is in the queue; the next one begins at the front again. What sdiag calls its depth counts each line that it came to
-  and each further task of an array, tried on nodes or not, but none that a limit of an association keeps back and none
-  whose job had started meanwhile.
+  and each further task of an array, tried on nodes or not, but no line that a limit of an association keeps back and
+  none whose job had started meanwhile.
 - A job younger than bf_min_age_reserve or below bf_min_prio_reserve starts now or is not planned.
 
-Not copied: bf_max_job_assoc, bf_max_job_start, bf_job_part_count_reserve, QOS: nothing is read of those.
+Not copied: bf_max_job_assoc, bf_max_job_start, bf_job_part_count_reserve, QOS: bftd reads nothing of those.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from slurm_plugin.waiting import Standing, standing
 YEAR_S = 365 * 86400.0  # for which Slurm plans a job without a limit in a partition without one
 # Each task costs the planner time. Slurm plans no more of an array (bf_max_job_array_resv); it may start more at once.
 _MOST_TASKS = 1000
-# What is worked out and then not tried, as no nodes could ever do it, counts nowhere else, and costs as much.
+# Jobs that are worked out and then not tried, as no nodes could ever run them, count nowhere else, and cost as much.
 _MOST_PLACED = 10_000
-# A cycle that came so far through its queue may well have seen all of it: some lines count nowhere.
+# A cycle that came this far through its queue may well have seen all of it: some lines count nowhere.
 _MOST_OF_QUEUE = 0.9
 _CLOSED = frozenset({"DOWN", "INACTIVE"})
 _NONE_LENT: Mapping[str, Node] = {}
@@ -46,10 +46,10 @@ _NONE_LENT: Mapping[str, Node] = {}
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """What the planner is to look at, in order, of `queued` lines: jobs that wait, one for each of their partitions.
+    """The entries that the planner is to look at, in order, of `queued` lines: one per waiting job and partition.
 
-    `cut` says in words why not all were looked at, "" where all were. What `unreadable` jobs need is not known: they
-    are not among them.
+    `cut` says in words why not all were looked at, "" if all were. `unreadable` counts waiting jobs whose needs are not
+    known; they are not among the lines.
     """
 
     entries: tuple[Wanted, ...]
@@ -65,9 +65,9 @@ def queue(
     numbering: Numbering,
     lent: Mapping[str, Node] = _NONE_LENT,
 ) -> Queue:
-    """The queue over `pending`, the regular jobs that wait, and `nodes`, all that any of them may use.
+    """Return the queue over `pending`, the regular jobs that wait, and `nodes`, all that any of them may use.
 
-    `lent` are those that our pilot has beside regular jobs, as they will be once it has left.
+    `lent` are the nodes that our pilot shares with regular jobs, as they will be once it has left.
     """
     waits = lines(pending, snapshot.partitions)
     desk = _Desk(snapshot, nodes, numbering, lent)
@@ -94,16 +94,16 @@ def queue(
 
 
 def _reached(snapshot: Snapshot, waits: Lines) -> int | None:
-    """How deep Slurm's last cycles came, where they clearly ended before the end of the queue; else None.
+    """Return how deep Slurm's last cycles came, if they clearly ended before the end of the queue; else None.
 
-    What may count in no cycle is given the benefit of the doubt: barred jobs, and all but one line of each job, as it
-    may have started by another one.
+    Lines that may count in no cycle get the benefit of the doubt: barred jobs, and all but one line of each job, as the
+    job may have started by another one.
     """
     found = snapshot.scheduler.reached
     if found is None or found.looked >= _MOST_OF_QUEUE * found.queued:
         return None
     jobs = (one if isinstance(one, Job) else one[0] for one in waits.jobs)
-    kinds = Counter((job.reason, len(job.partition)) for job in jobs)  # of tens of thousands of jobs a handful
+    kinds = Counter((job.reason, len(job.partition)) for job in jobs)  # a handful for tens of thousands of jobs
     uncounted = sum(
         count * (1.0 if _bars(reason, partitions) else 1.0 - 1.0 / max(1, partitions))
         for (reason, partitions), count in kinds.items()
@@ -113,22 +113,22 @@ def _reached(snapshot: Snapshot, waits: Lines) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What a partition lets a job have."""
+    """The limits of a partition on a job."""
 
     most_s: float | None = None
     most_nodes: int | None = None
     exclusive: bool = False
 
 
-_NO_RULES = _Rules()  # of a partition that is not known
+_NO_RULES = _Rules()  # of an unknown partition
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """What a job needs in one partition and for how long, and where Slurm shows that it will start.
+    """A job's needs in one partition, its time limits, and the nodes on which Slurm shows that it will start.
 
-    Without `parts` no nodes could ever do. `asks` is what it needs of nodes in use, None where it shares none; as many
-    as `together` such jobs fit on an idle one.
+    Without `parts` no nodes could ever run it. `asks` is its need on nodes in use, None if it shares none; `together`
+    such jobs fit on an idle node.
     """
 
     parts: tuple[Part, ...]
@@ -141,7 +141,7 @@ class _Placed:
 
 @remembered(1 << 14)  # most of a long queue is as it was at the poll before
 def _placed(layout: Layout, job: Job, name: str, rules: _Rules) -> _Placed | None:
-    """A job in the partition `name`; None where it is over a limit of it."""
+    """Place a job in the partition `name`; None if it exceeds a limit of the partition."""
     limit_s, least_s = _limits_s(job, rules)
     own_s = job.time_limit_s if job.request.least_s is None else job.request.least_s
     if rules.most_s is not None and own_s is not None and own_s > rules.most_s:
@@ -159,14 +159,14 @@ def _placed(layout: Layout, job: Job, name: str, rules: _Rules) -> _Placed | Non
 
 
 def _limits_s(job: Job, rules: _Rules) -> tuple[float, float]:
-    """How long a job may run in a partition, and for how little it would start."""
+    """Return how long a job may run in a partition, and the shortest time for which it would start."""
     known_s = [one for one in (job.time_limit_s, rules.most_s) if one is not None]
     limit_s = min(known_s) if known_s else YEAR_S
     return limit_s, limit_s if job.request.least_s is None else min(limit_s, job.request.least_s)
 
 
 class _Desk:
-    """Makes entries of lines, from the first on, and counts the jobs of users and partitions as Slurm does."""
+    """The maker of entries from lines, first to last; it counts the jobs of users and partitions as Slurm does."""
 
     def __init__(
         self, snapshot: Snapshot, nodes: Mapping[str, Node], numbering: Numbering, lent: Mapping[str, Node]
@@ -186,13 +186,13 @@ class _Desk:
         own = snapshot.scheduler
         self._is_limited = max(own.depth_user, own.depth_partition, own.depth_user_partition) > 0
         self._used: dict[tuple[str, str], int] = {}
-        # worked out when they are first asked for
+        # made on first use
         self._shares: Shares | None = None
         self._yields: Shares | None = None
         self._running: Mapping[str, int] | None = None
 
     def entry(self, jobs: Sequence[Job], name: str) -> tuple[Wanted | None, int]:
-        """The entry of a line, None where there is none, and how many tries it counts as."""
+        """Return the entry of a line, None if there is none, and how many tries it counts as."""
         if not name:
             return self._together(jobs)
         job = jobs[0]
@@ -216,7 +216,7 @@ class _Desk:
         return Wanted(job.id, parts, limit_s, least_s, tasks, plan_s, plan, False, self._reserves(job)), tries
 
     def _together(self, jobs: Sequence[Job]) -> tuple[Wanted | None, int]:
-        """One entry for all components of a job, each in the first of its partitions where it could be."""
+        """Return one entry for all components of a job, each in the first of its partitions where it could run."""
         if any(_is_barred(job) for job in jobs):
             return self._barred(jobs), 0
         found: list[tuple[Job, str, _Placed]] = []
@@ -241,7 +241,7 @@ class _Desk:
         return Wanted(jobs[0].id, tuple(parts), limit_s, least_s, 1, plan_s, plan, False, reserves), len(jobs)
 
     def _barred(self, jobs: Sequence[Job]) -> Wanted | None:
-        """The entry of a job that cannot start now, if Slurm shows where it will."""
+        """Return the entry of a job that cannot start now, if Slurm shows where it will."""
         plan_s, plan = self._plan(jobs)
         if not plan:
             return None
@@ -249,23 +249,23 @@ class _Desk:
         return Wanted(jobs[0].id, (), limit_s, least_s, plan_s=plan_s, plan=plan, barred=True)
 
     def _plan(self, jobs: Sequence[Job]) -> tuple[float | None, int]:
-        """When and where Slurm shows that all of some jobs will start."""
+        """Return when and where Slurm shows that all of some jobs will start."""
         starts_s = [job.start_s for job in jobs if job.start_s is not None and self._is_planned(job)]
         plan = union(self._layout.mask(job.sched_nodes) for job in jobs)
         return (max(starts_s), plan) if plan and len(starts_s) == len(jobs) else (None, 0)
 
     def _is_planned(self, job: Job) -> bool:
-        """Whether Slurm shows a start; one in the past is when the job became eligible, or was to start and did not."""
+        """Whether Slurm shows a start in the future; a past one is when the job became eligible, or was to start."""
         return job.start_s is not None and job.start_s > self._now_s
 
     def _place(self, job: Job, name: str) -> _Placed | None:
-        """A job in one of its partitions; None where Slurm does not queue it there."""
+        """Place a job in one of its partitions; None if Slurm does not queue it there."""
         rules = self._rules.get(name, _NO_RULES)
         self.placed += 1
         return None if rules is None else _placed(self._layout, job, name, rules)
 
     def _tasks(self, job: Job) -> int:
-        """How many tasks of a job may start: of an array no more than it lets run at once."""
+        """Return how many tasks of a job may start: no more of an array than it lets run at once."""
         tasks, at_once = waiting(job.id, _MOST_TASKS)
         if not at_once:
             return tasks
@@ -274,7 +274,7 @@ class _Desk:
         return min(tasks, at_once - self._running.get(job.id.partition("_")[0], 0))
 
     def _within(self, user: str, partition: str, tasks: int) -> int:
-        """How many of some tasks Slurm still looks at for their user and partition; they are counted."""
+        """Return how many of some tasks Slurm still looks at for their user and partition, and count these."""
         if not self._is_limited:
             return tasks
         limits = self._limits(user, partition)
@@ -286,13 +286,13 @@ class _Desk:
         return tasks
 
     def _is_full(self, user: str, partition: str) -> bool:
-        """Whether no job of a user in a partition is looked at any more: seen before it is worked out."""
+        """Whether Slurm looks at no more jobs of a user in a partition; checked before a job is worked out."""
         if not self._is_limited:
             return False
         return any(0 < most <= self._used.get(key, 0) for key, most in self._limits(user, partition).items())
 
     def _limits(self, user: str, partition: str) -> dict[tuple[str, str], int]:
-        """The most jobs that are looked at of a user and of a partition; 0 is any number."""
+        """Return the most jobs of a user and of a partition that are looked at; 0 means any number."""
         return {
             (user, partition): self._scheduler.depth_user_partition,
             ("", partition): self._scheduler.depth_partition,
@@ -300,7 +300,7 @@ class _Desk:
         }
 
     def _shared(self, placed: _Placed, asks: Ask) -> tuple[Part, ...]:
-        """The parts of a job that shares nodes, with the nodes in use that have room for it."""
+        """Return the parts of a job that shares nodes, with the nodes in use that have room for it."""
         if self._shares is None:
             self._shares = Shares.of(self._nodes, self._numbering)
             self._yields = Shares.of(self._lent, self._numbering) if self._lent else None
@@ -322,7 +322,7 @@ class _Desk:
 
 
 def _is_barred(job: Job) -> bool:
-    """Whether something other than room keeps a job from starting, for all that its reason tells."""
+    """Whether something other than room keeps a job from starting, as far as its reason tells."""
     return _bars(job.reason, len(job.partition))
 
 

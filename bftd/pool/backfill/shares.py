@@ -1,7 +1,7 @@
 """Nodes in use that have room for a job beside the others. Pure.
 
-Such a job can start there, and no room has to be made for it. Whether memory is shared out at a site is seen by whether
-any is: a job that names no memory has all of a node's where Slurm counts memory at all.
+Such a job can start there, and no room has to be made for it. A site shares out memory if any job has some: where Slurm
+counts memory at all, a job that names no memory has all of a node's.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from slurm_plugin.types import Node
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Shares:
-    """What is free on the nodes in use; on those of `whole_memory` no job has any memory.
+    """The free parts of the nodes in use; on those of `whole_memory` no job has any memory.
 
-    `counts_memory` says that somewhere a job has some.
+    `counts_memory` says that a job has some memory somewhere.
     """
 
     free: Sizes
@@ -28,7 +28,7 @@ class Shares:
 
     @classmethod
     def of(cls, nodes: Mapping[str, Node], numbering: Numbering) -> Shares:
-        """The shares of all nodes that Slurm shows as MIXED, and that nothing else speaks against."""
+        """Return the shares of all nodes that Slurm shows as MIXED and that are otherwise fit."""
         sizes = []
         whole_memory = 0
         for name, node in nodes.items():
@@ -42,17 +42,17 @@ class Shares:
         return cls(Sizes.of(sizes), whole_memory, any(node.memory_used_bytes for node in nodes.values()))
 
     def holding(self, ask: Ask) -> int:
-        """The nodes in use on which what a job asks of each is free."""
+        """Return the nodes in use that have free what a job asks of each."""
         mask = self.free.holding(ask)
         return mask if ask.memory_bytes > 0 else mask & self.whole_memory
 
     def together(self, ask: Ask, fits: int) -> int:
-        """How many jobs fit on an idle node where CPUs, GPUs and what memory they name have room for `fits`."""
+        """Return how many jobs fit on an idle node whose CPUs, GPUs and memory, if asked for, have room for `fits`."""
         return fits if ask.memory_bytes > 0 or not self.counts_memory else 1
 
 
 def _free_gpus(node: Node) -> Mapping[str, int]:
-    """The GPUs of a node that no job has, by type; where Slurm does not say of which type those in use are, of each."""
+    """Return the GPUs of a node that no job has, by type; GPUs in use of unknown type are subtracted from each type."""
     if not node.gpus_used:
         return node.gpus
     untold = sum(count for kind, count in node.gpus_used.items() if kind not in node.gpus)

@@ -1,4 +1,4 @@
-"""Which nodes have so many CPUs, so much memory and so many GPUs, in all or free. Pure."""
+"""Nodes by their CPUs, memory and GPUs, in total or free. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 _GPU = re.compile(r"(?:gres[:/])?gpu(?::(?P<kind>[^:,()]*[^:,()\d][^:,()]*))?(?::(?P<count>\d{1,9}))?(?:\(.*\))?$")
-_ANY = ""  # whoever asks for GPUs without a type takes any
+_ANY = ""  # a job that asks for GPUs without a type takes any
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a job needs of each of its nodes; `gpus` by type, with "" for any type. No memory stands for all of it."""
+    """A job's needs on each of its nodes; `gpus` by type, with "" for any type. No memory stands for all of it."""
 
     cpus: int = 0
     memory_bytes: int = 0
@@ -23,7 +23,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What one node, given as its bit, has or has free."""
+    """The resources that one node, given as its bit, has or has free."""
 
     bit: int
     cpus: int
@@ -32,10 +32,10 @@ class Size:
 
 
 class AtLeast:
-    """The nodes that have at least so much of something, looked up in a sorted list."""
+    """The nodes that have at least some amount of something, looked up in a sorted list."""
 
     def __init__(self, masks: Mapping[int, int]) -> None:
-        """`masks` are the nodes by just how much they have."""
+        """`masks` are the nodes by their exact amounts."""
         self._amounts = sorted(masks)
         self._masks: list[int] = []
         mask = 0
@@ -45,12 +45,12 @@ class AtLeast:
         self._masks.reverse()
 
     def __call__(self, amount: int) -> int:
-        """The nodes with `amount` or more."""
+        """Return the nodes with `amount` or more."""
         place = bisect_left(self._amounts, amount)
         return self._masks[place] if place < len(self._masks) else 0
 
     def of_all(self, among: int) -> int:
-        """The most that each of some nodes has, 0 where one of them has none."""
+        """Return the most that each of some nodes has, 0 if one of them has none."""
         places = range(len(self._masks))
         place = bisect_left(places, True, key=lambda place: bool(among & ~self._masks[place]))
         return self._amounts[place - 1] if place else 0
@@ -61,7 +61,7 @@ _NOBODY = AtLeast({})
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sizes:
-    """The nodes by what they have of everything; `by_cpus` lists them by their CPUs, most first."""
+    """The nodes by their amounts of each resource; `by_cpus` lists them by their CPUs, most first."""
 
     cpus: AtLeast
     memory: AtLeast
@@ -70,7 +70,7 @@ class Sizes:
 
     @classmethod
     def of(cls, sizes: Iterable[Size]) -> Sizes:
-        """Sort some nodes."""
+        """Build the lookup tables of some nodes."""
         cpus: dict[int, int] = {}
         memory: dict[int, int] = {}
         gpus: dict[str, dict[int, int]] = {}
@@ -86,7 +86,7 @@ class Sizes:
         return cls(AtLeast(cpus), AtLeast(memory), {kind: AtLeast(found) for kind, found in gpus.items()}, by_cpus)
 
     def holding(self, ask: Ask) -> int:
-        """The nodes that have what a job asks of each; where it asks for no memory, memory does not count."""
+        """Return the nodes that have what a job asks of each; memory does not count if it asks for none."""
         mask = self.cpus(ask.cpus)
         if ask.memory_bytes > 0:
             mask &= self.memory(ask.memory_bytes)
@@ -95,7 +95,7 @@ class Sizes:
         return mask
 
     def fewest(self, among: int, cpus: int) -> int | None:
-        """How many of some nodes it takes at least to have so many CPUs; None where all have too few."""
+        """Return how many of some nodes it takes at least to have `cpus` CPUs; None if all have too few."""
         taken = 0
         for each, mask in self.by_cpus:
             if cpus <= 0:
@@ -109,21 +109,21 @@ class Sizes:
         return taken if cpus <= 0 else None
 
     def together(self, among: int, ask: Ask) -> int:
-        """How many jobs that ask for so much fit on each of some nodes; at least 1."""
+        """Return how many jobs that ask for this much fit on each of some nodes; at least 1."""
         asked = [(ask.cpus, self.cpus), (ask.memory_bytes, self.memory)]
         asked += [(count, self.gpus.get(kind, _NOBODY)) for kind, count in ask.gpus]
         return max(1, min((there.of_all(among) // amount for amount, there in asked if amount > 0), default=1))
 
     def most_cpus(self, among: int) -> int:
-        """The CPUs of the largest of some nodes."""
+        """Return the CPUs of the largest of some nodes."""
         return next((each for each, mask in self.by_cpus if mask & among), 0)
 
 
 @lru_cache(maxsize=1 << 10)
 def gpus_asked(gres: str) -> tuple[tuple[str, int], ...]:
-    """The GPUs that a job asks of each node, as Slurm writes it: "gres:gpu:a100:2", "gres/gpu:2", "gpu".
+    """Return the GPUs that a job asks of each node, as Slurm writes it: "gres:gpu:a100:2", "gres/gpu:2", "gpu".
 
-    Other generic resources are not looked at: of those nothing is known of the nodes.
+    Other generic resources are ignored: nothing is known of the nodes' share of them.
     """
     found: dict[str, int] = {}
     for entry in re.split(r",(?![^(]*\))", gres):

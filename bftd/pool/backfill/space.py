@@ -1,4 +1,4 @@
-"""What Slurm's planner has reserved: by time, the nodes that no plan has yet."""
+"""The reservations of Slurm's planner: by time, the nodes that no plan has yet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Space:
         self.grows = [0]
 
     def take(self, mask: int, begin_s: float, end_s: float) -> None:
-        """Take nodes from `begin_s` until just before `end_s`; what lies before the first slot is left out."""
+        """Take nodes from `begin_s` until just before `end_s`; time before the first slot is ignored."""
         begin_s = max(begin_s, self.begins[0])
         if not end_s > begin_s or not mask:
             return
@@ -32,14 +32,14 @@ class Space:
         self.grows[before : last - 1] = [more and more & keep for more in self.grows[before : last - 1]]
         if last < len(self.masks):
             self.grows[last - 1] = self.masks[last] & ~self.masks[last - 1]
-        # Slurm joins two slots that have become the same, at most once a plan.
+        # Slurm joins two slots that have become the same, at most once per plan.
         if first and self.masks[first - 1] == self.masks[first]:
             self._join(first)
         elif last < len(self.masks) and self.masks[last - 1] == self.masks[last]:
             self._join(last)
 
     def _cut(self, at_s: float) -> int:
-        """The index of the slot that begins at a time, which is made if need be."""
+        """Return the index of the slot that begins at a time; the slot is made if need be."""
         index = bisect_right(self.begins, at_s) - 1
         if self.begins[index] == at_s:
             return index
@@ -49,27 +49,27 @@ class Space:
         return index + 1
 
     def _join(self, index: int) -> None:
-        """Make one of a slot and the one before it, which are alike."""
+        """Join a slot with the one before it, which is the same."""
         del self.begins[index], self.masks[index], self.grows[index - 1]
 
     def slots(self, begin_s: float, end_s: float) -> tuple[int, int]:
-        """The slots that a time touches, both ends included: the index of the first, and of the one behind the last."""
+        """Return the slots that a time touches, both ends included: the first index, and the index after the last."""
         return max(0, bisect_right(self.begins, begin_s) - 1), bisect_right(self.begins, end_s)
 
     def free(self, mask: int, slots: tuple[int, int]) -> int:
-        """The nodes of a set that are free in all of some slots."""
+        """Return the nodes of a set that are free in all of some slots."""
         first, stop = slots
         return reduce(and_, self.masks[first:stop], mask)
 
     def sample(self, slots: tuple[int, int]) -> int:
-        """The nodes that are free in the first, the last and the middle one of some slots: all of `free` and more."""
+        """Return the nodes that are free in the first, middle and last of some slots: all of `free` and more."""
         first, stop = slots
         return self.masks[first] & self.masks[(first + stop) // 2] & self.masks[stop - 1]
 
     def grown(self, within: int, slots: tuple[int, int]) -> float | None:
-        """When first a node of `within` becomes free that is not free at the beginning of `slots`.
+        """Return when a node of `within` first becomes free that is not free at the beginning of `slots`.
 
-        As in Slurm the search goes as far as one slot behind them; None where nothing is found there.
+        As in Slurm the search goes as far as one slot behind them; None if nothing is found there.
         """
         first, stop = slots
         for index in range(first, min(stop + 1, len(self.begins) - 1)):
@@ -83,7 +83,7 @@ class Space:
         return not any(mask & ~free for free in self.masks[first : bisect_left(self.begins, end_s)])
 
     def until(self, mask: int, limit_s: float) -> float:
-        """When first, after the beginning of all and before `limit_s`, a node of a set is taken; else `limit_s`."""
+        """Return when a node of a set is first taken after the first slot and before `limit_s`; else `limit_s`."""
         for begin_s, free in zip(self.begins[1:], self.masks[1:], strict=True):
             if begin_s >= limit_s:
                 break

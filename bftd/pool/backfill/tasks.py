@@ -1,4 +1,4 @@
-"""What a job id says: which job of an array or of a heterogeneous job it is, and how many tasks wait under it. Pure."""
+"""The parts of a job id: the job of an array or of a heterogeneous job, and the tasks that wait under it. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from slurm_plugin.types import Job
 
-# Task ids are below 4 million: what waits as a whole comes behind the tasks that wait alone, as in Slurm.
+# Task ids are below 4 million: tasks that wait as one come behind those that wait alone, as in Slurm.
 _WHOLE = 1 << 32
 _ID = re.compile(r"(\d{1,18})(?:_(\d{1,18})|\+(\d{1,18}))?")
 _RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?")
@@ -18,7 +18,7 @@ _OVER = frozenset({"PENDING", "COMPLETING"})
 
 @lru_cache(maxsize=1 << 16)  # the order of a long queue is worked out at every poll
 def place(job_id: str) -> tuple[int, int]:
-    """The job id and the index by which Slurm orders jobs of one priority."""
+    """Return the job id and the index by which Slurm orders jobs of one priority."""
     match = _ID.match(job_id)
     if match is None:
         return 0, 0
@@ -29,14 +29,14 @@ def place(job_id: str) -> tuple[int, int]:
 
 
 def whole_of_heterogeneous(job_id: str) -> str:
-    """The job that "12+1" is a component of; "" for any other id."""
+    """Return the job that "12+1" is a component of; "" for any other id."""
     job, plus, _ = job_id.partition("+")
     return job if plus else ""
 
 
 @lru_cache(maxsize=1 << 12)
 def waiting(job_id: str, most: int) -> tuple[int, int]:
-    """How many tasks wait under an id, counted up to `most`, and how many of the array may run at once, 0 for any.
+    """Return how many tasks wait under an id, at most `most`, and the array's limit of running tasks, 0 for none.
 
     A list that squeue has cut counts as far as it goes, and tells no limit.
     """
@@ -45,7 +45,7 @@ def waiting(job_id: str, most: int) -> tuple[int, int]:
         return 1, 0
     limit = _LIMIT.search(tasks)
     count = 0
-    # a part of a few KB has more tasks than can start, unless it is ranges, which are short
+    # a text of a few KB lists more tasks than can start, unless it consists of ranges, which are short
     for part in _RANGE.finditer(tasks, 0, limit.start() if limit else len(tasks)):
         first, last, step = (int(text) if text else None for text in part.groups())
         if first is not None:
@@ -56,7 +56,7 @@ def waiting(job_id: str, most: int) -> tuple[int, int]:
 
 
 def running_by_array(jobs: Iterable[Job]) -> dict[str, int]:
-    """How many tasks of each array hold nodes."""
+    """Count the tasks of each array that hold nodes."""
     found: dict[str, int] = {}
     for job in jobs:
         if job.state not in _OVER:

@@ -1,4 +1,4 @@
-"""What the copy of Slurm's planner is asked: jobs to be placed, and the nodes to place them on, as sets in one number.
+"""The input of the copy of Slurm's planner: jobs to place, and the nodes to place them on, as sets in one number.
 
 A set of nodes is an int, a *mask*, in which each node of the `Numbering` has its bit: sets of thousands of nodes are
 then intersected and counted in a microsecond.
@@ -16,12 +16,12 @@ _DIGITS = bytes.maketrans(b"01", b"\0\1")
 
 
 def union(masks: Iterable[int]) -> int:
-    """All nodes of some sets."""
+    """Return all nodes of some sets."""
     return reduce(or_, masks, 0)
 
 
 def lowest(mask: int, count: int) -> int:
-    """The first `count` nodes of a set that has as many."""
+    """Return the first `count` nodes of a set that has at least as many."""
     low, high = 0, mask.bit_length()
     while low < high:
         middle = (low + high) // 2
@@ -34,7 +34,7 @@ def lowest(mask: int, count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """The nodes by number, in Slurm's own order: neighbours are neighbours."""
+    """The nodes by number, in Slurm's own order: neighbours have neighbouring numbers."""
 
     names: tuple[str, ...]
     bit: Mapping[str, int]
@@ -46,19 +46,19 @@ class Numbering:
         return cls(listed, {name: 1 << index for index, name in enumerate(listed)})
 
     def mask(self, names: Iterable[str]) -> int:
-        """The set of some nodes; names that have no number are left out."""
+        """Return the set of some nodes; names without a number are left out."""
         found = 0
         for name in names:
             found |= self.bit.get(name, 0)
         return found
 
     def of_mask(self, mask: int) -> tuple[str, ...]:
-        """The names of a set, in order."""
+        """Return the names of a set, in order."""
         return tuple(compress(self.names, bin(mask)[:1:-1].encode().translate(_DIGITS)))
 
 
 Rank = tuple[int, int, int]
-"""Where a job stands among those that end at the same time; see `rank`."""
+"""The place of a job among those that end at the same time; see `rank`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class End:
 
 
 def rank(job_id: str) -> Rank:
-    """In which order Slurm lists jobs: as they were submitted, a task of an array when it started."""
+    """Return the sort key by which Slurm lists jobs: by submission, a task of an array by its start."""
     whole, _, task = job_id.partition("_")
     first = whole.partition("+")[0]
     number = int(first) if first.isdecimal() else 0
@@ -80,14 +80,13 @@ def rank(job_id: str) -> Rank:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a job, or one component of a heterogeneous job, needs at once: `need` of the nodes `allowed`.
+    """The nodes that a job, or one component of a heterogeneous job, needs at once: `need` of the nodes `allowed`.
 
-    All of `required` are among them. `either` are sets one of which must hold all nodes (features like "[a|b]"), ()
-    where any may be mixed. `shared` are nodes in use that have room for it beside others: it can start there as well,
-    and no room has to be made. On those of `yields` it has room once our pilot has left, which is there beside others.
-    As many as `together` such jobs fit on one idle node, 1 where it shares with nobody.
-    `within` are the nodes of its partition, whatever else it asks for: Slurm looks for later starts where any of these
-    becomes free.
+    All of `required` are among them. `either` are sets one of which must hold all nodes (features like "[a|b]"), () if
+    any may be mixed. `shared` are nodes in use that have room for it beside others: it can start there as well, and no
+    room has to be made. On the nodes of `yields` it has room once our pilot has left, which shares them with others.
+    `together` such jobs fit on one idle node, 1 if it shares with no job. `within` are the nodes of its partition,
+    whatever else it asks for: Slurm looks for later starts where any of these becomes free.
     """
 
     allowed: int
@@ -106,8 +105,8 @@ class Wanted:
     """One entry of the planner's queue: a job in one of its partitions, or the waiting tasks of an array.
 
     `count` tasks may start, one after another. All `parts` must start at once. The job runs for `limit_s`, or for as
-    little as `least_s` if it starts earlier for that. `plan` are the nodes on which Slurm shows that it will start at
-    `plan_s`. One that is `barred` cannot start now, for all that is known: only its shown plan counts.
+    little as `least_s` if that lets it start earlier. `plan` are the nodes on which Slurm shows that it will start at
+    `plan_s`. A `barred` entry cannot start now, as far as is known: only its shown plan counts.
     """
 
     id: str
@@ -141,10 +140,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the copy says: the nodes by job of what could start now, and the plans of what could start later.
+    """The result of the copy: the nodes by job of what could start now, and the plans of what could start later.
 
-    The nodes of a start are those that are to be left free for it, 0 where it finds room on nodes in use.
-    `looked` entries were looked at of `queued`; `cut` says in words why not all, "" where all were.
+    The nodes of a start are those to be left free for it, 0 if it finds room on nodes in use. Of `queued` entries,
+    `looked` were looked at; `cut` says in words why not all, "" if all were.
     """
 
     now: Mapping[str, int] = field(default_factory=dict)
