@@ -1,4 +1,4 @@
-"""What `bftd` does beside a daemon that may be running: `--dry-run` and `--take-over`."""
+"""`bftd --dry-run` and `bftd --take-over`, which work beside a daemon that may be running."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm_plugin.visibility import Visibility
 
 
 def told(settings: Config) -> Iterator[str]:
-    """What operator mode would do: read from Slurm and, beside a daemon that may be using it, from the ledger."""
+    """Say what operator mode would do, from Slurm and the ledger, which a running daemon may be using."""
     client = _client_of(settings)
     Visibility(client).check()
     preemption = Preemption(client, settings.slurm.harvested)
@@ -27,7 +27,7 @@ def told(settings: Config) -> Iterator[str]:
 
 
 def taken_over(settings: Config) -> str:
-    """Note in the ledger that pilots of other daemons are this one's own; returns a line for each of these."""
+    """Record in the ledger that other daemons' pilots belong to this one; returns one line per daemon."""
     ledger = Ledger(settings.ledger.path, settings.daemon.mode)
     try:
         snapshot = _client_of(settings).snapshot()

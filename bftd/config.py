@@ -1,4 +1,4 @@
-"""The configuration file: found, read and checked against `bftd.keys`, and written with its documentation."""
+"""The configuration file: finds, reads and checks it against `bftd.keys`, and writes it with its documentation."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PATH_VARIABLE = "BFTD_CONFIG"
 
 
 def find(path: str | os.PathLike[str] | None = None) -> Path:
-    """The configuration file to read: `path`, else $BFTD_CONFIG, else /etc/bftd/bftd.toml."""
+    """Return the path of the configuration file: `path`, else $BFTD_CONFIG, else /etc/bftd/bftd.toml."""
     return Path(path or os.environ.get(PATH_VARIABLE) or DEFAULT_PATH)
 
 
 def load_found(path: str | os.PathLike[str] | None = None) -> Config:
-    """The configuration of this host: the file that `find` names, or the defaults where nobody named one and none is.
+    """Return this host's configuration: the file that `find` returns, or the defaults where that file is absent.
 
-    A file that was named, by `path` or $BFTD_CONFIG, must be there.
+    A file that `path` or $BFTD_CONFIG names must exist.
     """
     found = find(path)
     named = bool(path or os.environ.get(PATH_VARIABLE))
@@ -43,7 +43,7 @@ def load_found(path: str | os.PathLike[str] | None = None) -> Config:
 def load(path: str | os.PathLike[str], tell: Callable[[str], None] = lambda line: None) -> Config:
     """Read and check one TOML file; raises ConfigError with one line that names the file and the key.
 
-    `tell` is called with a line about each key that is of no use any more.
+    `tell` is called with a line about each key that no longer has a meaning.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -54,7 +54,7 @@ def load(path: str | os.PathLike[str], tell: Callable[[str], None] = lambda line
 
 
 def parse(text: str, name: str = "configuration", tell: Callable[[str], None] = lambda line: None) -> Config:
-    """Check TOML `text` against the definition; `name` stands in front of every message, and of what `tell` gets."""
+    """Check TOML `text` against the definition; every error, and every line for `tell`, begins with `name`."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -88,7 +88,7 @@ def parse(text: str, name: str = "configuration", tell: Callable[[str], None] = 
 
 
 def _check_together(config: Config, name: str) -> None:
-    """Refuse keys that are right each by itself and contradict each other."""
+    """Refuse keys that are each valid but contradict one another."""
     slurm, pool = config.slurm, config.pool
     if pool.stale_after_s < 2.0 * slurm.poll_s:
         raise ConfigError(
@@ -118,7 +118,7 @@ def _check_together(config: Config, name: str) -> None:
 
 
 def _check_web(config: Config, name: str) -> None:
-    """Refuse an address of the web page that cannot be one, or is the API's."""
+    """Refuse an invalid address of the web page, or one that is the API's."""
     listen, (host, _, port) = config.web.listen, config.web.listen.rpartition(":")
     if not listen:
         return
@@ -129,7 +129,7 @@ def _check_web(config: Config, name: str) -> None:
 
 
 def to_toml(config: Config) -> str:
-    """The whole configuration as commented TOML, which `parse` reads back to the same values."""
+    """Return the whole configuration as commented TOML, which `parse` reads back to the same values."""
     lines: list[str] = []
     section = ""
     for key in reference():

@@ -1,4 +1,4 @@
-"""The daemon: reads Slurm once a tick, feeds the core, serves the API, and does what systemd expects of a service."""
+"""The daemon: reads Slurm once a tick, feeds the core, serves the API, and behaves as systemd expects of a service."""
 
 from __future__ import annotations
 
@@ -46,38 +46,38 @@ from slurm_plugin.visibility import Visibility
 
 log = logging.getLogger("bftd")
 
-# A controller that needs longer than a quarter of the tick is under load: reading it must not add to that.
+# A controller whose answers take longer than a quarter of the tick is under load: reading it must not add to that.
 SLOWNESS = 4.0
-# Nor is this process to take more than half of a core, however large the cluster.
+# This process must not take more than half of a core either, however large the cluster is.
 _OWN_SLOWNESS = 2.0
 LONGEST_DELAY_S = 30.0
-# How often at least the loop tells systemd that it turns, and looks at its clock.
+# The loop tells systemd that it is alive, and checks the clock, at least this often.
 _BEAT_S = 5.0
-# The commands of a look at Slurm, with those that are run only now and then.
+# The number of commands that one snapshot runs, including those run only now and then.
 _COMMANDS = 7
-# A start waits so long for Slurm to say whether the partition may be harvested, then goes on without harvesting.
+# A start waits this long for Slurm to say whether the partition may be harvested, then goes on without harvesting.
 _START_WAIT_S = 20.0
-# The solver is tried for so long at --check-config: a licence server may take seconds to answer.
+# --check-config tries the solver for this long: a licence server may take seconds to answer.
 _TRY_S = 20.0
-# A stop waits so long for a job that is being cancelled; systemd waits for 15 s in all.
+# A stop waits this long for a job that is being cancelled; systemd waits for 15 s in all.
 _STOP_WAIT_S = 5.0
-# To judge a snapshot takes a second at 10,000 nodes.
+# Judging a snapshot takes a second at 10,000 nodes.
 _JUDGES_MOST_S = 300.0
 
 
 def next_delay_s(poll_s: float, took_s: float, failures: int, own_s: float = 0.0) -> float:
-    """Time from one snapshot to the next where Slurm took `took_s` and this process `own_s`, after `failures` (S8)."""
+    """Return the delay to the next snapshot if Slurm took `took_s`, this process `own_s`, after `failures` (S8)."""
     delay_s = max(poll_s, SLOWNESS * took_s, _OWN_SLOWNESS * own_s) * 2.0 ** min(failures, 10)
     return max(poll_s, min(delay_s, LONGEST_DELAY_S))
 
 
 def load(path: Path) -> Config:
     """Read the configuration."""
-    return config.load(path, log.warning)  # before the log is set up, that is a plain line on standard error
+    return config.load(path, log.warning)  # before the log is set up, this prints a plain line on standard error
 
 
 def ledger_path(settings: Config) -> Path:
-    """Where the ledger is: shadow mode has one of its own beside the live one."""
+    """Return the path of the ledger: shadow mode has one of its own beside the live one."""
     path = Path(settings.ledger.path)
     return path.with_name(f"{path.stem}.shadow{path.suffix}") if settings.daemon.mode == "shadow" else path
 
@@ -97,10 +97,10 @@ class Daemon:
         self._client.watch = self._meters.slurm_called
         self._visibility = Visibility(self._client)
         self._preemption = None if self._shadow else Preemption(self._client, settings.slurm.harvested)
-        # one thread reads and judges, one cancels: a slow snapshot must not delay a give-back
+        # one thread reads and judges, another cancels: a slow snapshot must not delay a give-back
         self._reader = ThreadPoolExecutor(1, "snapshot")
         self._canceller = Canceller(lambda job_ids: self._client.cancel(job_ids, "KILL"))
-        # a large ledger of an older bftd takes a while to bring up to date
+        # bringing a large ledger of an older bftd up to date takes a while
         working = functools.partial(notify, "EXTEND_TIMEOUT_USEC=60000000")
         self._ledger = Ledger(ledger_path(settings), settings.daemon.mode, settings.ledger.max_bytes, working)
         self._garbage = Garbage()
@@ -136,7 +136,7 @@ class Daemon:
             telling = asyncio.create_task(notifier.run())
             try:
                 await self._poll()
-                if beat.done():  # it ends only where it fails
+                if beat.done():  # it ends only by failing
                     beat.result()
             finally:
                 beat.cancel()
@@ -159,7 +159,7 @@ class Daemon:
         return 0
 
     def _made_service(self) -> Service:
-        """What the mode asks for."""
+        """Create the service for the configured mode."""
         if not isinstance(self._client, ReadingClient):
             return Service(self._config, self._ledger, self._canceller.ask, elapsed=time.monotonic)
         from bftd.shadow.service import ShadowService
@@ -181,7 +181,8 @@ class Daemon:
             read_s = time.monotonic() - begun
             failures = 0 if snapshot else failures + 1
             if snapshot:
-                # The thread is free until the next snapshot, and the loop serves drivers while it judges this one.
+                # The thread has nothing else to do until the next snapshot, and the loop serves drivers while it judges
+                # this one.
                 self._judges_since_s = time.monotonic()
                 judge = self._service.observe_later(snapshot)
                 take = await asyncio.get_running_loop().run_in_executor(self._reader, judge)
@@ -193,7 +194,7 @@ class Daemon:
             took_s = time.monotonic() - begun
             self._meters.snapshot(read_s, took_s - read_s if snapshot else None)
             log.debug("tick: read in %.3f s, taken in within %.3f s", read_s, took_s - read_s)
-            # What this process takes to read the answers says nothing of slurmctld.
+            # The time in which this process parses the answers says nothing about slurmctld.
             waited_s = self._client.waited_s
             own_s = max(0.0, took_s - waited_s) if snapshot else 0.0
             delay_s = next_delay_s(self._service.poll_s, waited_s, max(0, failures - 1), own_s) - took_s
@@ -203,7 +204,7 @@ class Daemon:
                 continue
 
     async def _unless_stopped(self, reading: Coroutine[Any, Any, Snapshot | None]) -> Snapshot | None:
-        """What is read, unless the daemon is to stop before."""
+        """Return the result of `reading`, or None if the daemon has to stop first."""
         task, stopping = asyncio.create_task(reading), asyncio.create_task(self._stop.wait())
         await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -213,9 +214,9 @@ class Daemon:
         return None
 
     async def _beat(self) -> None:
-        """Tell systemd that the loop turns, however long Slurm takes to answer, and notice when the clock is set.
+        """Tell systemd that the loop is alive, however long Slurm takes to answer, and notice when the clock is set.
 
-        Where judging a snapshot does not come to an end, systemd is told nothing and starts the daemon anew.
+        If judging a snapshot never ends, systemd is told nothing and restarts the daemon.
         """
         while True:
             self._service.now()
@@ -224,7 +225,7 @@ class Daemon:
             await asyncio.sleep(min(_BEAT_S, watchdog_s() / 3.0))
 
     async def _read(self) -> Snapshot | None:
-        """One snapshot; None, and a line in the log when the fault is a new one, where it cannot be had."""
+        """Return one snapshot; None if Slurm could not be read, with a line in the log for each new error."""
         try:
             snapshot = await self._looked(_COMMANDS * (self._config.slurm.timeout_s + 1.0))
         except SlurmError as error:
@@ -241,14 +242,14 @@ class Daemon:
         return snapshot
 
     def _name_unreadable(self, snapshot: Snapshot) -> None:
-        """Say once of each pending job that cannot be read what becomes of it."""
+        """Log, once for each pending job that cannot be read, that no room is made for it."""
         found = {job.id: job.unreadable for job in snapshot.jobs if job.unreadable}
         for job_id in found.keys() - self._unreadable:
             log.warning("no room is made for pending job %s, which cannot be read: %s", job_id, found[job_id])
         self._unreadable = frozenset(found)
 
     async def _looked(self, limit_s: float) -> Snapshot:
-        """What the reading thread sees within a time; what it sees later is out of date, and of no use."""
+        """Return the reading thread's snapshot if it comes within `limit_s`; a later one is out of date and dropped."""
         if self._late is not None:
             await asyncio.wait([self._late], timeout=limit_s)
             if not self._late.done():
@@ -263,15 +264,15 @@ class Daemon:
         return looking.result()
 
     def _look(self) -> Snapshot:
-        """One snapshot of all there is: what is hidden from the daemon must not pass for a quiet cluster (S9)."""
+        """Take one complete snapshot: jobs hidden from the daemon must not look like a quiet cluster (S9)."""
         self._visibility.check()
         if self._preemption is not None:
-            with contextlib.suppress(SlurmError):  # its objection stays
+            with contextlib.suppress(SlurmError):  # its objection remains
                 self._preemption.check()
         return self._client.snapshot()
 
     def _heed(self) -> None:
-        """Pass on whether the partition may be harvested."""
+        """Pass on to the service whether the partition may be harvested."""
         now = self._preemption.objection if self._preemption is not None else ""
         if now != self._service.objection:
             if now:
@@ -287,7 +288,7 @@ class Daemon:
     async def _check_partition(self) -> None:
         """Refuse to start on a partition that does not exist, or whose jobs make no room for regular ones.
 
-        A controller that is down is waited for, and nothing is granted before it has answered.
+        Waits a while for a controller that is down; nothing is granted before it has answered.
         """
         loop = asyncio.get_running_loop()
         looking = loop.run_in_executor(self._reader, self._look_partitions_up)
@@ -305,7 +306,7 @@ class Daemon:
             await self._take_claim()
 
     def _look_partitions_up(self) -> None:
-        """Ask for each partition, as of an unknown one that tells most, and whether they may be harvested."""
+        """Ask for each partition, so that an unknown one gives a precise error, and whether they may be harvested."""
         for name in self._config.slurm.harvested:
             self._client.partition(name)
         if self._preemption is not None:
@@ -316,7 +317,7 @@ class Daemon:
         return ", ".join(self._config.slurm.harvested)
 
     async def _take_claim(self) -> None:
-        """Once it is known which cluster this is: let no other daemon of this host harvest the partitions."""
+        """Claim the partitions once the cluster is known, so that no other daemon of this host harvests them."""
         if self._claimed or self._preemption is None or not self._preemption.known:
             return
         self._claimed = True
@@ -326,7 +327,7 @@ class Daemon:
                 self._claims.append(claim)
 
     def _reload(self) -> None:
-        """Read the configuration again: all of it is taken, or nothing."""
+        """Read the configuration again: all changes are applied, or none."""
         notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
             if self._path is None:
@@ -359,7 +360,7 @@ def _command(path: str | None, check_config: bool, print_config: bool, dry_run: 
     if sum((check_config, print_config, dry_run, take_over)) > 1:
         raise UsageError("--check-config, --print-config, --dry-run and --take-over exclude each other: give one")
     found = config.find(path)
-    # without any file the defaults are shown, but a daemon is never started on a file that is missing
+    # without a file --print-config shows the defaults, but a daemon never starts on a missing file
     settings = Config() if print_config and path is None and not found.exists() else load(found)
     if print_config:
         click.echo(config.to_toml(settings), nl=False)
@@ -382,14 +383,14 @@ def _command(path: str | None, check_config: bool, print_config: bool, dry_run: 
     sys.setswitchinterval(SWITCH_S)
     only_when_told()
     code = asyncio.run(_serve(settings, found))
-    if threading.active_count() > 1:  # a command of Slurm's hangs, and systemd would kill who waits for it
+    if threading.active_count() > 1:  # a Slurm command hangs, and systemd would kill this process while it waits
         logging.shutdown()
         os._exit(code)
     sys.exit(code)
 
 
 def _objection_to_solver(settings: Config) -> str:
-    """Why the solver that is asked for does not solve a small problem here; "" where it does."""
+    """Return why the configured solver fails on a small problem here; "" if it solves it."""
     curve = milp.Curve((0, 2), (0.0, 2.0))
     trainers = tuple(milp.TrainerSpec(name, 1, 2, 0.0, 0.0, curve) for name in "ab")
     problem = milp.Problem(tuple(map(milp.NodeSpec, "mno")), trainers, settings.decide.t_fwd_s)
@@ -400,7 +401,7 @@ def _objection_to_solver(settings: Config) -> str:
     return next(iter(plan.reasons.values())) if plan.status == "kept" else ""
 
 
-# The loop lets the interpreter go at each call of the system: a thread that computes is to hand it back soon.
+# The loop releases the interpreter lock at each system call: a thread that computes should hand it back soon.
 SWITCH_S = 0.001
 
 
@@ -416,7 +417,7 @@ def _set_up_log(level: str) -> None:
 
 
 def main() -> None:
-    """Entry point of `bftd`: every known error is one line and its exit code."""
+    """Run `bftd`: every known error ends it with one line and its exit code."""
     entry.run(_command, "bftd", journal.error_prefix(os.environ))
 
 

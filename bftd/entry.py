@@ -1,4 +1,4 @@
-"""Running a click command so that whatever a user can cause ends in one line on standard error."""
+"""The runner of click commands: every error that a user can cause ends in one line on standard error."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import click
 
 from bftd.protocol.fields import printable
 
-# Called without what it needs, click 8.2 and later raise this; earlier ones print the help and end.
+# click 8.2 and later raise this for a command without arguments; earlier versions print the help and end.
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
-# Of a file that standard output was sent to, say.
+# Errors of a file that standard output is redirected to, for example.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def run(command: click.Command, program: str, prefix: str = "") -> NoReturn:
     """Run a command and exit: 2 for wrong usage, an error's own `exit_code`, 130 when interrupted.
 
-    `prefix` stands before the line of an error.
+    `prefix` precedes an error's line.
     """
-    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a letter, of somebody's job name say, gets another
+    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character, of a job name say, shows another
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace" if stream.errors == "strict" else stream.errors)
     output = sys.stdout
@@ -33,7 +33,7 @@ def run(command: click.Command, program: str, prefix: str = "") -> NoReturn:
         sys.stdout.flush()
     except click.ClickException as error:
         message = error.format_message()
-        # The help is the one message of more than a line.
+        # The help is the only message longer than a line.
         click.echo(
             message if isinstance(error, _NO_ARGUMENTS) else f"{prefix}{program}: {_one_line(message)}", err=True
         )
@@ -46,7 +46,7 @@ def run(command: click.Command, program: str, prefix: str = "") -> NoReturn:
     except SystemExit:
         if sys.stdout is output:
             raise
-        code = 0  # the same, seen by click, which then wraps the streams
+        code = 0  # a closed pipe too: click has caught it and wrapped the streams
     except Exception as error:
         known, told = getattr(error, "exit_code", None), str(error)
         if isinstance(error, OSError) and error.errno in _FULL:
@@ -60,7 +60,7 @@ def run(command: click.Command, program: str, prefix: str = "") -> NoReturn:
 
 
 def _silence() -> None:
-    """Drop what is not written yet: the interpreter must not complain about it when it flushes at exit."""
+    """Discard unwritten output: the interpreter must not complain about it when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 
 class BftError(Exception):
-    """Root of all errors that end a bftd command with one line and `exit_code`."""
+    """Base class of all errors that end a bftd command with one line and `exit_code`."""
 
     exit_code = 1
 
 
 class UsageError(BftError):
-    """What was asked for cannot be: a wrong option, name or range."""
+    """A request that is impossible: a wrong option, name or range."""
 
     exit_code = 2
 
 
 class ConfigError(UsageError):
-    """The configuration file cannot be read or holds a wrong key or value."""
+    """A configuration file that cannot be read or holds a wrong key or value."""
 
 
 class LedgerError(BftError):
-    """The ledger cannot be opened, or is of another version."""
+    """A ledger that cannot be opened, read or written, or has another version."""
 
 
 class AnotherDaemon(BftError):
-    """Another daemon of this host has what this one needs: systemd does not start it again by itself (systemd/)."""
+    """Another daemon of this host holds what this one needs: systemd does not restart this one by itself (systemd/)."""
 
     exit_code = 3
 
 
 class LedgerInUse(AnotherDaemon, LedgerError):
-    """The ledger belongs to a running daemon."""
+    """A ledger that belongs to a running daemon."""
 
 
 class DaemonUnreachable(BftError):
@@ -38,11 +38,11 @@ class DaemonUnreachable(BftError):
 
 
 class TimedOut(BftError, TimeoutError):
-    """What was waited for did not come about in time."""
+    """An awaited event that did not happen in time."""
 
 
 class ApiError(BftError):
-    """The daemon refused a request; `status` is the HTTP status it answered with."""
+    """A request that the daemon refused; `status` is the HTTP status of its answer."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""What is wrong with a daemon: the one list that `bft status --check` shows and that `[notify] command` is told of."""
+"""The problems of a daemon: one list, which `bft status --check` shows and `[notify] command` receives."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, Literal
 Level = Literal["OK", "WARNING", "CRITICAL"]
 LEVELS: tuple[Level, ...] = ("OK", "WARNING", "CRITICAL")
 
-# A controller that is restarted is away for less than a minute, and one under load is read every 30 s.
+# A restarted controller is away for less than a minute, and one under load is read every 30 s.
 SNAPSHOT_WARNING_S = 60.0
 SNAPSHOT_CRITICAL_S = 300.0
-# Growth stops for a moment now and then, after a preemption say; where it does for this long, nothing is harvested.
+# Growth stops for a moment now and then, for example after a preemption; if it stops this long, nothing is harvested.
 HELD_WARNING_S = 600.0
-# Of the ledger's cap, where it has one.
+# A share of the ledger's size limit, if it has one.
 LEDGER_WARNING = 0.9
-# A figure of all problems would be longer than a line of a pager.
+# A list of all problems would be longer than a line of a pager.
 _SHOWN_MOST = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong. `kind` and `name` stay the same for as long as it lasts, whatever its text then says."""
+    """One problem; `kind` and `name` stay the same for as long as it lasts, whatever its text says."""
 
     level: Level
     text: str
@@ -31,13 +31,13 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """What tells it from all others."""
+        """The identity of the problem among all others."""
         return f"{self.kind}:{self.name}" if self.name else self.kind
 
 
 @dataclass(frozen=True)
 class Health:
-    """What a check found: the worst level, each problem with its own level, and figures by name."""
+    """The result of a check: the worst level, each problem with its own level, and figures by name."""
 
     problems: tuple[Problem, ...]
     figures: Mapping[str, str]
@@ -54,7 +54,7 @@ class Health:
 
     @property
     def line(self) -> str:
-        """One line of text, with the figures after a bar."""
+        """The result as one line of text, with the figures after a bar."""
         worst_first = sorted(self.problems, key=lambda problem: -LEVELS.index(problem.level))
         texts = [problem.text for problem in worst_first]
         more = [f"{len(texts) - _SHOWN_MOST} more"] if len(texts) > _SHOWN_MOST else []
@@ -63,32 +63,32 @@ class Health:
         return f"BFTD {self.level}: {said.replace('|', '/')}" + (f" | {figures}" if figures else "")
 
     def to_json(self) -> dict[str, Any]:
-        """As `bft status --check --json` prints it."""
+        """Return the JSON that `bft status --check --json` prints."""
         problems = [{"level": each.level, "kind": each.kind, "text": each.text} for each in self.problems]
         return {"level": self.level, "code": self.code, "problems": problems, "figures": dict(self.figures)}
 
 
 def unreachable(why: str) -> Health:
-    """The health of a daemon that did not answer."""
+    """Return the health of a daemon that did not answer."""
     return Health((Problem("CRITICAL", why, "unreachable"),), {})
 
 
 def judged(status: Mapping[str, Any]) -> Health:
-    """The health that an answer of `GET /v1/status` shows."""
+    """Return the health that an answer of `GET /v1/status` shows."""
     return Health(tuple(problems(status)), _figures(status))
 
 
 def problems(status: Mapping[str, Any]) -> Iterator[Problem]:
-    """What is wrong by a status; of its nodes only those count that are in quarantine, by their `why`."""
+    """Yield the problems in a status; of its nodes only those in quarantine (by their `why`) count."""
     yield from _snapshot(status)
     for alarm in status.get("alarms", ()):
-        # an older daemon files one under "daemon" and which
+        # an older daemon puts the kind "daemon" and the name into one field
         kind, _, name = alarm.get("kind", "alarm").partition(" ")
-        # plans are made all the same where another solver takes the place of the one that fails
+        # plans are still made if another solver replaces the one that fails
         level: Level = "WARNING" if kind == "solver" else "CRITICAL"
         yield Problem(level, alarm["text"], kind, alarm.get("node") or name)
     for pause in status.get("pauses", ()):
-        # an older daemon names nothing but by its text
+        # pauses of an older daemon can be identified by their text only
         named = [pause["kind"], *pause["names"]] if "kind" in pause else [pause["text"]]
         yield Problem("WARNING", pause["text"], "pause", " ".join(named))
     yield from (*_hold(status), *_nodes_and_jobs(status), *_rooms(status), *_ledger(status))

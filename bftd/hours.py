@@ -1,7 +1,7 @@
 """The hours in which nodes are harvested: a week's windows on the host's clock. Pure.
 
-A window is open whenever a clock on the wall of the daemon's host shows a time within it, also on the days on which
-that clock is changed. One that ends before it begins reaches into the next day and belongs to the day it begins.
+A window is open whenever a wall clock at the daemon's host shows a time within it, also on the days on which that clock
+is changed. A window that ends before it begins reaches into the next day and belongs to the day on which it begins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EPOCH_S = 3 * _DAY_S
 _ITEM = re.compile(r"(?:([A-Za-z]+)(?:-([A-Za-z]+))?)?\s*(?:(\d{1,2}):(\d\d)-(\d{1,2}):(\d\d))?")
 _WANTED = 'write days, hours or both, as in "Mon-Fri 20:00-07:00, Sat-Sun"'
 
-# The seconds to add to universal time for local time, each from a unix time on, in order of these times.
+# The seconds to add to universal time for local time, each with the unix time from which it holds, in order.
 Zone = tuple[tuple[float, float], ...]
 UTC: Zone = ((-inf, 0.0),)
 # Windows in seconds since Monday 00:00, in order, neither touching nor overlapping.
@@ -38,20 +38,20 @@ ALWAYS = Opening(True, inf)
 
 
 def check(text: str) -> None:
-    """Raise ValueError with one line for a text that is no list of windows; the empty one is always."""
+    """Raise ValueError with one line for text that is no list of windows; the empty text means always."""
     if text.strip():
         _windows(text)
 
 
 @lru_cache(maxsize=64)
 def opening(text: str, zone: Zone, at_s: float) -> Opening:
-    """Whether the windows of `text` are open at a unix time, and until when; raises ValueError as `check` does."""
+    """Say whether the windows of `text` are open at a unix time, and until when; raises ValueError as `check` does."""
     if not text.strip():
         return ALWAYS
     windows = _windows(text)
     now_open = _is_open(windows, _local_s(zone, at_s)[0])
     moment_s = at_s
-    # two weeks without a change, whatever the clock does meanwhile: there is none
+    # if nothing changes within two weeks, whatever the clock does meanwhile, nothing ever changes
     while moment_s <= at_s + 2 * _WEEK_S:
         local_s, changes_s = _local_s(zone, moment_s)
         moment_s = min(moment_s + _to_boundary_s(windows, local_s), changes_s)
@@ -61,20 +61,20 @@ def opening(text: str, zone: Zone, at_s: float) -> Opening:
 
 
 def weekday_and_time(zone: Zone, at_s: float) -> str:
-    """A unix time as the wall shows it: "Mon 20:00"."""
+    """Format a unix time as local weekday and time: "Mon 20:00"."""
     second = int(_local_s(zone, at_s)[0] % _WEEK_S)
     day, second = divmod(second, _DAY_S)
     return f"{_DAYS[day]} {second // _HOUR_S:02d}:{second % _HOUR_S // _MINUTE_S:02d}"
 
 
 def time_of_day(zone: Zone, at_s: float) -> str:
-    """A unix time as the wall shows it, to the second: "20:00:05"."""
+    """Format a unix time as local time to the second: "20:00:05"."""
     second = int(_local_s(zone, at_s)[0] % _DAY_S)
     return f"{second // _HOUR_S:02d}:{second % _HOUR_S // _MINUTE_S:02d}:{second % _MINUTE_S:02d}"
 
 
 def _local_s(zone: Zone, at_s: float) -> tuple[float, float]:
-    """Local seconds since a Monday 00:00, and the unix time of the next change of the clock."""
+    """Return the local seconds since a Monday 00:00, and the unix time of the next change of the clock."""
     place = max(0, bisect_right(zone, (at_s, inf)) - 1)
     changes_s = zone[place + 1][0] if place + 1 < len(zone) else inf
     return at_s + zone[place][1] + _EPOCH_S, changes_s
@@ -86,7 +86,7 @@ def _is_open(windows: Windows, local_s: float) -> bool:
 
 
 def _to_boundary_s(windows: Windows, local_s: float) -> float:
-    """Seconds to the next begin or end of a window."""
+    """Return the seconds to the next beginning or end of a window."""
     second = local_s % _WEEK_S
     boundaries = sorted({boundary for window in windows for boundary in window})
     return next((boundary - second for boundary in boundaries if boundary > second), _WEEK_S + boundaries[0] - second)
@@ -109,7 +109,7 @@ def _windows(text: str) -> Windows:
 
 
 def _item(text: str) -> list[tuple[int, int]]:
-    """The windows of one item: days, hours or both."""
+    """Return the windows of one item: days, hours or both."""
     words = text.strip()
     found = _ITEM.fullmatch(words)
     if not words or found is None:
@@ -126,7 +126,7 @@ def _item(text: str) -> list[tuple[int, int]]:
 
 
 def _days(first: str, last: str) -> list[int]:
-    """The days from one to another, over the end of the week where need be."""
+    """Return the days from `first` to `last`, across the end of the week if necessary."""
     places = []
     for name in (first, last):
         if name.capitalize() not in _DAYS:

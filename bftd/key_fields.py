@@ -1,4 +1,4 @@
-"""One key of the configuration as a field of its section: what is known about it, and which values may stand for it."""
+"""One key of the configuration as a field of its section: its properties, and the check of its values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from bftd.errors import ConfigError
 
-# TOML promises no longer integers, and SQLite and C take none.
+# TOML guarantees no longer integers, and SQLite and C accept none.
 _LARGEST = 2**63 - 1
 
 
@@ -27,9 +27,9 @@ def key(
     tunable: bool = False,
     check: Callable[[Any], None] | None = None,
 ) -> Any:
-    """A dataclass field that carries all that is known about one key; `bft tune` changes those that are tunable.
+    """Return a dataclass field that carries all properties of one key; `bft tune` changes those that are tunable.
 
-    `check` raises ValueError with one line for a value of the right type that is wrong.
+    `check` raises ValueError with one line for a wrong value of the right type.
     """
     metadata = {
         "doc": doc,
@@ -47,12 +47,12 @@ def key(
 def _shown(value: Any) -> str:
     try:
         return repr(value)
-    except ValueError:  # Python does not write out integers of thousands of digits
+    except ValueError:  # Python does not print integers of thousands of digits
         return "a number of thousands of digits"
 
 
 def _texts(value: Any, where: str, example: Any) -> tuple[str, ...]:
-    """A list of different texts as a tuple."""
+    """Return a list of distinct texts as a tuple; raises ConfigError."""
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) and item.strip() for item in value):
         raise ConfigError(f"{where} must be a list of texts, not {_shown(value)}; for example {json.dumps(example)}")
     if len(set(value)) < len(value):
@@ -61,7 +61,7 @@ def _texts(value: Any, where: str, example: Any) -> tuple[str, ...]:
 
 
 def checked(field: dataclasses.Field[Any], kind: type, value: Any, where: str) -> Any:
-    """A value that may stand for a key; raises ConfigError with one line that begins with `where`."""
+    """Return `value` checked for a key; raises ConfigError with one line that begins with `where`."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             value = float(value)

@@ -1,4 +1,4 @@
-"""The keys of the configuration: the one definition from which parsing, checks, defaults and documentation are made.
+"""The keys of the configuration: the single definition behind parsing, checks, defaults and documentation.
 
 Each section is a frozen dataclass and each key a field with its default, unit, one line of documentation and an
 example. Nothing else in the project knows a key's name, type or default.
@@ -21,13 +21,13 @@ from bftd.protocol.bounds import COMMAND_LEAST_S, COMMAND_MOST_S
 
 
 def _check_folder(value: str) -> None:
-    """What stands for a folder on each node: `{user}` is the trainer's user."""
+    """Raise ValueError unless `value` can be a folder on each node; `{user}` in it stands for the trainer's user."""
     if value and (not value.startswith("/") or ".." in value.split("/") or not value.isprintable()):
         raise ValueError(f"give a folder from / on, for example /local/scratch, not {value!r}")
 
 
 def _check_solver(value: str) -> None:
-    if value == "auto":  # most commands that read the configuration need no numpy
+    if value == "auto":  # most commands that read the configuration do not need numpy
         return
     from milp import UnsupportedError, check_solver
 
@@ -39,7 +39,7 @@ def _check_solver(value: str) -> None:
 
 @dataclass(frozen=True)
 class DaemonConfig:
-    """What the daemon is, and who may steer it."""
+    """The daemon's mode and user, and its administrators."""
 
     mode: str = _key(
         "live",
@@ -61,7 +61,7 @@ class DaemonConfig:
 
 @dataclass(frozen=True)
 class SlurmConfig:
-    """How Slurm is read and which partitions are used."""
+    """Access to Slurm, and the partitions that bftd uses."""
 
     conf: str = _key("", "Path of slurm.conf; empty leaves the choice to Slurm.", example="/etc/slurm/slurm.conf")
     poll_s: float = _key(1.0, "Time between two snapshots.", unit="s", minimum=0.1, maximum=60.0)
@@ -97,15 +97,15 @@ class SlurmConfig:
 
     @property
     def harvested(self) -> tuple[str, ...]:
-        """All partitions whose idle nodes are harvested, in the order of the file."""
+        """All partitions whose idle nodes are harvested, in the file's order."""
         return self.partitions or (self.partition,)
 
 
 @dataclass(frozen=True)
 class PoolConfig:
-    """Which idle nodes are offered to trainers, and when they are given back."""
+    """The idle nodes that trainers are offered, and the time at which they are given back."""
 
-    # Whether a reload takes what has changed; the other sections are open files, or what the daemon is.
+    # Whether a reload applies changes; the other sections describe open files or the daemon itself.
     RELOADED: ClassVar[bool] = True
 
     debounce_polls: int = _key(2, "Polls for which a node must be idle before it is offered.", minimum=1, maximum=100)
@@ -153,7 +153,7 @@ class PoolConfig:
 
 @dataclass(frozen=True)
 class DecideConfig:
-    """How nodes are shared among trainers."""
+    """The sharing of nodes among trainers."""
 
     RELOADED: ClassVar[bool] = True
 
@@ -204,7 +204,7 @@ class DecideConfig:
 
 @dataclass(frozen=True)
 class LimitsConfig:
-    """What one user or one account may have at once, beside Slurm's own limits."""
+    """Limits per user and account, in addition to Slurm's own."""
 
     RELOADED: ClassVar[bool] = True
 
@@ -216,7 +216,7 @@ class LimitsConfig:
 
 @dataclass(frozen=True)
 class PromiseConfig:
-    """What the site promises its regular jobs."""
+    """The site's promise to its regular jobs."""
 
     RELOADED: ClassVar[bool] = True
 
@@ -231,7 +231,7 @@ class PromiseConfig:
 
 @dataclass(frozen=True)
 class ApiConfig:
-    """Where drivers and commands reach the daemon, and how it knows who they are."""
+    """The daemon's addresses for drivers and commands, and the authentication of callers."""
 
     socket: str = _key("/run/bftd/bftd.sock", "Unix socket for clients on this host.")
     tcp: str = _key("", "host:port for drivers on other hosts.", example="0.0.0.0:6820")
@@ -246,7 +246,7 @@ class ApiConfig:
 
 @dataclass(frozen=True)
 class LedgerConfig:
-    """Where the daemon keeps what must survive it."""
+    """The file that holds what must survive the daemon."""
 
     path: str = _key("/var/lib/bftd/ledger.sqlite", "SQLite file of the ledger, on a local disk.")
     max_bytes: int = _key(
@@ -259,7 +259,7 @@ class LedgerConfig:
 
 @dataclass(frozen=True)
 class ElasticConfig:
-    """What the trainers' drivers are told of the site."""
+    """Settings of the site that trainers' drivers receive."""
 
     RELOADED: ClassVar[bool] = True
 
@@ -279,7 +279,7 @@ class ElasticConfig:
 
 @dataclass(frozen=True)
 class WebConfig:
-    """Where people and Prometheus look at the daemon, beside the unix socket."""
+    """The address of the web page and of Prometheus's metrics, beside the unix socket."""
 
     listen: str = _key(
         "",
@@ -293,7 +293,7 @@ class WebConfig:
 
 @dataclass(frozen=True)
 class NotifyConfig:
-    """Who is told of alarms."""
+    """The command that is told of alarms."""
 
     RELOADED: ClassVar[bool] = True
 
@@ -312,7 +312,7 @@ class NotifyConfig:
 
 @dataclass(frozen=True)
 class LogConfig:
-    """What the daemon writes to its standard error."""
+    """The daemon's messages on standard error."""
 
     RELOADED: ClassVar[bool] = True
 
@@ -337,7 +337,7 @@ class Config:
     log: LogConfig = LogConfig()
 
 
-# Keys that there were once, each with a sentence about what is there in its place: a file that names one still serves.
+# Removed keys, each with a sentence about its replacement: a file that still names one keeps working.
 GONE: Mapping[tuple[str, str], str] = {
     ("pool", "plan_wait_s"): "no waiting job stops growth any more: room is made for those that can start (make_room)",
 }
@@ -357,7 +357,7 @@ class KeyDoc:
 
 
 def reference() -> Iterator[KeyDoc]:
-    """Every key of the configuration, in the order of the file."""
+    """Yield every key of the configuration, in the order of the file."""
     for section in dataclasses.fields(Config):
         cls = cast("type[Any]", section.default.__class__)
         types = typing.get_type_hints(cls)
@@ -374,14 +374,14 @@ def reference() -> Iterator[KeyDoc]:
 
 
 def reloaded() -> tuple[str, ...]:
-    """The sections whose changes a reload takes; those of the others need a restart."""
+    """Return the sections whose changes a reload applies; changes of the others need a restart."""
     return tuple(
         field.name for field in dataclasses.fields(Config) if getattr(_section_class(field), "RELOADED", False)
     )
 
 
 def fixed() -> tuple[str, ...]:
-    """The sections whose changes need a restart."""
+    """Return the sections whose changes need a restart."""
     return tuple(field.name for field in dataclasses.fields(Config) if field.name not in reloaded())
 
 
@@ -396,14 +396,14 @@ class TunableKey:
     choices: tuple[str, ...]
 
     def checked(self, value: Any, where: str) -> Any:
-        """The value as the core takes it; raises ConfigError with one line that begins with `where`."""
+        """Return the value as the core takes it; raises ConfigError with one line that begins with `where`."""
         field = next(field for field in dataclasses.fields(Config) if field.name == self.section)
         cls = _section_class(field)
         return checked(cls.__dataclass_fields__[self.name], self.kind, value, where)
 
 
 def tunable() -> tuple[TunableKey, ...]:
-    """Every key that `bft tune` changes, in the order of the file."""
+    """Return every key that `bft tune` changes, in the order of the file."""
     found = []
     for section in dataclasses.fields(Config):
         cls = _section_class(section)
@@ -417,7 +417,7 @@ def tunable() -> tuple[TunableKey, ...]:
 
 
 def value_of(config: Config, key: TunableKey) -> Any:
-    """The value of a key in a configuration."""
+    """Return the value of a key in a configuration."""
     return getattr(getattr(config, key.section), key.name)
 
 

@@ -1,4 +1,4 @@
-"""Telling systemd how the daemon is: the sd_notify protocol over $NOTIFY_SOCKET."""
+"""The sd_notify protocol over $NOTIFY_SOCKET, which tells systemd the daemon's state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 
 
 def notify(*lines: str) -> None:
-    """Send lines such as READY=1 to the service manager; without one nothing happens."""
+    """Send lines such as READY=1 to the service manager; does nothing if there is none."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -21,6 +21,6 @@ def notify(*lines: str) -> None:
 
 
 def watchdog_s() -> float:
-    """Within which time the service manager wants to hear WATCHDOG=1; infinite without one that does."""
+    """Return the seconds within which the service manager expects WATCHDOG=1; infinity if it expects none."""
     text = os.environ.get("WATCHDOG_USEC", "")
     return int(text) / 1e6 if text.isdecimal() and int(text) > 0 else math.inf

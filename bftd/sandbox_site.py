@@ -19,27 +19,27 @@ from bftd.http.client import Client
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox import Sandbox, processes
 
-_UP_S = 60.0  # 1 s; a loaded machine many times that
+_UP_S = 60.0  # it takes 1 s; many times that on a loaded machine
 _DOWN_S = 10.0
-_HUNG_S = 240.0  # no command takes so long, however busy the machine is
+_HUNG_S = 240.0  # no command takes this long, however busy the machine is
 
 
 class SandboxSite:
-    """Starts a cluster and, with `start_daemon`, bftd on it; both end with the context, and leave nothing behind.
+    """A cluster and, with `start_daemon`, bftd on it; both end with the context and leave nothing behind.
 
-    A daemon that is started `detached` outlives this process, as the cluster does: `attach` finds both again, and
-    `down` ends them.
+    A daemon started `detached` outlives this process, as the cluster does: `attach` finds both again, and `down` ends
+    them.
     """
 
     def __init__(self, config: Mapping[str, Mapping[str, Any]] | None = None, **shape: Any) -> None:
-        """`config`: sections of the daemon's configuration; `shape`: what Sandbox takes."""
+        """Take sections of the daemon's configuration (`config`), and the arguments of Sandbox (`shape`)."""
         self.cluster = Sandbox(**shape)
         self._config = config or {}
         self._daemon: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def attach(cls, root: Path) -> SandboxSite:
-        """The site that lives in a folder; raises SandboxError where there is none."""
+        """Return the site in a folder; raises SandboxError if there is none."""
         site = cls()
         site.cluster = Sandbox.attach(root)
         return site
@@ -53,14 +53,14 @@ class SandboxSite:
         self.down()
 
     def up(self) -> SandboxSite:
-        """Starts the cluster; what had started is ended again when that fails."""
+        """Start the cluster; if that fails, end everything that had started."""
         self.cluster.up()
         self.work.mkdir(exist_ok=True)
         self._temporary.mkdir(exist_ok=True)
         return self
 
     def down(self) -> None:
-        """Ends the daemon, whoever started it, then the cluster, and removes the folder."""
+        """End the daemon, whoever started it, then the cluster, and remove the folder."""
         try:
             self.stop_daemon()
             self._stop_detached()
@@ -69,7 +69,7 @@ class SandboxSite:
 
     @property
     def root(self) -> Path:
-        """The folder of cluster and daemon; it goes with them."""
+        """The folder of cluster and daemon; it is removed with them."""
         return self.cluster.root
 
     @property
@@ -98,7 +98,7 @@ class SandboxSite:
 
     @property
     def daemon_pid(self) -> int | None:
-        """None while no daemon runs."""
+        """The daemon's process id; None while no daemon runs."""
         if self._daemon is not None:
             return self._daemon.pid if self._daemon.poll() is None else None
         return self._detached_pid()
@@ -108,7 +108,7 @@ class SandboxSite:
         return self.root / "bftd.pid"
 
     def _detached_pid(self) -> int | None:
-        """The process that the pid file names, where it is this site's daemon still."""
+        """Return the process id in the pid file if that process is still this site's daemon."""
         with contextlib.suppress(OSError, ValueError, SandboxError):
             pid = int(self._pid_path.read_text())
             ours = any(process.pid == pid for process in processes.of_root(self.root))
@@ -117,20 +117,20 @@ class SandboxSite:
         return None
 
     def env(self) -> dict[str, str]:
-        """The environment of a user of this site: its Slurm, its daemon, and this installation's commands."""
+        """Return the environment of a user of this site: its Slurm, its daemon, and this installation's commands."""
         environ = self.cluster.env()
         path = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
-        # What libraries cache in the folder for temporary files goes with the site too.
+        # Files that libraries cache in the temporary folder are removed with the site.
         return {**environ, "PATH": path, "BFTD_CONFIG": str(self.config_path), "TMPDIR": str(self._temporary)}
 
     def write_config(self) -> None:
-        """Writes the daemon's configuration, which commands read before it starts too."""
+        """Write the daemon's configuration, which commands also read before it starts."""
         self.config_path.write_text(self._toml())
 
     def start_daemon(self, *, detached: bool = False) -> None:
-        """Starts bftd and waits until it answers; raises BftError with its last line when it does not."""
+        """Start bftd and wait until it answers; raises BftError with its last line if it does not."""
         self.write_config()
-        # The mark makes it a process of the cluster, which ends with the cluster whoever its parent is by then.
+        # The mark makes it a process of the cluster: it ends with the cluster, whatever its parent is by then.
         mark = {processes.MARK: str(self.root)} if detached else {}
         with self.log_path.open("ab") as log:
             self._daemon = subprocess.Popen(
@@ -155,7 +155,7 @@ class SandboxSite:
         raise BftError(f"the daemon did not start: {last[0] if last else 'it said nothing'}")
 
     def stop_daemon(self, number: signal.Signals = signal.SIGTERM) -> int | None:
-        """Ends bftd with a signal and returns its exit code; None when it did not run."""
+        """End bftd with a signal and return its exit code; None if it did not run."""
         daemon, self._daemon = self._daemon, None
         if daemon is None:
             return None
@@ -168,7 +168,7 @@ class SandboxSite:
             return daemon.wait()
 
     def _stop_detached(self) -> None:
-        """Ends a daemon that another process has started; the cluster's end kills one that will not go."""
+        """End a daemon that another process has started; ending the cluster kills one that does not stop."""
         pid = self._detached_pid()
         if pid is None or not processes.terminate(self.root, pid):
             return
@@ -177,11 +177,11 @@ class SandboxSite:
             time.sleep(0.05)
 
     def bft(self, *words: str, timeout_s: float = _HUNG_S) -> subprocess.CompletedProcess[str]:
-        """Runs `bft` as a user of this site, in the folder for jobs."""
+        """Run `bft` as a user of this site, in the folder for jobs."""
         return self._run([sys.executable, "-m", "bftd.cli.main", *words], timeout_s)
 
     def slurm(self, *words: str, timeout_s: float = _HUNG_S) -> str:
-        """Runs a Slurm command in the folder for jobs and returns what it prints; raises BftError when it fails."""
+        """Run a Slurm command in the folder for jobs and return its output; raises BftError if it fails."""
         done = self._run(list(words), timeout_s)
         if done.returncode:
             raise BftError(f"{words[0]} failed: {done.stderr.strip()}")

@@ -1,6 +1,6 @@
-"""Tables that fit the width they are given: no header is ever cut, and whole columns go before a value is.
+"""Tables that fit a given width: no header is ever cut, and whole columns are dropped before a value is cut.
 
-`fit` decides, `lines` is the table as plain text, and `Fitted` the same in styles.
+`fit` decides, `lines` returns the table as plain text, and `Fitted` the same in styles.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from bftd.protocol.fields import printable
 from bftd.words import ByRich, Line, Words, folded, restyled
 
 _GAP = 2
-_CUT = "+"  # as Slurm marks a value that is cut
+_CUT = "+"  # Slurm marks a cut value in the same way
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: where several have a `rank` the highest goes first; one of rank 0 always stays.
+    """A column: the column with the highest `rank` is dropped first; one of rank 0 always stays.
 
-    A value keeps its full length where `least` is None. Otherwise it may be shortened to so many characters: folded
-    over several lines, which sentences and node sets bear, or cut.
+    A value keeps its full length if `least` is None. Otherwise it may be shortened to that many characters: folded over
+    several lines (`folds`, suitable for sentences and node sets), or cut.
     """
 
     title: str
@@ -34,7 +34,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Which columns are shown and how wide each is; `dropped` are the others, and `needs` is the width for all."""
+    """The columns that are shown and their widths; `dropped` are the others, and `needs` is the width for all."""
 
     shown: tuple[int, ...]
     widths: tuple[int, ...]
@@ -43,9 +43,9 @@ class Fit:
 
 
 def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Fit:
-    """Choose columns and their widths for `width` characters; None is as wide as anybody likes.
+    """Choose columns and their widths for `width` characters; None means unlimited.
 
-    Where not even the columns of rank 0 fit, their values are folded as far as their headers allow.
+    If not even the columns of rank 0 fit, their values are folded as far as their headers allow.
     """
     full = [max([cell_len(column.title), *(cell_len(row[at]) for row in rows)]) for at, column in enumerate(columns)]
     floors = [
@@ -67,7 +67,7 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | N
 
 
 def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
-    """The table as lines of text, header first; the last line names the columns there is no room for."""
+    """Yield the table as lines of text, header first; the last line names the columns that did not fit."""
     rows = _plain(rows)
     chosen = fit(columns, rows, width)
     yield from _lines(columns, chosen, [column.title for column in columns])
@@ -78,7 +78,7 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
 
 
 def blocks(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[list[str]]:
-    """The lines of each row, for a table without a header that has other text between its rows."""
+    """Yield the lines of each row, for a table without a header that has other text between its rows."""
     rows = _plain(rows)
     chosen = fit(columns, rows, width)
     for row in rows:
@@ -88,7 +88,7 @@ def blocks(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int 
 class Fitted(ByRich):
     """A table in styles under a title of its own; each row is its values and a style.
 
-    Without a `header` the columns' titles are names for `style` alone.
+    Without a `header` the columns' titles only serve as names for `style`.
     """
 
     def __init__(
@@ -106,18 +106,18 @@ class Fitted(ByRich):
         self._styles: dict[int, Callable[[str], str]] = {}
 
     def style(self, title: str, of: Callable[[str], str]) -> Fitted:
-        """Give the values of one column the style that `of` has for each."""
+        """Style the values of one column: `of` returns the style of a value."""
         self._styles[next(at for at, column in enumerate(self._columns) if column.title == title)] = of
         return self
 
     def lines(self, width: int | None) -> Iterator[Line]:
-        """Draw it in a width of so many columns; None is as wide as anybody likes."""
+        """Draw the table in `width` columns; None means unlimited."""
         chosen = fit(self._columns, [cells for cells, _ in self._rows], width)
         yield [(self._title, "bold")]
         if self._header:
             for line in _lines(self._columns, chosen, [column.title for column in self._columns]):
                 yield [(line, "bold")]
-        # a column's own style begins where the column does, on every line of the row
+        # a column's own style begins where the column begins, on every line of the row
         styled = [
             (start, start + width, at, self._styles[at])
             for at, start, width in zip(chosen.shown, _starts(chosen.widths), chosen.widths, strict=True)
@@ -136,7 +136,7 @@ def _more(columns: Sequence[Column], chosen: Fit) -> str:
 
 
 def _lines(columns: Sequence[Column], chosen: Fit, cells: Sequence[str]) -> Iterator[str]:
-    """One row; as many lines as its longest folded value needs."""
+    """Yield one row, in as many lines as its longest folded value needs."""
     parts = [_pieces(columns[at], cells[at], width) for at, width in zip(chosen.shown, chosen.widths, strict=True)]
     for index in range(max(map(len, parts), default=0)):
         line = ""
@@ -156,7 +156,7 @@ def _pieces(column: Column, text: str, width: int) -> list[str]:
 
 
 def _plain(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Values without what a terminal would take for a command: jobs and users are named by others."""
+    """Return the values without terminal control characters: users choose the names of jobs."""
     return [list(map(printable, row)) for row in rows]
 
 
@@ -169,7 +169,7 @@ def _starts(widths: Sequence[int]) -> list[int]:
 
 
 def _shared(floors: Sequence[int], full: Sequence[int], width: int) -> list[int]:
-    """The floors, and what room is left for those that lack most: so long as it lasts, nothing is shortened."""
+    """Distribute the width beyond the floors, narrowest column first, up to each column's full width."""
     widths = list(floors)
     spare = width - _total(widths)
     while spare > 0 and any(now < most for now, most in zip(widths, full, strict=True)):

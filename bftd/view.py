@@ -13,16 +13,16 @@ from bftd.words import Block, Drawn, Words
 
 _STATE_STYLES = {"running": "green", "waiting": "yellow", "suspended": "magenta", "finished": "dim"}
 _DECISIONS_SHOWN = 8
-# What would be shown as 0 % says nothing.
+# A share that would be shown as 0 % says nothing.
 _LEAST_SHARE = 0.005
-# What is left of a long value on a narrow screen, in characters.
+# Characters of a long value that remain on a narrow screen.
 _NAME_WIDTH = 8
 _NODES_WIDTH = 16
 _WORDS_WIDTH = 16
 
 
 def render(status: Mapping[str, Any]) -> Block:
-    """The whole view of one `GET /v1/status` answer; what others have named cannot command the terminal."""
+    """Render one `GET /v1/status` answer as the whole view; names that users choose cannot control the terminal."""
     status = _printable(status)
     parts: list[Drawn] = _shadow_head(status) if status["mode"] == "shadow" else [_headline(status)]
     parts += [_nodes(status), _trainers(status)]
@@ -47,7 +47,7 @@ def _headline(status: Mapping[str, Any]) -> Words:
 
 
 def _shares(status: Mapping[str, Any]) -> str:
-    """Which part of the pool's node-seconds trained, which was held, and what the nodes did that were held in vain."""
+    """Describe the shares of the pool's node-seconds that trained and were held, and the overheads of held nodes."""
     pool_s = status["pool_node_seconds"]
     training, held = (status[f"{what}_node_seconds"] / pool_s for what in ("training", "used"))
     parts = {what: status.get(f"{what}_node_seconds", 0.0) / pool_s for what in ("starting", "resizing")}
@@ -56,7 +56,7 @@ def _shares(status: Mapping[str, Any]) -> str:
 
 
 def _printable(value: Any) -> Any:
-    """JSON with every text in it made printable."""
+    """Return JSON with every text in it made printable."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
@@ -65,19 +65,19 @@ def _printable(value: Any) -> Any:
 
 
 def _shadow_head(status: Mapping[str, Any]) -> list[Drawn]:
-    from bftd.shadow import view  # what it needs takes its time to load, and most daemons are live
+    from bftd.shadow import view  # loading its imports takes time, and most daemons are live
 
     return view.head(status)
 
 
 def _fold(names: Sequence[str]) -> str:
-    from slurm_plugin.nodeset import fold  # as above: a daemon of today sends its nodes folded
+    from slurm_plugin.nodeset import fold  # as above: a current daemon sends its nodes folded
 
     return fold(names)
 
 
 def _nodes(status: Mapping[str, Any]) -> Fitted:
-    """Nodes folded by what they do and why."""
+    """Return a table of nodes, grouped by what they do and why."""
     groups: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     folded = status.get("node_groups")
     for node in status["nodes"] if folded is None else folded:
@@ -107,7 +107,7 @@ def _nodes(status: Mapping[str, Any]) -> Fitted:
 
 
 def _trainers(status: Mapping[str, Any]) -> Fitted:
-    """A row a trainer; what also stands above, in the table of nodes, or is no news goes first on a narrow screen."""
+    """Return a table with a row per trainer; on a narrow screen columns that repeat others or matter least go first."""
     columns = [
         Column("trainer", least=_NAME_WIDTH),
         Column("id"),
@@ -132,7 +132,7 @@ def _trainers(status: Mapping[str, Any]) -> Fitted:
 
 
 def _places(status: Mapping[str, Any]) -> list[str]:
-    """The nodes of each trainer, in the order of the trainers."""
+    """Return the nodes of each trainer, in the order of the trainers."""
     if "node_groups" in status:
         return [trainer["on"] for trainer in status["trainers"]]
     on = defaultdict(list)
@@ -167,12 +167,12 @@ def _state_style(state: str) -> str:
 
 
 def _whose(item: Mapping[str, Any]) -> str:
-    """User and, where it is known, account."""
+    """Return the user and, if known, the account."""
     return f"{item['user']} ({item['account']})" if item.get("account") else str(item["user"])
 
 
 def _notices(status: Mapping[str, Any]) -> list[Words]:
-    """A line for each pause, alarm, bound, stray job, cap and hidden setting, one on rooms, one on a full ledger."""
+    """Return a line per pause, alarm, bound, stray job, cap and hidden setting, and lines on rooms and the ledger."""
     lines = [Words(alarm["text"], "red") for alarm in status.get("alarms", ())]
     for pause in status.get("pauses", ()):
         back = ", and what was lent is asked back" if pause["release"] else ""
@@ -200,7 +200,7 @@ def _notices(status: Mapping[str, Any]) -> list[Words]:
 
 
 def _rooms(status: Mapping[str, Any]) -> list[Words]:
-    """How many nodes are kept for jobs that can start there, and what all rooms so far have brought; none without."""
+    """Return a line on the nodes that are kept for jobs, and on the results of all rooms so far; none without rooms."""
     rooms, usage = status.get("rooms", ()), status.get("room_usage", {})
     if not rooms and not usage.get("made"):
         return []
@@ -220,7 +220,7 @@ def _moment(time_s: float) -> str:
 
 
 def _size(trainer: Mapping[str, Any]) -> str:
-    """How many nodes work, and how many are on their way where that is another number."""
+    """Return the number of working nodes, with that of requested nodes if it differs."""
     working, requested = trainer["working"], trainer["requested"]
     return str(working) if working == requested else f"{working} -> {requested}"
 

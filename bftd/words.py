@@ -1,7 +1,7 @@
-"""Text in styles, wrapped to a width: what `bft status` is made of.
+"""Text in styles, wrapped to a width: the building blocks of `bft status`.
 
-It is drawn with nothing but escape sequences, since a library of terminals takes longer to load than the daemon to
-answer; rich can draw it too. A style is some of the names of `_CODES` with blanks between.
+It is drawn with escape sequences only, because a terminal library takes longer to load than the daemon to answer; rich
+can draw it too. A style is some of the names in `_CODES`, separated by blanks.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _CODES = {"bold": "1", "dim": "2"} | _COLOURS
 
 
 class Drawn(Protocol):
-    """Whatever comes to lines."""
+    """Anything that can be drawn as lines."""
 
     def lines(self, width: int | None) -> Iterator[Line]:
-        """The lines in a width of so many columns; None is as wide as anybody likes."""
+        """Yield the lines for `width` columns; None means unlimited."""
 
 
 class ByRich:
-    """Whatever comes to lines, drawn by rich: a live view, say."""
+    """Anything that can be drawn as lines, drawable by rich: for a live view, say."""
 
     def lines(self, width: int | None) -> Iterator[Line]:
         """See Drawn."""
         raise NotImplementedError
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it in the width that there is."""
+        """Draw it in the available width."""
         from rich.text import Text
 
         for line in self.lines(options.max_width):
@@ -46,13 +46,13 @@ class ByRich:
 
 
 class Words(ByRich):
-    """A paragraph: texts in styles, broken at blanks where it is wider than there is room."""
+    """A paragraph of texts in styles, broken at blanks where it is too wide."""
 
     def __init__(self, text: str = "", style: str = "") -> None:
         self._parts = [(text, style)] if text else []
 
     def append(self, text: str, style: str = "") -> Words:
-        """Add text at its end; a line break begins a new line."""
+        """Append text; a line break begins a new line."""
         self._parts.append((text, style))
         return self
 
@@ -69,7 +69,7 @@ class Words(ByRich):
 
 
 class Block(ByRich):
-    """Several of them, one below the other."""
+    """Several drawable parts, one below the other."""
 
     def __init__(self, parts: Iterable[Drawn]) -> None:
         self._parts = tuple(parts)
@@ -81,17 +81,17 @@ class Block(ByRich):
 
 
 def escaped(line: Line, colours: bool) -> str:
-    """A line with the escape sequences of its styles; without `colours` those of bold and dim alone."""
+    """Return a line with the escape sequences of its styles; without `colours` only those of bold and dim."""
     return "".join(_escaped(text, style, colours) for text, style in line)
 
 
 def plain(line: Line) -> str:
-    """The text of a line."""
+    """Return the text of a line."""
     return "".join(text for text, _ in line)
 
 
 def folded(text: str, width: int) -> Iterator[str]:
-    """Lines of at most `width`, broken at a blank or behind a comma where there is one."""
+    """Yield lines of at most `width`, broken at a blank or after a comma if there is one."""
     while cell_len(text) > width:
         whole = chop_cells(text, width)[0]
         # a blank may be the very next character
@@ -103,7 +103,7 @@ def folded(text: str, width: int) -> Iterator[str]:
 
 
 def restyled(line: str, style: str, spans: Iterable[tuple[int, int, str]]) -> Line:
-    """A line in a `style`, but for spans from one cell to another, in order, which have styles of their own."""
+    """Return a line in `style`, except for spans of cells, in order, which have styles of their own."""
     parts, at = [], 0
     for start, end, own in spans:
         if own and start < len(line):

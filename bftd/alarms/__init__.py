@@ -1,1 +1,1 @@
-"""Telling the site's own command of what is wrong, `[notify] command`."""
+"""Alarms for the site's own command, `[notify] command`."""

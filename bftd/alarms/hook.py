@@ -1,4 +1,4 @@
-"""The site's command: run with a message on its standard input, for a while, and leaving nothing behind."""
+"""The site's command: it gets a message on its standard input, for a limited time, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from contextlib import suppress
 
 from bftd.protocol.fields import printable
 
-# A mail takes a second, a web server that does not answer for ever.
+# Sending mail takes a second, but a web server may never answer.
 LIMIT_S = 30.0
-# Of what it prints so much is kept, for the log.
+# The last bytes of its output are kept, for the log.
 OUTPUT_BYTES = 4096
-# What it prints beyond this is read slowly, so that it waits for its reader and not the daemon for it.
+# Output beyond this is read slowly, so that the command waits for its reader and does not occupy the daemon.
 _FLOOD_BYTES = 2**20
 _READ_BYTES = 2**16
-# How often it is looked at: it may end with its output still open, and the daemon may stop.
+# The interval of checks: the command may end with its output still open, and the daemon may stop.
 _LOOK_S = 0.1
 
 
 def objection(command: str) -> str:
-    """Why a command cannot be run, by what is there now; "" where it can, or is none."""
+    """Return why a command cannot be run at present; "" if it can, or if there is none."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -41,9 +41,10 @@ def objection(command: str) -> str:
 
 
 def run(command: str, message: bytes, stop: threading.Event, limit_s: float = LIMIT_S) -> str:
-    """Run a command, without a shell, until it ends; returns "" or why its message may not have come through.
+    """Run a command, without a shell, until it ends; returns "" or why its message may not have been delivered.
 
-    It belongs in a thread. What the command left running in its session ends with it, and all of it once `stop` is set.
+    Call it in a thread. Processes that the command left running in its session end with it, and all of them once `stop`
+    is set.
     """
     if why := objection(command):
         return why
@@ -67,7 +68,7 @@ def run(command: str, message: bytes, stop: threading.Event, limit_s: float = LI
         ended, output = _watched(process, stop, limit_s)
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # also what it left running behind it
+            os.killpg(process.pid, signal.SIGKILL)  # also the processes that it left running
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
@@ -83,7 +84,7 @@ def run(command: str, message: bytes, stop: threading.Event, limit_s: float = LI
 
 
 def _watched(process: subprocess.Popen[bytes], stop: threading.Event, limit_s: float) -> tuple[bool, bytes]:
-    """Whether it ended in time, and the last of what it printed."""
+    """Return whether it ended in time, and the last of its output."""
     assert process.stdout is not None
     output, end_s, descriptor = b"", time.monotonic() + limit_s, process.stdout.fileno()
     is_open, length = True, 0
@@ -103,7 +104,7 @@ def _watched(process: subprocess.Popen[bytes], stop: threading.Event, limit_s: f
 
 
 def _environment() -> dict[str, str]:
-    """What a command of the site's needs to know, and nothing of the daemon's own."""
+    """Return the variables that a command of the site needs, without the daemon's own."""
     known = {name: os.environ[name] for name in ("HOME", "LOGNAME", "USER", "TZ") if name in os.environ}
     return known | {"PATH": _path(), "LANG": "C.UTF-8"}
 

@@ -1,4 +1,4 @@
-"""Looks now and then at what is wrong, beside all that the daemon does, and has the site's command told."""
+"""Regular checks for problems, beside everything else that the daemon does, and messages to the site's command."""
 
 from __future__ import annotations
 
@@ -21,16 +21,20 @@ from bftd.service.live import Service
 
 log = logging.getLogger("bftd")
 
-# An alarm is told within so long; a look takes less than a millisecond, and what came and went in between was none.
+# An alarm is told within this time; a check takes less than a millisecond. Problems that come and go in between do not
+# count.
 LOOK_EVERY_S = 2.0
-# Where the ledger keeps what the site knows.
+# The ledger keeps the alarms that the site knows of under this name.
 _KEPT = "notify"
-# A stop waits so long for a command that is being killed.
+# A stop waits this long for a command that is being killed.
 _STOP_WAIT_S = 2.0
 
 
 class Notifier:
-    """Tells `[notify] command` of what begins and ends; `cluster` is Slurm's own name, "" until it has answered."""
+    """The sender of messages to `[notify] command` when problems begin and end.
+
+    `cluster` returns Slurm's name of the cluster, "" until Slurm has answered.
+    """
 
     def __init__(self, service: Service, cluster: Callable[[], str] = lambda: "") -> None:
         self._service = service
@@ -43,20 +47,20 @@ class Notifier:
         self._since_s: float | None = None
 
     async def run(self) -> None:
-        """Look for as long as the daemon runs."""
+        """Check for as long as the daemon runs."""
         failed = False
         while True:
             try:
                 self.look()
                 failed = False
-            except Exception:  # whatever is wrong with telling, the daemon goes on, and tells when it can again
+            except Exception:  # whatever fails here, the daemon goes on, and tells when it can again
                 if not failed:
                     log.exception("nobody is told of alarms as long as this lasts; the rest goes on")
                 failed = True
             await asyncio.sleep(LOOK_EVERY_S)
 
     def look(self) -> None:
-        """See what has become of the last message, what is wrong now, and tell it when it is time; takes no time."""
+        """Handle the last message's result, check for problems, and send a message when it is time; does not block."""
         settings, now_s = self._service.config.notify, self._service.now()
         self._take_command(settings.command)
         if self._running is not None and self._running.done():
@@ -73,17 +77,17 @@ class Notifier:
             )
 
     def stop(self) -> None:
-        """End the command that runs, and wait until it is gone."""
+        """End the running command, and wait until it is gone."""
         self._stop.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
         if self._running is not None:
             wait([self._running], timeout=_STOP_WAIT_S)
 
     def _take_command(self, command: str) -> None:
-        """Go on with another command after a reload: whoever it tells knows nothing yet."""
+        """Switch to another command after a reload: its receivers know of no alarms yet."""
         if command == self._command:
             return
-        known = {} if self._command else self._service.ledger.kept(_KEPT)  # where it raises, it is asked again
+        known = {} if self._command else self._service.ledger.kept(_KEPT)  # if this raises, the next check tries again
         self._command, self._complaint = command, ""
         self._ringing = Ringing(known) if command else None
         if why := hook.objection(command):
@@ -104,17 +108,17 @@ class Notifier:
             self._ringing.failed()
             return
         self._ringing.delivered()
-        with suppress(LedgerError):  # that it cannot be written is an alarm itself
+        with suppress(LedgerError):  # a ledger that cannot be written is an alarm itself
             self._service.ledger.keep(_KEPT, self._ringing.kept())
 
     def _is_known(self, now_s: float) -> bool:
-        """Whether there is something to judge by: before the first snapshot nothing is, for a while."""
+        """Whether problems can be judged: not before the first snapshot, unless that takes too long."""
         if self._since_s is None:
             self._since_s = now_s
         return self._service.core.pool.seen or now_s - self._since_s > SNAPSHOT_WARNING_S
 
     def _shown(self, now_s: float) -> dict[str, Any]:
-        """What of a status the judgement goes by, made in less than a millisecond."""
+        """Return the parts of a status that are checked, made in less than a millisecond."""
         state = self._service.core
         return {
             "snapshot_age_s": now_s - state.pool.time_s if state.pool.seen else None,
@@ -127,6 +131,6 @@ class Notifier:
 
 
 def _complaint(ended: Future[str]) -> str:
-    """What became of a message, whatever went wrong with it."""
+    """Return the result of a message, "" or a complaint, whatever went wrong."""
     error = ended.exception()
     return ended.result() if error is None else f"it could not be run ({error!r})"

@@ -1,7 +1,7 @@
-"""What the site is to be told of problems that begin and end, and when. Pure.
+"""News for the site about problems that begin and end, and their timing. Pure.
 
-Nothing is lost: what was not delivered is told the next time, and a problem that comes and goes in between is told once
-with how often it began.
+Nothing is lost: undelivered news is sent the next time, and a problem that comes and goes in between is sent once with
+the number of times it began.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 from bftd.health import LEVELS, Level, Problem
 
 FORMAT = 1
-# Problems in one list of a message; how many more there are it says.
+# The most problems in one list of a message, which says how many more there are.
 LISTED_MOST = 100
-# Problems that are remembered while nobody takes a message; of more the oldest go.
+# The most problems that are remembered while no message is delivered; the oldest are dropped.
 KEPT_MOST = 1000
 
 
@@ -28,7 +28,7 @@ class Spell:
     ended_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As a message has it."""
+        """Return the spell as a message has it."""
         told: dict[str, Any] = {"level": self.problem.level, "kind": self.problem.kind, "name": self.problem.name}
         told |= {"text": self.problem.text, "since_s": self.since_s}
         return told if self.ended_s is None else told | {"ended_s": self.ended_s}
@@ -36,14 +36,14 @@ class Spell:
 
 @dataclass
 class _News:
-    """What has happened since somebody was told: how often each problem began, and the last spells that have ended."""
+    """The news since the last message: how often each problem began, and the last spells that ended."""
 
     times: dict[str, int] = field(default_factory=dict)
     ended: dict[str, Spell] = field(default_factory=dict)
 
 
 class Ringing:
-    """Problems that stand now, and what the site knows of them; `known` is what `kept` gave once."""
+    """The present problems, and those that the site knows of; `known` is an earlier result of `kept`."""
 
     def __init__(self, known: Mapping[str, Any] | None = None) -> None:
         self.standing = _restored(known or {})
@@ -53,7 +53,7 @@ class Ringing:
         self._sent_s = float("-inf")
 
     def hear(self, now_s: float, problems: Iterable[Problem]) -> None:
-        """Take in all that is wrong now."""
+        """Take in all present problems."""
         now = {problem.key: problem for problem in problems}
         for key in [key for key in self.standing if key not in now]:
             spell = self.standing.pop(key)
@@ -68,12 +68,12 @@ class Ringing:
                 del kept[key]
 
     def due(self, now_s: float, every_s: float) -> bool:
-        """Whether there is something to tell, nobody is being told, and the last time is long enough ago."""
+        """Whether there is news, no message is being sent, and the last one is long enough ago."""
         news = self._news.times or self._news.ended
         return bool(news) and self._sent is None and not 0.0 <= now_s - self._sent_s < every_s
 
     def send(self, now_s: float) -> dict[str, Any]:
-        """The message of now; `delivered` or `failed` is to be called once it is known what became of it."""
+        """Return a message with all news; call `delivered` or `failed` once its fate is known."""
         news, self._news = self._news, _News()
         self._sent, self._sent_s = (news, dict(self.standing)), now_s
         begun = [key for key in news.times if key in self.standing or key in news.ended]
@@ -95,12 +95,12 @@ class Ringing:
         )
 
     def delivered(self) -> None:
-        """The site knows what was sent last."""
+        """Note that the last message was delivered: the site knows its contents."""
         if self._sent is not None:
             self._known, self._sent = self._sent[1], None
 
     def failed(self) -> None:
-        """Nobody took what was sent last: it is news still."""
+        """Note that the last message was not delivered: its contents are still news."""
         if self._sent is None:
             return
         before, self._sent = self._sent[0], None
@@ -109,12 +109,12 @@ class Ringing:
         self._news.ended = {**before.ended, **self._news.ended}
 
     def kept(self) -> dict[str, Any]:
-        """What the site knows to be wrong, for the next start: what is over by then it is told, the rest not again."""
+        """Return the problems that the site knows of, for the next start: only changes are sent then."""
         return {"standing": [spell.to_json() for spell in self._known.values()][:KEPT_MOST]}
 
 
 def _restored(known: Mapping[str, Any]) -> dict[str, Spell]:
-    """What `kept` gave; nothing of what it never did."""
+    """Restore what `kept` returned; ignores anything else."""
     found = {}
     for item in known.get("standing", ()):
         if isinstance(item, Mapping) and item.get("level") in LEVELS and isinstance(item.get("since_s"), (int, float)):
@@ -128,7 +128,7 @@ def _worst_first(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _text(level: Level, lists: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """All of it in a line, for a mail's subject or a chat."""
+    """Return everything in one line, for a mail's subject or a chat."""
     parts = []
     for name, what in (("begun", "begun"), ("ended", "over"), ("still", "still")):
         texts = [_said(item) for item in _worst_first(list(map(dict, lists[name])))]

@@ -1,1 +1,1 @@
-"""The API: who calls, what may be asked, and a client for commands."""
+"""The API: identifies callers, serves their requests, and provides a client for commands."""

@@ -1,4 +1,4 @@
-"""The daemon's HTTP/JSON API, on a unix socket and on TCP; who asks is found out by `bftd.http.gate`."""
+"""The daemon's HTTP/JSON API, on a unix socket and on TCP; `bftd.http.gate` identifies callers."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ from bftd.service.reader import Reader
 
 log = logging.getLogger("bftd.api")
 
-# aiohttp's own: what is no HTTP is answered to who sent it, and logged it would fill the log. What fails here we log.
+# aiohttp's own logger: senders of malformed HTTP get an answer, and logging them would fill the log. We log failures of
+# this process ourselves.
 _QUIET = logging.getLogger("bftd.http.server")
 _QUIET.setLevel(logging.CRITICAL)
-# Connections that wait to be taken, and of these on the unix socket so many in one round of the loop.
+# Connections that wait to be accepted, and the number accepted on the unix socket in one round of the loop.
 _BACKLOG = 1_024
 _TAKEN_AT_ONCE = 8
 
 
 def check(config: Config) -> None:
-    """Read the tokens as a start would; raises ConfigError with one line where one of them is no secret."""
+    """Read the tokens as a start would; raises ConfigError with one line if a token cannot be used."""
     if config.api.tcp and config.api.auth == "token":
         read_token(config.api.token_file, "[api] token_file")
     if config.web.listen:
@@ -49,7 +50,7 @@ def check(config: Config) -> None:
 
 
 def application(service: Service, gate: Gate, routes: Iterable[Route] = ROUTES) -> web.Application:
-    """The API as an aiohttp application for callers that `gate` knows."""
+    """Return the API as an aiohttp application for callers that `gate` identifies."""
     if not isinstance(service.meters, Measured):
         service.meters = Measured()
     doors = [counting(service.meters, path_of), gate.middleware(units_of), _errors_as_json]
@@ -69,7 +70,7 @@ def application(service: Service, gate: Gate, routes: Iterable[Route] = ROUTES) 
 
 
 async def listen(service: Service, config: ApiConfig, routes: Iterable[Route] = ROUTES) -> web.AppRunner:
-    """Serve on the configured addresses; raises ConfigError with one line where that cannot be."""
+    """Serve on the configured addresses; raises ConfigError with one line if that is impossible."""
     gate = Gate(config, service.config.daemon)
     app = application(service, gate, routes)
     listening: list[asyncio.Server] = []
@@ -94,12 +95,12 @@ async def listen(service: Service, config: ApiConfig, routes: Iterable[Route] = 
     path = Path(config.socket)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # the ledger's lock says that no other daemon of ours listens there
+        path.unlink(missing_ok=True)  # the ledger's lock ensures that no other daemon of ours listens there
         unix = socket.socket(socket.AF_UNIX)
         unix.bind(str(path))
         listening.append(await loop.create_unix_server(factory, sock=unix, backlog=_TAKEN_AT_ONCE))
         unix.listen(_BACKLOG)
-        path.chmod(0o666)  # who may do what is decided by the caller's uid
+        path.chmod(0o666)  # the caller's uid decides what they may do
     except OSError as error:
         await runner.cleanup()
         raise ConfigError(f"cannot listen on {path}: {error.strerror or error}; see [api] socket") from None
@@ -125,7 +126,7 @@ async def listen(service: Service, config: ApiConfig, routes: Iterable[Route] = 
 
 
 def _share(app: web.Application, other: web.Application) -> None:
-    """Give the application of the web page what its handlers need of the API's."""
+    """Give the web page's application the API's objects that its handlers need."""
     other[SERVICE], other[PAGES], other[SCRAPES] = app[SERVICE], app[PAGES], app[SCRAPES]
     other.middlewares.insert(0, counting(app[SERVICE].meters, path_of))
 
@@ -143,7 +144,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return await handler(request)
     except Refused as refused:
         return _error(refused.status, str(refused))
-    except LedgerError as error:  # asked again later, it may be well
+    except LedgerError as error:  # the same request may succeed later
         return _error(503, str(error))
     except (BftError, ProtocolError) as error:
         return _error(400, str(error))

@@ -1,4 +1,4 @@
-"""What a handler reads of a request: its body, its query, its caller's trainer; and how it refuses one."""
+"""Access of handlers to a request: its body, its query, its caller's trainer; and the refusal of requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class Refused(BftError):
-    """A request is answered with an HTTP status and one line."""
+    """A refusal of a request, with an HTTP status and one line."""
 
     def __init__(self, status_code: int, message: str) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class Refused(BftError):
 
 
 async def body_of(request: web.Request) -> object:
-    """The decoded body; refused where it is not JSON, or too much."""
+    """Return the decoded body; raises Refused if it is not JSON or too large."""
     try:
         return await decoded(request)
     except BodyRefused as error:
@@ -50,12 +50,12 @@ async def turn(request: web.Request) -> None:
 
 
 async def beside(request: web.Request, work: Callable[[], _T]) -> _T:
-    """What `work` makes, in a thread: what is large is read and written beside the loop."""
+    """Run `work` in a thread and return its result: large data is read and written beside the loop."""
     return await asyncio.get_running_loop().run_in_executor(request.app[THREADS], work)
 
 
 def apply(request: web.Request, *events: Event) -> None:
-    """Have the core take events that a request makes, and charge its caller with what that writes to the ledger."""
+    """Have the core take a request's events, and charge the caller for what that writes to the ledger."""
     service, caller = request.app[SERVICE], caller_of(request)
     before = service.ledger.written_bytes
     service.apply(*events)
@@ -66,7 +66,7 @@ def apply(request: web.Request, *events: Event) -> None:
 
 
 def administrator(request: web.Request, may: str) -> Caller:
-    """The caller, refused where he is no administrator; `may` says what only those may."""
+    """Return the caller; raises Refused for anybody but an administrator; `may` says what only those may do."""
     caller = caller_of(request)
     if not caller.admin:
         raise Refused(403, f"only administrators may {may}, and {caller.user} is none ([daemon] administrators)")
@@ -74,7 +74,7 @@ def administrator(request: web.Request, may: str) -> Caller:
 
 
 def own_trainer(request: web.Request) -> tuple[Service, Trainer]:
-    """The trainer of the URL, if the caller may act on it."""
+    """Return the service and the trainer of the URL; raises Refused if the caller may not act on it."""
     service = request.app[SERVICE]
     caller = caller_of(request)
     id_ = request.match_info["id"]
@@ -88,7 +88,7 @@ def own_trainer(request: web.Request) -> tuple[Service, Trainer]:
 
 
 def number_of(request: web.Request, name: str, default: float, most: float) -> float:
-    """A number of the query, from 0 to `most`."""
+    """Return a number from the query, from 0 to `most`; raises Refused."""
     try:
         value = float(request.query.get(name, default))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What people ask for beside the status: one trainer, one node, and the trainers that there are and were."""
+"""Handlers for people's questions beside the status: one trainer, one node, and the present and past trainers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from bftd.service import status as shown_status
 from bftd.service.reader import Reader
 from slurm_plugin.nodeset import fold
 
-# The most trainers that ended in one answer.
+# The most ended trainers in one answer.
 MOST_FINISHED = 5_000
-# Leases of a node that are told of, whatever the number of sentences asked for.
+# The most leases of a node in one answer, whatever the number of sentences asked for.
 _LEASES_MOST = 20
 
 
@@ -83,7 +83,7 @@ def _privacy(request: web.Request) -> Privacy:
 
 
 def _shown(state: State) -> list[dict[str, Any]]:
-    """The trainers of the state as in the status, with their nodes and times."""
+    """Return the trainers of the state as in the status, with their nodes and times."""
     leases_of, on = defaultdict(list), defaultdict(list)
     for lease in state.leases.values():
         leases_of[lease.trainer].append(lease)
@@ -107,7 +107,7 @@ def _nameless_node(privacy: Privacy, shown: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lease(privacy: Privacy, known: Mapping[str, Any], lease: dict[str, Any]) -> dict[str, Any]:
-    """One lease with whose it was; of others', where Slurm keeps them private, only when."""
+    """Return one lease with its user and trainer; of others' leases only the times if Slurm keeps jobs private."""
     told = {name: value for name, value in lease.items() if name != "rows"}
     if privacy.sees(known.get("user")):
         whose = {"name": known.get("name"), "user": known.get("user")}

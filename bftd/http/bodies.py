@@ -1,4 +1,4 @@
-"""The bodies of API requests that are no message of a driver's, and what the daemon adds to those that are."""
+"""Bodies of API requests that are not drivers' messages, and the daemon's additions to drivers' messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from bftd.protocol.registration import Registration
 
 
 def registration(data: object, partitions: tuple[str, ...], user: str | None) -> Registration:
-    """A driver's request, completed; `user` is who asks, None for one who may speak for others. Raises Malformed."""
+    """Return a driver's registration, completed; `user` is the caller, None if they may speak for others.
+
+    Raises Malformed.
+    """
     request = Registration.from_json(data)
     if request.partition not in ("", *partitions):
         some = f"partitions {' and '.join(partitions)}" if len(partitions) > 1 else f"partition {partitions[0]}"
@@ -27,7 +30,7 @@ def registration(data: object, partitions: tuple[str, ...], user: str | None) ->
 
 
 def tuned(data: object) -> dict[str, Any]:
-    """The keys that a tune request changes, at least one; raises Malformed or ConfigError."""
+    """Return the keys that a tune request changes, at least one; raises Malformed or ConfigError."""
     body, known = Fields(data, "tune"), keys.tunable()
     changed = {key.name: key.checked(body.raw(key.name), f"tune: {key.name}") for key in known if body.has(key.name)}
     if not changed:
@@ -36,7 +39,7 @@ def tuned(data: object) -> dict[str, Any]:
 
 
 def reset(data: object) -> frozenset[str] | None:
-    """The keys that a tune request puts back, all where it names none; None where it is no such request.
+    """Return the keys that a tune request resets, all if it names none; None if it is not such a request.
 
     Raises Malformed.
     """

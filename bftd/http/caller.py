@@ -1,4 +1,4 @@
-"""Users and administrators: a uid made into a name, and the Unix group whose members may do all."""
+"""Users and administrators: names of uids, and the Unix group whose members may do everything."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from dataclasses import dataclass
 
 from bftd.errors import ConfigError
 
-# Name services can be slow; a change of the group is seen this late.
+# Name services can be slow; a change of the group takes effect this late.
 KEEP_S = 5.0
 _MOST_KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks; `admin` may act for everybody. `uid` is None for a holder of the shared token, who has no name."""
+    """The sender of a request; `admin` may act for everybody.
+
+    Callers without a name, by the shared token or on the web page, have `user` "" and `uid` None.
+    """
 
     user: str
     admin: bool
@@ -26,9 +29,9 @@ class Caller:
 
 
 class Callers:
-    """Makes callers of uids; administrators are root, this process's own user and the members of `group`.
+    """A lookup of callers by uid; administrators are root, this process's own user and the members of `group`.
 
-    Raises ConfigError when there is no such group.
+    Raises ConfigError if there is no such group.
     """
 
     def __init__(self, group: str = "", clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,12 +44,12 @@ class Callers:
             )
 
     def known(self, uid: int) -> Caller | None:
-        """The caller of a uid that was looked up a moment ago."""
+        """Return the caller of a uid that was looked up a moment ago, else None."""
         found = self._known.get(uid)
         return found[1] if found is not None and self._clock() - found[0] < KEEP_S else None
 
     def look_up(self, uid: int) -> Caller:
-        """Ask the name services, which may block; a uid that has no name is shown as its number."""
+        """Ask the name services, which may block; a uid without a name is shown as its number."""
         if len(self._known) >= _MOST_KEPT:
             self._known.clear()
         try:

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 SOCKET_VARIABLE = "BFTD_SOCKET"
 MUNGE_SOCKET_VARIABLE = "BFTD_MUNGE_SOCKET"
 TIMEOUT_S = 10.0
-# The ledger may be read for as long as its daemon lets it.
+# The daemon may read the ledger for some seconds.
 TRACE_TIMEOUT_S = 30.0
 
 
 class Client:
-    """Talks to one daemon over a unix socket, or over TCP with munge, or with the token of a private cluster.
+    """A client of one daemon, over a unix socket, over TCP with munge, or with the token of a private cluster.
 
-    `tcp` is `[user@]host:port`, where `user` is whom the daemon runs as. Raises DaemonUnreachable when nobody answers,
-    or something that is not the daemon, and ApiError when the daemon refuses.
+    `tcp` is `[user@]host:port`, where `user` is the one the daemon runs as. Raises DaemonUnreachable if nobody answers,
+    or something other than the daemon, and ApiError if the daemon refuses.
     """
 
     def __init__(
@@ -49,43 +49,43 @@ class Client:
 
     @property
     def address(self) -> str:
-        """Where the daemon is looked for, as drivers and $BFTD_SOCKET take it."""
+        """The daemon's address, as drivers and $BFTD_SOCKET take it."""
         return self._socket_path or self._tcp
 
     def status(self, folded: bool = False) -> dict[str, Any]:
-        """Nodes, trainers, last decisions and accounting; `folded` asks for groups of nodes, if a daemon has them."""
+        """Return nodes, trainers, last decisions and accounting; `folded` asks for groups of nodes, if available."""
         return self._asked(
             "/v1/status?nodes=folded" if folded else "/v1/status", mode=str, trainers=list, decisions=list
         )
 
     def explain(self, trainer: str, limit: int = 50) -> dict[str, Any]:
-        """One trainer and the sentences about it."""
+        """Return one trainer and the sentences about it."""
         return self._asked(f"/v1/trainers/{quote(trainer, safe='')}/explain?limit={limit}", decisions=list)
 
     def explain_node(self, node: str, limit: int = 50) -> dict[str, Any]:
-        """One node, its last leases and the sentences about it."""
+        """Return one node, its last leases and the sentences about it."""
         return self._asked(f"/v1/nodes/{quote(node, safe='')}/explain?limit={limit}", decisions=list)
 
     def trainers(self, every: bool = False) -> dict[str, Any]:
-        """The trainers with the last decision about each; `every` adds those that ended, as far as the ledger goes."""
+        """Return the trainers, each with its last decision; `every` adds ended ones, as far back as the ledger goes."""
         return self._asked(f"/v1/trainers{'?all=1' if every else ''}", trainers=list)
 
     def tune(self, **changes: Any) -> dict[str, Any]:
-        """Change keys that are tunable; returns all of these."""
+        """Change tunable keys; returns all tunable keys."""
         settings: dict[str, Any] = self._acted("/v1/tune", changes, settings=dict)["settings"]
         return settings
 
     def pause(self, what: Mapping[str, Any], why: str, release: bool) -> dict[str, Any]:
-        """Lend no more of `what`: nodes, a user or an account; nothing is all. Returns what is paused by now."""
+        """Stop lending `what`: nodes, a user or an account; all if empty. Returns the pauses by then."""
         asked = {**what, "why": why, "release": release}
         return self._acted("/v1/pause", asked, text=str, asked_back=int, pauses=list)
 
     def resume(self, what: Mapping[str, Any]) -> dict[str, Any]:
-        """Lift the pause of `what`; returns what is still paused."""
+        """Lift the pause of `what`; returns the remaining pauses."""
         return self._acted("/v1/resume", dict(what), text=str, pauses=list)
 
     def events(self, after: int = 0, limit: int = 1000, since_s: float = 0.0) -> list[dict[str, Any]]:
-        """The ledger's events with a rowid above `after`, and of `since_s` or later."""
+        """Return the ledger's events with a rowid above `after`, and of `since_s` or later."""
         since = f"&since={since_s}" if since_s else ""
         events: list[dict[str, Any]] = self._asked(f"/v1/events?after={after}&limit={limit}{since}", events=list)[
             "events"
@@ -93,24 +93,24 @@ class Client:
         return events
 
     def reset(self, *names: str) -> dict[str, Any]:
-        """Go back to the daemon's configuration with these keys, or all that are tunable; returns all of these."""
+        """Reset these keys, or all tunable ones, to the daemon's configuration; returns all tunable keys."""
         settings: dict[str, Any] = self._acted("/v1/tune", {"reset": list(names)}, settings=dict)["settings"]
         return settings
 
     def usage(self, since_s: float, until_s: float, by: Sequence[str] = ("user",)) -> dict[str, Any]:
-        """Node-seconds of that time by user, account or both."""
+        """Return the node-seconds of that time by user, account or both."""
         return self._asked(f"/v1/usage?since={since_s}&until={until_s}&by={','.join(by)}", usage=list)
 
     def history(
         self, since_s: float, until_s: float, step_s: float | None = None, *, trainers: bool = True
     ) -> dict[str, Any]:
-        """What nodes and trainers were over that time, as means of steps; without a step one that fits."""
+        """Return nodes and trainers over that time, as means of steps; without `step_s` the daemon chooses a step."""
         step = "" if step_s is None else f"&step={step_s}"
         path = f"/v1/history?since={since_s}&until={until_s}{step}&trainers={int(trainers)}"
         return self._asked(path, points=list, windows=list)
 
     def pool_trace(self, since_s: float) -> dict[str, Any]:
-        """The changes of the pool since a time, and the trainers of that time; for administrators."""
+        """Return the changes of the pool since a time, and the trainers of that time; for administrators."""
         path = f"/v1/pool-trace?since={since_s}"
         return self._fit(self.request("GET", path, timeout_s=TRACE_TIMEOUT_S), format=int, settings=dict)
 
@@ -121,14 +121,14 @@ class Client:
         return self._fit(self.request("POST", path, body), **kinds)
 
     def _fit(self, answer: dict[str, Any], **kinds: type) -> dict[str, Any]:
-        """An answer that has at least these fields, as every bftd's has; something else may answer in JSON too."""
+        """Return the answer if it has these fields, as every bftd's has; another server may also answer in JSON."""
         for name, kind in kinds.items():
             if not isinstance(answer.get(name), kind):
                 raise DaemonUnreachable(f"what answers at {self.address} is no bftd: it tells no {name}")
         return answer
 
     def request(self, method: str, path: str, body: Any = None, timeout_s: float | None = None) -> dict[str, Any]:
-        """One request; returns the decoded answer."""
+        """Send one request and return the decoded answer."""
         connection, caller = self._connection(self._timeout_s if timeout_s is None else timeout_s)
         headers = {"Content-Type": "application/json"}
         if self._token:
@@ -160,7 +160,7 @@ class Client:
         return self._decoded(status, content)
 
     def _connection(self, timeout_s: float) -> tuple[http.client.HTTPConnection, credentials.Caller | None]:
-        """A connection yet to be made, and what proves our requests and its answers; None where nothing has to."""
+        """Return an unopened connection, and the Caller that proves requests and answers, None if not needed."""
         if self._socket_path:
             return _UnixConnection(self._socket_path, timeout_s), None
         try:
@@ -202,10 +202,10 @@ class Client:
 
 
 def find(path: str | None = None) -> Client:
-    """The client for the daemon of this host.
+    """Return the client for the daemon of this host.
 
     $BFTD_SOCKET names it, by the path of its socket or as [user@]host:port; else the configuration does (`path`,
-    $BFTD_CONFIG, /etc/bftd/bftd.toml): the socket if it is there, else the TCP address. Without any file the default
+    $BFTD_CONFIG, /etc/bftd/bftd.toml): the socket if it exists, else the TCP address. Without any file the default
     socket is tried.
     """
     given = os.environ.get(SOCKET_VARIABLE, "")

@@ -1,10 +1,11 @@
-"""Who may hold how many connections, for how long, and whose bytes are read next.
+"""Limits on connections per user, their time-outs, and the order in which their data is read.
 
 A `Door` stands between each connection and aiohttp's own protocol. It closes connections that bring no request, and
-hands on what arrives in turns: one holder's, then the next one's, one in each round of the loop. So no burst of
-requests keeps the loop from its other work, and who floods waits behind himself. A holder is a user on the unix socket,
-whose uid the kernel tells. On TCP it is a peer's address, and its connections are strangers, until a request on one of
-them has proved who sends it; from then on it is that user's. A stranger takes only another stranger's place.
+passes data on in turns: one holder's, then the next one's, one in each round of the loop. So no burst of requests keeps
+the loop from its other work, and a user who floods the daemon waits behind their own requests. On the unix socket a
+holder is a user, whose uid the kernel tells. On TCP the holder is a peer's address, and its connections are strangers
+until a request on one of them has proved who sends it; from then on that connection is the user's. A stranger takes
+only another stranger's place.
 """
 
 from __future__ import annotations
@@ -22,27 +23,28 @@ from bftd.http import peer
 # A driver has two connections: one waits for leases, one reports. aiohttp's client keeps idle ones for 15 s.
 OF_A_USER_MOST = 64
 OF_A_USER_ON_TCP_MOST = 1_024
-# A stranger that means it proves itself within milliseconds: the oldest ones of its address make room for new ones.
+# A genuine stranger proves itself within milliseconds: the oldest strangers of an address make room for new ones.
 OF_AN_ADDRESS_MOST = 1_024
-# Of all connections that may be open; the rest is left to the unix socket.
+# Shares of all connections that may be open; the rest is left to the unix socket.
 _STRANGERS_SHARE = 1 / 4
 _PROVED_SHARE = 1 / 2
 # From one request to the next, and from the first byte to the end of a request's head.
 IDLE_S = 30.0
 FIRST_REQUEST_S = 10.0
-# What Slurm's commands, the ledger and the log need of the files that this process may open.
+# Files that Slurm's commands, the ledger and the log need, of those that this process may open.
 RESERVED_FILES = 128
 _FOR_THE_TRUSTED = 32
-# An answer that nobody reads stays in memory: one holder's answers may fill so much before he has to read them.
+# An answer that nobody reads stays in memory: one holder's answers may fill this much before the holder must read them.
 UNREAD_BYTES_MOST = 8 * 2**20
 
 _SWEEP_S = 1.0
-# What one round of the loop hands on: a request takes a few milliseconds at most, and those of a round add up.
+# The pieces passed on in one round of the loop: a request takes a few milliseconds at most, and those of a round add
+# up.
 _IN_A_ROUND = 1
 
 
 class Connections:
-    """All open connections of the API by their holders; `server` makes the protocol that serves one of them."""
+    """All open connections of the API by their holders."""
 
     def __init__(self, files_most: int | None = None) -> None:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if files_most is None else files_most
@@ -50,25 +52,25 @@ class Connections:
         self.turns = _Turns()
         self._open: dict[Hashable, OrderedDict[Door, None]] = {}
         self._doors: dict[Any, Door] = {}
-        # on TCP: those of whose senders nothing is known, the oldest first, and the others
+        # on TCP: the strangers, oldest first, and the connections whose senders are proved
         self._strangers: OrderedDict[Door, None] = OrderedDict()
         self._proved: set[Door] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._stopped = False
-        # Connections of the daemon's own user and of root are not bounded by holder: they must reach it to help.
+        # The connections of root and of the daemon's own user have no limit per holder: they must get through to help.
         self._trusted: frozenset[Hashable] = frozenset({0, os.geteuid()})
 
     def __len__(self) -> int:
         return len(self._doors)
 
     def factory(self, server: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
-        """A protocol factory for a listening socket in front of `server`, which is aiohttp's."""
+        """Return a protocol factory for a listening socket in front of `server`, which is aiohttp's."""
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
         return lambda: Door(self, server)
 
     def admit(self, door: Door, transport: asyncio.Transport) -> bool:
-        """Take a new connection in, if its holder may have one more."""
+        """Accept a new connection if its holder may have one more."""
         if self._stopped:
             return False
         door.holder = holder_of(transport)
@@ -82,9 +84,9 @@ class Connections:
         return True
 
     def prove(self, transport: object, who: Hashable) -> None:
-        """Count a connection on TCP as that of whoever has proved himself on it, by a uid or another name.
+        """Assign a TCP connection to the user who has proved their identity on it, by a uid or another name.
 
-        Where he has too many, and all are in use, it stays a stranger's, and is served until its place is needed.
+        If that user has too many, and all are in use, it stays a stranger's, and is served until its place is needed.
         """
         door = self._doors.get(transport)
         if door is None or door not in self._strangers:
@@ -101,7 +103,7 @@ class Connections:
         self._proved.add(door)
 
     def forget(self, door: Door) -> None:
-        """A connection has ended."""
+        """Forget a connection that has ended."""
         self._doors.pop(door.proxy, None)
         self._strangers.pop(door, None)
         self._proved.discard(door)
@@ -112,24 +114,24 @@ class Connections:
                 del self._open[door.holder]
 
     def began(self, transport: object) -> None:
-        """A whole head of a request has come on a connection."""
+        """Note that the whole head of a request has come on a connection."""
         if (door := self._doors.get(transport)) is not None:
             door.requests += 1
             door.since_s, door.limit_s = float("inf"), IDLE_S
 
     def ended(self, transport: object) -> None:
-        """A request on a connection is answered."""
+        """Note that a request on a connection was answered."""
         if (door := self._doors.get(transport)) is not None:
             door.since_s = asyncio.get_running_loop().time()
 
     def unread_bytes(self, transport: object) -> int:
-        """What the holder of a connection was answered and has not read yet."""
+        """Return the bytes of answers that the holder of a connection has not read yet."""
         door = self._doors.get(transport)
         mine = self._open.get(door.holder, ()) if door is not None else ()
         return sum(other.proxy.get_write_buffer_size() for other in mine)
 
     async def turn(self, transport: object) -> None:
-        """Wait for the next turn of a connection's holder: what takes milliseconds is done in one."""
+        """Wait for the next turn of a connection's holder: work of some milliseconds is done in one turn."""
         door = self._doors.get(transport)
         if self._stopped or door is None:
             await asyncio.sleep(0)
@@ -139,14 +141,14 @@ class Connections:
         await woken
 
     def stop(self) -> None:
-        """Pass nothing on any more, and look after nothing."""
+        """Pass nothing on any more, and stop watching connections."""
         self._stopped = True
         self.turns.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()
 
     def _at_most(self, most: int) -> int:
-        """A bound of one holder, where few files may be open."""
+        """Return the limit of one holder, lowered if few files may be open."""
         return min(most, self.most // 4)
 
     def _has_room_for_user(self, uid: Hashable) -> bool:
@@ -170,7 +172,7 @@ class Connections:
         self.forget(door)
 
     def _close_one_idle(self, mine: OrderedDict[Door, None]) -> bool:
-        """Make room among a holder's connections by one that waits for nothing; False where there is none."""
+        """Make room among a holder's connections by closing an idle one; returns False if there is none."""
         idle = next((door for door in mine if door.idle), None)
         if idle is None:
             return False
@@ -188,7 +190,7 @@ class Connections:
 
 
 def holder_of(transport: asyncio.BaseTransport) -> Hashable:
-    """The uid at the other end of a unix socket, or the address of a peer on TCP; None where it is gone already."""
+    """Return the uid at the other end of a unix socket, or a TCP peer's address; None if it is gone already."""
     connection = transport.get_extra_info("socket")
     if connection is None:
         return None
@@ -199,7 +201,7 @@ def holder_of(transport: asyncio.BaseTransport) -> Hashable:
 
 
 class Door(asyncio.Protocol):
-    """One connection: it passes on to aiohttp's protocol what its holder's turn lets through."""
+    """One connection: passes data on to aiohttp's protocol when it is its holder's turn."""
 
     def __init__(self, connections: Connections, server: Callable[[], asyncio.Protocol]) -> None:
         self.holder: Hashable = None
@@ -231,12 +233,12 @@ class Door(asyncio.Protocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Keep what has come until it is its holder's turn, and take no more of it before."""
+        """Keep the received data until its holder's turn, and read no more until then."""
         self.proxy.hold(True)
         self._connections.turns.wait(self.holder, lambda: self._pass_on(data))
 
     def eof_received(self) -> bool | None:
-        """End the connection: HTTP has no use for one that is half closed."""
+        """End the connection: HTTP has no use for a half-closed one."""
         return None
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -263,7 +265,7 @@ class Door(asyncio.Protocol):
 
 
 class _Turns:
-    """Work that waits, by holder: one piece of each in turn, so many pieces in each round of the loop."""
+    """Waiting work by holder: one piece of each in turn, a fixed number of pieces in each round of the loop."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[Hashable, deque[Callable[[], None]]] = OrderedDict()
@@ -296,7 +298,7 @@ class _Turns:
 
 
 class _Transport(asyncio.Transport):
-    """A connection as aiohttp sees it; both it and the door may want nothing to be read."""
+    """A connection as aiohttp sees it; both aiohttp and the door may stop reading."""
 
     def __init__(self, real: asyncio.Transport) -> None:
         super().__init__()
@@ -304,7 +306,7 @@ class _Transport(asyncio.Transport):
         self._held = self._paused = False
 
     def hold(self, held: bool) -> None:
-        """Read nothing while it is held."""
+        """Stop reading while it is held."""
         self._held = held
         self._settle()
 

@@ -1,4 +1,4 @@
-"""What administrators stop and let go: pauses of all, of nodes, of users and of accounts."""
+"""Handlers for administrators' pauses of everything, of nodes, of users and of accounts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_NODES = 100_000
 
 _MAY = "pause and resume"
 
-# What is paused or lifted: its kind and its name.
+# The kinds and names of what is paused or resumed.
 _What = list[tuple[PauseKind, str]]
 
 
@@ -53,7 +53,7 @@ async def resume(request: web.Request) -> web.Response:
 
 
 def _chosen(fields: Fields, where: str) -> _What:
-    """What a request speaks of; everything where it names nothing."""
+    """Return what a request names; everything if it names nothing."""
     if sum(fields.has(name) for name in ("nodes", "user", "account")) > 1:
         raise Refused(400, f"{where}: nodes, user and account exclude each other: ask once for each")
     if fields.has("nodes"):
@@ -67,7 +67,7 @@ def _chosen(fields: Fields, where: str) -> _What:
 
 
 def _refuse_unknown(state: State, chosen: _What) -> None:
-    """Refuse nodes that are not harvested; before the first snapshot nobody knows, and a pause must not wait for it."""
+    """Refuse nodes that are not harvested; they are unknown before the first snapshot, but a pause must not wait."""
     if state.pool.seen:
         unknown = tuple(name for kind, name in chosen if kind == "node" and name not in state.pool.nodes)
         if unknown:
@@ -81,7 +81,7 @@ def _key(item: tuple[PauseKind, str]) -> str:
 
 
 def _not_paused(state: State, chosen: _What) -> str:
-    """That nothing of what was asked for is paused, and what is instead."""
+    """Say that nothing of what was asked for is paused, and what is paused instead."""
     if not state.pauses:
         return "nothing is paused"
     what = pausing.named(chosen[0][0], tuple(name for _, name in chosen))

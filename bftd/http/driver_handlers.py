@@ -1,4 +1,4 @@
-"""What drivers ask for: to be registered, their leases, and to be heard."""
+"""Handlers for drivers' requests: registration, leases, reports and the end of a trainer."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ NOTES: web.AppKey[Notes] = web.AppKey("notes", Notes)
 
 # Longer waits would make a lost driver look alive, shorter ones only cost requests.
 LONGEST_WAIT_S = 30.0
-# Far more than anybody trains at once; they only bound what one user can make the daemon remember and wait for. A
+# Far more than anybody trains at once; these only bound what one user can make the daemon remember and wait for. A
 # driver has one long poll, and for a while those that it lost with their connections.
 MOST_TRAINERS_OF_A_USER = 500
 MOST_POLLS_OF_A_TRAINER = 16
-# A list of so many leases is written at once; a longer one beside the loop.
+# A list of at most this many leases is encoded at once, a longer one beside the loop.
 _FEW = 100
 
 
@@ -58,7 +58,7 @@ async def register(request: web.Request) -> web.Response:
     if known is None and not caller.admin:
         _check_number(service, caller)
     apply(request, Registered(service.now(), asked))
-    welcome = service.welcome(asked.id)  # of this moment: meanwhile another driver may come
+    welcome = service.welcome(asked.id)  # built now: another driver may come meanwhile
     welcome = replace(welcome, listed=_told(request, welcome.listed))
     return answered(await beside(request, lambda: encoded(welcome.to_json())))
 
@@ -81,7 +81,7 @@ async def leases(request: web.Request) -> web.Response:
         return await _poll(request)
     finally:
         polls[id_] -= 1
-        polls += Counter()  # forgets what is down to zero
+        polls += Counter()  # drops entries that are zero
 
 
 async def _poll(request: web.Request) -> web.Response:
@@ -114,7 +114,7 @@ async def _poll(request: web.Request) -> web.Response:
 
 
 def _told(request: web.Request, listed: Leases) -> Leases:
-    """The leases with reasons that name no jobs and trainers of others, where the driver's user may not know them."""
+    """Return the leases with reasons that do not name others' jobs and trainers, if the user may not know them."""
     service = request.app[SERVICE]
     privacy = Privacy(caller_of(request), service.state, service.private)
     if not privacy.hides:
@@ -135,7 +135,7 @@ async def report(request: web.Request) -> web.Response:
     taken = request.app[NOTES].taken(trainer.id, reports, asyncio.get_running_loop().time())
     left = Slices(taken, lambda: turn(request))
     while True:
-        _, current = own_trainer(request)  # while others were served it may have ended, or got a newer driver
+        _, current = own_trainer(request)  # while others were served the trainer may have ended, or got a newer driver
         _check_epoch(current, epoch)
         if not (part := left.take()):
             break

@@ -1,4 +1,4 @@
-"""Answers as JSON, made so that other threads run in between."""
+"""Encoding of answers as JSON in pieces, so that other threads run in between."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from aiohttp import web
 
-# The encoder lets no other thread run until it is done: it is given so many items of a list at a time.
+# The encoder lets no other thread run until it is done: it gets this many items of a list at a time.
 _ITEMS = 100
 
 
 def encoded(answer: Mapping[str, Any]) -> bytes:
-    """An answer as JSON."""
+    """Return an answer as JSON."""
     return "".join(_parts(answer)).encode()
 
 
 def answered(body: bytes) -> web.Response:
-    """A response of JSON."""
+    """Return a response with a JSON body."""
     return web.Response(body=body, content_type="application/json", charset="utf-8")
 
 

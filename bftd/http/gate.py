@@ -1,4 +1,4 @@
-"""The API's door: finds out who asks before any handler runs, and proves answers to callers on other hosts."""
+"""The API's gate: identifies the caller before any handler runs, and proves answers to callers on other hosts."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from bftd.protocol.munge import MungeError, MungeMissing
 
 log = logging.getLogger("bftd.http")
 
-# Releases of aiohttp before 3.14 know no such keys and take a text; later ones warn of a text.
+# aiohttp before 3.14 has no such keys and takes a text; later releases warn about a text.
 _CALLER: Any = web.RequestKey("caller", Caller) if hasattr(web, "RequestKey") else "caller"
-# A munged or a name service that hangs: its callers are told.
+# If munged or a name service hangs, its callers get an error after this time.
 _IDENTIFIED_S = 10.0
 _MOST_WAITING = 1_000
 # Requests of one address whose credentials wait for munged: nobody knows yet who sent them.
 OF_AN_ADDRESS_MOST = 32
 _UNKNOWN_BYTES = 2**20
-# Who is over his budget is told so after a moment: answered at once, he would ask again at once.
+# Callers over their budget get the answer after this delay: answered at once, they would ask again at once.
 PUT_OFF_S = 1.0
 
 _T = TypeVar("_T")
 
 
 class NotKnown(BftError):
-    """Nobody knows who sent a request: it is answered with `status` and one line, without a proof."""
+    """A request whose sender could not be identified; the answer is `status` and one line, without a proof."""
 
     def __init__(self, message: str, status: int = 401) -> None:
         super().__init__(message)
@@ -53,10 +53,10 @@ class NotKnown(BftError):
 
 
 class Gate:
-    """Identifies callers: on the unix socket by the kernel, on TCP by munge, or by the token of a private cluster.
+    """The gate that identifies callers: on the unix socket by the kernel, on TCP by munge or a private cluster's token.
 
-    Munge and name services are asked in threads, each in its own: however slow they are, the daemon's loop goes on,
-    and callers on the unix socket never wait for munged. Raises ConfigError where a configured way cannot work.
+    Munge and name services are asked in threads, each in its own: however slow they are, the daemon's loop goes on, and
+    callers on the unix socket never wait for munged. Raises ConfigError if a configured method cannot work.
     """
 
     def __init__(self, api: ApiConfig, daemon: DaemonConfig, connections: Connections | None = None) -> None:
@@ -82,9 +82,9 @@ class Gate:
         self._names.close()
 
     def middleware(self, units_of: Callable[[web.Request], float]) -> Middleware:
-        """What stands before every handler: tells `caller_of`, or answers that nobody knows who asks.
+        """Return the middleware before every handler: it sets `caller_of`, or answers that the caller is unknown.
 
-        `units_of` says what a request costs its caller beside its body.
+        `units_of` returns the cost of a request beside its body.
         """
 
         @web.middleware
@@ -117,7 +117,7 @@ class Gate:
 
     def _over_budget(self, caller: Caller, request: web.Request, units: float) -> web.Response | None:
         length = request.content_length
-        if length is None:  # a body that comes in pieces says nothing about its size; our own clients send none
+        if length is None:  # the size of a chunked body is unknown; our own clients send none
             length = _UNKNOWN_BYTES if request.can_read_body else 0
         units += length / BYTES_PER_UNIT
         now_s = asyncio.get_running_loop().time()
@@ -156,10 +156,10 @@ class Gate:
             raise NotKnown(str(error)) from None
         finally:
             self._strangers[stranger] -= 1
-            self._strangers += Counter()  # forgets what is down to zero
+            self._strangers += Counter()  # drops entries that are zero
 
     async def _accept(self, uid: int, said: Request, request: web.Request) -> None:
-        """Read the body, and take a request once: only now its number is remembered."""
+        """Read the body, and accept a request once: its number is remembered only now."""
         assert self._munge is not None
         try:
             self._munge.accept(uid, said, await read(request))
@@ -186,9 +186,9 @@ class Gate:
 
 
 def _refuse_sites(request: web.Request) -> None:
-    """Refuse what a web site makes a browser ask on the unix socket, to which `ssh -L` leads from a desktop.
+    """Refuse requests that a web site makes a browser send to the unix socket, which `ssh -L` can expose to a desktop.
 
-    Commands and drivers send no Origin, and a browser sends one with whatever changes anything.
+    Commands and drivers send no Origin, and a browser sends one with every request that changes anything.
     """
     if "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
         raise NotKnown("a web site may ask nothing here", 403)
@@ -197,7 +197,7 @@ def _refuse_sites(request: web.Request) -> None:
 
 
 class _Queue:
-    """Threads that ask one service of the host, and what waits for them."""
+    """Threads that query one service of the host, and the work that waits for them."""
 
     def __init__(self, name: str, asks: str) -> None:
         self._threads = ThreadPoolExecutor(4, name)
@@ -205,7 +205,7 @@ class _Queue:
         self._waiting = 0
 
     async def run(self, work: Callable[[], _T]) -> _T:
-        """Do it in a thread; raises NotKnown where too much waits already, or it takes too long."""
+        """Run `work` in a thread; raises NotKnown if too much waits already, or if it takes too long."""
         if self._waiting >= _MOST_WAITING:
             raise NotKnown("too many requests wait to be identified: ask again", 503)
         self._waiting += 1
@@ -223,18 +223,18 @@ class _Queue:
 
 
 def caller_of(request: web.Request) -> Caller:
-    """Who sent a request that came through the door."""
+    """Return the sender of a request that passed a gate."""
     caller: Caller = request[_CALLER]
     return caller
 
 
 def as_caller(request: web.Request, caller: Caller) -> None:
-    """Let a request's handler know who sent it: for doors."""
+    """Tell a request's handler who sent it; for gates."""
     request[_CALLER] = caller
 
 
 def read_token(path: str, key: str) -> str:
-    """The token in a file that only its owner and group may read; raises ConfigError, which names the `key`."""
+    """Return the token in a file that only its owner and group may read; raises ConfigError, which names the `key`."""
     try:
         file = Path(path)
         token = file.read_text(encoding="utf-8").strip()

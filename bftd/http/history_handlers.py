@@ -1,4 +1,4 @@
-"""What the nodes and trainers were over time, for pictures and tables."""
+"""Handler for the history of nodes and trainers, for charts and tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bftd.http.user_handlers import HISTORY
 from bftd.service import history_reading
 from bftd.service.reader import Reader
 
-# Far beyond what is kept, and what SQLite's integers hold exactly.
+# Far beyond the kept time, and exact in SQLite's integers.
 _LATEST_S = 1e11
 _DAY_S = 86_400.0
 
@@ -44,6 +44,6 @@ async def history(request: web.Request) -> web.Response:
 
 
 def _encoded(answer: Mapping[str, Any]) -> bytes:
-    """The answer as JSON, a point at a time: each may have hundreds of trainers, and no other thread runs meanwhile."""
+    """Encode the answer as JSON point by point: each may have hundreds of trainers, and other threads must run."""
     head = json.dumps({name: value for name, value in answer.items() if name != "points"})
     return f'{head[:-1]}, "points": [{", ".join(map(json.dumps, answer["points"]))}]}}'.encode()

@@ -1,4 +1,4 @@
-"""Which names of a host no other site can point at this one: a browser is made to ask under a site's own name."""
+"""Host names that DNS rebinding cannot forge."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import ipaddress
 def is_own_name(host: str) -> bool:
     """Whether the Host of a request is localhost, a loopback address, or a name without a dot.
 
-    A page of another site has its browser ask under that site's name, which has a dot, wherever the name leads (DNS
-    rebinding).
+    A page of another site makes its browser ask under that site's name, which has a dot, whatever address the name
+    resolves to (DNS rebinding).
     """
     if host.startswith("["):
         name, _, port = host[1:].partition("]")

@@ -1,7 +1,7 @@
-"""What Prometheus scrapes: made beside the loop from what is immutable, and for all who ask at once the same.
+"""Handler for Prometheus's scrapes: made beside the loop from immutable data, and shared by simultaneous callers.
 
-It needs neither Slurm nor the ledger, so that it tells also of a Slurm that hangs and of a ledger that is full. Nothing
-in it is private: no label is a user's, a job's or a trainer's.
+It needs neither Slurm nor the ledger, so that it also works when Slurm hangs or the ledger is full. Nothing in it is
+private: no label is a user's, a job's or a trainer's.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from bftd.metrics.measured import Measured
 from bftd.service.live import Service
 from bftd.service.meters import Meters
 
-# Who asks more often gets the same again: what strangers ask for must not cost more than one answer in so long.
+# Callers that ask more often get the same answer again: strangers must not cost more than one answer in this time.
 KEPT_S = 0.5
-# The two formats that there are, as the client library is asked for them.
+# The two formats, as the client library is asked for them.
 _OPENMETRICS, _PROMETHEUS = "application/openmetrics-text; version=1.0.0", "text/plain"
 
 
 class Scrapes:
-    """Makes one answer at a time, in a thread."""
+    """Answers to scrapes, made one at a time in a thread."""
 
     def __init__(self, measured: Measured) -> None:
         self._measured = measured
         self._shared = Shared[str, tuple[bytes, str]]("metrics")
 
     async def answer(self, service: Service, accept: str) -> tuple[bytes, str]:
-        """The text of all metrics and its content type."""
+        """Return the text of all metrics and its content type."""
         form = _OPENMETRICS if "application/openmetrics-text" in accept else _PROMETHEUS
 
         def prepare() -> Callable[[], tuple[bytes, str]]:
@@ -59,7 +59,7 @@ async def metrics(request: web.Request) -> web.Response:
 
 
 def counting(meters: Meters, path_of: Callable[[web.Request], str]) -> Middleware:
-    """What stands before all else and counts answers; `path_of` is the path of a request's route, "" without one."""
+    """Return the outermost middleware, which counts answers; `path_of` returns a request's route, "" without one."""
 
     @web.middleware
     async def counted(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -71,7 +71,7 @@ def counting(meters: Meters, path_of: Callable[[web.Request], str]) -> Middlewar
             status = error.status
             raise
         except (ConnectionResetError, asyncio.CancelledError):
-            status = 499  # as web servers call a client that went away
+            status = 499  # web servers use this number for a client that went away
             raise
         finally:
             meters.answered(request.method, path_of(request), status)

@@ -17,15 +17,15 @@ _NONCE = re.compile(r"[0-9a-f]{32}")
 
 
 class MungeGate:
-    """Knows callers by their munge credentials; `open` and `sign` block while munged is asked.
+    """The identification of callers by munge credentials; `open` and `sign` block while munged is asked.
 
-    Raises ConfigError when munge does not work here, or callers would not believe this process.
+    Raises ConfigError if munge does not work here, or if callers would not believe this process.
     """
 
     def __init__(self, socket: str, user: str, clock: Callable[[], float] = time.time) -> None:
         self._socket = socket
         self._clock = clock
-        # From the earliest moment at which a credential is good, by the clock of its host, to the latest.
+        # From the earliest moment at which a credential is valid, by the clock of its host, to the latest.
         self._nonces = Nonces(2 * TTL_S + 1)
         try:
             munge.encode(b"", socket=socket)
@@ -39,7 +39,7 @@ class MungeGate:
             )
 
     def open(self, credential: str, address: str, method: str, target: str) -> tuple[int, Request]:
-        """Who made the credential of a request whose body is yet to be read, and what it is bound to.
+        """Return the uid that made a request's credential, and what it is bound to; the body is yet to be read.
 
         `address` is this end of the connection. Raises MungeError.
         """
@@ -56,14 +56,14 @@ class MungeGate:
         return opened.uid, said
 
     def accept(self, uid: int, said: Request, body: bytes) -> None:
-        """Take a request whose body has come; raises MungeError when it is another one, or was taken before."""
+        """Accept a request once its body has come; raises MungeError if it is another body or the nonce is used."""
         if said.body != credentials.digest(body):
             raise MungeError("the credential is for another body")
         if not self._nonces.is_new(uid, said.nonce, self._clock()):
             raise MungeError("the credential was used before: each is good for one request")
 
     def sign(self, uid: int, said: Request, status: int, body: bytes) -> dict[str, str]:
-        """The header that proves an answer to its caller; raises MungeError."""
+        """Return the header that proves an answer to its caller; raises MungeError."""
         payload = credentials.answer_payload(said.nonce, status, body)
         made = munge.encode(payload, to_uid=uid, ttl_s=TTL_S, socket=self._socket)
         return {credentials.ANSWER_HEADER: credentials.SCHEME + made}

@@ -1,4 +1,4 @@
-"""Numbers used once, remembered for as long as a credential that carries them could be good."""
+"""Numbers used once, remembered for as long as a credential that carries them could be valid."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import OrderedDict
 
 
 class Nonces:
-    """Tells whether a number was seen in the last `keep_s` seconds.
+    """The numbers seen in the last `keep_s` seconds.
 
-    munged refuses replayed credentials too, but forgets what it saw when it is restarted.
+    munged refuses replayed credentials too, but forgets them when it is restarted.
     """
 
     def __init__(self, keep_s: float) -> None:
@@ -19,7 +19,7 @@ class Nonces:
         return len(self._seen)
 
     def is_new(self, uid: int, nonce: str, now_s: float) -> bool:
-        """Remember the number; False when this uid used it before."""
+        """Remember the number; returns False if this uid used it before."""
         while self._seen and now_s - next(iter(self._seen.values())) > self._keep_s:
             self._seen.popitem(last=False)
         if (uid, nonce) in self._seen:

@@ -1,4 +1,4 @@
-"""A trainer's notes: sentences for people, of which only so many are taken."""
+"""A limit on trainers' notes, sentences for people."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ _MOST_TRAINERS = 10_000
 
 
 class Notes:
-    """Lets notes through at NOTES_PER_S_MOST a trainer, after a first few; what was dropped is told with the next."""
+    """A filter that passes notes at NOTES_PER_S_MOST per trainer, after an initial few.
+
+    The next note that passes says how many were dropped.
+    """
 
     def __init__(self) -> None:
         self._left: dict[str, tuple[float, float, int]] = {}  # trainer -> how many more, at a time, and those dropped
 
     def taken(self, trainer: str, reports: Sequence[Report], now_s: float) -> list[Report]:
-        """The reports without the notes that are too many."""
+        """Return the reports without the notes that are too many."""
         if len(self._left) >= _MOST_TRAINERS:
             self._left.clear()
         left, at_s, dropped = self._left.get(trainer, (float(NOTES_AT_ONCE_MOST), now_s, 0))

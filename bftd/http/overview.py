@@ -14,24 +14,24 @@ from bftd.http.shared import Shared
 from bftd.service.live import Service
 from slurm_plugin.nodeset import fold
 
-# What is asked with nodes=folded: `bft status` shows groups of nodes only.
+# The value of the query's `nodes`: `bft status` shows groups of nodes only.
 FOLDED = "folded"
-# Nodes and trainers up to which each answer is of this very moment; that of a larger cluster is made once a second.
+# With at most this many nodes and trainers each answer is made anew; that of a larger cluster is made once a second.
 FRESH_MOST = 500
 KEPT_S = 1.0
 
 
 class Overviews:
-    """One status at a time is made, in a thread; who asks for the same meanwhile gets the same."""
+    """Statuses, made one at a time in a thread; callers that ask for the same one meanwhile share it."""
 
     def __init__(self) -> None:
         self._shared = Shared[tuple[str, bool, bool, str], bytes]("status")
         self._folds = Folds()
 
     async def answer(self, service: Service, caller: Caller, nodes: str) -> bytes:
-        """The JSON of a status for this caller."""
+        """Return the JSON of a status for this caller."""
         state, private = service.state, service.private
-        # who has no trainer sees what all others without one see
+        # callers without trainers all see the same
         owner = any(trainer.user == caller.user for trainer in state.trainers.values())
         key = (caller.user if owner and not caller.admin else "", caller.admin, private, nodes)
 
@@ -55,11 +55,11 @@ class Folds:
         self._now: dict[tuple[str, ...], str] = {}
 
     def begin(self) -> None:
-        """Forget what the last status did not need."""
+        """Forget the sets that the last status did not need."""
         self._before, self._now = self._now, {}
 
     def fold(self, names: Sequence[str]) -> str:
-        """The names as one text, n[1-3]; "" where there are none."""
+        """Return the names as one text, n[1-3]; "" if there are none."""
         key = tuple(names)
         text = self._now.get(key) or self._before.get(key)
         if text is None:
@@ -69,7 +69,7 @@ class Folds:
 
 
 def folded(shown: Mapping[str, Any], folds: Folds) -> dict[str, Any]:
-    """A status with nodes grouped by what they do and why, and with those of each trainer and room as one text."""
+    """Return a status with nodes grouped by what they do and why, and each trainer's and room's nodes as one text."""
     folds.begin()
     groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     on: dict[str, list[str]] = defaultdict(list)

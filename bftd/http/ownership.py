@@ -1,6 +1,6 @@
-"""Whose trainer an id is: a job's is its user's, as Slurm says; one of `bft run` is of the user whose uid is in it.
+"""The owner of a trainer id: the user of that Slurm job, or for `bft run` the user whose uid is in the id.
 
-Drivers of older versions have no uid in the ids of `bft run`: such a one is of who registered it first.
+Ids of `bft run` by older drivers have no uid: such an id belongs to the user who registered it first.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def objection(
     uid: int | None = None,
     private: bool = False,
 ) -> tuple[int, str] | None:
-    """Why `user` may not register the trainer `id_`, as an HTTP status and one line; None where he may.
+    """Return why `user` may not register the trainer `id_`, as an HTTP status and one line; None if they may.
 
-    `job_user` is whose job Slurm's last snapshot says that it is, `known_user` whose trainer of that id is known
-    already; None where there is none. `uid` is the caller's, None for one who may register for others. With `private`
-    no other user is named. A job that no snapshot has shown yet is nobody's: its driver asks again.
+    `job_user` is the user of that job in Slurm's last snapshot, `known_user` the user of the known trainer with that
+    id; None if there is none. `uid` is the caller's, None if they may register for others. With `private` no other user
+    is named. A job that no snapshot has shown yet belongs to nobody: its driver asks again.
     """
     if known_user is not None and known_user != user:
         return 403, f"trainer {id_} belongs to {'another user' if private else known_user}, not to {user}"
@@ -35,7 +35,7 @@ def objection(
     if not id_.isdecimal():
         return 400, f"trainer: id must be a job id or {FOREGROUND}<host>-<pid>, not {id_!r}"
     if job_user is None:
-        # A driver that comes back while Slurm cannot be read was looked up when it came first.
+        # The job of a driver that returns while Slurm cannot be read was checked when the driver first came.
         return None if known_user == user else (503, f"Slurm has not shown job {id_} yet: ask again")
     whose = "another user" if private else job_user
     return None if job_user == user else (403, f"job {id_} belongs to {whose}, not to {user}")

@@ -1,8 +1,8 @@
-"""What a caller may know of others' trainers.
+"""The part of other users' trainers that a caller may see.
 
-As with squeue everybody sees who trains where, but for how well it goes. Where Slurm keeps users' jobs or usage from
-each other (PrivateData), others' trainers have no name: administrators see all, everybody else his own. A handler asks
-`sees`, or has what it answers made nameless by `text` and `data`.
+As with squeue, everybody sees who trains where, but not how well it goes. If Slurm keeps users' jobs or usage private
+(PrivateData), others' trainers have no name: administrators see everything, everybody else their own. A handler asks
+`sees`, or passes its answer through `text` and `data`, which remove names.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 from bftd.core.domain import State
 from bftd.http.caller import Caller
 
-# What stands for another user's trainer.
+# The name that replaces another user's trainer.
 NAMELESS = "(private)"
 _JOB = re.compile(r"\b(job|pilot|trainer)s? \d\S*(?:(?<=,) \d\S*)*")
-# Whose jobs there are, as `foreign_pilots` says it: who has no trainer here stands in no list of names.
+# Lists of users' jobs as `foreign_pilots` writes them: users without a trainer here are in no list of names.
 _OF_OTHERS = re.compile(r"\(jobs? \d[^()]*\)")
 _BENEFICIARIES = re.compile(r"^(.*?: )?.* makes? more of them$")
 _WORD = re.compile(r"[^\s,;:()]+")
 
 
 class Privacy:
-    """What one caller may know at one moment; `private` says whether Slurm keeps jobs from each other."""
+    """The view of one caller at one moment; `private` says whether Slurm hides users' jobs from one another."""
 
     def __init__(self, caller: Caller, state: State, private: bool) -> None:
         self._caller = caller
@@ -35,26 +35,26 @@ class Privacy:
         self._phrases: tuple[str, ...] = ()
         if self.hides:
             own = {caller.user} | {trainer.name for trainer in state.trainers.values() if self.owns(trainer.user)}
-            # a number may be anything: job ids are told by the word before them
+            # a number may be anything: job ids are recognised by the word before them
             named = {word for item in others for word in (item.id, item.user, item.name) if not word.isdecimal()} - own
             self._words = frozenset(word for word in named if _WORD.fullmatch(word))
             self._phrases = tuple(sorted(named - self._words - {""}, key=len, reverse=True))
 
     def owns(self, user: str) -> bool:
-        """Whether the caller may know all of what is this user's."""
-        # who has no name, as on [web] listen, owns nothing, not even what nobody is known to own
+        """Whether the caller may see everything of this user's."""
+        # a caller without a name, as on [web] listen, owns nothing, not even what has no known owner
         return self._caller.admin or (bool(user) and self._caller.user == user)
 
     def sees(self, user: str | None) -> bool:
-        """Whether the caller may know who has what, and on which nodes; `user` None is nobody that is known."""
+        """Whether the caller may see what this user has, and on which nodes; `user` None is unknown."""
         return not self.hides or (user is not None and self.owns(user))
 
     def sees_trainer(self, id_: str | None) -> bool:
-        """The same for the user of a trainer that is known."""
+        """Whether the caller may see the trainer with this id, if it is known."""
         return self.sees(self._users.get(id_ or ""))
 
     def text(self, text: str) -> str:
-        """A sentence without jobs of others and the names of others' trainers."""
+        """Return a sentence without the jobs of others and the names of others' trainers."""
         if not self.hides:
             return text
         text = _JOB.sub(r"a \1", _OF_OTHERS.sub("(jobs of others)", text))
@@ -64,7 +64,7 @@ class Privacy:
         return _WORD.sub(lambda found: NAMELESS if found[0] in self._words else found[0], text)
 
     def data(self, value: Any) -> Any:
-        """JSON with every text in it made nameless."""
+        """Return JSON with the names removed from every text in it."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -72,23 +72,23 @@ class Privacy:
         return [self.data(item) for item in value] if isinstance(value, list) else value
 
     def trainer(self, shown: dict[str, Any]) -> dict[str, Any]:
-        """One trainer of a status: whole for its user, without the loss for others, or without a name."""
+        """Return one trainer of a status: whole for its user, without the loss for others, or without a name."""
         if self.owns(shown["user"]):
             return shown
         if not self.hides:
             return shown | {"loss": None}
-        nodes = {"on": ""} if "on" in shown else {}  # which ones, squeue would not tell either
+        nodes = {"on": ""} if "on" in shown else {}  # squeue would not tell which ones either
         return shown | {"id": "", "name": NAMELESS, "user": "", "account": "", "loss": None} | nodes
 
     def overview(self, shown: dict[str, Any]) -> dict[str, Any]:
-        """All of a status."""
+        """Return all of a status for the caller."""
         shown = shown | {"trainers": [self.trainer(item) for item in shown["trainers"]]}
         if not self.hides:
             return shown
         hidden = {
             "hold": None if shown["hold"] is None else self.text(shown["hold"]),
             "nodes": [self.node(item) for item in shown["nodes"]],
-            # of his own as well: who has no trainer gets the same answer as all others without one
+            # the caller's own as well: all callers without trainers share one answer
             "rooms": [item | {"job": ""} for item in shown["rooms"]],
             "strays": [item for item in shown["strays"] if self.sees(item["user"])],
             "caps": [item for item in shown["caps"] if item["kind"] == "user" and self.sees(item["name"])],
@@ -103,10 +103,10 @@ class Privacy:
         return shown | hidden
 
     def node(self, shown: dict[str, Any]) -> dict[str, Any]:
-        """One node of a status: who else has it has no name."""
+        """Return one node of a status, without the name of another user who has it."""
         if not self.hides:
             return shown
-        shown = shown | {"why": self.text(shown["why"])}  # a job that needs one's own node is another's as well
+        shown = shown | {"why": self.text(shown["why"])}  # may name another user's job that needs this node
         if shown["trainer"] is None or self.sees_trainer(shown["trainer"]):
             return shown
         return shown | {"trainer": NAMELESS, "lease": None}

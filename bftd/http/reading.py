@@ -1,4 +1,4 @@
-"""A request's body: read within a time, and decoded where that keeps the loop for a moment only."""
+"""A request's body: read within a time limit, and decoded if that blocks the loop only for a moment."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from aiohttp import web
 from bftd.errors import BftError
 from bftd.protocol.bounds import BODY_BYTES_MOST, BODY_VALUES_MOST
 
-# A body that comes in drops holds its connection no longer.
+# A body that comes slowly occupies its connection no longer than this.
 BODY_S = 30.0
 
 
 class BodyRefused(BftError):
-    """A body is answered with an HTTP status and one line."""
+    """A refusal of a body, with an HTTP status and one line."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -26,9 +26,10 @@ class BodyRefused(BftError):
 
 
 async def read(request: web.Request) -> bytes:
-    """All of a body; raises BodyRefused.
+    """Return a whole body; raises BodyRefused.
 
-    One that is too large is a wrong request: a driver whose batch of reports is refused so sends them one by one.
+    A body that is too large is a wrong request (400): a driver whose batch of reports is refused so sends them one by
+    one.
     """
     try:
         return await asyncio.wait_for(request.read(), BODY_S)
@@ -41,21 +42,21 @@ async def read(request: web.Request) -> bytes:
 
 
 async def decoded(request: web.Request) -> object:
-    """What the JSON of a body says; raises BodyRefused."""
+    """Return the decoded JSON of a body; raises BodyRefused."""
     body = await read(request)
-    commas = body.count(b",")  # without one there is no list, only what the decoder bounds by its depth
+    commas = body.count(b",")  # without a comma there is no list, only nesting, which the decoder limits
     if commas and commas + body.count(b"[") + body.count(b"{") > BODY_VALUES_MOST:
         raise BodyRefused(f"a body may have {BODY_VALUES_MOST} values: send less at a time")
     try:
         with _uncollected():
             return json.loads(body.decode(request.charset or "utf-8"))
-    except (ValueError, RecursionError, LookupError):  # the last for a charset that nobody knows
+    except (ValueError, RecursionError, LookupError):  # the last for an unknown charset
         raise BodyRefused("the body must be JSON") from None
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Collect no garbage meanwhile: so many new objects would have all that the daemon holds looked through."""
+    """Collect no garbage meanwhile: so many new objects would trigger a scan of everything that the daemon holds."""
     collects = gc.isenabled()
     gc.disable()
     try:

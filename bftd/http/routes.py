@@ -1,7 +1,7 @@
-"""Every endpoint of the API: one line each, with its handler and what it costs the daemon.
+"""Every endpoint of the API: one line each, with its handler and its cost.
 
 A handler is a coroutine on the loop that serves give-backs. With `offload` it is a plain function that may take its
-time: it runs in a thread, gets the decoded body and the query, and returns what is answered as JSON.
+time: it runs in a thread, gets the decoded body and the query, and returns the answer's JSON.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ SlowHandler = Callable[[object, Mapping[str, str]], Any]
 
 # In units of one small request; see bftd.http.budget. A status of a large cluster costs as much as many of them.
 OVERVIEW_UNITS = 20.0
-# Months of usage are read in a thread, which takes its time but not the loop's.
+# Months of usage are read in a thread: that takes time, but not the loop's.
 USAGE_UNITS = 10.0
 # Made in a thread, and shared for a moment.
 METRICS_UNITS = 2.0
-# A page is made in a thread, and shared for some seconds.
+# Made in a thread, and shared for some seconds.
 PAGE_UNITS = 5.0
 
 _ROUTE: web.AppKey[dict[object, Route]] = web.AppKey("route", dict)
@@ -44,7 +44,7 @@ _ROUTE: web.AppKey[dict[object, Route]] = web.AppKey("route", dict)
 
 @dataclass(frozen=True)
 class Route:
-    """One endpoint; `units` is what a request of it takes from its caller's budget, beside its body."""
+    """One endpoint; `units` is what a request takes from its caller's budget, beside its body."""
 
     method: str
     path: str
@@ -53,7 +53,7 @@ class Route:
     offload: bool = False
 
 
-# What people and Prometheus look at, on the unix socket and on [web] listen; nothing here changes anything.
+# The pages for people and Prometheus, on the unix socket and on [web] listen; nothing here changes anything.
 WEB_ROUTES = (
     Route("GET", "/", web_handlers.page, PAGE_UNITS),
     Route("HEAD", "/", web_handlers.page, PAGE_UNITS),
@@ -91,13 +91,13 @@ def install(app: web.Application, routes: Iterable[Route]) -> None:
 
 
 def units_of(request: web.Request) -> float:
-    """What a request costs its caller beside its body; one for which there is no route costs as much as a status."""
+    """Return a request's cost beside its body; a request without a route costs as much as a status."""
     route = request.app[_ROUTE].get(request.match_info.handler)
     return OVERVIEW_UNITS if route is None else route.units
 
 
 def path_of(request: web.Request) -> str:
-    """The path of a request's route as the table has it, "" where there is no route."""
+    """Return the path of a request's route as in the table, "" if there is no route."""
     route = request.app[_ROUTE].get(request.match_info.handler)
     return "" if route is None else route.path
 

@@ -1,4 +1,4 @@
-"""Answers that take a while: one at a time is made, in a thread, and shared for a moment by all who see the same."""
+"""Answers that take a while: made one at a time, in a thread, and shared for a moment by all who see the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _V = TypeVar("_V")
 
 
 class Shared(Generic[_K, _V]):
-    """Answers by what they are of; each is given again for a moment, and for as long as it takes to make."""
+    """Answers by key; each is returned again for a moment, and for as long as it is being made."""
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, name)
@@ -21,13 +21,13 @@ class Shared(Generic[_K, _V]):
     async def answer(
         self, key: _K, prepare: Callable[[], Callable[[], _V]], kept_s: float, *, anew: bool = False
     ) -> _V:
-        """The answer of a key, of the last `kept_s` seconds unless `anew`; else one that is made now.
+        """Return the answer of a key, made in the last `kept_s` seconds unless `anew`, else made now.
 
-        `prepare` looks at the present, on the loop, and gives what makes the answer, in the thread.
+        `prepare` reads the present state, on the loop, and returns the function that makes the answer, in the thread.
         """
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        # what is not made yet is waited for, so that nobody who asks again and again makes a queue
+        # an unfinished answer is waited for, so that a caller who asks again and again does not fill a queue
         self._made = {of: made for of, made in self._made.items() if now_s - made[0] < kept_s or not made[1].done()}
         made = self._made.get(key)
         if made is None or anew:

@@ -8,14 +8,14 @@ from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
 
-# What one slice may take: the next one is made smaller or larger after how long the last one took.
+# The target time of a slice: its size is adapted to how long the last one took.
 SLICE_S = 0.005
 _FIRST = 16
 _MOST = 500
 
 
 class Slices(Generic[_T]):
-    """Items to be worked on: `take` the next ones, do the work, and `rest`."""
+    """Items to work on: `take` the next ones, do the work, and `rest`."""
 
     def __init__(self, items: Sequence[_T], turn: Callable[[], Awaitable[None]]) -> None:
         """`turn` returns when it is time for more."""
@@ -25,7 +25,7 @@ class Slices(Generic[_T]):
         self._begun_s = 0.0
 
     def take(self) -> Sequence[_T]:
-        """The next slice; empty at the end."""
+        """Return the next slice; empty at the end."""
         self._begun_s = time.perf_counter()
         taken = self._items[self._at : self._at + self._size]
         self._at += len(taken)

@@ -1,4 +1,4 @@
-"""The pool's last hours with their trainers, for administrators who ask what other settings would have brought."""
+"""Handler for the pool's last hours and their trainers, with which administrators evaluate other settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bftd.http.encoding import answered, encoded
 from bftd.http.user_handlers import HISTORY
 from bftd.service import pool_trace
 
-# A day's, unless another time is asked for.
+# A day, unless another time is asked for.
 _DEFAULT_S = 86_400.0
 _LATEST_S = 1e11
 

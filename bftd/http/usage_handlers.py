@@ -1,4 +1,4 @@
-"""Who used how much of the pool: each user his own, administrators everybody's."""
+"""Handler for usage of the pool: users see their own, administrators everybody's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bftd.http.asked import SERVICE, Refused, beside, number_of
 from bftd.http.gate import caller_of
 from bftd.service import usage as kept
 
-# Far beyond what is kept, and what floats and SQLite's integers hold exactly.
+# Far beyond the kept time, and exact in floats and SQLite's integers.
 _LATEST_S = 1e11
 
 
@@ -21,6 +21,6 @@ async def usage(request: web.Request) -> web.Response:
     since_s = number_of(request, "since", 0.0, _LATEST_S)
     until_s = number_of(request, "until", service.now(), _LATEST_S)
     asked = kept.Asked(since_s, until_s, by, None if caller.admin else caller.user)
-    # in a thread with a connection of its own: months of hours take longer than the loop may wait
+    # in a thread with a connection of its own: reading months takes longer than the loop may wait
     told = await beside(request, lambda: kept.read(service.ledger.path, asked))
     return web.json_response(told)

@@ -1,4 +1,4 @@
-"""What people ask for: how it is, why, what happened, and to change how nodes are shared."""
+"""Handlers for people's requests: the status, explanations, events, and tuning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bftd.service.reader import Reader, TooSlow
 
 # The most events or decisions of the ledger in one answer.
 MOST_EVENTS = 10_000
-# What one user may have looked up at once: the others' questions are not to wait for all of his.
+# The most look-ups of one user at once: others' questions must not wait for all of theirs.
 LOOKED_UP_AT_ONCE_MOST = 2
 
 OVERVIEWS: web.AppKey[Overviews] = web.AppKey("overviews", Overviews)
@@ -44,9 +44,9 @@ async def explain(request: web.Request) -> web.Response:
     def look_up(ledger: Reader) -> bytes | None:
         user = trainer.user if trainer is not None else ledger.owner(id_) if privacy.hides else None
         if not privacy.sees(user):
-            return None  # as if there were none
+            return None  # as if it did not exist
         told = [privacy.data(decision) for decision in ledger.decisions(id_, limit)]
-        node = id_ in service.state.pool.nodes  # a word that names both
+        node = id_ in service.state.pool.nodes  # the word may name both
         return encoded({"trainer": shown, "decisions": told, "is_node": node}) if told or shown else None
 
     answer = await request.app[HISTORY].look_up(request, look_up)
@@ -100,7 +100,7 @@ class History:
         self._asked: Counter[Hashable] = Counter()
 
     async def look_up(self, request: web.Request, work: Callable[[Reader], _T]) -> _T:
-        """What `work` finds, run in a thread."""
+        """Return the result of `work`, run in the thread."""
         _refuse_unread(request)
         asks = caller_of(request).uid
         if self._asked[asks] >= LOOKED_UP_AT_ONCE_MOST:
@@ -112,7 +112,7 @@ class History:
             raise Refused(503, str(error)) from None
         finally:
             self._asked[asks] -= 1
-            self._asked += Counter()  # forgets what is down to zero
+            self._asked += Counter()  # drops entries that are zero
 
     def close(self) -> None:
         """Let the threads go."""
@@ -128,6 +128,6 @@ def _privacy(request: web.Request) -> Privacy:
 
 
 def _refuse_unread(request: web.Request) -> None:
-    """Large answers that nobody reads would pile up here."""
+    """Refuse a request while large answers to its caller are unread: they would pile up here."""
     if request.app[CONNECTIONS].unread_bytes(request.transport) > UNREAD_BYTES_MOST:
         raise Refused(429, "read the answers that are on their way before asking for more")

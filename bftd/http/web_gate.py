@@ -1,7 +1,7 @@
-"""The web page's door on TCP: read-only, for this host's people without a name, and with the token from elsewhere.
+"""The web page's gate on TCP: read-only, open to callers on this host, and with the token to callers elsewhere.
 
-Nothing that changes anything is served here. Who comes without the token must come from this host, ask for this host
-by a name that no other site can point here (DNS rebinding), and not be sent on by a proxy.
+Nothing that changes anything is served here. A caller without the token must come from this host, ask for it by a name
+that no other site can point here (DNS rebinding), and not be forwarded by a proxy.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from bftd.protocol.address import split_address
 log = logging.getLogger("bftd.http")
 _QUIET = logging.getLogger("bftd.http.server")
 
-# Who may see what everybody may see, and who has shown the token; neither can change anything here.
+# Callers who may see what everybody may see, and callers who have shown the token; neither can change anything here.
 ANYBODY = Caller("", admin=False)
 TRUSTED = Caller("", admin=True)
-# A shorter token could be guessed by one who asks all day long.
+# A shorter token could be guessed by somebody who tries all day long.
 TOKEN_CHARACTERS_LEAST = 16
-# A browser that has shown the token once is asked again after so long.
+# A browser that has shown the token is asked again after this time.
 COOKIE_S = 7 * 86400
-# Who was sent on by somebody else is not of this host, although his connection is.
+# A forwarded caller does not count as local, although the connection is.
 _SENT_ON = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
 _READING = ("GET", "HEAD")
 _BACKLOG = 128
 
 
 class WebGate:
-    """Tells who looks at the page over TCP; raises ConfigError as `web_token` does."""
+    """The gate that identifies callers of the page over TCP; raises ConfigError as `web_token` does."""
 
     def __init__(self, config: WebConfig, connections: Connections, clock: Callable[[], float] = time.time) -> None:
         self._token = web_token(config)
-        self._cookie = f"bftd-{config.listen.rpartition(':')[2]}"  # browsers do not tell ports of a host apart
+        self._cookie = f"bftd-{config.listen.rpartition(':')[2]}"  # browsers do not distinguish ports of a host
         self._connections = connections
         self._budgets = Budgets()
         self._clock = clock
 
     def middleware(self) -> Middleware:
-        """What stands before every handler: tells `caller_of`, or answers with one line of HTML."""
+        """Return the middleware before every handler: it sets `caller_of`, or answers with one line of HTML."""
 
         @web.middleware
         async def door(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -97,7 +97,7 @@ class WebGate:
         return await handler(request)
 
     def _caller(self, request: web.Request) -> Caller | None:
-        """Who asks, None for a stranger."""
+        """Return the caller, None for a stranger."""
         said = request.headers.get("Authorization", "")
         if said:
             return TRUSTED if self._is_token(said.removeprefix("Bearer ").strip()) else None
@@ -106,7 +106,7 @@ class WebGate:
         return ANYBODY if self._is_local(request) else None
 
     def _is_local(self, request: web.Request) -> bool:
-        """Whether a request comes from this host, for this host."""
+        """Whether a request comes from this host and asks for this host."""
         try:
             address = ipaddress.ip_address((request.remote or "").partition("%")[0])
         except ValueError:
@@ -120,7 +120,7 @@ class WebGate:
         return bool(self._token) and hmac.compare_digest(shown.encode(errors="replace"), self._token.encode())
 
     def _exchanged(self, request: web.Request, shown: str) -> web.Response:
-        """The token of an address for a cookie, so that it stays in no history and in nobody's log."""
+        """Exchange the token in a URL for a cookie, so that the token stays in no history and no log."""
         if not self._is_token(shown):
             return one_line(401, "wrong token: it is the line in [web] token_file")
         query = [(name, value) for name, value in request.query.items() if name != "token"]
@@ -134,7 +134,7 @@ class WebGate:
         return answer
 
     def _sealed(self, until_s: int) -> str:
-        """What proves until a time that somebody has shown the token, without being the token."""
+        """Return a proof, valid until `until_s`, that somebody has shown the token; it does not contain the token."""
         return f"{until_s}.{hmac.new(self._token.encode(), f'web {until_s}'.encode(), hashlib.sha256).hexdigest()}"
 
     def _is_cookie(self, shown: str) -> bool:
@@ -153,7 +153,7 @@ class WebGate:
 
 
 def web_token(config: WebConfig) -> str:
-    """The token of the page, "" without one; raises ConfigError where its file is missing, open or short."""
+    """Return the page's token, "" without one; raises ConfigError if its file is missing, open to all, or too short."""
     token = read_token(config.token_file, "[web] token_file") if config.token_file else ""
     if token and len(token) < TOKEN_CHARACTERS_LEAST:
         raise ConfigError(
@@ -168,7 +168,7 @@ async def listen_web(
 ) -> tuple[web.AppRunner, asyncio.Server]:
     """Serve `routes`, which only read, on [web] listen; `prepare` gives the application what its handlers need.
 
-    Raises ConfigError with one line where that cannot be.
+    Raises ConfigError with one line if that is impossible.
     """
     _, host, port = split_address(config.listen)
     gate = WebGate(config, connections)
@@ -192,7 +192,7 @@ async def listen_web(
 
 
 def one_line(status: int, text: str, allow: str = "") -> web.Response:
-    """A refusal as a page of one line."""
+    """Return a refusal as a page of one line."""
     page = f'<!doctype html><html lang="en"><title>bftd: {status}</title><p>bftd: {escape(text)}\n'
     headers = {"Cache-Control": "no-store", "Content-Security-Policy": "default-src 'none'"}
     if allow:

@@ -1,4 +1,4 @@
-"""What the web page shows, gathered in a thread: state, history and usage, each as far as its caller may know it."""
+"""The content of the web page, gathered in a thread: state, history and usage, each as far as its caller may see it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from bftd.service.reader import Reader
 from bftd.web.page import DEFAULT_HOURS, STEPS, Shown
 from bftd.web.past import Drawn, drawn
 
-# Charts are of points that come once a minute, and of all that the page has they take longest to make.
+# Charts show points that come once a minute, and take the longest to make of everything on the page.
 DRAWN_S = 30.0
-# Where a step was too fine for one answer, it is tried again after so long.
+# If a step was too fine for one answer, it is tried again after this time.
 COARSER_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One page: for whom, of how many hours (0: as many as there is a record of, up to a day), at which moment."""
+    """One page: its caller, its hours (0: as many as are recorded, up to a day), and the state at one moment."""
 
     caller: Caller
     hours: int
@@ -42,7 +42,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """What the ledger told at a moment, drawn; `missing` says why it told nothing."""
+    """The ledger's history at a moment, drawn; `missing` says why there is none."""
 
     at_s: float
     hours: int
@@ -51,7 +51,7 @@ class _Past:
 
 
 class Gathering:
-    """Makes pages of one ledger; not for several threads at a time. What was drawn is kept for half a minute."""
+    """A maker of pages from one ledger; not thread-safe. Charts are kept for half a minute."""
 
     def __init__(self, ledger: Reader) -> None:
         self._ledger = ledger
@@ -60,7 +60,7 @@ class Gathering:
         self._coarser: dict[int, tuple[float, float]] = {}
 
     def gather(self, asked: Asked) -> Shown:
-        """All of one page."""
+        """Return all of one page."""
         privacy = Privacy(asked.caller, asked.state, asked.private)
         past = self._past(asked, privacy)
         usage, missing = None, past.missing
@@ -76,9 +76,9 @@ class Gathering:
         )
 
     def _past(self, asked: Asked, privacy: Privacy) -> _Past:
-        """The charts, which are the same for all from whom nothing is hidden."""
+        """Return the charts, which are the same for all callers from whom nothing is hidden."""
         self._pasts = {key: past for key, past in self._pasts.items() if 0.0 <= asked.now_s - past.at_s < DRAWN_S}
-        # who has no name and is shown none is another than who is shown all
+        # a caller without a name who sees no names differs from one who sees all
         key = (asked.caller.user if privacy.hides else None, asked.hours)
         known = self._pasts.get(key)
         if known is None:
@@ -97,7 +97,7 @@ class Gathering:
         return _Past(asked.now_s, hours, drawn(history, hours))
 
     def _usage(self, asked: Asked, hours: int) -> dict[str, Any] | None:
-        """Everybody's for administrators, his own for a user, none for who has no name."""
+        """Return everybody's usage for administrators, a user's own for that user, None for a caller without a name."""
         if not asked.caller.admin and not asked.caller.user:
             return None
         whose = None if asked.caller.admin else asked.caller.user
@@ -105,7 +105,7 @@ class Gathering:
         return kept.read(self._ledger.path, kept.Asked(since_s, asked.now_s, ("user",), whose))
 
     def _history(self, asked: Asked, privacy: Privacy, hours: int) -> dict[str, Any]:
-        """As fine as the page has it, and coarser where so many trainers are in it that no answer holds them."""
+        """Return history as fine as the page shows it, or coarser if one answer cannot hold its many trainers."""
         now_s = asked.now_s
         since_s = max(0.0, now_s - hours * 3600)
         step_s, until_s = self._coarser.get(hours, (STEPS[hours], 0.0))
@@ -127,7 +127,7 @@ class Gathering:
 def grouped(
     nodes: Sequence[Mapping[str, Any]], trainers: Sequence[Mapping[str, Any]], folds: Folds
 ) -> list[dict[str, Any]]:
-    """Nodes of a status by what they are and why; those that are lent by trainer."""
+    """Group a status's nodes by what they are and why, and lent nodes by trainer."""
     names = {item["id"]: item["name"] for item in trainers}
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node in nodes:
@@ -144,7 +144,7 @@ def grouped(
 
 
 def _enough(history: Mapping[str, Any]) -> int:
-    """The shortest range that has all that was recorded, up to the default."""
+    """Return the shortest range that has all that was recorded, up to the default."""
     if not history["points"]:
         return min(STEPS)
     recorded_s = history["until_s"] - history["points"][0]["at_s"]

@@ -1,4 +1,4 @@
-"""The web page's handler: made in a thread, and shared for some seconds by all who may see the same."""
+"""Handler for the web page: made in a thread, and shared for some seconds by all who may see the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bftd.service.reader import Reader
 from bftd.web import page as pages
 from bftd.web.page import STEPS
 
-# So old a page may be, beside what its making takes.
+# A page may be this old, in addition to the time it takes to make.
 KEPT_S = 5.0
 _COMPRESSION = 5
 
@@ -33,15 +33,15 @@ class Made:
 
 
 class Pages:
-    """One page at a time is made, in a thread; who asks for the same meanwhile gets the same."""
+    """Pages, made one at a time in a thread; callers that ask for the same one meanwhile share it."""
 
     def __init__(self, ledger: Reader) -> None:
         self._shared = Shared[tuple[str, bool, bool, int], Made]("page")
         self._gathering = Gathering(ledger)
 
     async def answer(self, service: Service, caller: Caller, hours: int) -> Made:
-        """The page of the last `hours` for this caller, of as many as there is a record of where it is 0."""
-        # each user has usage of his own
+        """Return this caller's page of the last `hours`; 0: of as many hours as are recorded."""
+        # each user sees their own usage
         key = ("" if caller.admin else caller.user, caller.admin, service.private, hours)
 
         def prepare() -> Callable[[], Made]:
@@ -71,7 +71,7 @@ async def page(request: web.Request) -> web.Response:
 
 
 def _asked(service: Service, caller: Caller, hours: int) -> Asked:
-    """What is of this very moment: only the loop may look at it."""
+    """Collect the values of this very moment: only the loop may read them."""
     return Asked(
         caller,
         hours,

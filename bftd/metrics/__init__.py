@@ -1,1 +1,1 @@
-"""What Prometheus reads of the daemon: counters and histograms measured where things happen, gauges of its state."""
+"""The daemon's metrics for Prometheus: counters and histograms measured where things happen, gauges of its state."""

@@ -13,7 +13,7 @@ from bftd.service.meters import Figures
 
 
 class Exposition:
-    """What `measured` counted and what `figures` show, together as one collector."""
+    """The counters of `measured` and the values of `figures` together, as one collector."""
 
     def __init__(self, measured: Measured, figures: Figures, version: str) -> None:
         self._measured = measured
@@ -21,11 +21,11 @@ class Exposition:
         self._version = version
 
     def collect(self) -> Iterator[Metric]:
-        """See prometheus_client: all families of metrics."""
+        """See prometheus_client: yields all families of metrics."""
         yield from families(self._figures, self._version, self._measured.snapshot_age_s)
         yield from self._measured.registry.collect()
 
     def encoded(self, accept: str = "") -> tuple[bytes, str]:
-        """The text and its content type, in a format that an Accept header allows."""
+        """Return the text and its content type, in a format that an Accept header allows."""
         encode, content_type = choose_encoder(accept)
         return encode(self), content_type

@@ -1,6 +1,6 @@
-"""What is read off a service's state when somebody asks: gauges, and the counters that the ledger keeps. Pure.
+"""Metrics computed from a service's state on request: gauges, and the counters that the ledger keeps. Pure.
 
-Every label has few values, all of the code's own or of the site's: node classes are the site's hardware, and the
+Every label has few values, all of them from the code or the site: node classes are the site's hardware, and the
 smallest ones beyond CLASSES_MOST count as one. Nothing that a user can choose is a label.
 """
 
@@ -21,13 +21,13 @@ from bftd.core.sampling import kinds
 from bftd.core.turn import growth_allowed, is_silent
 from bftd.service.meters import Figures
 
-# Classes of nodes that are told apart.
+# The most classes of nodes with a label of their own.
 CLASSES_MOST = 16
 OTHERS = "(others)"
-# The back-ends that bftd has: drivers name theirs as they like.
+# bftd's back-ends: drivers may send any name.
 BACKENDS = ("horovod", "torchrun")
 LEASE_STATES = ("granted", "placed", "ready", "working", "revoked")
-# What keeps everything from growing.
+# The reasons that keep everything from growing.
 BLOCKS = ("ledger", "partition", "other_daemon", "paused", "hours", "promise", "unseen", "stale", "unheard")
 MODES = ("live", "shadow")
 ALARMS = ("operator", "other_daemon", "overdue", "no_plan", "solver", "plugin", "delay", "other")
@@ -36,7 +36,7 @@ _WINDOWS = {3600: "1h", 86400: "24h", 604800: "7d"}
 
 
 def families(figures: Figures, version: str, snapshot_age_s: float) -> Iterator[Metric]:
-    """All that a state shows."""
+    """Yield all metrics of a state."""
     yield from _daemon(figures, version, snapshot_age_s)
     yield from _pool(figures.state)
     yield from _leases(figures.state, figures.now_s)
@@ -61,7 +61,7 @@ def _daemon(figures: Figures, version: str, snapshot_age_s: float) -> Iterator[M
 
 
 def blocks(figures: Figures) -> dict[str, bool]:
-    """What keeps everything from growing, by reason."""
+    """Return, for each reason, whether it keeps everything from growing."""
     state, now_s = figures.state, figures.now_s
     settings, pool = state.settings, state.pool
     paused = pausing.of_all(state.pauses) is not None
@@ -77,7 +77,7 @@ def blocks(figures: Figures) -> dict[str, bool]:
     found["unseen"] = not pool.seen
     found["stale"] = pool.seen and now_s - pool.time_s > settings.pool.stale_after_s
     if not any(found.values()) and not growth_allowed(pool, now_s, settings):
-        found["unheard"] = True  # a hold of no other kind is of nodes that turned unfit together
+        found["unheard"] = True  # a hold of no other kind is that of nodes that became unfit together
     return found
 
 
@@ -96,7 +96,7 @@ def _pool(state: State) -> Iterator[Metric]:
 
 
 def class_labels(state: State) -> dict[str, str]:
-    """The label of each class: its name, but for the smallest ones beyond CLASSES_MOST."""
+    """Return the label of each class: its name, or OTHERS for the smallest ones beyond CLASSES_MOST."""
     kinds = sorted(state.pool.classes.values(), key=lambda kind: (-kind.size, kind.name))
     return {kind.name: kind.name if rank < CLASSES_MOST else OTHERS for rank, kind in enumerate(kinds)}
 
@@ -247,5 +247,5 @@ def _total(name: str, text: str, value: float) -> Metric:
 
 
 def names(found: Iterable[Metric]) -> tuple[str, ...]:
-    """The names of families as they are queried, for docs and tests."""
+    """Return the names of families as they are queried, for docs and tests."""
     return tuple(f"{item.name}_total" if item.type == "counter" else item.name for item in found)

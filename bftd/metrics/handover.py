@@ -1,8 +1,8 @@
-"""How long regular jobs wait for nodes that pilots were on: from the node being asked back to a job seen on it. Pure.
+"""The wait of regular jobs for nodes with pilots: from the node being asked back to a job seen on it. Pure.
 
-Nobody tells the daemon for which job Slurm preempts. So a node counts from when it was asked back for regular work
-until the first snapshot in which its pilot is gone and another job runs there. It is never shorter than the truth and
-longer by a poll at most; where no job comes, nothing is said about any.
+Nobody tells the daemon for which job Slurm preempts. So the wait for a node is counted from when it was asked back for
+regular work until the first snapshot in which its pilot is gone and another job runs there. It is never shorter than
+the truth and longer by a poll at most; if no job comes, nothing is counted.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from collections.abc import Iterable, Mapping
 
 from bftd.core.domain import PoolNode
 
-# A job that has not come by then is not the one for which the node was asked back; nor is one that comes to a node
-# that was free for everybody meanwhile. Slurm preempts in one cycle and starts the job in the next.
+# A job that has not come by then is not the one for which the node was asked back; neither is a job that comes to a
+# node after it was free for everybody for a while. Slurm preempts in one cycle and starts the job in the next.
 AWAITED_S = 900.0
 FREE_S = 30.0
 _BUSY = ("ALLOCATED", "MIXED")
 
 
 class Handovers:
-    """The nodes that regular jobs are awaited on, each since it was asked back (unix seconds)."""
+    """The nodes on which regular jobs are awaited, each with the time at which it was asked back (unix seconds)."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
 
     def begin(self, node: str, at_s: float) -> None:
-        """A node was asked back because regular work needs it; what began earlier counts."""
+        """Note that a node was asked back for regular work; an earlier begin is kept."""
         self._since.setdefault(node, at_s)
 
     def end(self, node: str) -> None:
-        """A node is lent again: nobody came."""
+        """Note that a node is lent again: no job came."""
         self._since.pop(node, None)
 
     def move(self, by_s: float) -> None:
-        """The clock was set: all times move with it."""
+        """Move all times by `by_s`: the clock was set."""
         self._since = {node: at_s + by_s for node, at_s in self._since.items()}
 
     def seen(self, nodes: Mapping[str, PoolNode], leased: Iterable[str], at_s: float) -> list[float]:
-        """The seconds after which regular jobs came to nodes, by a snapshot of `at_s`."""
+        """Return the seconds after which regular jobs came to nodes, by a snapshot of `at_s`."""
         if not self._since:
             return []
         held, done = set(leased), []
@@ -53,6 +53,6 @@ class Handovers:
 
 
 def runs_regular(node: PoolNode) -> bool:
-    """Whether a job that is no pilot of ours has the node; one that is just ending does not count."""
+    """Whether a job that is no pilot of ours runs on the node; one that is just ending does not count."""
     base, *flags = node.state.split("+")
     return base in _BUSY and node.wanted and node.pilot is None and "COMPLETING" not in flags

@@ -1,7 +1,7 @@
-"""What is measured while it happens: counters and histograms of the client library, in a registry of their own.
+"""Measurements of events as they happen: counters and histograms of the client library, in a separate registry.
 
-All labels have values of the code's own. What drivers say is bounded before it is counted, so that none of them can
-spoil what is counted of others.
+All labels have values from the code. Values from drivers are bounded before they are counted, so that no driver can
+spoil the totals of others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bftd.service.meters import Meters
 
 log = logging.getLogger("bftd")
 
-# What one report of a driver may add at most: nobody can make a sum say nothing of all others.
+# The most that one report of a driver may add: nobody can make a sum meaningless.
 STALL_MOST_S = 86_400.0
 STEPS_LOST_MOST = 10**6
 EVENTS: Mapping[type, str] = {
@@ -50,16 +50,16 @@ EVENTS: Mapping[type, str] = {
 ENGINES = ("gurobi", "highs")
 LEASE_CHANGES = ("granted", "revoked", "adopted", "ended")
 RESIZES = ("up", "down", "crash")
-# How a command of Slurm's can fail.
+# The ways in which a Slurm command can fail.
 FAILURES = ("failed", "unanswered", "not_run")
 RESULTS = ("good", "none")
 _STATUSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
-# Series of their own for when each counter was made would be as many again, and say what the process's start says.
+# Creation times of each counter would double the series, and say no more than the process's start time.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Measured(Meters):
-    """Counts and times what a service tells; `registry` is what it is shown from."""
+    """Counters and timers of what a service reports; `registry` holds the metrics."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.registry = CollectorRegistry()
@@ -76,7 +76,7 @@ class Measured(Meters):
 
     @property
     def snapshot_age_s(self) -> float:
-        """Seconds since Slurm was last read well, or since this was made; by a clock that nobody sets."""
+        """The seconds since Slurm was last read well, or since this was made; by a clock that nobody sets."""
         return self._clock() - self._good_s
 
     def _make_slurm(self) -> None:
@@ -160,7 +160,7 @@ class Measured(Meters):
     def stepped(
         self, before: State, after: State, events: Sequence[Event], actions: Sequence[Action], took_s: float
     ) -> None:
-        """See Meters; whatever is wrong here, what is measured goes on."""
+        """See Meters; a failure here does not disturb the service that is measured."""
         try:
             self._stepped(before, after, events, actions, took_s)
         except Exception:
@@ -248,7 +248,7 @@ class Measured(Meters):
             self._command_errors.labels(command, outcome).inc()
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """See Meters; a request without a route counts as one, however it was made up."""
+        """See Meters; all requests without a route are counted as one, whatever their path."""
         code = _STATUSES[min(max(status // 100, 1), len(_STATUSES)) - 1]
         self._requests.labels(method if route else "other", route or "other", code).inc()
 
@@ -260,6 +260,6 @@ class Measured(Meters):
 
 
 def _for_regular_work(lease: Lease, state: State) -> bool:
-    """Whether a node is asked back for a regular job, by Slurm or before it asks, and not for a pause, say."""
+    """Whether a node is asked back for a regular job, by Slurm or before it asks, and not for a pause, for example."""
     node = state.pool.nodes.get(lease.node)
     return lease.vacate and (lease.leaving_s is not None or (node is not None and node.wanted))

@@ -1,4 +1,4 @@
-"""Where a daemon is: the path of its unix socket, or `[user@]host:port` with the user that it runs as."""
+"""A daemon's address: the path of its unix socket, or `[user@]host:port` with the user that it runs as."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def is_path(address: str) -> bool:
 
 
 def split_address(address: str) -> tuple[str, str, int]:
-    """User, host and port of `[user@]host:port`; raises ValueError."""
+    """Return user, host and port of `[user@]host:port`; raises ValueError."""
     user, _, where = address.rpartition("@")
     host, _, port = where.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -22,7 +22,7 @@ def split_address(address: str) -> tuple[str, str, int]:
 
 
 def endpoint(name: tuple[object, ...]) -> str:
-    """One end of a TCP connection, as getsockname and getpeername tell it, the same on both hosts: `IP:port`."""
+    """Format one end of a TCP connection, from getsockname or getpeername, as `IP:port`, the same on both hosts."""
     address = ipaddress.ip_address(str(name[0]).partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         return f"{address.ipv4_mapped}:{name[1]}" if address.ipv4_mapped else f"[{address}]:{name[1]}"

@@ -1,21 +1,21 @@
-"""The most that any message may hold: one side refuses what the other must not send.
+"""The limits of all messages: one side refuses what the other must not send.
 
 Each is far above what the largest machine needs; together they bound what one caller can make the daemon keep.
 """
 
 from __future__ import annotations
 
-# The version of these messages. A daemon serves drivers of an older one, which run on through its upgrade.
+# The version of these messages. A daemon serves drivers of an older version, which run on through its upgrade.
 VERSION = 2
 
 # The most nodes, workers or trainers that anybody may ask for: it only keeps senseless numbers out.
 NODES_MOST = 1_000_000
-# The most that any number may be: numbers far beyond what is measured would cost a solver the digits of all others'.
+# The largest numbers: numbers far beyond what is measured would cost a solver the precision of all others.
 NUMBER_MOST = 10**12
 WHOLE_MOST = 10**15
 SAMPLES_MOST = 10**18
 WEIGHT_MOST = 10**6
-# Text that a driver sends is shown on one line, and cut here.
+# Text from a driver is shown on one line, and cut here.
 TEXT_MOST = 2_000
 # Names of users, partitions, back-ends and jobs.
 NAME_MOST = 256
@@ -23,27 +23,27 @@ NAME_MOST = 256
 TRAINER_ID_MOST = 128
 # A lease's id is <node>.<sequence>.
 LEASE_ID_MOST = 275
-# The sizes that one trainer may name, and the points of its curve: both are written down with each of its reports.
+# The sizes that one trainer may name, and the points of its curve: both are written to the ledger with each report.
 SIZES_MOST = 4_096
 CURVE_POINTS_MOST = 256
-# What is estimated of its speed: the classes of nodes, and the points on each. They are written down as often.
+# Estimates of a trainer's speed: classes of nodes, and points on each. They are written as often.
 ESTIMATE_CLASSES_MOST = 32
 ESTIMATE_POINTS_MOST = 32
-# Samples/s below which no training is: what was seen is divided by estimates.
+# Estimates below this many samples/s are refused: measurements are divided by estimates.
 ESTIMATE_RATE_LEAST = 1e-6
-# The classes of nodes that a daemon tells a driver of.
+# The classes of nodes that a daemon tells a driver.
 CLASSES_MOST = 1_000
 # The features that one trainer may ask its nodes to have.
 FEATURES_MOST = 32
-# The leases that a driver may bring along: one a node, and those that are still on their way out.
+# The leases that a driver may bring along: one per node, and those that are still being given back.
 HELD_MOST = 5_000
 HELD_PER_NODE_MOST = 4
-# How long a site may have its drivers wait for a Slurm command.
+# The limits of [slurm] timeout_s, after which a Slurm command, also a driver's, has failed.
 COMMAND_LEAST_S = 0.5
 COMMAND_MOST_S = 60.0
 # Reports in one request: drivers send no more at a time.
 REPORTS_MOST = 500
-# Notes of one trainer that are taken, after a first few at once; the daemon counts the others and drops them.
+# Notes of one trainer that are accepted, after an initial few at once; the daemon counts the others and drops them.
 NOTES_PER_S_MOST = 1.0
 NOTES_AT_ONCE_MOST = 10
 # A request of that many reports or leases; anything larger is a mistake. Its values are counted by its commas, brackets

@@ -1,6 +1,6 @@
-"""A change of a trainer's nodes in words: the daemon's, as what is and what would be, and the driver's, as what was.
+"""Changes of a trainer's nodes in words: in the present or conditional by the daemon, in the past by the driver.
 
-`bft explain` and the output of the job say the same of the same change. Node sets come in as folded text.
+`bft explain` and the job's output describe the same change alike. Node sets come in as folded text.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Verb(NamedTuple):
-    """A verb in the third person, as it is after "would", and as what was."""
+    """A verb in the third person, in the form after "would", and in the past."""
 
     indicative: str
     conditional: str
@@ -30,27 +30,27 @@ _VERBS = (STARTS, RESUMES, GROWS, SHRINKS, SUSPENDED, GIVES_BACK)
 
 
 def nodes(count: int) -> str:
-    """A number of nodes in words."""
+    """Return a number of nodes in words."""
     return "1 node" if count == 1 else f"{count} nodes"
 
 
 def begun(size: int, added: str, on: str = "") -> str:
-    """What follows "starts" and "resumes"; `on` is the class of the nodes, "" where there is one."""
+    """Return the rest of a sentence with "starts" or "resumes"; `on` is the nodes' class, "" if there is only one."""
     return f" on {nodes(size)} ({added}{f', {on}' if on else ''})"
 
 
 def grown(before: int, after: int, added: str) -> str:
-    """What follows "grows"."""
+    """Return the rest of a sentence with "grows"."""
     return f" from {before} to {nodes(after)} ({added})"
 
 
 def shrunk(before: int, after: int, dropped: str, how: str = "given back") -> str:
-    """What follows "shrinks"."""
+    """Return the rest of a sentence with "shrinks"."""
     return f" from {before} to {nodes(after)}, {dropped} {how}"
 
 
 def why_of(sentence: str, who: str) -> str:
-    """Why `who` has a change, of the daemon's sentence about it; of any other sentence all of it."""
+    """Return the reason in the daemon's sentence about a change of `who`; any other sentence is returned whole."""
     for verb in _VERBS:
         start = f"{who} {verb.indicative} "
         if sentence.startswith(start):

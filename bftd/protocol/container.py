@@ -1,12 +1,12 @@
-"""How a site starts a command inside a user's container image: a template of words, never given to a shell.
+"""The site's way to start a command inside a user's container image: a template of words, never given to a shell.
 
 A template is a preset's name, or words as a shell would split them, with placeholders in braces:
 
     {image}    the user's image, also as a part of a word
     {cwd}      the working folder, also as a part of a word
-    {binds}    all folders that must be there inside, as FOLDER:FOLDER,FOLDER:FOLDER
+    {binds}    all folders that must exist inside, as FOLDER:FOLDER,FOLDER:FOLDER
     {bind}     one of them, as FOLDER:FOLDER; its word is repeated for each
-    {command}  a word of its own: what runs inside
+    {command}  a word of its own: the command to run inside
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from bftd.protocol.bounds import TEXT_MOST
 
 PRESETS: Mapping[str, str] = {
     "apptainer": "apptainer exec --nv --pwd {cwd} --bind {binds} {image} {command}",
-    # --set-env takes what the image's Dockerfile set, PATH among it; --write-fake makes the mount points.
+    # --set-env takes the variables that the image's Dockerfile set, PATH among them; --write-fake makes the mount
+    # points.
     "charliecloud": "ch-run --write-fake --set-env --bind={bind} --cd={cwd} {image} -- {command}",
     "pyxis": "srun --container-image={image} --container-mounts={binds} --container-workdir={cwd} "
     "--no-container-mount-home --no-container-remap-root --no-container-entrypoint {command}",
 }
-"""The command of each runtime that needs nothing but its name."""
+"""The template of each runtime that the site can choose by name alone."""
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _KNOWN = ("image", "cwd", "binds", "bind", "command")
@@ -33,7 +34,7 @@ _HINT = re.compile(r"Try .*--(help|usage)")
 
 
 def words(template: str) -> tuple[str, ...]:
-    """The words of a template or preset; raises ValueError with one line that says what is wrong."""
+    """Return the words of a template or preset; raises ValueError with one line that says what is wrong."""
     try:
         found = tuple(shlex.split(PRESETS.get(template, template)))
     except ValueError as error:
@@ -61,7 +62,7 @@ def words(template: str) -> tuple[str, ...]:
 
 
 def check(template: str) -> None:
-    """Raises ValueError for a template that cannot be used; "" is a site without containers."""
+    """Raise ValueError for a template that cannot be used; "" means a site without containers."""
     if len(template) > TEXT_MOST:
         raise ValueError(f"it is longer than {TEXT_MOST} letters; put it into a script")
     if template:
@@ -69,12 +70,12 @@ def check(template: str) -> None:
 
 
 def is_step(template: str) -> bool:
-    """Whether the container is made by Slurm for a job step (Pyxis): the first word is srun."""
+    """Whether Slurm makes the container for a job step (Pyxis): the first word is srun."""
     return words(template)[0].rpartition("/")[2] == "srun"
 
 
 def command(template: str, image: str, cwd: str, binds: Sequence[str], inside: Sequence[str]) -> list[str]:
-    """The words that run `inside` in the image, with some folders where they are on the host.
+    """Return the words that run `inside` in the image, with the folders `binds` at the same paths as on the host.
 
     Raises ValueError for an image or a folder that would be read as something else.
     """
@@ -93,27 +94,27 @@ def command(template: str, image: str, cwd: str, binds: Sequence[str], inside: S
         elif "{bind}" in word:
             made += [word.replace("{bind}", pair) for pair in pairs]
         else:
-            # At once, so that nothing in a value is taken for a placeholder.
+            # All at once, so that nothing in a value is taken for a placeholder.
             made.append(_PLACEHOLDER.sub(lambda match: values[match[1]], word))
     return made
 
 
 def last_of(said: Sequence[str]) -> str:
-    """The last line of a runtime's that tells something: neither empty nor a hint at its help."""
+    """Return the last informative line of a runtime: neither empty nor a hint at its help."""
     return next((line.strip() for line in reversed(said) if line.strip() and not _HINT.match(line.strip())), "")
 
 
 def failed(image: str, said: Sequence[str]) -> str:
-    """Why nothing came of an image, by the lines that its runtime printed, and what to do."""
-    # srun's own last word is that a task has ended
+    """Explain why an image did not start, by the lines that its runtime printed, and what to do."""
+    # srun's own last line is that a task has ended
     line = last_of([line for line in said if not line.strip().startswith("srun: ")]) or last_of(said)
-    # ch-run and others put their process id in front, but all nodes are to say the same
+    # ch-run and others print their process id first, but all nodes should print the same
     why = re.sub(r"\[\d+\]", "", line) or "its runtime said nothing"
     return f"container={image} did not start: {why}; name an image with Python that every node can read"
 
 
 def outermost(paths: Sequence[str], shared: Sequence[str] = ()) -> list[str]:
-    """Those of some folders that lie in none of the others, nor in a `shared` one, each once and in order."""
+    """Return those folders that lie in no other one and in no `shared` one, each once and in order."""
     kept: list[str] = []
     for path in sorted({path.rstrip("/") or "/" for path in paths}):
         if not any(path == above or path.startswith(above.rstrip("/") + "/") for above in (*kept, *shared)):

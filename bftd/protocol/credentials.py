@@ -1,9 +1,9 @@
-"""What the munge credentials say with which bftd and its callers on other hosts prove to each other who they are.
+"""The payloads of the munge credentials by which bftd and its callers on other hosts prove their identity.
 
 A request carries `Authorization: Munge <credential>`. Its payload binds it to one request to one daemon: the method,
 the path with its query, a hash of the body, a number used once and the daemon's address, as `IP:port` of the
 connection. The answer carries `Authentication-Info: Munge <credential>` over the request's number, the status and a
-hash of the body. Each can be opened by the other side's uid only: a stolen one is of no use elsewhere, Slurm included.
+hash of the body. Each can be opened by the other side's uid only: a stolen one is useless elsewhere, Slurm included.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bftd.protocol.munge import MungeError
 REQUEST_HEADER = "Authorization"
 ANSWER_HEADER = "Authentication-Info"
 SCHEME = "Munge "
-# Long enough for a slow network and clocks that differ a little; the request is sent as soon as it is made.
+# Long enough for a slow network and for clocks that differ a little; a request is sent as soon as it is made.
 TTL_S = 60
 
 _REQUEST = "bftd request 1"
@@ -36,7 +36,7 @@ class UnknownUser(MungeError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a request's credential binds; `body` is the SHA-256 of the body in hexadecimal."""
+    """The contents of a request's credential; `body` is the SHA-256 of the body in hexadecimal."""
 
     nonce: str
     address: str
@@ -45,12 +45,12 @@ class Request:
     body: str
 
     def payload(self) -> bytes:
-        """The credential's payload."""
+        """Return the credential's payload."""
         return "\n".join((_REQUEST, self.nonce, self.address, self.method, self.target, self.body)).encode()
 
     @classmethod
     def of(cls, payload: bytes) -> Request:
-        """What a payload says; raises MungeError for one that was made for anything else."""
+        """Parse a payload; raises MungeError for one that was made for anything else."""
         mark, *fields = payload.decode(errors="replace").split("\n")
         if mark != _REQUEST or len(fields) != 5:
             raise MungeError("the credential is not one for a request to bftd")
@@ -58,17 +58,17 @@ class Request:
 
 
 def digest(body: bytes) -> str:
-    """A body as it stands in a credential."""
+    """Return the hash of a body as it stands in a credential."""
     return hashlib.sha256(body).hexdigest()
 
 
 def answer_payload(nonce: str, status: int, body: bytes) -> bytes:
-    """The payload of an answer's credential."""
+    """Return the payload of an answer's credential."""
     return "\n".join((_ANSWER, nonce, str(status), digest(body))).encode()
 
 
 def uid_of(user: str) -> int:
-    """The uid of a user's name, or of a number as text; raises UnknownUser."""
+    """Return the uid of a user's name, or of a number as text; raises UnknownUser."""
     try:
         return pwd.getpwnam(user).pw_uid
     except KeyError:
@@ -81,7 +81,7 @@ def uid_of(user: str) -> int:
 
 
 def unproved(said: object) -> str:
-    """What an answer without a proof says, made harmless: one short line that can be shown."""
+    """Return the message of an unproved answer, made harmless: one short line that can be shown."""
     text = said.get("error", "") if isinstance(said, dict) else ""
     line = printable(str(text))
     return f"; it says: {line[:200]}" if line else ""
@@ -93,21 +93,21 @@ class Caller:
     answer_header = ANSWER_HEADER
 
     def __init__(self, daemon_user: str = DEFAULT_USER, munge_socket: str = "") -> None:
-        """Raises UnknownUser: without the daemon's uid nobody could tell it from an impostor."""
+        """Raise UnknownUser if there is no such user: without the daemon's uid nobody could detect an impostor."""
         self._daemon_uid = uid_of(daemon_user)
         self._daemon_user = daemon_user
         self._socket = munge_socket
 
     def request(self, address: str, method: str, target: str, body: bytes) -> tuple[str, dict[str, str]]:
-        """The nonce and the header of one request; raises MungeError."""
+        """Return the nonce and the header of one request; raises MungeError."""
         said = Request(secrets.token_hex(16), address, method, target, digest(body))
         credential = munge.encode(said.payload(), to_uid=self._daemon_uid, ttl_s=TTL_S, socket=self._socket)
         return said.nonce, {REQUEST_HEADER: SCHEME + credential}
 
     def check(self, nonce: str, status: int, body: bytes, shown: str | None) -> None:
-        """Raises MungeError unless the daemon's user, or root, gave this answer to the request of `nonce`.
+        """Raise MungeError unless the daemon's user, or root, gave this answer to the request of `nonce`.
 
-        `shown` is the answer's header, None where it has none.
+        `shown` is the answer's header, None if it has none.
         """
         if shown is None or not shown.startswith(SCHEME):
             raise MungeError("it does not prove that it is bftd")

@@ -1,4 +1,4 @@
-"""Samples/s by number of nodes, as a driver tells them: what its user knows, and what was worked out beforehand."""
+"""Samples/s by number of nodes, as a driver reports them: known to its user, or estimated beforehand."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from bftd.protocol.fields import Fields
 
 # Samples/s by number of nodes, nodes increasing.
 Points = tuple[tuple[int, float], ...]
-# Where an estimate comes from, as `sizing.estimate` says it, from the best to the worst.
+# The origin of an estimate, as in `sizing.estimate`, from the best to the worst.
 Origin = Literal["measured", "traced", "formula", "interpolated", "assumed"]
 ORIGINS: tuple[Origin, ...] = ("measured", "traced", "formula", "interpolated", "assumed")
 
 
 @dataclass(frozen=True, slots=True)
 class CurveEstimate:
-    """What a trainer is estimated to make on the nodes of one class: positive rates that do not decrease.
+    """A trainer's estimated samples/s on the nodes of one class: positive rates that do not decrease.
 
-    `origin` says how sure that is, and `basis` in a few words what it was worked out of.
+    `origin` says how reliable the estimate is, and `basis` in a few words what it was derived from.
     """
 
     node_class: str
@@ -37,12 +37,12 @@ class CurveEstimate:
     basis: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `from_json` reads."""
+        """Return the object that `from_json` reads."""
         return {"class": self.node_class, **to_fields(self.points), "origin": self.origin, "basis": self.basis}
 
     @classmethod
     def from_json(cls, data: object) -> CurveEstimate:
-        """One item of a list of estimates; raises Malformed."""
+        """Read one item of a list of estimates; raises Malformed."""
         if not isinstance(data, dict):
             raise Malformed("each of estimates must be a JSON object")
         told = Fields(data, "estimate")
@@ -59,7 +59,7 @@ class CurveEstimate:
 
 
 def estimates(told: Fields, name: str) -> tuple[CurveEstimate, ...]:
-    """The estimates in a field, one for each class of nodes; raises Malformed."""
+    """Read the estimates in a field, one for each class of nodes; raises Malformed."""
     found = tuple(map(CurveEstimate.from_json, told.items(name, ESTIMATE_CLASSES_MOST)))
     if len({each.node_class for each in found}) < len(found):
         raise told.fault(f"{name} has one class of nodes twice")
@@ -67,14 +67,14 @@ def estimates(told: Fields, name: str) -> tuple[CurveEstimate, ...]:
 
 
 def to_fields(points: Sequence[tuple[int, float]]) -> dict[str, Any]:
-    """The two fields that `read` reads."""
+    """Return the two fields that `read` reads."""
     return {"nodes": [count for count, _ in points], "samples_per_s": [rate for _, rate in points]}
 
 
 def read(told: Fields, most: int = CURVE_POINTS_MOST, where: str = "trainer: curve") -> Points:
-    """The points in the fields `nodes` and `samples_per_s`, at least one; raises Malformed.
+    """Read the points in the fields `nodes` and `samples_per_s`, at least one; raises Malformed.
 
-    That of no node is left out. `where` stands in front of what is wrong with a point.
+    A point of no nodes is left out. `where` precedes the error for a point.
     """
     counts, rates = told.items("nodes", most), told.items("samples_per_s", most)
     if len(counts) != len(rates) or not counts:

@@ -16,7 +16,7 @@ _REQUIRED = object()
 
 
 class Fields:
-    """The fields of one JSON object, read by type; `where` stands in front of every message."""
+    """The fields of one JSON object, read by type; every error begins with `where`."""
 
     def __init__(self, data: object, where: str) -> None:
         if not isinstance(data, dict):
@@ -29,11 +29,11 @@ class Fields:
         return self._data.get(name) is not None
 
     def raw(self, name: str) -> Any:
-        """A field as it came."""
+        """Return a field unchanged."""
         return self._data.get(name)
 
     def text(self, name: str, default: Any = _REQUIRED, choices: tuple[str, ...] = ()) -> Any:
-        """A text; what cannot be printed becomes a blank, and what is too long is cut."""
+        """Return a text; unprintable characters become blanks, and a text that is too long is cut."""
         value = self._get(name, default)
         if value is default:
             return value
@@ -53,7 +53,7 @@ class Fields:
         form: re.Pattern[str] | None = None,
         wanted: str = "a name",
     ) -> Any:
-        """A text that names something: one too long, not printable or not of the `form` is refused, never mended."""
+        """Return a text that names something; raises Malformed if it is too long, unprintable or not of the `form`."""
         value = self.text(name, default)
         if value is default:
             return value
@@ -66,7 +66,7 @@ class Fields:
         return value
 
     def whole(self, name: str, default: Any = _REQUIRED, minimum: int = 0, maximum: int = WHOLE_MOST) -> Any:
-        """A whole number."""
+        """Return a whole number."""
         value = self._get(name, default)
         if value is default:
             return value
@@ -79,7 +79,7 @@ class Fields:
         return value
 
     def number(self, name: str, default: Any = _REQUIRED, minimum: float = 0.0, maximum: float = NUMBER_MOST) -> Any:
-        """A finite number."""
+        """Return a finite number."""
         value = self._get(name, default)
         if value is default:
             return value
@@ -90,7 +90,7 @@ class Fields:
         return float(value)
 
     def measure(self, name: str) -> float | None:
-        """A number of any sign; None where it is missing, or not finite as the loss of a model that diverges."""
+        """Return a number of any sign; None if it is missing, or not finite like the loss of a model that diverges."""
         value = self.raw(name)
         if isinstance(value, float) and not math.isfinite(value):
             return None
@@ -98,14 +98,14 @@ class Fields:
         return number
 
     def flag(self, name: str, default: Any = _REQUIRED) -> Any:
-        """True or false."""
+        """Return true or false."""
         value = self._get(name, default)
         if value is not default and not isinstance(value, bool):
             raise self._wrong(name, "true or false", value)
         return value
 
     def items(self, name: str, most: int) -> list[Any]:
-        """A list of at most so many items; missing or null is the empty one."""
+        """Return a list of at most `most` items; a missing or null one is empty."""
         value = self._get(name, None)
         if value is None:
             return []
@@ -116,15 +116,15 @@ class Fields:
         return value
 
     def nested(self, name: str) -> Fields | None:
-        """A nested object, None where it is missing or null."""
+        """Return a nested object, None if it is missing or null."""
         return Fields(self._data[name], f"{self._where}: {name}") if self.has(name) else None
 
     def wrong(self, name: str, wanted: str) -> Malformed:
-        """The error for a field that is wrong in a way of its own."""
+        """Return the error for a field that is invalid in another way."""
         return self._wrong(name, wanted, self._data.get(name))
 
     def fault(self, text: str) -> Malformed:
-        """The error for fields that do not go together."""
+        """Return the error for fields that contradict one another."""
         return Malformed(f"{self._where}: {text}")
 
     def _get(self, name: str, default: Any) -> Any:
@@ -141,14 +141,14 @@ class Fields:
 
 
 def printable(text: str) -> str:
-    """The text with a blank for each letter that would not be shown as one."""
+    """Return the text with each unprintable character replaced by a blank."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _span(minimum: float, maximum: float, value: float, anything: bool) -> str:
-    """What a number must be; where about `anything` is fine, only the end that it is beyond."""
+    """Describe the range of a number; if almost `anything` is allowed, only the limit that `value` violates."""
     if not anything:
         return f"{minimum:.12g} to {maximum:.12g}"
     return f"{minimum:.12g} or more" if value < minimum else f"at most {maximum:.12g}"

@@ -1,4 +1,4 @@
-"""A lease as its driver sees it, and the one vocabulary for what becomes of it."""
+"""A lease as its driver sees it, and the common vocabulary of its states."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bftd.protocol.fields import Fields
 # A lease begins as granted. Its driver places a pilot, which is ready once it is warm, works once it takes part in
 # training, and leaves when Slurm asks it to; or the pilot was refused. The daemon may revoke it at any time.
 LeaseState = Literal["granted", "placed", "ready", "working", "leaving", "revoked", "refused", "ended"]
-# What a lease that has not ended can be in, as far as its driver has come with it.
+# The states of a lease that has not ended, by how far its driver has come with it.
 Phase = Literal["granted", "placed", "ready", "working", "leaving"]
-# What the daemon lists.
+# The states that the daemon lists.
 Listed = Literal["granted", "revoked"]
-# What a driver reports.
+# The states that a driver reports.
 REPORTED: tuple[LeaseState, ...] = ("placed", "refused", "ready", "working", "leaving", "ended")
 _LISTED: tuple[Listed, ...] = ("granted", "revoked")
 
@@ -32,12 +32,12 @@ _FOLDER_MOST = 1024
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """One lease in the daemon's list: what its driver has to carry out.
+    """One lease in the daemon's list: a task for its driver.
 
-    A lease that is `revoked` is to be given back, at once with `vacate`. `limit_s` is the pilot's time limit in
-    seconds; `gres` asks for the node's GPUs as Slurm writes them, and `gpus` counts them. `partition` is the pilot's,
-    or "" where the driver knows the only one. `reason` is a sentence. A lease that is revoked in order may take until
-    `leave_in_s` seconds after the list was told: nobody needs the node before. An older daemon does not tell it.
+    A `revoked` lease has to be given back, at once if `vacate` is set. `limit_s` is the pilot's time limit in seconds;
+    `gres` asks for the node's GPUs as Slurm writes them, and `gpus` counts them. `partition` is the pilot's, or "" if
+    the driver knows the only one. `reason` is a sentence. A lease that is revoked in order may take until `leave_in_s`
+    seconds after the list was sent: nobody needs the node before. An older daemon does not send it.
     """
 
     id: str
@@ -53,17 +53,17 @@ class LeaseView:
 
     @property
     def revoked(self) -> bool:
-        """Whether the driver is to give the node back."""
+        """Whether the driver has to give the node back."""
         return self.state == "revoked"
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `from_json` reads."""
+        """Return the object that `from_json` reads."""
         told = ((name, getattr(self, name)) for name in _VIEW)
         return {name: value for name, value in told if name not in _MAY_LACK or value != _MAY_LACK[name]}
 
     @classmethod
     def from_json(cls, data: object) -> LeaseView:
-        """One item of the daemon's list; raises Malformed."""
+        """Read one item of the daemon's list; raises Malformed."""
         told = Fields(data, "lease")
         id_ = told.name("id", most=LEASE_ID_MOST, form=LEASE_ID, wanted=LEASE_ID_FORM)
         return cls(
@@ -80,10 +80,10 @@ class LeaseView:
         )
 
 
-# Not told where they say nothing.
+# Fields that are left out if they have this value.
 _MAY_LACK: Mapping[str, object] = {"partition": "", "leave_in_s": None}
-# A driver of a bftd without `looked_s` understands no list that lacks this. It keeps pilots away from a job that has no
-# plan for so long after it has first seen it itself: long enough for the daemon to see the job too.
+# Drivers of a bftd without `looked_s` understand no list that lacks this. They keep pilots away from a job without a
+# plan for this long after they first saw it themselves: long enough for the daemon to see the job too.
 _OLDER_DRIVERS = {"plan_wait_s": 3.0}
 
 _VIEW = tuple(field.name for field in fields(LeaseView))
@@ -91,17 +91,17 @@ _VIEW = tuple(field.name for field in fields(LeaseView))
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """All leases of one trainer as the daemon has them, and the rule that they were granted by.
+    """All leases of one trainer as the daemon has them, and the rules of the site that go with them.
 
     `version` counts the changes of the list. `min_window_s` is the site's key for how soon a plan keeps a node free. It
     comes with every list, because a driver registers once and a reload may change it at any time. `daemon` is the word
-    by which the pilots name the daemon that they run for. `timeout_s` is after how long a Slurm command has failed at
-    this site. `now_s` is when the list was told, by the daemon's clock: what Slurm plans is in the time of its
-    controller, and a driver's host may have another one. By the same clock, `looked_s` is when the last look at Slurm
-    began that the daemon had taken in by then, 0 if there was none yet. What comes until `calm_s` it sees in time for
-    the next backfill cycle, 0 where that is not known. `stage` is the folder of the site's key of that name, "" for
-    none. `container` is how the site starts a command in a user's image (bftd.protocol.container), "" where it does
-    not. An older daemon tells none of the seven.
+    by which the pilots name the daemon that they run for. `timeout_s` is the time after which a Slurm command has
+    failed at this site. `now_s` is when the list was sent, by the daemon's clock: Slurm's plans are in its controller's
+    time, and a driver's host may have another clock. By the same clock, `looked_s` is when the last look at Slurm began
+    that the daemon had taken in by then, 0 if there was none yet. A job submitted until `calm_s` is seen in time for
+    the next backfill cycle; 0 if that is not known. `stage` is the folder of the site's key of that name, "" for none.
+    `container` is how the site starts a command in a user's image (bftd.protocol.container), "" if it does not. An
+    older daemon sends none of the seven.
     """
 
     version: int
@@ -116,7 +116,7 @@ class Leases:
     stage: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `from_json` reads, with what a driver of before `looked_s` must be told."""
+        """Return the object that `from_json` reads, with the field that drivers from before `looked_s` need."""
         return {
             "version": self.version,
             **_OLDER_DRIVERS,
@@ -133,7 +133,7 @@ class Leases:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Leases:
-        """The daemon's answer to a driver that asks for its leases; raises Malformed."""
+        """Read the daemon's answer to a driver that asks for its leases; raises Malformed."""
         told = Fields(data, "leases")
         listed = told.raw("leases")
         if not isinstance(listed, list):

@@ -1,7 +1,7 @@
-"""Munge credentials by libmunge: who made a message, on any host that shares the site's key.
+"""Munge credentials by libmunge: the uid that made a message, on any host that shares the site's key.
 
-The library is loaded at the first use, so that nothing here needs it where it is not used. Calls block while munged is
-asked: about a millisecond, and some seconds where it hangs.
+The library is loaded at the first use, so that it is needed only where it is used. Calls block while munged is asked:
+about a millisecond, and some seconds if it hangs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INVALID = "the credential is not valid here: the hosts must share one munge key
 
 
 class MungeError(ProtocolError):
-    """A credential could not be made, or was refused; one line says why."""
+    """A credential that could not be made, or was refused; one line says why."""
 
 
 class MungeMissing(MungeError):
@@ -38,7 +38,7 @@ class MungeMissing(MungeError):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a valid credential said: its payload, who made it, when (unix seconds) and for how long it is good."""
+    """The contents of a valid credential: payload, the uid that made it, when (unix seconds), and its lifetime."""
 
     payload: bytes
     uid: int
@@ -47,9 +47,9 @@ class Opened:
 
 
 def encode(payload: bytes, *, to_uid: int | None = None, ttl_s: int = 60, socket: str = "") -> str:
-    """Make a credential of this process's uid that only `to_uid` can open, None for anybody.
+    """Make a credential of this process's uid that only `to_uid` can open; None means anybody.
 
-    `socket` is munged's, "" its default. Raises MungeMissing, or MungeError.
+    `socket` is munged's, "" its default. Raises MungeMissing or MungeError.
     """
     library = _library()
     with _context(socket) as context:
@@ -66,7 +66,7 @@ def encode(payload: bytes, *, to_uid: int | None = None, ttl_s: int = 60, socket
 
 
 def decode(credential: str, *, socket: str = "") -> Opened:
-    """Open a credential; one that is forged, expired, replayed or meant for another uid is a MungeError."""
+    """Open a credential; raises MungeError for one that is forged, expired, replayed or meant for another uid."""
     library = _library()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint32(), ctypes.c_uint32()

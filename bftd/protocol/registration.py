@@ -1,4 +1,4 @@
-"""How a driver introduces its trainer, and what the daemon answers."""
+"""A driver's registration of its trainer, and the daemon's answer."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _TRAINER_ID = re.compile(rf"[A-Za-z0-9._+-]{{1,{TRAINER_ID_MOST}}}")
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A lease that a registering driver still has; `job_id` is its pilot's."""
+    """A lease that a registering driver still holds; `job_id` is its pilot's."""
 
     id: str
     node: str
     job_id: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `from_json` reads."""
+        """Return the object that `from_json` reads."""
         return {"id": self.id, "node": self.node, "job_id": self.job_id}
 
     @classmethod
     def from_json(cls, data: object) -> Held:
-        """One item of a registration's list; raises Malformed."""
+        """Read one item of a registration's list; raises Malformed."""
         told = Fields(data, "trainer: held")
         id_ = told.name("id", most=LEASE_ID_MOST, form=LEASE_ID, wanted=LEASE_ID_FORM)
         return cls(id_, told.name("node", id_.rpartition(".")[0]), told.name("job_id", None))
@@ -50,12 +50,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a driver says of its trainer, and the leases that it holds.
+    """A driver's description of its trainer, and the leases that it holds.
 
-    `curve` is what the user knows of its scaling, `up_cost_s` and `down_cost_s` of its resizes (R_j^up and R_j^dw of
-    the paper), `warm_up_s` of the time from a node's grant to its first step; None is what he does not know. `user` is
-    "" where the daemon is to fill in who asks, and `partition` where any that it harvests will do. `estimates` are what
-    was worked out of its speed so far.
+    `curve` is what the user knows about its scaling, `up_cost_s` and `down_cost_s` about its resizes (R_j^up and R_j^dw
+    of the paper), `warm_up_s` about the time from a node's grant to its first step; None means not known. `user` is ""
+    if the daemon is to fill in the caller, and `partition` is "" if any that it harvests will do. `estimates` are the
+    estimates of its speed so far.
     """
 
     id: str
@@ -75,7 +75,7 @@ class Registration:
     estimates: tuple[CurveEstimate, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The body of the request."""
+        """Return the body of the request."""
         return {
             "protocol": VERSION,
             "id": self.id,
@@ -97,7 +97,7 @@ class Registration:
 
     @classmethod
     def from_json(cls, data: object) -> Registration:
-        """The body of a request; raises Malformed."""
+        """Read the body of a request; raises Malformed."""
         told = Fields(data, "trainer")
         version = told.whole("protocol", 1, minimum=1)
         if version > VERSION:
@@ -126,7 +126,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
-    """A class of nodes that a trainer may use, as its driver is told: GPUs by type, features, CPUs (0: not known)."""
+    """A class of nodes that a trainer may use, for its driver: GPUs by type, features, CPUs (0: not known)."""
 
     name: str
     gpus: Mapping[str, int] = field(default_factory=dict)
@@ -134,12 +134,12 @@ class NodeKind:
     cpus: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `from_json` reads."""
+        """Return the object that `from_json` reads."""
         return {"class": self.name, "gpus": dict(self.gpus), "features": list(self.features), "cpus": self.cpus}
 
     @classmethod
     def from_json(cls, data: object) -> NodeKind:
-        """One item of the list in a welcome; raises Malformed."""
+        """Read one item of the list in a welcome; raises Malformed."""
         told = Fields(data, "the daemon's answer: classes")
         gpus, features = told.raw("gpus") or {}, told.items("features", NODES_MOST)
         if not isinstance(gpus, dict) or not all(isinstance(name, str) for name in (*gpus, *features)):
@@ -165,7 +165,7 @@ class Welcome:
     classes: tuple[NodeKind, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The body of the answer."""
+        """Return the body of the answer."""
         return {
             "protocol": VERSION,
             "epoch": self.epoch,
@@ -177,7 +177,7 @@ class Welcome:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Welcome:
-        """The body of an answer; raises Malformed, also for that of a daemon which is too old to be understood."""
+        """Read the body of an answer; raises Malformed, also if the daemon is too old to be understood."""
         told = Fields(data, "the daemon's answer")
         version = told.whole("protocol", 1, minimum=1)
         if version < VERSION:

@@ -1,4 +1,4 @@
-"""What a driver tells the daemon: frozen messages, each with the time at which it happened (unix seconds)."""
+"""Reports of a driver to the daemon: frozen messages, each with the time at which it happened (unix seconds)."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _RESIZE_KINDS: tuple[ResizeKind, ...] = ("up", "down", "crash")
 
 @dataclass(frozen=True, slots=True)
 class Report(ABC):
-    """Anything that a driver tells; `op` names its kind on the wire and in the ledger."""
+    """Any report of a driver; `op` names its kind in messages and in the ledger."""
 
     op: ClassVar[str] = ""
     at_s: float
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `report_from_json` reads."""
+        """Return the object that `report_from_json` reads."""
         return {"op": self.op, **asdict(self)}
 
     @property
     def about(self) -> dict[str, Any]:
-        """All that it says but its kind, for the ledger."""
+        """The report's contents without its kind, for the ledger."""
         return asdict(self)
 
     @property
     def where(self) -> str | None:
-        """The node that it is about, None where it is about none."""
+        """The node that the report is about, None if there is none."""
         return None
 
     @classmethod
     @abstractmethod
     def read(cls, at_s: float, told: Fields) -> Report:
-        """The report in the fields of one JSON object; raises Malformed."""
+        """Read the report from the fields of one JSON object; raises Malformed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ class LeaseReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport(Report):
-    """How far training has come: `step` and `samples` are saved, the rate is that of a constant size over `window_s`.
+    """The progress of training: `step` and `samples` are saved, the rate was measured at one size over `window_s`.
 
-    `nodes` and `world_size` are of the present group; `loss` is None where none is known or it is not finite;
-    `steps_lost` counts since the trainer's start. `save_s` is how long a save of the state takes, None where a resize
-    needs none or none was measured; `state_bytes` is its size, None where it is not known. `total_steps` are those of
-    the whole training, None where the script does not tell; `steps_per_s` goes with `samples_per_s`, 0 where not
-    known; `live_step` is the step that training has reached, saved or not. An older driver tells none of the three.
+    `nodes` and `world_size` are those of the present group; `loss` is None if none is known or it is not finite;
+    `steps_lost` counts since the trainer's start. `save_s` is how long a save of the state takes, None if a resize
+    needs none or none was measured; `state_bytes` is its size, None if it is not known. `total_steps` are those of the
+    whole training, None if the script does not tell; `steps_per_s` goes with `samples_per_s`, 0 if not known;
+    `live_step` is the step that training has reached, saved or not. An older driver sends none of the last three.
     """
 
     op: ClassVar[str] = "progress"
@@ -98,7 +98,7 @@ class ProgressReport(Report):
             samples_per_s=told.number("samples_per_s", 0.0),
             nodes=told.whole("nodes", 0, maximum=NODES_MOST),
             world_size=told.whole("world_size", 0),
-            # a diverging model reports NaN: that is its user's to see, not a wrong request
+            # a diverging model reports NaN: its user should see that, and the request is valid
             loss=told.measure("loss"),
             steps_lost=told.whole("steps_lost", 0),
             window_s=told.number("window_s", 0.0),
@@ -112,11 +112,11 @@ class ProgressReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class ResizeReport(Report):
-    """Training went on with another number of nodes; `stall_s` is how long it stood still, None where not measured.
+    """Training went on with another number of nodes; `stall_s` is how long it stood still, None if not measured.
 
-    Parts of it: `save_s` until the state was stored, 0 where Slurm took nodes or workers keep their state in memory;
-    `rendezvous_s` until workers ran; `load_s` until they had the state. What is left is the way to the first step. They
-    are None where they were not measured, and so is `state_bytes`.
+    Its parts are: `save_s` until the state was stored, 0 if Slurm took nodes or workers keep their state in memory;
+    `rendezvous_s` until workers ran; `load_s` until they had the state. The rest is the time to the first step. They
+    are None if they were not measured, and so is `state_bytes`.
     """
 
     op: ClassVar[str] = "resize"
@@ -162,7 +162,7 @@ class SuspendReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class ResumeReport(Report):
-    """The trainer goes on from `step`."""
+    """The trainer resumed from `step`."""
 
     op: ClassVar[str] = "resume"
     step: int = 0
@@ -175,7 +175,7 @@ class ResumeReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class CrashReport(Report):
-    """A worker ended by itself on `node` with the code `rc`, negative for a signal; `text` is a sentence."""
+    """A worker ended by itself on `node` with exit code `rc`, negative for a signal; `text` is a sentence."""
 
     op: ClassVar[str] = "crash"
     node: str | None = None
@@ -208,7 +208,7 @@ class NoteReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class CurveReport(Report):
-    """What the trainer's speed is estimated to be, on each class of nodes; it replaces what was told before."""
+    """Estimates of the trainer's speed, on each class of nodes; they replace all earlier ones."""
 
     op: ClassVar[str] = "curve"
     estimates: tuple[CurveEstimate, ...] = ()
@@ -247,41 +247,41 @@ KINDS: Mapping[str, type[Report]] = {
 
 
 def report_from_json(data: object) -> Report:
-    """One report; raises Malformed with a line that names the field."""
+    """Read one report; raises Malformed with a line that names the field."""
     op = Fields(data, "report").text("op", choices=tuple(KINDS))
     told = Fields(data, f"report {op}")
     return KINDS[op].read(told.number("at_s"), told)
 
 
 def reports_of(data: object) -> tuple[int, list[Any]]:
-    """The epoch of a request's body and its reports, each as `report_from_json` reads it; raises Malformed."""
+    """Read the epoch of a request's body and its reports, still to be read by `report_from_json`; raises Malformed."""
     body = Fields(data, "report")
     return body.whole("epoch"), body.items("events", REPORTS_MOST)
 
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """What a driver of one epoch sends at once, in the order in which it happened."""
+    """The reports that a driver of one epoch sends at once, in the order in which they happened."""
 
     epoch: int
     reports: tuple[Report, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The body of the request."""
+        """Return the body of the request."""
         return {"epoch": self.epoch, "events": [report.to_json() for report in self.reports]}
 
     @classmethod
     def from_json(cls, data: object) -> Reports:
-        """The body of a request; raises Malformed."""
+        """Read the body of a request; raises Malformed."""
         epoch, items = reports_of(data)
         return cls(epoch, tuple(map(report_from_json, items)))
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The daemon's answer to reports: the version of the trainer's list, and in how long it is expected to end.
+    """The daemon's answer to reports: the version of the trainer's list, and the time to the trainer's expected end.
 
-    `ends_in_s` is None where that is not known, and an older daemon does not tell it. It is no time of day, since the
+    `ends_in_s` is None if that is not known, and an older daemon does not send it. It is no time of day, since the
     driver's host may have another clock.
     """
 
@@ -289,19 +289,19 @@ class Taken:
     ends_in_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The body of the answer."""
+        """Return the body of the answer."""
         return {"version": self.version, "ends_in_s": self.ends_in_s}
 
     @classmethod
     def from_json(cls, data: object) -> Taken:
-        """The body of an answer; raises Malformed."""
+        """Read the body of an answer; raises Malformed."""
         told = Fields(data, "the daemon's answer")
         return cls(told.whole("version"), told.number("ends_in_s", None))
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a trainer has done in all, told at its end; None is what its driver does not know."""
+    """A trainer's totals, sent at its end; None is what its driver does not know."""
 
     step: int | None = None
     samples: float | None = None
@@ -312,12 +312,12 @@ class Summary:
     last_loss: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What is known."""
+        """Return the known values."""
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
 
     @classmethod
     def read(cls, told: Fields) -> Summary:
-        """The summary in the fields of one JSON object; raises Malformed."""
+        """Read the summary from the fields of one JSON object; raises Malformed."""
         return cls(
             step=told.whole("step", None),
             samples=told.number("samples", None, maximum=SAMPLES_MOST),
@@ -334,7 +334,7 @@ NO_SUMMARY = Summary()
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The trainer has ended: with what exit code, and why in one sentence."""
+    """The trainer has ended: the exit code, and the reason in one sentence."""
 
     epoch: int
     exit_code: int
@@ -342,7 +342,7 @@ class Finish:
     summary: Summary = NO_SUMMARY
 
     def to_json(self) -> dict[str, Any]:
-        """The body of the request."""
+        """Return the body of the request."""
         return {
             "epoch": self.epoch,
             "exit_code": self.exit_code,
@@ -352,7 +352,7 @@ class Finish:
 
     @classmethod
     def from_json(cls, data: object) -> Finish:
-        """The body of a request; raises Malformed."""
+        """Read the body of a request; raises Malformed."""
         body = Fields(data, "finish")
         summary = body.nested("summary")
         return cls(

@@ -1,4 +1,4 @@
-"""On how many nodes a trainer can run."""
+"""The numbers of nodes on which a trainer can run."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from bftd.protocol.fields import Fields
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """From `low` to `high` nodes (N_j^min and N_j^max of the paper), or the sizes of `only` among these."""
+    """From `low` to `high` nodes (N_j^min and N_j^max of the paper), or only the sizes in `only` among these."""
 
     low: int
     high: int
     only: tuple[int, ...] | None = None
 
     def allows(self, nodes: int) -> bool:
-        """Whether a trainer can run on that many nodes; on none it always can."""
+        """Whether a trainer can run on that many nodes; 0 is always allowed."""
         if nodes == 0:
             return True
         return self.low <= nodes <= self.high and (self.only is None or nodes in self.only)
 
     def largest(self, nodes: int) -> int:
-        """The largest size not above `nodes`, 0 where there is none."""
+        """Return the largest size not above `nodes`, 0 if there is none."""
         most = min(nodes, self.high)
         if self.only is not None:
             most = max((size for size in self.only if size <= most), default=0)
         return most if most >= self.low else 0
 
     def above(self, nodes: int) -> int:
-        """The smallest size above `nodes`, or `nodes` itself where there is none."""
+        """Return the smallest size above `nodes`, or `nodes` itself if there is none."""
         if self.only is not None:
             return min((size for size in self.only if nodes < size and self.low <= size <= self.high), default=nodes)
         larger = max(nodes + 1, self.low)
         return larger if larger <= self.high else nodes
 
     def to_fields(self) -> dict[str, object]:
-        """The three fields of a registration."""
+        """Return the three fields of a registration."""
         return {"nodes_min": self.low, "nodes_max": self.high, "sizes": list(self.only) if self.only else None}
 
     @classmethod
     def read(cls, fields: Fields) -> Sizes:
-        """The sizes that a registration names; raises Malformed where there is none."""
+        """Read the sizes that a registration names; raises Malformed if there is none."""
         low = fields.whole("nodes_min", minimum=1, maximum=NODES_MOST)
         high = fields.whole("nodes_max", minimum=1, maximum=NODES_MOST)
         if low > high:

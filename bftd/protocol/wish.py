@@ -1,4 +1,4 @@
-"""What a trainer asks of its nodes beside their number."""
+"""A trainer's requirements on its nodes beside their number."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ FEATURE = re.compile(r"[A-Za-z0-9_.:=+-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Nodes with `gpus` or more GPUs of type `gpu` and with all `features`, and whether they may be of several classes.
+    """Nodes with `gpus` or more GPUs of type `gpu` and with all `features`; `mix` allows several classes at once.
 
-    "" is any type of GPU, and 0 no GPU at all unless a type is named. `without` are types of GPUs that will not do.
+    "" is any type of GPU, and 0 means no GPU at all unless a type is named. `without` are types of GPUs that are not
+    acceptable.
     """
 
     gpu: str = ""
@@ -33,7 +34,7 @@ class Wish:
         return not (self.gpu or self.gpus or self.features or self.without)
 
     def __str__(self) -> str:
-        """What is asked for, about as the user wrote it; "" where any node will do."""
+        """Return the requirements about as the user wrote them; "" if any node will do."""
         gpu = ":".join(filter(None, (self.gpu, str(self.gpus) if self.gpus else "")))
         words = (
             f"gpu={gpu}" if gpu else "",
@@ -43,7 +44,7 @@ class Wish:
         return " and ".join(filter(None, words))
 
     def to_fields(self) -> dict[str, object]:
-        """The fields of a registration."""
+        """Return the fields of a registration."""
         return {
             "gpu": self.gpu or None,
             "gpus": self.gpus,
@@ -54,7 +55,7 @@ class Wish:
 
     @classmethod
     def read(cls, fields: Fields) -> Wish:
-        """What a registration asks for; raises Malformed."""
+        """Read a registration's requirements; raises Malformed."""
         features = fields.items("features", FEATURES_MOST)
         if not all(isinstance(name, str) and FEATURE.fullmatch(name) for name in features):
             raise fields.wrong("features", "a list of names of Slurm's features")

@@ -1,4 +1,4 @@
-"""Cancelling jobs without holding anybody up: in a thread of its own, each job at most once at a time."""
+"""Cancellation of jobs in a thread of its own, so that nobody waits; each job at most once at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ log = logging.getLogger("bftd")
 
 
 class Canceller:
-    """Calls `cancel`, which may block, with job ids. What Slurm refuses is logged once, until something is not."""
+    """A thread that calls `cancel`, which may block, with job ids.
+
+    Slurm's refusal is logged once, until a call succeeds.
+    """
 
     def __init__(self, cancel: Callable[[list[str]], None]) -> None:
         self._cancel = cancel
@@ -24,7 +27,7 @@ class Canceller:
         self._complaints: set[str] = set()
 
     def ask(self, job_ids: list[str]) -> None:
-        """Have jobs cancelled; those that still wait to be are not asked for again, so that none wait twice."""
+        """Have jobs cancelled; those already waiting are not added again."""
         with self._lock:
             fresh = [id_ for id_ in job_ids if id_ not in self._asked]
             self._asked.update(fresh)
@@ -32,7 +35,7 @@ class Canceller:
             self._running = self._thread.submit(self._run, fresh)
 
     def stop(self, wait_s: float) -> None:
-        """Take nothing more, drop what waits, and give what runs a while to end."""
+        """Accept no more jobs, drop those that wait, and give a running cancellation `wait_s` to end."""
         self._thread.shutdown(wait=False, cancel_futures=True)
         if self._running is not None:
             wait([self._running], timeout=wait_s)
@@ -41,7 +44,7 @@ class Canceller:
         try:
             self._cancel(job_ids)
         except SlurmError as error:
-            # what may not be cancelled is asked for again: say it once
+            # a job that may not be cancelled is asked for again and again: log it once
             if str(error) not in self._complaints:
                 log.warning("%s", error)
             self._complaints.add(str(error))

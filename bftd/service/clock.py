@@ -1,4 +1,4 @@
-"""The clock of a service: wall time, and what was not time itself in its progress."""
+"""The clock of a service: wall time, and the jumps in it that were not the passing of time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from bftd.core.timing import CLOCK_STEP_S
 
-# A daemon looks at its clock every few seconds. One that did not for so long stood still, or its host slept: nobody
-# could reach it, so nobody was silent.
+# A daemon checks its clock every few seconds. If it did not for this long, it or its host stood still: nobody could
+# reach it, so no driver counts as silent.
 LONGEST_PAUSE_S = 30.0
 
 
 class Clock:
-    """Wall time by `wall`, held against `elapsed`, which nobody can set; without that, wall time is believed."""
+    """Wall time by `wall`, compared with `elapsed`, which nobody can set; without `elapsed`, wall time is believed."""
 
     def __init__(self, wall: Callable[[], float] = time.time, elapsed: Callable[[], float] | None = None) -> None:
         self._wall = wall
@@ -22,9 +22,9 @@ class Clock:
         self._set_s = float("-inf")
 
     def look(self) -> tuple[float, float]:
-        """The wall time, and by how much it was set since the last look; 0 where it only went on.
+        """Return the wall time, and by how much it was set since the last look; 0 if it only went on.
 
-        A small difference is taken for wall time at once, so that many of them never add up.
+        A small difference is accepted as wall time at once, so that many of them never add up.
         """
         now_s, elapsed_s = self._read()
         passed_s = min(elapsed_s - self._last[1], LONGEST_PAUSE_S)
@@ -36,7 +36,7 @@ class Clock:
         return now_s, by_s
 
     def believes(self, time_s: float) -> bool:
-        """Whether a time that was just taken by `wall` is of the clock as it is since it was last set."""
+        """Whether a time just read from `wall` belongs to the clock as it is since it was last set."""
         return self._elapsed is None or self._set_s <= time_s <= self._last[0] + CLOCK_STEP_S
 
     def _read(self) -> tuple[float, float]:

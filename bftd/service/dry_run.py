@@ -1,4 +1,4 @@
-"""What operator mode would cancel, told without touching anything: neither Slurm, nor a ledger that a daemon uses."""
+"""A dry run of operator mode: names the jobs it would cancel, without touching Slurm or a ledger in use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slurm_plugin.types import Snapshot
 
 
 class _Peek(Ledger):
-    """A ledger that is only read: without its lock, so that another daemon may go on with it."""
+    """A ledger opened for reading only and without its lock, so that a daemon may go on using it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,7 +36,7 @@ class _Peek(Ledger):
 
 
 def known(path: Path) -> tuple[State, frozenset[str]]:
-    """Trainers and leases of a ledger, and by which words its daemon's pilots name it; nothing where there is none."""
+    """Return a ledger's trainers and leases, and the words by which its daemon's pilots name it; empty without one."""
     if not path.exists():
         return State(), frozenset()
     try:
@@ -50,7 +50,7 @@ def known(path: Path) -> tuple[State, frozenset[str]]:
 
 
 def report(config: Config, snapshot: Snapshot, state: State, identities: frozenset[str]) -> Iterator[str]:
-    """A line for each job of the partition that no lease stands behind, and one for all of them."""
+    """Yield a line for each job of the partition that no lease stands behind, and a summary."""
     settings = replace(settings_of(config), identities=identities)
     leased = {lease.node: lease.job_id for lease in state.leases.values()}
     _, view = judgement.observe(
@@ -80,7 +80,7 @@ def report(config: Config, snapshot: Snapshot, state: State, identities: frozens
 
 
 def _spared(job: ElasticJob, theirs: Mapping[str, str], settings: Settings) -> str | None:
-    """Why a job would be left alone, `theirs` being the pilots of other daemons; None where it would be cancelled."""
+    """Return why a job would be left alone (`theirs` are pilots of other daemons); None if it would be cancelled."""
     if job.id in theirs:
         return f"it is a pilot of another bftd ({theirs[job.id]})"
     return strays.spared_because(job, settings)

@@ -1,4 +1,4 @@
-"""What kind of file system a file is on: the ledger is kept off those that other hosts serve.
+"""The type of a file system: the ledger must not be on one that other hosts serve.
 
 With SQLite's write-ahead log all processes share memory through a file beside the ledger, which works on one host only
 (https://sqlite.org/wal.html), and a file server that hangs would hold up the loop that serves give-backs.
@@ -10,21 +10,21 @@ import os
 import re
 from pathlib import Path
 
-# Names as the kernel has them in mountinfo; of FUSE's, those behind which there is another host.
+# Names as the kernel writes them in mountinfo; of FUSE file systems, those served by another host.
 _SHARED_DISKS = ("gfs2", "ocfs2")
 _SERVED = ("afs", "cifs", "coda", "ncp", "ncpfs", "nfs", "nfs4", "smb2", "smb3", "smbfs", "sshfs")
 _PARALLEL = ("beegfs", "ceph", "cvfs", "glusterfs", "gpfs", "lustre", "orangefs", "panfs", "pvfs2", "wekafs")
 NETWORK = frozenset((*_SHARED_DISKS, *_SERVED, *_PARALLEL))
 
-# A blank in a folder's name, and what else would end a field.
+# A blank in a folder's name, and other characters that would end a field.
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def network_type(path: Path, mounts: str | None = None) -> str | None:
-    """The type of the file system of `path` where it is one that other hosts serve, None where it is local.
+    """Return the type of the file system of `path` if other hosts serve it, None if it is local.
 
-    `mounts` is the text of /proc/self/mountinfo. Where that cannot be read the file system counts as local: whether
-    shared memory works there, SQLite tells.
+    `mounts` is the text of /proc/self/mountinfo. If that cannot be read, the file system counts as local; SQLite then
+    finds out whether shared memory works there.
     """
     if mounts is None:
         try:
@@ -36,7 +36,7 @@ def network_type(path: Path, mounts: str | None = None) -> str | None:
 
 
 def _type_of(path: str, mounts: str) -> str:
-    """The type of the mount that is nearest above an absolute path; of several on one folder the last is seen."""
+    """Return the type of the mount nearest above an absolute path; of several mounts on one folder the last counts."""
     nearest, kind = "", ""
     for line in mounts.splitlines():
         # 36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw,errors=continue

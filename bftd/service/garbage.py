@@ -1,7 +1,7 @@
-"""When Python looks for garbage: with a snapshot, and not while somebody is served.
+"""The schedule of Python's garbage collection: with a snapshot, not while somebody is served.
 
-Looking through all that the daemon holds of a large cluster takes tens of milliseconds. What was looked through once is
-set aside, so that the collections in between see new objects only.
+Looking through everything that the daemon holds for a large cluster takes tens of milliseconds. Objects that were
+looked at once are set aside, so that the collections in between see new objects only.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ EVERY_S = 60.0
 
 
 def only_when_told() -> None:
-    """Have this process look through everything when `Garbage.collect` does, and at what is new as always."""
+    """Leave full collections to `Garbage.collect`; new objects are collected as usual."""
     new, young, _ = gc.get_threshold()
     gc.set_threshold(new, young, 10**6)
 
 
 class Garbage:
-    """Looks through everything once a minute, when it is told that now is the time."""
+    """Full garbage collections, at most once a minute, at moments that the caller chooses."""
 
     def __init__(self) -> None:
         self._last_s = float("-inf")
 
     def collect(self) -> None:
-        """Look through everything, if the last time is a minute ago."""
+        """Run a full collection if the last one was at least a minute ago."""
         if time.monotonic() - self._last_s < EVERY_S:
             return
         gc.unfreeze()

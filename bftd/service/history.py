@@ -1,7 +1,7 @@
-"""History as it is made: a sample of the core about once a minute, written to the ledger, and what follows from it.
+"""History as it is made: about once a minute a sample of the core is written to the ledger and the windows computed.
 
-Node-seconds are differences of the core's counters since the last record, so that their sum over all records is what
-the counters have grown by, also over restarts. Where the ledger cannot be written, the last two hours are owed.
+Node-seconds are differences of the core's counters since the last record, so that their sum over all records is the
+growth of the counters, also over restarts. While the ledger cannot be written, the last two hours are kept in memory.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from bftd.service.windows import Aims, Window
 log = logging.getLogger("bftd")
 
 EVERY_S = 60
-# A record stands for the time since the last one, unless that is so long ago that nobody looked in between.
+# A record covers the time since the last one, unless that is so long ago that nobody looked in between.
 GAP_S = 180
-# Of trainers that are active, those with nodes and then those that came first are in a record; no more than these.
+# Most trainers in a record: of the active ones those with nodes come first, then those that arrived first.
 POINTS_MOST = 500
-# Records that wait for a ledger that cannot be written: two hours. After that two are made one.
+# Records that wait while the ledger cannot be written: two hours. Beyond that, each two are joined into one.
 OWED_MOST = 120
-# How often what is learned of a trainer's curve is written down anew.
+# The time after which a trainer's learned curve is written again.
 CURVE_EVERY_S = 600
-# Upkeep looks for something to do so often, and goes on so soon while there is more.
+# Upkeep looks for work this often, and goes on this soon while there is more.
 _TEND_S = 60.0
 _MORE_S = 1.0
 _KEPT = "history"
 
 
 class History:
-    """Samples of one service; `sample` is the last one, and `windows` what was made of the last hour, day and week."""
+    """Samples of one service; `sample` is the last one, `windows` are the results of the last hour, day and week."""
 
     def __init__(self, ledger: Ledger, state: State) -> None:
         self.sample: Sample | None = None
@@ -60,14 +60,14 @@ class History:
         self._work: threading.Thread | None = None
 
     def note(self, state: State, *, owed: bool = False, last: bool = False) -> None:
-        """Take a sample where the minute is another than that of the last one, or it is the `last` before the end.
+        """Take a sample if a new minute has begun since the last one, or if it is the `last` before the end.
 
         With `owed` the ledger cannot be written now.
         """
         at_s = int(state.time_s) if state.pool.seen else None
         if at_s is None or at_s == self._last_s:
             return
-        if self._last_s is not None and self._work is None:  # after a start, what is known from before
+        if self._last_s is not None and self._work is None:  # after a start, compute the windows from earlier records
             self._refresh(state)
         if self._last_s is not None and at_s // EVERY_S == self._last_s // EVERY_S and not last:
             return
@@ -77,12 +77,12 @@ class History:
             self._write(state)
 
     def move(self, by_s: float) -> None:
-        """Let what was noted last be `by_s` later: the clock was set."""
+        """Move the time of the last record by `by_s`: the clock was set."""
         if self._last_s is not None:
             self._last_s += int(by_s)
 
     def tend(self, now_s: float) -> None:
-        """Some milliseconds of upkeep; raises LedgerError."""
+        """Do some milliseconds of upkeep; raises LedgerError."""
         if 0.0 <= self._tend_s - now_s <= _TEND_S:
             return
         more = self._ledger.write(lambda db: history_table.tidy(db, now_s, self._points_most))
@@ -92,7 +92,7 @@ class History:
         """Wait until `windows` are those of the last record."""
         if self._work is not None:
             self._work.join()
-            self._reckon()  # what was wanted in the moment in which it ended
+            self._reckon()  # a request may have come at the moment in which the thread ended
 
     def _record(self, state: State, taken: Sample, at_s: int) -> Record:
         passed_s = at_s - (at_s if self._last_s is None else self._last_s)
@@ -118,13 +118,13 @@ class History:
         before = self._samples.get(trainer.id, 0.0)
         gained = max(0.0, now.samples - before)
         if before <= 0.0:
-            # it may go on from what it had saved elsewhere: no more was made here than its speed allows
+            # it may continue from a save made elsewhere: it made no more samples here than its speed allows
             gained = min(gained, now.samples_per_s * max(0.0, at_s - trainer.arrived_s))
         present = float(trainer.active)
         return Point(trainer.id, now.working, now.leased, now.samples_per_s, now.step, now.samples, gained, present)
 
     def _name(self, trainer: Trainer, at_s: int) -> None:
-        """Have a trainer written down that is new, and now and then what is known of it by now."""
+        """Have a new trainer written to the ledger, and from time to time what has been learned about it since."""
         known, told_s = self._told.get(trainer.id, (None, None))
         old = told_s is None or not 0 <= at_s - told_s < CURVE_EVERY_S
         if (old or not trainer.active) and known is not trainer.knowledge:
@@ -146,14 +146,14 @@ class History:
 
         try:
             self._ledger.write(work)
-        except LedgerError:  # the next step that is written says so
+        except LedgerError:  # the next step that is written reports it
             return
         self._owed, self._named = [], {}
         self._told = {id_: told for id_, told in self._told.items() if id_ in state.trainers}
         self._refresh(state)
 
     def _refresh(self, state: State) -> None:
-        """Have the windows reckoned anew, beside the loop; the last time may not be over yet."""
+        """Have the windows computed again beside the loop; an earlier computation may still be running."""
         decide = state.settings.decide
         self._wanted = (self._last_s or 0, Aims(decide.objective, decide.pj_max, state.settings.trusting))
         if self._work is None or not self._work.is_alive():
@@ -165,16 +165,16 @@ class History:
             wanted, self._wanted = self._wanted, None
             try:
                 self.windows = windows.reckoned(self._reader, *wanted)
-            except BftError as error:  # those of before stay
+            except BftError as error:  # the previous windows stay
                 log.debug("the windows could not be reckoned: %s", error)
             except Exception:
-                if not self._failed:  # the same again each minute would fill the log
+                if not self._failed:  # the same error each minute would fill the log
                     log.exception("U, and what trained and was held, could not be reckoned")
                 self._failed = True
 
 
 def _joined(one: Record, two: Record) -> Record:
-    """Two records as one, with the nodes and sizes of the second."""
+    """Return two records as one, with the nodes and sizes of the second."""
     first: Mapping[str, Point] = {point.trainer: point for point in one.points}
     points = tuple(
         replace(point, gained=point.gained + first[point.trainer].gained) if point.trainer in first else point

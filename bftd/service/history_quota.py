@@ -1,4 +1,4 @@
-"""How much of the ledger's history one user may fill: what his drivers tell beyond it acts, and is not kept."""
+"""A limit on the ledger's history per user: reports beyond it take effect, but are not kept."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from bftd.core.domain import Action, Decided, Happened, State
 
 log = logging.getLogger("bftd")
 
-# A day's share of a user, of which he may have saved up one more: the file grows by at most twice this in any day.
+# A user's share per day, of which one more may have been saved up: the file grows by at most twice this in any day.
 BYTES_A_DAY = 64 * 2**20
 _DAY_S = 86_400.0
 
 
 class HistoryQuota:
-    """What is left of each user's share, which fills by BYTES_A_DAY a day."""
+    """Each user's remaining share, which fills by BYTES_A_DAY a day."""
 
     def __init__(self) -> None:
         self._left: dict[str, tuple[float, float]] = {}  # user -> bytes at a time
@@ -26,7 +26,7 @@ class HistoryQuota:
             self._left[user] = (self._filled(user, now_s) - written, now_s)
 
     def is_spent(self, user: str, now_s: float) -> bool:
-        """Whether a user has used up his share; it is logged once a day."""
+        """Whether a user has used up their share; that is logged once a day."""
         if self._filled(user, now_s) > 0:
             return False
         if now_s - self._told.get(user, -_DAY_S) >= _DAY_S:
@@ -37,7 +37,7 @@ class HistoryQuota:
         return True
 
     def move(self, by_s: float) -> None:
-        """Let all times be `by_s` later: the clock was set."""
+        """Move all times by `by_s`: the clock was set."""
         self._left = {user: (left, at_s + by_s) for user, (left, at_s) in self._left.items()}
         self._told = {user: at_s + by_s for user, at_s in self._told.items()}
 
@@ -47,7 +47,7 @@ class HistoryQuota:
 
 
 def is_history_of(user: str, action: Action, state: State) -> bool:
-    """Whether an action only tells of a user's trainer; what the daemon measures itself is kept."""
+    """Whether an action only reports about a user's trainer; the daemon's own measurements are kept."""
     if not isinstance(action, (Decided, Happened)) or action.trainer is None:
         return False
     if isinstance(action, Happened) and action.kind in ("registered", "give_back", "alarm"):

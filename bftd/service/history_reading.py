@@ -1,4 +1,4 @@
-"""History as `GET /v1/history` tells it: the means of steps of time, read from the ledger beside the loop."""
+"""History as `GET /v1/history` returns it: means over steps of time, read from the ledger beside the loop."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from bftd.service.history_table import COARSE_S, FINE_S, KEEP_S
 from bftd.service.reader import Reader
 
 FORMAT = 1
-# The steps that are taken where none is asked for: the first that makes no more than so many points.
+# Steps to choose from if none is asked for: the first that makes no more than POINTS_USUAL points.
 STEPS_S = (60, 300, 600, 1_800, 3_600, 21_600, 86_400)
 POINTS_USUAL = 300
-# The most points of an answer, and of trainers in all of them together.
+# The most points of an answer, and the most trainers in all points together.
 POINTS_MOST = 1_500
 TRAINERS_MOST = 60_000
-# What stands for all trainers that the caller may not know.
+# The name that replaces all trainers that the caller may not see.
 HIDDEN = "(private)"
 
-# A record is of the step in which its middle lies. That it ends after the beginning lets SQLite begin there.
+# A record belongs to the step in which its middle lies. It ends after the step begins, which lets SQLite begin there.
 _STEP = "(history.at_s - span_s / 2) / :step * :step"
 _WITHIN = (
     "history.at_s >= :since AND history.at_s <= :now AND "
@@ -38,7 +38,7 @@ _TRAINERS = (
     "max(step), max(samples) "
     f"FROM history JOIN history_points USING (at_s) WHERE {_WITHIN} GROUP BY 1, 2 LIMIT {TRAINERS_MOST + 1}"
 )
-# By the index of kinds, whose rows are in the order of time.
+# Uses the index of kinds, whose rows are in the order of time.
 _STARTS = (
     "SELECT CAST(at_s AS INTEGER) / :step * :step, count(*), total(json_extract(data, '$.delay_s')) FROM events "
     "WHERE kind = 'regular_start' AND rowid > :after AND at_s >= :since AND at_s < :until AND at_s <= :now GROUP BY 1"
@@ -47,14 +47,15 @@ _NAMES = ("working", "leased", "samples_per_s", "step", "samples")
 
 
 class TooMuch(BftError):
-    """More is asked for than one answer holds."""
+    """A request for more than one answer holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """From `since_s` to `until_s`, in steps of `step_s` (None: as fits) seconds; with or without the trainers.
+    """A request for the time from `since_s` to `until_s`, in steps of `step_s` seconds (None: a fitting step).
 
-    `sees` says of a user whether the caller may know who he is. Nothing later than `now_s` is told.
+    `trainers` says whether to include the trainers, `sees` whether the caller may know of a user. Nothing later than
+    `now_s` is returned.
     """
 
     since_s: float
@@ -66,7 +67,7 @@ class Asked:
 
 
 def read(reader: Reader, asked: Asked) -> dict[str, Any]:
-    """The answer, but for its windows; raises TooMuch, TooSlow and LedgerError."""
+    """Return the answer without its windows; raises TooMuch, TooSlow and LedgerError."""
     step_s = _step(asked)
     values = {
         "step": step_s,
@@ -87,7 +88,7 @@ def read(reader: Reader, asked: Asked) -> dict[str, Any]:
     trainers: dict[int, dict[str, dict[str, float]]] = defaultdict(dict)
     shown: dict[str, dict[str, str]] = {}
     for at_s, key, *values_s, step, samples in found:
-        # whose name went in between, when the clock was set say, is nobody's any more
+        # a name that was removed in between, for example when the clock was set, is shown as hidden
         id_, name, user = names.get(key, (HIDDEN, HIDDEN, ""))
         if key not in names or not asked.sees(user):
             id_, name, user, step, samples = HIDDEN, HIDDEN, "", 0, 0.0
@@ -106,7 +107,7 @@ def read(reader: Reader, asked: Asked) -> dict[str, Any]:
 
 
 def _step(asked: Asked) -> int:
-    """The step in whole seconds: never finer than what is kept of that time."""
+    """Return the step in whole seconds, never finer than the records kept of that time."""
     length_s = max(0.0, min(asked.until_s, asked.now_s) - max(asked.since_s, asked.now_s - KEEP_S))
     least_s = COARSE_S if asked.since_s < asked.now_s - FINE_S else STEPS_S[0]
     if asked.step_s is None:
@@ -140,5 +141,5 @@ def _point(
 
 
 def _short(value: float) -> float:
-    """Three digits behind the point are enough, and none where there are none."""
+    """Round to three decimal places; a whole number becomes an int."""
     return int(value) if value == int(value) else round(value, 3)

@@ -1,8 +1,8 @@
-"""History in the ledger: one record a minute for a day, one for ten minutes for a month, and never too many.
+"""History in the ledger: a record per minute for a day, one per ten minutes for a month, within a maximum size.
 
-A record stands for the time up to `at_s`: nodes and sizes of trainers are means over its `span_s` seconds, and
-node-seconds and samples are what came in that time. So a sum over records is the same before and after they are made
-one. All functions run inside the caller's transaction.
+A record covers the time up to `at_s`: nodes and sizes of trainers are means over its `span_s` seconds, and node-seconds
+and samples are those of that time. So a sum over records does not change when they are merged. All functions run inside
+the caller's transaction.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bftd.core.sample import NODE_STATES
 FINE_S = 86_400
 COARSE_S = 600
 KEEP_S = 30 * 86_400
-# A row takes about so much; history has at most this part of what the ledger may have, and never more rows than these.
+# The approximate size of a row; history may take this share of the ledger's size, and never more rows than this.
 ROW_BYTES = 60
 SHARE = 0.25
 ROWS_MOST = 1_000_000
-# What one step of upkeep deletes at most: some milliseconds.
+# The most records that one step of upkeep deletes: some milliseconds.
 _RECORDS_A_STEP = 10
 
 _STATES = ", ".join(NODE_STATES)
@@ -35,7 +35,7 @@ _NAME = """
 INSERT INTO history_trainers (id, name, user, last_s, curve) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
 name = excluded.name, user = excluded.user, last_s = excluded.last_s, curve = excluded.curve
 """
-# Who is in a record stays known as long as the record is kept.
+# The trainers of a record stay known as long as the record is kept.
 _SEEN = "UPDATE history_trainers SET last_s = max(last_s, ?) WHERE id IN (SELECT value FROM json_each(?))"
 _KEYS = "SELECT id, key FROM history_trainers WHERE id IN (SELECT value FROM json_each(?))"
 _WITHIN = "at_s > :after AND at_s <= :up_to"
@@ -45,9 +45,9 @@ _RUNNING = "sum(running * span_s) / sum(span_s)"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one trainer was in a record.
+    """One trainer in a record.
 
-    `gained` are the samples that it made meanwhile, and `present` is the part of the time for which it wanted nodes.
+    `gained` are the samples that it made meanwhile, and `present` is the part of the time in which it wanted nodes.
     """
 
     trainer: str
@@ -62,7 +62,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the pool was for `span_s` seconds up to `at_s`, whole unix seconds; node-seconds are those of that time."""
+    """The pool during the `span_s` seconds up to `at_s`, whole unix seconds; node-seconds are those of that time."""
 
     at_s: int
     span_s: int
@@ -75,7 +75,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A trainer as history knows it: its name, its user, and what it is to a plan, as JSON."""
+    """A trainer as history knows it: its name, its user, and its properties for a plan (`curve`), as JSON."""
 
     id: str
     name: str
@@ -84,12 +84,12 @@ class Named:
 
 
 def points_most(max_bytes: int) -> int:
-    """How many rows history may have in a ledger that may have so many bytes."""
+    """Return how many rows history may have in a ledger of at most `max_bytes`."""
     return min(ROWS_MOST, int(SHARE * max_bytes / ROW_BYTES))
 
 
 def add(db: sqlite3.Connection, records: Sequence[Record], named: Iterable[Named]) -> None:
-    """Write records, and what is new of the trainers in them."""
+    """Write records, and the trainers that are new or have changed."""
     last_s = records[-1].at_s
     db.executemany(_NAME, [(item.id, item.name, item.user, last_s, json.dumps(item.curve)) for item in named])
     ids = sorted({point.trainer for record in records for point in record.points})
@@ -123,7 +123,7 @@ def add(db: sqlite3.Connection, records: Sequence[Record], named: Iterable[Named
 
 
 def last(db: sqlite3.Connection) -> tuple[int | None, dict[str, float]]:
-    """When the last record is of, and the samples of each trainer then."""
+    """Return the time of the last record, and the samples of each trainer at that time."""
     (at_s,) = db.execute("SELECT max(at_s) FROM history").fetchone()
     rows = db.execute(
         "SELECT id, samples FROM history_points JOIN history_trainers ON key = trainer WHERE at_s = ?", (at_s,)
@@ -132,18 +132,18 @@ def last(db: sqlite3.Connection) -> tuple[int | None, dict[str, float]]:
 
 
 def tidy(db: sqlite3.Connection, now_s: float, points_most: int) -> bool:
-    """A few milliseconds of upkeep; returns whether there is more to do."""
+    """Do a few milliseconds of upkeep; returns whether there is more to do."""
     return _drop_ahead(db, now_s) or _drop_old(db, now_s, points_most) or _thin(db, now_s) or _forget(db, now_s)
 
 
 def _drop_ahead(db: sqlite3.Connection, now_s: float) -> bool:
-    """Drop records of times that are yet to come: the clock was set back."""
+    """Drop records of future times: the clock was set back."""
     rows = db.execute("SELECT at_s FROM history WHERE at_s > ? LIMIT ?", (now_s + 1, _RECORDS_A_STEP)).fetchall()
     return _drop(db, [at_s for (at_s,) in rows])
 
 
 def _drop_old(db: sqlite3.Connection, now_s: float, points_most: int) -> bool:
-    """Drop records that have expired, and the oldest ones where there are too many."""
+    """Drop expired records, and the oldest ones if there are too many."""
     (points,) = db.execute("SELECT sum(points + 1) FROM history").fetchone()
     too_many = (points or 0) > points_most
     rows = db.execute("SELECT at_s FROM history ORDER BY at_s LIMIT ?", (_RECORDS_A_STEP,)).fetchall()
@@ -157,7 +157,7 @@ def _drop(db: sqlite3.Connection, times_s: Sequence[int]) -> bool:
 
 
 def _thin(db: sqlite3.Connection, now_s: float) -> bool:
-    """Make one of the records of ten minutes that were more than a day ago."""
+    """Merge the records of ten minutes that are more than a day old."""
     (first_s,) = db.execute("SELECT min(at_s) FROM history WHERE NOT coarse").fetchone()
     if first_s is None:
         return False
@@ -184,7 +184,7 @@ def _thin(db: sqlite3.Connection, now_s: float) -> bool:
 
 
 def _forget(db: sqlite3.Connection, now_s: float) -> bool:
-    """Forget trainers of which there are no records any more."""
+    """Forget trainers without records."""
     done = db.execute(
         "DELETE FROM history_trainers WHERE key IN (SELECT key FROM history_trainers WHERE last_s < ? LIMIT 200)",
         (now_s - KEEP_S - 3600,),

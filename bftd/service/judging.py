@@ -1,10 +1,10 @@
 """One snapshot on its way from Slurm into the state, judged beside the loop that serves drivers. Pure.
 
-Judging is of the memory and the state as they were when it began, which are immutable, so that it may be done in any
-thread. What the loop does to leases meanwhile is nothing new, since it also did while Slurm was read. A lease that came
-is younger than the snapshot, which says nothing of its pilot; where its node was kept free for a job, it is asked back.
-What a snapshot that knew less must not have lent is left out (`Judged.by_now`). Plans are made when the snapshot is
-taken in, for the state as it is then (S5), and how old it is by then counts for growth (S9).
+A snapshot is judged with the memory and the state at that moment, which are immutable, so that any thread may do it.
+The loop changes leases meanwhile, just as it does while Slurm is read. A lease granted in that time is younger than the
+snapshot, which says nothing about its pilot; if its node was kept free for a job, it is asked back. Nodes that have
+lost their leases or failed since are left out of the pool (`Judged.by_now`). Plans are made when the snapshot is taken
+in, for the state at that time (S5), and the snapshot's age by then counts for growth (S9).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slurm_plugin.types import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What comes of a snapshot, for a memory `before` it and a state `core`; `users` has whose each job is."""
+    """The result of a snapshot, for a memory `before` it and a state `core`; `users` maps each job to its user."""
 
     before: judgement.PoolMemory
     core: State
@@ -31,7 +31,7 @@ class Judged:
     users: Mapping[str, str]
 
     def by_now(self, core: State) -> tuple[judgement.PoolMemory, PoolView]:
-        """Memory and view less the nodes that lost their leases, or failed, since."""
+        """Return memory and view without the nodes that have lost their leases, or failed, since."""
         held = {lease.node for lease in core.leases.values()}
         ended = {lease.node for lease in self.core.leases.values()} - held
         failed = core.quarantined.keys() - self.core.quarantined.keys() - held
@@ -40,7 +40,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """What a snapshot is judged by."""
+    """The inputs to judging a snapshot."""
 
     memory: judgement.PoolMemory
     snapshot: Snapshot
@@ -49,7 +49,7 @@ class Judging:
     core: State
 
     def judged(self) -> Judged:
-        """Judge it."""
+        """Judge the snapshot."""
         leased = {lease.node: lease.job_id for lease in self.core.leases.values()}
         quarantined, loss = self.core.quarantined, leaving.of(self.core)
         memory, view = judgement.observe(

@@ -1,4 +1,4 @@
-"""The ledger: what must survive the daemon, in one SQLite file that belongs to one daemon at a time.
+"""The ledger: everything that must survive the daemon, in one SQLite file that belongs to one daemon at a time.
 
 It holds the events of a month with their data, the trainers and leases as of the last step, the counters (lease
 numbers, node-seconds: never going back), usage by hour, user and account, and the settings of `bft tune`. One step is
@@ -33,21 +33,21 @@ from bftd.service.upkeep import KEEP_EVENTS_S, Upkeep
 log = logging.getLogger("bftd")
 _T = TypeVar("_T")
 
-# Give-backs that the percentiles of `bft status` look back on.
+# The most give-backs that the percentiles of `bft status` are made of.
 GIVE_BACKS = 10_000
 
-# What decoding raises on JSON that is not as `save` wrote it.
+# Errors of decoding JSON that `save` did not write.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
-# What an event's row takes beside its data, in its table and its indexes.
+# Bytes of an event's row beside its data, in its table and its indexes.
 _ROW_BYTES = 120
 _WRITTEN = attrgetter(*(f.name for f in dataclasses.fields(Trainer) if f.name not in ("heard_s", "strays")))
-# How long another program's write is waited for: nothing is served meanwhile.
+# The longest wait for another program's write: nothing is served meanwhile.
 _BUSY_S = 0.2
-# At a tenth of the ledger's size, within these bounds, the loop itself writes the log back into the file.
+# The loop itself writes the log back into the file at a tenth of the ledger's size, within these bounds.
 _LOG_PAGES = (100, 4_000)
 _PAGE_BYTES = 4096
-# The newest events that are remembered while the file cannot be written.
+# The most events that are remembered, the newest ones, while the file cannot be written.
 _MOST_OWED = 10_000
 
 _KEPT = tuple(field.name for field in dataclasses.fields(State) if field.metadata.get("kept"))
@@ -56,8 +56,8 @@ _KEPT = tuple(field.name for field in dataclasses.fields(State) if field.metadat
 class Ledger:
     """An open ledger; a second daemon on the same file gets a LedgerError.
 
-    `max_bytes` is about what its file and the log beside it may have together. `working` is called now and then while
-    the ledger of an older bftd is made one of this version.
+    `max_bytes` is the approximate limit of its file and the log beside it together. `working` is called from time to
+    time while the ledger of an older bftd is upgraded.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class Ledger:
         working: Callable[[], None] = lambda: None,
     ) -> None:
         self.path = Path(path)
-        # What this process has written so far: all bodies; and those of events, which stay, as soon as they are owed.
+        # Bytes that this process has written so far: of all bodies, and (history_bytes) of events, which stay, counted
+        # as soon as they are owed.
         self.written_bytes = 0
         self.history_bytes = 0
         self.max_bytes = max_bytes
@@ -95,7 +96,7 @@ class Ledger:
         self._usage_hour = -1
 
     def close(self) -> None:
-        """Close the file and let another daemon have it; what could not be written yet is tried once more."""
+        """Close the file and let another daemon have it; writes that were owed are tried once more."""
         try:
             if self._owed:
                 with self._transaction():
@@ -108,7 +109,7 @@ class Ledger:
         self._lock_release()
 
     def load(self, now_s: float) -> State:
-        """The state as of the last step: trainers, leases and counters; the pool is yet to be seen.
+        """Return the state as of the last step: trainers, leases and counters; the pool is yet to be seen.
 
         Drivers count as heard at `now_s`: nobody could reach a daemon that did not run.
         """
@@ -128,7 +129,7 @@ class Ledger:
             )
 
     def save(self, before: State, after: State, actions: Iterable[Action]) -> None:
-        """Write one step: what it changed and what it did, with all that is owed; raises LedgerError, none written."""
+        """Write one step, its changes and actions, with all that is owed; raises LedgerError with nothing written."""
         owed = self._with(before, after, actions)
         with self._transaction():
             self._write(owed)
@@ -137,14 +138,14 @@ class Ledger:
         self.history_bytes += owed.new_bytes
 
     def owe(self, before: State, after: State, actions: Iterable[Action]) -> None:
-        """Remember a step that cannot be written now: it is written with the next that can."""
+        """Remember a step that cannot be written now: it is written with the next one that can."""
         self._owed = self._with(before, after, actions)
         del self._owed.events[:-_MOST_OWED]
         self._thinning.settle()
         self.history_bytes += self._owed.new_bytes
 
     def _with(self, before: State, after: State, actions: Iterable[Action]) -> _Owed:
-        """What is owed already, and one more step."""
+        """Return what is owed already, with one more step."""
         owed = self._owed or _Owed(before, before, [], usage.Tally())
         happened, tally = [], owed.tally.copy()
         for action in actions:
@@ -171,7 +172,7 @@ class Ledger:
         self.written_bytes += _size(events)
 
     def maintain(self, now_s: float) -> None:
-        """A few milliseconds of upkeep: old events go, the file shrinks; raises LedgerError where that cannot be."""
+        """Do a few milliseconds of upkeep: old events go, the file shrinks; raises LedgerError if that fails."""
         self._checkpoints.begin()
         self._write_held(now_s)
         with self._reading():
@@ -191,11 +192,11 @@ class Ledger:
             self._thinning.release(held)
 
     def size(self) -> dict[str, Any]:
-        """How large it is and may be, and since when it has events, for `bft status`."""
+        """Return the file's size, its limit, and the time of its oldest event, for `bft status`."""
         return self._upkeep.shown()
 
     def tuned(self) -> dict[str, Any]:
-        """The settings that `bft tune` changed."""
+        """Return the settings that `bft tune` changed."""
         return self._meta_object("tuned")
 
     def set_tuned(self, settings: Mapping[str, Any]) -> None:
@@ -204,30 +205,30 @@ class Ledger:
             self._set_meta("tuned", dict(settings))
 
     def kept(self, name: str) -> dict[str, Any]:
-        """What `keep` wrote under a name last; empty where it never did."""
+        """Return what `keep` wrote last under a name; empty if it never did."""
         return self._meta_object(f"kept.{name}")
 
     def keep(self, name: str, data: Mapping[str, Any]) -> None:
-        """Keep a JSON object that a restart goes on with."""
+        """Keep a JSON object for use after a restart."""
         with self._transaction():
             self.put_kept(name, data)
 
     def put_kept(self, name: str, data: Mapping[str, Any]) -> None:
-        """The same as a part of what `write` does."""
+        """Do the same as `keep` within a call of `write`."""
         self._set_meta(f"kept.{name}", dict(data))
 
     def write(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """What `work` returns, which writes to tables of its own; raises LedgerError, with nothing of it done."""
+        """Run `work` in a transaction and return its result; raises LedgerError with nothing written."""
         with self._transaction():
             return work(self._db)
 
     def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """What `work` finds there; raises LedgerError."""
+        """Run `work`, which only reads, and return its result; raises LedgerError."""
         with self._reading():
             return work(self._db)
 
     def events(self, after: int, limit: int, trainers: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Events with a rowid above `after`, oldest first; those of `trainers` only, where they are given."""
+        """Return events with a rowid above `after`, oldest first; only those of `trainers` if given."""
         only = "" if trainers is None else " AND trainer IN (SELECT value FROM json_each(?))"
         found = self._query(
             f"SELECT rowid, at_s, kind, trainer, node, data FROM events WHERE rowid > ?{only} ORDER BY rowid LIMIT ?",
@@ -237,9 +238,9 @@ class Ledger:
         return [dict(zip(names, row[:-1], strict=True)) | {"data": json.loads(row[-1])} for row in found]
 
     def decisions(self, trainer: str | None, limit: int) -> list[dict[str, Any]]:
-        """The last decisions about one trainer, or about all, oldest first: each as a sentence and as data.
+        """Return the last decisions about one trainer, or about all, oldest first: each as a sentence and as data.
 
-        Those that an older bftd wrote down are sentences only.
+        Decisions written by an older bftd are sentences only.
         """
         where = "kind = 'decision'" + (" AND trainer = ?" if trainer is not None else "")
         found = self._query(
@@ -249,7 +250,7 @@ class Ledger:
         return [{"at_s": at_s, "trainer": who} | json.loads(data) for at_s, who, data in reversed(found)]
 
     def give_backs_s(self) -> list[float]:
-        """Durations of the last give-backs in seconds, newest first."""
+        """Return the durations of the last give-backs in seconds, newest first."""
         found = self._query(
             "SELECT data FROM events WHERE kind = 'give_back' ORDER BY rowid DESC LIMIT ?", (GIVE_BACKS,)
         )
@@ -260,7 +261,7 @@ class Ledger:
             return self._db.execute(sql, values).fetchall()
 
     def _own(self) -> int:
-        """Take the file's lock, which the kernel gives back when the daemon dies."""
+        """Take the file's lock, which the kernel releases when the daemon dies."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -278,8 +279,8 @@ class Ledger:
         os.close(self._lock)
 
     def _opened(self, max_bytes: int, working: Callable[[], None]) -> sqlite3.Connection:
-        """The database as this version writes it, made or upgraded where it is not."""
-        # SQLite gives the files beside it the same mode: what users' trainings report is not for everybody.
+        """Return the database in this version's form, created or upgraded if necessary."""
+        # SQLite gives the files beside it the same mode: not everybody may read what users' trainings report.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         with closing(sqlite3.connect(self.path, _BUSY_S, isolation_level=None)) as db:
             version = schema.version_of(db)
@@ -298,7 +299,7 @@ class Ledger:
                 raise LedgerError(
                     f"the file system of the ledger {self.path} has no shared memory: set [ledger] path to a local disk"
                 )
-            # with WAL, NORMAL can lose the last steps when the machine dies, but never tears the file
+            # with WAL, NORMAL can lose the last steps if the machine dies, but never corrupts the file
             db.execute("PRAGMA synchronous=NORMAL")
             pages = max(_LOG_PAGES[0], min(_LOG_PAGES[1], max_bytes // (10 * _PAGE_BYTES)))
             db.execute(f"PRAGMA wal_autocheckpoint={pages}")
@@ -309,7 +310,7 @@ class Ledger:
         return db
 
     def _check(self, db: sqlite3.Connection, version: int) -> None:
-        """Refuse the ledger of a newer bftd, or of one in another mode."""
+        """Refuse the ledger of a newer bftd, or of a bftd in another mode."""
         if version > schema.VERSION:
             raise LedgerError(
                 f"the ledger {self.path} has schema {version}, this bftd writes {schema.VERSION}: "
@@ -328,7 +329,7 @@ class Ledger:
         try:
             yield
         except _DAMAGE as error:
-            # repr: a KeyError's text alone says nothing, and no text of another program can make a second line
+            # repr: the text of a KeyError alone says nothing, and text of another program must not make a second line
             raise LedgerError(
                 f"the ledger {self.path} holds what no bftd wrote ({error!r}): move it away to begin a new one"
             ) from None
@@ -342,7 +343,7 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All that is done inside, or nothing of it; raises LedgerError where it cannot be written."""
+        """Run the block as one transaction; raises LedgerError if it cannot be written."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield
@@ -350,7 +351,7 @@ class Ledger:
         except sqlite3.Error as error:
             raise LedgerError(f"the ledger {self.path} cannot be written ({error}): {_advice(error)}") from None
         finally:
-            if self._db.in_transaction:  # some faults have ended it already
+            if self._db.in_transaction:  # some errors have already ended it
                 with suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
 
@@ -380,27 +381,27 @@ class Ledger:
 
 
 def _size(events: Iterable[EventRow]) -> int:
-    """The bytes that events take in the file."""
+    """Return the bytes that events take in the file."""
     return sum(len(row[-1]) + _ROW_BYTES for row in events)
 
 
 def _differs(before: Trainer | Lease | None, after: Trainer | Lease) -> bool:
-    """Whether what lasts of an item is another than before; that a driver was heard of alone is not worth a write."""
+    """Whether the kept part of an item has changed; a driver's contact alone (`heard_s`) is not worth a write."""
     if not isinstance(before, Trainer) or not isinstance(after, Trainer):
         return True
     return any(one is not other and one != other for one, other in zip(_WRITTEN(before), _WRITTEN(after), strict=True))
 
 
 def _lasting(item: Trainer | Lease) -> Trainer | Lease:
-    """An item without what is not kept: a lease that no list names is given back all the same, so strays may go."""
+    """Return an item without its strays: a lease that no list names is given back anyway, so they need not be kept."""
     return dataclasses.replace(item, strays=()) if isinstance(item, Trainer) and item.strays else item
 
 
 @dataclass
 class _Owed:
-    """What is to be written: from which state to which, what happened, and who had the node-seconds.
+    """The data to be written: the states before and after, the events, and the charges of node-seconds.
 
-    `new_bytes` is what the events of the last step take.
+    `new_bytes` are the bytes of the last step's events.
     """
 
     before: State
@@ -411,7 +412,7 @@ class _Owed:
 
 
 def _advice(error: Exception) -> str:
-    """What to do about an error of the file, by its text: errors have no number before Python 3.11."""
+    """Return advice on a file error, by its text: sqlite3 errors have no number before Python 3.11."""
     text = str(error).lower()
     if "full" in text or "no space" in text or "disk i/o" in text or "quota" in text:
         return "make room on its disk, or see that the disk is sound"

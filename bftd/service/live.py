@@ -1,4 +1,4 @@
-"""The one place where the core's state changes: events in, the ledger written, drivers woken, pilots cancelled."""
+"""The only place where the core's state changes: it takes events, writes the ledger, wakes drivers, cancels pilots."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from slurm_plugin.types import Snapshot
 
 log = logging.getLogger("bftd")
 
-# Trainers and leases up to which a trainer that registers is planned for at once. Planning for more takes the loop from
-# others for too long to be done for each of many that come together: they wait for the next snapshot.
+# A trainer that registers is planned for at once while there are at most this many trainers and leases. Planning for
+# more would block the loop for too long if many registered together: they wait for the next snapshot.
 PLANNED_AT_ONCE_MOST = 500
-# Why nothing grows then, as drivers and users are told.
+# The reason for no growth while the ledger cannot be written, as drivers and users see it.
 UNWRITTEN = "bftd cannot write its ledger"
-# How often a ledger that could not be written is tried again; each try may hold up the loop for a moment.
+# A ledger that could not be written is tried again after this long; each try may hold up the loop for a moment.
 RETRY_S = 5.0
-# How often the ledger's size is looked at.
+# The ledger's size is checked this often.
 TEND_EVERY_S = 1.0
 
 
 def _do_nothing() -> None:
-    """Take nothing in of a snapshot from before the clock was set."""
+    """Ignore a snapshot from before the clock was set."""
 
 
 def _without_growth(event: Event) -> Event:
@@ -63,18 +63,18 @@ def _without_growth(event: Event) -> Event:
 class Service:
     """The core with its ledger; used from the event loop's thread only.
 
-    `cancel` is called with the job ids of pilots that overstay and must not block. `core` is what is decided on.
-    `now` reads the wall clock, and `elapsed` one that nobody sets, by which a step of the other is noticed. `objection`
-    says why the partition must not be harvested, "" where nothing speaks against it, and `plugin_fault` why this host's
-    Slurm does not load the SPANK plug-in.
+    `cancel` is called with the job ids of pilots that overstay and must not block. `core` is the state that decisions
+    are made on. `now` reads the wall clock, and `elapsed` a clock that nobody sets, by which jumps of the wall clock
+    are noticed. `objection` says why the partition must not be harvested ("" if it may), and `plugin_fault` why this
+    host's Slurm does not load the SPANK plug-in.
     """
 
     mode = "live"
-    # Whether Slurm keeps users' jobs from each other (PrivateData): then the API does so too.
+    # Whether Slurm hides users' jobs from one another (PrivateData): the API then does the same.
     private = False
-    # What drivers are told at registration beside their leases; nothing where it is empty.
+    # A note that drivers get at registration beside their leases; none if it is empty.
     greeting = ""
-    # Whoever measures it.
+    # The receiver of measurements.
     meters: Meters = NO_METERS
 
     def __init__(
@@ -113,7 +113,7 @@ class Service:
             log.warning("still in force: %s", pause["text"])
 
     def now(self) -> float:
-        """The wall time; where it was set since the last call, all that is known moves with it first."""
+        """Return the wall time; if it was set since the last call, all stored times move with it first."""
         now_s, by_s = self._clock.look()
         if by_s:
             self._clock_was_set(now_s, by_s)
@@ -121,26 +121,26 @@ class Service:
 
     @property
     def state(self) -> State:
-        """All trainers and leases that callers may ask for."""
+        """The state with all trainers and leases that callers may ask about."""
         return self.core
 
     @property
     def partition(self) -> str:
-        """What is harvested, for people."""
+        """The harvested partitions, for people."""
         return ", ".join(self.partitions)
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """The partitions that are harvested."""
+        """The harvested partitions."""
         return self.config.slurm.harvested
 
     @property
     def poll_s(self) -> float:
-        """Time between two snapshots."""
+        """The time between two snapshots."""
         return self.config.slurm.poll_s
 
     def configure(self, config: Config) -> None:
-        """Take another configuration; what `bft tune` has set stays."""
+        """Apply another configuration; settings of `bft tune` stay."""
         self.config = config
         self._tuned = still_good(self.ledger.tuned())
         settings = settings_of(config, local_zone(self.now()))
@@ -165,7 +165,7 @@ class Service:
         self.apply(Configured(self.now(), settings, reloaded))
 
     def reset(self, names: Collection[str]) -> None:
-        """Go back to the configuration with these keys, now and for every later start."""
+        """Reset these keys to the configuration's values, now and for every later start."""
         self._remember({name: value for name, value in self._tuned.items() if name not in names})
         file = {key.name: keys.value_of(self.config, key) for key in keys.tunable() if key.name in names}
         self._take_settings(self.core.settings.changed(**file))
@@ -179,16 +179,19 @@ class Service:
         self.observe_later(snapshot)()()
 
     def observe_later(self, snapshot: Snapshot) -> Callable[[], Callable[[], None]]:
-        """What judges one good snapshot, in any thread, and gives what takes it in; until then there is no other."""
+        """Return a function that judges the snapshot, in any thread, and returns the function that takes it in.
+
+        There must be no other snapshot until it is taken in.
+        """
         if not self._is_timely(snapshot):
             return lambda: _do_nothing
         judging = Judging(self._memory, snapshot, self.config.pool, Harvest.of(*self.partitions), self.core)
         return lambda: functools.partial(self._take_in, judging.judged())
 
     def _take_in(self, judged: Judged) -> None:
-        """Take in what a snapshot shows, and be it that time went on since it was judged."""
+        """Take in what a snapshot shows, even if time has passed since it was judged."""
         now_s = self.now()
-        if self._memory is not judged.before:  # the clock was set, and what was judged has the old times
+        if self._memory is not judged.before:  # the clock was set, and the judged snapshot has the old times
             self.apply(Tick(now_s))
             return
         self._memory, view = judged.by_now(self.core)
@@ -200,7 +203,7 @@ class Service:
         self.apply(PoolObserved(view.time_s, view))
 
     def pause(self, pauses: Sequence[Pause]) -> int:
-        """Lend no more of these from now on; returns how many nodes are asked back."""
+        """Pause lending as `pauses` say, from now on; returns how many nodes are asked back."""
         before = self.core.leases
         self.apply(Paused(self.now(), tuple(pauses)))
         return sum(lease.vacate and not before[id_].vacate for id_, lease in self.core.leases.items())
@@ -210,7 +213,7 @@ class Service:
         self.apply(Unpaused(self.now(), by, tuple(keys)))
 
     def _is_timely(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot was taken by the clock as it is now; one from before it was set only lets time go on."""
+        """Whether a snapshot was taken since the clock was last set; if not, only the time advances."""
         now_s = self.now()
         if self._clock.believes(snapshot.time_s):
             return True
@@ -218,7 +221,7 @@ class Service:
         return False
 
     def _clock_was_set(self, now_s: float, by_s: float) -> None:
-        """Go on with all ages as they are: the time that was set has passed for nobody."""
+        """Keep all ages as they are: the time by which the clock was set has not really passed."""
         way = "forward" if by_s > 0 else "back"
         log.warning("the clock went %s by %.1f s at once: ages go on as they were", way, abs(by_s))
         self._memory = self._memory.moved(by_s)
@@ -229,38 +232,38 @@ class Service:
         self.apply(ClockSet(now_s, by_s))
 
     def windows(self) -> tuple[Window, ...]:
-        """What was made of the pool in the last hour, day and week as of a minute ago; () before that is known."""
+        """Return the windows of the last hour, day and week as of a minute ago; () while they are not known."""
         return self.history.windows
 
     def job_user(self, job_id: str) -> str | None:
-        """Whose job that is, None when the last snapshot does not have it."""
+        """Return the user of a job, None if the last snapshot does not have it."""
         return self._job_users.get(job_id)
 
     def welcome(self, trainer_id: str) -> Welcome:
-        """What the driver of a trainer is told that has just registered."""
+        """Return the answer to the driver of a trainer that has just registered."""
         trainer = self.state.trainers[trainer_id]
         listed, kinds = self.leases(trainer_id), status.kinds(self.state, trainer)
         return Welcome(trainer.epoch, self.poll_s, listed, self.greeting, kinds)
 
     def leases(self, trainer_id: str) -> Leases:
-        """All that the driver of a trainer has to carry out."""
-        now_s = self.now()  # before anything else is looked at: all times move where the clock was set
+        """Return everything that the driver of a trainer has to carry out."""
+        now_s = self.now()  # before anything else is looked at: if the clock was set, all times move
         trainer = self.state.trainers[trainer_id]
         return status.leases(self.state, trainer, self.config, now_s, self.identities[0])
 
     def figures(self) -> Figures:
-        """What is shown as metrics beside what is measured; cheap."""
+        """Return the values shown as metrics beside those measured; cheap."""
         ledger, failure = self.ledger.size(), self._unwritten
         now_s = self.now()
         written = self.ledger.written_bytes
         return Figures(self.state, now_s, self.mode, ledger, failure, written, self.windows(), self.plugin_fault)
 
     def overview(self, version: str) -> dict[str, Any]:
-        """All of `GET /v1/status`."""
+        """Return all of `GET /v1/status`."""
         return self.overview_later(version)()
 
     def overview_later(self, version: str) -> Callable[[], dict[str, Any]]:
-        """What makes all of `GET /v1/status` of the present state, in any thread."""
+        """Return a function that makes all of `GET /v1/status` of the present state, in any thread."""
         last = self.ledger.decisions(None, 20)
         decisions = [{name: item[name] for name in ("at_s", "trainer", "text")} for item in last]
         state, now_s, give_backs_s = self.state, self.now(), tuple(self._give_backs_s)
@@ -272,7 +275,7 @@ class Service:
         return lambda: status.overview(state, now_s, version, self.mode, decisions, give_backs_s) | more
 
     def condition(self) -> dict[str, Any]:
-        """For how long nothing has grown, how the ledger does, and all that somebody has to look at."""
+        """Return how long nothing has grown, the ledger's condition, and everything that needs attention."""
         now_s = self.now()
         held_s = 0.0 if self._held_since_s is None else now_s - self._held_since_s
         return {
@@ -282,7 +285,7 @@ class Service:
         }
 
     def _teller(self, events: Sequence[Event], state: State) -> str | None:
-        """The user whose driver told all these; None for other events, and for users who may do all."""
+        """Return the user whose driver sent all these events; None for other events and for administrators."""
         users = set()
         for event in events:
             if isinstance(event, Registered):
@@ -296,8 +299,8 @@ class Service:
     def apply(self, *events: Event) -> None:
         """Fold events that come together into the state and carry out what follows from them.
 
-        Raises LedgerError, with nothing changed, for a driver that registers while the ledger cannot be written: its
-        number must survive us. Everything else is taken in without, but nothing grows until it is written.
+        While the ledger cannot be written, a driver's registration raises LedgerError with nothing changed, because its
+        number must survive this process. Everything else is taken in, but nothing grows until it is written.
         """
         now_s = self.now()
         events = tuple(self._timed(event, now_s) for event in events)
@@ -318,13 +321,13 @@ class Service:
         self.history.note(self.core, owed=True)
 
     def _timed(self, event: Event, now_s: float) -> Event:
-        """The event by the clock as it is now, which may have been set since; of an old snapshot nothing is left."""
+        """Return the event by the present clock, which may have been set since; an old snapshot becomes a mere tick."""
         if self._clock.believes(event.time_s):
             return event
         return Tick(now_s) if isinstance(event, PoolObserved) else dataclasses.replace(event, time_s=now_s)
 
     def _take(self, events: Sequence[Event], now_s: float, owed: bool = False) -> None:
-        """Fold events into the state, and write down what comes of it as far as its teller's share of history goes."""
+        """Fold events into the state, and write the result as far as the reporting user's share of history allows."""
         before, begun_s = self.core, time.perf_counter()
         after, actions = self._folded(before, events)
         took_s, written_down = time.perf_counter() - begun_s, actions
@@ -339,7 +342,7 @@ class Service:
             saying.classes(before.pool.classes, after.pool.classes)
 
     def _folded(self, before: State, events: Sequence[Event]) -> tuple[State, tuple[Action, ...]]:
-        """The next state; while the ledger cannot be written nothing grows in it, whatever the pool says."""
+        """Return the next state; while the ledger cannot be written nothing grows in it, whatever the pool says."""
         if self._unwritten:
             before = dataclasses.replace(before, pool=dataclasses.replace(before.pool, hold=UNWRITTEN))
             events = [_without_growth(event) for event in events]
@@ -358,7 +361,7 @@ class Service:
         self._unwritten = ""
 
     def _tend(self) -> None:
-        """See to the ledger's size, about once a second."""
+        """Do the ledger's upkeep, about once a second."""
         now_s = self.now()
         if 0.0 <= now_s - self._tended_s < TEND_EVERY_S:
             return
@@ -374,7 +377,7 @@ class Service:
             self._untended = ""
 
     def _note(self, *actions: Action) -> None:
-        """Write down what changes nothing."""
+        """Write actions that change nothing in the state."""
         try:
             self.ledger.save(self.core, self.core, actions)
         except LedgerError as error:
@@ -382,7 +385,7 @@ class Service:
             self.ledger.owe(self.core, self.core, actions)
 
     def _settle(self, before: State, after: State, actions: Sequence[Action], owed: bool = False) -> None:
-        """Write down what one step made of the core's state, or owe it, and carry it out."""
+        """Write one step's changes of the core's state, or owe them, and carry out its actions."""
         (self.ledger.owe if owed else self.ledger.save)(before, after, actions)
         self.core = after
         self._held_since_s = None if after.pool.hold is None else self._held_since_s or after.time_s
@@ -391,7 +394,7 @@ class Service:
                 self._give_backs_s.append(float(action.data["duration_s"]))
             saying.tell(action, self._cancelling)
         cancelled = [action for action in actions if isinstance(action, CancelPilot)]
-        # apart: a stray job that Slurm does not let us end must not keep our trainers' pilots
+        # separately: a stray job that Slurm does not let us cancel must not protect our trainers' pilots
         for ours in (True, False):
             if job_ids := [action.job_id for action in cancelled if (action.trainer is not None) == ours]:
                 self._cancelling.update(job_ids)
@@ -411,11 +414,11 @@ class Service:
                 self._wake(id_)
 
     def changed(self, trainer: str) -> asyncio.Event:
-        """Set when the trainer's leases, driver or state change after this call."""
+        """Return an event that is set when the trainer's leases, driver or state change after this call."""
         return self._changed.setdefault(trainer, asyncio.Event())
 
     def stop(self) -> None:
-        """Let every waiting driver go, and note how it is at the end."""
+        """Let every waiting driver go, and record the final state in the history."""
         self.stopping = True
         self.history.note(self.core, owed=bool(self._unwritten), last=True)
         for trainer in list(self._changed):

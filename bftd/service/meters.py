@@ -1,4 +1,4 @@
-"""What a service tells whoever measures it, where it happens: nothing here knows how it is counted, or shown.
+"""The interface through which a service reports events to a meter; nothing here knows how they are counted or shown.
 
 Durations are seconds of a clock that nobody sets. The methods are called from any thread, return at once and never
 raise.
@@ -19,27 +19,27 @@ from milp import Plan, Problem
 
 
 class Meters:
-    """Measures nothing: what a service has that nobody watches."""
+    """A meter that measures nothing, for a service that nobody watches."""
 
     def stepped(
         self, before: State, after: State, events: Sequence[Event], actions: Sequence[Action], took_s: float
     ) -> None:
-        """The core took events in, within `took_s`; `actions` are all that followed, whether written down or not."""
+        """The core took in events, within `took_s`; `actions` are all that followed, written to the ledger or not."""
 
     def solved(self, solver: str, status: str, took_s: float) -> None:
         """An allocation problem was solved; `status` is that of the plan, or "failed"."""
 
     def distrusted(self, engine: str) -> None:
-        """An engine said of a solution that it is worth what it is not, and was not believed."""
+        """An engine reported a wrong value for its solution, which was rejected."""
 
     def snapshot(self, read_s: float, taken_in_s: float | None) -> None:
-        """Slurm was read for `read_s`, and what was read taken in; None where there was no good snapshot."""
+        """Slurm was read for `read_s` and the snapshot taken in for `taken_in_s`, None if no good snapshot came."""
 
     def slurm_called(self, command: str, outcome: str, took_s: float) -> None:
-        """A command of Slurm's ended; `outcome` is one of `slurm_plugin.client.OUTCOMES`."""
+        """A Slurm command ended; `outcome` is one of `slurm_plugin.client.OUTCOMES`."""
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """A request was answered; `route` is the path as the table of routes has it, "" where there is none."""
+        """A request was answered; `route` is the path in the table of routes, "" if there is none."""
 
 
 NO_METERS = Meters()
@@ -47,10 +47,10 @@ NO_METERS = Meters()
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A service at one moment, for whoever shows it: all immutable, so that it may be read in any thread.
+    """A service at one moment: all fields are immutable, so that any thread may read them.
 
-    `now_s` is the wall time, `ledger` is what `Ledger.size` shows, `failure` why it cannot be written, "" where it can,
-    `plugin_fault` why this host's Slurm does not load the SPANK plug-in.
+    `now_s` is the wall time, `ledger` the result of `Ledger.size`, `failure` why the ledger cannot be written ("" if it
+    can), and `plugin_fault` why this host's Slurm does not load the SPANK plug-in.
     """
 
     state: State
@@ -64,7 +64,7 @@ class Figures:
 
 
 def metered(solve: Solve, meters: Meters) -> Solve:
-    """The solver, with every call of it told."""
+    """Return the solver, with each of its calls reported to `meters`."""
 
     def timed(problem: Problem, solver: str, **options: Any) -> Plan:
         begun_s = time.perf_counter()

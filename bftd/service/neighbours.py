@@ -1,4 +1,4 @@
-"""Other daemons of the same partition: on this host known by a socket's name, elsewhere by their pilots' comments."""
+"""Other daemons of the same partition: known by a socket's name on this host, elsewhere by their pilots' comments."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from bftd.protocol import comment
 from bftd.service.ledger import Ledger
 from slurm_plugin.types import Snapshot
 
-# Under this name the ledger keeps by which words this daemon's pilots name it.
+# The ledger keeps the words by which this daemon's pilots name it under this name.
 IDENTITY = "identity"
 
 
 def identities(ledger: Ledger) -> tuple[str, ...]:
-    """The words by which pilots name this daemon, its own first: they stay with the ledger, wherever that is moved."""
+    """Return the words by which pilots name this daemon, its own first: they stay with the ledger if that is moved."""
     kept = tuple(str(word) for word in ledger.kept(IDENTITY).get("words", ()))
     if not kept:
         kept = (secrets.token_hex(4),)
@@ -31,7 +31,7 @@ def identities(ledger: Ledger) -> tuple[str, ...]:
 
 
 def uids_of(user: str) -> set[int]:
-    """The uid of a user, by name or number; none of one that is not known here."""
+    """Return the uid of a user, given by name or number; empty for a user that is unknown here."""
     if user.isdecimal():
         return {int(user)}
     try:
@@ -41,10 +41,10 @@ def uids_of(user: str) -> set[int]:
 
 
 async def claim(cluster: str, partition: str, believed: Collection[int]) -> asyncio.AbstractServer | None:
-    """Take a partition of a cluster for this process, among all of this host, until the answer is closed.
+    """Take a partition of a cluster for this process, among all of this host, until the returned server is closed.
 
-    Raises AnotherDaemon where a process of root or of a `believed` uid has it. Anybody may take a name before us, so
-    one of another user is no daemon: then the answer is None.
+    Raises AnotherDaemon if a process of root or of a `believed` uid has it. Anybody may take the name first, so a
+    process of another user is not taken for a daemon: then the result is None.
     """
     name = hashlib.sha256(f"{cluster}\n{partition}".encode()).hexdigest()[:32]
     address = f"\0bftd.{name}"
@@ -58,12 +58,12 @@ async def claim(cluster: str, partition: str, believed: Collection[int]) -> asyn
             return None
         message = f"another bftd of this host (process {holder[0]}) harvests {partition}: stop one of the two"
         raise AnotherDaemon(message) from None
-    # who connects only wants to see whose it is
+    # a process that connects only wants to see who holds the name
     return await asyncio.start_unix_server(lambda _, writer: writer.close(), sock=mine)
 
 
 def _holder(address: str) -> tuple[int, int] | None:
-    """Process and uid of who listens at an address; None where nobody does any more."""
+    """Return process id and uid of the process listening at an address; None if there is none any more."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asking:
         asking.settimeout(1.0)
         try:
@@ -76,10 +76,10 @@ def _holder(address: str) -> tuple[int, int] | None:
 
 
 def take_over(ledger: Ledger, snapshot: Snapshot, partitions: Collection[str], spared: Collection[str]) -> str:
-    """Note in the ledger that running pilots of other daemons are this one's own; returns a line for each daemon.
+    """Record in the ledger that running pilots of other daemons belong to this one; returns one line per daemon.
 
-    Raises UsageError where none of the words for them is believed (`bftd.core.strays.believed`): one that a user has
-    forged would be this daemon's for ever.
+    Raises UsageError if none of their words is believed (`bftd.core.strays.believed`): a word that a user has forged
+    would be this daemon's for ever.
     """
     kept = identities(ledger)
     found: dict[str, dict[str, str]] = {}

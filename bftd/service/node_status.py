@@ -1,4 +1,4 @@
-"""What the core knows of one node beside its row in the status: why it is or is not in the pool, in words. Pure."""
+"""One node's details beside its row in the status: why it is or is not in the pool, in words. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from bftd.service import status
 
 
 def shown(state: State, name: str, now_s: float) -> dict[str, Any] | None:
-    """A node as in the status, with what bears on it; None for one that is not harvested.
+    """Return a node's row of the status with details; None for a node that is not harvested.
 
-    `left_out_until_s` is when a node may be lent again that refused pilots (to `left_out_for` alone, unless that is
-    ""), `quarantined_until_s` the same for one whose workers crashed. `room` is the job that it is kept for.
+    `left_out_until_s` is the time until which a node that refused pilots is not lent (to `left_out_for` only, unless
+    that is ""); `quarantined_until_s` is the same for a node whose workers crashed. `room` is the job that it is kept
+    for.
     """
     item = state.pool.nodes.get(name)
     if item is None:

@@ -1,6 +1,6 @@
-"""What the ledger tells of trainers that are gone, of a node's leases, and of what was said about them.
+"""The past in the ledger: trainers that have ended, a node's leases, and the decisions about them.
 
-All of it runs in a thread beside the loop, with a `Reader` of its own connection.
+All of it runs in a thread beside the loop, with a `Reader` that has its own connection.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any
 
 from bftd.service.reader import Reader
 
-# Rows of the ledger that are looked at at a time, and around a lease's event for the decisions of the same step.
+# Rows of the ledger read at a time, and rows around a lease's event searched for the decisions of the same step.
 _BATCH = 500
 _STEP_ROWS = 500
-# In the JSON of a decision; within a text its quotes would be escaped.
+# As it stands in the JSON of a decision; within a text its quotes would be escaped.
 _NOTED = '"kind": "noted"'
-# What happens to a lease.
+# The kinds of events about a lease.
 _LEASE_KINDS = ("granted", "adopted", "revoked", "ended", "give_back", "alarm")
 
 
 def last_words(reader: Reader, trainers: Collection[str]) -> dict[str, str]:
-    """The last decision about each trainer as a sentence without its name in front; "" where there is none.
+    """Return the last decision about each trainer as a sentence without its leading name; "" if there is none.
 
-    What its driver noted says nothing of why it has its nodes.
+    Notes of its driver are skipped: they do not say why it has its nodes.
     """
     rows = reader.rows(
         "SELECT own.value, coalesce((SELECT data FROM events WHERE trainer = own.value AND kind = 'decision' "
@@ -36,10 +36,10 @@ def last_words(reader: Reader, trainers: Collection[str]) -> dict[str, str]:
 def finished(
     reader: Reader, present: Collection[str], limit: int, sees: Callable[[str], bool]
 ) -> tuple[list[dict[str, Any]], bool]:
-    """The last trainers that ended, the newest first, and whether there are more than `limit` of them.
+    """Return the trainers that ended last, newest first, and whether there are more than `limit`.
 
-    Those in `present` are left out, as are those of users whom the caller does not see. What the ledger of an older
-    bftd does not say is None.
+    Those in `present` and those of users whom the caller may not see are left out. Values that the ledger of an older
+    bftd lacks are None.
     """
     found: dict[str, dict[str, Any]] = {}
     skipped, before = set(present), 2**63 - 1
@@ -67,7 +67,7 @@ def finished(
 
 
 def leases_on(reader: Reader, node: str, limit: int) -> list[dict[str, Any]]:
-    """The last leases of a node, the newest last: who had it from when to when, and why it began and ended."""
+    """Return the last leases of a node, newest last: who held it from when to when, and why each began and ended."""
     kinds = ", ".join(f"'{kind}'" for kind in _LEASE_KINDS)
     # a lease has four events at most, and an alarm now and then
     rows = reader.rows(
@@ -90,13 +90,13 @@ def leases_on(reader: Reader, node: str, limit: int) -> list[dict[str, Any]]:
             lease["give_back_s"] = told["duration_s"]
         else:
             lease["overdue_s"] = told["overdue_s"]
-    # of the oldest only a part may be there
+    # the oldest lease may be incomplete
     whole = [lease for lease in leases.values() if lease["granted_s"] is not None or len(leases) == 1]
     return whole[-limit:]
 
 
 def said_of(reader: Reader, node: str, leases: Iterable[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
-    """The last decisions that name a node, oldest first: those of the steps that changed its leases, and notices."""
+    """Return the last decisions that name a node, oldest first: those of steps that changed its leases, and notices."""
     quoted = json.dumps(node)
     changed = json.dumps([rowid for lease in leases for rowid in lease["rows"]])
     near = reader.rows(  # "+" keeps SQLite from going through all decisions by their kind
@@ -116,7 +116,7 @@ def said_of(reader: Reader, node: str, leases: Iterable[dict[str, Any]], limit: 
 
 
 def registered(reader: Reader, trainers: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Name, user and `arrived_s` of trainers as they registered last, as far as the ledger says."""
+    """Return name, user and `arrived_s` of trainers at their last registration, if the ledger has it."""
     if not trainers:
         return {}
     rows = reader.rows(

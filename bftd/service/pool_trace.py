@@ -1,4 +1,4 @@
-"""The pool's last hours out of the ledger, with the trainers of that time: what a replay of them needs."""
+"""The pool's last hours from the ledger, with the trainers of that time: the input for a replay."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from bftd.service.reader import Reader, Told
 from slurm_plugin.nodeset import fold
 
 FORMAT = 1
-# A start of the daemon takes a few seconds until its first snapshot. What the ledger has of these is of the new life.
+# After a start the daemon takes a few seconds until its first snapshot. Events in that time belong to the new process.
 _START_S = 30.0
-# So many names are not worth folding, which takes longer than all else.
+# Folding takes longer than everything else, and is not worth it for so few names.
 _FEW = 8
-# Trainers told of at once: those that ended last are told first.
+# The most trainers in an answer: active ones come first, then those that ended last.
 TRAINERS_MOST = 1000
 
 
 def read(ledger: Reader, state: State, since_s: float, now_s: float) -> dict[str, Any]:
-    """The answer of `GET /v1/pool-trace`; reads the ledger, so that it belongs in a thread.
+    """Return the answer of `GET /v1/pool-trace`; call it in a thread, since it reads the ledger.
 
-    `changes` are in order of time, each with nodes that `joined` and `left`, folded: of the pool and of what only
-    `max_nodes` or `max_share` keep out of it (`beyond_...`). One with `nodes` tells all of the pool instead; where it
-    has `seen_s`, the daemon did not run since then. One with `by_s` says that the clock was set. A trainer has
-    `began_samples` at `since_s` or at its arrival, whichever is later, and `ended_s` null while it is there. `left_out`
-    counts those that have ended and of whose speed nothing was kept.
+    `changes` are in order of time, each with nodes that `joined` and `left`, folded: of the pool, and of the nodes that
+    only `max_nodes` or `max_share` keep out of it (`beyond_...`). A change with `nodes` lists the whole pool instead;
+    if it has `seen_s`, the daemon did not run between then and the change. A change with `by_s` says that the clock was
+    set. A trainer has `began_samples` at `since_s` or at its arrival, whichever is later, and `ended_s` is null while
+    it is there. `left_out` counts the trainers that have ended without a record of their speed, and those beyond
+    TRAINERS_MOST.
     """
     wholes, _ = ledger.newest("pool_whole", since_s, before=True)
     begin_s = min([since_s, *(item.at_s for item in wholes[:1])])
     changes, all_there = ledger.newest("pool", begin_s)
-    if not all_there:  # what is told begins with all of the pool, and has all changes from there on
+    if not all_there:  # the trace begins with a whole pool, and has all changes from there on
         wholes = [item for item in wholes if item.rowid > changes[0].rowid]
     told = {item.rowid: _whole(ledger, item) for item in wholes}
     told |= {item.rowid: change for item in changes if len(change := _change(item)) > 1}
@@ -71,7 +72,7 @@ def _folded(names: Sequence[str]) -> str:
 
 
 def _trainers(ledger: Reader, state: State, since_s: float) -> tuple[list[dict[str, Any]], int]:
-    """Those that were there since a time, and how many of them nothing is known of."""
+    """Return the trainers present since `since_s`, and how many of them are left out."""
     ended = [
         (item.trainer or "", item.data["was"] | {"ended_s": item.at_s} if "was" in item.data else None)
         for item in reversed(ledger.newest("finished", since_s)[0])
@@ -83,7 +84,7 @@ def _trainers(ledger: Reader, state: State, since_s: float) -> tuple[list[dict[s
 
 
 def _began(ledger: Reader, id_: str, told: Mapping[str, Any], since_s: float) -> float:
-    """The samples that a trainer had when it came into the time that is asked for."""
+    """Return the samples that a trainer had at `since_s`; 0 for one that arrived later."""
     if told["arrived_s"] >= since_s:
         return 0.0
     return ledger.samples_at(id_, since_s) or 0.0

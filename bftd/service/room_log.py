@@ -1,4 +1,4 @@
-"""What the daemon's log says of rooms: for whom which nodes are kept, for how long, and what was not looked at."""
+"""Log lines about rooms: nodes kept for jobs, for how long, and why none are kept for others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENDS = {
 
 
 class RoomLog:
-    """Tells rooms as they come and go, and once what keeps them from being made."""
+    """A log of rooms as they come and go, and, once each, of what keeps them from being made."""
 
     def __init__(self) -> None:
         self._rooms: Collection[str] = ()
@@ -29,7 +29,7 @@ class RoomLog:
         self._wary = False
 
     def tell(self, memory: RoomMemory, view: PoolView) -> None:
-        """Say what is news in one view of the pool; `memory` is what its rooms were made from."""
+        """Log the news in one view of the pool; `memory` is what its rooms were made from."""
         for over in view.rooms_over:
             kept_s = view.time_s - over.room.since_s
             log.info("room for job %s is over after %.1f s: %s", over.room.job, kept_s, _ENDS[over.end])
@@ -61,7 +61,7 @@ class RoomLog:
 
 
 def _leaving(room: Room, now_s: float) -> str:
-    """Which pilots leave, and when."""
+    """Say which pilots leave, and when."""
     if not room.leaving:
         return "no pilot is there"
     within = "" if room.due_s is None else f" within {room.due_s - now_s:.0f} s"

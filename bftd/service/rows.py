@@ -7,18 +7,18 @@ import json
 from bftd.core import decisions
 from bftd.core.domain import Action, CancelPilot, Charged, Decided, Happened, LeaseChanged, SolverFailed
 
-# When it happened, its kind, the trainer and node it is about, and its data as JSON.
+# Time, kind, the trainer and node that the event is about, and its data as JSON.
 EventRow = tuple[float, str, str | None, str | None, str]
 
 
 def of(at_s: float, action: Action) -> EventRow:
-    """An action at `at_s` as the events table holds it; one that charges node-seconds is in another table."""
+    """Return an action at `at_s` as a row of the events table; Charged actions belong to another table."""
     assert not isinstance(action, Charged)
     return at_s, *_row(action)
 
 
 def _row(action: Action) -> tuple[str, str | None, str | None, str]:
-    """Kind, trainer, node and data of an action as the events table holds them."""
+    """Return kind, trainer, node and data of an action as columns of the events table."""
     if isinstance(action, Decided):
         told = {"text": action.text, "decision": decisions.to_json(action.decision)}
         return "decision", action.trainer, None, json.dumps(told)

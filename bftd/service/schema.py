@@ -1,4 +1,4 @@
-"""The ledger's tables, and how a ledger that an older bftd wrote becomes one of this version."""
+"""The ledger's tables, and the upgrade of an older ledger to this version."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ _REQUESTED = ("id", "name", "user", "backend", "partition", "weight", "workers_p
 
 
 def version_of(db: sqlite3.Connection) -> int:
-    """The version that wrote a ledger, 0 for a new file."""
+    """Return the version that wrote a ledger, 0 for a new file."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     return int(version)
 
 
 def create(db: sqlite3.Connection, mode: str) -> None:
-    """Make a new file a ledger of this version, of a daemon in `mode`."""
+    """Make a new file a ledger of this version, for a daemon in `mode`."""
     meta = f"INSERT INTO meta VALUES ('mode', '{json.dumps(mode)}');"
     db.executescript(f"BEGIN; {TABLES} {INDICES} {meta} PRAGMA user_version={VERSION}; COMMIT;")
 
 
 def upgrade(db: sqlite3.Connection, version: int) -> None:
-    """Make the rows of a ledger of an older version those of this, inside the caller's transaction."""
+    """Bring the rows of an older ledger to this version, inside the caller's transaction."""
     for older in range(version, VERSION):
         if older in _UPGRADES:
             _UPGRADES[older](db)
 
 
 def _nest_requests(db: sqlite3.Connection) -> None:
-    """1 to 2: what a driver asked for stands in a trainer's `request`, no longer among what became of it."""
+    """Upgrade 1 to 2: move what a driver asked for into the trainer's `request`."""
     rows = db.execute("SELECT id, body FROM trainers").fetchall()
     bodies = [(json.dumps(_nested(json.loads(body))), id_) for id_, body in rows]
     db.executemany("UPDATE trainers SET body = ? WHERE id = ?", bodies)

@@ -1,4 +1,4 @@
-"""The settings that the core decides by: the configuration's, and those of `bft tune` in their place."""
+"""The settings that the core decides by: those of the configuration, replaced by those of `bft tune`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("bftd")
 
 
 def settings_of(config: Config, zone: Zone = UTC) -> Settings:
-    """The core's settings as the configuration file has them."""
+    """Return the core's settings from the configuration file."""
     return Settings(
         config.decide,
         config.limits,
@@ -30,7 +30,7 @@ def settings_of(config: Config, zone: Zone = UTC) -> Settings:
 
 
 def _administrators(group: str) -> frozenset[str]:
-    """Root and the listed members of a Unix group: they may have jobs of their own in the harvested partition."""
+    """Return root and the listed members of a Unix group, who may have their own jobs in the harvested partition."""
     try:
         members = grp.getgrnam(group).gr_mem if group else []
     except KeyError:
@@ -39,7 +39,7 @@ def _administrators(group: str) -> frozenset[str]:
 
 
 def still_good(tuned: Mapping[str, Any]) -> dict[str, Any]:
-    """Those settings of `bft tune` that this bftd takes too: another version may have remembered them."""
+    """Return the settings of `bft tune` that this bftd accepts: another version may have stored them."""
     known = {key.name: key for key in keys.tunable()}
     good = {}
     for name, value in tuned.items():

@@ -18,7 +18,7 @@ from bftd.service import steered
 
 
 def lease(item: Lease, now_s: float) -> LeaseView:
-    """One lease as its driver sees it."""
+    """Return one lease as its driver sees it."""
     leave_in_s = None if item.leave_by_s is None or item.vacate else max(0.0, item.leave_by_s - now_s)
     return LeaseView(
         id=item.id,
@@ -35,12 +35,12 @@ def lease(item: Lease, now_s: float) -> LeaseView:
 
 
 def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, daemon: str = "") -> Leases:
-    """All that the driver of a trainer must know of, strays included; `daemon` is how its pilots name this daemon."""
+    """Return everything a trainer's driver must know of, strays included; its pilots name this daemon `daemon`."""
     own = [item for item in state.leases.values() if item.trainer == trainer.id]
     listed = tuple(lease(item, now_s) for item in (*own, *trainer.strays))
     timeout_s = config.slurm.timeout_s
     looked_s = max(0.0, state.pool.looked_s)
-    # a job that comes until then is seen at a poll that begins in time for its nodes to be free when the cycle comes
+    # a job submitted until then is seen at a poll early enough to free its nodes before the cycle comes
     calm_s = max(0.0, state.pool.cycle_s - timing.LEAVE_AHEAD_S - 2.0 * config.slurm.poll_s)
     return Leases(
         version=trainer.version,
@@ -57,7 +57,7 @@ def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, da
 
 
 def kinds(state: State, item: Trainer) -> tuple[NodeKind, ...]:
-    """The classes of nodes that a trainer may use, as its driver is told."""
+    """Return the classes of nodes that a trainer may use, for its driver."""
     known = state.pool.classes
     names = classes.usable(known, item.request.wish, item.request.partition)
     told = [known[name] for name in names if len(name) <= NAME_MOST][:CLASSES_MOST]
@@ -65,7 +65,7 @@ def kinds(state: State, item: Trainer) -> tuple[NodeKind, ...]:
 
 
 def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]] | None = None) -> dict[str, Any]:
-    """One trainer with its planned, requested, observed and working node counts; `leases_of` has those of all."""
+    """Return one trainer with its planned, requested, observed and working nodes; `leases_of` has the leases of all."""
     own = _by_trainer(state).get(item.id, ()) if leases_of is None else leases_of.get(item.id, ())
     working = sum(lease.phase == "working" for lease in own)
     return {
@@ -96,13 +96,13 @@ def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]
 
 
 def taken(state: State, item: Trainer) -> Taken:
-    """What a driver is told that has just reported."""
+    """Return the answer to a driver's report."""
     end_s = ending.expected_end_s(item, state.time_s)
     return Taken(item.version, None if end_s is None else max(0.0, end_s - state.time_s))
 
 
 def resize_costs(state: State, item: Trainer) -> dict[str, Any]:
-    """What resizes of a trainer are reckoned to cost at its present size, and what the last one did."""
+    """Return the estimated costs of a trainer's resizes at its present size, and the cost of the last one."""
     known = item.knowledge
     held = sum(own.live for own in _by_trainer(state).get(item.id, ()))
     last = known.last_resize
@@ -119,7 +119,7 @@ def resize_costs(state: State, item: Trainer) -> dict[str, Any]:
 
 
 def curve(item: Trainer) -> dict[str, Any]:
-    """What is estimated and what was measured of a trainer's speed, by class of nodes ("" where there is one)."""
+    """Return the estimated and the measured speed of a trainer, by class of nodes ("" if there is only one)."""
     known = item.knowledge
     seen = {**known.elsewhere, known.node_class: known.seen}
     return {
@@ -138,14 +138,14 @@ def _by_trainer(state: State) -> Mapping[str, Sequence[Lease]]:
 
 
 def nodes(state: State) -> list[dict[str, Any]]:
-    """Every node of the harvested partition, with whom it serves and why it is or is not in the pool."""
+    """Return every node of the harvested partition, with the trainer on it and why it is or is not in the pool."""
     by_node = {lease.node: lease for lease in state.leases.values()}
     counted = sampling.kinds(state)
     return [node(item, by_node.get(name), counted[name]) for name, item in state.pool.nodes.items()]
 
 
 def node(item: PoolNode, held: Lease | None, kind: str) -> dict[str, Any]:
-    """One node of the harvested partition, the lease of it, and which of NODE_STATES it counts as."""
+    """Return one node of the harvested partition, with its lease and the one of NODE_STATES that it counts as."""
     return {
         "name": item.name,
         "state": item.state,
@@ -161,7 +161,7 @@ def node(item: PoolNode, held: Lease | None, kind: str) -> dict[str, Any]:
 
 
 def rooms(state: State) -> list[dict[str, Any]]:
-    """The nodes that are kept for jobs that can start there; pilots were on those `leaving` when they were chosen."""
+    """Return the nodes kept for jobs that can start there; those in `leaving` had pilots when they were chosen."""
     return [
         {
             "job": room.job,
@@ -175,7 +175,7 @@ def rooms(state: State) -> list[dict[str, Any]]:
 
 
 def room_usage(state: State) -> dict[str, Any]:
-    """What all rooms so far have brought and cost."""
+    """Return the results and costs of all rooms so far."""
     usage = state.room_usage
     return {
         "made": usage.made,
@@ -187,7 +187,7 @@ def room_usage(state: State) -> dict[str, Any]:
 
 
 def strays(state: State) -> list[dict[str, Any]]:
-    """The jobs of the harvested partition that no lease stands behind, `since_s` as Slurm shows their start."""
+    """Return the jobs that no lease stands behind; `since_s` is their start in Slurm, or when they were first seen."""
     return [
         {
             "job_id": stray.job.id,
@@ -203,12 +203,12 @@ def strays(state: State) -> list[dict[str, Any]]:
 
 
 def settings(item: Settings) -> dict[str, Any]:
-    """The settings that `bft tune` changes."""
+    """Return the settings that `bft tune` changes."""
     return {key.name: getattr(getattr(item, key.section), key.name) for key in keys.tunable()}
 
 
 def tuned(set_: Mapping[str, Any], config: keys.Config) -> dict[str, dict[str, Any]]:
-    """The keys that `bft tune` has set, each with its value and the one of the configuration that it hides."""
+    """Return the keys that `bft tune` has set, each with its value and the configuration's value that it hides."""
     return {
         key.name: {"value": set_[key.name], "file": keys.value_of(config, key)}
         for key in keys.tunable()
@@ -217,7 +217,7 @@ def tuned(set_: Mapping[str, Any], config: keys.Config) -> dict[str, dict[str, A
 
 
 def percentiles(durations_s: Sequence[float]) -> dict[str, float | int | None]:
-    """Median, 99th percentile (nearest rank) and maximum; None when nothing was measured."""
+    """Return median, 99th percentile (nearest rank) and maximum; None if nothing was measured."""
     ordered = sorted(durations_s)
     count = len(ordered)
 
@@ -235,7 +235,7 @@ def overview(
     decisions: Sequence[dict[str, Any]],
     give_backs_s: Sequence[float],
 ) -> dict[str, Any]:
-    """All of `GET /v1/status`."""
+    """Return all of `GET /v1/status`."""
     usage, leases_of = state.usage, _by_trainer(state)
     return {
         "time_s": now_s,

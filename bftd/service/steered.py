@@ -1,4 +1,4 @@
-"""How the site steers the daemon, as `bft status` shows it: pauses, hours, a bound; and what needs somebody's eye."""
+"""The site's control of the daemon as `bft status` shows it: pauses, hours, a bound; and what needs attention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bftd.core.domain import State
 
 
 def shown(state: State, now_s: float) -> dict[str, Any]:
-    """The part of `GET /v1/status` that says who steers, and how."""
+    """Return the part of `GET /v1/status` about the site's control of the daemon."""
     return {
         "pauses": pauses(state),
         "hours": _hours(state, now_s),
@@ -21,7 +21,7 @@ def shown(state: State, now_s: float) -> dict[str, Any]:
 
 
 def pauses(state: State) -> list[dict[str, Any]]:
-    """Who paused what, when and why; nodes that were paused by one word as one."""
+    """Return who paused what, when and why; nodes that one command paused are one item."""
     return [
         {
             "kind": pause.kind,
@@ -37,7 +37,7 @@ def pauses(state: State) -> list[dict[str, Any]]:
 
 
 def alarms(state: State, now_s: float, plugin_fault: str = "") -> list[dict[str, Any]]:
-    """What somebody has to look at: latched alarms, nodes past the bound of a give-back, what fails beside the core."""
+    """Return what needs attention: latched alarms, nodes not given back in time, and failures outside the core."""
     latched = [{"kind": kind, "node": None, "text": text} for kind, text in state.alarms.items()]
     overdue = [(lease.node, now_s - (lease.asked_back_s or now_s)) for lease in state.leases.values() if lease.alarmed]
     late = [
@@ -50,7 +50,7 @@ def alarms(state: State, now_s: float, plugin_fault: str = "") -> list[dict[str,
 
 
 def _solver(state: State) -> list[dict[str, Any]]:
-    """That the solver that the site asks for does not solve; "auto" has failed only where no plan could be made."""
+    """Return an alarm if the site's solver fails; "auto" has failed only if no plan could be made."""
     failed = state.failed_solvers.get(state.settings.decide.solver)
     if failed is None:
         return []
@@ -61,7 +61,7 @@ def _solver(state: State) -> list[dict[str, Any]]:
 
 
 def _hours(state: State, now_s: float) -> dict[str, Any] | None:
-    """Whether it is an hour of harvesting, and until when; None where every hour is one."""
+    """Say whether this is an hour of harvesting, and until when; None if every hour is one."""
     if not state.settings.pool.harvest_at:
         return None
     opening = pausing.opening(state.settings, now_s)
@@ -70,13 +70,13 @@ def _hours(state: State, now_s: float) -> dict[str, Any] | None:
 
 
 def _bound(state: State) -> dict[str, Any] | None:
-    """The most nodes that all trainers together may have, and how many are taken; None where nothing bounds them."""
+    """Return the most nodes that all trainers together may have, and how many are taken; None if there is no bound."""
     most, key = confines.bound(state.settings, len(state.pool.nodes))
     return None if most is None else {"most": most, "key": key, "used": len(state.leases), "text": state.pool.bound}
 
 
 def _silent(state: State, now_s: float) -> list[str]:
-    """The trainers whose driver has missed its polls."""
+    """Return the trainers whose driver has missed its polls."""
     return [
         trainer.id
         for trainer in state.trainers.values()

@@ -1,6 +1,6 @@
-"""Progress, which each driver reports every second, made one row a minute in the ledger.
+"""Thinning of progress: each driver reports it every second, the ledger gets one row a minute.
 
-The last report before anything else of the same trainer is always kept: what it had reached when it was resized,
+The last report before any other event of the same trainer is always kept: the state it had reached when it was resized,
 suspended or ended.
 """
 
@@ -14,9 +14,9 @@ EVERY_S = 60.0
 
 
 class Thinning:
-    """What was written of each trainer's progress last, and what is held back since.
+    """The last written progress of each trainer, and the progress held back since.
 
-    `plan` changes nothing: `settle` does, once what was planned is written.
+    `plan` changes nothing: `settle` does, once the planned rows are written.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Thinning:
         self._planned = self._written_s, self._held
 
     def plan(self, rows: Iterable[EventRow]) -> list[EventRow]:
-        """The rows to write now, in order, when `rows` happen."""
+        """Return the rows to write now, in order, when `rows` happen."""
         written_s, held = self._planned = dict(self._written_s), dict(self._held)
         out: list[EventRow] = []
         for row in rows:
@@ -46,15 +46,15 @@ class Thinning:
         return out
 
     def overdue(self, now_s: float) -> Iterator[EventRow]:
-        """What is held back of trainers that say nothing more, or whose time has gone back."""
+        """Return rows held back of trainers that report nothing more, or whose time has gone back."""
         return (row for row in self._held.values() if not 0.0 <= now_s - row[0] < EVERY_S)
 
     def release(self, rows: Iterable[EventRow]) -> None:
-        """Hold these back no longer: they are written."""
+        """Drop held-back rows that have been written."""
         for row in rows:
             self._held.pop(row[2], None)
             self._written_s[row[2]] = row[0]
 
     def settle(self) -> None:
-        """What was planned last is written."""
+        """Apply the last plan: its rows are written."""
         self._written_s, self._held = self._planned

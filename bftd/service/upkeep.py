@@ -1,7 +1,7 @@
-"""Keeping the ledger small while the daemon runs: old events go, and the file shrinks, in steps of a few milliseconds.
+"""Upkeep of the ledger while the daemon runs: old events go, and the file shrinks, in steps of a few milliseconds.
 
-Rows are numbered in the order of time, so that the oldest are found without an index. What must survive the daemon is
-in other tables and never goes.
+Rows are numbered in the order of time, so that the oldest are found without an index. Data that must survive the daemon
+is in other tables and never goes.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ log = logging.getLogger("bftd")
 
 # Events are kept for a month: long enough to explain last week's job, short enough for a small file.
 KEEP_EVENTS_S = 30 * 86400.0
-# Events that one step deletes at most: a few milliseconds. Where more came since the last step, it is twice those.
+# The most events that one step deletes: a few milliseconds. If more came since the last step, twice that number.
 BATCH = 500
-# Pages that one step hands back to the file system at most.
+# The most pages that one step hands back to the file system.
 VACUUM_PAGES = 100
-# Free pages are kept for the next rows up to this share of the file.
+# Free pages up to this share of the file are kept for the next rows.
 SPARE_SHARE = 0.1
-# The log beside the file may take this share of what the ledger may have; a reader that stands still must not make us
-# drop more than that.
+# The log beside the file counts up to this share of the ledger's maximum size: a reader that holds the log must not
+# make us drop more events than that.
 LOG_SHARE = 0.5
-# The log is written back at 16 MB. One that is this long is kept so by a reader elsewhere.
+# The log is written back at 16 MB. If it is this long, a reader elsewhere keeps it so.
 LONG_LOG_BYTES = 64 * 2**20
-# For so long after events were dropped for their size the ledger counts as full.
+# After events were dropped because of the size, the ledger counts as full for this long.
 FULL_FOR_S = 86400.0
 
 
 class Upkeep:
-    """Looks after one open ledger; `due` says whether `step` has anything to do."""
+    """The upkeep of one open ledger; `due` says whether `step` has anything to do."""
 
     def __init__(self, db: sqlite3.Connection, path: Path, max_bytes: int) -> None:
         self._db = db
@@ -47,7 +47,7 @@ class Upkeep:
         self._look()
 
     def shown(self) -> dict[str, Any]:
-        """Its size as of the last look, and whether events are dropped for it before they expire."""
+        """Return the size at the last look, and whether events are dropped for it before they expire."""
         return {
             "bytes": self._pages * self._page_bytes + self._log_bytes,
             "max_bytes": self._max_bytes,
@@ -56,7 +56,7 @@ class Upkeep:
         }
 
     def due(self, now_s: float) -> bool:
-        """Look at the file: whether anything is to be deleted or handed back."""
+        """Look at the file and return whether anything is to be deleted or handed back."""
         self._look()
         rows = self._rows_so_far()
         self._batch, self._last_row = max(BATCH, 2 * (rows - self._last_row)), rows
@@ -65,7 +65,7 @@ class Upkeep:
         return self._expired(now_s) or self._too_large or self._spare_pages > 0
 
     def step(self, now_s: float) -> None:
-        """Delete some of the oldest events that are to go, or hand some pages back; in the caller's transaction."""
+        """Delete some of the oldest events that are to go, or hand back some pages; in the caller's transaction."""
         if self._expired(now_s):
             self._db.execute(
                 "DELETE FROM events WHERE rowid <= (SELECT max(rowid) FROM "
@@ -81,7 +81,7 @@ class Upkeep:
             self._tell_full(now_s)
         elif self._spare_pages > 0:
             for _ in range(min(VACUUM_PAGES, self._spare_pages)):
-                self._db.execute("PRAGMA incremental_vacuum(1)")  # Python's module steps once, which is one page
+                self._db.execute("PRAGMA incremental_vacuum(1)")  # Python's module takes one step, which is one page
 
     def _look(self) -> None:
         self._pages = self._number("page_count")

@@ -1,6 +1,6 @@
 """Node-seconds by hour, user and account: written with the steps that count them, kept for more than a year.
 
-A step and what it is charged to are one transaction, so that the sums are the counters' growth also after a kill.
+A step and its charges are one transaction, so that the sums equal the counters' growth even after a kill.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 from bftd.core.domain import Share
 from bftd.errors import LedgerError
 
-# As Slurm's own usage tables: a time within an hour counts as its beginning.
+# As in Slurm's own usage tables: a time within an hour counts as its beginning.
 HOUR_S = 3600
 KEEP_S = 400 * 86400.0
-# How usage may be summed up.
+# The columns by which usage may be summed.
 BY = ("user", "account")
 
 _ADD = """
@@ -30,7 +30,7 @@ leaving_s = leaving_s + excluded.leaving_s
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Usage from `since_s` to `until_s`, summed up by the columns `by`; `user` is the only one whose, None all's."""
+    """A request for usage from `since_s` to `until_s`, summed by the columns `by`; `user` None means all users."""
 
     since_s: float
     until_s: float
@@ -39,13 +39,13 @@ class Asked:
 
 
 class Tally:
-    """Shares of one or several steps, summed up by hour, user and account."""
+    """The shares of one or more steps, summed by hour, user and account."""
 
     def __init__(self, sums: Mapping[tuple[int, str, str], tuple[float, float, float]] | None = None) -> None:
         self._sums = dict(sums or {})
 
     def copy(self) -> Tally:
-        """One that can be added to."""
+        """Return a copy that can be added to."""
         return Tally(self._sums)
 
     def take(self, at_s: float, shares: Iterable[Share]) -> None:
@@ -71,9 +71,9 @@ def forget(db: sqlite3.Connection, now_s: float) -> None:
 
 
 def read(path: Path, asked: Asked) -> dict[str, Any]:
-    """The answer of `GET /v1/usage`: times as unix seconds, usage in node-seconds, those with most of it first.
+    """Return the answer of `GET /v1/usage`: times in unix seconds, usage in node-seconds, the largest first.
 
-    Opens the ledger at `path` for itself, so that it may run in a thread beside the loop.
+    Opens the ledger at `path` itself, so that it may run in a thread beside the loop.
     """
     since_s, until_s = asked.since_s // HOUR_S * HOUR_S, asked.until_s
     columns = ", ".join(name for name in BY if name in asked.by)

@@ -1,7 +1,7 @@
-"""What was made of the pool in the last hour, day and week: how much of it trained and was held, and the paper's U.
+"""The use of the pool in the last hour, day and week: the shares that trained and were held, and the paper's U.
 
-U = A_e / A_s. A_e are the samples that the trainers made. A_s is what the trainers that were there at each time would
-have made of N_eq dedicated nodes, the mean of the pool, by their curves as learned by now.
+U = A_e / A_s. A_e are the samples that the trainers made. A_s is what the trainers present at each time would have made
+on N_eq dedicated nodes, the mean of the pool, by their curves as learned by now.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from bftd.core.domain import Trainer
 from bftd.service.reader import Reader
 
 WINDOWS_S = (3_600, 86_400, 604_800)
-# Who is there is looked up in one record of each of so many parts of a window.
+# A window has this many parts; the trainers present in each are read from one of its records.
 PARTS = 60
-# Parts in which a trainer had nodes whose curve is not known tell nothing; there must be this share of others.
+# A part says nothing if a trainer with an unknown curve had nodes in it; the others must be this share.
 KNOWN_SHARE = 0.5
-# Drivers say how many samples were made: so many times what the trainers' curves allow at all is believed.
+# Drivers report the samples made: up to this multiple of what the trainers' curves allow is believed.
 BELIEVED_TIMES = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Aims:
-    """What the daemon plans by: its objective, how many trainers at once, and whether curves are known to be right."""
+    """The daemon's aims: its objective, the number of trainers at once, and whether curves are known to be right."""
 
     objective: str
     pj_max: int
@@ -40,7 +40,7 @@ class Aims:
 class Window:
     """The last `window_s` seconds, as far as there are records of them.
 
-    `u` is A_e / A_s (docs/history.md), None where the curves of trainers are not known.
+    `u` is A_e / A_s (docs/history.md), None if the trainers' curves are not known.
     """
 
     window_s: int
@@ -51,16 +51,16 @@ class Window:
 
     @property
     def training_share(self) -> float | None:
-        """The part of the pool's node-seconds in which workers trained, None where there were none."""
+        """The share of the pool's node-seconds in which workers trained, None if the pool had none."""
         return self.training_node_seconds / self.pool_node_seconds if self.pool_node_seconds > 0 else None
 
     @property
     def held_share(self) -> float | None:
-        """The part of the pool's node-seconds in which pilots ran, None where there were none."""
+        """The share of the pool's node-seconds in which pilots ran, None if the pool had none."""
         return self.held_node_seconds / self.pool_node_seconds if self.pool_node_seconds > 0 else None
 
     def to_json(self) -> dict[str, Any]:
-        """As `GET /v1/history` and `GET /v1/status` tell it; the last two are older names."""
+        """Return the JSON of `GET /v1/history` and `GET /v1/status`; the last two names are older ones."""
         return {
             "window_s": self.window_s,
             "u": self.u,
@@ -75,20 +75,20 @@ class Window:
 
 
 def curve_of(trainer: Trainer) -> Mapping[str, Any]:
-    """What a trainer is to a plan, as JSON: its sizes, its weight, and its curve as learned (null: not known)."""
+    """Return a trainer's properties for a plan, as JSON: sizes, weight, and learned curve (null: not known)."""
     known, sizes = trainer.knowledge, trainer.sizes
     points = learn.curve(known, sizes.high) if known.rate_per_node is not None else None
     return {"low": sizes.low, "high": sizes.high, "only": sizes.only, "weight": trainer.request.weight, "curve": points}
 
 
 def reckoned(reader: Reader, at_s: int, aims: Aims) -> tuple[Window, ...]:
-    """The windows that end at `at_s`, read from the ledger; raises LedgerError and TooSlow."""
+    """Return the windows that end at `at_s`, read from the ledger; raises LedgerError and TooSlow."""
     return tuple(_window(reader, at_s, length_s, aims) for length_s in WINDOWS_S)
 
 
 @dataclass
 class _Part:
-    """A part of a window: seconds of which there are records, node-seconds of the pool, samples, one of its records."""
+    """A part of a window: seconds with records, node-seconds of the pool, samples, the time of one of its records."""
 
     record_s: int
     covered_s: float = 0.0
@@ -110,7 +110,7 @@ def _window(reader: Reader, at_s: int, length_s: int, aims: Aims) -> Window:
 
 
 def _parts(rows: Sequence[tuple[Any, ...]], part_s: int) -> list[_Part]:
-    # at whole multiples of their length: from one time to the next, all but the first and the last are the same
+    # at whole multiples of their length: all but the first and the last stay the same over time
     parts: dict[int, _Part] = {}
     for at_s, span_s, pool_s, _, _, gained in rows:
         part = parts.setdefault((at_s - 1) // part_s, _Part(at_s))
@@ -133,15 +133,15 @@ def _efficiency(parts: Sequence[_Part], there: Sequence[Sequence[Wanting] | None
 
 
 def _believed(part: _Part, trainers: Sequence[Wanting]) -> float:
-    """The samples of a part, no more than could be: one driver's word must not make U say nothing of all others."""
+    """Return the believable samples of a part: one driver's reports must not make U meaningless for all others."""
     fastest = sum(trainer.curve[-1][1] for trainer in trainers)
     return min(part.gained, BELIEVED_TIMES * fastest * part.covered_s) if fastest > 0 else part.gained
 
 
 def _there(db: sqlite3.Connection, at_s: int, pj_max: int) -> list[Wanting] | None:
-    """The trainers of one record that a plan would be for, None where one of them had nodes and is not known.
+    """Return the trainers of one record that a plan would consider; None if one with nodes has no known curve.
 
-    Of more than pj_max those that had nodes, then those that came first.
+    Of more than pj_max, those that had nodes come first, then those that arrived first.
     """
     rows = db.execute(
         "SELECT leased > 0, curve FROM history_points JOIN history_trainers ON key = trainer "
@@ -160,7 +160,7 @@ def _there(db: sqlite3.Connection, at_s: int, pj_max: int) -> list[Wanting] | No
 
 @lru_cache(maxsize=1 << 12)
 def _wanting(text: str) -> Wanting | None:
-    """What `curve_of` wrote; None where no curve was known."""
+    """Parse what `curve_of` wrote; None if no curve was known."""
     told = json.loads(text)
     if told.get("curve") is None:
         return None

@@ -7,16 +7,16 @@ import time
 from bftd.hours import Zone
 
 _DAY_S = 86400
-# A daemon is started or reloaded more often than that.
+# A daemon is started or reloaded more often than this.
 _AHEAD_S = 20 * 365 * _DAY_S
 
 
 def local_zone(now_s: float) -> Zone:
-    """The offsets of local time from yesterday on for twenty years, as this host has them now.
+    """Return the offsets of local time from yesterday on for twenty years, as this host has them now.
 
-    Two changes of the clock on one day would be taken for none.
+    Two changes of the clock on one day would be missed.
     """
-    time.tzset()  # the host's zone may have been changed since the daemon began
+    time.tzset()  # the host's zone may have been changed since the daemon started
     last_s = int(now_s) - _DAY_S
     offset_s = _offset_s(last_s)
     found = [(float("-inf"), float(offset_s))]
@@ -33,7 +33,7 @@ def _offset_s(at_s: int) -> int:
 
 
 def _change(before_s: int, after_s: int, offset_s: int) -> int:
-    """The first second of another offset between two times."""
+    """Return the first second of another offset between two times."""
     while after_s - before_s > 1:
         middle_s = (before_s + after_s) // 2
         if _offset_s(middle_s) == offset_s:
