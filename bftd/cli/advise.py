@@ -1,4 +1,4 @@
-"""`bft advise`: which t_fwd and pj_max suit a site, and what it may expect, judging by a trace of its own."""
+"""`bft advise`: recommends t_fwd and pj_max for a site, and what to expect, from a trace of that site."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ N = TypeVar("N", int, float)
 
 
 def _several(kind: type[N]) -> Callable[[click.Context, click.Parameter, str | None], tuple[N, ...] | None]:
-    """Numbers with commas between them."""
+    """Return a click callback that parses numbers separated by commas."""
 
     def read(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[N, ...] | None:
         if value is None:
@@ -97,7 +97,7 @@ def advise(
 
 
 def _told(advice: Advice) -> Iterable[str]:
-    """The advice for people."""
+    """Yield the lines of the human-readable advice."""
     idle = advice.idle_node_hours_per_week
     yield f"{advice.eq_nodes:.1f} nodes are idle on average: {idle:,.0f} node-hours per week"
     yield ""

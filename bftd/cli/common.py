@@ -1,4 +1,4 @@
-"""What several commands share: a client of Slurm, tables for the terminal, and files to write."""
+"""Helpers for several commands: a Slurm client, tables for the terminal, and files to write."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from bftd.words import Drawn
     from slurm_plugin.client import SlurmClient
 
-# Of what `--json` prints: raised where a field that was there is taken away or means something else.
+# Version of the output of `--json`: incremented when a field is removed or changes its meaning.
 JSON_FORMAT = 1
 
 
 def slurm_client(settings: Config) -> SlurmClient:
-    """A client of the Slurm that the configuration names."""
+    """Return a client of the Slurm cluster that the configuration names."""
     from slurm_plugin.client import SlurmClient
 
     return SlurmClient(Path(settings.slurm.conf) if settings.slurm.conf else None, settings.slurm.timeout_s)
 
 
 def terminal_width() -> int | None:
-    """The columns of the terminal that standard output is; None where it is a file or a pipe."""
+    """Return the width of the terminal on standard output, in columns; None for a file or a pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def draw(shown: Drawn) -> None:
-    """Print text in styles: with colours on a terminal that has some, unless $NO_COLOR is set."""
+    """Print styled text: in colour if the terminal supports it and $NO_COLOR is not set."""
     from bftd import words
 
     term = os.environ.get("TERM", "")
@@ -53,30 +53,30 @@ def draw(shown: Drawn) -> None:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """The lines of a table that fits the terminal."""
+    """Return the lines of a table that fits the terminal."""
     from bftd import tables
 
     return tables.lines(columns, rows, terminal_width())
 
 
 def echo(lines: Iterable[str]) -> None:
-    """Print lines in which others' names may be, without what a terminal would take for a command."""
+    """Print lines that may contain names from other users, without terminal control characters."""
     for line in lines:
         click.echo(printable(line))
 
 
 def json_text(told: Mapping[str, Any]) -> str:
-    """What a command tells as JSON: one object of ASCII, the number of its form (docs/json.md) first."""
+    """Return a command's JSON output: one ASCII object that begins with the format version (docs/json.md)."""
     return json.dumps({"format": JSON_FORMAT} | {name: told[name] for name in told if name != "format"}, indent=2)
 
 
 def echo_json(told: Mapping[str, Any]) -> None:
-    """Print it."""
+    """Print a command's JSON output."""
     click.echo(json_text(told))
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Complain before minutes of work, not after."""
+    """Raise UsageError if the file cannot be written, before minutes of work rather than after."""
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a directory; name a file in a folder that exists")
     if not _folder(path).is_dir():
@@ -86,13 +86,16 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def write(path: Path | str, text: str) -> None:
-    """Write a text with a line break at its end; a file whole or not at all, "-" is standard output."""
+    """Write a text and a final line break to a file, or to standard output for "-".
+
+    A file is replaced atomically if its folder allows that. Raises UsageError if it cannot be written.
+    """
     if path == "-":
         click.echo(text)
         return
     try:
         in_place = Path(path).exists() and not (Path(path).is_file() and os.access(_folder(path), os.W_OK))
-        if in_place:  # a pipe, say, or a file of one's own in a folder that is not
+        if in_place:  # for example a pipe, or the user's own file in a folder they may not write to
             Path(path).write_text(text + "\n", encoding="utf-8")
             return
         with replacing(Path(path)) as part:
@@ -102,13 +105,16 @@ def write(path: Path | str, text: str) -> None:
 
 
 def _folder(path: Path | str) -> Path:
-    """Where a file lies, or would, its links followed."""
+    """Return the folder of a file, existing or not, with its symbolic links resolved."""
     return Path(os.path.realpath(path)).parent
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` that takes its place, owner and permissions, once all went well; else it is removed."""
+    """Yield a temporary file next to `path` that replaces it once the block succeeds.
+
+    It takes over the owner and the permissions of `path`. If the block fails, it is removed.
+    """
     target = Path(os.path.realpath(path))
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
     os.close(handle)

@@ -1,4 +1,4 @@
-"""`bft pause` and `bft resume`: stopping what bftd lends, and letting it go on."""
+"""`bft pause` and `bft resume`: stop lending nodes, and start again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _selectors(command: F) -> F:
-    """The options that say what is meant; without any it is everything."""
+    """Add the options that select what to pause or resume; without any it is everything."""
     for name, metavar, text in (
         ("--account", "NAME", "The trainers of this account."),
         ("--user", "NAME", "The trainers of this user."),
@@ -81,7 +81,7 @@ def resume(
 
 
 def _what(nodes: str | None, user: str | None, account: str | None) -> dict[str, Any]:
-    """What is meant, as the API takes it."""
+    """Return the selection in the form that the API expects, {} for everything; raises UsageError."""
     given = {
         name: value for name, value in (("nodes", nodes), ("user", user), ("account", account)) if value is not None
     }
@@ -103,7 +103,7 @@ def _expanded(nodes: str) -> list[str]:
 
 
 def _asked(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The daemon's answer; what it refuses as wrongly asked is wrong usage here too."""
+    """Return the daemon's answer; raise UsageError if it refuses the request as malformed (400)."""
     try:
         return ask()
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""`bft explain`: why a trainer has the nodes that it has, or why a node is or is not lent."""
+"""`bft explain`: why a trainer has its nodes, or why a node is or is not lent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def explain(name: str, limit: int, as_node: bool, as_trainer: bool, config_path:
 
 
 def _asked(daemon: client.Client, name: str, limit: int, as_node: bool, as_trainer: bool) -> dict[str, Any]:
-    """What the daemon tells of the trainer of that name, else of the node."""
+    """Return the daemon's explanation of the trainer of that name, or else of the node."""
     if as_trainer:
         return daemon.explain(name, limit)
     if not as_node:
@@ -55,7 +55,7 @@ def _asked(daemon: client.Client, name: str, limit: int, as_node: bool, as_train
     except ApiError as error:
         if error.status != _NOT_THERE:
             raise
-        if not str(error).startswith("no node "):  # there is no such question
+        if not str(error).startswith("no node "):  # this daemon has no such endpoint
             older = "this daemon is older than bft and does not explain nodes"
             raise BftError(older if as_node else f"no trainer {name} is known, and {older}") from None
         if as_node:
@@ -69,7 +69,7 @@ def _trainer(told: Mapping[str, Any]) -> Iterator[str]:
     yield from _decisions(told["decisions"])
     trainer = told["trainer"] or {}
     for what in ("curve", "resize_costs"):
-        text = (trainer.get(what) or {}).get("text")  # a daemon of before has none
+        text = (trainer.get(what) or {}).get("text")  # an older daemon sends none
         if text and trainer["state"] != "finished":
             yield f"{trainer['name']}: {text}"
 
@@ -79,7 +79,7 @@ def _decisions(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _node(name: str, told: Mapping[str, Any]) -> Iterator[str]:
-    """What it is now, who had it, and what was decided."""
+    """Yield a node's present state, its past leases, and the decisions about it."""
     node, leases = told["node"], told["leases"]
     if node is None:
         yield f"{name} is not harvested now"

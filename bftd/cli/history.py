@@ -1,4 +1,4 @@
-"""`bft history`: what the nodes did by the hour or day, and what happened."""
+"""`bft history`: the use of the nodes by the hour or day, and the events."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from bftd.http import client
 
 _HOUR_S = 3600.0
 _DAY_S = 24 * _HOUR_S
-# From so long a time on, a row is a day unless another step is asked for.
+# For longer times, a row is a day unless --step is given.
 _BY_DAY_S = 3 * _DAY_S
-# As bftd.core.sample has them, which no command waits for.
+# The same as in bftd.core.sample, which is slow to import for a command.
 _STATES = ("regular", "planned", "leased", "idle", "away")
-# Held node-seconds by the name that an older daemon tells too.
+# The name for held node-seconds that older daemons send too.
 _SUMS = ("pool_node_seconds", "training_node_seconds", "used_node_seconds")
-# Which an older daemon does not tell.
+# Older daemons do not send these.
 _DELAYS = ("regular_starts", "regular_delay_seconds")
-# Events that are asked for at a time.
+# Events per request.
 _EVENTS = 5_000
 
 
@@ -89,7 +89,7 @@ def _asked(
 
 @dataclass
 class _Row:
-    """One line of the table: seconds that are known, node-seconds and trainer-seconds by state, and sums."""
+    """One row of the table: covered seconds, node-seconds by state, seconds of running trainers, and sums."""
 
     covered_s: float = 0.0
     nodes: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_STATES, 0.0))
@@ -97,7 +97,7 @@ class _Row:
     sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*_SUMS, *_DELAYS), 0.0))
 
     def add(self, point: Mapping[str, Any]) -> None:
-        """Take in a step of time."""
+        """Add one step of the history."""
         covered_s = point["covered_s"]
         self.covered_s += covered_s
         self.running += covered_s * point["running"]
@@ -109,7 +109,7 @@ class _Row:
             self.sums[name] += point.get(name, 0)
 
     def cells(self, title: str, delays: bool) -> tuple[str, ...]:
-        """As the table shows it, with delays where they are told."""
+        """Return the cells of the row, with the delays if the daemon sends them."""
         pool_s, *parts_s = (self.sums[name] for name in _SUMS)
         return (
             title,
@@ -148,7 +148,7 @@ def _table(told: Mapping[str, Any], by_day: bool) -> Iterable[str]:
 
 
 def _windows(windows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """U by now, in a line."""
+    """Yield one line with the efficiency U of each window, if known."""
     names = {3600: "hour", 86400: "24 hours", 604800: "7 days"}
     known = [
         f"{window['u']:.2f} in the last {names.get(window['window_s'], window['window_s'])}"
@@ -160,7 +160,7 @@ def _windows(windows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _events(daemon: client.Client, since_s: float, until_s: float) -> Iterator[dict[str, Any]]:
-    """All events of that time, oldest first."""
+    """Yield all events of that time, oldest first."""
     after, more = 0, True
     while more:
         events = daemon.events(after, _EVENTS, since_s)
@@ -169,7 +169,7 @@ def _events(daemon: client.Client, since_s: float, until_s: float) -> Iterator[d
             after = event["rowid"]
             if event["at_s"] > until_s:
                 return
-            if event["at_s"] >= since_s:  # an older daemon tells all
+            if event["at_s"] >= since_s:  # an older daemon ignores the start time
                 yield event
 
 

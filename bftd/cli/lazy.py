@@ -17,11 +17,11 @@ class LazyGroup(click.Group):
         self._table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the table."""
+        """Return all names, in the order of the table."""
         return list(self._table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command; None when there is no such."""
+        """Import one command; None if the table has no such name."""
         if cmd_name not in self._table:
             return None
         module, name, _ = self._table[cmd_name]
@@ -29,6 +29,6 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands without importing them."""
+        """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, help_line) for name, (_, _, help_line) in self._table.items()])

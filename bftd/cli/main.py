@@ -9,7 +9,7 @@ import click
 from bftd import __version__, entry
 from bftd.cli.lazy import LazyGroup
 
-# name -> (module, object, one line of help); the help stands here so that `bft --help` imports none of them
+# name -> (module, object, one line of help); the help is kept here so that `bft --help` imports no command
 _COMMANDS = {
     "sbatch": ("bftd.cli.submit", "sbatch", "Submit an elastic training job."),
     "run": ("bftd.cli.submit", "run", "Run an elastic training job with its driver in the foreground."),
@@ -42,7 +42,7 @@ def bft(**_: Any) -> None:
 
 
 def main() -> None:
-    """Entry point of `bft`."""
+    """Run `bft`."""
     entry.run(bft, "bft")
 
 

@@ -1,4 +1,4 @@
-"""`bft nodes`: what is read from Slurm without the daemon, and, where one answers, for whom it keeps nodes."""
+"""`bft nodes`: the nodes as Slurm reports them and, if a daemon answers, the jobs that it keeps nodes for."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def nodes(config_path: str | None, as_json: bool) -> None:
 
 
 def _kept(config_path: str | None) -> dict[str, dict[str, Any]]:
-    """The nodes that the daemon keeps, each with the job and since when; none where no daemon can be asked."""
+    """Return the nodes that the daemon keeps, each with its job and the time; {} if no daemon answers."""
     from bftd.http import client
     from slurm_plugin.nodeset import expand
 
@@ -77,13 +77,13 @@ def _kept(config_path: str | None) -> dict[str, dict[str, Any]]:
 
 
 def _whom(kept: Mapping[str, Any]) -> str:
-    """A job and since when; one of others', where Slurm keeps jobs private, has no name."""
+    """Format the job and the time; other users' jobs have no name if Slurm keeps jobs private."""
     job = f"job {kept['job']}" if kept["job"] else "a job"
     return f"{job} since {time.strftime('%H:%M:%S', time.localtime(kept['since_s']))}"
 
 
 def _class_of(nodes: Mapping[str, Node], settings: Config) -> Mapping[str, str]:
-    """The class of each harvested node."""
+    """Return the class of each harvested node."""
     from bftd.pool.classes import classify
 
     partitions = settings.slurm.harvested
@@ -92,7 +92,7 @@ def _class_of(nodes: Mapping[str, Node], settings: Config) -> Mapping[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Sets as sorted lists, wherever they are: JSON has none."""
+    """Convert sets to sorted lists at any depth: JSON has no sets."""
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, (set, frozenset)):

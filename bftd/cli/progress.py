@@ -9,22 +9,22 @@ from contextlib import contextmanager
 from typing import Protocol
 
 TOLD_AFTER_S, TOLD_EVERY_S = 2.0, 30.0
-"""When a line says what a command waits for, where there is no terminal for a bar."""
+"""Seconds until the first and between further progress lines, if there is no terminal for a bar."""
 
 
 class Tell(Protocol):
-    """Draws a bar: which part is done, in 0..1, and what is being done where that is not the bar's label."""
+    """A function that draws the bar: the part done, in 0..1, and a text if it is not the bar's label."""
 
     def __call__(self, part: float, said: str = "", /) -> None: ...
 
 
 @contextmanager
 def progress_bar(label: str, *, lines: bool = False) -> Iterator[Tell]:
-    """A bar on standard error where that is a terminal; what it yields is told which part is done, in 0..1.
+    """Show a progress bar on standard error; yield the function that updates it (0..1).
 
-    Elsewhere nothing is shown, or with `lines` a line after two seconds and then now and then.
+    Without a terminal nothing is shown, or with `lines` a line after two seconds and every 30 seconds from then on.
 
-    It is drawn when it is told and has no thread of its own: worker processes are forked while it is there.
+    The bar is drawn only when it is updated and has no thread of its own, as worker processes are forked meanwhile.
     """
     if not sys.stderr.isatty():
         yield _lines(label) if lines else lambda _part, _said="": None

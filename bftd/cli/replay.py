@@ -1,4 +1,4 @@
-"""`bft replay`: what bftd would have made of a recorded trace."""
+"""`bft replay`: simulates bftd on a recorded trace."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _warn(result: Result, trainers: int, options: Options) -> None:
 
 
 def _told(result: Result) -> Iterator[str]:
-    """The result for people."""
+    """Yield the lines of the human-readable result."""
     yield f"efficiency U          {result.efficiency:.1%} of {result.eq_nodes:.1f} dedicated nodes"
     yield f"outcome               {result.outcome_samples:.4g} of {result.static_outcome_samples:.4g} samples"
     parts = ", ".join(_of_idle(result, word) for word in ("training", "held"))
@@ -87,6 +87,6 @@ def _told(result: Result) -> Iterator[str]:
 
 
 def _of_idle(result: Result, word: str) -> str:
-    """Node-hours of one kind, and which part of the idle ones they are."""
+    """Format the node-hours of one kind and their share of the idle node-hours."""
     hours: float = getattr(result, f"{word}_node_hours")
     return f"{hours:,.0f} {word}" + (f" ({hours / result.node_hours:.1%})" if result.node_hours > 0 else "")

@@ -15,7 +15,7 @@ DEFAULT = Options()
 
 
 def choice(name: str, of: Any, help: str) -> Callable[[Command], Command]:
-    """An option that takes one of the values of a Literal, by default the one of `Options`."""
+    """Return an option that takes one of the values of a Literal; its default is that of `Options`."""
     default = getattr(DEFAULT, name.removeprefix("--").replace("-", "_"))
     return click.option(name, type=click.Choice(list(get_args(of))), default=default, show_default=True, help=help)
 

@@ -1,4 +1,4 @@
-"""`bft report`: one self-contained page of what a centre would gain."""
+"""`bft report`: a self-contained page on the benefit that bftd would have for a centre."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def report(
     from bftd.whatif.report.gather import gather
     from bftd.whatif.report.page import page
 
-    drawn_with = canvas.version()  # and what else can be wrong, before minutes of work
+    drawn_with = canvas.version()  # check this, like the rest, before minutes of work
     common.refuse_unwritable(Path(output))
     traces, stored = _read(paths, nodes)
     trainers = _trainers(trainers_path)
@@ -72,7 +72,7 @@ def report(
 
 
 def _read(paths: Sequence[str], nodes: str | None) -> tuple[list[Named], list[Stored]]:
-    """Traces, with the nodes asked for, and stored results."""
+    """Read traces, restricted to the requested nodes, and stored results."""
     from bftd.whatif.report import stored
     from bftd.whatif.report.gather import Named
     from bftd.whatif.trace import files

@@ -73,7 +73,7 @@ def up(
 
 @contextmanager
 def _ended_as_by_control_c() -> Iterator[None]:
-    """Within it SIGTERM raises as SIGINT does, so that what was begun is taken down."""
+    """Make SIGTERM raise KeyboardInterrupt like SIGINT, so that a half-started cluster is taken down."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -82,7 +82,7 @@ def _ended_as_by_control_c() -> Iterator[None]:
 
 
 def _exports(site: SandboxSite, nodes: int, with_daemon: bool) -> Iterator[str]:
-    """What points a shell at the cluster."""
+    """Yield the shell lines that point a shell at the cluster."""
     idle = f"{nodes} node{'s are' if nodes > 1 else ' is'} idle"
     yield f"# {idle}{', and bftd harvests them' if with_daemon else ''}; point a shell at them with:"
     path = [str(site.root / "bin")]
@@ -97,7 +97,7 @@ def _exports(site: SandboxSite, nodes: int, with_daemon: bool) -> Iterator[str]:
 
 
 def _next_steps(site: SandboxSite, nodes: int) -> Iterator[str]:
-    """A first job, from any folder that the user may write to."""
+    """Yield the commands for a first job; they work in any folder that the user may write to."""
     example = Path(__file__).resolve().parents[2] / "examples" / "train_torchrun.py"
     script = shlex.quote(str(example)) if example.exists() else "SCRIPT"
     yield "# then train on idle nodes, and watch it (--watch: live):"

@@ -1,4 +1,4 @@
-"""Which words of an sbatch command line are options, which are their values, and which is the script."""
+"""A parser for sbatch command lines: options, their values, and the script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bftd.errors import UsageError
 
-# sbatch's options without a value; every other one takes the next word when it has no "=" (man sbatch).
+# sbatch's options that take no value. Every other option without "=" takes the next word (man sbatch).
 _FLAGS = {
     "contiguous", "exclusive", "get-user-env", "help", "hold", "ignore-pbs", "kill-on-invalid-dep", "nice", "no-kill",
     "no-requeue", "overcommit", "oversubscribe", "parsable", "propagate", "quiet", "reboot", "requeue", "spread-job",
@@ -20,7 +20,7 @@ _LONG_OF_SHORT = {
     "t": "time", "A": "account", "q": "qos",
 }  # fmt: skip
 
-# All its long options (sbatch --help, and some that this leaves out): sbatch takes as few letters as tell one apart.
+# All long options of sbatch (from sbatch --help, and some that it omits): sbatch accepts unique prefixes.
 _LONG = sorted(_FLAGS | set(_LONG_OF_SHORT.values()) | {
     "account", "bb", "bbf", "begin", "chdir", "cluster-constraint", "clusters", "comment", "container", "core-spec",
     "cores-per-socket", "cpu-freq", "cpus-per-gpu", "deadline", "delay-boot", "dependency", "distribution", "error",
@@ -34,7 +34,7 @@ _LONG = sorted(_FLAGS | set(_LONG_OF_SHORT.values()) | {
 _FOREIGN = ("#PBS", "#BSUB")
 _SAME = {"tasks-per-node": "ntasks-per-node"}
 
-# What says how many nodes a job gets, and which: for an elastic job that is the daemon's to decide.
+# Options that determine a job's number of nodes and which: for elastic jobs the daemon decides that.
 _DECIDED = {
     "nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "cpus-per-task",
     "cpus-per-gpu", "nodelist", "nodefile", "exclude", "array", "gpus", "gpus-per-node", "gpus-per-task",
@@ -44,7 +44,7 @@ _DECIDED = {
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its long name, its value (None for a flag) and the words that it was."""
+    """One option: its long name, its value (None for a flag) and its words on the command line."""
 
     name: str
     value: str | None
@@ -53,23 +53,23 @@ class Option:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A command line of sbatch's, taken apart; `script` is None when there is none."""
+    """A parsed sbatch command line; `script` is None if it names no script."""
 
     options: tuple[Option, ...]
     script: str | None
     arguments: tuple[str, ...]
 
     def value(self, name: str) -> str | None:
-        """The value of the last option of that name."""
+        """Return the value of the last option of that name."""
         return next((option.value for option in reversed(self.options) if option.name == name), None)
 
     def words(self, *without: str) -> list[str]:
-        """The options as words again, less those named."""
+        """Return the words of all options except those in `without`."""
         return [word for option in self.options if option.name not in without for word in option.words]
 
 
 def parse(words: Sequence[str]) -> CommandLine:
-    """Take a command line apart; raises UsageError when a value is missing."""
+    """Parse a command line; raises UsageError if a value is missing."""
     options: list[Option] = []
     rest = iter(enumerate(words))
     for index, word in rest:
@@ -82,14 +82,17 @@ def parse(words: Sequence[str]) -> CommandLine:
 
 
 def of_script(source: str) -> tuple[Option, ...]:
-    """The options of a script's `#SBATCH` lines, up to its first line of code."""
+    """Return the options of a script's `#SBATCH` lines, up to its first line of code."""
     from elastic.script import words_of
 
     return parse([word for line in _header(source) if line.startswith("#SBATCH") for word in words_of(line)]).options
 
 
 def foreign(source: str) -> str:
-    """The marks of other systems' options in a script that sbatch reads too, "" where there are none."""
+    """Return the prefixes of other systems' directives (#PBS, #BSUB) found in a script; "" if none.
+
+    sbatch obeys these directives too.
+    """
     return " and ".join(mark for mark in _FOREIGN if any(line.startswith(mark) for line in _header(source)))
 
 
@@ -105,7 +108,10 @@ def refuse_decided(options: Sequence[Option], where: str) -> None:
 
 
 def _header(source: str) -> Iterator[str]:
-    """The lines in which sbatch looks for options: those before the first line of code. A form feed ends none."""
+    """Yield the lines that sbatch searches for options: those before the first line of code.
+
+    Only a line feed ends a line; a form feed does not.
+    """
     for line in source.split("\n"):
         if line.strip() and not line.lstrip().startswith("#"):
             return
@@ -120,7 +126,7 @@ def _option(word: str, rest: Iterator[tuple[int, str]]) -> Option:
             return Option(name, value if equals else None, (word,))
         following = _next(word, rest)
         return Option(name, following, (word, following))
-    letters = word[1:].lstrip("".join(_SHORT_FLAGS))  # one with a value may stand behind some without, as in -Hpgpu
+    letters = word[1:].lstrip("".join(_SHORT_FLAGS))  # flags may precede an option with a value, as in -Hpgpu
     letter = letters[:1] or word[1]
     name = _LONG_OF_SHORT.get(letter, letter)
     if not letters:
@@ -132,7 +138,7 @@ def _option(word: str, rest: Iterator[tuple[int, str]]) -> Option:
 
 
 def _whole(name: str) -> str:
-    """The option that a long name means, which may be the first letters of just one."""
+    """Return the full name of a long option, which may be abbreviated to a unique prefix."""
     found = [name] if name in _LONG else [each for each in _LONG if each.startswith(name)]
     whole = found[0] if len(found) == 1 else name
     return _SAME.get(whole, whole)

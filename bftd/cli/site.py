@@ -1,4 +1,4 @@
-"""`bft site`: what Slurm's settings of this site mean for bftd, and the lines to change."""
+"""`bft site`: checks Slurm's settings for bftd, and prints the lines to change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slurm_plugin.site import Advised, Finding, Wanted
 
 _WIDTH = 110
-# What is left of a setting and of its value on a narrow terminal, before they fold.
+# The least width of a setting and of its value on a narrow terminal; longer texts are folded.
 _CELL = 24
 _FILES = ("slurm.conf", "plugstack.conf", "job_submit.lua", "bftd.toml")
 
@@ -132,7 +132,7 @@ def plugin_command(off: bool, auto: bool, folder: str | None, path: str | None, 
 
 
 def wanted_of(settings: Config, driver: str = str(Path(sys.executable).parent / "bft-driver")) -> Wanted:
-    """The keys of the configuration that Slurm has to agree with; `driver` is the path of bft-driver."""
+    """Return the configuration keys that Slurm has to agree with; `driver` is the path of bft-driver."""
     from slurm_plugin.site import Wanted
 
     values: dict[str, Any] = {"driver": driver}
@@ -142,7 +142,7 @@ def wanted_of(settings: Config, driver: str = str(Path(sys.executable).parent / 
 
 
 def _looked_at(configured: Wanted, partition: str | None) -> Wanted:
-    """The keys for one harvested partition: a site with several of them has to say which."""
+    """Return the keys for one harvested partition; raise UsageError if several are harvested and none is named."""
     if partition is None:
         if len(configured.partitions) > 1:
             several = ", ".join(configured.partitions)
@@ -196,7 +196,7 @@ def _rows(findings: Sequence[Finding]) -> dict[str, list[dict[str, str]]]:
 
 
 def _told(findings: Sequence[Finding]) -> Iterator[str]:
-    """The findings for people: a line each, and below what is not right the reason and the price."""
+    """Yield the findings: a line each, and unless it is ok the right value, the reason and the cost."""
     from bftd import tables
 
     columns = [

@@ -1,4 +1,4 @@
-"""`bft size`: what a regular job should ask Slurm for; needs no daemon."""
+"""`bft size`: the resources that a regular job should ask Slurm for; needs no daemon."""
 
 from __future__ import annotations
 

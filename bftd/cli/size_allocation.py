@@ -1,4 +1,4 @@
-"""Runs `bft size profile` or `check` on one GPU of a partition, as a step of a job of its own."""
+"""Runs `bft size profile` or `check` on one GPU of a partition, as a job step of its own."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from bftd.errors import BftError
 _OWN = ("--partition", "-p")
 _LEAVES_S = 10.0
 _ROOT = Path(__file__).resolve().parents[2]
-# No PYTHONPATH: the Python that runs the user's model would have it, too.
+# Not by PYTHONPATH: the Python that runs the user's model would inherit it.
 _OURS = "import sys; sys.path.insert(0, sys.argv.pop(1)); from bftd.cli.{0} import {1}; {1}()"
 
 
 def profiled(partition: str, device: str, threads: int) -> dict[str, Any]:
-    """What this very command, `bft size profile`, answers there."""
+    """Run this same `bft size profile` command in the partition and return its JSON answer."""
     gpu = [] if device == "cpu" else ["--gres=gpu:1"]
     options = [f"--cpus-per-task={threads}", "--job-name=bft-profile", *gpu]
     return answered(partition, options, ("main", "main"), words_of(sys.argv[1:]))
 
 
 def answered(partition: str, options: Sequence[str], entry: tuple[str, str], words: Sequence[str]) -> dict[str, Any]:
-    """What a function (of a module of this folder) prints there as JSON; the rest that is said goes to standard error.
+    """Run a function of a module of this folder in a job, and return the JSON that it prints.
 
-    Raises BftError with Slurm's words where the partition is closed to the user, or the job ends otherwise.
+    Other output goes to standard error. Raises BftError with Slurm's message if the partition is closed to the user, or
+    if the job fails or gives no answer.
     """
     srun = shutil.which("srun")
     if srun is None:
@@ -48,7 +49,7 @@ def answered(partition: str, options: Sequence[str], entry: tuple[str, str], wor
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        start_new_session=True,  # the terminal's Ctrl-C is ours to hand on: srun asks for it twice
+        start_new_session=True,  # Ctrl-C must reach only bft, which passes it on: srun would ask for a second one
     )
     trouble: list[str] = []
     listening = threading.Thread(target=_listen, args=(job, trouble), daemon=True)
@@ -74,7 +75,7 @@ def answered(partition: str, options: Sequence[str], entry: tuple[str, str], wor
 
 
 def words_of(given: list[str]) -> list[str]:
-    """This command's own words without the partition, and with --json."""
+    """Return this command's arguments without the partition and with --json."""
     words: list[str] = []
     skips = False
     for word in given:
@@ -88,7 +89,7 @@ def words_of(given: list[str]) -> list[str]:
 
 
 def _listen(job: subprocess.Popen[str], trouble: list[str]) -> None:
-    """Hand on what is said on the way; the first line of an error is kept back, to be told as such."""
+    """Pass srun's messages on to standard error; keep error lines back to report them as the error."""
     assert job.stderr is not None
     for line in job.stderr:
         text = line.rstrip()

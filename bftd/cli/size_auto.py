@@ -1,4 +1,4 @@
-"""`bft size auto`: what the SPANK plug-in runs for `sbatch --auto-gpus`, as the user."""
+"""`bft size auto`: the command that the SPANK plug-in runs for `sbatch --auto-gpus`, as the user."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import click
 
 from bftd.errors import BftError, UsageError
 
-# Options of `bft size fit` that may stand in the value; of a model by its sizes every other word belongs to the sizes.
+# Options of `bft size fit` that are allowed in the value. If it gives a model by its sizes, all other words are sizes.
 _OPTIONS = ("global-batch", "partition", "gpu", "max-gpus", "by", "python")
 _OF_A_STEP = ("precision",)
 _STEP = re.compile(r"[^,]+\.py:[A-Za-z_]\w*")
 _EXAMPLE = "for example --auto-gpus=step.py:make_step,global-batch=256"
 
-# What Slurm carries, and what slurmctld has to read while it holds its locks.
+# Limits, as Slurm stores the plans and slurmctld reads them while it holds its locks.
 _PLANS_MOST = 40
 _BYTES_MOST = 6000
 _WHY = re.compile(r"[^ -:<-~]")
 
-# An option of sbatch's in a plan's lines, and the field of the answer that says it.
+# sbatch option in a plan's lines -> field of the answer.
 _FIELDS = {
     "partition": "partition",
     "nodes": "nodes",
@@ -50,7 +50,7 @@ def auto(value: str) -> None:
 
 
 def fit_words(value: str) -> list[str]:
-    """The command line of `bft size fit` that a value of --auto-gpus stands for; raises UsageError."""
+    """Return the `bft size fit` command line that a value of --auto-gpus stands for; raises UsageError."""
     what, *rest = value.split(",")
     is_step = _STEP.fullmatch(what) is not None
     known = (*_OPTIONS, *(_OF_A_STEP if is_step else ()))
@@ -72,10 +72,11 @@ def fit_words(value: str) -> list[str]:
 
 
 def answer(plans: Iterable[Mapping[str, Any]]) -> str:
-    """The plans that fit, in their order, one of each partition, type and number of GPUs; bounded in all.
+    """Return the plans that fit, in order, one for each partition, type, and number of nodes and GPUs.
 
-    Where there is no room for all, each partition and type comes before its further numbers of nodes, and those before
-    further numbers of GPUs: the user may have written a partition or a number of nodes that is far down.
+    The answer is limited in plans and bytes. If there are too many, each partition and type comes first, then its
+    further numbers of nodes, then further numbers of GPUs: the user may have asked for a partition or a number of nodes
+    that is far down the list.
     """
     found: dict[tuple[str, str, int, int], str] = {}
     for plan in plans:
@@ -96,7 +97,7 @@ def answer(plans: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _one(plan: Mapping[str, Any]) -> str | None:
-    """One plan as fields with a space between them; None where its lines lack what a job has to say."""
+    """Return one plan as fields separated by spaces; None if its lines lack something that a job must state."""
     fields = {"partition": str(plan["partition"]), "nodes": str(plan["nodes"])}
     for line in plan["sbatch"]:
         if (found := _LINE.match(line)) and found[1] in _FIELDS:
@@ -115,7 +116,7 @@ def _one(plan: Mapping[str, Any]) -> str | None:
 
 
 def _megabytes(text: str) -> int:
-    """Slurm's --mem in megabytes."""
+    """Convert a value of Slurm's --mem to megabytes."""
     found = re.fullmatch(r"(\d+)([KMGT]?)B?", text)
     if not found:
         raise BftError(f"--mem={text} in a plan is not understood: tell your administrators")
@@ -123,7 +124,7 @@ def _megabytes(text: str) -> int:
 
 
 def _plans(words: Sequence[str]) -> list[dict[str, Any]]:
-    """What `bft size fit` says; where nothing fits it raises an error, which says by how much and what would help."""
+    """Return the plans of `bft size fit`; if none fits, its error says by how much and what would help."""
     from bftd.cli.size_fit import fit
 
     said = io.StringIO()

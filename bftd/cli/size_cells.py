@@ -1,4 +1,4 @@
-"""`bft size cells`: how a model is cut into pipeline stages on a number of GPUs."""
+"""`bft size cells`: cuts a model into pipeline stages on a number of GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sizing.cells.graph import Graph
 
 GRAPH_BATCH = 8
-"""Samples for which a model is read: its operators are the same for any number."""
+"""The batch with which a model is read: its operators are the same for any batch."""
 _TIMEOUT_S = 180.0
 _MOST_GPUS = 2**16
 
@@ -74,7 +74,7 @@ def _refuse_batch(batch: int) -> None:
 
 
 def _types(text: str) -> dict[str, str]:
-    """The types as they were written, and what the catalogue calls them; raises UsageError for one that is unknown."""
+    """Map each type as typed to its name in the catalogue; raises UsageError for an unknown type."""
     from sizing import gpus
 
     found: dict[str, str] = {}
@@ -97,7 +97,7 @@ def _short_names() -> list[str]:
 
 
 def counts_of(text: str) -> list[int] | None:
-    """The numbers of stages in --stages, None for none; raises UsageError."""
+    """Return the numbers of stages in --stages, None if it is empty; raises UsageError."""
     if not text:
         return None
     words = [part.strip() for part in text.split(",") if part.strip()]
@@ -107,7 +107,7 @@ def counts_of(text: str) -> list[int] | None:
 
 
 def graph_of(model: str | None, text: str | None, batch: int | None, tp: int, python: str, timeout_s: float) -> Graph:
-    """The model's operators: read from the user's own, or worked out of its sizes."""
+    """Return the model's operators: read from the user's module, or derived from the sizes in --config."""
     from sizing.cells.chain import chain
     from sizing.errors import Untraceable
     from sizing.model import graphing, wide_resnet
@@ -131,7 +131,7 @@ def graph_of(model: str | None, text: str | None, batch: int | None, tp: int, py
 
 
 def _imbalance(cell: Cell, flops: int) -> float:
-    """How much slower the slowest stage is than if FLOPs were spread evenly, by FLOPs alone."""
+    """Return the slowest stage's time relative to evenly spread FLOPs, judged by FLOPs alone."""
     return max(stage.flops / stage.gpus for stage in cell.stages) * cell.gpus / max(1, flops)
 
 
@@ -222,7 +222,7 @@ def _shown(graph: Graph, named: dict[str, str], found: Sequence[Cell]) -> Iterat
 
 
 def _span(graph: Graph, first: int, last: int) -> str:
-    """The first and the last operator by their modules; with their own names where a module is cut."""
+    """Name the first and the last operator by module; add their own names if the model was exported."""
     one, two = graph.operators[first], graph.operators[last]
     if graph.origin != "export":
         return one.name if first == last else f"{one.name} .. {two.name}"

@@ -1,4 +1,4 @@
-"""`bft size check`: what is told of steps beside what they take on a GPU, and the correction that the site keeps."""
+"""`bft size check`: estimates of steps against measurements on a GPU, and the correction that the site keeps."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _CPUS = 2  # one to start operators, one for the rest of the process
 _MEMORY = "16G"
-_LEAST = 5  # steps that a correction is made of
-_MINUTES = 30  # three times what the steps of a slow GPU take
+_LEAST = 5  # the fewest steps for a correction
+_MINUTES = 30  # three times the duration of all steps on a slow GPU
 
 
 @click.command()
@@ -70,7 +70,7 @@ def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: fl
         elif isinstance(step, str):
             failed[name] = step
         else:
-            known = known or checking.type_of(step.device, own, gpu)  # before minutes of work, not after
+            known = known or checking.type_of(step.device, own, gpu)  # fail here, before minutes of work
             steps[name] = step
     if known is None:
         raise BftError(f"no step ran: {next(iter({**failed, **apart}.values()), 'there was none')}")
@@ -94,7 +94,7 @@ def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: fl
 
 
 def _file(into: str) -> Path:
-    """The file of GPUs to correct, which is one or is not there; raises UsageError."""
+    """Return the path of the file of GPUs to correct, which may not exist yet; raises UsageError."""
     from sizing.inventory_file import parse
 
     path = Path(into)
@@ -111,7 +111,7 @@ def _text(file: Path) -> str:
 
 
 def on_node() -> None:
-    """Run the steps on this node's GPU and print what they took, for a command elsewhere."""
+    """Run the steps on this node's GPU and print their measurements, for a bft command elsewhere."""
     from sizing import checking
     from sizing.errors import SizingError
     from sizing.model.stepping import GpuStep
@@ -153,7 +153,7 @@ def _traces(python: str, timeout_s: float) -> Mapping[str, StepTrace]:
 
 
 def _gpu_of(partition: str, gpu: str) -> tuple[str, list[str]]:
-    """The type of a partition's GPUs, as the site calls it, and the options that ask Slurm for one."""
+    """Return the site's name for a partition's type of GPU, and the options that ask Slurm for one."""
     from sizing.pools import pools
 
     there = [each for each in pools(size_inventory.found()) if each.partition == partition]

@@ -1,4 +1,4 @@
-"""`bft size choose`: the GPUs of this centre on which a job ends first, and the lines that ask for them."""
+"""`bft size choose`: the GPUs of this centre on which a job ends first, and the lines that request them."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def choose(
             shown = size_choose_shown.Shown((), (), (), out, now_s, deadline_s, steps, (*notes, *timers.notes(())))
             common.echo_json(size_choose_shown.to_json(shown, None))
         raise DoesNotFit("; ".join(["no GPUs can run it: " + size_choose_shown.nearest(out), *splits.undeclared]))
-    # of the same GPUs, a run that surely ends in time is better than one that is expected to end sooner
+    # on the same GPUs, a run that certainly meets the deadline beats one that is expected to end sooner
     in_time = () if deadline_s is None else ranking.by_deadline(found, deadline_s, now_s)
     best: Sequence[Run] = runs.best_of_shapes(in_time or found)
     if asks_start:
@@ -151,7 +151,7 @@ def choose(
 
 
 def _deadline(text: str | None, now_s: float) -> float | None:
-    """A moment to come, in unix seconds; raises UsageError for one that is past, and for what is none."""
+    """Return a future moment in unix seconds; raises UsageError if it is past or no time."""
     if text is None:
         return None
     try:
@@ -164,7 +164,7 @@ def _deadline(text: str | None, now_s: float) -> float | None:
 
 
 def _start_up(text: str | None) -> Estimate:
-    """How long it takes until the first step: what the user says, or what is assumed."""
+    """Return the time until the first step: as the user says, or else as assumed."""
     from sizing.choosing.limits import of_slurm
     from sizing.choosing.runs import START_UP_S
     from sizing.estimate import Estimate
@@ -178,7 +178,10 @@ def _start_up(text: str | None) -> Estimate:
 
 
 def _closed(states: Mapping[str, str], wanted: str, asks: bool) -> list[str]:
-    """What is to be said of partitions that are not up, in Slurm's own words; UsageError where one of them is named."""
+    """Return a note on each partition that is not up, with Slurm's message if `asks`.
+
+    Raises UsageError if the user named such a partition.
+    """
     from slurm_plugin.start import asked
 
     told = {name: f"partition {name} is left out, its State is {state}" for name, state in states.items()}
@@ -196,7 +199,7 @@ def _closed(states: Mapping[str, str], wanted: str, asks: bool) -> list[str]:
 def _asked(
     best: Sequence[Run], job: Job | None, now_s: float, top: int, deadline_s: float | None, by: By | None
 ) -> tuple[Sequence[Run], list[str]]:
-    """The runs with Slurm's word on those that it was asked for; where it cannot be asked, a sentence on that."""
+    """Ask Slurm when runs could start; return all runs, and a note if it was not asked for all of them."""
     from sizing.choosing import ranking
 
     try:
@@ -208,7 +211,7 @@ def _asked(
 
 
 def _slurm(job: Job | None) -> Callable[[Run], Answer]:
-    """Asks Slurm for a run by its lines and the script's own."""
+    """Return a function that asks Slurm when a run could start, with its lines and the script's own."""
     from sizing.choosing.ranking import Answer
     from slurm_plugin.start import asked
 

@@ -1,4 +1,4 @@
-"""What `bft size choose` prints: when each run would end, why the winner wins, and its lines."""
+"""Output of `bft size choose`: the end of each run, why the winner wins, and its #SBATCH lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ _ROWS = 12
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """All that was found: `best` of each request, `ordered` the choices by their end, `found` and `out` all cells."""
+    """The results of a search.
+
+    `best` are the best runs of each request, `ordered` the choices by their end, `found` all runs that are possible,
+    and `out` all cells that are not.
+    """
 
     best: Sequence[Run]
     ordered: Sequence[Run]
@@ -34,7 +38,7 @@ class Shown:
 
 
 def lines(shown: Shown, winner: Run | None, top: int) -> Iterator[str]:
-    """The table, the notes, and for the winner why, its lines and how to start it."""
+    """Yield the table and the notes; for the winner also the reason, its #SBATCH lines and how to launch it."""
     from bftd.tables import Column
     from sizing import emit
     from sizing.choosing import ranking
@@ -72,7 +76,7 @@ def lines(shown: Shown, winner: Run | None, top: int) -> Iterator[str]:
 
 
 def to_json(shown: Shown, winner: Run | None) -> dict[str, Any]:
-    """The form of `bft size choose --json`."""
+    """Return the output of `bft size choose --json`."""
     from sizing.choosing import ranking
 
     return {
@@ -90,7 +94,7 @@ def to_json(shown: Shown, winner: Run | None) -> dict[str, Any]:
 
 
 def nearest(out: Sequence[Out]) -> str:
-    """Of cells that are no choice, why the one is none that comes nearest."""
+    """Say which of the impossible cells comes nearest to being possible, and why it is not."""
     if not out:
         return "there are none; bft size inventory shows which there are"
 
@@ -103,14 +107,14 @@ def nearest(out: Sequence[Out]) -> str:
 
 
 def until(at_s: float, now_s: float) -> str:
-    """An estimate as a moment; of one that is more than a year ahead how many, which is not to be taken for a date."""
+    """Format an estimated moment; more than a year ahead as a duration, so that nobody takes it for a date."""
     from sizing.choosing.limits import YEAR_S, words
 
     return f"in {words(at_s - now_s)}" if at_s - now_s >= YEAR_S else moment(at_s)
 
 
 def moment(at_s: float) -> str:
-    """Local time to the minute; of one that no calendar has, that it is none."""
+    """Format local time to the minute; "never" if it is beyond the calendar."""
     try:
         return time.strftime("%Y-%m-%dT%H:%M", time.localtime(at_s))
     except (OSError, OverflowError, ValueError):
@@ -139,7 +143,7 @@ def _row(number: int, run: Run, shown: Shown) -> tuple[str, ...]:
 
 
 def _refusals(shown: Shown) -> Iterator[str]:
-    """What Slurm refuses, by its words."""
+    """Yield the requests that Slurm refuses, with its messages."""
     said: dict[tuple[str, str], list[str]] = {}
     for run in shown.best:
         if run.refused:
@@ -151,7 +155,7 @@ def _refusals(shown: Shown) -> Iterator[str]:
 
 
 def _too_long(shown: Shown) -> Iterator[str]:
-    """Of each partition and type whose limit rules all runs out the shortest, and what it says."""
+    """For each partition and type whose time limit rules out all runs, yield the shortest and the reason."""
     left = {(run.shape.pool.partition, run.shape.pool.gpu.name) for run in shown.found}
     shortest: dict[tuple[str, str], tuple[float, Out]] = {}
     for each in shown.out:

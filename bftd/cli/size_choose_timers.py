@@ -1,4 +1,4 @@
-"""Who tells `bft size choose` how long a step takes: profiles where there are some, else part 1's rule."""
+"""Step times for `bft size choose`: from profiles if there are any, else assumed from traces or formulas."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """Cuts that a script is said to be able to: up to so many pipeline `stages` (None: any), and tensor parallelism.
+    """The ways in which a script says that it can be cut: pipeline `stages` and `tensor` parallelism.
 
-    `undeclared` tells how to say so of what is left out.
+    At most that many stages; None means any number. `undeclared` explains how to declare the other ways.
     """
 
     stages: int | None
@@ -35,7 +35,7 @@ class Splits:
 
     @staticmethod
     def of(asked: Asked, max_stages: int | None, tensor: bool) -> Splits:
-        """By the options, else by the keywords that the function takes; raises UsageError."""
+        """Read the splits from the options, or else from the keywords of the function; raises UsageError."""
         from sizing.model import tracing
 
         takes = frozenset() if asked.step is None else tracing.takes(asked.step)
@@ -54,7 +54,7 @@ class Splits:
 
 @dataclass
 class Timers:
-    """The timer, what is to be said of it, and the options beside a partition that make profiles for it."""
+    """The timer, notes on it, and the options besides --partition that make profiles for it."""
 
     timer: Timer
     unknown: Mapping[tuple[str, type[Exception]], str]
@@ -62,7 +62,7 @@ class Timers:
     profiling: str
 
     def notes(self, found: Sequence[Run]) -> list[str]:
-        """What the times are worth, and what would make them better."""
+        """Return notes on how reliable the times are and what would improve them."""
         told = list(self.said)
         assumed = sorted({run.shape.pool.partition for run in found if run.run_s.origin == "assumed"})
         if assumed:
@@ -84,7 +84,10 @@ def made(
     timeout_s: float,
     precision: str,
 ) -> Timers:
-    """The timers of a model; traces it where it is no configuration. Raises UsageError, and BftError where it fails."""
+    """Return the timers of a model, which is traced unless it is a configuration.
+
+    Raises UsageError, and BftError if tracing fails and there is no configuration to fall back on.
+    """
     from sizing.choosing.timers import FirstThatKnows, Slowest
     from sizing.choosing.with_runs import WithRuns
 
@@ -115,7 +118,7 @@ def made(
 
 
 def _either(chosen: Sequence[Pool]) -> list[str]:
-    """Where a job may get one type of GPU or another, what counts, and how the centre would tell them apart."""
+    """Note the pools in which Slurm may give one type of GPU or another, and how the centre could tell them apart."""
     told = {}
     for pool in chosen:
         if pool.mixed:
@@ -166,7 +169,7 @@ def _assumed(
 def _ways(
     chosen: Sequence[Pool], global_batch: int, max_gpus: int | None, spread: Spread
 ) -> Iterator[tuple[Shape, Point]]:
-    """Each way to spread the whole model, with what a rank does in it."""
+    """Yield each way to spread the whole model, with the work of one rank."""
     from sizing.choosing.shapes import shapes
     from sizing.model.parallel import Parallel
     from sizing.sources import Point
@@ -181,7 +184,7 @@ def _ways(
 
 
 def _trace(tracer: Tracer, points: Collection[Point]) -> None:
-    """Trace the smallest and the largest batch of each way to spread it; raises Untraceable where none is to be had."""
+    """Trace the smallest and the largest batch of each split; raises Untraceable if no trace succeeds."""
     from sizing.errors import Untraceable
     from sizing.sources import ends
 

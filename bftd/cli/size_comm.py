@@ -1,4 +1,4 @@
-"""`bft size comm`: how long collectives take over the links of this centre, out of nccl-tests or measured here."""
+"""`bft size comm`: times of collectives over the links of this centre, from nccl-tests or measured here."""
 
 from __future__ import annotations
 
@@ -114,21 +114,21 @@ def show(config_path: str | None, as_json: bool) -> None:
 
 
 def own_path() -> Path:
-    """The user's own file of tables."""
+    """Return the path of the user's own file of tables."""
     from sizing.cells import comm_file
 
     return comm_file.own_path()
 
 
 def site_path(config_path: str | None = None) -> Path:
-    """The file of tables for all users, beside the configuration that counts here."""
+    """Return the path of the site's file of tables, next to the configuration in use."""
     from sizing.cells import comm_file
 
     return config.find(config_path).with_name(comm_file.NAME)
 
 
 def found(config_path: str | None = None, *, extrapolate: bool = False) -> CommTables:
-    """All tables that count here: the user's own before the site's."""
+    """Return all tables in use; the user's own take precedence over the site's."""
     from sizing.cells import comm_file
 
     return comm_file.load(site_path(config_path), own_path(), extrapolate=extrapolate)
@@ -139,7 +139,7 @@ def _today() -> str:
 
 
 def _table(run: Run, name: str, gpu_type: str, link_text: str, config_path: str | None) -> Table:
-    """A run as a table; what it does not say itself is asked for."""
+    """Return a run as a table; raises UsageError if neither the log nor an option gives its GPUs and link."""
     from sizing.cells.comm import table
     from sizing.cells.links import Link
 
@@ -158,7 +158,7 @@ def _table(run: Run, name: str, gpu_type: str, link_text: str, config_path: str 
 
 
 def _type(told: str, name: str, config_path: str | None) -> str:
-    """The catalogue's or the site's name of a type of GPU."""
+    """Return the catalogue's or the site's name of a type of GPU."""
     from sizing.gpus import CATALOGUE, recognise
 
     if told in CATALOGUE or told == "cpu":
@@ -206,7 +206,7 @@ def _duration(seconds: float) -> str:
 
 
 def _shown(tables: Sequence[Table]) -> Iterable[str]:
-    """A line for each table: its range, and what it comes to."""
+    """Yield a line for each table, with its range and its results."""
     from bftd.tables import Column
     from sizing.cells.comm import named, shown
 

@@ -1,4 +1,4 @@
-"""`bft size cpu`: how many CPUs and how much memory a training command needs beside its GPUs."""
+"""`bft size cpu`: the CPUs and the memory that a training command needs besides its GPUs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sizing.cpu.profiling import Ask, Cost, Profile
     from sizing.cpu.watching import Limits
 
-_LONG_S = 300.0  # from here on who sits at a terminal is asked before
+_LONG_S = 300.0  # for longer than this, a user at a terminal is asked first
 _CPUS_MOST = 4096
 _ASK_FOR_GPUS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"})
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -129,7 +129,7 @@ def cpu(
 
 
 def _limits(timeout_s: float, warmup_s: float | None, least_s: float | None) -> Limits:
-    """How long a run is looked at; raises UsageError for times that cannot be."""
+    """Return the time limits of a run; raises UsageError for impossible times."""
     from sizing.cpu.watching import Limits
 
     limits = Limits(timeout_s)
@@ -144,7 +144,7 @@ def _limits(timeout_s: float, warmup_s: float | None, least_s: float | None) -> 
 
 
 def cpus_of(text: str | None, gpus: int) -> tuple[int, ...]:
-    """The numbers of CPUs that `--cpus` names, ascending; of a range those that the GPUs share evenly."""
+    """Return the numbers of CPUs in `--cpus`, ascending; of a range only those that divide evenly among the GPUs."""
     if text is None:
         return ()
     wrong = UsageError(f"--cpus {text}: a range such as 2-16, or numbers such as 1,2,4,8, up to {_CPUS_MOST}")
@@ -166,7 +166,7 @@ def cpus_of(text: str | None, gpus: int) -> tuple[int, ...]:
 
 
 def bytes_of(text: str) -> float:
-    """Bytes, or K, M, G, T as du and Slurm have them: powers of two."""
+    """Parse a number of bytes, with K, M, G or T as powers of two, as du and Slurm use them."""
     found = _SIZE.fullmatch(text.strip())
     count = float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ") if found else 0.0
     if not 0 < count < 2**60:
@@ -175,7 +175,7 @@ def bytes_of(text: str) -> float:
 
 
 def _said_before(cost: Cost, *, yes: bool) -> None:
-    """Say what it will cost; who sits at a terminal and would wait long is asked."""
+    """Print the expected cost; if it is long, ask a user at a terminal to confirm."""
     if cost.points <= 0:
         return
     runs = (
@@ -192,7 +192,7 @@ def _said_before(cost: Cost, *, yes: bool) -> None:
 
 
 def _profiled(ask: Ask, cost: Cost) -> Profile:
-    """The profile, with a line for each run and a bar on a terminal."""
+    """Make the profile; show a line for each run and a bar on a terminal."""
     from sizing.cpu import profiling
 
     done: list[int] = []
@@ -216,7 +216,7 @@ def _profiled(ask: Ask, cost: Cost) -> Profile:
 
 
 def _beside(script: Script, need: Need) -> Iterator[str]:
-    """What makes the lines wrong in this script."""
+    """Yield warnings if the script's GPUs or tasks do not match the profile."""
     asked = [script.options[name] or "" for name in script.options.keys() & _ASK_FOR_GPUS]
     asked += [each for each in (script.options.get("gres") or "").split(",") if re.match("(gres[:/])?gpu", each)]
     if need.gpus and not asked:
@@ -229,7 +229,7 @@ def _beside(script: Script, need: Need) -> Iterator[str]:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Within it SIGTERM (Slurm's, at the end of an allocation) leaves by an exception, which ends the command's run."""
+    """Make SIGTERM (sent by Slurm at the end of an allocation) raise SystemExit, which ends the command's run."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         yield
@@ -238,7 +238,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _more(found: Profile) -> dict[str, Any]:
-    """What --json has beside the need."""
+    """Return the fields of --json besides the need."""
     return {
         "command": list(found.ask.command),
         "host": found.host,

@@ -1,4 +1,4 @@
-"""On what node `bft size cpu` is: its CPUs, memory and GPUs, by Slurm inside an allocation, and else by the kernel."""
+"""The node on which `bft size cpu` runs: its CPUs, memory and GPUs, from Slurm in an allocation, else the kernel."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def gpus_used(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -> int:
-    """How many GPUs a command uses of which nobody said so: those of the allocation, or that the environment names.
+    """Return the number of GPUs that a command uses: those of the allocation, else CUDA_VISIBLE_DEVICES.
 
-    Raises UsageError on a machine with GPUs of which it may use any number.
+    Raises UsageError on a machine with GPUs if neither says how many the command may use.
     """
     if job := environ.get("SLURM_JOB_ID", ""):
         said = environ.get("SLURM_GPUS_ON_NODE", "").rpartition(":")[2]
@@ -38,11 +38,11 @@ def gpus_used(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -
 
 
 def here(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -> Node | None:
-    """The node that is profiled: the allocation's first or this one; None where nothing is known of it."""
+    """Return the profiled node: the allocation's first or this one; None if nothing is known about it."""
     from sizing.cpu.lines import Node
 
     if "SLURM_JOB_ID" in environ:
-        with suppress(SlurmError):  # also where what the environment lists is no node set
+        with suppress(SlurmError):  # also if the node list in the environment is malformed
             listed = nodeset.expand(environ.get("SLURM_JOB_NODELIST", ""))
             name = environ.get("SLURMD_NODENAME") or (listed[0] if listed else "")
             mine = common.slurm_client(config.load_found(None)).nodes().get(name)
@@ -53,7 +53,10 @@ def here(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -> Nod
 
 
 def _gpus_of_job(job: str) -> int:
-    """On each node of a job, by what it asked for: salloc's environment says nothing of it; 0 where Slurm is silent."""
+    """Return the GPUs per node that a job asked for, 0 if Slurm does not answer.
+
+    The environment that salloc sets does not contain this.
+    """
     client = common.slurm_client(config.load_found(None))
     try:
         told = client.run("scontrol", "show", "job", "-o", job).out
@@ -63,7 +66,7 @@ def _gpus_of_job(job: str) -> int:
 
 
 def gpus_asked(told: str) -> int:
-    """GPUs on each node of a job, out of a line of `scontrol show job -o`."""
+    """Return a job's GPUs per node, from a line of `scontrol show job -o`."""
     fields = dict(word.partition("=")[::2] for word in told.split())
 
     def asked(name: str) -> int:

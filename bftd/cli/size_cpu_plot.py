@@ -1,4 +1,4 @@
-"""The plot of `bft size cpu --plot`: how fast a job is by CPUs, a line for each amount of memory, as a file."""
+"""The plot of `bft size cpu --plot`: speed by CPUs, with a line for each amount of memory, as a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINES_MOST = 5
 
 
 def refuse(name: str, *, overwrite: bool) -> None:
-    """Complain before minutes of work where the plot cannot be written; raises UsageError."""
+    """Raise UsageError before minutes of work if the plot cannot be written, BftError without matplotlib."""
     path = Path(name)
     if path.suffix.lower() not in _KINDS:
         raise UsageError(f"--plot {name}: a file that ends in .svg or .png")
@@ -25,13 +25,13 @@ def refuse(name: str, *, overwrite: bool) -> None:
     if path.exists() and not overwrite:
         raise UsageError(f"{path} is there already; give --overwrite, or another name to --plot")
     try:
-        import matplotlib  # noqa: F401  of the extra, looked for before the work
+        import matplotlib  # noqa: F401  an optional dependency, checked before the work
     except ImportError:
         raise BftError("--plot needs matplotlib: pip install 'bftd[plot]'; without it, bars are printed") from None
 
 
 def write(need: Need, found: Profile, name: str) -> None:
-    """Draw it, whole or not at all; raises UsageError where it cannot be written."""
+    """Draw the plot and write the file atomically; raises UsageError if it cannot be written."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 4.8), layout="constrained")

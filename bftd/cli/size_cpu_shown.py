@@ -1,4 +1,4 @@
-"""What `bft size cpu` prints: the sensitivity matrix, a plot of its CPU axis, the demand and the lines."""
+"""Output of `bft size cpu`: the sensitivity matrix, a plot of its CPU axis, the demand and the lines."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from sizing.cpu.profiling import Cost, Profile
     from sizing.emit import Line
 
-_PLOT_WIDTH = 80  # of a file or a pipe
+_PLOT_WIDTH = 80  # for a file or a pipe
 _BAR_LEAST, _BAR_MOST = 8, 50
 _ROWS = 16
-_UNSURE = 0.2  # of a rate: an interval so wide hides twice what the search looks for
+_UNSURE = 0.2  # relative width of a rate's interval: one so wide hides twice the difference that the search looks for
 _MARK = "  <- demand"
 
 
 def need_of(found: Profile) -> Need:
-    """What a profile says of its job."""
+    """Return the need of a profile's job."""
     from sizing.cpu.lines import Need
 
     unit = next((result.unit for result in found.points.values()), "samples/s")
@@ -35,7 +35,7 @@ def need_of(found: Profile) -> Need:
 
 
 def notes(found: Profile) -> list[str]:
-    """What is to be said of how it was found, one sentence each."""
+    """Return notes on the profile, one sentence each."""
     told = list(found.said)
     told += dict.fromkeys(
         f"{_cpus(result.cpus)}: {note}" for result in found.points.values() for note in result.notes if note not in told
@@ -66,9 +66,10 @@ def notes(found: Profile) -> list[str]:
 
 @contextmanager
 def progress(cost: Cost) -> Iterator[tuple[Callable[[Progress, int], None], Callable[[str], None]]]:
-    """A bar where standard error is a terminal; what it yields draws it, and prints a line above it.
+    """Show a bar if standard error is a terminal.
 
-    Drawing takes where a run is, and how many are done.
+    Yields two functions: one draws the bar, given the state of a run and the number of runs done; the other prints a
+    line above it.
     """
     with progress_bar("") as bar:
 
@@ -81,7 +82,7 @@ def progress(cost: Cost) -> Iterator[tuple[Callable[[Progress, int], None], Call
 
 
 def point(result: PointResult, since_s: float) -> str:
-    """What one run gave, in a line; one that is older than `since_s` (unix seconds) is from the cache."""
+    """Format a run's result; one made before `since_s` (unix seconds) is from the cache."""
     rate = result.rate
     old = ", from the cache" if result.made_s < since_s else ""
     return (
@@ -91,7 +92,7 @@ def point(result: PointResult, since_s: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """How old something is, roughly: in the largest unit of which it is at least two."""
+    """Format an age roughly, in the largest unit of which it has at least two."""
     for unit, length_s in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length_s:
             return f"{seconds / length_s:.0f} {unit}"
@@ -99,7 +100,7 @@ def age(seconds: float) -> str:
 
 
 def lines(need: Need, node: Node | None, notes: Sequence[str]) -> Iterator[str]:
-    """All of it, in the order in which it is read: what was found, and last what to do."""
+    """Yield all output in reading order: the findings first, the lines to use last."""
     from sizing import emit
 
     yield from plot(need, common.terminal_width() or _PLOT_WIDTH)
@@ -116,7 +117,7 @@ def lines(need: Need, node: Node | None, notes: Sequence[str]) -> Iterator[str]:
 
 
 def plot(need: Need, width: int) -> Iterator[str]:
-    """A bar for each number of CPUs, with all the memory, in at most `width` columns."""
+    """Yield a bar for each number of CPUs, with all the memory, in at most `width` columns."""
     yield f"{need.unit} by CPUs" + (" for each GPU" if need.gpus else "")
     table = need.matrix
     rows = _rows(need)
@@ -124,7 +125,7 @@ def plot(need: Need, width: int) -> Iterator[str]:
     rates = [f"{table.rates[at][-1]:.4g}" for at in rows]
     origins = [_origin(need, at) for at in rows]
     wide = sum(max(map(len, column)) + 2 for column in (numbers, rates, origins))
-    if width < wide + len(_MARK) + _BAR_LEAST:  # where a number comes from goes before what the bars show
+    if width < wide + len(_MARK) + _BAR_LEAST:  # on narrow terminals the origins are dropped before the bars
         origins = [""] * len(rows)
         wide -= max(len(_origin(need, at)) for at in rows)
     room = min(_BAR_MOST, max(_BAR_LEAST, width - wide - len(_MARK)))
@@ -136,12 +137,12 @@ def plot(need: Need, width: int) -> Iterator[str]:
 
 
 def matrix(need: Need) -> Iterator[str]:
-    """The sensitivity matrix as a table: rows are CPUs, columns are memory, the demand has a star."""
+    """Yield the sensitivity matrix as a table of CPUs (rows) by memory (columns); a star marks the demand."""
     from bftd.tables import Column
 
     table, wanted = need.matrix, need.demand
     row_at, at = table.cpus.index(wanted.cpus), table.memory_bytes.index(wanted.memory_bytes)
-    # where the terminal is narrow, what is far from the demand goes first
+    # on narrow terminals the columns far from the demand are dropped first
     columns = [Column("CPUS", right=True)] + [
         Column(size_model.amount(size), rank=abs(index - at), right=True)
         for index, size in enumerate(table.memory_bytes)
@@ -169,7 +170,7 @@ def _cpus(count: float) -> str:
 
 
 def _rows(need: Need) -> list[int]:
-    """Which rows are shown: all of few, else those measured, the demand with its neighbours, and both ends."""
+    """Return the rows to show: all if few, else the measured ones, the demand with its neighbours, and both ends."""
     cpus = need.matrix.cpus
     wanted = cpus.index(need.demand.cpus)
     if len(cpus) <= _ROWS:
@@ -184,7 +185,7 @@ def _origin(need: Need, row: int) -> str:
 
 
 def demand(need: Need) -> str:
-    """The demand vector in a sentence."""
+    """Return the demand vector as a sentence."""
     point = need.demand
     memory = f", {size_model.amount(point.memory_bytes)}" if need.modelled else ""
     if need.gpus:
@@ -194,7 +195,7 @@ def demand(need: Need) -> str:
 
 
 def to_json(need: Need, node: Node | None, notes: Sequence[str], more: dict[str, Any]) -> dict[str, Any]:
-    """The form of --json: memory in bytes, CPUs and memory for each GPU (of a job without, for all of it)."""
+    """Return the output of --json: memory in bytes; CPUs and memory are per GPU, or in total without GPUs."""
     share = None if node is None else node.share
     point = need.demand
     return {

@@ -1,6 +1,6 @@
-"""`bft size curve`: how many samples a second an elastic trainer would make on how many nodes of each class.
+"""`bft size curve`: the samples per second of an elastic trainer by number of nodes, for each class.
 
-A driver whose job says `curve=estimate` runs it beside itself (elastic/driver/estimating.py).
+The driver of a job with `curve=estimate` runs it in the background (elastic/driver/estimating.py).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 120.0
 MODEL = "make_model"
-"""The function of a script by which `bft size profile` knows its model."""
-# As `bft size profile` takes them.
+"""The function in a script under which `bft size profile` stores its model."""
+# As in `bft size profile`.
 _PRECISIONS = ("bf16", "bf16-pure", "fp16-amp", "tf32", "fp32")
 _OPTIMIZERS = ("adam", "adamw", "sgd", "momentum", "adafactor")
 
@@ -110,7 +110,7 @@ def curve(
 
 
 def _of_script() -> bool:
-    """Whether anything was said on the command line that a recorded matrix has no use for."""
+    """Whether any option was given on the command line that does not apply to a recorded matrix."""
     context = click.get_current_context()
     here = click.core.ParameterSource.COMMANDLINE
     said = {name for name in context.params if context.get_parameter_source(name) == here}
@@ -119,9 +119,9 @@ def _of_script() -> bool:
 
 @dataclass
 class Step:
-    """A script's training step, traced and run when it is asked for, and no more than once each.
+    """A script's training step, which is traced and run on demand, each at most once.
 
-    `original` is the file that `path` is a copy of, None where it is none: profiles know models by their files.
+    `original` is the file that `path` is a copy of, None if it is no copy: profiles identify models by their files.
     """
 
     path: Path
@@ -134,7 +134,7 @@ class Step:
     _known: dict[str, Any] = field(default_factory=dict, init=False)
 
     def on(self, kind: NodeKind, spec: ElasticSpec, own: Mapping[str, GpuType]) -> tuple[Curve, str, list[str]]:
-        """The curve on a class of nodes, what it was worked out of, and remarks; raises SizingError."""
+        """Return the curve on a class of nodes, its basis in words, and remarks; raises SizingError."""
         from sizing import curves
 
         sizes = curves.sizes_of(spec.nodes_min, spec.nodes_max, spec.sizes or ())
@@ -170,9 +170,9 @@ class Step:
         return self._known["trace"]
 
     def _profiles(self, device: str) -> tuple[Mapping[Shard, ShardProfile], str]:
-        """What the user's cache knows of the script's model as it is now on a type of GPU, and in what precision.
+        """Return the cached profiles of the script's present model on a type of GPU, and their precision.
 
-        The precision asked for comes first, else fp32 as a model that is profiled as it is, then the others.
+        The requested precision comes first, or fp32 (a model profiled as it is) if none is requested; then the others.
         """
         from bftd.cli import size_profiles
         from sizing.cells.profile import Setting
@@ -191,11 +191,11 @@ class Step:
                 for optimizer in _OPTIMIZERS:
                     results = store.all(model, device, Setting(optimizer, precision))
                     found = {shard: each for shard, each in results.items() if isinstance(each, ShardProfile)}
-                    # where the last stage fits no GPU, those before it are not the whole model
+                    # if the last stage fits no GPU, the stages before it are not the whole model
                     if found and max(shard.last for shard in found) == max(shard.last for shard in results):
                         return found, precision
         except (OSError, SizingError):
-            pass  # a cache that cannot be read is as good as none: the trace does
+            pass  # an unreadable cache is like none: the trace is used
         return {}, ""
 
     def _run(self) -> Any:
@@ -221,7 +221,7 @@ class Step:
 def estimated(
     step: Step, spec: ElasticSpec, kinds: Sequence[NodeKind], own: Mapping[str, GpuType]
 ) -> tuple[list[tuple[CurveEstimate, Curve]], list[str]]:
-    """The curves on those classes for which there is one, and one line for each thing that is not as it could be."""
+    """Return the curves of the classes that have one, and a note for each class or detail that falls short."""
     from bftd.protocol.bounds import ESTIMATE_CLASSES_MOST
     from bftd.protocol.curves import CurveEstimate
     from sizing.errors import SizingError
@@ -254,7 +254,7 @@ def _gpu(type_: str, kind: NodeKind, own: Mapping[str, GpuType]) -> tuple[GpuTyp
 
 
 def _step(path: Path, batch: int | None, python: str, precision: str, timeout_s: float) -> Step:
-    """The step of a script as it can be followed; raises UsageError with what to write."""
+    """Return a script's step if it can be traced; raises UsageError that says what to write."""
     from bftd.cli import worker_memory
 
     try:
@@ -284,7 +284,7 @@ def _classes_in(path: str) -> list[NodeKind]:
 
 
 def _classes_here(spec: ElasticSpec, config_path: str | None) -> list[NodeKind]:
-    """Those classes of the harvested nodes that the job could use, as the daemon would make them."""
+    """Return the classes of harvested nodes that the job could use, as the daemon would form them."""
     from bftd import config
     from bftd.cli import submit
     from bftd.core.classes import usable
@@ -297,9 +297,9 @@ def _classes_here(spec: ElasticSpec, config_path: str | None) -> list[NodeKind]:
 
 
 def _give_way(parent: int) -> None:
-    """Run only where nobody else wants to, be the first to go where memory is short, and end with the parent."""
+    """Take the lowest CPU priority, be the first to go if memory runs out, and end with the parent."""
     os.nice(19)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that child processes are ended
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")

@@ -1,4 +1,4 @@
-"""`bft size curve --matrices`: the search of `bft size cpu`, played on a matrix that was recorded."""
+"""`bft size curve --matrices`: the search of `bft size cpu`, replayed on a recorded matrix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def show(path: str | None, model: str | None, as_json: bool, *, others: bool) -> None:
-    """Print what the search finds on the model's matrix, and what trying every point would; `others` may not be."""
+    """Print the result of the search on the model's matrix and that of trying every point.
+
+    Raises UsageError if `path` or `model` is missing, or if there are `others`, that is further options.
+    """
     if path is None or model is None or others:
         raise UsageError("a recorded matrix is searched with --matrices FILE --model NAME, and nothing else but --json")
     from sizing.cpu import matrices_file
@@ -36,7 +39,7 @@ def show(path: str | None, model: str | None, as_json: bool, *, others: bool) ->
 
 
 def played(matrix: Matrix) -> tuple[dict[str, float], dict[float, float]]:
-    """The numbers of the JSON, and the points that were tried in their order with their rates."""
+    """Return the numbers of the JSON, and the points tried, in order, with their rates."""
     from sizing.cpu import search
     from sizing.cpu.matrices_file import GB
 

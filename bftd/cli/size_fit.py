@@ -1,4 +1,4 @@
-"""`bft size fit`: which GPUs of this centre a model should be trained on, and the #SBATCH lines that ask for them."""
+"""`bft size fit`: the GPUs of this centre that suit a model's training, and the #SBATCH lines that request them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sizing.pools import Pool
     from sizing.sources import Source
 
-_PLANS_MOST = 200  # in JSON, beside the best of each partition and type
+_PLANS_MOST = 200  # in JSON, besides the best of each partition and type
 
 
 @click.command()
@@ -119,7 +119,7 @@ def fit(
         ([], []) if tracer is None else size_learn.known(tracer, {each.place for each in ways if not each.pool.mixed})
     )
     if runs and tracer is not None:
-        choices = ranked(tracer.traces, ways, by)  # with the plans of spreads that were traced for them alone
+        choices = ranked(tracer.traces, ways, by)  # now with the plans for splits that were traced only for past runs
     notes += more
     choices = size_profiles.retimed(choices, asked, global_batch, python, timeout_s, precision, by, notes)
     choices = with_runs(choices, runs, by)
@@ -147,7 +147,7 @@ def fit(
 
 
 def _noted(asked: Asked, script: Script | None, partition: str) -> Iterator[str]:
-    """What the user wrote and what does not count, or counts though he may not think of it."""
+    """Yield notes on input that is ignored, and on input whose effect the user may not expect."""
     if asked.model is not None and asked.model.parallel.gpus > 1:
         yield "dp, tp and fsdp of --config do not count here: they are what is chosen"
     if script is not None and not partition and (own := script.options.get("partition")):
@@ -159,7 +159,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def within(everything: Sequence[Pool], partitions: Collection[str], gpu_type: str) -> tuple[Pool, ...]:
-    """The pools that the user allows; raises UsageError for a name that is not there."""
+    """Return the pools that the user allows; raises UsageError for an unknown name."""
     if not everything:
         raise BftError("no partition that is up has GPUs of a known type; bft size inventory shows what there is")
     for name in partitions:
@@ -190,7 +190,10 @@ def _refuse_unknown(what: str, name: str, known: Collection[str]) -> None:
 def _plans(
     asked: Asked, tracer: Tracer | None, ways: Sequence[Candidate], by: By, top: int
 ) -> tuple[Source, tuple[Choice, ...], list[str]]:
-    """The plans, what they were made from, and what is to be said of that: traced, or by formula where that fails."""
+    """Return the source of the estimates, the plans and notes: traced, or by formula if tracing fails.
+
+    Raises BftError if tracing fails and there is no configuration for a formula.
+    """
     from sizing.by_formula import Formula
     from sizing.errors import Untraceable
     from sizing.fit import explore
@@ -210,7 +213,7 @@ def _plans(
 
 
 def _starts(best: Sequence[Choice]) -> tuple[dict[tuple[str, ...], str], list[str]]:
-    """Slurm's own words on when the lines of each could start; where it cannot be asked, a sentence on that."""
+    """Return Slurm's message on when each choice could start, and a note if Slurm cannot be asked."""
     from slurm_plugin.start import asked
 
     slurm = common.slurm_client(config.load_found(None))
@@ -225,7 +228,7 @@ def _starts(best: Sequence[Choice]) -> tuple[dict[tuple[str, ...], str], list[st
 
 
 def _shortened(choices: Sequence[Choice]) -> Iterable[Choice]:
-    """The best plans, and of each partition and type the best however far down it is."""
+    """Yield the best plans, and the best of each partition and type however far down it ranks."""
     seen = set()
     for at, choice in enumerate(choices):
         key = (choice.plan.partition, choice.plan.gpu_type)

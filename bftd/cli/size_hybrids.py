@@ -1,4 +1,4 @@
-"""Which hybrids `bft size profile` adds once it has timed the extremes of all stages."""
+"""The hybrid splits that `bft size profile` adds once it has timed the extremes of all stages."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def close(
     cells: Iterable[Cell], graph: Graph, profiles: Iterable[ShardProfile], comm: Communication, global_batch: int
 ) -> list[Shard]:
-    """The hybrids of stages whose extremes are within 15 % of each other, collectives included, as on one node.
+    """Return the hybrids of stages whose extremes, with collectives, are within 15 % of each other on one node.
 
-    None for links without a table: without one there is no estimate either.
+    Cells with links that have no communication table are skipped: they cannot be estimated at all.
     """
     from sizing.cells.assemble import assembly, hybrids
     from sizing.errors import NoTable, UsageError

@@ -1,4 +1,4 @@
-"""Where `bft size` finds what GPUs there are: live Slurm, a file, or the one with the other's corrections."""
+"""The GPU inventory of `bft size`: from Slurm, a file, or one corrected by the other."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ if TYPE_CHECKING:
     from sizing.inventory import Inventory
 
 CORRECTIONS = "gpus.json"
-"""The file of corrections, beside the configuration that counts here: /etc/bftd/gpus.json."""
+"""The file of corrections, next to the configuration in use: /etc/bftd/gpus.json."""
 
 _MOST_BYTES = 16 * 2**20
-"""Of a file of GPUs or plans: those of ten thousand nodes, each a group of its own, have a quarter of that."""
+"""The limit for a file of GPUs or plans.
+
+The file for ten thousand nodes, each a group of its own, takes a quarter of it.
+"""
 
 
 def found(path: str | None = None, config_path: str | None = None, *, option: str = "--inventory") -> Inventory:
-    """What a file says where one is named, and else what Slurm shows, less bftd's own partitions.
+    """Return the inventory in the file at `path`, or else Slurm's, without bftd's own partitions.
 
-    Where the site has a file of corrections, it says what there is and Slurm what of it is idle; without partitions it
-    says only what the GPUs are. Where Slurm does not answer, it alone counts, if it has partitions. The error names
-    `option`, with which the command takes a file.
+    If the site has a file of corrections with partitions, the file says which GPUs exist and Slurm which are idle; if
+    Slurm does not answer, the file alone counts. A file without partitions only describes the types of GPUs. If Slurm
+    does not answer and no file lists partitions, SlurmError names `option`, with which the command takes a file.
     """
     from sizing.inventory import from_slurm, with_idle
 
@@ -50,21 +53,21 @@ def found(path: str | None = None, config_path: str | None = None, *, option: st
 
 
 def own_types(config_path: str | None = None) -> dict[str, GpuType]:
-    """The site's own words on its GPUs, out of its file of corrections, by each name that it gives them."""
+    """Return the site's descriptions of its GPUs, from its file of corrections, by each name that it gives them."""
     corrections = config.find(config_path).with_name(CORRECTIONS)
     types = in_file(str(corrections)).types.values() if corrections.exists() else ()
     return {name: known for known in types for name in (known.name, *known.names)}
 
 
 def in_file(path: str) -> Inventory:
-    """What a file says; "-" is standard input."""
+    """Return the inventory in a file; "-" is standard input."""
     from sizing.inventory_file import parse
 
     return parse(text_of(path), name="standard input" if path == "-" else path)
 
 
 def text_of(path: str) -> str:
-    """The text of a file or, for "-", of standard input."""
+    """Return the text of a file, or of standard input for "-"; raises UsageError."""
     where = "standard input" if path == "-" else path
     try:
         if path == "-":

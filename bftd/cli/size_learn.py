@@ -1,4 +1,4 @@
-"""`bft size learn`: what a job used that has run, kept for the next one of the same step."""
+"""`bft size learn`: records the resources that a finished job used, for later jobs of the same step."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def learn(
     statistics = [size_inventory.text_of(each) for each in dcgm]
     in_use_bytes = ran.in_use(statistics, report.job, over.gpus) if dcgm else over.gpu_bytes
     kind = _type(over, gpu)
-    if script.stat().st_mtime >= over.started_s + 1:  # Slurm tells whole seconds
+    if script.stat().st_mtime >= over.started_s + 1:  # Slurm reports whole seconds
         raise UsageError(f"{script} was changed after job {over.id} began: what ran is not known any more")
     (trace,) = size_trace.Tracer(step, python, timeout_s, "").measure([point])
     if isinstance(trace, Untraceable):
@@ -95,9 +95,9 @@ def learn(
 
 
 def known(tracer: Tracer, places: Collection[ran.Place]) -> tuple[list[Ran], list[str]]:
-    """Runs of the very step on some GPUs, and what is to be said of them; traces the step as those runs had it.
+    """Return past runs of exactly this step on some GPUs, and notes; traces the step as those runs had it.
 
-    Where all arithmetic is timed in a precision that was asked for, no run counts.
+    With --precision, which times all arithmetic in one precision, no run counts.
     """
     from sizing import ran
 
@@ -128,7 +128,7 @@ def known(tracer: Tracer, places: Collection[ran.Place]) -> tuple[list[Ran], lis
 
 
 def _publish(files: Sequence[str], as_json: bool) -> None:
-    """Add users' runs to the centre's: lines are read and checked, and nothing of the users' is run."""
+    """Add users' runs to the centre's file: their lines are parsed and checked, and no user code is run."""
     from sizing import ran
 
     if not files:
@@ -165,14 +165,14 @@ def _publish(files: Sequence[str], as_json: bool) -> None:
 
 
 def _published() -> Path:
-    """The centre's file, beside its configuration."""
+    """Return the path of the centre's file of runs, next to its configuration."""
     from sizing import ran
 
     return config.find(None).with_name(ran.NAME)
 
 
 def _name(step: str) -> str:
-    """What runs of a step are kept under."""
+    """Return the name under which runs of a step are stored."""
     from sizing.model import launch
 
     path, function = launch.parts(step)
@@ -180,7 +180,10 @@ def _name(step: str) -> str:
 
 
 def _type(over: Finished, gpu: str) -> GpuType:
-    """The type of a job's GPUs, as its nodes have them today, and as the user says where they are not there."""
+    """Return the type of a job's GPUs, as its nodes have them today, or as the user says if they no longer do.
+
+    Raises UsageError if that is ambiguous.
+    """
     from sizing import checking
 
     try:

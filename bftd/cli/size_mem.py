@@ -1,4 +1,4 @@
-"""`bft size mem`: how much memory of a GPU a training step takes."""
+"""`bft size mem`: the GPU memory that a training step needs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def mem(
 
 
 def _parallel(model: ModelConfig | None, dp: int | None, tp: int | None, fsdp: int | None) -> Parallel:
-    """As the options say, else as the configuration does."""
+    """Return the split that the options give, else that of the configuration."""
     from sizing.model.parallel import Parallel
 
     said = model.parallel if model is not None else Parallel()
@@ -81,7 +81,7 @@ def _parallel(model: ModelConfig | None, dp: int | None, tp: int | None, fsdp: i
 def _peak(
     asked: Asked, parallel: Parallel, batch: int | None, python: str, timeout_s: float, device: Target
 ) -> MemoryPeak:
-    """The peak by trace, or by formula where there is no step or it cannot be traced."""
+    """Return the peak by trace, or by formula if there is no step or it cannot be traced."""
     from sizing.errors import Untraceable
     from sizing.memory import traced
     from sizing.model import tracing

@@ -1,4 +1,4 @@
-"""What `bft size mem` and `bft size fit` are told of a model: a training step to trace, a configuration, or both."""
+"""The model given to `bft size mem` and `bft size fit`: a training step to trace, a configuration, or both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_BATCH = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A model as the command line names it; `micro_batch` is the b of its configuration where that stands there."""
+    """A model as the command line names it; `micro_batch` is the b of its configuration, None if not given."""
 
     step: str | None
     model: ModelConfig | None
@@ -29,13 +29,13 @@ class Asked:
 
 
 def refuse_batch(global_batch: int) -> None:
-    """Raise UsageError for a global batch that nobody trains with."""
+    """Raise UsageError for a global batch outside the plausible range."""
     if not 1 <= global_batch <= _MOST_BATCH:
         raise UsageError(f"--global-batch {global_batch}: at least 1, and at most {_MOST_BATCH}")
 
 
 def asked(step: str | None, text: str | None) -> Asked:
-    """Read what stands on the command line; raises UsageError where that is nothing, or cannot be read."""
+    """Parse the model arguments of a command line; raises UsageError if there are none or they are invalid."""
     if step is None and text is None:
         raise UsageError(
             "name a training step (MODULE.py:make_step), or give --config gpt:h=1024,l=24,a=16,s=1024,V=50257"
@@ -70,7 +70,7 @@ def _model(text: str) -> ModelConfig:
 
 
 def amount(count: float) -> str:
-    """Bytes for people."""
+    """Format a number of bytes."""
     for unit, size, digits in (("GiB", 2**30, 2), ("MiB", 2**20, 1), ("KiB", 2**10, 1)):
         if abs(count) >= size:
             return f"{count / size:.{digits}f} {unit}"

@@ -1,4 +1,4 @@
-"""`bft size need`: what `bft size cpu` found for a script; elastic jobs ask it for their pilots."""
+"""`bft size need`: the result of `bft size cpu` for a script; elastic jobs ask it for their pilots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def kept(found: Profile, need: Need) -> list[str]:
-    """Keep what a profile said for elastic jobs with the same script; returns why it is not kept, if so."""
+    """Store a profile's result for elastic jobs with the same script; return the reason if that fails, else [].
+
+    Nothing is stored if the need has no memory.
+    """
     from sizing.cpu import needs
 
     if need.memory_bytes is None:

@@ -1,4 +1,4 @@
-"""`bft size pack`: jobs of recorded matrices on servers with GPUs, CPUs and memory, by each of Synergy's policies."""
+"""`bft size pack`: packs jobs of recorded matrices on servers, by each of Synergy's policies."""
 
 from __future__ import annotations
 

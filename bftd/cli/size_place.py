@@ -1,4 +1,4 @@
-"""`bft size inventory` and `bft size place`: which GPUs there are, and on which of them plans would run now."""
+"""`bft size inventory` and `bft size place`: the GPUs that exist, and those on which plans would run now."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def place(plans: str, inventory_path: str, empty: bool, as_json: bool) -> None:
 
 
 def _shown(found: Inventory) -> Iterable[str]:
-    """The groups of each partition, and what was taken for granted."""
+    """Yield the groups of each partition, and notes on assumptions."""
     from bftd.tables import Column
     from slurm_plugin.nodeset import fold
 
@@ -81,7 +81,7 @@ def _shown(found: Inventory) -> Iterable[str]:
     ]
     alike: dict[tuple[str, str, int, int, int], list[NodeGroup]] = {}
     for offer in found.offers:
-        for group in offer.groups:  # that they differ in features, as by the rack, is not shown
+        for group in offer.groups:  # differences in features, such as the rack, are not shown
             key = (offer.partition, group.gpu_type, group.gpus, group.cpus, group.memory_bytes)
             alike.setdefault(key, []).append(group)
     rows = []
@@ -113,7 +113,7 @@ def _idle(group: NodeGroup) -> int:
 
 
 def _told(asks: Sequence[Ask], refusals: Sequence[Refusal], placed: Placement | None) -> Iterable[str]:
-    """A line for each plan that was tried."""
+    """Yield a line for each plan that was tried."""
     from bftd.tables import Column
     from slurm_plugin.nodeset import fold
 
@@ -144,7 +144,7 @@ def _asked(ask: Ask) -> str:
 
 
 def _missing(asks: Sequence[Ask], refusals: Sequence[Refusal], later: Placement | None, *, empty: bool) -> str:
-    """One line: what the nearest plan lacks, and whether waiting helps."""
+    """Say in one line what the nearest plan lacks, and whether waiting helps."""
     nearest = min(refusals, key=lambda refusal: (refusal.lacking is None, refusal.lacking or 0, refusal.index))
     lacks = f" (it lacks {nearest.lacking} GPUs)" if nearest.lacking else ""
     line = f"no plan can be placed: plan {nearest.index + 1} {nearest.why}{lacks}"

@@ -1,4 +1,4 @@
-"""`bft size profile`: how long a model's stages take on one device, kept for estimates."""
+"""`bft size profile`: times of a model's stages on one device, stored for estimates."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def profile(
 
 
 def source_of(model: str | None, text: str | None) -> Source:
-    """What is profiled; raises UsageError where that is nothing or both."""
+    """Return the model to profile; raises UsageError if none or two are given."""
     from sizing.model import wide_resnet
 
     if model is not None and text is not None:
@@ -149,7 +149,7 @@ def source_of(model: str | None, text: str | None) -> Source:
 def _wanted(
     graph: Graph, gpus: int, counts: Sequence[int] | None, global_batch: int, *, hybrids: bool
 ) -> tuple[Shard, ...]:
-    """The shards of all cells, each once."""
+    """Return the distinct shards of all cells; raises UsageError if there are none."""
     from sizing.cells import stages
     from sizing.cells.wanted import wanted
 
@@ -162,7 +162,7 @@ def _wanted(
 
 
 def _stored(store: Store, answer: dict[str, Any], model: str | None, text: str | None) -> tuple[list[Result], Source]:
-    """Write down what was profiled in an allocation, whose node may have another cache."""
+    """Store the results of a job, as its node may have a cache of its own."""
     from sizing.cells.profile import Setting
     from sizing.cells.store import read
 

@@ -1,4 +1,4 @@
-"""What `bft size profile` still has to run: shards that are not in the cache, of which it tells as they are done."""
+"""The remaining work of `bft size profile`: shards that are not in the cache, reported as they complete."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from sizing.cells.shards import Shard
     from sizing.cells.store import Store
 
-_START_S = 8.0  # of a process with torch, and the reading of the model in it
-_FLOPS = {"cpu": 1e10, "cuda": 1e13}  # a second; only for the first guess of how long it takes
+_START_S = 8.0  # to start a process with torch and read the model in it
+_FLOPS = {"cpu": 1e10, "cuda": 1e13}  # per second; only for the first guess of the duration
 
 
 class Work:
-    """Profiles what is not in the cache, tells of each, and writes it down at once."""
+    """Profiles shards that are not in the cache, reports each, and stores it at once."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Work:
         self._out: set[int] = set()  # tensor-parallel sizes that the model cannot be cut over
 
     def run(self, shards: Sequence[Shard]) -> None:
-        """Profile shards, first those without tensor parallelism: that they cannot be run ends the command."""
+        """Profile shards, those without tensor parallelism first: an error in these ends the command."""
         from sizing.errors import SizingError, UsageError
 
         known = {} if self.again else self._known(shards)
@@ -74,7 +74,7 @@ class Work:
                     return
 
     def _refused(self, tp: int) -> str:
-        """What the cache has of a model that cannot be cut over so many ranks."""
+        """Return the cached reason why the model cannot be split over so many tensor-parallel ranks, or ""."""
         model = self.store.model(self.source)
         return "" if model is None else self.store.refused(model, tp)
 
@@ -114,7 +114,7 @@ class Work:
         return count
 
     def _known(self, shards: Sequence[Shard]) -> dict[Shard, Result]:
-        """What the cache has of them for the device that would be taken."""
+        """Return the cached results of these shards for the device that would be used."""
         from sizing.cells.profile import device_name
         from sizing.cells.torches import torch_of
 
@@ -125,20 +125,20 @@ class Work:
             return {}
         version, kind = torch_of(self.python, self.device)
         if self.device == "cuda" and kind == "cpu":
-            return {}  # of this CPU there may be some, but none of them is what was asked for
+            return {}  # there may be results for this CPU, but CUDA was asked for
         found = self.store.all(model, device_name(kind), self.setting, version)
         self.files = model.files
         return {each: found[each] for each in shards if each in found}
 
     def between(self, shards: Sequence[Shard]) -> list[Shard]:
-        """The hybrids of stages of which an extreme has no room."""
+        """Return the hybrid shards of stages that have an extreme which does not fit in memory."""
         from sizing.cells.profile import Unfit
 
         full = {(each.first, each.last) for each, result in self.results.items() if isinstance(result, Unfit)}
         return [each for each in shards if (each.first, each.last) in full and each not in self.results]
 
     def smaller(self, cell: Cell, global_batch: int) -> None:
-        """Cut the batch into more micro-batches while no shard of a cell has room."""
+        """Split the batch into more micro-batches as long as no shard of a cell fits in memory."""
         from sizing.cells.shards import ShardProfile
         from sizing.cells.wanted import micro_batches_of, more_micro_batches, wanted
 
@@ -161,7 +161,7 @@ class Work:
         return _START_S * len({(each.tp, each.batch) for each in shards}) + passes * flops / rate
 
     def to_json(self) -> dict[str, Any]:
-        """The form of --json."""
+        """Return the output of --json."""
         from sizing.cells.profile import Unfit
 
         results = list(self.results.values())

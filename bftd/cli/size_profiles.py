@@ -1,4 +1,4 @@
-"""What profiles of a model there are, for `bft size choose` and `bft size fit`: a timer by them, or none."""
+"""The profiles of a model for `bft size choose` and `bft size fit`: a timer based on them, or None."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from sizing.fit import By, Choice
 
 AS_IT_IS = "fp32"
-"""The precision of profiles in which a model computes in what it is made of: no autocast is put around it."""
+"""The precision of profiles of a model run as it is, in its own data types, without autocast."""
 
 
 @dataclass(frozen=True)
 class Profiles:
-    """The cache, for a model of which it has some; `settings` are those that it was profiled with, best first."""
+    """The cached profiles of a model; `settings` are those that it was profiled with, best first."""
 
     store: Store
     source: Source
@@ -35,10 +35,10 @@ class Profiles:
 
     @staticmethod
     def of(asked: Asked, precision: str, said: list[str]) -> Profiles | None:
-        """None where the model was not profiled as it is now, in this precision.
+        """Return the profiles, or None if the model was not profiled in its present form and in this precision.
 
-        A configuration's own precision and optimizer count; profiles with another optimizer come last. `said` is told
-        what is to be said of the cache.
+        A configuration's own precision and optimizer count; profiles with another optimizer come last. Notes are added
+        to `said`.
         """
         from sizing.cells.store import Store
 
@@ -66,7 +66,10 @@ class Profiles:
         return None
 
     def timer(self, graph: Graph, global_batch: int, tensor: bool = True) -> Measured:
-        """A timer by them, those of `tensor` parallelism or not, and by the communication tables of user and site."""
+        """Return a timer that uses the profiles and the communication tables of user and site.
+
+        Without `tensor`, profiles with tensor parallelism are left out.
+        """
         from sizing.choosing.measured import Measured
 
         def profiles(cell: Cell) -> Mapping[Shard, ShardProfile]:
@@ -76,7 +79,7 @@ class Profiles:
         return Measured(graph, profiles, size_comm.found(), global_batch)
 
     def _of_cell(self, cell: Cell, graph: Graph) -> Mapping[Shard, ShardProfile]:
-        """The profiles of the first setting that has all; raises NoProfile."""
+        """Return the profiles of the first setting that has all of the cell's shards; raises NoProfile."""
         from sizing.cells.sources import profiles_for
         from sizing.errors import NoProfile
 
@@ -90,7 +93,7 @@ class Profiles:
 
 
 def graph_of(asked: Asked, global_batch: int, python: str, timeout_s: float, said: list[str]) -> Graph | None:
-    """The operators of a model; None where they cannot be read, of which `said` is told."""
+    """Return the operators of a model; None, with a note in `said`, if they cannot be read."""
     from sizing.cells.chain import chain
     from sizing.errors import SizingError
     from sizing.model import graphing
@@ -118,7 +121,7 @@ def retimed(
     by: By,
     notes: list[str],
 ) -> tuple[Choice, ...]:
-    """The plans of `bft size fit` with measured times where there are profiles of just that spread, ranked anew."""
+    """Return the plans of `bft size fit`, ranked again with measured times where profiles of the same split exist."""
     from sizing.cells.cell import Split
     from sizing.choosing.shapes import Shape
     from sizing.choosing.timers import slowest_of
@@ -146,7 +149,7 @@ def retimed(
 
 
 def profiling(asked: Asked, precision: str) -> str:
-    """The option of `bft size profile` that makes profiles which count; "" for a precision that it does not have."""
+    """Return the option of `bft size profile` for profiles that count here; "" for a precision it does not have."""
     precision = precision or AS_IT_IS
     if asked.step is None and asked.model is not None:
         precision = asked.model.precision
@@ -154,9 +157,10 @@ def profiling(asked: Asked, precision: str) -> str:
 
 
 def _alike(precision: str, *, whole: bool) -> tuple[str, ...]:
-    """The precisions of profiles that are a precision, the likest first; `whole` says that it is also the weights'.
+    """Return the precisions of profiles that match a precision, the best match first.
 
-    Of a traced step only that of its arithmetic is known.
+    `whole` says that the precision is also that of the weights. For a traced step only the precision of its arithmetic
+    is known.
     """
     from sizing.cells.profile import PRECISIONS
 
@@ -166,7 +170,7 @@ def _alike(precision: str, *, whole: bool) -> tuple[str, ...]:
 
 
 def _advice(alike: Sequence[str], every: Sequence[Setting], asked: Asked) -> str:
-    """What makes profiles count that are all in other precisions."""
+    """Say how to make or use profiles when all of them are in other precisions."""
     ways = []
     if alike:
         ways.append(f"bft size profile --precision {alike[0]} makes some that do")
@@ -178,7 +182,7 @@ def _advice(alike: Sequence[str], every: Sequence[Setting], asked: Asked) -> str
 
 
 def _setting(words: str) -> Setting | None:
-    """A setting as the cache lists it: optimizer, precision, threads."""
+    """Parse a setting as the cache lists it (optimizer, precision, threads); None if it is malformed."""
     from sizing.cells.profile import Setting
 
     parts = words.split()

@@ -1,4 +1,4 @@
-"""`bft size fit --into`: a copy of the user's batch script with the lines of a plan, shown as a diff before."""
+"""`bft size fit --into`: a copy of the user's batch script with the lines of a plan, shown first as a diff."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from sizing.emit import Line
     from sizing.fit import Choice
 
-_MOST_BYTES = 4 * 2**20  # sbatch itself takes no larger script
+_MOST_BYTES = 4 * 2**20  # sbatch accepts no larger script
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A user's batch script: its text as the bytes say it, and its options by their long names."""
+    """A user's batch script: its text, and its options by their long names."""
 
     path: Path
     text: str
     options: dict[str, str | None]
 
     def tasks_per_node(self, nodes: int) -> int | None:
-        """How many tasks it has on a node, of all its tasks on so many nodes; None where it does not say."""
+        """Return the script's tasks per node on so many nodes; None if it does not say."""
         said = self._count("ntasks-per-node")
         if said is None and (tasks := self._count("ntasks")) is not None:
             return -(-tasks // (self._count("nodes") or nodes))
@@ -45,19 +45,19 @@ class Script:
         return int(said) if said.isascii() and said.isdigit() and len(said) < 10 and int(said) > 0 else None
 
     def copy(self, what: str = "gpus") -> Path:
-        """Where the copy goes: job.sh becomes job.gpus.sh."""
+        """Return the default path of the copy: job.sh becomes job.gpus.sh."""
         return self.path.with_name(f"{self.path.stem}.{what}{self.path.suffix}")
 
 
 def read(name: str) -> Script:
-    """Read a batch script; raises UsageError where there is none."""
+    """Read a batch script; raises UsageError if it is missing or no batch script."""
     path = Path(name)
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; name the batch script") from None
-    # what is no UTF-8 goes through unharmed, and so do carriage returns
+    # invalid UTF-8 and carriage returns are preserved
     text = content.decode("utf-8", "surrogateescape")
     if not text.startswith("#!") or len(content) > _MOST_BYTES:
         raise UsageError(f"{path}: no batch script: its first line must name its shell, for example #!/bin/bash")
@@ -65,7 +65,7 @@ def read(name: str) -> Script:
 
 
 def target(script: Script, output: str | None, *, overwrite: bool, what: str = "gpus") -> Path:
-    """Where the copy goes; raises UsageError before minutes of work where it cannot."""
+    """Return the path of the copy; raises UsageError, before minutes of work, if it cannot be written."""
     path = script.copy(what) if output is None else Path(output)
     _refuse_target(script, path, overwrite=overwrite)
     refuse_unwritable(path)
@@ -73,19 +73,22 @@ def target(script: Script, output: str | None, *, overwrite: bool, what: str = "
 
 
 def with_lines(script: Script, choice: Choice) -> tuple[str, list[str]]:
-    """The script with the lines that it lacks, and sentences on those that it has already."""
+    """Return the script with the lines that it lacks, and sentences on those that it already has."""
     from sizing import emit
 
     pool = choice.candidate.pool
     lines = emit.written(choice.plan, pool, script.tasks_per_node(choice.plan.nodes))
-    if "ntasks-per-node" not in script.options:  # all its tasks share the CPUs, but the plan's own number is told
+    if "ntasks-per-node" not in script.options:  # its tasks share the CPUs, but the note names the plan's own number
         own = {line.option: line for line in emit.written(choice.plan, pool)}
         lines = tuple(own[line.option] if line.option == "ntasks-per-node" else line for line in lines)
     return inserted(script, lines, "plan")
 
 
 def inserted(script: Script, lines: Sequence[Line], whose: str) -> tuple[str, list[str]]:
-    """The script with those lines that it lacks, and sentences on the others: what `whose` lines would have."""
+    """Return the script with the lines that it lacks, and sentences on the others.
+
+    `whose` names the source of the lines in these sentences, "plan" or "profile".
+    """
     from sizing import emit
     from sizing.script import agree, insert
 
@@ -98,7 +101,7 @@ def inserted(script: Script, lines: Sequence[Line], whose: str) -> tuple[str, li
 
 
 def diff(script: Script, text: str, target: Path) -> Iterator[str]:
-    """What the copy has that the script has not."""
+    """Yield the unified diff from the script to the copy."""
     before, after = ([line.rstrip("\r") for line in each.split("\n")] for each in (script.text, text))
     return difflib.unified_diff(before, after, str(script.path), str(target), n=2, lineterm="")
 
@@ -106,7 +109,10 @@ def diff(script: Script, text: str, target: Path) -> Iterator[str]:
 def offer(
     script: Script, text: str, told: Sequence[str], target: Path, *, overwrite: bool, yes: bool, quiet: bool
 ) -> None:
-    """Show what the copy has more than the script and what is `told` of it, ask, and write it."""
+    """Show the diff and the sentences in `told`, ask for confirmation, and write the copy.
+
+    Raises UsageError if nobody can answer.
+    """
     for line in (*diff(script, text, target), *told):
         click.echo(printable(line), err=quiet)
     try:
@@ -120,7 +126,7 @@ def offer(
 
 
 def _refuse_target(script: Script, target: Path, *, overwrite: bool) -> None:
-    """Raise UsageError where the copy must not go: over the script itself, another file, or what is no file at all."""
+    """Raise UsageError if the target is the script itself, an existing file (unless `overwrite`), or no file."""
     if not os.path.lexists(target):
         return
     if target.exists() and target.samefile(script.path):
@@ -132,7 +138,7 @@ def _refuse_target(script: Script, target: Path, *, overwrite: bool) -> None:
 
 
 def write(script: Script, text: str, target: Path, *, overwrite: bool) -> None:
-    """Write the copy whole or not at all, with the script's permissions; raises UsageError."""
+    """Write the copy atomically, with the script's permissions; raises UsageError."""
     _refuse_target(script, target, overwrite=overwrite)
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)

@@ -1,4 +1,4 @@
-"""What `bft size fit` prints: a table of plans with the origin of each number, and the lines of the best."""
+"""Output of `bft size fit`: a table of plans with the origin of each number, and the lines of the best."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def lines(
     everything: Sequence[Pool],
     in_json: int,
 ) -> Iterator[str]:
-    """The table, then Slurm's word and the lines for each of the best. `in_json` is how many plans JSON has."""
+    """Yield the table, then Slurm's message and the lines of each of the best plans.
+
+    `in_json` is the number of plans in the JSON output.
+    """
     from bftd.tables import Column
     from sizing import emit
 
@@ -65,7 +68,10 @@ def lines(
 
 
 def _rows(choices: Sequence[Choice]) -> list[tuple[int, Choice]]:
-    """The best, and of each partition and type the best: so many kinds of GPU, so much to choose from."""
+    """Return the best plans and the best of each partition and type, with their ranks.
+
+    The number of rows is bounded, but grows with the number of types of GPU.
+    """
     first: dict[tuple[str, str], int] = {}
     for at, choice in enumerate(choices):
         first.setdefault((choice.plan.partition, choice.plan.gpu_type), at)

@@ -1,4 +1,4 @@
-"""`bft size simulate`: what schedulers would make of a centre's jobs on its GPUs, or on those of Crius's paper."""
+"""`bft size simulate`: compares schedulers on simulated jobs, on a centre's GPUs or those of the Crius paper."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _jobs(
 
 
 def _changed(trace: Sequence[TraceJob], every: Sequence[Sequence[SimulatedJob]]) -> tuple[int, int]:
-    """How many jobs of a trace ask for more GPUs than it says, and how many for fewer; of the seed with the most."""
+    """Count the trace's jobs that ask for more GPUs than it says, and for fewer, each by the seed with the most."""
     said = {each.id: each.gpus for each in trace}
     more, fewer = (
         max(sum(sign * job.gpus > sign * said.get(job.id, job.gpus) for job in jobs) for jobs in every)
@@ -157,7 +157,7 @@ def _counts(pools: Mapping[str, Pool]) -> dict[str, int]:
 def _shown(
     runs: Mapping[str, Sequence[Figures]], pools: Mapping[str, Pool], jobs: int, seeds: int, error: float
 ) -> Iterable[str]:
-    """A line for each policy, and what all of it rests on."""
+    """Yield a line for each policy, and the assumptions."""
     from bftd.tables import Column
     from sizing.simulate.report import summary
 
@@ -186,7 +186,7 @@ def _shown(
                 f"{each['finished'].value:.0f} of {jobs}",
                 f"{each['deadlines'].value:.0%}" if "deadlines" in each else "-",
                 f"{each['dropped'].value:.0f}",
-                # of jobs that all came at once there is no time until the last came
+                # if all jobs were submitted at once, there is no time until the last submission
                 _number(each["window_normalised"]) if any(run.window_raw for run in found) else "-",
                 f"{each['restarts'].value:.1f}",
             )
@@ -206,7 +206,7 @@ def _shown(
 
 
 def _hours(found: Interval | None, *, alone: bool = False) -> str:
-    if found is None:  # in a run no job came so far
+    if found is None:  # in one of the runs no job got that far
         return "-"
     half = (found.high - found.low) / 7200
     return f"{found.value / 3600:.2f}" + (f" +/- {half:.2f}" if half and not alone else "") + " h"

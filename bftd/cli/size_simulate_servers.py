@@ -1,4 +1,4 @@
-"""`bft size simulate --matrices`: rounds on servers that share out GPUs, CPUs and memory."""
+"""`bft size simulate --matrices`: rounds of scheduling on servers that share GPUs, CPUs and memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(
     *,
     as_json: bool,
 ) -> None:
-    """Simulate jobs of the matrices on `count` servers under each policy, ORDER-PACKER, and print what comes of it."""
+    """Simulate jobs of the matrices on `count` servers under each policy, ORDER-PACKER, and print the results."""
     from sizing.cpu.matrices_file import load as matrices_of
     from sizing.pack.draw import mix_of
     from sizing.pack.servers_of import PAPERS, servers_of
@@ -59,7 +59,7 @@ def run(
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """The order and the packer of a policy's name; both are there."""
+    """Split a policy's name into its order and its packer; raises UsageError unless both exist."""
     from sizing.simulate.orders import ORDERS, order
     from sizing.simulate.synergy import repacker
 
@@ -73,7 +73,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def _speedup(runs: Mapping[str, Sequence[Figures]], name: str) -> Interval | None:
-    """The first policy's mean completion time over another's, paired by seed."""
+    """Return the first policy's mean completion time divided by another's, paired by seed."""
     from sizing.simulate.report import paired
 
     first = next(iter(runs.values()))
@@ -93,7 +93,7 @@ def _to_json(runs: Mapping[str, Sequence[Figures]]) -> dict[str, Any]:
 
 
 def _shown(runs: Mapping[str, Sequence[Figures]], servers: Servers, jobs: str, seeds: int) -> Iterable[str]:
-    """A line for each policy, and what all of it rests on."""
+    """Yield a line for each policy, and the assumptions."""
     from bftd.tables import Column
     from sizing.simulate.report import interval
     from sizing.simulate.synergy import EDGE

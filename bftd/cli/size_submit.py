@@ -1,4 +1,4 @@
-"""`bft size choose --submit`: the user's script on the winner's GPUs, by options beside it; nothing in it changes."""
+"""`bft size choose --submit`: submits the unchanged script to the winner's GPUs, by command-line options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sizing.script import Kept
 
 _LAUNCHERS = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)\b")
-"""What starts a node's processes itself, and so wants one task there."""
+"""Launchers that start a node's processes themselves, and so want one task per node."""
 
 _TORCHRUN = re.compile(r"\b(?:torchrun|torch\.distributed\.(?:run|launch))\b(.*)")
 _PER_NODE = re.compile(r"--nproc[-_]per[-_]node[= ]+(\S+)")
@@ -34,23 +34,23 @@ _EVERYWHERE = re.compile(r"\b(srun|mpirun|mpiexec)\b")
 
 _GPUS = {"gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"}
 
-# What a user's environment may say of all his jobs: our client hands Slurm's own variables on to nobody.
+# Options that a user's environment may set for all their jobs: our Slurm client does not pass on Slurm's own variables.
 _OWN = {"SBATCH_ACCOUNT": "account", "SBATCH_QOS": "qos", "SBATCH_RESERVATION": "reservation"}
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A user's batch script, and the options that his environment has for it."""
+    """A user's batch script, and the options that the user's environment sets for it."""
 
     script: Script
     inherited: tuple[str, ...]
 
     def own(self, option: str) -> str:
-        """The script's own value of an option, "" where it has none."""
+        """Return the script's own value of an option, "" if it has none."""
         return self.script.options.get(option) or ""
 
     def lines(self, beside: Sequence[Line]) -> tuple[str, ...]:
-        """The #SBATCH lines of script and environment with others `beside` them, which count first."""
+        """Return the #SBATCH lines of script and environment, with those in `beside`, which take precedence."""
         options = {line.option for line in beside}
         words = [each.words for each in sbatch_options.of_script(self.script.text) if each.name not in options]
         return (
@@ -60,7 +60,7 @@ class Job:
         )
 
     def without_idle_gpus(self, found: Sequence[Run], out: Sequence[Out]) -> tuple[tuple[Run, ...], tuple[Out, ...]]:
-        """The runs whose GPUs the script would all use, and the others beside what is out already."""
+        """Return the runs whose GPUs the script would all use; add the others to those that are out already."""
         from sizing.choosing.runs import Out
 
         started = tuple(self._started())
@@ -70,9 +70,10 @@ class Job:
         return tuple(used), (*out, *idle)
 
     def _started(self) -> Iterator[tuple[Callable[[int, int], bool], str]]:
-        """For each way in which the script starts processes, which (nodes, GPUs of each) it uses, and words for it.
+        """Yield a test of (nodes, GPUs per node) for each way in which the script starts processes, and words for it.
 
-        A number that is not written out (--nproc-per-node=$SLURM_GPUS_ON_NODE) is taken to be the job's.
+        The test says whether all GPUs would be used. A number that is not literal
+        (--nproc-per-node=$SLURM_GPUS_ON_NODE) is assumed to be the job's.
         """
         lines = [_COMMENT.sub("", line) for line in self.script.text.replace("\\\n", " ").splitlines()]
         torchruns = [(line, found) for line in lines if (found := _TORCHRUN.search(line))]
@@ -87,13 +88,13 @@ class Job:
         if any(map(_EVERYWHERE.search, lines)):
             asked = self.script.tasks_per_node
             yield lambda nodes, each: launches or asked(nodes) in (None, each), "has its own number of tasks (--ntasks)"
-        elif launches or _GPUS & self.script.options.keys():  # who names his GPUs knows what he starts there
+        elif launches or _GPUS & self.script.options.keys():  # a user who names GPUs knows what starts there
             yield _exactly(1, None), "starts nothing on other nodes (srun does)"
         else:
             yield _exactly(1, 1), "starts one process (srun or torchrun --nproc-per-node=gpu start one a GPU)"
 
     def missing(self, run: Run) -> tuple[tuple[Line, ...], tuple[Kept, ...]]:
-        """The options that the script lacks for a run, and what it has instead of the others."""
+        """Return the options that the script lacks for a run, and its own values for the others."""
         from sizing.script import agree
 
         tasks = self.script.tasks_per_node(run.shape.nodes)
@@ -101,12 +102,12 @@ class Job:
             tasks = 1
         given = dict(self.script.options)
         if "," in self.own("partition") and run.shape.pool.partition in self.own("partition").split(","):
-            del given["partition"]  # of several the run's alone: in the others its GPUs may be none, or another type
+            del given["partition"]  # of several, only the run's: others may have no such GPUs or another type
         return agree(run.lines(tasks), given)
 
 
 def _count(option: re.Pattern[str], words: str) -> int | None:
-    """The number of an option of torchrun, 1 where it does not stand there; None where it is no number as such."""
+    """Return the number of a torchrun option, 1 if it is not given; None if it is not a literal number."""
     found = option.search(words)
     if found is None:
         return 1
@@ -114,7 +115,7 @@ def _count(option: re.Pattern[str], words: str) -> int | None:
 
 
 def _exactly(nodes: int | None, per_node: int | None) -> Callable[[int, int], bool]:
-    """A test for jobs of just so many nodes and GPUs of each, of which None may be any."""
+    """Return a test for jobs with exactly so many nodes and GPUs per node; None matches any number."""
     return lambda of_nodes, of_each: nodes in (None, of_nodes) and per_node in (None, of_each)
 
 
@@ -127,7 +128,7 @@ def _nodes(count: int | None) -> str:
 
 
 def read(name: str) -> Job:
-    """Read a batch script; raises UsageError where there is none, or where options are not all to be seen."""
+    """Read a batch script; raises UsageError if there is none, or if it has options of other systems."""
     script = size_script.read(name)
     if others := sbatch_options.foreign(script.text):
         raise UsageError(f"{name}: it has {others} lines, which sbatch reads too: write them as #SBATCH")
@@ -140,9 +141,10 @@ def read(name: str) -> Job:
 
 
 def submit(job: Job, run: Run, *, yes: bool, quiet: bool, deadline: bool = False) -> str:
-    """Show the command, ask, submit, and give the job's id; raises UsageError where the script wants other GPUs.
+    """Show the command, ask, submit, and return the job's id.
 
-    With a `deadline`, also where its own time limit may end the run before its last step.
+    Raises UsageError if the script asks for other GPUs and, with a `deadline`, if its own time limit may end the run
+    before its last step.
     """
     missing, kept = job.missing(run)
     for each in kept:
@@ -157,7 +159,7 @@ def submit(job: Job, run: Run, *, yes: bool, quiet: bool, deadline: bool = False
     settings = environment(run)
     options = [*job.inherited, *(f"--{line.option}={line.value}" for line in missing), *_exported(job, settings)]
     path = str(job.script.path)
-    path = f"./{path}" if path.startswith("-") else path  # else it would be an option
+    path = f"./{path}" if path.startswith("-") else path  # else sbatch would take it for an option
     told = [
         *(each.sentence() for each in kept),
         *cut,
@@ -177,7 +179,7 @@ def submit(job: Job, run: Run, *, yes: bool, quiet: bool, deadline: bool = False
 
 
 def environment(run: Run) -> dict[str, str]:
-    """How the model lies on the GPUs, for the script: a number, or one a stage where they differ."""
+    """Return the model's split as environment variables: a number, or one per stage if they differ."""
     splits = run.timed.splits
     sizes = {"BFT_DP": [split.dp for split in splits], "BFT_TP": [split.tp for split in splits]}
     told = {name: ",".join(map(str, values if len(set(values)) > 1 else values[:1])) for name, values in sizes.items()}
@@ -185,7 +187,7 @@ def environment(run: Run) -> dict[str, str]:
 
 
 def launch(run: Run, program: str = "train.py") -> tuple[str, ...]:
-    """The lines of a batch script that start one process a GPU."""
+    """Return the lines of a batch script that start one process per GPU."""
     exports = " ".join(f"{name}={value}" for name, value in environment(run).items())
     processes = f"--nproc-per-node={run.shape.per_node}"
     if run.shape.nodes == 1:
@@ -199,7 +201,7 @@ def launch(run: Run, program: str = "train.py") -> tuple[str, ...]:
 
 
 def _refuse_second_words_on_gpus(job: Job, run: Run) -> None:
-    """Raise UsageError where the script names GPUs twice: of each option that is, only one was compared."""
+    """Raise UsageError if the script requests GPUs by several options: only one of them was compared."""
     others = _GPUS & job.script.options.keys()
     if len(others) > 1:
         told = " and ".join(f"--{name}={job.own(name)}" for name in sorted(others))
@@ -210,7 +212,7 @@ def _refuse_second_words_on_gpus(job: Job, run: Run) -> None:
 
 
 def _exported(job: Job, settings: Mapping[str, str]) -> tuple[str, ...]:
-    """What lets the settings through to a script that takes only some of the environment along."""
+    """Return the option that passes the settings to a script that exports only part of the environment."""
     if "export" not in job.script.options:
         return ()
     taken = job.own("export").split(",")
@@ -226,7 +228,7 @@ def _exported(job: Job, settings: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _cut_off(run: Run, kept: Kept) -> str:
-    """What is to be said of a time limit of the script's own that may end a run, "" of any other option."""
+    """Return a warning if the script's own time limit may end the run, "" for any other option."""
     from sizing.choosing.limits import of_slurm, words
 
     limit_s = of_slurm(kept.value or "") if kept.option == "time" else None
@@ -236,7 +238,7 @@ def _cut_off(run: Run, kept: Kept) -> str:
 
 
 def _refuse_conflict(job: Job, run: Run, kept: Kept) -> None:
-    """Raise UsageError for an option of the script that is not the run's."""
+    """Raise UsageError for an option of the script that conflicts with the run."""
     from sizing.choosing.limits import of_slurm
 
     if not kept.differs:
@@ -248,7 +250,7 @@ def _refuse_conflict(job: Job, run: Run, kept: Kept) -> None:
     if kept.option == "ntasks" and kept.value == str(run.shape.nodes * int(kept.instead.value)):
         return
     if kept.option in ("cpus-per-task", "cpus-per-gpu", "mem", "mem-per-cpu", "mem-per-gpu"):
-        return  # how much of a node's CPUs and memory a job needs is the user's to know
+        return  # the user knows best how much CPU and memory the job needs
     raise UsageError(
         f"{job.script.path} has --{kept.option}={kept.value} and the winner needs "
         f"--{kept.instead.option}={kept.instead.value}: take the line out, or restrict the choice "

@@ -1,4 +1,4 @@
-"""Traces of a user's step for `bft size fit`: two side by side, with a bar while they run."""
+"""Traces of a user's step for `bft size fit`: two at a time, with a progress bar."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 
-_SHOWN = 0.01  # of the arithmetic, from which on a precision is named
+_SHOWN = 0.01  # share of the arithmetic from which on a precision is named
 
 BOUNDED = "what masks select is not known and all of it is counted, so memory and time are upper bounds"
 
@@ -34,7 +34,7 @@ def refuse_precision(name: str) -> None:
 
 
 class Tracer:
-    """Traces one step at any point and remembers what came of it."""
+    """Traces one step at any point and remembers the results."""
 
     def __init__(self, step: str, python: str, timeout_s: float, precision: str) -> None:
         from sizing.sources import Traces
@@ -48,7 +48,7 @@ class Tracer:
         self._seen = 0
 
     def spread(self) -> Spread:
-        """In which ways the step can be spread, by the keywords that it takes."""
+        """Return the ways in which the step can be split, by the keywords of its function."""
         from sizing.candidates import Spread
         from sizing.model import tracing
 
@@ -56,7 +56,7 @@ class Tracer:
         return Spread(tensor="tp" in takes, fsdp="fsdp" in takes)
 
     def measure(self, points: Sequence[Point]) -> list[StepTrace | Untraceable]:
-        """Trace points, two at a time; raises UsageError where the step cannot be traced in any way."""
+        """Trace points, two at a time; raises UsageError if the step cannot be traced at all."""
         with progress_bar(f"tracing {self.step}", lines=True) as tell:
             done = 0
 
@@ -74,7 +74,7 @@ class Tracer:
         return results
 
     def told(self) -> list[str]:
-        """What is to be said of the traces: how many there were, and what could not be traced."""
+        """Return notes on the traces: how many there were, and which failed."""
         failed: dict[tuple[Parallel, str], list[str]] = {}
         for point, why in sorted(self.traces.failed.items()):
             failed.setdefault((point.parallel, why), []).append(str(point.batch))
@@ -93,7 +93,7 @@ class Tracer:
         return [said, *told]
 
     def _arithmetic(self) -> str:
-        """In what the step computes, and with --precision what was taken instead."""
+        """Name the precisions in which the step computes, or the one chosen by --precision."""
         if self.traces.precision:
             return f"all arithmetic timed in {self.traces.precision} (--precision)"
         flops: dict[str, int] = {}
@@ -116,7 +116,7 @@ class Tracer:
 
 
 def spread_of(asked: Asked, tracer: Tracer | None) -> Spread:
-    """In which ways what was asked for can be spread: a step as it says, a configuration as the formula knows."""
+    """Return the ways to split the model: those of the step, or those that the formula supports."""
     from sizing.candidates import Spread
 
     if tracer is not None:
@@ -127,9 +127,9 @@ def spread_of(asked: Asked, tracer: Tracer | None) -> Spread:
 
 
 def side_by_side(jobs: Sequence[Callable[[], T]], tick: Callable[[], None], at_once: int = 2) -> list[T]:
-    """The results of jobs, of which `at_once` run at a time; the first error ends it.
+    """Return the results of jobs, run `at_once` at a time; the first error ends it.
 
-    The threads are daemons: whoever interrupts the command does not wait for them, and their processes end with it.
+    The threads are daemons: a user who interrupts the command does not wait for them, and their processes end with it.
     """
     results: dict[int, T] = {}
     errors: list[BaseException] = []
@@ -160,5 +160,5 @@ def side_by_side(jobs: Sequence[Callable[[], T]], tick: Callable[[], None], at_o
 
 
 def _name(parallel: Parallel) -> str:
-    more = " or more" if parallel.dp == 2 else ""  # any number of replicas is as good as two
+    more = " or more" if parallel.dp == 2 else ""  # more than two replicas have the same trace
     return f"dp {parallel.dp}{more}, tp {parallel.tp}, fsdp {parallel.fsdp}"

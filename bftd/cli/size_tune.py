@@ -1,4 +1,4 @@
-"""`bft size tune`: the fastest split of each stage of a cell, of which few are measured."""
+"""`bft size tune`: finds the fastest split of each stage of a cell while measuring only a few."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def tune(log: str | None, as_json: bool, **asked: Any) -> None:
 
 
 def _refuse_beside_a_log(context: click.Context) -> None:
-    """Raise UsageError for an option of a model's: a log has its own cells, which would not be of these GPUs."""
+    """Raise UsageError for an option that applies to a model: a log has its own cells, for other GPUs."""
     here = click.core.ParameterSource.COMMANDLINE
     for option in context.command.params:
         name = option.name or ""
@@ -74,7 +74,7 @@ def _refuse_beside_a_log(context: click.Context) -> None:
 
 
 def _tune_model(asked: dict[str, Any], as_json: bool) -> None:
-    """Tune the cell that was asked for."""
+    """Tune the cell that the options describe."""
     from sizing.cells import assemble, stages
     from sizing.cells.profile import Setting
     from sizing.cells.tune_cell import tune_cell
@@ -91,7 +91,7 @@ def _tune_model(asked: dict[str, Any], as_json: bool) -> None:
         raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
     gpu_type, per_node, gpu_bytes = _device(asked["gpu_type"], asked["per_node"], gpus)
     model, text, python = asked["model"], asked["text"], asked["python"]
-    # as bft size profile reads it, so that stages are cut alike and its profiles serve here
+    # the same batch as in bft size profile, so that stages are cut alike and its profiles can be used
     graph = size_cells.graph_of(model, text, min(asked["global_batch"], size_cells.GRAPH_BATCH), 1, python, timeout_s)
     source = size_profile.source_of(model, text)
     (cell,) = stages.cells(graph, gpus, gpu_type, [asked["stages"]])
@@ -117,7 +117,7 @@ def _tune_model(asked: dict[str, Any], as_json: bool) -> None:
 
 
 def _device(named: str, per_node: int | None, gpus: int) -> tuple[str, int, float]:
-    """The type of device, how many are on a node, and the bytes of one."""
+    """Return the type of device, the number per node, and the memory of one in bytes."""
     from sizing.gpus import CATALOGUE, recognise
 
     if per_node is not None and per_node < 1:
@@ -137,7 +137,7 @@ def _device(named: str, per_node: int | None, gpus: int) -> tuple[str, int, floa
 
 
 def _profiler(source: Source, whole: Assembly, setting: Setting, python: str, timeout_s: float) -> Profiler:
-    """Profiles a shard, or takes it from the cache."""
+    """Return a function that profiles a shard or takes its profile from the cache."""
     from sizing.cells import store
     from sizing.cells.profile import Result, Unfit, profiled
     from sizing.errors import SizingError
@@ -168,7 +168,7 @@ def _profiler(source: Source, whole: Assembly, setting: Setting, python: str, ti
                     raise
                 if model is not None and isinstance(error, CannotBe):
                     cache.refuse(model, shard.tp, str(error))
-                return str(error)  # a model that has no plan for so many tensor-parallel ranks
+                return str(error)  # the model has no plan for so many tensor-parallel ranks
             (known,) = made.results
             model = store.by_files(source, made.files) if isinstance(source, str) else store.by_sizes(source)
             cache.put(model, setting, [known])
@@ -206,7 +206,7 @@ def _to_json(whole: Assembly, found: TunedCell) -> dict[str, Any]:
 
 
 def _told(whole: Assembly, found: TunedCell) -> Iterable[str]:
-    """Each stage's splits that were tried, and the plan."""
+    """Yield the splits tried for each stage, and the plan."""
     from bftd.tables import Column
     from sizing.cells.assemble import name_of
 
@@ -230,7 +230,7 @@ def _told(whole: Assembly, found: TunedCell) -> Iterable[str]:
 
 
 def _shown(replays: tuple[Replay, ...]) -> Iterable[str]:
-    """The cells that the tuner did worst at, and what holds of all."""
+    """Yield the cells on which the tuner did worst, and the overall figures."""
     from bftd.tables import Column
     from sizing.cells import search_log
 

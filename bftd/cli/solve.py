@@ -1,4 +1,4 @@
-"""`bft solve`: the answer to an allocation problem in a file, without any daemon or Slurm."""
+"""`bft solve`: solves an allocation problem in a file, without a daemon or Slurm."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from milp.problem import Plan, Problem
     from milp.solver import Solver
 
-# Folding would read anything else in a name as an operator or a group: *, @, &, ...
+# Folding would take any other character in a name for an operator or a group: *, @, &, ...
 _FOLDABLE = re.compile(r"[A-Za-z0-9._-]+")
-# Every whole number of so many digits fits the 64 bits of the solvers' arrays.
+# Every whole number with so many digits fits the 64 bits of the solvers' arrays.
 _MOST_DIGITS = 18
 
 
 class _SolveCommand(click.Command):
-    """A command whose help lists the solvers, which are imported only for it."""
+    """A command whose help lists the solvers; they are imported only for the help."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from milp.solvers import registry
@@ -90,7 +90,7 @@ def solve(path: str, solver: str, time_limit_s: float | None, gap: float, as_jso
 
 
 def _read(path: str) -> Any:
-    """Decode a JSON file; `UsageError` names the place of what is not JSON, and a field that is there twice."""
+    """Decode a JSON file; UsageError names the position of invalid JSON, or a duplicate field."""
     where = "standard input" if path == "-" else path
     try:
         raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
@@ -109,7 +109,7 @@ def _read(path: str) -> Any:
 
 
 class _Object(dict[str, Any]):
-    """A JSON object that remembers a field which is there twice: the second would silently replace the first."""
+    """A JSON object that remembers a duplicate field, which would silently replace the first."""
 
     def __init__(self, pairs: Collection[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -121,7 +121,7 @@ class _Object(dict[str, Any]):
 
 
 def _whole(digits: str) -> int | float:
-    """A whole number, or beyond what a solver can count with a float, which no count may be."""
+    """Return a whole number; one too large for the solvers becomes a float, which is refused as a count."""
     return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 
@@ -138,7 +138,7 @@ def _refuse_repeated(where: str, value: Any) -> None:
 
 
 def _told(problem: Problem, plan: Plan) -> Iterable[str]:
-    """The plan for people: one line on the whole of it, then one a trainer."""
+    """Yield the plan: one line on the whole of it, then one per trainer."""
     took = f"{plan.wall_s:.2f} s" if plan.wall_s >= 1 else f"{plan.wall_s * 1000:.1f} ms"
     worth = f"objective {plan.objective:.6g}, bound {plan.bound:.6g}, gap {plan.gap:.2g}"
     yield f"{plan.status}: {worth}; solver {plan.solver}, {took}"
@@ -169,5 +169,5 @@ def _folded(nodes: Collection[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text for a terminal: what is not printable, such as a line break, is written as its escape."""
+    """Escape characters that are not printable, such as line breaks, for a terminal."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

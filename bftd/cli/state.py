@@ -1,4 +1,4 @@
-"""`bft state`: the saved states of one's own trainers, read from their folder; no daemon is asked."""
+"""`bft state`: the saved states of the user's own trainers, read from their folder without asking a daemon."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def rm(ids: tuple[str, ...], ended: bool, before_s: float | None, force: bool) -
 
 
 def _swept() -> Path:
-    """The folder of all states, without what was kept long enough."""
+    """Return the folder of all states, after deleting those that were kept long enough."""
     from elastic.driver.state import shelf
 
     root = shelf.root_of(os.environ)
@@ -84,7 +84,7 @@ def _swept() -> Path:
 
 
 def _named(known: Iterable[Entry], ids: tuple[str, ...]) -> list[Entry]:
-    """The entries that are meant, each by its whole name or by what only one is called; raises UsageError."""
+    """Return the entries with these ids, each a full name or a unique short one; raises UsageError."""
     chosen = []
     for text in dict.fromkeys(ids):
         found = [entry for entry in known if text == str(entry.name)]

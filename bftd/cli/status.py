@@ -1,4 +1,4 @@
-"""`bft status`: how nodes and trainers are, once, live or as a monitoring plug-in asks."""
+"""`bft status`: the state of nodes and trainers, once, live, or for a monitoring plug-in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bftd.cli import common, options
 from bftd.errors import BftError, UsageError
 from bftd.http import client
 
-# How often the live view asks: the daemon itself looks at Slurm once a second.
+# Interval of the live view: the daemon itself looks at Slurm once a second.
 WATCH_EVERY_S = 1.0
 
 
@@ -40,7 +40,7 @@ def status(config_path: str | None, as_json: bool, watch: bool, check: bool) -> 
 
 
 def _check(config_path: str | None, as_json: bool) -> None:
-    """Speak as a monitoring plug-in does: on standard output, also of a daemon that cannot be asked."""
+    """Print the result for a monitoring plug-in on standard output, even if the daemon does not answer."""
     from bftd import health
 
     try:

@@ -1,4 +1,4 @@
-"""`bft sbatch` and `bft run`: elastic jobs from a client, for sites without the plug-ins and for single users."""
+"""`bft sbatch` and `bft run`: elastic jobs from a client, for sites without the plug-ins or single users."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from elastic.spec import ElasticSpec
     from slurm_plugin.client import SlurmClient
 
-# The kernel reads so much of a script's first line.
+# The part of a script's first line that the kernel reads.
 _FIRST_LINE_BYTES = 120
 
 _PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["--help"]}
@@ -73,7 +73,7 @@ def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ..
     interpreter = scripts.interpreter_of(source, line.script, contained=bool(spec.container))
     daemon = client.find(config_path)
     daemon.status(folded=True)
-    step_batch = _step_batch(line.value("step-batch")) or step_batch  # the last one counts, as with sbatch's own
+    step_batch = _step_batch(line.value("step-batch")) or step_batch  # the last one counts, as in sbatch itself
     if spec.estimates and spec.estimate_batch is None:
         spec = replace(spec, estimate_batch=step_batch)
     spec = _fitted(spec, (path, interpreter), step_batch, partition, constraint, settings, slurm, config_path)
@@ -165,13 +165,16 @@ def _read(script: str) -> tuple[Path, str]:
 
 
 def _only(settings: Config) -> str:
-    """The harvested partition, "" where there are several: the daemon chooses."""
+    """Return the harvested partition, "" if there are several: then the daemon chooses."""
     names = settings.slurm.harvested
     return names[0] if len(names) == 1 else ""
 
 
 def _constraint(source: str, inside: tuple[sbatch_options.Option, ...], script: str) -> str:
-    """The value of the script's own --constraint, which the driver's job must not have."""
+    """Return the script's own --constraint, which must not apply to the driver's job.
+
+    Raises UsageError if it shares its #SBATCH line with other options.
+    """
     from elastic import script as scripts
 
     found = scripts.constraints(source)
@@ -181,7 +184,7 @@ def _constraint(source: str, inside: tuple[sbatch_options.Option, ...], script: 
 
 
 def _checked(text: str, partition: str, constraint: str, settings: Config, slurm: SlurmClient) -> ElasticSpec:
-    """The wanted range, possible on this cluster; raises a one-line error before anything is submitted."""
+    """Return the parsed request; raise a one-line error if it is impossible on this cluster."""
     from elastic.script import NO_CONTAINERS
     from elastic.spec import ElasticSpec, features_of
 
@@ -199,7 +202,7 @@ def _checked(text: str, partition: str, constraint: str, settings: Config, slurm
 
 
 def _refuse_unmet(wish: Wish, nodes_min: int, partition: str, settings: Config, slurm: SlurmClient) -> None:
-    """Raise UsageError for what no harvested node is, whatever runs there."""
+    """Raise UsageError if no harvested nodes satisfy the wish, even when idle."""
     from bftd.core import classes
 
     if wish.modest:
@@ -209,7 +212,7 @@ def _refuse_unmet(wish: Wish, nodes_min: int, partition: str, settings: Config, 
 
 
 def classes_of(settings: Config, slurm: SlurmClient) -> Mapping[str, NodeClass]:
-    """The classes of the harvested nodes, as the daemon makes them."""
+    """Return the classes of the harvested nodes, as the daemon forms them."""
     from bftd.pool.classes import classify
 
     harvested = settings.slurm.harvested
@@ -227,7 +230,7 @@ def _fitted(
     slurm: SlurmClient,
     config_path: str | None,
 ) -> ElasticSpec:
-    """The wish less the GPUs that are too small for the script's `make_step`; raises UsageError where it fits none."""
+    """Exclude GPUs that are too small for the script's `make_step`; raises UsageError if no GPU is large enough."""
     from bftd.cli import size_inventory, worker_memory
     from bftd.core.classes import usable
     from elastic.spec import features_of
@@ -246,7 +249,7 @@ def _fitted(
 
 
 def _step_batch(text: str | None) -> int | None:
-    """The value of --step-batch where it stands behind an option of sbatch's own, at which click stops."""
+    """Return the value of --step-batch if it follows an sbatch option, where click stops parsing."""
     if text is not None and not (text.isascii() and text.isdecimal() and int(text) >= 1):
         raise UsageError(f"--step-batch={text}: give the batch of one worker, at least 1")
     return None if text is None else int(text)

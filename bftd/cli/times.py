@@ -1,4 +1,4 @@
-"""Times in the commonest forms that Slurm's sacct and sreport take: dates, times of today, and so long ago."""
+"""Times in the most common formats of Slurm's sacct and sreport: dates, times of today, and relative times."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ _RELATIVE = re.compile(r"now(?:([+-])(\d{1,9})([a-z]*))?")
 _SPAN = re.compile(r"(\d{1,9})([a-z]*)")
 _OF_DAY = {"today": 0, "midnight": 0, "elevenses": 11, "noon": 12, "fika": 15, "teatime": 16}
 _TIME = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
-_LATEST_S = 1e11  # as the daemon takes them: the year 5138
+_LATEST_S = 1e11  # the daemon's limit: the year 5138
 FORMS = "2026-01-31, 2026-01-31T08:00, now-7days or noon"
 
 
 def moment(text: str, now_s: float) -> float:
-    """Unix seconds of a time; ValueError for what is none. A time of day is today's, local as all dates are."""
+    """Convert a time to unix seconds; raises ValueError.
+
+    Times of day are today's; all dates and times are local.
+    """
     from slurm_plugin.dates import local
 
     words = text.strip().lower()
@@ -36,7 +39,7 @@ def moment(text: str, now_s: float) -> float:
 
 
 def option(*names: str, help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """An option of click that is such a time, as unix seconds."""
+    """Return a click option for such a time; its value is in unix seconds."""
 
     def read(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
         if value is None:
@@ -53,7 +56,7 @@ def option(*names: str, help: str) -> Callable[[Callable[..., None]], Callable[.
 
 
 def duration(text: str) -> float:
-    """Seconds of a time span such as 10min, 1hour or 600; ValueError for what is none."""
+    """Convert a time span such as 10min, 1hour or 600 to seconds; raises ValueError."""
     found = _SPAN.fullmatch(text.strip().lower())
     if found is None:
         raise ValueError(text)
@@ -61,7 +64,7 @@ def duration(text: str) -> float:
 
 
 def span(*names: str, help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """An option of click that is such a time span, in seconds."""
+    """Return a click option for such a time span; its value is in seconds."""
 
     def read(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
         if value is None:
@@ -75,7 +78,7 @@ def span(*names: str, help: str) -> Callable[[Callable[..., None]], Callable[...
 
 
 def _seconds(count: int, unit: str) -> int:
-    """As Slurm: any beginning of a unit's name will do, and without one they are seconds."""
+    """Convert a number of a unit to seconds; like in Slurm, any prefix of a unit will do, and "" means seconds."""
     for name, unit_s in _UNITS_S.items():
         if f"{name}s".startswith(unit):
             return count * unit_s

@@ -27,10 +27,10 @@ def top(plain: bool, config_path: str | None) -> None:
     from bftd.top import app, glyphs
 
     client = Client(config=config_path)
-    client.status()  # what is wrong from the beginning is said on a line, not on a screen
+    client.status()  # report errors that exist from the start on a line, not on the screen
     suited = glyphs.ASCII if plain else glyphs.suited(sys.stdout.encoding, term)
     if suited.plain and isinstance(sys.__stderr__, io.TextIOWrapper):
-        # where the screen is written; a name that the terminal has no letters for must not become an escape of Python's
+        # the screen is written to stderr: replace letters that the terminal lacks instead of escaping them
         sys.__stderr__.reconfigure(errors="replace")
     ended = app.screen(client, suited)
     ended.run()

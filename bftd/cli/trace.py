@@ -1,4 +1,4 @@
-"""`bft trace`: which nodes were idle when, from accounting, from the live cluster, and what it amounts to."""
+"""`bft trace`: makes traces of idle nodes, from accounting or the live cluster, and their statistics."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def from_sacct(
 
     sidecar.path_of(Path(output))  # refuse a wrong name before minutes of work
     accounts = Accounts()
-    # pilots are no use of a node: it would be harvested again in a replay
+    # pilots do not count as use of a node: a replay would harvest it again
     ignored = [name for name in ignored if name] if ignored else config.load_found(config_path).slurm.harvested
     every = path is None and nodes is None
     if path is not None:
@@ -125,7 +125,7 @@ def from_sacct(
         raise UsageError("give a FILE with the output of sacct, or --since DATE to call sacct")
     else:
         client = common.slurm_client(config.load_found(config_path))
-        until_s = min(time.time(), math.inf if until_s is None else until_s)  # nobody is idle yet tomorrow
+        until_s = min(time.time(), math.inf if until_s is None else until_s)  # the future has no idle nodes yet
         if since_s >= until_s:
             raise UsageError("--since must be before --until, and before now")
         nodes = nodes or _ask(client, "scontrol", "show", "nodes", "-o")
@@ -176,14 +176,14 @@ def from_slurm(
         raise SystemExit(1)
     try:
         _tell_made(files.read(output), output)
-    except TraceError as error:  # no node was idle so far: the recording may go on later
+    except TraceError as error:  # no node was idle so far: the recording may be continued later
         _complain(str(error))
 
 
 def _watched(
     client: SlurmClient, partitions: Sequence[str], nodes: str | None
 ) -> Callable[[Snapshot], Collection[str]]:
-    """What picks the nodes to record; nodes that are added to a partition later are picked too."""
+    """Return a function that selects the nodes to record, including nodes added to a partition later."""
     if nodes is not None:
         from bftd.whatif.trace.names import listed, some
 
@@ -211,7 +211,7 @@ def _ask_accounts(
     events: bool,
     reservations: bool,
 ) -> None:
-    """Read jobs, and where wanted node events and reservations, from Slurm's accounting."""
+    """Read jobs and, if requested, node events and reservations from Slurm's accounting."""
     from bftd.whatif.trace.sacct import EVENT_FIELDS, JOB_FIELDS, RESERVATION_FIELDS
 
     first, last = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s)) for at_s in (since_s, until_s))
@@ -236,7 +236,7 @@ def _ask(client: SlurmClient, command: str, *arguments: str) -> str:
 
 
 def _node_list(given: str) -> Sequence[str]:
-    """Nodes from the output of scontrol, from a file, or as they stand."""
+    """Return the nodes in scontrol's output, in a file, or in a list as given."""
     from bftd.whatif.trace.names import listed
     from bftd.whatif.trace.sacct import node_names
 
@@ -276,7 +276,7 @@ def _tell_made(made: Trace, output: str) -> None:
 
 
 def _table(found: Stats) -> Iterable[str]:
-    """Table 1, then Figure 1 in figures."""
+    """Yield the trace's row of the paper's Table 1, then its Figure 1 as numbers."""
     from bftd.tables import Column
 
     pieces = found.fragments

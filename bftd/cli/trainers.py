@@ -1,4 +1,4 @@
-"""`bft trainers`: the trainers in the habits of squeue, and with --all those that ended."""
+"""`bft trainers`: the trainers in the style of squeue, with --all also those that ended."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bftd.http import client
 
 STATES = ("waiting", "running", "suspended", "finished")
 _LAST_DAY_S = 86400.0
-# What is left of a name and of a sentence on a narrow terminal.
+# The least widths of names and of sentences on a narrow terminal.
 _NAME_WIDTH = 8
 _WORDS_WIDTH = 16
 
 
 def _states(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """States with commas between; any beginning of one will do, as squeue takes PD and R."""
+    """Parse states separated by commas; any prefix of a state will do, as squeue accepts PD and R."""
     found: list[str] = []
     for word in (value or "").lower().split(","):
         fits = STATES if word == "all" else tuple(state for state in STATES if word and state.startswith(word))
@@ -81,7 +81,7 @@ def trainers(
 
 
 def asked(daemon: client.Client, every: bool) -> dict[str, Any]:
-    """The trainers; a daemon that is older than the question has those of its status, with no word on why."""
+    """Return the trainers; from an older daemon without this endpoint those of its status, without reasons."""
     try:
         told = daemon.trainers(every)
     except ApiError as error:
@@ -129,7 +129,7 @@ def _table(found: Sequence[Mapping[str, Any]], now_s: float) -> tuple[Sequence[A
 
 
 def _row(trainer: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
-    """One trainer; "-" for what is not known, of an older daemon say."""
+    """Return the cells of one trainer; "-" for anything unknown, for example from an older daemon."""
     done = trainer["state"] == "finished"
     working, requested = trainer.get("working", 0), trainer.get("requested", 0)
     low, high, steps = (trainer.get(name) for name in ("nodes_min", "nodes_max", "total_steps"))
@@ -153,13 +153,13 @@ def _row(trainer: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
 
 
 def _state(trainer: Mapping[str, Any]) -> str:
-    """The state, of one that ended with its exit code, where it had one."""
+    """Format the state; a finished trainer's has its exit code, or is "lost" without one."""
     state, code = str(trainer["state"]), trainer.get("exit_code")
     return state if state != "finished" else "lost" if code is None else f"{state} ({code})"
 
 
 def lasting(since_s: float | None, until_s: float | None) -> str:
-    """A length of time as Slurm writes it: [D-]H:MM:SS."""
+    """Format a duration as Slurm does: [D-]H:MM:SS."""
     if since_s is None or until_s is None:
         return "-"
     minutes, seconds = divmod(max(0, int(until_s - since_s)), 60)
@@ -169,7 +169,7 @@ def lasting(since_s: float | None, until_s: float | None) -> str:
 
 
 def ending(at_s: float | None, now_s: float) -> str:
-    """A time, with its day where that is not within a day from now."""
+    """Format a time; as a date if it is not within a day from now."""
     if at_s is None:
         return "-"
     try:

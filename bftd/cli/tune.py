@@ -1,4 +1,4 @@
-"""`bft tune`: changing the running daemon's settings, and what that would have brought."""
+"""`bft tune`: changes the running daemon's settings, and estimates the effect from the past."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS_H = {"h": 1.0, "d": 24.0, "": 1.0}
-# As long as the ledger keeps events.
+# The time for which the ledger keeps events.
 _OVER_MOST_H = 30 * 24.0
-# The status with which a daemon refuses what it does not know.
+# The HTTP status for endpoints that an older daemon does not know.
 _UNKNOWN = 404
-# Of the answer about the past.
+# The format version of the daemon's answer about the past.
 _FORMAT = 1
 
 
 def _tunable_options(command: F) -> F:
-    """An option for each key that is tunable, in the order of the file."""
+    """Add an option for each tunable key, in the order of the configuration file."""
     for key in reversed(keys.tunable()):
         kind: Any = click.Choice(key.choices) if key.choices else key.kind
         number = {int: "N", float: "SHARE", str: "NAME"}[key.kind]
@@ -46,7 +46,7 @@ def _option(key: keys.TunableKey) -> str:
 
 
 def _named(word: str) -> str:
-    """The key that a word on the command line names, with or without its unit; UsageError for none."""
+    """Return the key that a word on the command line names, with or without its unit; raises UsageError."""
     name = word.removeprefix("--").replace("-", "_").lower()
     for key in keys.tunable():
         if name in (key.name, key.name.removesuffix("_s")):
@@ -55,7 +55,7 @@ def _named(word: str) -> str:
 
 
 def _hours(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """Hours from 24h, 7d or a number of hours."""
+    """Parse 24h, 7d or a number of hours."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([hd]?)", value.strip().lower())
     hours = float(found[1]) * _UNITS_H[found[2]] if found else 0.0
     if not 1.0 <= hours <= _OVER_MOST_H:
@@ -125,7 +125,7 @@ def tune(
 
 
 def _what(given: Mapping[str, Any], names: list[str], reset: bool) -> str:
-    """What is asked for, as it is typed."""
+    """Return the requested change as it would be typed."""
     if reset:
         return " ".join(["--reset", *names])
     return " ".join(f"{_option(key)} {_number(given[key.name])}" for key in keys.tunable() if key.name in given)
@@ -136,7 +136,10 @@ def _number(value: Any) -> str:
 
 
 def _told(daemon: client.Client, given: Mapping[str, Any], names: list[str], hours: float, failing: bool) -> Effect:
-    """The effect of these settings, or why it cannot be told; with `failing` that is an error."""
+    """Estimate the effect of these settings, or say why that is impossible.
+
+    With `failing`, a failed request is raised, unless the daemon is merely too old to know its past.
+    """
     from bftd.whatif.effect.comparison import Effect, compared
 
     try:
@@ -159,6 +162,6 @@ def _told(daemon: client.Client, given: Mapping[str, Any], names: list[str], hou
 
 
 def _of_file(daemon: client.Client, names: list[str]) -> dict[str, Any]:
-    """What the configuration has in place of what was tuned."""
+    """Return the configured values of the settings that were tuned."""
     tuned = daemon.status(folded=True)["tuned"]
     return {name: item["file"] for name, item in tuned.items() if not names or name in names}

@@ -1,4 +1,4 @@
-"""`bft usage`: who had how much of the pool."""
+"""`bft usage`: node-hours of the pool by user and account."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _table(by: Sequence[str], told: Mapping[str, Any]) -> Iterable[str]:
 
     columns = [Column(name.upper(), least=8) for name in by]
     columns += [Column("TRAINING-H", right=True), Column("HELD-H", right=True), Column("LEAVING-H", rank=1, right=True)]
-    # Held node-seconds by the name that an older daemon tells too.
+    # The name for held node-seconds that older daemons send too.
     names = ("training_node_seconds", "used_node_seconds", "leaving_node_seconds")
     rows = [
         (*(row[name] or "-" for name in by), *(f"{row[name] / _HOUR_S:,.1f}" for name in names))

@@ -1,4 +1,4 @@
-"""Whether a worker of an elastic job fits the GPUs of the harvested nodes: the script's own `make_step`, traced."""
+"""A check whether a worker of an elastic job fits the harvested GPUs, by tracing the script's own `make_step`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Step:
-    """The function of a script that makes its training step.
+    """The function in a script that makes its training step.
 
-    `batch` is the one that it takes by default, None where it has none. `guarded` says that the script
-    can be imported without training: it trains under `if __name__ == "__main__":`.
+    `batch` is its default batch, None if it has none. `guarded` says that the script can be imported without training:
+    it trains under `if __name__ == "__main__":`.
     """
 
     batch: int | None
@@ -35,7 +35,7 @@ class Step:
 
 
 def find(source: str) -> Step | None:
-    """The `make_step` at the top level of a script, read and not run; None where there is none."""
+    """Find `make_step` at the top level of a script, without running it; None if there is none."""
     try:
         body = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError):
@@ -54,11 +54,11 @@ def fitted(
     own: Mapping[str, GpuType],
     tell: Tell,
 ) -> ElasticSpec:
-    """The wish of a job without the GPUs that its worker's step is too large for.
+    """Return the spec without the GPUs that are too small for a worker's step.
 
-    `script` is its path and the Python that runs it, `batch` what the user says that a worker takes, `classes` are
-    those that the job may use, and `own` the site's own words on its GPUs by their name in Slurm. What cannot be found
-    out is told, and then the job is as free as it was. Raises UsageError where a worker fits none of the GPUs.
+    `script` is its path and the Python that runs it, `batch` the user's batch of one worker, `classes` are those that
+    the job may use, and `own` the site's descriptions of its GPUs by their name in Slurm. If something cannot be found
+    out, the user is told and the spec stays as it was. Raises UsageError if a worker fits none of the GPUs.
     """
     path, interpreter = script
     step = find(path.read_text())
@@ -75,7 +75,7 @@ def fitted(
 
 @dataclass(frozen=True)
 class _Need:
-    """What one worker takes of a GPU, and the batch with which that was traced."""
+    """The GPU memory that one worker needs, and the batch with which that was traced."""
 
     bytes: int
     batch: int
@@ -110,7 +110,7 @@ def _need(spec: ElasticSpec, step: Step, path: Path, python: str, batch: int | N
 def _left(
     spec: ElasticSpec, need: _Need, classes: Mapping[str, NodeClass], own: Mapping[str, GpuType], tell: Tell
 ) -> ElasticSpec:
-    """The wish without the types of GPUs that are too small."""
+    """Return the spec without the types of GPUs that are too small."""
     small = {}
     for name, kind in classes.items():
         if why := _too_small(name, kind, need, spec.workers_per_node or 1, own, tell):
@@ -135,7 +135,7 @@ def _left(
 def _too_small(
     name: str, kind: NodeClass, need: _Need, workers: int, own: Mapping[str, GpuType], tell: Tell
 ) -> str | None:
-    """What a class's GPUs have, where that is surely too little for a worker; what is not sure is told."""
+    """Describe a class whose GPUs are certainly too small for a worker; tell the user about uncertain cases."""
     for type_, count in kind.gpus.items():
         if not count:
             continue
@@ -152,9 +152,9 @@ def _too_small(
 
 
 def _memory_of(type_: str, kind: NodeClass, own: Mapping[str, GpuType]) -> tuple[int, int, str]:
-    """The least and the most that a GPU of a class can have, in the site's own words or by the catalogue, and why.
+    """Return the least and the most memory of a class's GPUs, and why they differ.
 
-    0 where nothing is known of it.
+    They come from the site's descriptions or from the catalogue; both are 0 if nothing is known.
     """
     from sizing import gpus
 
@@ -168,7 +168,7 @@ def _memory_of(type_: str, kind: NodeClass, own: Mapping[str, GpuType]) -> tuple
 
 
 def _default(arguments: ast.arguments) -> int | None:
-    """The default of the first argument, where it is a whole number above zero."""
+    """Return the default of the first argument if it is a whole number above zero."""
     first = [*arguments.posonlyargs, *arguments.args][:1]
     if not first or len(arguments.defaults) < len(arguments.posonlyargs) + len(arguments.args):
         return None

@@ -1,4 +1,4 @@
-"""bftd for notebooks and scripts: `from bftd.client import Client`.
+"""The client of bftd for notebooks and scripts: `from bftd.client import Client`.
 
 >>> Client().trainers()            # a table, in a terminal with rich and in a notebook
 >>> Client().wait("4711", until=8, timeout_s=600)

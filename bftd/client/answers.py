@@ -1,6 +1,7 @@
-"""What the daemon answers, as frozen dataclasses: nodes, trainers, decisions, history, usage.
+"""The daemon's answers as frozen dataclasses: nodes, trainers, decisions, history, usage.
 
-Seconds end in `_s`; moments are unix seconds. A field that is None was not known to the daemon, or to one as old as it.
+Fields in seconds end in `_s`; times are unix seconds. A field is None if the daemon did not know it, or is too old to
+send it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Node(Shown):
-    """One node of the harvested partition: whom it serves, and why it is or is not in the pool."""
+    """One node of the harvested partition: the trainer that it serves, and why it is or is not in the pool."""
 
     name: str = ""
     state: str = ""
@@ -31,7 +32,7 @@ class Node(Shown):
     why: str = ""
 
     def cells(self) -> Mapping[str, Any]:
-        """As a row of a table."""
+        """Return the fields as a row of a table."""
         return {
             "node": self.name,
             "state": self.lease_state or self.state,
@@ -44,9 +45,9 @@ class Node(Shown):
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup(Shown):
-    """Nodes that do the same for the same reason: `nodes` is their folded set, n[1-3]; `kind` says what they are.
+    """Nodes with the same use for the same reason: `nodes` is their folded set, such as n[1-3].
 
-    A kind is regular, planned, leased, idle or away; None from a daemon that does not tell.
+    `kind` is regular, planned, leased, idle or away; None from a daemon that does not send it.
     """
 
     nodes: str = ""
@@ -59,14 +60,14 @@ class NodeGroup(Shown):
     why: str = ""
 
     def cells(self) -> Mapping[str, Any]:
-        """As a row of a table."""
+        """Return the fields as a row of a table."""
         does = self.lease_state if self.trainer else self.why
         return {"nodes": self.nodes, "does": does, "count": self.count, "trainer": self.trainer, "kind": self.kind}
 
 
 @dataclass(frozen=True, slots=True)
 class CurvePoints:
-    """Samples/s by number of nodes on the nodes of one class; `origin` and `basis` say where an estimate is from."""
+    """Samples/s by number of nodes of one class; `origin` and `basis` tell where an estimate is from."""
 
     node_class: str = key("class", "")
     nodes: tuple[int, ...] = ()
@@ -76,13 +77,13 @@ class CurvePoints:
 
     @property
     def points(self) -> tuple[tuple[int, float], ...]:
-        """The same as pairs."""
+        """The pairs of nodes and samples/s."""
         return tuple(zip(self.nodes, self.samples_per_s, strict=False))
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What is known of a trainer's speed: estimated, measured, and the one curve that bftd plans with."""
+    """A trainer's speed: estimated, measured, and the one curve that bftd plans with."""
 
     estimates: tuple[CurvePoints, ...] = ()
     measured: tuple[CurvePoints, ...] = ()
@@ -92,7 +93,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class ResizeCosts:
-    """What a resize at the present size is reckoned to cost, in seconds without training."""
+    """The estimated cost of a resize at the present size, in seconds without training."""
 
     nodes: int | None = None
     up_s: float | None = None
@@ -107,10 +108,10 @@ class ResizeCosts:
 class Trainer(Shown):
     """One elastic training job.
 
-    `planned` nodes are wanted by the last plan, `requested` are leased, `observed` have a pilot that Slurm shows, and
-    on `working` ones its workers train. `efficiency` is samples/s over those of as many single nodes. `expected_end_s`
-    is when `total_steps` would be done at the present speed. Of another user's trainer there is no loss, and where
-    Slurm keeps jobs private no id either.
+    `planned` is the number of nodes in the last plan, `requested` those leased, `observed` those with a pilot that
+    Slurm shows, and `working` those on which its workers train. `efficiency` is samples/s relative to as many single
+    nodes. `expected_end_s` is when `total_steps` will be done at the present speed. Another user's trainer has no loss
+    and, if Slurm keeps jobs private, no id either.
     """
 
     id: str = ""
@@ -142,11 +143,11 @@ class Trainer(Shown):
 
     @property
     def finished(self) -> bool:
-        """Whether it wants no more nodes."""
+        """Whether the trainer has finished: it needs no more nodes."""
         return self.state == "finished"
 
     def cells(self) -> Mapping[str, Any]:
-        """As a row of a table."""
+        """Return the fields as a row of a table."""
         return {
             "id": self.id,
             "name": self.name,
@@ -166,7 +167,10 @@ class Trainer(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Decision(Shown):
-    """One sentence of the daemon; `trainer` is None where it is about none, `decision` the same as data."""
+    """One decision of the daemon in a sentence; `decision` is the same as data.
+
+    `trainer` is None if it is about no trainer.
+    """
 
     at_s: float = 0.0
     trainer: str | None = None
@@ -174,26 +178,29 @@ class Decision(Shown):
     decision: Any = None
 
     def cells(self) -> Mapping[str, Any]:
-        """As a row of a table."""
+        """Return the fields as a row of a table."""
         return {"time": moment(self.at_s), "decision": self.text}
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation(Shown):
-    """One trainer and the last sentences about it, oldest first; None where only the ledger remembers it."""
+    """One trainer, None if only the ledger remembers it, and the last decisions about it, oldest first."""
 
     trainer: Trainer | None = None
     decisions: tuple[Decision, ...] = ()
 
     def sheets(self) -> Sequence[Sheet]:
-        """The trainer, and a row a sentence."""
+        """Return tables of the trainer and of the decisions."""
         of = () if self.trainer is None else self.trainer.sheets()
         return (*of, sheet("Decisions", self.decisions))
 
 
 @dataclass(frozen=True, slots=True)
 class PastLease(Shown):
-    """Who had a node from when to when, and why that began and ended; of others' private trainers only when."""
+    """A past lease of a node: who had it, from when to when, and why it began and ended.
+
+    Of other users' private trainers only the times are known.
+    """
 
     lease: str | None = None
     trainer: str | None = None
@@ -208,7 +215,7 @@ class PastLease(Shown):
     why_revoked: str | None = None
 
     def cells(self) -> Mapping[str, Any]:
-        """As a row of a table."""
+        """Return the fields as a row of a table."""
         return {
             "from": moment(self.granted_s),
             "to": moment(self.ended_s),
@@ -222,21 +229,21 @@ class PastLease(Shown):
 
 @dataclass(frozen=True, slots=True)
 class NodeExplanation(Shown):
-    """One node, None where it is no longer harvested, who had it lately, and what was decided about it."""
+    """One node, None if it is no longer harvested, its recent leases, and the decisions about it."""
 
     node: Node | None = None
     leases: tuple[PastLease, ...] = ()
     decisions: tuple[Decision, ...] = ()
 
     def sheets(self) -> Sequence[Sheet]:
-        """The node, a row a lease, and a row a sentence."""
+        """Return tables of the node, its leases and the decisions."""
         of = () if self.node is None else self.node.sheets()
         return (*of, sheet("Leases", self.leases), sheet("Decisions", self.decisions))
 
 
 @dataclass(frozen=True, slots=True)
 class Pause(Shown):
-    """What is paused: all, nodes, a user or an account; since when, by whom and why."""
+    """A pause of all nodes, some nodes, a user or an account: since when, by whom and why."""
 
     kind: str = ""
     names: tuple[str, ...] = ()
@@ -247,13 +254,13 @@ class Pause(Shown):
     text: str = ""
 
     def cells(self) -> Mapping[str, Any]:
-        """As a row of a table."""
+        """Return the fields as a row of a table."""
         return {"since": moment(self.since_s), "by": self.by, "what": self.text}
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """What somebody has to look at."""
+    """A problem that somebody has to look at."""
 
     kind: str = ""
     node: str | None = None
@@ -262,14 +269,14 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Hours of harvesting, a bound or a cap, in words."""
+    """The hours of harvesting, a bound or a cap, in words."""
 
     text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A job of the harvested partition that no lease stands behind."""
+    """A job of the harvested partition without a lease."""
 
     job_id: str = ""
     user: str = ""
@@ -281,7 +288,7 @@ class Stray:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """How long nodes took from being asked back to idle, in seconds."""
+    """Times from asking nodes back until they were idle, in seconds."""
 
     p50: float | None = None
     p99: float | None = None
@@ -291,7 +298,7 @@ class GiveBack:
 
 @dataclass(frozen=True, slots=True)
 class Window(Shown):
-    """What was made of the last `window_s` seconds: U of the paper, and which part of the pool trained and was held.
+    """The use of the last `window_s` seconds: the paper's U, and the shares of the pool that trained and were held.
 
     `recovered` and `used_node_seconds` are older names of `held_share` and `held_node_seconds`.
     """
@@ -307,7 +314,7 @@ class Window(Shown):
     used_node_seconds: float = 0.0
 
     def cells(self) -> Mapping[str, Any]:
-        """As a row of a table."""
+        """Return the fields as a row of a table."""
         return {
             "hours": self.window_s / _HOUR_S,
             "U": self.u,
@@ -321,9 +328,9 @@ class Window(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Status(Shown):
-    """The daemon now: nodes in groups, trainers, what steers it, the last decisions and the counters so far.
+    """The daemon now: nodes in groups, trainers, pauses and limits, the last decisions, and counters.
 
-    `used_node_seconds` is the older name of `held_node_seconds`; an older daemon tells no other.
+    `used_node_seconds` is the older name of `held_node_seconds`, and the only one that older daemons send.
     """
 
     time_s: float = 0.0
@@ -355,16 +362,16 @@ class Status(Shown):
 
     @property
     def training_share(self) -> float | None:
-        """Node-seconds of training, of those in the pool since the ledger began; None before there were any."""
+        """The share of the pool's node-seconds that trained, since the ledger began; None before there were any."""
         return self.training_node_seconds / self.pool_node_seconds if self.pool_node_seconds > 0 else None
 
     @property
     def held_share(self) -> float | None:
-        """Node-seconds with a pilot, of those in the pool since the ledger began; None before there were any."""
+        """The share of the pool's node-seconds with a pilot, since the ledger began; None before there were any."""
         return self.used_node_seconds / self.pool_node_seconds if self.pool_node_seconds > 0 else None
 
     def cells(self) -> Mapping[str, Any]:
-        """The daemon itself."""
+        """Return the facts on the daemon itself."""
         return {
             "version": self.version,
             "mode": self.mode,
@@ -378,7 +385,7 @@ class Status(Shown):
         }
 
     def sheets(self) -> Sequence[Sheet]:
-        """The daemon, its nodes, its trainers and its last decisions."""
+        """Return tables of the daemon, its nodes, its trainers and its last decisions."""
         own = Sheet("bftd", ("", ""), Shown.sheets(self)[0].rows)
         nodes: Sequence[Shown] = self.groups or self.nodes
         return (own, sheet("Nodes", nodes), sheet("Trainers", self.trainers), sheet("Decisions", self.decisions))
@@ -386,7 +393,7 @@ class Status(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Event(Shown):
-    """One row of the ledger; `rowid` is what to ask on behind."""
+    """One row of the ledger; pass `rowid` as `after` to get the events that follow."""
 
     rowid: int = 0
     at_s: float = 0.0
@@ -396,7 +403,7 @@ class Event(Shown):
     data: Any = None
 
     def cells(self) -> Mapping[str, Any]:
-        """As a row of a table."""
+        """Return the fields as a row of a table."""
         data = self.data if isinstance(self.data, Mapping) else {}
         told = data.get("text") or " ".join(f"{name}={value}" for name, value in data.items())
         return {

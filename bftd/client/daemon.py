@@ -1,4 +1,4 @@
-"""The client for notebooks and scripts: what `bft` shows, as typed objects."""
+"""The client for notebooks and scripts: the data of `bft` as typed objects."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from bftd.errors import BftError, DaemonUnreachable, TimedOut, UsageError
 from bftd.http import client
 from bftd.protocol.address import is_path
 
-# A moment: unix seconds, a datetime (a naive one is of this host's clock), or how long ago.
+# A time: unix seconds, a datetime (naive ones are in this host's time zone), or a timedelta before now.
 When = float | datetime | timedelta
 FINISHED: Literal["finished"] = "finished"
-# A daemon that restarts is back within seconds; one that was away for longer has to be started by somebody.
+# A daemon that restarts is back within seconds; after a longer absence somebody has to start it.
 _AWAY_S = 120.0
 
 
 class Client:
-    """Asks the daemon of this host, or the one at `address`: the path of its socket, or [user@]host:port.
+    """A client of the daemon on this host, or the one at `address`: the path of its socket, or [user@]host:port.
 
-    Without an address it is found as `bft` finds it: $BFTD_SOCKET, else the configuration (`config`, $BFTD_CONFIG,
-    /etc/bftd/bftd.toml). Every method raises DaemonUnreachable when nobody answers and ApiError when the daemon
-    refuses; each error is one line.
+    Without an address the daemon is found as `bft` finds it: $BFTD_SOCKET, else the configuration (`config`,
+    $BFTD_CONFIG, /etc/bftd/bftd.toml). Every method raises DaemonUnreachable if the daemon does not answer, and
+    ApiError if it refuses; each error is one line.
     """
 
     def __init__(self, address: str = "", *, config: str | None = None, timeout_s: float = client.TIMEOUT_S) -> None:
@@ -47,66 +47,75 @@ class Client:
 
     @property
     def address(self) -> str:
-        """Where the daemon is."""
+        """The address of the daemon."""
         return self._daemon.address
 
     def status(self) -> Status:
-        """The daemon now: nodes in groups, trainers, pauses and alarms, the last decisions."""
+        """Return the daemon's status: nodes in groups, trainers, pauses and alarms, the last decisions."""
         return read(Status, self._get("/v1/status?nodes=folded"))
 
     def nodes(self) -> Rows[Node]:
-        """Every node of the harvested partition."""
+        """Return every node of the harvested partition."""
         return Rows(read(Status, self._get("/v1/status")).nodes)
 
     def trainers(self) -> Rows[Trainer]:
-        """The trainers that the daemon knows now, those that ended lately among them."""
+        """Return the trainers that the daemon knows now, including those that ended lately."""
         return Rows(self.status().trainers)
 
     def trainer(self, id_: str) -> Trainer:
-        """One trainer with its curve and what its resizes cost; BftError where only the ledger remembers it."""
+        """Return one trainer with its curve and resize costs; BftError if only the ledger remembers it."""
         found = self.explain(id_, limit=1).trainer
         if found is None:
             raise BftError(f"trainer {id_} has ended some time ago: explain({id_!r}) has what the ledger knows of it")
         return found
 
     def explain(self, id_: str, limit: int = 50) -> Explanation:
-        """One trainer and the last sentences about it; ApiError with status 404 where nobody knows it."""
+        """Return one trainer and the last decisions about it; ApiError (404) if it is not known."""
         return read(Explanation, self._get(f"/v1/trainers/{quote(str(id_), safe='')}/explain?limit={limit}"))
 
     def explain_node(self, name: str) -> NodeExplanation:
-        """Why one node is or is not lent, and what was decided about it; ApiError (404) where there is none."""
+        """Return why one node is or is not lent, and the decisions about it; ApiError (404) for an unknown node."""
         return read(NodeExplanation, self._get(f"/v1/nodes/{quote(name, safe='')}/explain"))
 
     def history(self, since: When | None = None, until: When | None = None, step_s: float | None = None) -> History:
-        """Nodes by state and trainers over time, averaged over `step_s`; without times as the daemon has it."""
+        """Return nodes and trainers over time, averaged over `step_s`; omitted arguments take the daemon's defaults."""
         asked = {"since": _seconds(since), "until": _seconds(until), "step": step_s}
         return read(History, self._get("/v1/history" + _query(asked)))
 
     def usage(self, since: When | None = None, until: When | None = None, by: str | Sequence[str] = "user") -> Usage:
-        """Node-seconds by user, account or both: all for administrators, one's own for anybody else."""
+        """Return node-seconds by user, account or both: all for administrators, else the caller's own."""
         asked = {"since": _seconds(since), "until": _seconds(until), "by": by if isinstance(by, str) else ",".join(by)}
         return read(Usage, self._get("/v1/usage" + _query(asked)))
 
     def events(self, after: int = 0, limit: int = 1000) -> Rows[Event]:
-        """The ledger's events behind the one with rowid `after`, oldest first: all, or of one's own trainers."""
+        """Return the ledger's events after rowid `after`, oldest first: all, or those of the caller's own trainers."""
         told = self._get(f"/v1/events?after={after}&limit={limit}").get("events")
         return Rows(read(Event, event) for event in told or ())
 
     def pause(
         self, why: str, *, nodes: Sequence[str] = (), user: str = "", account: str = "", release: bool = False
     ) -> Rows[Pause]:
-        """Lend no more, at all or on nodes or to a user or account; for administrators. Returns what is paused."""
+        """Stop lending, to anybody, on some nodes, or to a user or account; returns all pauses.
+
+        For administrators only.
+        """
         told = self._daemon.pause(_what(nodes, user, account), why, release)
         return _pauses(told)
 
     def resume(
         self, *, nodes: Sequence[str] = (), user: str = "", account: str = "", everything: bool = False
     ) -> Rows[Pause]:
-        """Lift a pause, or every one; for administrators. Returns what is still paused."""
+        """Lift a pause, or all of them; returns the remaining pauses.
+
+        For administrators only.
+        """
         return _pauses(self._daemon.resume({"all": True} if everything else _what(nodes, user, account)))
 
     def tune(self, **changes: Any) -> Mapping[str, Any]:
-        """Change keys that are tunable, t_fwd_s=300.0; for administrators. Returns all that are, with their values."""
+        """Change tunable keys, such as t_fwd_s=300.0; returns all tunable keys with their values.
+
+        For administrators only.
+        """
         return self._daemon.tune(**changes)
 
     def wait(
@@ -116,10 +125,10 @@ class Client:
         timeout_s: float | None = None,
         every_s: float = 2.0,
     ) -> Trainer:
-        """Wait until a trainer has finished, or until so many nodes or more work for it; returns it as it is then.
+        """Wait until a trainer has finished, or until at least so many nodes work for it; return it as it is then.
 
-        A daemon that restarts meanwhile is waited for. Raises TimedOut, ApiError (404) for a trainer that nobody knows,
-        and BftError for one that finished without ever having had the nodes.
+        If the daemon restarts meanwhile, waiting goes on. Raises TimedOut, ApiError (404) for an unknown trainer, and
+        BftError if the trainer finished without ever having had the nodes.
         """
         wanted = 0 if until == FINISHED else until
         if isinstance(wanted, (bool, str)) or (wanted < 1 and until != FINISHED):
@@ -145,7 +154,7 @@ class Client:
             time.sleep(max(0.0, left_s))
 
     def _now(self, id_: str, before: Trainer | None) -> Trainer:
-        """A trainer as it is; one that only the ledger remembers has finished, as its last decision says."""
+        """Return a trainer as it is now; one that only the ledger remembers as finished, as its last decision says."""
         told = self.explain(id_, limit=20)
         if told.trainer is not None:
             return told.trainer
@@ -163,7 +172,7 @@ def _pauses(told: Mapping[str, Any]) -> Rows[Pause]:
 
 
 def _what(nodes: Sequence[str], user: str, account: str) -> dict[str, Any]:
-    """What a pause is of, as the API takes it; nothing is everything."""
+    """Return the scope of a pause in the form that the API expects; {} is everything."""
     if isinstance(nodes, str):
         raise UsageError(f"nodes must be a list of names, not {nodes!r}")
     named: dict[str, Any] = {"nodes": list(nodes), "user": user, "account": account}
@@ -171,7 +180,7 @@ def _what(nodes: Sequence[str], user: str, account: str) -> dict[str, Any]:
 
 
 def _seconds(when: When | None) -> float | None:
-    """Unix seconds of a moment."""
+    """Convert a time to unix seconds."""
     if isinstance(when, timedelta):
         return time.time() - when.total_seconds()
     return when.timestamp() if isinstance(when, datetime) else when

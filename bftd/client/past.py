@@ -1,4 +1,4 @@
-"""What the daemon answers about the past: history in steps, and who used how much."""
+"""The daemon's answers about the past: history in steps, and usage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class TrainerPoint:
-    """One trainer in one step of history, averaged: nodes that work, leases, samples/s, and its progress by then."""
+    """One trainer in one step of history: means of working nodes, leases and samples/s, and its progress by then."""
 
     working: float = 0.0
     leased: float = 0.0
@@ -28,8 +28,9 @@ class TrainerPoint:
 class HistoryPoint(Shown):
     """One step of history: nodes by state (regular, planned, leased, idle, away), trainers by id, node-seconds.
 
-    `used_node_seconds` is the older name of `held_node_seconds`; an older daemon tells no other. `regular_starts` are
-    those of regular jobs where pilots were, which delayed them by `regular_delay_seconds`.
+    `used_node_seconds` is the older name of `held_node_seconds`, and the only one that older daemons send.
+    `regular_starts` counts regular jobs that started on nodes with pilots, which delayed them by
+    `regular_delay_seconds`.
     """
 
     at_s: float = 0.0
@@ -43,7 +44,7 @@ class HistoryPoint(Shown):
     regular_delay_seconds: float = 0.0
 
     def cells(self) -> Mapping[str, Any]:
-        """As a row of a table."""
+        """Return the fields as a row of a table."""
         return {
             "time": moment(self.at_s),
             **self.nodes,
@@ -56,7 +57,7 @@ class HistoryPoint(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What a trainer of the past was called, and whose it was."""
+    """The name and the owner of a past trainer."""
 
     name: str = ""
     user: str = ""
@@ -64,7 +65,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class History(Shown):
-    """Steps of `step_s` seconds, oldest first; while the daemon was down there is none."""
+    """A history in steps of `step_s` seconds, oldest first, with no steps for times when the daemon was down."""
 
     since_s: float = 0.0
     until_s: float = 0.0
@@ -74,11 +75,11 @@ class History(Shown):
     windows: tuple[Window, ...] = ()
 
     def sheets(self) -> Sequence[Sheet]:
-        """A row a step, and a row a window."""
+        """Return tables of the steps and of the windows."""
         return (sheet("History", self.points), sheet("Windows", self.windows))
 
     def sizes(self, trainer: str) -> tuple[tuple[float, float], ...]:
-        """When a trainer had how many working nodes, for those steps in which it was there."""
+        """Return (unix seconds, working nodes) of a trainer, for the steps in which it was there."""
         return tuple(
             (point.at_s, point.trainers[trainer].working) for point in self.points if trainer in point.trainers
         )
@@ -86,9 +87,9 @@ class History(Shown):
 
 @dataclass(frozen=True, slots=True)
 class UsageRow(Shown):
-    """Node-seconds of one user, one account or one of both; the other is None.
+    """Node-seconds of one user, one account or one of both; the field not asked for is None.
 
-    `used_node_seconds` is the older name of `held_node_seconds`; an older daemon tells no other.
+    `used_node_seconds` is the older name of `held_node_seconds`, and the only one that older daemons send.
     """
 
     user: str | None = None
@@ -99,7 +100,7 @@ class UsageRow(Shown):
     used_node_seconds: float = 0.0
 
     def cells(self) -> Mapping[str, Any]:
-        """As a row of a table."""
+        """Return the fields as a row of a table."""
         return {
             "user": self.user or "",
             "account": self.account or "",
@@ -111,7 +112,7 @@ class UsageRow(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Usage(Shown):
-    """Who had how much; `first_s` is the first hour that is kept."""
+    """Usage by user or account; `first_s` is the first hour that is kept."""
 
     since_s: float = 0.0
     until_s: float = 0.0
@@ -119,5 +120,5 @@ class Usage(Shown):
     rows: tuple[UsageRow, ...] = key("usage", ())
 
     def sheets(self) -> Sequence[Sheet]:
-        """A row a user, account or both, those with most first."""
+        """Return a table with a row per user, account or both, the largest first."""
         return (sheet("Usage", self.rows),)

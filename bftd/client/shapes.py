@@ -1,7 +1,7 @@
-"""JSON made into frozen dataclasses, whatever the age of the daemon that sent it.
+"""Conversion of JSON to frozen dataclasses, whatever the age of the daemon that sent it.
 
-A key that a class does not have is ignored; one that is missing, or of another kind than the class says, gets the
-field's default. So every field of such a class has one: None where "not there" and "nothing" are not the same.
+A key that a class does not have is ignored; a key that is missing, or of another type, gets the field's default. So
+every field of such a class has a default: None if "absent" and "empty" differ.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _Reader = Callable[[Any], Any]
 
 
 class _Unfit(Exception):
-    """What was sent is not of the kind that a field has."""
+    """An error for a value that does not have its field's type."""
 
 
 def key(name: str, default: Any) -> Any:
-    """A field that has another name in the JSON, where that is a word of Python's."""
+    """Declare a field with another name in the JSON, for example because that is a Python keyword."""
     return dataclasses.field(default=default, metadata={"key": name})
 
 
 def read(cls: type[T], data: object) -> T:
-    """An object of the class out of what was sent; its defaults where that is no JSON object at all."""
+    """Make an object of the class from JSON data; with all defaults if that is no JSON object."""
     if not isinstance(data, Mapping):
         return cls()
     found = {}
@@ -41,7 +41,7 @@ def read(cls: type[T], data: object) -> T:
 
 
 def written(value: Any) -> Any:
-    """The JSON that `read` reads: dictionaries, lists, texts and numbers."""
+    """Return the JSON that `read` reads: dictionaries, lists, texts and numbers."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {_sent(field): written(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -51,7 +51,7 @@ def written(value: Any) -> Any:
 
 @cache
 def _fields(cls: type[Any]) -> tuple[tuple[str, str, _Reader], ...]:
-    """Of each field its name, its name in the JSON, and what reads it."""
+    """Return each field's name, its name in the JSON, and the function that reads it."""
     hints = typing.get_type_hints(cls)
     return tuple((field.name, _sent(field), _reader(hints[field.name])) for field in dataclasses.fields(cls))
 
@@ -61,7 +61,7 @@ def _sent(field: dataclasses.Field[Any]) -> str:
 
 
 def _reader(kind: Any) -> _Reader:
-    """What reads a value of this type; raises TypeError for types that no answer has."""
+    """Return the function that reads a value of this type; fails for types that no answer has."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return lambda value: value

@@ -1,4 +1,7 @@
-"""Answers as tables: in a terminal by rich, in a notebook as HTML. Neither is loaded before one is shown."""
+"""Answers as tables: in a terminal by rich, in a notebook as HTML.
+
+Neither is loaded before it is needed.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from bftd.protocol.fields import printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# Of a long list, in a notebook as in a terminal: the rest is counted.
+# Most rows shown of a long list, in a notebook as in a terminal: the rest are counted.
 _ROWS_MOST = 200
 _CELL_STYLE = "text-align:{};padding:0.15em 0.7em"
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """One table: titles, and rows of texts; `right` has the columns that hold numbers."""
+    """One table: titles, and rows of texts; `right` are the columns that hold numbers."""
 
     title: str
     titles: tuple[str, ...]
@@ -30,31 +33,31 @@ class Sheet:
 
     @property
     def head(self) -> str:
-        """The title, and how many rows a long table has that are not shown."""
+        """The title, and the number of rows that are not shown."""
         left = len(self.rows) - _ROWS_MOST
         return f"{self.title} ({left} more rows)" if left > 0 else self.title
 
 
 class Shown:
-    """What every answer can do: be shown in a terminal and in a notebook, and become JSON again."""
+    """The base of all answers: shows them in a terminal and in a notebook, and converts them back to JSON."""
 
     __slots__ = ()
 
     def sheets(self) -> Sequence[Sheet]:
-        """The tables that show it; of an object with cells, one with a row a cell."""
+        """Return the tables that show the answer; by default one with a row per cell."""
         rows = tuple((name, text(value)) for name, value in self.cells().items())
         return (Sheet(type(self).__name__, ("", ""), rows),)
 
     def cells(self) -> Mapping[str, Any]:
-        """Its values by title, as a row of a table."""
+        """Return the values by title, as a row of a table."""
         return {}
 
     def to_dict(self) -> Any:
-        """The JSON that it was made of, without keys that this version does not know."""
+        """Return the JSON that the answer came from, without keys that this version does not know."""
         return written(self)
 
     def __rich__(self) -> RenderableType:
-        """Tables that fit their terminal."""
+        """Return tables that fit their terminal."""
         from rich.console import Group
 
         from bftd.tables import Column, Fitted
@@ -75,7 +78,7 @@ class Shown:
         )
 
     def _repr_html_(self) -> str:
-        """Tables for a notebook; nothing that others have named is taken for HTML."""
+        """Return tables for a notebook; all text is escaped."""
         return "".join(map(_html, self.sheets()))
 
 
@@ -83,17 +86,17 @@ T = TypeVar("T", bound=Shown)
 
 
 class Rows(tuple[T, ...], Shown):
-    """Several of a kind: a tuple that is shown as one table."""
+    """A tuple of answers of one kind, shown as one table."""
 
     __slots__ = ()
 
     def sheets(self) -> Sequence[Sheet]:
-        """A row each."""
+        """Return one table with a row per answer."""
         return (sheet(type(self[0]).__name__ + "s" if self else "Nothing", self),)
 
 
 def sheet(title: str, items: Sequence[Shown]) -> Sheet:
-    """A table with a row an item."""
+    """Return a table with a row per item."""
     rows = [item.cells() for item in items]
     titles = tuple(rows[0]) if rows else ()
     numbers = {
@@ -104,7 +107,7 @@ def sheet(title: str, items: Sequence[Shown]) -> Sheet:
 
 
 def text(value: Any) -> str:
-    """A value in a table: "-" for what is not known."""
+    """Format a value in a table: "-" if it is not known."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -115,7 +118,7 @@ def text(value: Any) -> str:
 
 
 def moment(time_s: float | None) -> str | None:
-    """A time on this host's clock; None where it is not known, or no time that a clock shows."""
+    """Format a time on this host's clock; None if it is not known or beyond the calendar."""
     try:
         return None if time_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
     except (OverflowError, ValueError, OSError):
@@ -123,7 +126,7 @@ def moment(time_s: float | None) -> str | None:
 
 
 def _html(item: Sheet) -> str:
-    """One table as HTML, with no style but the alignment: a notebook has its own."""
+    """Return one table as HTML, with no style but alignment and padding: a notebook has its own."""
     return "".join(_parts(item))
 
 

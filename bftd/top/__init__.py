@@ -1,1 +1,1 @@
-"""`bft top`: the live screen."""
+"""`bft top`: the live screen of the daemon."""

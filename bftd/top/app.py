@@ -1,4 +1,4 @@
-"""The live screen: pool, trainers, one of them in detail, decisions; keys to pause, tune and explain."""
+"""The live screen: the pool, the trainers, one of them in detail, decisions; keys to pause, tune and explain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from bftd.top.nodes import NodesScreen
 from bftd.top.table import COLUMNS, TrainerTable, keys
 from bftd.top.watching import EVERY_S, Look, Watcher
 
-# From these sizes on there is room for more.
+# Sizes from which on there is room for more.
 _WIDE, _TALL, _SHORT = 140, 40, 19
 _SAID_S = 12.0
 _ENDED_BY = (signal.SIGTERM, signal.SIGHUP)
@@ -53,7 +53,7 @@ behind the arrow, how many the trainer is to have. EFF is the speed over that of
 
 
 class Looked(Message):
-    """The watcher has heard something."""
+    """A message from the watcher: news from the daemon."""
 
     def __init__(self, look: Look) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Looked(Message):
 
 
 class Done(Message):
-    """Something that was asked of the daemon is done, or was refused; `then` is called in the screen's own thread."""
+    """The result of a request to the daemon, or its refusal; `then` is called in the screen's own thread."""
 
     def __init__(self, text: str, wrong: bool = False, then: Callable[[], None] | None = None) -> None:
         super().__init__()
@@ -71,14 +71,14 @@ class Done(Message):
 
 
 class _PlainBar(ScrollBarRender):
-    """A scroll bar of blanks alone."""
+    """A scroll bar made of blanks alone."""
 
     VERTICAL_BARS: ClassVar[list[str]] = [" "] * 8
     HORIZONTAL_BARS: ClassVar[list[str]] = [" "] * 8
 
 
 class Top(App[None]):
-    """`bft top` on the daemon of a client."""
+    """The `bft top` application for the daemon of a client."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = style.css(plain=False)
@@ -93,7 +93,7 @@ class Top(App[None]):
         Binding("r", "refresh", show=False),
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("q", "quit", "Quit"),
-        # also while a text is typed or a dialog is open, where the library has other uses for them
+        # also while a text is typed or a dialog is open, when Textual uses these keys otherwise
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False, priority=True),
         Binding("escape", "all", show=False),
@@ -116,7 +116,7 @@ class Top(App[None]):
         ScrollBar.renderer = _PlainBar if glyphs.plain else ScrollBarRender
 
     def compose(self) -> ComposeResult:
-        """Pool on top, then trainers, then one of them and the decisions."""
+        """Compose the screen: the pool, the trainers, then one of them and the decisions."""
         yield Static("bftd", id="head")
         yield Static("", id="notices", classes="empty")
         yield Static("", id="bar")
@@ -134,32 +134,32 @@ class Top(App[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Begin to ask."""
+        """Start the watcher."""
         self._text("#head", Text(f"asking the daemon at {self._client.address}"))
         self.query_one("#feed").border_title = "decisions, the newest first"
         self.query_one(TrainerTable).focus()
         self._watcher.start()
         loop = asyncio.get_running_loop()
-        for number in _ENDED_BY:  # they would leave the terminal raw, on the other screen
+        for number in _ENDED_BY:  # by default they would leave the terminal raw and on the alternate screen
             loop.add_signal_handler(number, functools.partial(self.exit, return_code=128 + number))
 
     def on_unmount(self) -> None:
-        """Ask no more."""
+        """Stop the watcher."""
         self._watcher.stop()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Another arrangement where there is more or less room."""
+        """Choose the layout that suits the new size."""
         self.screen_stack[0].set_class(event.size.width >= _WIDE, "wide")
         self.screen_stack[0].set_class(event.size.height >= _TALL, "tall")
         self.screen_stack[0].set_class(event.size.height < _SHORT, "short")
         self.call_after_refresh(self._draw)
 
     def _hear(self, look: Look) -> None:
-        """Called in the watcher's thread; messages may be posted from any."""
+        """Pass on the watcher's news; called in its thread, as messages may be posted from any thread."""
         self.post_message(Looked(look))
 
     def on_looked(self, message: Looked) -> None:
-        """Take in what was heard; while the daemon does not answer the last picture stays."""
+        """Take in the news; the last picture stays while the daemon does not answer."""
         look = message.look
         if look.history is not None:
             self._memory.learn(look.history)
@@ -173,7 +173,7 @@ class Top(App[None]):
         self._draw()
 
     def _draw(self) -> None:
-        # a size, or a look at the daemon, may come before there are widgets, and after them
+        # a resize or news may come before the widgets exist and after they are gone
         with contextlib.suppress(NoMatches):
             self._draw_all()
 
@@ -225,11 +225,11 @@ class Top(App[None]):
         self._text("#curve", parts.curve(trainer, known, room, self._glyphs))
 
     def _home(self, selector: str, kind: type[Any] = Static) -> Any:
-        """A part of the screen itself, whatever is open above it."""
+        """Return a widget of the main screen, whatever is open above it."""
         return self.screen_stack[0].query_one(selector, kind)
 
     def _text(self, selector: str, text: Text) -> None:
-        """Another text for a part of the screen; one that is the same costs no new layout."""
+        """Change the text of a widget; an unchanged text causes no new layout."""
         if self._drawn.get(selector) != text:
             self._drawn[selector] = text
             self._home(selector).update(text)
@@ -239,7 +239,7 @@ class Top(App[None]):
         return self._wanted.lower() in words
 
     def _selected(self) -> Trainer | None:
-        """The trainer below the cursor."""
+        """Return the trainer under the cursor."""
         if self._status is None:
             return None
         chosen = self._home("#trainers", TrainerTable).current
@@ -251,27 +251,27 @@ class Top(App[None]):
         return "" if chosen is None else chosen.id
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        """Another trainer was chosen."""
+        """Show the trainer that is now under the cursor."""
         with contextlib.suppress(NoMatches):  # the widgets may have gone since
             self._watcher.select(self._selected_id())
             self._draw_detail()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Enter."""
+        """Explain the trainer when Enter is pressed."""
         self.action_explain()
 
-    # What keys do.
+    # Actions of the keys.
 
     def action_refresh(self) -> None:
-        """Ask now."""
+        """Ask the daemon now."""
         self._watcher.hurry()
 
     def action_help(self) -> None:
-        """What keys there are."""
+        """Show the keys."""
         self.push_screen(Reader("bft top", Text(_HELP)))
 
     def action_sort(self) -> None:
-        """By the next column; after the last in the order of arrival."""
+        """Sort by the next column; after the last one in the order of arrival."""
         table = self._home("#trainers", TrainerTable)
         order = (None, *COLUMNS)
         table.sorted_by = order[(order.index(table.sorted_by) + 1) % len(order)]
@@ -279,13 +279,13 @@ class Top(App[None]):
         self._say("in the order of arrival" if table.sorted_by is None else f"sorted by {table.sorted_by.title}")
 
     def action_reverse(self) -> None:
-        """The other way round."""
+        """Reverse the order."""
         table = self._home("#trainers", TrainerTable)
         table.reverse = not table.reverse
         self._draw()
 
     def action_filter(self) -> None:
-        """Ask for a text."""
+        """Open the field for the filter."""
         asked = self._home("#filter", Input)
         asked.add_class("open")
         asked.focus()
@@ -298,7 +298,7 @@ class Top(App[None]):
         self._home("#trainers", TrainerTable).focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while it is typed."""
+        """Filter while the text is typed."""
         if event.input.id == "filter":
             self._wanted = event.value.strip()
             self._draw()
@@ -310,7 +310,7 @@ class Top(App[None]):
             self._home("#trainers", TrainerTable).focus()
 
     def action_explain(self) -> None:
-        """Why the trainer below the cursor grew, stayed or shrank."""
+        """Show why the trainer under the cursor grew, stayed or shrank."""
         trainer = self._selected()
         if trainer is None or not trainer.id:
             self._say("choose a trainer first" if trainer is None else "Slurm keeps others' jobs private here")
@@ -338,7 +338,7 @@ class Top(App[None]):
         self._reading[1].tell(text)
 
     def action_nodes(self) -> None:
-        """All nodes."""
+        """Show all nodes."""
         if self._status is not None:
             self.push_screen(NodesScreen(self._status.groups, self._explain_node))
 
@@ -353,7 +353,7 @@ class Top(App[None]):
         self._beside(ask)
 
     def action_pause(self) -> None:
-        """Pause, or resume where everything is paused."""
+        """Pause, or resume if everything is paused."""
         if self._status is None:
             return
         every = next((item for item in self._status.pauses if item.kind == "all"), None)
@@ -371,12 +371,12 @@ class Top(App[None]):
             self.push_screen(dialog, lambda asked: self._act(lambda: asking.tune(self._client, asked or {}), asked))
 
     def _act(self, do: Callable[[], str], sure: object) -> None:
-        """Have it done where it was confirmed, and say what came of it."""
+        """Carry out an action if it was confirmed, and show its result."""
         if sure:
             self._beside(lambda: Done(do()))
 
     def _beside(self, ask: Callable[[], Done]) -> None:
-        """Ask something of the daemon in a thread of its own."""
+        """Send a request to the daemon in a separate thread."""
 
         def run() -> None:
             try:
@@ -388,7 +388,7 @@ class Top(App[None]):
         threading.Thread(target=run, name="asking", daemon=True).start()
 
     def on_done(self, message: Done) -> None:
-        """Say what came of it."""
+        """Show the result of a request."""
         if message.then is not None:
             message.then()
         if message.text:
@@ -396,7 +396,7 @@ class Top(App[None]):
         self._watcher.hurry()
 
     def _say(self, text: str, wrong: bool = False) -> None:
-        """A line for some seconds."""
+        """Show a line for some seconds."""
         said = Text(printable(text), style="bold #ff7b5a" if wrong else "bold")
         self._text("#said", said)
         self._home("#said").remove_class("empty")
@@ -410,11 +410,11 @@ class Top(App[None]):
 
 
 class PlainTop(Top):
-    """The same for terminals without Unicode."""
+    """The same application for terminals without Unicode."""
 
     CSS = style.css(plain=True)
 
 
 def screen(client: Client, glyphs: Glyphs, every_s: float = EVERY_S) -> Top:
-    """The screen in the characters that the terminal has."""
+    """Create the application with characters that the terminal can show."""
     return (PlainTop if glyphs.plain else Top)(client, glyphs, every_s)

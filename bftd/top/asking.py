@@ -1,6 +1,6 @@
-"""What keys have the daemon do: each function asks it, waits, and returns what came of it in words.
+"""Requests of the keys to the daemon: each function waits for the answer and returns it in words.
 
-They raise BftError and are called in a thread of their own.
+They raise BftError and are called in separate threads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bftd.top import parts
 
 
 def choices(chosen: Trainer | None) -> dict[str, Mapping[str, str]]:
-    """What may be paused while this trainer is below the cursor: its words, and how the client takes it."""
+    """Return what may be paused while this trainer is under the cursor: label -> arguments of the client."""
     found: dict[str, Mapping[str, str]] = {"everything": {}}
     if chosen is not None and chosen.user:
         found[f"the trainers of user {chosen.user}"] = {"user": chosen.user}
@@ -26,7 +26,7 @@ def choices(chosen: Trainer | None) -> dict[str, Mapping[str, str]]:
 
 
 def pause(client: Client, asked: Mapping[str, Any]) -> str:
-    """Pause what a PauseDialog gave."""
+    """Pause as chosen in a PauseDialog."""
     return f"paused: {'; '.join(item.text for item in client.pause(**asked))}"
 
 
@@ -36,16 +36,16 @@ def resume(client: Client) -> str:
 
 
 def tune(client: Client, changed: Mapping[str, Any]) -> str:
-    """Change what a TuneDialog gave."""
+    """Change settings as chosen in a TuneDialog."""
     now = client.tune(**changed)
     return "tuned: " + ", ".join(f"{name} = {now.get(name)}" for name in changed)
 
 
 def node(client: Client, name: str) -> Text:
-    """Why a node is or is not lent, and what was decided about it."""
+    """Return why a node is or is not lent, and the decisions about it."""
     try:
         told = client.explain_node(name)
-    except ApiError as error:  # a daemon of before tells no more of a node than its status
+    except ApiError as error:  # an older daemon knows only the node's status
         known = next((each for each in client.nodes() if each.name == name), None)
         return Text(str(error)) if known is None else parts.node(known)
     shown = Text(f"{name} is harvested no longer") if told.node is None else parts.node(told.node)

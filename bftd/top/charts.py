@@ -1,4 +1,4 @@
-"""Pictures made of characters: how nodes divide, a trainer's curve, its size over time. Pure: numbers in, lines out."""
+"""Charts made of characters: the division of nodes, a trainer's curve and its sizes; pure functions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from bftd.top.glyphs import Glyphs
 
 Points = Sequence[tuple[int, float]]
-# Curves of more nodes than this are drawn over the logarithm of the nodes: half of the room for the first few.
+# Curves of more nodes than this have a logarithmic axis, half of which is for the first few nodes.
 _LINEAR_MOST = 16
 
 
 def parts(counts: Mapping[str, int], width: int) -> list[tuple[str, int]]:
-    """How many of `width` characters each state gets; one that has any node gets at least one, if there is room."""
+    """Divide `width` characters among the states; a state with nodes gets at least one, if there is room."""
     there = {state: count for state, count in counts.items() if count > 0}
     total = sum(there.values())
     if not there or width < len(there):
@@ -29,7 +29,7 @@ def parts(counts: Mapping[str, int], width: int) -> list[tuple[str, int]]:
 
 
 def spark(sizes: Sequence[tuple[float, float]], since_s: float, until_s: float, width: int, glyphs: Glyphs) -> str:
-    """Sizes over time in one line: the mean of what was seen in each column's time, blank where nothing was.
+    """Draw sizes over time in one line: a column shows the mean of its time, or a blank without data.
 
     `sizes` are (unix seconds, size); the tallest character is the largest size.
     """
@@ -40,7 +40,7 @@ def spark(sizes: Sequence[tuple[float, float]], since_s: float, until_s: float, 
         if since_s <= at_s <= until_s:
             columns[min(width - 1, int((at_s - since_s) / (until_s - since_s) * width))].append(size)
     means = [sum(column) / len(column) if column else None for column in columns]
-    # between two points of a history that is coarser than the columns it was as large as before
+    # between two points of a history coarser than the columns, the size stays as before
     gap = max(1, math.ceil(width * 90.0 / (until_s - since_s)))
     held, age = None, 0
     for at, mean in enumerate(means):
@@ -59,9 +59,9 @@ def _level(value: float, most: float, levels: str) -> str:
 def curve(
     estimate: Points, measured: Points, now: int, size: tuple[int, int], glyphs: Glyphs, high: int = 0
 ) -> list[str]:
-    """Samples/s against nodes, in `size` characters (width, height): what is estimated, measured, and where it is now.
+    """Draw samples/s against nodes in `size` characters (width, height): estimated, measured, and at present.
 
-    The last two lines are the axis and its numbers. [] where nothing is known or there is no room.
+    The last two lines are the axis and its numbers. Returns [] if nothing is known or there is no room.
     """
     width, height = size
     known = [(nodes, rate) for nodes, rate in (*estimate, *measured) if nodes > 0 and math.isfinite(rate)]
@@ -97,7 +97,7 @@ def curve(
 
 
 def _between(points: Points, column: Callable[[float], int]) -> Iterable[tuple[int, float]]:
-    """A rate for each column from the first to the last point, along straight lines of nodes."""
+    """Yield a rate for each column from the first to the last point, interpolated linearly in nodes."""
     ordered = sorted((nodes, rate) for nodes, rate in points if nodes > 0 and math.isfinite(rate))
     for (one, low), (other, high) in itertools.pairwise(ordered):
         first, last = column(one), column(other)
@@ -109,7 +109,7 @@ def _between(points: Points, column: Callable[[float], int]) -> Iterable[tuple[i
 
 
 def _ticks(places: Mapping[int, int], now: int, width: int) -> str:
-    """The numbers below an axis: the present size first, then both ends where they do not run into it."""
+    """Return the numbers below an axis: the present size first, then the ends if they do not overlap it."""
     line = [" "] * width
     for nodes in sorted(places, key=lambda nodes: nodes != now):
         if nodes <= 0:
@@ -123,7 +123,7 @@ def _ticks(places: Mapping[int, int], now: int, width: int) -> str:
 
 
 def rate_text(rate: float) -> str:
-    """Samples/s in at most five characters."""
+    """Format samples/s in a few characters."""
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if rate >= limit:
             scale = {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}[unit]

@@ -1,6 +1,7 @@
-"""What opens over the screen: asking before something is done, and texts and lists to scroll through.
+"""Dialogs over the screen: confirmations, and texts to scroll through.
 
-No buttons: Enter goes on and Esc leaves, so that no mouse is needed and nothing is drawn that a poor terminal lacks.
+There are no buttons: Enter goes on and Esc leaves, so that they need no mouse and no characters that a simple terminal
+lacks.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ _LEAVE: list[BindingType] = [Binding("escape", "leave", "Back")]
 
 
 class _Tick(Checkbox):
-    """A box to tick, drawn with what every terminal has."""
+    """A check box, drawn with characters that every terminal has."""
 
     BUTTON_LEFT = BUTTON_RIGHT = ""
 
     def render(self) -> Content:
-        """Empty where it is not ticked: a colour would not be seen everywhere."""
+        """Draw the box empty if it is not ticked: not every terminal shows colours."""
         self.BUTTON_INNER = "[x]" if self.value else "[ ]"
         return super().render()
 
 
 class _Choice(RadioButton):
-    """One of several, drawn in the same way."""
+    """A radio button, drawn in the same way."""
 
     BUTTON_LEFT = BUTTON_RIGHT = ""
 
     def render(self) -> Content:
-        """The same."""
+        """Draw the button empty if it is not chosen."""
         self.BUTTON_INNER = "(*)" if self.value else "( )"
         return super().render()
 
@@ -62,7 +63,7 @@ class Reader(ModalScreen[None]):
         self._text = text
 
     def compose(self) -> ComposeResult:
-        """A heading, the text, and how to leave."""
+        """Compose a heading, the text, and the keys."""
         with Vertical(classes="page"):
             yield Static(Text(self._title, style="bold"), classes="heading")
             with VerticalScroll(id="scroll"):
@@ -70,13 +71,13 @@ class Reader(ModalScreen[None]):
             yield Static(Text("arrows and PgUp, PgDn scroll; Esc goes back", style="dim"), classes="hint")
 
     def on_mount(self) -> None:
-        """Keys scroll at once, from the end on: the newest stands there."""
+        """Focus the text, and scroll to its end: the newest is last."""
         scroll = self.query_one("#scroll", VerticalScroll)
         scroll.focus()
         self.call_after_refresh(scroll.scroll_end, animate=False)
 
     def tell(self, text: Text) -> None:
-        """Another text in its place."""
+        """Replace the text."""
         self._text = text
         if self.is_mounted:
             self.query_one("#text", Static).update(text)
@@ -86,16 +87,16 @@ class Reader(ModalScreen[None]):
         self.dismiss(None)
 
     def action_down(self) -> None:
-        """A line down."""
+        """Scroll down a line."""
         self.query_one("#scroll", VerticalScroll).scroll_down(animate=False)
 
     def action_up(self) -> None:
-        """A line up."""
+        """Scroll up a line."""
         self.query_one("#scroll", VerticalScroll).scroll_up(animate=False)
 
 
 class PauseDialog(ModalScreen["dict[str, Any] | None"]):
-    """Asks what to pause and why, and once more before it is done; None where it is left."""
+    """A dialog that asks what to pause and why, and then for confirmation; returns None if it is left."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*_LEAVE, Binding("enter", "go_on", "Go on", priority=True)]
 
@@ -105,7 +106,7 @@ class PauseDialog(ModalScreen["dict[str, Any] | None"]):
         self._sure = ""
 
     def compose(self) -> ComposeResult:
-        """What, why, and whether nodes are asked back."""
+        """Compose the choices, the reason, and whether nodes are asked back."""
         with Vertical(classes="dialog"):
             yield Static(Text("Pause: lend no more nodes", style="bold"), classes="heading")
             with RadioSet(id="what"):
@@ -116,16 +117,16 @@ class PauseDialog(ModalScreen["dict[str, Any] | None"]):
             yield Static("", classes="hint", id="hint")
 
     def on_mount(self) -> None:
-        """The reason is what has to be typed."""
+        """Focus the reason, which has to be typed."""
         self.query_one("#why", Input).focus()
         self._hint("Enter goes on, Tab moves, Space ticks, Esc leaves")
 
     def on_input_changed(self) -> None:
-        """What was confirmed was another reason."""
+        """Drop the confirmation: it was for another reason."""
         self._sure = ""
 
     def action_go_on(self) -> None:
-        """Ask once more, then it is done; Enter does it wherever one is, so that it never ticks a box."""
+        """Ask for confirmation, then pause; Enter does this wherever the focus is, and never ticks a box."""
         why = self.query_one("#why", Input).value.strip()
         label = list(self._choices)[max(0, self.query_one("#what", RadioSet).pressed_index)]
         release = self.query_one("#release", _Tick).value
@@ -149,7 +150,7 @@ class PauseDialog(ModalScreen["dict[str, Any] | None"]):
 
 
 class Confirm(ModalScreen[bool]):
-    """One question: Enter or y does it, Esc or n does not."""
+    """A dialog with one question: Enter or y confirms, Esc or n does not."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,n", "leave", "No"),
@@ -162,7 +163,7 @@ class Confirm(ModalScreen[bool]):
         self._text = text
 
     def compose(self) -> ComposeResult:
-        """The question and both answers."""
+        """Compose the question and both answers."""
         with Vertical(classes="dialog"):
             yield Static(Text(printable(self._title), style="bold"), classes="heading")
             yield Static(self._text)
@@ -173,12 +174,12 @@ class Confirm(ModalScreen[bool]):
         self.dismiss(False)
 
     def action_do(self) -> None:
-        """Do it."""
+        """Confirm."""
         self.dismiss(True)
 
 
 class TuneDialog(ModalScreen["dict[str, Any] | None"]):
-    """A field for each key that can be tuned; returns those that were changed, None where it is left."""
+    """A dialog with a field for each tunable key; returns the changed ones, None if it is left."""
 
     BINDINGS: ClassVar[list[BindingType]] = _LEAVE
 
@@ -189,7 +190,7 @@ class TuneDialog(ModalScreen["dict[str, Any] | None"]):
         self._sure: dict[str, Any] = {}
 
     def compose(self) -> ComposeResult:
-        """The keys with their present values."""
+        """Compose the keys with their present values."""
         with Vertical(classes="dialog"):
             yield Static(Text("Tune: acts at once and survives a restart", style="bold"), classes="heading")
             with VerticalScroll(classes="fields"):
@@ -201,22 +202,22 @@ class TuneDialog(ModalScreen["dict[str, Any] | None"]):
             yield Static("", classes="hint", id="hint")
 
     def on_mount(self) -> None:
-        """The first key is ready to be changed."""
+        """Focus the first key."""
         self.query(Input).first().focus()
         self._hint("Tab moves, Enter goes on, Esc leaves")
 
     def on_descendant_focus(self) -> None:
-        """Say what a key is for."""
+        """Show the description of the focused key."""
         name = (self.focused.id or "").removeprefix("key-") if self.focused is not None else ""
         about = self._known[name].doc if name in self._known else ""
         self.query_one("#about", Static).update(Text(printable(about), style="italic"))
 
     def on_input_changed(self) -> None:
-        """What was confirmed was something else."""
+        """Drop the confirmation: it was for other values."""
         self._sure = {}
 
     def on_input_submitted(self) -> None:
-        """Check, ask once more, then it is done."""
+        """Check the values, ask for confirmation, then return them."""
         try:
             changed = self._changed()
         except ConfigError as error:
@@ -248,7 +249,7 @@ class TuneDialog(ModalScreen["dict[str, Any] | None"]):
 
 
 def _value(text: str, before: Any, check: Callable[[object, str], Any] | None, name: str) -> Any:
-    """A text as the kind of value that a key has; raises ConfigError."""
+    """Convert a text to the type of a key's value; raises ConfigError."""
     value: Any = text
     if isinstance(before, (int, float)) and not isinstance(before, bool):
         try:

@@ -1,4 +1,4 @@
-"""The characters that pictures are made of: Unicode's where the terminal has them, else those of a typewriter."""
+"""The characters of the charts: Unicode if the terminal has it, else ASCII."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """One set of characters; each state of nodes has one of its own, so that it can be told without colour."""
+    """One set of characters; each node state has its own, so that states differ even without colour."""
 
     levels: str
     states: Mapping[str, str]
@@ -51,12 +51,12 @@ ASCII = Glyphs(
     plain=True,
 )
 
-# Consoles whose fonts lack most of what Unicode has, whatever the locale says.
+# Consoles whose fonts lack most of Unicode, whatever the locale says.
 _POOR = ("linux", "vt100", "vt102", "vt220", "ansi", "cons25")
 
 
 def suited(encoding: str | None, term: str) -> Glyphs:
-    """What a terminal of this encoding and $TERM can show."""
+    """Return the characters that a terminal of this encoding and $TERM can show."""
     try:
         unicode = codecs.lookup(encoding or "ascii").name in ("utf-8", "utf-16", "utf-32", "gb18030")
     except LookupError:

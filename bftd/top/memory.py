@@ -1,4 +1,4 @@
-"""What the screen has seen so far: decisions, and the sizes of trainers over time."""
+"""The memory of the screen: decisions, and the sizes of trainers over time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from bftd.client import Decision, History, Status
 
-# What can be scrolled back to, and how much of the past a line of sizes shows.
+# The decisions to scroll back through, and the time that a line of sizes shows.
 _DECISIONS_MOST = 300
 PAST_S = 3600.0
 _SIZES_MOST = 3700
 
 
 class Memory:
-    """Folds one status after another; bounded in time and number."""
+    """Collects data from one status after another; bounded in time and number."""
 
     def __init__(self) -> None:
         self._decisions: deque[Decision] = deque(maxlen=_DECISIONS_MOST)
@@ -22,7 +22,7 @@ class Memory:
         self._history: History | None = None
 
     def take(self, status: Status) -> bool:
-        """Take a status in; says whether it told of a decision that was not known."""
+        """Take in a status; return whether it had new decisions."""
         for trainer in status.trainers:
             if trainer.id:
                 sizes = self._sizes.setdefault(trainer.id, deque(maxlen=_SIZES_MOST))
@@ -36,7 +36,7 @@ class Memory:
         return bool(new)
 
     def learn(self, history: History) -> None:
-        """Take in what the daemon remembers from before this screen."""
+        """Take in the daemon's history from before this screen."""
         self._history = history
 
     @property
@@ -45,7 +45,7 @@ class Memory:
         return tuple(reversed(self._decisions))
 
     def sizes(self, trainer: str) -> Sequence[tuple[float, float]]:
-        """(unix seconds, nodes that worked) of one trainer, oldest first."""
+        """Return (unix seconds, working nodes) of one trainer, oldest first."""
         seen = tuple(self._sizes.get(trainer, ()))
         before = self._history.sizes(trainer) if self._history is not None else ()
         first_s = seen[0][0] if seen else float("inf")

@@ -1,4 +1,4 @@
-"""All groups of nodes as a list; Enter opens a group, and then a node."""
+"""The list of all groups of nodes; Enter opens a group, and then a node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slurm_plugin.nodeset import expand
 
 
 class NodesScreen(ModalScreen[None]):
-    """Groups of nodes; `explain` is called with the name of a node that was chosen."""
+    """A screen with groups of nodes; `explain` is called with the name of the chosen node."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,n,q", "leave", "Back")]
 
@@ -33,14 +33,14 @@ class NodesScreen(ModalScreen[None]):
         self._names: list[str] | None = None
 
     def compose(self) -> ComposeResult:
-        """A heading, the list, and what keys do."""
+        """Compose a heading, the list, and the keys."""
         with Vertical(classes="page"):
             yield Static("", classes="heading", id="heading")
             yield DataTable(id="list", cursor_type="row", cell_padding=0)
             yield Static(Text("Enter opens a group and explains a node; Esc goes back", style="dim"), classes="hint")
 
     def on_mount(self) -> None:
-        """Begin with the groups."""
+        """Show the groups."""
         self._show_groups()
 
     def _list(self) -> DataTable[Text]:
@@ -78,7 +78,7 @@ class NodesScreen(ModalScreen[None]):
         table.focus()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Open what is below the cursor."""
+        """Open the group or the node under the cursor."""
         event.stop()
         if self._names is None:
             if event.cursor_row < len(self._groups):
@@ -87,7 +87,7 @@ class NodesScreen(ModalScreen[None]):
             self._explain(self._names[event.cursor_row])
 
     def action_leave(self) -> None:
-        """Back to the groups, and from there to the screen."""
+        """Return to the groups, and from there to the main screen."""
         if self._names is None:
             self.dismiss(None)
         else:

@@ -1,4 +1,4 @@
-"""The texts of the screen's parts, made of a status: headline, notices, nodes, one trainer, decisions. Pure."""
+"""The texts of the screen: headline, notices, nodes, one trainer, decisions; pure functions of a status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bftd.top import charts, words
 from bftd.top.glyphs import Glyphs
 from bftd.top.memory import PAST_S
 
-# Colours that eyes of all kinds tell apart (Okabe and Ito), on a dark ground.
+# Colours that colour-blind people can tell apart (Okabe and Ito), on a dark background.
 COLOURS = {
     "regular": "#a8a8a8",
     "planned": "#e69f00",
@@ -26,7 +26,7 @@ _ALARM = "bold #ff7b5a"
 
 
 def headline(status: Status) -> Text:
-    """Who answers, how fresh it is, and how much of the pool trained and was held."""
+    """Return the headline: version, age of the snapshot, shares that trained and were held, U, give-back times."""
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append("bftd ", "bold")
     line.append(printable(f"{status.version} {status.mode}"), "")
@@ -44,7 +44,7 @@ def headline(status: Status) -> Text:
 
 
 def notices(status: Status, problem: str) -> list[Text]:
-    """A line for each that somebody should know of, the most pressing first."""
+    """Return one line for each notice, the most pressing first."""
     found = [(problem, _ALARM)] if problem else []
     found += [(alarm.text, _ALARM) for alarm in status.alarms]
     found += [(f"{pause.text} (since {words.clock(pause.since_s)})", _WARNING) for pause in status.pauses]
@@ -58,7 +58,7 @@ def notices(status: Status, problem: str) -> list[Text]:
 
 
 def bar(status: Status, width: int, glyphs: Glyphs) -> Text:
-    """All nodes as one bar."""
+    """Draw all nodes as one bar."""
     line = Text(no_wrap=True)
     for state, length in charts.parts(words.counts(status), width):
         line.append(glyphs.states[state] * length, COLOURS[state])
@@ -66,7 +66,7 @@ def bar(status: Status, width: int, glyphs: Glyphs) -> Text:
 
 
 def legend(status: Status, width: int, glyphs: Glyphs) -> Text:
-    """How many nodes are in each state, with the character of the bar; where there is less room it is set closer."""
+    """Return the number of nodes in each state, with the bar's characters; set closer if space is short."""
     counts = words.counts(status)
     every = f"{sum(counts.values()):,} nodes"
     line = Text()
@@ -84,7 +84,7 @@ def legend(status: Status, width: int, glyphs: Glyphs) -> Text:
 
 
 def sets(status: Status, most: int, width: int) -> Text:
-    """The largest groups of nodes as folded sets with what they do, at most so many lines."""
+    """Return the largest groups of nodes as folded sets with their use, in at most `most` lines."""
     groups = sorted(status.groups, key=lambda group: (words.STATES.index(words.state_of(group)), -words.size_of(group)))
     if len(groups) > most:
         groups = sorted(status.groups, key=words.size_of, reverse=True)[: max(0, most - 1)]
@@ -107,12 +107,12 @@ def _set(group: NodeGroup, width: int) -> Text:
 
 
 def does(group: NodeGroup) -> str:
-    """What nodes do, in words."""
+    """Describe the use of a group's nodes."""
     return f"trainer {group.trainer}: {group.lease_state}" if group.trainer else group.why
 
 
 def facts(trainer: Trainer, sizes: Sequence[tuple[float, float]], now_s: float, width: int, glyphs: Glyphs) -> Text:
-    """One trainer in a few lines: who, how large, how fast, how its size went."""
+    """Describe one trainer in a few lines: owner, size, speed, and its sizes over the last hour."""
     lines = Text(overflow="ellipsis", no_wrap=True)
     lines.append(printable(f"{trainer.name}"), "bold")
     lines.append(printable(f"  {trainer.id or '(private)'} {trainer.user}"))
@@ -136,13 +136,13 @@ def facts(trainer: Trainer, sizes: Sequence[tuple[float, float]], now_s: float, 
 
 
 def size(trainer: Trainer, glyphs: Glyphs) -> str:
-    """How many nodes work, and how many it is to have where that is another number."""
+    """Return the number of working nodes, and the number it is to have if that differs."""
     wanted = max(trainer.requested, trainer.planned) if not trainer.finished else trainer.requested
     return f"{trainer.working}" if trainer.working == wanted else f"{trainer.working}{glyphs.to}{wanted}"
 
 
 def curve(trainer: Trainer, known: Curve | None, size_: tuple[int, int], glyphs: Glyphs) -> Text:
-    """A trainer's curve as a picture, with a line that says what is what."""
+    """Draw a trainer's curve, with a line that explains the characters."""
     if known is None:
         return Text("its curve is being asked for", style="dim")
     measured = _main(known.measured)
@@ -156,12 +156,12 @@ def curve(trainer: Trainer, known: Curve | None, size_: tuple[int, int], glyphs:
 
 
 def _main(curves: Sequence[CurvePoints]) -> Sequence[tuple[int, float]]:
-    """The points of the class of nodes that most is known of."""
+    """Return the points of the class of nodes with the most points."""
     return max((each.points for each in curves), key=len, default=())
 
 
 def decisions(found: Sequence[Decision], most: int) -> Text:
-    """Decisions, the newest first and in front."""
+    """Return the decisions, the newest first and in bold."""
     lines = []
     for at, each in enumerate(found[:most]):
         line = Text()
@@ -172,7 +172,7 @@ def decisions(found: Sequence[Decision], most: int) -> Text:
 
 
 def node(one: Node) -> Text:
-    """What is known of a node without its past."""
+    """Describe a node without its past."""
     line = Text(printable(f"{one.name} {one.why} (Slurm: {one.state.lower() or 'not known'})"))
     if one.trainer:
         line.append(printable(f"\nit serves trainer {one.trainer}: {one.lease_state}"))
@@ -182,7 +182,7 @@ def node(one: Node) -> Text:
 
 
 def lease(one: PastLease) -> str:
-    """Who had a node from when to when, as a line."""
+    """Describe in one line who had a node, from when to when."""
     whose = " ".join(part for part in (one.trainer, one.name, one.user and f"({one.user})") if part)
     begun, ended = words.date(one.granted_s), words.date(one.ended_s)
     why = f": {one.why_revoked}" if one.why_revoked else ""
@@ -190,6 +190,6 @@ def lease(one: PastLease) -> str:
 
 
 def told(found: Sequence[Decision]) -> Text:
-    """Sentences with their dates, the oldest first."""
+    """Return decisions with their dates, the oldest first."""
     lines = [Text(f"{words.date(each.at_s)}  {printable(each.text)}") for each in found]
     return Text("\n").join(lines) if lines else Text("the ledger has no decision on it", style="dim")

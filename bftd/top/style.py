@@ -1,4 +1,4 @@
-"""How the screen is laid out: at 80 x 24, and with more beside each other where there is room."""
+"""The layout of the screen: for 80 x 24, and with more side by side on larger terminals."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ ModalScreen { align: center middle; }
 
 
 def css(plain: bool) -> str:
-    """The sheet; `plain` draws lines with characters that every terminal has."""
+    """Return the style sheet; with `plain`, lines are drawn with characters that every terminal has."""
     return CSS.replace(": solid ", ": ascii ") if plain else CSS

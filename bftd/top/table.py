@@ -1,4 +1,4 @@
-"""The table of trainers: changed cells are written anew, and the cursor stays on its trainer."""
+"""The table of trainers: only changed cells are rewritten, and the cursor stays on its trainer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bftd.top.glyphs import Glyphs
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: what it shows, what it sorts by, its width, and its rank; the highest goes first when it is narrow."""
+    """A column: title, width, rank and sort key; on narrow terminals the highest rank is dropped first."""
 
     title: str
     width: int
@@ -46,14 +46,14 @@ COLUMNS = (
     Column("RESIZES", 7, 6, lambda item: -item.resizes, right=True),
     Column("ON", 24, 7, lambda item: item.on or ""),
 )
-# What a name may grow to, before the last column gets what is left.
+# The most that a name may grow to before the last column gets the rest.
 _NAME_MOST = 32
 _GAP = 1
 _BAR = 2  # the scroll bar
 
 
 class TrainerTable(DataTable[Text]):
-    """Trainers by key (their id, or their place where it is private), in an order that may be chosen."""
+    """A table of trainers by key (see `keys`), in an order that can be chosen."""
 
     def __init__(self, glyphs: Glyphs, **options: Any) -> None:
         super().__init__(cursor_type="row", zebra_stripes=False, cell_padding=0, **options)
@@ -64,7 +64,7 @@ class TrainerTable(DataTable[Text]):
         self.reverse = False
 
     def show(self, trainers: Sequence[Trainer], now_s: float) -> None:
-        """Show just these trainers."""
+        """Show exactly these trainers."""
         ordered = list(trainers)
         if self.sorted_by is not None:
             ordered.sort(key=self.sorted_by.sort)
@@ -84,11 +84,11 @@ class TrainerTable(DataTable[Text]):
 
     @property
     def current(self) -> str:
-        """The key of the row below the cursor, "" where there is none."""
+        """The key of the row under the cursor, "" if there is none."""
         return list(self._shown)[self.cursor_row] if 0 <= self.cursor_row < len(self._shown) else ""
 
     def _fit(self) -> None:
-        """Choose columns and widths for the room that there is."""
+        """Choose columns and widths for the available room."""
         room = max(20, self.size.width or 80) - _BAR
         columns = list(COLUMNS)
         while sum(column.width + _GAP for column in columns) > room and any(column.rank for column in columns):
@@ -106,14 +106,14 @@ class TrainerTable(DataTable[Text]):
                 self.add_column(_cell(column, width, mark), width=width + _GAP, key=column.title)
 
     def _title(self, column: Column) -> str:
-        """A title, marked where the rows are sorted by it; the mark is never cut."""
+        """Return a column's title, with a mark that is never cut off if the rows are sorted by it."""
         if column is not self.sorted_by:
             return column.title
         mark = "^" if self.reverse else "v"
         return f"{column.title[: column.width - 1]}{mark}"
 
     def _rebuild(self, rows: dict[str, tuple[str, ...]], chosen: str) -> None:
-        """Rows came, went or changed places."""
+        """Rewrite all rows after some were added, removed or moved."""
         at_y = self.scroll_y
         self.clear()
         for row, cells in rows.items():
@@ -146,7 +146,7 @@ class TrainerTable(DataTable[Text]):
 
 
 def keys(trainers: Sequence[Trainer]) -> list[str]:
-    """What each trainer is known by: its id, or where that is private a place among those that have none."""
+    """Return a key for each trainer: its id, or if that is private its position among those without one."""
     found: list[str] = []
     nameless = 0
     for item in trainers:
@@ -156,7 +156,7 @@ def keys(trainers: Sequence[Trainer]) -> list[str]:
 
 
 def _cell(column: Column, width: int, text: str) -> Text:
-    """A value as wide as its column: never taken for markup, cut with a + as Slurm does."""
+    """Format a value to the width of its column: never as markup, and cut off with a + as Slurm does."""
     shown = text if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}+"
     style = parts.STATE_COLOURS.get(text, "") if column.title == "STATE" else ""
     return Text(f"{shown:>{width}}" if column.right else shown, style=style, no_wrap=True, end="")

@@ -1,4 +1,4 @@
-"""The thread that asks the daemon: the screen itself never waits for an answer."""
+"""The thread that asks the daemon, so that the screen itself never waits for an answer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bftd.client import Client, Explanation, History, Status
 from bftd.errors import ApiError, BftError, DaemonUnreachable
 from bftd.top.memory import PAST_S
 
-# The daemon looks at Slurm once a second; more often there is nothing new.
+# The daemon looks at Slurm once a second; asking more often gives nothing new.
 EVERY_S = 1.0
-# Of one trainer, more is read from the ledger: on another selection at once, else less often.
+# The selected trainer is explained from the ledger: at once after a new selection, else less often.
 _EXPLAIN_EVERY_S = 5.0
-# A point of the history is a minute.
+# A point of the history covers a minute.
 _HISTORY_EVERY_S = 60.0
 _HISTORY_STEP_S = 60.0
 _SENTENCES = 100
@@ -23,7 +23,7 @@ _SENTENCES = 100
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one round of questions has brought; `problem` is one line when the daemon did not answer."""
+    """The results of one round of requests; `problem` is a line if the daemon did not answer."""
 
     status: Status | None = None
     explanation: Explanation | None = None
@@ -32,7 +32,7 @@ class Look:
 
 
 class Watcher:
-    """Asks every second until it is stopped, and hands on what it hears; `tell` is called in its thread."""
+    """Asks the daemon every second until stopped, and passes the results to `tell`, called in its thread."""
 
     def __init__(self, client: Client, tell: Callable[[Look], None], every_s: float = EVERY_S) -> None:
         self._client = client
@@ -42,20 +42,20 @@ class Watcher:
         self._wake = threading.Event()
         self._stopped = False
         self._asked: dict[str, float] = {}
-        # one that is waiting for an answer must not keep the program from ending
+        # a thread that waits for an answer must not keep the program from ending
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more; does not wait for an answer that is on its way."""
+        """Stop the thread, without waiting for an answer that is pending."""
         self._stopped = True
         self._wake.set()
 
     def select(self, trainer: str) -> None:
-        """Explain this trainer from now on; "" is none."""
+        """Explain this trainer from now on; "" means none."""
         if trainer != self._selected:
             self._selected = trainer
             self._asked.pop("explain", None)
@@ -78,7 +78,7 @@ class Watcher:
             self._wake.wait(self._every_s)
 
     def look(self) -> Look:
-        """One round of questions."""
+        """Ask the daemon once for everything that is due."""
         try:
             status = self._client.status()
         except BftError as error:
@@ -91,7 +91,7 @@ class Watcher:
             return None
         try:
             return self._client.explain(trainer, _SENTENCES)
-        except BftError:  # it has just gone, or the ledger is busy: the screen keeps what it has
+        except BftError:  # the trainer has just gone, or the ledger is busy: the screen keeps its old text
             return None
 
     def _remembered(self, status: Status) -> History | None:
@@ -99,7 +99,7 @@ class Watcher:
             return None
         try:
             return self._client.history(status.time_s - PAST_S, status.time_s, _HISTORY_STEP_S)
-        except BftError:  # an older daemon has none
+        except BftError:  # an older daemon has no history
             return None
 
     def _due(self, what: str, every_s: float) -> bool:
@@ -111,7 +111,7 @@ class Watcher:
 
 
 def _problem(error: BftError) -> str:
-    """One line on why there is no answer."""
+    """Say in one line why there is no answer."""
     if isinstance(error, DaemonUnreachable):
         return f"{error} (trying again)"
     return f"the daemon refuses: {error} (trying again)" if isinstance(error, ApiError) else str(error)

@@ -1,4 +1,4 @@
-"""Numbers and moments in as few characters as a screen of 80 columns has for them."""
+"""Numbers and times in as few characters as suit a screen of 80 columns."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from bftd.client import NodeGroup, Status, Trainer
 from bftd.client.shown import moment
 
-# The order in which states of nodes are drawn and counted.
+# The order in which node states are drawn and counted.
 STATES = ("regular", "planned", "leased", "idle", "away")
 
 
 def clock(at_s: float | None) -> str:
-    """The time of day."""
+    """Format the time of day."""
     return (moment(at_s) or "--:--:--").rpartition(" ")[2]
 
 
 def date(at_s: float | None) -> str:
-    """The date and the time of day."""
+    """Format the date and the time of day."""
     return "now" if at_s is None else moment(at_s) or "-"
 
 
 def span(seconds: float) -> str:
-    """A duration: 45 s, 12 min, 3.5 h, 2.1 d."""
+    """Format a duration: 45 s, 12 min, 3.5 h, 2.1 d."""
     if seconds < 90:
         return f"{max(0.0, seconds):.0f} s"
     if seconds < 5400:
@@ -31,24 +31,24 @@ def span(seconds: float) -> str:
 
 
 def window(seconds: float) -> str:
-    """A window of history: 1 h, 1 d, 7 d."""
+    """Format a window of history: 1 h, 1 d, 7 d."""
     return f"{seconds / 3600:g} h" if seconds < 86_400 else f"{seconds / 86_400:g} d"
 
 
 def share(value: float | None) -> str:
-    """A share in per cent; "-" where it is not known."""
+    """Format a share in per cent; "-" if it is not known."""
     return "-" if value is None else f"{value:.0%}"
 
 
 def ends(trainer: Trainer, now_s: float) -> str:
-    """In how long it is expected to end."""
+    """Return the time until a trainer's expected end, or its exit code once it has one."""
     if trainer.exit_code is not None:
         return f"rc {trainer.exit_code}"
     return "-" if trainer.expected_end_s is None else span(trainer.expected_end_s - now_s)
 
 
 def state_of(group: NodeGroup) -> str:
-    """Which of the states nodes of a group are in: as the daemon says, else by why they are not in the pool."""
+    """Return the state of a group's nodes: as the daemon says, else guessed from the reason."""
     if group.kind in STATES:
         return group.kind
     if group.trainer:
@@ -62,7 +62,7 @@ def state_of(group: NodeGroup) -> str:
 
 
 def size_of(group: NodeGroup) -> int:
-    """How many nodes a group has; a daemon of before does not count them."""
+    """Return the number of nodes in a group; older daemons do not send it."""
     if group.count is not None:
         return group.count
     from slurm_plugin.errors import SlurmError
@@ -75,7 +75,7 @@ def size_of(group: NodeGroup) -> int:
 
 
 def counts(status: Status) -> Mapping[str, int]:
-    """Nodes by state, in the order of STATES."""
+    """Count nodes by state, in the order of STATES."""
     found = dict.fromkeys(STATES, 0)
     for group in status.groups:
         found[state_of(group)] += size_of(group)

@@ -1,1 +1,1 @@
-"""The web page: a status and a history made into one self-contained HTML file."""
+"""The web page: a status and a history as one self-contained HTML file."""

@@ -1,4 +1,4 @@
-"""The page's style and script, and the policy that lets a browser take these and nothing else."""
+"""The page's style sheet and script, and the policy that lets a browser run only these."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-# The page asks for nothing but itself, and nobody may frame it.
+# The page loads nothing but itself, and no site may frame it.
 CSP = "; ".join(
     [
         "default-src 'none'",

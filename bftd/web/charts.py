@@ -1,4 +1,4 @@
-"""Charts by pygal, without all that a page has already: no ids, no scripts, no styles, whole pixels."""
+"""Charts by pygal, stripped of what the page has already: no ids, no scripts, no styles, whole pixels."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from bftd.web.words import text
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _PLOT = re.compile(r'<g transform="translate\((\d+), (\d+)\)" class="plot">(.*?)</g><g class="titles"', re.S)
 _DROPPED = re.compile(r"<title>[^<]*</title>|<rect [^>]*/>|<g class=\"series [^\"]*\" />")
-# A line through many more decades than it has ticks says nothing on a linear axis.
+# A line over a range larger than this is hard to read on a linear axis.
 _LOGARITHMIC_FROM = 30.0
-# pygal leaves 1/52 of its plot free on each side of the first and the last value.
+# pygal leaves 1/52 of its plot empty on each side of the first and the last value.
 _FREE = 1 / 52
-# More steps than that are not told apart on a phone.
+# More steps than this cannot be told apart on a phone.
 _FINE = 100
-# Half of the last time below a chart stands beyond its last value.
+# The right margin, since half of the last time label stands beyond the last value.
 _RIGHT = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A drawing for one width of screen: its own units, of which texts have `letters`."""
+    """The size of a drawing for one width of screen, in its own units; `letters` is the font size."""
 
     role: str
     width: int
@@ -41,7 +41,7 @@ SMALL = (Size("big", 640, 240, 13, 7), Size("small", 360, 200, 12, 4))
 
 
 def areas(picture: Picture, sizes: Sequence[Size], about: str) -> str:
-    """Areas upon each other, with `about` as what is read out instead; a drawing for each size of screen."""
+    """Draw stacked areas, one drawing for each size of screen; screen readers read `about`."""
     tops = [
         sum(values) for values in zip(*([value or 0 for value in each.values] for each in picture.series), strict=True)
     ]
@@ -51,9 +51,9 @@ def areas(picture: Picture, sizes: Sequence[Size], about: str) -> str:
 
 
 def lines(picture: Picture, sizes: Sequence[Size], about: str, most: float | None = None, decades: bool = False) -> str:
-    """Lines that break where nothing is known; with `decades` on a logarithmic axis where they are far apart.
+    """Draw lines that break at gaps; with `decades` on a logarithmic axis if the values are far apart.
 
-    The axis ends at `most`, if it is given.
+    The axis ends at `most`, if given.
     """
     values = [value for each in picture.series for value in each.values if value is not None]
     low, high = min((value for value in values if value > 0), default=1.0), max(values, default=0)
@@ -67,7 +67,7 @@ def lines(picture: Picture, sizes: Sequence[Size], about: str, most: float | Non
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """The values that have a line, up to `top`, where the axis ends."""
+    """The values with a grid line, up to `top`, where the axis ends."""
 
     scale: Sequence[float]
     top: float
@@ -75,7 +75,7 @@ class _Axis:
 
 
 def _drawn(picture: Picture, size: Size, about: str, axis: _Axis, filled: bool = False) -> str:
-    import pygal  # takes its time to load, and only the thread that makes pages needs it
+    import pygal  # slow to import, and needed only by the thread that renders pages
 
     kind = pygal.StackedLine if filled else pygal.Line
     if size.role == "small" and len(picture.times_s) > _FINE:
@@ -90,7 +90,7 @@ def _drawn(picture: Picture, size: Size, about: str, axis: _Axis, filled: bool =
         range=(axis.scale[0], axis.top),
         formatter=_figure,
     )  # fmt: skip
-    # pygal finds major labels by their text: those between have none
+    # pygal identifies major labels by their text: the others have none
     chart.x_labels = [ticks.get(at, "") for at in range(len(picture.times_s))]
     chart.x_labels_major = [label for label in ticks.values() if label]
     for each in picture.series:
@@ -114,12 +114,12 @@ def _drawn(picture: Picture, size: Size, about: str, axis: _Axis, filled: bool =
 
 
 def _scale(most: float, steps: int = 5) -> list[float]:
-    """About so many round steps from 0 to at least `most`."""
+    """Return about `steps` round values from 0 to at least `most`."""
     rough = max(most, 1e-9) / steps
     base = 10.0 ** math.floor(math.log10(rough))
     step = next(base * nice for nice in (1, 2, 2.5, 5, 10) if base * nice >= rough)
     if most >= 1 and step < 1:
-        step = 1.0  # there is no half node
+        step = 1.0  # there are no half nodes
     return [at * step for at in range(math.ceil(max(most, 1e-9) / step - 1e-9) + 1)]
 
 

@@ -1,4 +1,4 @@
-"""The whole page of one moment. Pure but for its style and script, which are files beside it."""
+"""The whole page at one moment; pure but for its style and script, which are files next to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bftd.web.assets import CSP, SCRIPT, STYLE
 from bftd.web.past import Drawn
 from bftd.web.words import clock, span, text, zone
 
-# The ranges that the page shows, and how fine: hours -> seconds of a step.
+# The time ranges of the page and their resolution: hours -> seconds of a step.
 STEPS: Mapping[int, float] = {1: 60.0, 6: 180.0, 24: 600.0, 168: 3600.0}
 DEFAULT_HOURS = 24
 
@@ -27,7 +27,7 @@ HEADERS: Mapping[str, str] = {
     "Vary": "Accept-Encoding",
 }
 
-# A browser without JavaScript asks for all of the page again after so long.
+# A browser without JavaScript reloads the whole page after so many seconds.
 _AGAIN_S = 60
 _ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
@@ -37,11 +37,11 @@ _ICON = (
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What one page is made of, as the API answers it for the same caller.
+    """The contents of one page, as the API answers them for the same caller.
 
     `status` has its nodes folded. `groups` are all nodes by `state` (one of `bftd.core.sample`), `why`, `nodes`
-    (folded) and `count`. `usage` is None for a caller who has no name; `all_` says that he sees everybody's. `missing`
-    says why there is no history, where that is a fault.
+    (folded) and `count`. `usage` is None for a caller who is not identified; `all_` says that they see all users.
+    `missing` says why there is no history, if that is a fault.
     """
 
     place: str
@@ -56,7 +56,7 @@ class Shown:
 
 
 def render(shown: Shown) -> bytes:
-    """The page as UTF-8."""
+    """Return the page as UTF-8."""
     title = f"bftd · {text(shown.place)}"
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -95,7 +95,7 @@ def _body(shown: Shown) -> str:
 
 
 def _mood(status: Mapping[str, Any]) -> str:
-    """What the daemon does, and how old what it knows is."""
+    """Return the daemon's mode, and the age of its data."""
     age_s = status["snapshot_age_s"]
     read = "Slurm was not read yet" if age_s is None else f"Slurm was read {age_s:.1f} s before"
     at = f"<span id=asof>As of <time>{clock(status['time_s'])}</time>; {read}.</span>"
@@ -110,7 +110,7 @@ def _mood(status: Mapping[str, Any]) -> str:
 
 
 def _ranges(hours: int) -> str:
-    """Links to the ranges of time."""
+    """Return links to the time ranges."""
     links = "".join(
         f'<a href="?hours={each}"{" aria-current=page" if each == hours else ""}>{span(each * 3600)}</a>'
         for each in STEPS

@@ -1,4 +1,4 @@
-"""The past as the page draws it: charts with their legends, and their numbers as tables."""
+"""The page's history: charts with legends, and their numbers as tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bftd.web.words import amount, clock, count, moment, span, text
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A history as HTML, by section; `roles` names the colours of the trainers that have one."""
+    """A history as HTML, by section; `roles` are the style classes of the trainers that have a colour."""
 
     machine: str
     trainers: str
@@ -22,7 +22,7 @@ class Drawn:
 
 
 def drawn(history: Mapping[str, Any], hours: int) -> Drawn:
-    """An answer of `GET /v1/history` over the last `hours`."""
+    """Draw an answer of `GET /v1/history` over the last `hours`."""
     if not history["points"]:
         nothing = "<p class=quiet>Nothing was recorded in this time: a point comes about once a minute."
         return Drawn(nothing, "", "", {})
@@ -31,7 +31,7 @@ def drawn(history: Mapping[str, Any], hours: int) -> Drawn:
 
 
 def _machine(shown: Charted, hours: int) -> str:
-    """The picture of all nodes over the hours, and of those that no regular job had once more by itself."""
+    """Draw all nodes over the hours, and again those without a regular job."""
     over = f"over the last {span(hours * 3600)}, as areas upon each other"
     about = f"All nodes by use {over}. At the end: {_last(shown.machine)}."
     made = _figure(shown.machine, charts.areas(shown.machine, charts.FLAT, about), "All nodes", shown.step_s)
@@ -43,13 +43,13 @@ def _machine(shown: Charted, hours: int) -> str:
 
 
 def _last(picture: Picture) -> str:
-    """What a picture ends with, in words."""
+    """Return the last values of a picture in words."""
     told = [(each.name, each.values[-1]) for each in picture.series if each.role != "gap"]
     return ", ".join(f"{name} {count(value)}" for name, value in told if value is not None) or "no record"
 
 
 def _trainers(shown: Charted, hours: int) -> str:
-    """Sizes and rates of the largest trainers over the hours."""
+    """Draw sizes and rates of the largest trainers over the hours."""
     if not shown.roles:
         return "<p class=quiet>No trainer had nodes in this time."
     over = f"over the last {span(hours * 3600)}"
@@ -63,7 +63,7 @@ def _trainers(shown: Charted, hours: int) -> str:
 
 
 def _efficiency(shown: Charted, hours: int) -> str:
-    """Which part of the idle time trained, and which was held."""
+    """Draw the shares of the idle time that trained and that were held."""
     if all(value is None for value in shown.efficiency.series[0].values):
         return ""
     about = f"Share of idle node time that trained, and that trainers held, in percent, over {span(hours * 3600)}."
@@ -72,7 +72,7 @@ def _efficiency(shown: Charted, hours: int) -> str:
 
 
 def _figure(picture: Picture, drawn: str, title: str, step_s: float, named: bool = True) -> str:
-    """A chart, with a legend where its series are `named`, and its numbers as a table for who cannot see or point."""
+    """Return a chart with a legend if `named`, and a table of its numbers for readers who cannot see or point."""
     last = len(picture.times_s) - 1
     legend = "".join(
         f"<li><i class={each.role}></i>{text(each.name)}{_value(each.values[-1])}" for each in picture.series
@@ -99,6 +99,6 @@ def _value(value: float | None) -> str:
 
 
 def _apart(picture: Picture) -> list[str]:
-    """The time of each step, with its day where there are several."""
+    """Return the time of each step, with the date if they span more than a day."""
     several = picture.times_s[-1] - picture.times_s[0] > 86400
     return [moment(at_s)[5:] if several else clock(at_s)[:5] for at_s in picture.times_s]

@@ -1,4 +1,4 @@
-"""The parts of the page, each a function from what the API answers to HTML."""
+"""The sections of the page, each a function from the API's answers to HTML."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from bftd.web.words import amount, clock, count, cut, moment, node_hours, share, span, table, text
 
-# Rows of a table; what is beyond is in `bft status`, and says so.
+# Most rows of a table; the table says how many more there are.
 ROWS_MOST = 120
-# Those that are seen at once: it is a page, not a listing.
+# Rows that are visible at once: this is a page, not a listing.
 ROWS_OPEN = 24
-# Reasons of one state of nodes; the rest is summed up.
+# Reasons shown for one state of nodes; the rest are summed up.
 REASONS_MOST = 40
 _STATES = {
     "regular": "run regular jobs",
@@ -23,7 +23,7 @@ _STATES = {
 
 
 def notices(status: Mapping[str, Any], missing: str = "") -> str:
-    """What somebody should know before anything else, the worst first."""
+    """Return alarms and notices, the worst first."""
     bad = [alarm["text"] for alarm in status.get("alarms", ())]
     if missing:
         bad.append(f"there is no history: {missing}")
@@ -57,7 +57,7 @@ def notices(status: Mapping[str, Any], missing: str = "") -> str:
 
 
 def tiles(status: Mapping[str, Any], states: Mapping[str, int], windows: Sequence[Mapping[str, Any]]) -> str:
-    """The few figures that are looked at first."""
+    """Return the few figures that readers look at first."""
     trainers = [item for item in status["trainers"] if item["state"] != "finished"]
     running = sum(item["working"] > 0 for item in trainers)
     day = next((window for window in windows if window["window_s"] == 86400), None)
@@ -80,7 +80,7 @@ def tiles(status: Mapping[str, Any], states: Mapping[str, int], windows: Sequenc
             f"median of {count(backs['count'])}, {backs['max']:.2f} s at most" if backs["count"] else "none so far",
         ),
     ]
-    if (delays := status.get("delays")) is not None:  # an older daemon does not tell
+    if (delays := status.get("delays")) is not None:  # an older daemon does not send them
         budget_s = delays["budget_s"]
         promised = f", {budget_s:,.0f} s are promised" if budget_s else ""
         told.append(("Delay", f"{delays['counted_s']:.0f} s", f"of regular jobs in the last hour{promised}"))
@@ -89,7 +89,7 @@ def tiles(status: Mapping[str, Any], states: Mapping[str, int], windows: Sequenc
 
 
 def trainers(status: Mapping[str, Any], roles: Mapping[str, str]) -> str:
-    """All trainers, those at work first."""
+    """Return all trainers, those at work first."""
     listed = sorted(status["trainers"], key=lambda item: (item["state"] == "finished", -item["working"], item["name"]))
     accounts = any(item.get("account") for item in listed)
     ends = any(item.get("expected_end_s") for item in listed)
@@ -123,7 +123,7 @@ def trainers(status: Mapping[str, Any], roles: Mapping[str, str]) -> str:
 
 
 def efficiency(picture: str, windows: Sequence[Mapping[str, Any]]) -> str:
-    """What became of the idle time: over the hours as a picture, and by window."""
+    """Return the use of the idle time: a picture over the hours, and a table by window."""
     rows = [
         [
             f"last {span(window['window_s'])}",
@@ -145,7 +145,7 @@ def efficiency(picture: str, windows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def usage(told: Mapping[str, Any] | None, hours: int, all_: bool, missing: str = "") -> str:
-    """Node-hours by user."""
+    """Return node-hours by user."""
     if told is None and missing:
         return f"<p class=quiet>Not known: {text(missing)}"
     if told is None:
@@ -163,7 +163,7 @@ def usage(told: Mapping[str, Any] | None, hours: int, all_: bool, missing: str =
 
 
 def shadowed(status: Mapping[str, Any]) -> str:
-    """What a daemon in shadow mode would have made of the idle nodes so far; "" for any other."""
+    """Say what trainers would have made of the idle nodes in shadow mode; "" in any other mode."""
     shadow = status.get("shadow")
     if not shadow:
         return ""
@@ -180,7 +180,7 @@ def shadowed(status: Mapping[str, Any]) -> str:
 
 
 def decisions(status: Mapping[str, Any]) -> str:
-    """The last decisions in words, the newest first."""
+    """Return the last decisions in words, the newest first."""
     told = [
         f"<li><time>{clock(item['at_s'])}</time> {text(item['text'])}" for item in reversed(list(status["decisions"]))
     ]
@@ -188,7 +188,7 @@ def decisions(status: Mapping[str, Any]) -> str:
 
 
 def nodes(groups: Sequence[Mapping[str, Any]], shadow: bool = False) -> str:
-    """All nodes now, folded by state, with the reasons of each state below it; `groups` name state, why and nodes."""
+    """Return all nodes now by state, folded, with the reasons; `groups` have state, why, nodes and count."""
     made = []
     for state, says in _STATES.items():
         if shadow and state == "leased":

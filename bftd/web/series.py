@@ -1,4 +1,4 @@
-"""A history made into what charts draw: one value a step of time, a gap where nothing is known."""
+"""Series for the charts of a history: one value per time step, a gap where nothing is known."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-# Trainers that have a colour of their own; all others are summed up.
+# Trainers with their own colour; all others are summed up.
 COLOURED = 4
-# How far apart two times below a chart may be.
+# Possible distances between two times below a chart.
 _TICKS_S = (600, 900, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400, 172800)
 _DAY_S = 86400
-# A chart of fewer steps shows nothing that anybody could see.
+# A chart of fewer steps would show nothing.
 SLOTS_LEAST = 10
-# A step that began so short a time ago may have no point yet.
+# A step that began this recently may have no point yet.
 LATE_S = 180.0
 
-# Where nothing is known there is a band that says so.
+# The role of the band that marks times without a record.
 GAP = "gap"
 _STATES = (
     ("regular", "regular jobs"),
@@ -27,12 +27,12 @@ _STATES = (
     ("idle", "idle in the pool"),
     ("away", "away"),
 )
-"""Role and name of each state but leased, which is told by trainer."""
+"""Role and name of each state except leased, which is shown by trainer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One value a step, None where nothing is known; `role` names the colour in the style sheet."""
+    """One value per step, None if unknown; `role` is the class of its colour in the style sheet."""
 
     role: str
     name: str
@@ -47,7 +47,7 @@ class Picture:
     series: tuple[Series, ...]
 
     def coarse(self) -> Picture:
-        """The same with means of two steps each."""
+        """Return the picture with means of two steps each."""
         pairs = range(0, len(self.times_s) - 1, 2)
         times_s = tuple((self.times_s[at] + self.times_s[at + 1]) / 2 for at in pairs)
         return Picture(
@@ -59,7 +59,7 @@ class Picture:
         )
 
     def ticks(self, most: int) -> dict[int, str]:
-        """At most so many steps with the time that stands below them."""
+        """Return at most `most` steps with the times to write below them."""
         if len(self.times_s) < 2:
             return {}
         first_s, last_s = self.times_s[0], self.times_s[-1]
@@ -77,7 +77,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Charted:
-    """The charts of a history, and which trainers have a colour: id -> role."""
+    """The charts of a history, and the trainers that have a colour: id -> role."""
 
     machine: Picture
     pool: Picture
@@ -89,7 +89,7 @@ class Charted:
 
 
 def charted(history: Mapping[str, Any]) -> Charted:
-    """The charts of an answer of `GET /v1/history`."""
+    """Make the charts of an answer of `GET /v1/history`."""
     step_s = float(history["step_s"])
     since_s = history["since_s"] // step_s * step_s
     slots = max(1, math.ceil((history["until_s"] - since_s) / step_s))
@@ -97,12 +97,12 @@ def charted(history: Mapping[str, Any]) -> Charted:
     for point in history["points"]:
         at = int((point["at_s"] - since_s) // step_s)
         points[min(max(at, 0), slots - 1)] = point
-    # the point of the last minutes is yet to come
+    # the point of the last minutes has yet to come
     while (
         len(points) > 1 and points[-1] is None and history["until_s"] - (since_s + (len(points) - 1) * step_s) < LATE_S
     ):
         del points[-1]
-    # a record that has just begun is not to be a sliver at the edge
+    # a record that has just begun should not be a sliver at the edge
     began = next((at for at, point in enumerate(points) if point is not None), 0)
     since_s += (cut := max(0, min(began, len(points) - SLOTS_LEAST))) * step_s
     del points[:cut]
@@ -130,13 +130,13 @@ def charted(history: Mapping[str, Any]) -> Charted:
 
 
 def _mean(values: Sequence[float | None], gap: bool) -> float | None:
-    """Where one of them is a gap, both are."""
+    """Return the mean of two steps; unknown if one is, unless the series marks gaps."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and (gap or len(known) == len(values)) else None
 
 
 def _largest(points: Sequence[Mapping[str, Any] | None]) -> list[str]:
-    """Trainers by what they had of the machine, most first."""
+    """Return the ids of trainers by their leased nodes, most first."""
     held: dict[str, float] = defaultdict(float)
     for point in points:
         for id_, trainer in (point or {}).get("trainers", {}).items():
@@ -147,7 +147,7 @@ def _largest(points: Sequence[Mapping[str, Any] | None]) -> list[str]:
 def _machine(
     points: Sequence[Mapping[str, Any] | None], told: Mapping[str, str], roles: Mapping[str, str], others: int
 ) -> tuple[Series, ...]:
-    """Bands that add up to all nodes: where nothing is known, one that says so."""
+    """Return bands that add up to all nodes, one of them for times without a record."""
     totals = [sum(point["nodes"].values()) for point in points if point]
     most = max(totals, default=0)
     leased = tuple(_of(points, id_, "leased") for id_ in roles)
@@ -170,7 +170,7 @@ def _machine(
     bands += [Series(roles[id_], told[id_], worked) for id_, worked in zip(roles, training, strict=True)]
     if any(starting):
         bands.append(Series("starting", "held, not training", starting))
-    if others > 0 or max((value or 0 for value in rest), default=0) >= 1:  # less comes of means of whole nodes
+    if others > 0 or max((value or 0 for value in rest), default=0) >= 1:  # less than 1 is due to averaging
         bands.append(Series("rest", f"{others:,} other trainers" if others > 0 else "other leases", rest))
     bands += states[2:]
     if None in points and most:
@@ -179,7 +179,7 @@ def _machine(
 
 
 def _pool(bands: Sequence[Series]) -> tuple[Series, ...]:
-    """The bands of nodes without a regular job, those of trainers at the bottom."""
+    """Return the bands of nodes without a regular job, those of trainers at the bottom."""
     free = [each for each in bands if each.role not in ("regular", "away", "planned", GAP)]
     free += [each for each in bands if each.role == "planned"]
     tops = [sum(values) for values in zip(*([value or 0 for value in each.values] for each in free), strict=True)]
@@ -189,17 +189,17 @@ def _pool(bands: Sequence[Series]) -> tuple[Series, ...]:
 
 
 def _of(points: Sequence[Mapping[str, Any] | None], id_: str, what: str) -> tuple[float | None, ...]:
-    """A number of one trainer: 0 while it is not there."""
+    """Return one number of a trainer over time: 0 while the trainer is not there."""
     return tuple(None if point is None else point["trainers"].get(id_, {}).get(what, 0) for point in points)
 
 
 def _rates(points: Sequence[Mapping[str, Any] | None], id_: str) -> tuple[float | None, ...]:
-    """Its samples/s, not known where it does not train."""
+    """Return a trainer's samples/s over time, None while it does not train."""
     return tuple(value or None for value in _of(points, id_, "samples_per_s"))
 
 
 def _share(points: Sequence[Mapping[str, Any] | None], what: str) -> tuple[float | None, ...]:
-    """The share of the pool's node-seconds of each step that was `training` or `held`, in percent."""
+    """Return the share of each step's pool node-seconds that was `training` or `held`, in percent."""
     return tuple(
         100.0 * min(1.0, point[f"{what}_node_seconds"] / point["pool_node_seconds"])
         if point and point["pool_node_seconds"] > 0

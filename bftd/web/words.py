@@ -1,4 +1,4 @@
-"""Numbers, times and names as the page says them; whatever comes from outside leaves here as harmless HTML."""
+"""Numbers, times and names for the page; all text from outside is escaped here."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from bftd.protocol.fields import printable
 
 
 def text(value: object) -> str:
-    """Anything as HTML text, or as an attribute's value in double quotes: no tags, no control characters."""
+    """Escape a value as HTML text or as an attribute in double quotes: no tags, no control characters."""
     return escape(printable(str(value)))
 
 
 def count(number: float) -> str:
-    """A whole number with commas."""
+    """Format a whole number with commas."""
     return f"{number:,.0f}"
 
 
 def amount(number: float) -> str:
-    """A number with as many digits as tell something."""
+    """Format a number with as many digits as are meaningful."""
     return f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:.2g}"
 
 
 def share(part: float | None) -> str:
-    """A share in percent, a dash where it is not known."""
+    """Format a share in percent; a dash if it is not known."""
     return "–" if part is None else f"{100 * part:.1f}\N{NO-BREAK SPACE}%"
 
 
 def node_hours(node_seconds: float) -> str:
-    """Node-seconds as node-hours."""
+    """Format node-seconds as node-hours."""
     hours = node_seconds / 3600
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:,.1f}"
 
 
 def clock(at_s: float) -> str:
-    """A time of today."""
+    """Format a time of today."""
     return time.strftime("%H:%M:%S", time.localtime(at_s))
 
 
 def moment(at_s: float) -> str:
-    """A time with its day."""
+    """Format a time with its date."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
 
 
 def zone(at_s: float) -> str:
-    """The time zone of the daemon's host, in which all times are shown."""
+    """Return the time zone of the daemon's host, in which all times are shown."""
     return time.strftime("%Z", time.localtime(at_s))
 
 
 def span(seconds: float) -> str:
-    """A length of time in the largest unit that divides it."""
+    """Format a duration in the largest unit that divides it."""
     for unit, length_s in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length_s and seconds % length_s == 0:
             number = int(seconds // length_s)
@@ -60,14 +60,14 @@ def span(seconds: float) -> str:
 
 
 def cut(nodes: str, most: int = 60) -> str:
-    """A folded set of nodes, its end left out where it is long."""
+    """Shorten a folded set of nodes if it is long."""
     return nodes if len(nodes) <= most else nodes[: nodes.rfind(",", 0, most) if "," in nodes[:most] else most] + ",…"
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """A table in a region that scrolls by itself and by keyboard; cells are HTML, the first of a row is its head.
+    """Return a table in a region that scrolls by itself and by keyboard; "" without rows.
 
-    `right` are the columns of numbers. An empty table is a sentence.
+    Cells are HTML, the first of a row is its heading. `right` are the columns of numbers.
     """
     right = frozenset(right)
     made = []
