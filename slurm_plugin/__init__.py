@@ -1,1 +1,1 @@
-"""All that knows Slurm: reading its state, starting pilots, and a private cluster to try it on."""
+"""The interface to Slurm: reading its state, starting pilots, and a private cluster for tests."""

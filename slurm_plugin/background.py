@@ -1,7 +1,7 @@
-"""What a snapshot shows of what changes slowly: read in turns, a little at each snapshot, and kept in between.
+"""The slowly changing parts of a snapshot: read in turns, a little at each snapshot, and kept in between.
 
-Without reservations there is no snapshot. Of the rest nothing is known until it is read, and what was read last holds
-when it cannot be read again.
+Without reservations there is no snapshot. The other parts are unknown until first read, and keep their last value if
+they cannot be read again.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from slurm_plugin.types import NO_SCHEDULER, Job, Partition, Reservation, Schedu
 from slurm_plugin.wishes import Wish
 
 RESERVATIONS, CONFIG, PARTITIONS, WISHES, LOAD = "reservations", "config", "partitions", "wishes", "load"
-# Reservations and settings change by an administrator's hand. The load tells when backfill works next: about once in
-# each of its cycles, in the turns that the others leave.
+# Reservations and settings change only by an administrator. The load shows when backfill works next: it is read about
+# once in each of its cycles, in turns that the others leave free.
 READINGS = {
     RESERVATIONS: Reading(30.0, must=True),
-    CONFIG: Reading(600.0, requests=2),  # it greets the controller as well
+    CONFIG: Reading(600.0, requests=2),  # the command pings the controller as well
     PARTITIONS: Reading(600.0),
     WISHES: Reading(300.0, requests=2, first=False),
     LOAD: Reading(30.0, prompt=True),
 }
-# After the time at which a cycle was due, until sdiag is asked for it: most cycles are over by then.
+# The delay from the time a cycle was due until sdiag is asked for it: most cycles are over by then.
 _SETTLED_S = 1.0
-_LIMIT_S = 2.0  # a snapshot does not wait longer for what it can do without
+_LIMIT_S = 2.0  # a snapshot waits no longer for its optional parts
 
 
 class Ask(Protocol):
-    """Runs one of Slurm's reading commands; raises SnapshotError for anything but a clean answer."""
+    """A function that runs one of Slurm's reading commands; it raises SnapshotError for anything but a clean answer."""
 
     def __call__(self, command: str, *arguments: str, timeout_s: float | None = None) -> str: ...
 
 
 class Background:
-    """Reads through `ask`; `everywhere` are the options with which Slurm shows all partitions of this cluster."""
+    """Reader through `ask`; `everywhere` are the options with which Slurm shows all partitions of this cluster."""
 
     def __init__(self, ask: Ask, everywhere: tuple[str, ...], clock: Callable[[], float] = time.time) -> None:
         self.reservations: tuple[Reservation, ...] = ()
@@ -58,10 +58,10 @@ class Background:
         self._granted: dict[str, tuple[Job, Job]] = {}
 
     def turn(self, now_s: float, jobs: tuple[Job, ...] = ()) -> str | None:
-        """What is to be read now, if anything; RESERVATIONS before all else.
+        """Return the part to read now, or None; RESERVATIONS come first.
 
-        Wishes only where one of the `jobs` that wait has not been looked at for them, and the load not before the next
-        cycle, as long as it is known when that comes.
+        Wishes are read only if one of the pending `jobs` has not been checked for them. The load is not read before the
+        next cycle, if its time is known.
         """
         unwanted = {LOAD} if self._awaits_cycle() else set()
         turn = self._turns.next(now_s, unwanted)
@@ -70,13 +70,13 @@ class Background:
         return turn
 
     def _awaits_cycle(self) -> bool:
-        """Whether the next cycle is known to lie ahead; one that is farther away than any is of another clock."""
+        """Whether the next cycle is known to lie ahead; a time beyond a whole interval comes from another clock."""
         known = self.scheduler
         ahead_s = -inf if known.due_s is None else known.due_s + _SETTLED_S - self._clock()
         return 0.0 < ahead_s <= known.interval_s + (known.cycle_s or 0.0) + _SETTLED_S
 
     def read(self, turn: str, now_s: float) -> None:
-        """Take a turn; only that of the reservations may end in a SnapshotError, and comes again at once then."""
+        """Read a part; only that of the reservations may raise SnapshotError, and is due again at once then."""
         if turn == RESERVATIONS:
             shown = self._ask("scontrol", "show", "reservation", "-o", *self._everywhere)
             self.keep_reservations(parse.reservations(shown), now_s)
@@ -97,18 +97,18 @@ class Background:
                 self.scheduler = scheduler.with_load(self.scheduler, self._config, load, (asked_s, self._clock()))
         except SnapshotError:
             self._turns.done(turn, now_s, worked=False)
-            if turn == LOAD:  # when the last cycle was says less with every minute
+            if turn == LOAD:  # the time of the last cycle says less with every minute
                 self.scheduler = scheduler.with_load(self.scheduler, self._config, None)
         else:
             self._turns.done(turn, now_s)
 
     def keep_reservations(self, found: tuple[Reservation, ...], now_s: float) -> None:
-        """Take reservations just read for those of the next snapshots too."""
+        """Keep reservations just read for this and the next snapshots."""
         self.reservations = found
         self._turns.done(RESERVATIONS, now_s)
 
     def granted(self, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
-        """The jobs with what is known of the wishes that squeue's letters do not tell."""
+        """Return the jobs with the known wishes that squeue's format letters do not show."""
         if not self._wishes:
             return jobs
         known = self._granted
@@ -117,7 +117,7 @@ class Background:
         found = []
         for job in jobs:
             if job.state == "PENDING":
-                # a job is the same object as before while nothing changed, and then so is what was made of it
+                # an unchanged job is the same object as before, and so is its version with wishes
                 before = known.get(job.id)
                 if before is None or before[0] is not job:
                     before = known[job.id] = (job, wishes.granted(job, self._wishes))

@@ -1,4 +1,4 @@
-"""The one door to Slurm's commands: every call has a time-out, and no answer is ever taken for an empty one."""
+"""The only access to Slurm's commands: every call has a time-out, and a failed call never counts as an empty answer."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from slurm_plugin.env import READABLE, scrubbed
 from slurm_plugin.errors import CommandError, NoAnswer, SlurmMissing, SnapshotError, UnknownPartition
 from slurm_plugin.types import Job, Node, NodeAddress, Partition, Snapshot
 
-_TERM_GRACE_S = 1.0  # an salloc that is asked to leave gives its allocation back, one that is killed does not
+_TERM_GRACE_S = 1.0  # an salloc that gets SIGTERM releases its allocation, one that is killed does not
 _ALREADY_OVER = re.compile("Invalid job id|already completing|completed")
-# How a command says that it ends without the controller's answer, in the releases 22.05 to 26.05.
+# Messages of commands that end without the controller's answer, in the releases 22.05 to 26.05.
 _UNHEARD = re.compile("timed out|[Uu]nable to contact|[Zz]ero [Bb]ytes|[Cc]onnection|[Tt]ransport endpoint")
-# Else partitions that are hidden, or closed to this user's groups (AllowGroups), are left out with all their jobs, and
-# a federation with fed_display shows those of its other clusters.
+# Without these options, partitions that are hidden, or closed to this user's groups (AllowGroups), are left out with
+# all their jobs, and a federation with fed_display shows those of its other clusters.
 _ALL_HERE = ("--all", "--local")
-# What they start inherits their environment.
+# The jobs that they start inherit their environment.
 _STARTING = frozenset({"sbatch", "salloc", "srun"})
-_MOST_LEFT = 8  # commands that hang in the kernel, before no more are started to join them
-# How a call of a command can end: well, with an error of Slurm's, without an answer in time, or not begun at all.
+_MOST_LEFT = 8  # with this many commands hanging in the kernel, no more are started
+# The outcomes of a call: success, an error from Slurm, no answer in time, or not started at all.
 OUTCOMES = ("ok", "failed", "unanswered", "not_run")
 _JOB_ID = re.compile(r"\d+(_\d+|\+\d+)?$")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a finished command left behind."""
+    """The result of a finished command."""
 
     code: int
     out: str
@@ -44,23 +44,23 @@ class Answer:
 
     @property
     def complaint(self) -> str:
-        """The command's last words, on one line."""
+        """The command's last line of output, as a reason."""
         lines = [line.strip() for line in (self.err.strip() or self.out.strip()).splitlines() if line.strip()]
         return lines[-1] if lines else f"exit code {self.code}"
 
     @property
     def is_unheard(self) -> bool:
-        """Whether the command failed because the controller's answer did not come."""
+        """Whether the command failed because no answer came from the controller."""
         return self.code != 0 and _UNHEARD.search(self.err) is not None
 
 
 class SlurmClient:
-    """Reads and submits to the cluster of `conf` (default: $SLURM_CONF, or Slurm's own default).
+    """A client that reads from and submits to the cluster of `conf` (default: $SLURM_CONF, or Slurm's own default).
 
-    The commands come from `commands_dir`, or from PATH. No call lasts longer than `timeout_s` and two seconds.
-    `waited_s` is how long the last snapshot waited for Slurm, whether it was answered or not. `before_exec` is called
-    in each command's process before it is one: sbatch hands the limits that it runs under on to the job. `watch` is
-    told of every call, in the thread that makes it: the command, one of OUTCOMES, and seconds.
+    The commands come from `commands_dir`, or from PATH. No call lasts longer than `timeout_s` plus two seconds.
+    `waited_s` is the time that the last snapshot waited for Slurm, answered or not. `before_exec` is called in the
+    process of sbatch, salloc and srun before the command starts: sbatch passes its own resource limits on to the job.
+    `watch` is told of every call, in the thread that makes it: the command, one of OUTCOMES, and seconds.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SlurmClient:
         self._shares_gpus = False
 
     def snapshot(self) -> Snapshot:
-        """Read nodes, jobs and reservations; raises SnapshotError unless every answer is there and whole.
+        """Read nodes, jobs and reservations; raise SnapshotError unless every answer is there and complete.
 
         Partitions, the scheduler and rare wishes of jobs are read with later snapshots, one after another.
         """
@@ -100,30 +100,30 @@ class SlurmClient:
         """Read all nodes by name."""
         details = ("-d",) if self._shares_gpus else ()
         found = parse.nodes(self._read("scontrol", "show", "nodes", "-o", *details, *_ALL_HERE))
-        # Without AccountingStorageTRES=gres/gpu only the details tell how many GPUs of a node jobs have. They make the
-        # answer a little longer, so they are asked for from when it matters.
+        # Without AccountingStorageTRES=gres/gpu only the details show the GPUs in use on a node. They make the answer a
+        # little longer, so they are requested only once a node needs them.
         self._shares_gpus |= any(_tells_no_gpus(node) for node in found.values())
         return found
 
     def nodes_with_gpus_used(self) -> dict[str, Node]:
-        """Read all nodes by name, and the first time already how many GPUs of each jobs have."""
+        """Read all nodes by name, with the GPUs in use from the first call on."""
         self._shares_gpus = True
         return self.nodes()
 
     def node_addresses(self) -> dict[str, NodeAddress]:
-        """Read where each node is on the network, by its name."""
+        """Read the network address of each node, by node name."""
         return parse.node_addresses(self._read("scontrol", "show", "nodes", "-o", *_ALL_HERE))
 
     def pending(self) -> tuple[Job, ...]:
-        """List the pending jobs of all users, with the plan the scheduler has for them; two RPCs (jobs, partitions)."""
+        """List the pending jobs of all users, with the scheduler's plan for them; two RPCs (jobs, partitions)."""
         return self._jobs("--states=PENDING")
 
     def own_jobs(self, name: str, partition: str) -> tuple[Job, ...]:
-        """List this user's pending and running jobs of a name in a partition."""
+        """List this user's pending and running jobs with a name in a partition."""
         return self._jobs(f"--user={os.getuid()}", f"--name={name}", f"--partition={partition}")
 
     def job(self, job_id: str) -> Job | None:
-        """Look one job up; None when Slurm no longer has it among the pending and running ones."""
+        """Look up one job; None if it is no longer among Slurm's pending and running jobs."""
         _check_ids([job_id])
         try:
             found = self._jobs(f"--jobs={job_id}")
@@ -138,7 +138,7 @@ class SlurmClient:
         return parse.partitions(self._read("scontrol", "show", "partition", "-o", *_ALL_HERE))
 
     def partition(self, name: str) -> Partition:
-        """Look one partition up; UnknownPartition names the nearest one, or all there are."""
+        """Look up one partition; UnknownPartition names the nearest one, or all that exist."""
         known = self.partitions()
         if name in known:
             return known[name]
@@ -147,13 +147,13 @@ class SlurmClient:
         raise UnknownPartition(f"no partition {name}: {hint}")
 
     def cancel(self, job_ids: Iterable[str], signal: str | None = None) -> None:
-        """End jobs, or send them a signal. Jobs that are over already are fine.
+        """End jobs, or send them a signal. Jobs that are already over are no error.
 
-        "KILL" ends them at once: for a whole job, Slurm takes that signal as an order to ask first and to kill later
-        (5-7 s at KillWait 2, for a process that ignores SIGTERM), so it goes to each step before the job is cancelled.
+        "KILL" ends them at once. For a whole job, Slurm would first send SIGTERM and kill later (5-7 s at KillWait 2,
+        for a process that ignores SIGTERM). So the signal goes to each step before the job is cancelled.
         """
         ids = list(job_ids)
-        if not ids:  # without ids scancel would cancel whatever its other options match
+        if not ids:  # without ids scancel would cancel all jobs that match its other options
             return
         _check_ids(ids)
         if signal == "KILL":
@@ -166,8 +166,8 @@ class SlurmClient:
     def submit(self, argv: Sequence[str], script: str, env: Mapping[str, str] | None = None) -> str:
         """Submit a batch script with sbatch's options `argv` and return the job's id.
 
-        `env` is the environment the job inherits (default: the caller's), less Slurm's own variables. Raises
-        CommandError with Slurm's reason when the job is refused, and NoAnswer when there may be a job of unknown id.
+        `env` is the environment the job inherits (default: the caller's), less Slurm's own variables. Raise
+        CommandError with Slurm's reason if the job is refused, and NoAnswer if there may be a job of unknown id.
         """
         answer = self.run("sbatch", "--parsable", *argv, stdin=script, env=env)
         if answer.code != 0:
@@ -186,9 +186,9 @@ class SlurmClient:
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Answer:
-        """Run one of Slurm's commands; raises NoAnswer past the time-out and SlurmMissing where it is not there.
+        """Run one of Slurm's commands; raise NoAnswer after the time-out and SlurmMissing if it is not installed.
 
-        Raises CommandError where it cannot be run at all.
+        Raise CommandError if it cannot be run at all.
         """
         outcome, begun_s = "not_run", time.monotonic()
         try:
@@ -234,13 +234,13 @@ class SlurmClient:
         return Answer(process.returncode, out, err)
 
     def path(self, command: str) -> str:
-        """The command as it must be called to reach this client's Slurm."""
+        """Return the path of the command for this client's Slurm."""
         return str(self._commands_dir / command) if self._commands_dir else command
 
     def environ(self, env: Mapping[str, str] | None = None, reading: bool = True) -> dict[str, str]:
         """Make an environment in which Slurm's commands reach this cluster and, for `reading`, print what we can read.
 
-        One that is handed on to jobs is none for reading: their own commands are to print as ever.
+        An environment passed on to jobs is not for reading: their own commands print as usual.
         """
         environ = scrubbed(os.environ if env is None else env)
         if self._conf is not None:
@@ -248,11 +248,11 @@ class SlurmClient:
         return {**environ, **READABLE} if reading else environ
 
     def checked_nodes(self, nodes: dict[str, Node]) -> dict[str, Node]:
-        """Take the nodes of an answer for good, unless some of the last answer's are missing (SnapshotError)."""
+        """Accept the nodes of an answer, unless some of the last answer's are missing (SnapshotError)."""
         if not nodes:
             raise SnapshotError("Slurm shows no node at all")
         before, self._node_names = self._node_names, frozenset(nodes)
-        if gone := before - self._node_names:  # once is taken for a cut answer, twice for an administrator's decision
+        if gone := before - self._node_names:  # once counts as a truncated answer, twice as an administrator's change
             raise SnapshotError(f"{len(gone)} of {len(before)} nodes are no longer shown: waiting for a second answer")
         return nodes
 
@@ -266,19 +266,19 @@ class SlurmClient:
             jobs = f"--jobs={','.join(job_ids)}"
             answer = self.run("squeue", "--steps", "--noheader", "--format=%i", "--local", jobs)
         except CommandError:
-            return []  # the jobs end without it too, only more slowly
-        # A signal to the batch step goes the slow way of the whole job, and would take the other steps with it.
+            return []  # the jobs end without the signal too, only more slowly
+        # A signal to the batch step takes the slow way of the whole job, and would take the other steps with it.
         return [step for step in answer.out.split() if not step.endswith((".batch", ".extern"))]
 
     def _scancel(self, *arguments: str) -> None:
         answer = self.run("scancel", *arguments)
-        # One line for each job that it could not end: that one of them is over says nothing of the others.
+        # One line for each job that scancel could not end: one that is over says nothing about the others.
         complaints = [line for line in answer.err.splitlines() if line.strip()]
         if answer.code != 0 and not (complaints and all(map(_ALREADY_OVER.search, complaints))):
             raise CommandError(f"scancel failed: {answer.complaint}")
 
     def _read(self, command: str, *arguments: str, timeout_s: float | None = None) -> str:
-        """Run a reading command, for `timeout_s` at most; anything but a clean answer is a SnapshotError."""
+        """Run a reading command, for `timeout_s` at most; raise SnapshotError for anything but a clean answer."""
         begun_s = time.monotonic()
         if (stuck := left()) >= _MOST_LEFT:
             raise SnapshotError(f"{stuck} of Slurm's commands hang though they were killed: is a file server away?")

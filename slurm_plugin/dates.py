@@ -1,4 +1,4 @@
-"""Dates as Slurm's commands write and take them, by this machine's time zone."""
+"""Dates as Slurm's commands print and accept them, in this machine's time zone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?")
 
 
 def local(text: str) -> tuple[float, float]:
-    """Unix seconds of a local date, earliest and latest where a change of clocks repeats it; ValueError for no date."""
+    """Return the earliest and latest unix seconds of a local date, which differ if a change of clocks repeats it.
+
+    Raise ValueError for text that is no date.
+    """
     if not _DATE.fullmatch(text):
         raise ValueError(text)
     date = datetime.fromisoformat(text)

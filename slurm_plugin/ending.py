@@ -1,6 +1,6 @@
-"""Ending child processes in bounded time, also one that the kernel does not let go of.
+"""Ending of child processes in bounded time, even of one stuck in the kernel.
 
-A process that waits for a dead file server dies, SIGKILL or not, only when that answers. It is left alone then, and
+A process that waits for a dead file server dies, SIGKILL or not, only when the server answers. It is left alone, and
 reaped when it is over.
 """
 
@@ -17,7 +17,7 @@ _lock = threading.Lock()
 
 
 def end(process: subprocess.Popen[Any], grace_s: float = 0.0) -> None:
-    """End a process within `grace_s`, which it has to leave on SIGTERM by itself, and a second; close its pipes."""
+    """End a process: SIGTERM with `grace_s` to leave by itself, then SIGKILL and a second; close its pipes."""
     over = False
     if grace_s:
         process.terminate()
@@ -35,7 +35,7 @@ def end(process: subprocess.Popen[Any], grace_s: float = 0.0) -> None:
 
 
 def left() -> int:
-    """Reap the processes that have ended late, and count those that still have not."""
+    """Reap the processes that have ended late, and count those still running."""
     with _lock:
         _left[:] = [process for process in _left if process.poll() is None]
         return len(_left)

@@ -1,10 +1,10 @@
-"""What can go wrong between us and Slurm; every message is one line that says what to do next."""
+"""Errors between bftd and Slurm; every message is one line that says what to do next."""
 
 from __future__ import annotations
 
 
 class SlurmError(Exception):
-    """Root of the errors of this package; `exit_code` is what a command line ends with."""
+    """Root of the errors of this package; `exit_code` is the exit code of a command line."""
 
     exit_code = 1
 
@@ -18,11 +18,11 @@ class CommandError(SlurmError):
 
 
 class NoAnswer(CommandError):
-    """Slurm did not say what became of a request: it may have been carried out, or may yet be."""
+    """Slurm did not report the outcome of a request: it may have been carried out, or may yet be."""
 
 
 class SnapshotError(SlurmError):
-    """The cluster's state could not be read whole; nothing may be concluded from what was read."""
+    """The cluster's state could not be read completely; nothing may be concluded from the parts that were read."""
 
 
 class UnknownPartition(SlurmError):

@@ -1,4 +1,4 @@
-"""What a job that has ended used, as Slurm's accounting kept it."""
+"""The resources that a finished job used, from Slurm's accounting."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _MEMORY = re.compile(r"(?:^|,)mem=([\d.]+[KMGTP]?)")
 _GPU_MEMORY = re.compile(r"gres/gpumem=([\d.]+[KMGTP]?)")
 _UNITS: Mapping[str, int] = {unit: 1024**power for power, unit in enumerate(("", "K", "M", "G", "T", "P"))}
 _WELL = ("COMPLETED", "TIMEOUT")
-_ENDED_BY_LIMIT = ("COMPLETED", "TIMEOUT", "CANCELLED")  # of the steps of a job that its time limit has ended
+_ENDED_BY_LIMIT = ("COMPLETED", "TIMEOUT", "CANCELLED")  # for the steps of a job that its time limit ended
 _NOT_OVER = ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED", "RESIZING")
-_ANSWER_S = 60.0  # slurmdbd is asked, which keeps the jobs of years
+_ANSWER_S = 60.0  # the answer comes from slurmdbd, which keeps the jobs of years
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One job: its nodes and the GPUs that it asked for, and what its processes used, None where nobody knows.
+    """One job: its nodes, the GPUs it asked for, and its processes' use of memory, None if unknown.
 
-    `gres_type` is Slurm's name of the GPUs, "" where it keeps none. `host_bytes` is at most what was used of one node,
-    `gpu_bytes` what was in use of its only GPU: both are the largest of samples.
+    `gres_type` is Slurm's name of the GPUs, "" if it records none. `host_bytes` is an upper bound of the memory used on
+    one node, `gpu_bytes` the memory in use on its only GPU: both are the largest of samples.
     """
 
     id: str
@@ -45,7 +45,7 @@ class Finished:
 
 
 def finished(slurm: SlurmClient, job: str) -> Finished:
-    """Ask sacct for one job by its number; raises SlurmError where it is not there, did not end well or had no GPUs."""
+    """Ask sacct for one job by its number; raise SlurmError if it is missing, did not end well or had no GPUs."""
     fields = ",".join(_FIELDS)
     answer = slurm.run(
         "sacct", f"--jobs={job}", "--parsable2", "--noheader", "--noconvert", f"--format={fields}", timeout_s=_ANSWER_S
@@ -103,20 +103,20 @@ def _of(row: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> Finished:
 
 
 def _gpus(tres: str) -> dict[str, int]:
-    """How many GPUs of which name: of those that have none by the difference from all of them together."""
+    """Return the number of GPUs by name; those without a name are the difference to the total."""
     kinds = {name: int(count) for name, count in _GPUS.findall(tres)}
     unnamed = kinds.pop("", 0) - sum(kinds.values())
     return {**kinds, **({"": unnamed} if unnamed > 0 else {})}
 
 
 def _host_bytes(steps: Sequence[Mapping[str, str]]) -> int | None:
-    """The most that steps which ran at the same time used of a node, at most."""
+    """Return an upper bound of the memory that steps running at the same time used on one node."""
     used = {}
     for step in (step for step in steps if not step["JobIDRaw"].endswith(".extern")):
         if not step["MaxRSS"]:
-            return None  # it was too short for a sample, or there are none
+            return None  # the step was too short for a sample, or the site takes none
         tasks, nodes = int(step["NTasks"] or 1), len(expand(step["NodeList"])) or 1
-        of_tasks = _bytes(step["MaxRSS"]) * (tasks if tasks % nodes else tasks // nodes)  # which may lie unevenly
+        of_tasks = _bytes(step["MaxRSS"]) * (tasks if tasks % nodes else tasks // nodes)  # tasks may be spread unevenly
         used[step["JobIDRaw"]] = min(of_tasks, _told(_MEMORY, step) or of_tasks)
     spans = {step["JobIDRaw"]: (_time(step["Start"]), _time(step["End"])) for step in steps if step["JobIDRaw"] in used}
     together = [
@@ -132,7 +132,7 @@ def _told(field: re.Pattern[str], step: Mapping[str, str]) -> int:
 
 
 def _time(text: str) -> float:
-    """Unix seconds: of a release that ignores SLURM_TIME_FORMAT out of a local date."""
+    """Return unix seconds, converted from a local date for releases that ignore SLURM_TIME_FORMAT."""
     return float(text) if text.isdecimal() else dates.local(text)[0]
 
 

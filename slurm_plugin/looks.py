@@ -1,6 +1,6 @@
-"""One look at Slurm for all who need one at the same time: hundreds of placings ask the controller a handful of times.
+"""One look at Slurm shared by all threads that need one: hundreds of placings cost a handful of requests.
 
-A look serves whoever asked before it began, and nobody else: what is true of it was true after each of them asked.
+A look serves only threads that asked before it began: its result then holds for a time after each of them asked.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ _SHARE = 0.2
 
 
 class SharedLook(Generic[T]):
-    """Runs `look` in one of the threads that ask, one look at a time.
+    """A function `look` that runs in one of the asking threads, one look at a time.
 
-    While several ask, looks take a fifth of the time at most, but never begin more than `apart_s` apart for that: so
-    each serves more of them, and those of a large cluster the most. Who asks alone does not wait.
+    While several threads ask, looks take at most a fifth of the time, so that each look serves more threads, most of
+    all on a large cluster; but this never delays them beyond `apart_s` after the last look began. A single thread does
+    not wait.
     """
 
     def __init__(self, look: Callable[[], T], apart_s: float = 0.0) -> None:
@@ -33,7 +34,7 @@ class SharedLook(Generic[T]):
         self._seen: tuple[int, T | None, BaseException | None] = (0, None, None)
 
     def fresh(self) -> T:
-        """What a look shows that begins from now on; raises what the look raises."""
+        """Return the result of a look that begins from now on; raise what the look raises."""
         with self._changed:
             before = self._begun
             self._asking += 1
@@ -52,7 +53,7 @@ class SharedLook(Generic[T]):
                 if number > before:
                     if error is not None:
                         raise error
-                    return seen  # type: ignore[return-value]  # it is T where there was no error
+                    return seen  # type: ignore[return-value]  # it is T if there was no error
                 self._looking = True
             self._look_for_all()
 
@@ -72,7 +73,7 @@ class SharedLook(Generic[T]):
                 self._next_s = began_s + min(self._apart_s, (time.monotonic() - began_s) / _SHARE)
         except BaseException as error:
             failed = error
-            if not isinstance(error, Exception):  # this thread is to end: the next one that waits looks
+            if not isinstance(error, Exception):  # this thread is ending: the next one that waits looks
                 raise
         finally:
             with self._changed:

@@ -10,7 +10,7 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from slurm_plugin.errors import SlurmError
 
-# Of a range's numbers, and of all nodes: more would take minutes to write out, and no cluster has them.
+# The limit for the numbers of a range and for all nodes: more would take minutes to expand, and no cluster has them.
 _WIDEST = 1_000_000
 
 
@@ -19,7 +19,7 @@ def fold(names: Iterable[str]) -> str:
     return _folded(tuple(names))
 
 
-@lru_cache(maxsize=1024)  # one decision is told several times: in the ledger, the log, and to its driver
+@lru_cache(maxsize=1024)  # one decision is reported several times: in the ledger, the log, and to its driver
 def _folded(names: tuple[str, ...]) -> str:
     return str(NodeSet.fromlist(names))
 
@@ -27,7 +27,7 @@ def _folded(names: tuple[str, ...]) -> str:
 def expand(text: str) -> list[str]:
     """List the node names of a folded set, in order; "" and Slurm's "(null)" are the empty set.
 
-    Raises SlurmError for text that is no node set, or one wider than any cluster.
+    Raise SlurmError for text that is no node set, or one wider than any cluster.
     """
     if text in ("", "(null)"):
         return []
@@ -44,6 +44,6 @@ def _expanded(text: str) -> tuple[str, ...]:
         nodes = NodeSet(text)
     except NodeSetException as error:
         raise SlurmError(f"not a node set: {text!r} ({error})") from error
-    if len(nodes) > _WIDEST:  # of two ranges, as in r[1-9999]n[1-9999], it is the product
+    if len(nodes) > _WIDEST:  # with two ranges, as in r[1-9999]n[1-9999], it is their product
         raise SlurmError(f"{text} are more nodes than any cluster has")
     return tuple(nodes)

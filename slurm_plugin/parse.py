@@ -1,8 +1,8 @@
-"""Slurm's text output turned into typed objects.
+"""Parsers from Slurm's text output to typed objects.
 
-What is incomplete or unknown raises SnapshotError: a reader that skips what it does not understand would one day see
-idle nodes where there are none. A pending job is on no node, so one that cannot be read is taken for one that waits.
-Times are read as unix seconds (SLURM_TIME_FORMAT=%s), or as local ISO times from releases that ignore that variable.
+Incomplete or unknown output raises SnapshotError: a reader that skips unknown parts would one day see idle nodes where
+there are none. A pending job is on no node, so one that cannot be read counts as a waiting job. Times are read as unix
+seconds (SLURM_TIME_FORMAT=%s), or as local ISO times from releases that ignore that variable.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.nodeset import expand
 from slurm_plugin.types import Job, Node, NodeAddress, Partition, Reservation
 
-# What squeue is to print for each field we read, in the order of the output. Free text (name, comment) may hold any
-# character, line ends included, hence the separator that nobody can guess.
+# squeue's format of each field we read, in the order of the output. Free text (name, comment) may hold any character,
+# line ends included, hence the unguessable separator.
 _LETTERS = ("i", "u", "P", "T", "N", "Y", "S", "V", "l", "r", "D", "E", "Q", "v", "a")
 _JOB_FIELDS = (*(f"%{letter}" for letter in _LETTERS), request.FORMAT, "%j", "%k")
 _ID, _USER, _PARTITION, _STATE = range(4)
 _ACCOUNT = 14
-# The bracket is missing where squeue cut the list of an array's tasks.
+# The bracket is missing if squeue cut the list of an array's tasks.
 _JOB_ID = re.compile(r"\d+(_(\d+|\[[^\]]*\]?)|\+\d+)?$")
 _PARTITIONS = re.compile(r"[^\s,]+(,[^\s,]+)*$")
-_SHOWN = 160  # characters of what cannot be read, in a message
+_SHOWN = 160  # the most characters of unreadable text in a message
 
-# How much is remembered beyond what the last answer shows. A few MB each.
+# The number of records kept beyond those of the last answer. A few MB each.
 _KEPT = 1 << 13
 
 _Raw = TypeVar("_Raw", bound=Hashable)
 _Item = TypeVar("_Item")
 
-# What Slurm appends to a state where it has no room for a word.
+# The marks that Slurm appends to a state if it has no room for a word.
 _STATE_SUFFIXES = {
     "*": "NOT_RESPONDING",
     "~": "POWERED_DOWN",
@@ -80,7 +80,7 @@ def nodes(text: str) -> dict[str, Node]:
 
 
 def node_addresses(text: str) -> dict[str, NodeAddress]:
-    """Read where each node of `scontrol show nodes -o` is; one that has not registered yet may have its name alone."""
+    """Read the address of each node in `scontrol show nodes -o`; an unregistered node may have only its name."""
     found: dict[str, NodeAddress] = {}
     for fields in map(_fields, _records(text, "NodeName=")):
         name = fields["NodeName"]
@@ -119,7 +119,7 @@ def partitions(text: str) -> dict[str, Partition]:
             state=_need(fields, "State"),
             max_time_s=limit_s,
             priority_tier=int(tier) if tier.isdecimal() else None,
-            # since 26.05 under a name of its own
+            # since 26.05 it has a field of its own
             exclusive="EXCLUSIVE" in fields.get("OverSubscribe", "") or fields.get("Exclusive") == "NODE",
             max_nodes=int(most) if most.isdecimal() else None,
         )
@@ -134,9 +134,9 @@ def partition_options(text: str) -> dict[str, dict[str, str]]:
 
 
 class _Memory(Generic[_Raw, _Item]):
-    """What was read of answers: most of a large cluster is as it was a second ago, and is not read again.
+    """A cache of parsed records: most of a large cluster is unchanged since a second ago, and is not parsed again.
 
-    It is as large as the queue: one of a fixed size, the oldest out first, forgets all of a longer one at every poll.
+    It grows with the queue: a cache of fixed size that drops the oldest forgets all of a longer queue at every poll.
     """
 
     def __init__(self, function: Callable[[_Raw], _Item]) -> None:
@@ -147,7 +147,7 @@ class _Memory(Generic[_Raw, _Item]):
         return len(self._kept)
 
     def read(self, answer: Sequence[_Raw]) -> list[_Item]:
-        """Read all of an answer; what it does not show is forgotten once that is too much."""
+        """Read all of an answer; records that it does not show are dropped once there are too many."""
         kept, found = self._kept, []
         for raw in answer:
             item = kept.get(raw)
@@ -160,7 +160,7 @@ class _Memory(Generic[_Raw, _Item]):
 
 
 def _job(raw: tuple[str, ...]) -> Job:
-    """A job as read; a pending one that cannot be read as one that waits, any other as an error."""
+    """Return a parsed job; an unreadable pending job becomes a waiting one, any other raises SnapshotError."""
     raw = (raw[_ID].removeprefix("\n"), *raw[1:])
     try:
         return _readable_job(raw)
@@ -177,7 +177,7 @@ def _job(raw: tuple[str, ...]) -> Job:
 def unreadable_job(
     why: str, job_id: str, partition: str, *, user: str = "", account: str = "", name: str = "", comment: str = ""
 ) -> Job:
-    """A pending job of which only this could be read, if that: it waits without a plan, wherever it may start."""
+    """Return a pending job of which at most these fields could be read: it waits without a plan, for any node."""
     return Job(
         id=job_id if _JOB_ID.match(job_id) else f"?{one_line(job_id)[:20]}",
         user=user,
@@ -201,7 +201,7 @@ def unreadable_job(
 
 
 def one_line(text: str) -> str:
-    """As much of a text as a message can hold, without line ends and letters that a terminal would obey."""
+    """Shorten a text to one line for a message, without line ends and control characters."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * _SHOWN])
     shown = " ".join(shown.split())
     return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
@@ -270,13 +270,13 @@ _NODES = _Memory(_node)
 
 
 def _memory_bytes(fields: dict[str, str]) -> int:
-    """What jobs can have of a node's memory: MemSpecLimit is for Slurm's own processes, and given to none."""
+    """Return the memory of a node that jobs can use: MemSpecLimit is reserved for Slurm's own processes."""
     kept = fields.get("MemSpecLimit", "")
     return max(0, _number(_need(fields, "RealMemory")) - int(kept if kept.isdecimal() else 0)) * 2**20
 
 
 def _records(text: str, first_key: str) -> list[str]:
-    """Split `scontrol -o` output into records; an administrator's free text may have gone on over a line's end."""
+    """Split `scontrol -o` output into records; an administrator's free text may contain line ends."""
     if text and not text.endswith("\n"):
         raise SnapshotError(f"scontrol's answer is cut short: it ends in {text[-40:]!r}")
     records: list[str] = []
@@ -291,7 +291,7 @@ def _records(text: str, first_key: str) -> list[str]:
 
 
 def _fields(record: str) -> dict[str, str]:
-    """The fields of a record before its free text, which may look like fields; of two of a name the first."""
+    """Return a record's fields before its free text, which may look like fields; the first of equal names counts."""
     fields: dict[str, str] = {}
     for word in _FREE_TEXT.split(record, maxsplit=1)[0].split():
         key, equals, value = word.partition("=")
@@ -323,7 +323,7 @@ def node_state(text: str) -> tuple[str, frozenset[str]]:
 
 
 def node_gpus(text: str) -> tuple[str, dict[str, int]]:
-    """Find the GPUs in a node's GRES: as a job asks for all of them, and their number by type."""
+    """Find the GPUs in a node's GRES: the request for all of them, and their number by type."""
     gpus: dict[str, int] = {}
     for entry in _gres_entries(text):
         if match := _GPU.match(entry):
@@ -334,10 +334,10 @@ def node_gpus(text: str) -> tuple[str, dict[str, int]]:
 
 
 def gpus_used(tres: str, gpus: dict[str, int], gres: str = "") -> dict[str, int]:
-    """Count the GPUs in use by type, in "cpu=4,gres/gpu=3,gres/gpu:a100=3" or, where it is shown, in `gres` (GresUsed).
+    """Count the GPUs in use by type, in "cpu=4,gres/gpu=3,gres/gpu:a100=3" or, if present, in `gres` (GresUsed).
 
-    Some clusters count them among the TRES not at all, and some only how many there are in all: on a node whose `gpus`
-    are all of one type these are of that type.
+    Some clusters do not count GPUs among the TRES, others only their total. On a node whose `gpus` are all of one type
+    the total is of that type.
     """
     if gres:
         return {kind: count for kind, count in node_gpus(gres.replace(":(null)", ""))[1].items() if count}
@@ -372,7 +372,7 @@ def _time(text: str) -> float | None:
 
 
 def time_limit_s(text: str) -> float | None:
-    """Read [days-[hours:]]minutes:seconds; UNLIMITED and limits that are not set are None."""
+    """Read [days-[hours:]]minutes:seconds; UNLIMITED and unset limits are None."""
     match = _TIME_LIMIT.match(text)
     if match is None:
         if text and not text[0].isdigit():

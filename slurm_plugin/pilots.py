@@ -1,4 +1,4 @@
-"""Starting one-node pilots so that they never pend: granted at once or not at all, and never in a regular job's way."""
+"""Placement of one-node pilots: granted at once or not at all, never pending, and never in a regular job's way."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ from slurm_plugin.waiting import Rules, undated_since
 
 Mode = Literal["salloc", "sbatch"]
 
-_PARTITIONS_EVERY_S = 60.0  # which partitions a node is in changes by an administrator's hand only
-_SBATCH_LIFE_S = 1.0  # one poll: what sbatch did not start by then would pend, and pending pilots lock jobs out
+_PARTITIONS_EVERY_S = 60.0  # only an administrator changes a node's partitions
+_SBATCH_LIFE_S = 1.0  # one poll: a pilot that sbatch did not start by then would pend, and pending pilots lock jobs out
 _SBATCH_LOOK_S = 0.1
-# Of many placings at once: how far apart they look at the queue at most, how many ask Slurm for their nodes at the same
-# time, and after how long a wait for that turn the queue is looked at again before.
+# For many placings at once: the longest time between looks at the queue, the number that may ask Slurm for their nodes
+# at the same time, and the wait for such a turn after which the queue is looked at again first.
 _LOOKS_APART_S = 0.5
 _AT_ONCE = 32
 _OLD_LOOK_S = 2.0
-_HAS_NODE = frozenset({"RUNNING", "CONFIGURING"})  # a prolog, or a node that boots, comes first at some sites
+_HAS_NODE = frozenset({"RUNNING", "CONFIGURING"})  # CONFIGURING: at some sites a prolog or a node's boot comes first
 _GRANTED = re.compile(r"Granted job allocation (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class PilotRequest:
-    """One pilot: a node of the preemptible partition for at most `limit_s`, in the end whole minutes and at least one.
+    """One pilot: a node of the preemptible partition for at most `limit_s`.
 
-    `name` and `comment` together tell this pilot from the user's others. `gres` asks for GPUs as Slurm writes them. It
-    has its node alone, or `part` of it (`slurm_plugin.sharing` says where).
+    Slurm gets the limit in whole minutes, rounded down, at least one. `name` and `comment` together distinguish this
+    pilot from the user's others. `gres` asks for GPUs in Slurm's notation. The pilot gets the whole node, or `part` of
+    it (`slurm_plugin.sharing` says where).
     """
 
     node: str
@@ -54,7 +55,7 @@ class PilotRequest:
 
     @property
     def limit_min(self) -> int:
-        """The time limit that Slurm gets: rounded down, so that a pilot is over when its window is."""
+        """The time limit given to Slurm, in minutes: rounded down, so that a pilot is over when its window is."""
         return max(1, int(self.limit_s // 60))
 
 
@@ -67,7 +68,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """What a call may have left behind: an allocation that could not be ended, or of which Slurm has not told."""
+    """A possible remainder of a call: an allocation that could not be ended, or one that Slurm has not reported."""
 
     request: PilotRequest
     job_id: str | None = None
@@ -77,7 +78,7 @@ class Leftover:
 class Refused:
     """No pilot was started, or it was withdrawn; `reason` is a sentence.
 
-    A `leftover` has to be cleared by the caller, however often that takes.
+    The caller has to clear a `leftover`, however often that takes.
     """
 
     reason: str
@@ -86,7 +87,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """The pending jobs as one look showed them, and since when those are there that do not say when they came."""
+    """The pending jobs of one look, and the times since which jobs without a date of arrival have been there."""
 
     pending: tuple[Job, ...]
     time_s: float
@@ -94,11 +95,12 @@ class _Queue:
 
 
 class PilotLauncher:
-    """Places pilots for one user. Mode "salloc" needs job_submit.lua; "sbatch" works at any site, but harvests less.
+    """A launcher of pilots for one user.
 
-    Either way the guard looks at the queue before and after. Many threads may place pilots at once: they share looks,
-    each of which begins after what it is to show. `rules` come with the daemon's list of leases, `clock` tells the time
-    as the daemon's host does; both may be set anew at any time: what is asked next goes by them.
+    Mode "salloc" needs job_submit.lua; "sbatch" works at any site, but harvests less. In both modes the guard looks at
+    the queue before and after. Many threads may place pilots at once: they share looks, and each look begins after the
+    call that needs it. `rules` come with the daemon's list of leases, `clock` gives the time of the daemon's host; both
+    may be replaced at any time and then apply to the next request.
     """
 
     def __init__(
@@ -124,8 +126,8 @@ class PilotLauncher:
     ) -> Placed | Refused:
         """Try once to start a pilot. In mode "sbatch" the pilot runs the agent itself.
 
-        Refused covers all that may happen to a healthy caller: a busy node, a queued job in the way, a slow or dead
-        controller.
+        Refused covers everything that may happen to a correct caller: a busy node, a queued job in the way, a slow or
+        dead controller.
         """
         if reason := self._refusal(request):
             return Refused(reason)
@@ -138,7 +140,7 @@ class PilotLauncher:
         return outcome
 
     def clear(self, leftover: Leftover) -> None:
-        """End what a call may have left behind; raises SlurmError unless Slurm says that nothing is left of it."""
+        """End the possible remainder of a call; raise SlurmError unless Slurm confirms that nothing is left of it."""
         if leftover.job_id is not None:
             self.withdraw(leftover.job_id)
             return
@@ -148,14 +150,14 @@ class PilotLauncher:
                 self.withdraw(job.id)
 
     def withdraw(self, job_id: str) -> None:
-        """End a pilot at once, without the farewell that Slurm grants its processes."""
+        """End a pilot at once, without the grace time that Slurm gives its processes."""
         self._client.cancel([job_id], signal="KILL")
 
     def agent_command(self, job_id: str, argv: Sequence[str], gres: str = "") -> list[str]:
-        """Build the command that runs an agent as a step with all that pilot `job_id` has of its node.
+        """Build the command that runs an agent as a step with all resources that pilot `job_id` has on its node.
 
-        Run it in `agent_env`: srun takes every SLURM_ variable of the caller's own job for an option. The step gets
-        the pilot's GPUs; `gres` names them for sites where a step gets only what it asks for.
+        Run it in `agent_env`: srun reads every SLURM_ variable of the caller's own job as an option. The step gets the
+        pilot's GPUs; `gres` names them for sites where a step gets only what it asks for.
         """
         return [
             self._client.path("srun"),
@@ -173,18 +175,18 @@ class PilotLauncher:
         ]
 
     def agent_env(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Make the environment for `agent_command` from the caller's: nothing of the caller's own job is left in it."""
+        """Make the environment for `agent_command` from the caller's, without any variable of the caller's own job."""
         return self._client.environ(environ, reading=False)
 
     def _refusal(self, request: PilotRequest) -> str | None:
-        """Why this pilot must not start now; a queue that cannot be read is a reason too."""
+        """Return the reason why this pilot must not start now; an unreadable queue is one too."""
         try:
             return self._objection(request)
         except SlurmError as error:
             return f"the queue cannot be read: {error}"
 
     def _objection(self, request: PilotRequest) -> str | None:
-        """Why this pilot must not start, by a look at the queue that begins now; raises SlurmError."""
+        """Return the reason why this pilot must not start, by a look at the queue that begins now; raise SlurmError."""
         queue = self._queue.fresh()
         return guard(
             queue.pending,
@@ -210,7 +212,7 @@ class PilotLauncher:
         return kept[1] if kept is not None and time.monotonic() - kept[0] < _PARTITIONS_EVERY_S else None
 
     def _read_partitions(self) -> dict[str, set[str]]:
-        if (known := self._known_partitions()) is not None:  # read by another one while this one waited
+        if (known := self._known_partitions()) is not None:  # another thread read it while this one waited
             return known
         of_node: dict[str, set[str]] = {}
         for partition in self._client.partitions().values():
@@ -241,7 +243,7 @@ class PilotLauncher:
         return self._unanswered(request, reason) if answer.is_unheard else Refused(reason)
 
     def _sbatch(self, request: PilotRequest, argv: Sequence[str], env: Mapping[str, str] | None) -> Placed | Refused:
-        # In the batch script the allocation is the script's own, so the step joins it by the id that Slurm sets there.
+        # A batch script has its own allocation, which the step joins by the id that Slurm sets there.
         command = shlex.join(self.agent_command("@JOB@", argv, request.gres)).replace("@JOB@", '"$SLURM_JOB_ID"')
         options = ["--no-requeue", "--output=/dev/null", *_options(request)]
         try:
@@ -262,7 +264,7 @@ class PilotLauncher:
                 return Placed(job_id)
             if job is None:
                 return Refused("the pilot ended at once, as an unknown job")
-            if job.state != "PENDING":  # what is suspended, say, still holds its node
+            if job.state != "PENDING":  # a suspended pilot, for example, still holds its node
                 return self._withdrawn(request, job_id, f"the pilot ended at once, as {job.state}")
         return self._withdrawn(request, job_id, "Slurm did not start the pilot at once")
 
@@ -279,7 +281,7 @@ class PilotLauncher:
         return Refused(reason)
 
     def _unanswered(self, request: PilotRequest, reason: str) -> Refused:
-        """Slurm may have heard the request, and may yet carry it out: that nothing is there now proves nothing."""
+        """Refuse with a leftover: Slurm may yet carry out the request, even if nothing is there now."""
         leftover = Leftover(request)
         with contextlib.suppress(SlurmError):
             self.clear(leftover)

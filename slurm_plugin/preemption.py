@@ -1,6 +1,6 @@
-"""What bftd looks up at its start and then every minute.
+"""The check of the live cluster, at bftd's start and then every minute.
 
-Whether the live cluster lets regular jobs preempt pilots, and whether this host's Slurm loads the SPANK plug-in.
+It covers whether regular jobs may preempt pilots, and whether this host's Slurm loads the SPANK plug-in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slurm_plugin.settings import parse_config
 from slurm_plugin.site import plugstack
 from slurm_plugin.site.preemptible import objection
 
-# An administrator changes it by hand, and is told soon that he has put it right.
+# Only an administrator changes these settings, and soon sees the effect of a correction.
 _LOOK_EVERY_S = 60.0
 _LOOK_AGAIN_S = 10.0
 UNREAD = "whether regular jobs may preempt pilots could not be read from Slurm yet"
@@ -28,11 +28,11 @@ class NotPreemptible(SlurmError):
 
 
 class Preemption:
-    """Asks from time to time whether the partitions `harvested` may be; `client` runs `scontrol show`.
+    """A repeated check that the partitions `harvested` may be harvested; `client` runs `scontrol show`.
 
-    `objection` is why not, in one line, or "". It is `UNREAD` until Slurm has answered once, and stays as it is while
-    Slurm does not answer. `cluster` tells clusters apart, "" until then. `plugin_fault` says why this
-    host's commands print an error for the SPANK plug-in, "" where they do not, or where that cannot be read.
+    `objection` is the reason why they may not, in one line, or "". It is `UNREAD` until Slurm has answered once, and
+    keeps its value while Slurm does not answer. `cluster` identifies the cluster, "" until then. `plugin_fault` says
+    why this host's commands print an error for the SPANK plug-in, "" if they do not, or if that cannot be read.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Preemption:
         return self.objection != UNREAD
 
     def check(self) -> None:
-        """Look again when it is time to; raises SlurmError where Slurm does not answer."""
+        """Look again when it is time to; raise SlurmError if Slurm does not answer."""
         every_s = _LOOK_AGAIN_S if self.objection else _LOOK_EVERY_S
         if self.known and self._clock() - self._seen_s < every_s:
             return

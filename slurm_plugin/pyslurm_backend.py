@@ -1,7 +1,7 @@
-"""Snapshots through pyslurm, which asks slurmctld itself instead of calling Slurm's commands.
+"""Snapshots through pyslurm, which queries slurmctld itself instead of calling Slurm's commands.
 
-pyslurm must be of the site's Slurm release. It runs in a child process (`pyslurm_child`) that is killed when it does
-not answer in time and started again at the next snapshot.
+pyslurm must match the site's Slurm release. It runs in a child process (`pyslurm_child`) that is killed if it does not
+answer in time and started again at the next snapshot.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from slurm_plugin.nodeset import expand
 from slurm_plugin.pyslurm_child import WITH_RESERVATIONS, WITHOUT_RESERVATIONS
 from slurm_plugin.types import NO_REQUEST, Job, Node, Request, Reservation, Snapshot
 
-_ANSWER_BYTES = 1 << 20  # a pipe holds less; what is read at once at most
+_ANSWER_BYTES = 1 << 20  # the most that is read at once; a pipe holds less
 
 
 class PyslurmClient(SlurmClient):
-    """A SlurmClient whose snapshots come from pyslurm; all other calls are Slurm's commands as ever.
+    """A SlurmClient whose snapshots come from pyslurm; all other calls use Slurm's commands.
 
     It holds a process: call `close`, or use it as a context manager.
     """
@@ -51,7 +51,7 @@ class PyslurmClient(SlurmClient):
             self._child = None
 
     def snapshot(self) -> Snapshot:
-        """Read nodes, jobs and reservations; raises SnapshotError unless every answer is there and whole."""
+        """Read nodes, jobs and reservations; raise SnapshotError unless every answer is there and complete."""
         begun_s, turn = time.time(), self._slow.turn(time.monotonic())
         answer = self._ask(WITH_RESERVATIONS if turn == RESERVATIONS else WITHOUT_RESERVATIONS)
         try:
@@ -107,7 +107,7 @@ class _Child:
         )
 
     def ask(self, request: str, limit_s: float) -> bytes:
-        """Send a request and wait for its answer, one line; raises SnapshotError when there is none in time."""
+        """Send a request and wait for its answer, one line; raise SnapshotError if there is none in time."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -166,7 +166,7 @@ def _node(row: dict[str, Any]) -> Node:
 
 
 def _job(row: dict[str, Any]) -> Job:
-    """A job as read; a pending one that cannot be read as one that waits, any other as an error."""
+    """Return a parsed job; an unreadable pending job becomes a waiting one, any other raises SnapshotError."""
     try:
         return _readable_job(row)
     except (AttributeError, KeyError, TypeError, ValueError, SnapshotError) as error:
@@ -203,7 +203,7 @@ def _readable_job(row: dict[str, Any]) -> Job:
 
 
 def _request(asked: Any) -> Request:
-    """What a job asks for; what of it cannot be read leaves it unknown."""
+    """Return a job's request, or NO_REQUEST if any part of it cannot be read."""
     try:
         return Request(
             features=asked["features"],

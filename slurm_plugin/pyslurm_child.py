@@ -1,7 +1,7 @@
-"""The process that reads Slurm through pyslurm: a line on standard input asks, a line on standard output answers.
+"""The process that reads Slurm through pyslurm: each line on standard input is answered by a line on standard output.
 
-A process of its own because pyslurm ends its process where there is no slurm.conf, and stops every thread of it for
-about ten seconds where the controller is down. It leaves when its standard input ends.
+It is a process of its own because pyslurm ends its process if there is no slurm.conf, and blocks all threads for about
+ten seconds if the controller is down. It exits when its standard input ends.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _OVER = frozenset(
 def main() -> None:
     """Answer requests until there are no more."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a library prints must not be taken for an answer
+    os.dup2(2, 1)  # library output must not look like an answer
     import pyslurm
 
     serve(pyslurm, sys.stdin, answers)
 
 
 def serve(pyslurm: Any, requests: TextIO, answers: TextIO) -> None:
-    """Answer each line of `requests` with one of JSON: the rows asked for, or an error."""
+    """Answer each line of `requests` with one line of JSON: the rows asked for, or an error."""
     for request in requests:
         try:
             answer = _snapshot(pyslurm, request.strip() == WITH_RESERVATIONS)
-        except Exception as error:  # any failure of the library is an answer that cannot be used
+        except Exception as error:  # any failure of the library is an unusable answer
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
@@ -70,10 +70,10 @@ def _node(node: Any) -> dict[str, Any]:
 
 
 def _job(job: Any) -> dict[str, Any]:
-    """A job's fields; of a pending one that pyslurm cannot read those that tell where it waits, if that."""
+    """Return a job's fields; for a pending job that pyslurm cannot read, only its id and partition, if readable."""
     try:
         return _whole_job(job)
-    except Exception as error:  # whatever the library makes of a field
+    except Exception as error:  # the library may fail on any field
         if job.state != "PENDING":
             raise
         known = {"state": "PENDING", "unreadable": f"{type(error).__name__}: {error}"}
@@ -107,7 +107,7 @@ def _whole_job(job: Any) -> dict[str, Any]:
 
 
 def _request(job: Any) -> dict[str, Any] | None:
-    """What a job asks for; None where the library cannot tell."""
+    """Return a job's request; None if the library fails on it."""
     try:
         per_cpu = job.memory_per_cpu
         gres = job.gres_per_node or {}
@@ -125,12 +125,12 @@ def _request(job: Any) -> dict[str, Any] | None:
             "gres": ",".join(f"{name}:{count}" for name, count in gres.items()),
             "switches": job.required_switches or 0,
         }
-    except Exception:  # whatever the library makes of a field: the job waits all the same
+    except Exception:  # the library may fail on any field: the job waits all the same
         return None
 
 
 def _job_id(job: Any) -> str:
-    """Spell a job's id as squeue does: "12_[3-5%2]" for the tasks of an array that still wait, "12_3" for one of it."""
+    """Format a job's id as squeue does: "12_[3-5%2]" for the waiting tasks of an array, "12_3" for one of its tasks."""
     if job.array_id and job.array_tasks_waiting:
         at_once = f"%{job.array_tasks_parallel}" if job.array_tasks_parallel else ""
         return f"{job.array_id}_[{job.array_tasks_waiting}{at_once}]"

@@ -1,8 +1,8 @@
-"""What a job asks for beside nodes, read from one field of squeue's row.
+"""A job's request beside its number of nodes, read from one field of squeue's row.
 
-The letters stand in one field of their own, with a sign between them that a user may write as well: so whatever is in
-them costs only this job's request. One that cannot be read is unknown (NO_REQUEST) and never an error, as the job waits
-all the same. Many jobs ask for the same, and each such text is read once.
+The letters share one field, separated by a sign that a user may write as well: so their content can damage only this
+job's request. An unreadable request is unknown (NO_REQUEST) and never an error, as the job waits all the same. Many
+jobs have the same request, and each distinct text is parsed once.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from slurm_plugin.nodeset import expand
 from slurm_plugin.types import NO_REQUEST, Request
 
 _SIGN = "\x1f"
-# Features, -w and -x nodes, contiguous, sharing, CPUs in all and on a node, memory, GRES on a node.
+# Features, -w and -x nodes, contiguous, sharing, CPUs in total and per node, memory, GRES per node.
 _LETTERS = ("f", "n", "x", "O", "h", "C", "c", "m", "b")
 
 FORMAT = _SIGN.join(f"%{letter}" for letter in _LETTERS)
-"""The part of squeue's --format whose output `read` takes."""
+"""The part of squeue's --format whose output `read` parses."""
 
 _KEPT = 1 << 13
 _NOTHING = frozenset({"", "(null)", "N/A"})
 _NO = frozenset({"0", "NO", "FALSE"})
-# Words of %h for a job beside which others may have the rest of a node; all others keep its nodes to some degree. Since
+# Words of %h for a job that lets others have the rest of its nodes; all other words reserve them to some degree. Since
 # 26.05 an ordinary job has NO there as well: see `wishes`.
 _SHARING = frozenset({"OK", "YES"})
 _AMOUNT = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)([KMGTP]?)$")
@@ -35,7 +35,7 @@ _GRES_PREFIX = re.compile(r"(?<![^,])gres[:/]")
 
 @lru_cache(maxsize=_KEPT)
 def read(text: str) -> Request:
-    """Read what squeue printed for `FORMAT`; NO_REQUEST where it cannot be read."""
+    """Read what squeue printed for `FORMAT`; NO_REQUEST if it cannot be read."""
     fields = text.split(_SIGN)
     if len(fields) != len(_LETTERS):
         return NO_REQUEST
@@ -57,17 +57,17 @@ def read(text: str) -> Request:
 
 
 def is_shared(word: str) -> bool:
-    """Say whether Slurm's word for a job's sharing lets others have the rest of its nodes."""
+    """Whether Slurm's word for a job's sharing lets other jobs have the rest of its nodes."""
     return word.upper() in _SHARING
 
 
 def gres_asked(text: str) -> str:
-    """GRES as --gres takes them ("gpu:a100:2,shard:1"), however Slurm writes them."""
+    """Return GRES as --gres takes them ("gpu:a100:2,shard:1"), whichever way Slurm writes them."""
     return _GRES_PREFIX.sub("", _text(text))
 
 
 def _amount(text: str, bare: str = "") -> int:
-    """A number that squeue may have shortened ("4G"); one without a unit is in `bare`."""
+    """Parse a number that squeue may have shortened ("4G"); `bare` is the unit of one without."""
     match = _AMOUNT.match(_text(text) or "0")
     if match is None:
         raise ValueError(f"not a number: {text!r}")

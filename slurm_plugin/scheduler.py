@@ -1,6 +1,6 @@
-"""How a site's backfill scheduler works, from what scontrol shows of its settings and sdiag of its last cycle.
+"""A site's backfill scheduler, from the settings that scontrol shows and the last cycle that sdiag shows.
 
-What cannot be read, or makes no sense to Slurm either, is Slurm's default.
+Settings that cannot be read, or that Slurm would reject too, have Slurm's default.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from slurm_plugin.sdiag import Load
 from slurm_plugin.settings import number, options
 from slurm_plugin.types import NO_SCHEDULER, Depth, Scheduler
 
-# How often a cycle lets go of the controller's locks, and for how long it then sleeps, in microseconds.
+# Slurm's defaults: a cycle releases the controller's locks at this interval, and then sleeps, in microseconds.
 _YIELD_INTERVAL_US, _YIELD_SLEEP_US = 2_000_000, 500_000
-# munge refuses what comes from a host whose clock is further away: what looks so is something else.
+# munge refuses messages from a host whose clock differs by more: a larger difference has another cause.
 _CLOCKS_APART_MOST_S = 300.0
-# How many cycles tell how deep they look. One that began longer ago than it takes to see these says nothing of today's
-# queue: without a job that waits Slurm makes none. However short they are, sdiag is asked about once in half a minute.
+# The number of cycles whose depth is kept. A cycle that began longer ago than it takes to see that many says nothing
+# about today's queue: without waiting jobs Slurm makes none. However short cycles are, sdiag is asked about once in
+# half a minute.
 _DEPTHS = 3
 _SEEN_S = 60.0
-# This release plans by other rules than 22.05 (both seen). Of those between nothing is known: there a job is rather
-# thought to fit than not to, as plans are shorter in 22.05.
+# From this release on Slurm plans by other rules than 22.05 (both seen). The releases between were not seen: for them a
+# job is rather assumed to fit, as plans are shorter in 22.05.
 _NEWER = (24, 11)
 
 
 def settings(config: Mapping[str, str], before: Scheduler = NO_SCHEDULER) -> Scheduler:
-    """Read the settings of `scontrol show config` by key; what `before` tells of the last cycle stays."""
+    """Read the settings of `scontrol show config` by key; the facts on the last cycle in `before` stay."""
     found = options(config.get("SchedulerParameters", ""))
     known = NO_SCHEDULER
     interval_s = _at_least(found, "bf_interval", 1, int(known.interval_s))
@@ -51,7 +52,7 @@ def settings(config: Mapping[str, str], before: Scheduler = NO_SCHEDULER) -> Sch
 
 
 def is_newer(release: str) -> bool:
-    """Whether a release ("24.11.5") plans by the newer rules; one that cannot be read does not."""
+    """Whether a release ("24.11.5") plans by the newer rules; False for an unreadable one."""
     found = re.match(r"(\d{1,4})\.(\d{1,4})", release)
     return found is not None and (int(found[1]), int(found[2])) >= _NEWER
 
@@ -59,19 +60,19 @@ def is_newer(release: str) -> bool:
 def with_load(
     scheduler: Scheduler, config: Mapping[str, str], load: Load | None, asked: tuple[float, float] | None = None
 ) -> Scheduler:
-    """Add what sdiag shows of the last cycle; None is nothing.
+    """Add the last cycle as sdiag shows it; None removes it.
 
-    It was `asked` from the one time to the other by this host's clock: where the controller's is another, its times are
-    made this one's, never later than they were.
+    The request lasted from `asked[0]` to `asked[1]` by this host's clock. If the controller's clock differs, its times
+    are converted to this host's, and are then never too late.
     """
     if load is None or load.last_cycle_s is None:
         return replace(scheduler, cycle_s=None, cycled_s=None, depths=())
     cycle_s = min(load.last_cycle_s + _slept_s(config, load), scheduler.max_time_s + load.last_cycle_s)
     least_s, most_s = _ahead_s(load, asked)
     cycled_s = None
-    if load.cycle_begun_s is not None and not load.works:  # of one that works nobody can say when it ends
+    if load.cycle_begun_s is not None and not load.works:  # the end of a cycle still at work is unknown
         cycled_s = load.cycle_begun_s + cycle_s
-        if load.shown_s is not None and cycled_s > load.shown_s + 1.0:  # it was over by then: it slept less
+        if load.shown_s is not None and cycled_s > load.shown_s + 1.0:  # it had ended by then, so it slept less
             cycled_s = load.shown_s
         cycled_s -= most_s
     behind_s = max(0.0, -least_s)
@@ -79,7 +80,7 @@ def with_load(
 
 
 def _depths(scheduler: Scheduler, load: Load) -> tuple[Depth, ...]:
-    """How far the last few cycles came, with what is shown now; one that still works counts where it is deepest."""
+    """Return the depths of the last few cycles with the one shown now, which counts while at work if it is deepest."""
     begun_s, looked, queued = load.cycle_begun_s, load.last_depth, load.queue_length
     if begun_s is None or looked is None or queued is None:
         return ()
@@ -92,7 +93,7 @@ def _depths(scheduler: Scheduler, load: Load) -> tuple[Depth, ...]:
 
 
 def _ahead_s(load: Load, asked: tuple[float, float] | None) -> tuple[float, float]:
-    """How far the controller's clock is ahead of this host's, at least and at most; (0, 0) where it may be right."""
+    """Return the least and the most the controller's clock may be ahead of this host's; (0, 0) if it may be right."""
     if load.shown_s is None or asked is None:
         return 0.0, 0.0
     least_s, most_s = load.shown_s - asked[1], load.shown_s + 1.0 - asked[0]
@@ -101,7 +102,7 @@ def _ahead_s(load: Load, asked: tuple[float, float] | None) -> tuple[float, floa
 
 
 def _slept_s(config: Mapping[str, str], load: Load) -> float:
-    """How long the last cycle slept, which sdiag leaves out: once in each interval of work, at most once a job."""
+    """Return the time the last cycle slept, which sdiag leaves out: once per yield interval, at most once a job."""
     found = options(config.get("SchedulerParameters", ""))
     interval_us = _at_least(found, "bf_yield_interval", 1, _YIELD_INTERVAL_US)
     sleep_us = _at_least(found, "bf_yield_sleep", 1, _YIELD_SLEEP_US)

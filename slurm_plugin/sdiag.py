@@ -1,7 +1,7 @@
-"""What `sdiag` tells of the controller's load: how long its scheduling cycles take, how deep they look, what is asked.
+"""The controller's load from `sdiag`: the length and depth of its scheduling cycles, and the rate of requests.
 
-Sections are found by their headings and figures by their names, so what a release adds or leaves out changes nothing
-else. What is not shown is None: nothing is concluded from it.
+Sections are found by their headings and figures by their names, so figures that a release adds or omits do not affect
+the others. A figure that is not shown is None: nothing is concluded from it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _MAIN, _BACKFILL, _EXIT = "Main schedule statistics", "Backfilling stats", "Back
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The controller's load since its counters were last reset; each None where sdiag does not show it.
+    """The controller's load since its counters were last reset; a field is None if sdiag does not show it.
 
     Cycles are those of the backfill scheduler, without the time that it slept in between with its locks released. The
     last one began at `cycle_begun_s` and has looked at `last_depth` jobs so far; while it `works`, `last_cycle_s` is
     still that of the one before. The controller's clock was at `shown_s`, in whole seconds. `main_max_s` is the longest
     cycle of the main scheduler. `timeouts` are backfill cycles that bf_max_time ended, which releases after 22.05
-    count. `threads` are the requests that the controller worked on at that moment.
+    count. `threads` are the requests that the controller was serving at that moment.
     """
 
     cycles: int | None = None
@@ -48,7 +48,7 @@ class Load:
 
 
 def parse(text: str) -> Load | None:
-    """Read what sdiag printed; None where that is not its output."""
+    """Read sdiag's output; None for any other text."""
     main, backfill = _section(text, _MAIN), _section(text, _BACKFILL)
     if "sdiag output" not in text or not (main or backfill):
         return None
@@ -71,7 +71,7 @@ def parse(text: str) -> Load | None:
 
 
 def _section(text: str, heading: str) -> Mapping[str, int]:
-    """The figures below a heading, down to the next line that is not indented."""
+    """Return the figures below a heading, down to the next line that is not indented."""
     found = re.search(rf"^{re.escape(heading)}.*\n((?:[ \t]+\S.*\n?)*)", text, re.MULTILINE)
     return _figures(found[1]) if found else {}
 

@@ -1,4 +1,4 @@
-"""Slurm's own settings as `scontrol show config` prints them, and what its lists of options hold."""
+"""Slurm's own settings as `scontrol show config` prints them, and the contents of its lists of options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOTHING = frozenset({"", "(null)", "none", "n/a"})
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """Read the first part of `scontrol show config`, which is slurm.conf; raises SnapshotError when it is not whole."""
+    """Read the first part of `scontrol show config`, which is slurm.conf; raise SnapshotError if it is incomplete."""
     lines = text.splitlines()
     if not lines or not lines[0].startswith(_FIRST_LINE):
         raise SnapshotError("scontrol does not show the configuration: is slurmctld up?")
@@ -38,11 +38,11 @@ def options(text: str) -> dict[str, str]:
 
 
 def is_nothing(text: str) -> bool:
-    """Say whether Slurm's text for a setting means that it is not set."""
+    """Whether Slurm's text for a setting means that it is not set."""
     return text.strip().lower() in _NOTHING
 
 
 def number(text: str) -> int | None:
-    """The number a text such as "30 sec" starts with; None where there is none, or one that nothing could hold."""
+    """Return the number a text such as "30 sec" starts with; None without one, or if it has more than 18 digits."""
     found = _NUMBER.match(text)
     return int(found[0]) if found else None

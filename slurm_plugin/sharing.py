@@ -1,7 +1,7 @@
-"""Where a pilot may have a part of a node and leave the rest to regular jobs: not everywhere, and then never half.
+"""The check whether a pilot may have a part of a node and leave the rest to regular jobs, which not every site allows.
 
-A part is worth having only where Slurm gives regular jobs the rest, and it must not cost them anything: Slurm has to
-keep the pilot to its CPUs and to its memory. What cannot be read speaks against it.
+A part is worth having only if Slurm gives the rest to regular jobs, and it must not cost them anything: Slurm has to
+confine the pilot to its CPUs and its memory. A setting that cannot be read counts against it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slurm_plugin.looks import SharedLook
 from slurm_plugin.settings import options, parse_config
 from slurm_plugin.types import Node, Partition
 
-_EVERY_S = 60.0  # all of this changes by an administrator's hand only
+_EVERY_S = 60.0  # only an administrator changes any of this
 _CGROUP_SETTING = re.compile(r"(Constrain\w+)\s*=\s*(\S+)")
 _BY_PARTS = re.compile(r"select/cons_(tres|res)$")
 _AND_MEMORY = re.compile(r"CR_\w*MEMORY(?:,|$)", re.IGNORECASE)
@@ -25,20 +25,20 @@ _AND_MEMORY = re.compile(r"CR_\w*MEMORY(?:,|$)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a pilot asks for of its node beside GPUs."""
+    """A pilot's request for its node beside GPUs."""
 
     cpus: int
     memory_bytes: int
 
     @property
     def memory_mib(self) -> int:
-        """The memory as Slurm is asked for it, rounded up."""
+        """The memory requested from Slurm in MiB, rounded up."""
         return -(-self.memory_bytes // 2**20)
 
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """What was read of the site; `against` says why no node of it is shared."""
+    """The settings read from the site; `against` is the reason why no node of it is shared, or ""."""
 
     against: str
     partitions: Mapping[str, Partition]
@@ -46,10 +46,10 @@ class _Site:
 
 
 class Sharing:
-    """Says of a node whether a pilot may have a part of it; asks Slurm at most once a minute, whoever asks.
+    """A check whether a pilot may have a part of a node; it asks Slurm at most once a minute.
 
-    Where nobody has `heard` what Slurm says of a pilot's end, only the kernel may end it for its memory: its agent sees
-    that.
+    Without `heard`, Slurm's message on a pilot's end reaches no process of ours. Then only the kernel may end a pilot
+    for its memory, which its agent notices.
     """
 
     def __init__(self, client: SlurmClient, *, heard: bool = True) -> None:
@@ -59,7 +59,7 @@ class Sharing:
         self._seen: tuple[float, _Site] | None = None
 
     def against(self, node: str, partition: str, part: Part) -> str:
-        """Why a pilot in this partition must have the whole node, "" where it can have the part; takes a while."""
+        """Return the reason why a pilot in this partition must have the whole node, or ""; may wait for Slurm."""
         try:
             site = self._known() or self._look.fresh()
         except SlurmError as error:
@@ -71,7 +71,7 @@ class Sharing:
         return seen[1] if seen is not None and time.monotonic() - seen[0] < _EVERY_S else None
 
     def _read(self) -> _Site:
-        if (known := self._known()) is not None:  # read for another one while this one waited
+        if (known := self._known()) is not None:  # another thread read it while this one waited
             return known
         answer = self._client.run("scontrol", "show", "config")
         site = _Site(unbounded(answer.out, heard=self._heard), self._client.partitions(), self._client.nodes())
@@ -80,9 +80,9 @@ class Sharing:
 
 
 def unbounded(config: str, *, heard: bool = True) -> str:
-    """Why nodes are not shared at a site, "" where they are, by what `scontrol show config` printed; see `Sharing`.
+    """Return the reason why a site's nodes are not shared, or "", from `scontrol show config`; see `Sharing`.
 
-    Raises SnapshotError when that is not whole.
+    Raise SnapshotError if that text is incomplete.
     """
     settings = parse_config(config)
     constrained = {name: word.lower() == "yes" for name, word in _CGROUP_SETTING.findall(config)}
@@ -103,7 +103,7 @@ def unbounded(config: str, *, heard: bool = True) -> str:
 
 
 def against(node: Node | None, partitions: Mapping[str, Partition], partition: str, part: Part) -> str:
-    """Why a pilot in `partition` must have the whole of this node, "" where it can have the part."""
+    """Return the reason why a pilot in `partition` must have the whole of this node, or "" if it can have the part."""
     if node is None:
         return "the node is not known"
     there = {name: partitions[name] for name in node.partitions if name in partitions}

@@ -1,4 +1,4 @@
-"""When Slurm would start a job, as it says itself: `sbatch --test-only`, which submits nothing."""
+"""Slurm's own estimate of a job's start, from `sbatch --test-only`, which submits nothing."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _PREFIX = re.compile(r"^sbatch: (?:error: )?", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Slurm's own words on a request, on one line, and whether it would take it."""
+    """Slurm's reply to a request, on one line, and whether it would accept it."""
 
     taken: bool
     words: str
 
     @property
     def start_s(self) -> float | None:
-        """The start in unix seconds; None where Slurm names none."""
+        """The start in unix seconds; None if Slurm names none."""
         found = _MOMENT.match(self.words) if self.taken else None
         return None if found is None else datetime.fromisoformat(found[1]).timestamp()
 
 
 def asked(slurm: SlurmClient, lines: Sequence[str]) -> Said:
-    """Ask when a job with these #SBATCH lines would start, by the default time limit of its partition.
+    """Ask when a job with these #SBATCH lines would start, with the default time limit of its partition.
 
-    Raises CommandError where no slurmctld answers, and SlurmMissing where there is no sbatch.
+    Raise CommandError if no slurmctld answers, and SlurmMissing if there is no sbatch.
     """
     answer = slurm.run("sbatch", "--test-only", stdin="\n".join(["#!/bin/sh", *lines, "exit 0", ""]))
     words = _PREFIX.sub("", answer.err or answer.out).strip()
     if answer.code == 0 and (found := _START.search(words)):
         return Said(True, found[1])
-    if answer.is_unheard or "fatal:" in answer.err:  # it found no cluster to ask
+    if answer.is_unheard or "fatal:" in answer.err:  # sbatch found no cluster to ask
         raise CommandError(f"sbatch --test-only: {answer.complaint.removeprefix('sbatch: ')}")
     return Said(False, " ".join(words.split()) or f"exit code {answer.code}")

@@ -1,7 +1,7 @@
-"""When what changes slowly is read again: one reading at a time, and no more of them than Slurm is to answer. Pure.
+"""The schedule of slowly changing readings: one reading at a time, within a budget of requests to Slurm. Pure.
 
-Each reading costs requests. Together they cost at most one in `PACE_S`, however many kinds there are; only in the first
-seconds some come one after another, and what that costs too much is saved afterwards.
+Each reading costs requests. Together they cost at most one in `PACE_S`, however many kinds there are. Only in the first
+seconds several follow one another, and the excess is saved afterwards.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 PACE_S = 15.0
-_AGAIN_S = 60.0  # after one that failed, where it would else be longer
+_AGAIN_S = 60.0  # the delay after a failed reading, if its own is longer
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A kind of reading: read again after `every_s` at the earliest, for so many requests of Slurm.
+    """A kind of reading: repeated after `every_s` at the earliest, at a cost of `requests` to Slurm.
 
-    One that `must` be read is not put off because all together cost too much; a `prompt` one has credit, which is
-    saved afterwards, while nothing else waits for its turn. The `first` time of some comes at once.
+    A reading that `must` be done is not delayed by the budget. A `prompt` one may overdraw the budget, which is saved
+    afterwards, while no other waits for its turn. With `first` the first reading is due at once.
     """
 
     every_s: float
@@ -30,7 +30,7 @@ class Reading:
 
 @dataclass
 class Turns:
-    """Whose turn it is, of readings by name."""
+    """The turns of readings by name."""
 
     readings: Mapping[str, Reading]
     _due_s: dict[str, float] = field(default_factory=dict)
@@ -39,9 +39,9 @@ class Turns:
     _last: str = ""
 
     def next(self, now_s: float, unwanted: Collection[str] = ()) -> str | None:
-        """The reading that is due, if any: what must be read, else what has been due for longest.
+        """Return the reading that is due, if any: one that must be done, else the one due for longest.
 
-        Nothing is read twice running while something else is due.
+        No reading is done twice in a row while another is due.
         """
         for name, reading in self.readings.items():
             if name not in self._due_s:
@@ -53,7 +53,7 @@ class Turns:
         return due[0] if due else None
 
     def done(self, name: str, now_s: float, worked: bool = True) -> None:
-        """A reading was tried, and Slurm asked, whether it worked or not."""
+        """Record that a reading was tried and Slurm asked, whether it worked or not."""
         reading = self.readings[name]
         self._early.discard(name)
         self._due_s[name] = now_s + (reading.every_s if worked else min(reading.every_s, _AGAIN_S))

@@ -1,4 +1,4 @@
-"""What a Slurm cluster consists of, as one snapshot shows it. All times are unix seconds."""
+"""The parts of a Slurm cluster, as one snapshot shows them. All times are unix seconds."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Node:
     """A compute node. `state` is Slurm's base state (IDLE, ALLOCATED, MIXED, DOWN, ...) without flags.
 
     `flags` holds the rest (PLANNED, DRAIN, COMPLETING, RESERVED, POWERED_DOWN, NOT_RESPONDING, ...) spelled in full.
-    `gres` lists the node's GPUs the way a job asks for all of them ("gpu:a100:4"), and `gpus` counts them by type,
-    with "" for a type without a name. `memory_bytes` are those that jobs can have. `weight` is the site's: Slurm takes
-    nodes of less weight first. What jobs have of the node now is `cpus_used`, `memory_used_bytes` and `gpus_used`.
+    `gres` lists the node's GPUs as a job asks for all of them ("gpu:a100:4"), and `gpus` counts them by type, with ""
+    for a type without a name. `memory_bytes` is the memory that jobs can have. `weight` is set by the site: Slurm takes
+    nodes of less weight first. `cpus_used`, `memory_used_bytes` and `gpus_used` are in use by jobs now.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """Where a node is on the network, as Slurm knows it: a name or an address, and what its host calls itself."""
+    """The network address of a node, as Slurm knows it: a name or an address, and its host's own name."""
 
     address: str
     host_name: str
@@ -42,12 +42,12 @@ class NodeAddress:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a job asks for beside a number of nodes.
+    """A job's request beside its number of nodes.
 
-    `features` is its constraint as Slurm writes it, `required` and `excluded` are nodes by name. `least_s` is the
-    shortest time limit that it takes (TimeMin), None where that is its limit. An `exclusive` job shares its nodes with
-    nobody; of another one `cpus` counts in all, `cpus_per_node` and `memory_bytes` on each node (a CPU, where
-    `memory_per_cpu`), `gres` on each node as --gres takes it. Of a job that runs, `cpus` are those that it has.
+    `features` is its constraint in Slurm's syntax, `required` and `excluded` are node names. `least_s` is the shortest
+    time limit that it accepts (TimeMin), None if that is its limit. An `exclusive` job shares its nodes with no other
+    job. For another job, `cpus` counts in total, `cpus_per_node` and `memory_bytes` per node (per CPU with
+    `memory_per_cpu`), and `gres` per node in the syntax of --gres. For a running job, `cpus` are those that it has.
     `switches` is the most leaf switches, 0 for any number.
     """
 
@@ -70,14 +70,14 @@ NO_REQUEST = Request()
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job, or the tasks of a job array that still wait ("12_[3-5]").
+    """A job, or the waiting tasks of a job array ("12_[3-5]").
 
     `partition` has several names while a job that asked for them is pending. `sched_nodes` and, for a pending job,
-    `start_s` are the scheduler's plan: None and () where it has none. `time_limit_s` is None without a limit. `account`
-    is what Slurm charges, "" on a cluster without accounts.
+    `start_s` are the scheduler's plan: () and None without one. `time_limit_s` is None without a limit. `account` is
+    the account that Slurm charges, "" on a cluster without accounts.
 
-    `unreadable` says what of a pending job could not be read. Such a job waits without a plan, for all that is known,
-    and its `partition` is () where even that could not be read: it may need any node.
+    `unreadable` says which part of a pending job could not be read. Such a job is assumed to wait without a plan. Its
+    `partition` is () if even that could not be read: it may need any node.
     """
 
     id: str
@@ -114,10 +114,10 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition; `max_time_s` is None where jobs may run for ever.
+    """A partition; `max_time_s` is None if jobs may run for ever.
 
-    `priority_tier` comes before the jobs' own priorities, None where it could not be read. In an `exclusive` partition
-    no job shares a node; `max_nodes` is the most that one may have, None for any number.
+    `priority_tier` comes before the jobs' own priorities, None if it could not be read. In an `exclusive` partition no
+    job shares a node; `max_nodes` is the most nodes of a job, None for any number.
     """
 
     name: str
@@ -131,9 +131,9 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How far a backfill cycle came that began at `begun_s`: it `looked` at so many of the lines that were `queued`.
+    """The depth of a backfill cycle that began at `begun_s`: it `looked` at that many of the `queued` lines.
 
-    Each task of an array that it tried counts, and no line that a limit kept back or whose job had started meanwhile.
+    Each array task that it tried counts, but no line that a limit held back or whose job had started meanwhile.
     """
 
     begun_s: float
@@ -143,15 +143,16 @@ class Depth:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """How the site's backfill scheduler works: Slurm's defaults, but for what was `read` from the controller.
+    """The site's backfill scheduler: Slurm's defaults, replaced by settings `read` from the controller.
 
-    A cycle begins `interval_s` after the last one ended and looks `depth` jobs deep (bf_max_job_test), at most so many
-    of a user, of a partition and of a user in a partition (0: any number), and of the waiting tasks of an array
-    (bf_max_job_array_resv). It plans in steps of `resolution_s` (bf_resolution), `window_s` ahead (bf_window), by the
-    rules of 24.11 where it is so new (`newer`). Jobs younger than `reserve_age_s` or below `reserve_priority` get no
-    plan. `cycle_s` is how long the last cycle took, with what it slept as far as that follows from the settings, and
-    `cycled_s` when it ended; None where sdiag does not say, as while one works. The controller's clock is `behind_s`
-    behind this host's at most, 0 where it may be right. `depths` are the last few cycles that are over.
+    A cycle begins `interval_s` after the last one ended and looks `depth` jobs deep (bf_max_job_test), at most
+    `depth_user`, `depth_partition` and `depth_user_partition` of a user, of a partition and of a user in a partition
+    (0: any number), and at most `array_most` waiting tasks of an array (bf_max_job_array_resv). It plans in steps of
+    `resolution_s` (bf_resolution), `window_s` ahead (bf_window), with `newer` by the rules of 24.11. Jobs younger than
+    `reserve_age_s` or below `reserve_priority` get no plan. `cycle_s` is the length of the last completed cycle,
+    including its sleep as far as the settings tell; `cycled_s` is its end, None while another is at work. Both are None
+    if sdiag does not show them. The controller's clock is at most `behind_s` behind this host's, 0 if it may be right.
+    `depths` are of the last few cycles; one still at work is among them only if it is the deepest.
     """
 
     read: bool = False
@@ -175,9 +176,9 @@ class Scheduler:
 
     @property
     def reached(self) -> Depth | None:
-        """How far the deepest of the last cycles came in the longest of their queues; None where that is not known.
+        """The depth of the deepest of the last cycles and the longest of their queues; None unless two stopped short.
 
-        One cycle alone that ended early may have been a short one.
+        A single cycle that ended early may have been an exception.
         """
         if sum(one.looked < one.queued for one in self.depths) < 2:
             return None
@@ -186,7 +187,7 @@ class Scheduler:
 
     @property
     def due_s(self) -> float | None:
-        """Before when no cycle begins; None where that is not known."""
+        """The time before which no cycle begins; None if unknown."""
         return None if self.cycled_s is None else self.cycled_s + self.interval_s
 
 
@@ -197,8 +198,8 @@ NO_SCHEDULER = Scheduler()
 class Snapshot:
     """The cluster as read around `time_s`: every node by name, every job that is not over, every reservation.
 
-    `partitions` by name and the `scheduler` are read more rarely; without them nothing is known of either. Its reading
-    began at `begun_s`, None where that is not told: what came later may be missing.
+    `partitions` by name and the `scheduler` are read more rarely, and are unknown until then. Reading began at
+    `begun_s`, None if that is not known: later changes may be missing.
     """
 
     time_s: float

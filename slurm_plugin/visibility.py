@@ -1,6 +1,6 @@
-"""Whether Slurm shows this user all there is: with PrivateData in slurm.conf it silently leaves out others' jobs.
+"""The check that Slurm shows this user everything: with PrivateData in slurm.conf it silently omits others' jobs.
 
-What is left out cannot be told from a quiet cluster, so it is looked up: the setting, and the user's rights.
+Omitted jobs look like a quiet cluster, so the setting and the user's rights are looked up.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.settings import options, parse_config
 
 HIDING = frozenset({"jobs", "nodes", "partitions", "reservations"})
-"""Words of PrivateData that keep from a user what bftd and drivers have to see."""
+"""Words of PrivateData that hide from a user what bftd and drivers have to see."""
 
-# Both change by an administrator's hand only.
+# Only an administrator changes either.
 _LOOK_EVERY_S = 300.0
-_LOOK_AGAIN_S = 15.0  # while the look that is due fails
-_BELIEVED_S = 900.0  # how old the last look may get by that
-# What makes a user's trainers his own affair, as his jobs are.
+_LOOK_AGAIN_S = 15.0  # while the due look fails
+_BELIEVED_S = 900.0  # the greatest age of the last good look meanwhile
+# Words of PrivateData that make a user's trainers as private as their jobs.
 _OF_USERS = frozenset({"jobs", "usage", "all"})
 _OPERATORS = frozenset({"Operator", "Administrator"})
 _UID = re.compile(r"\((\d+)\)$")
 
 
 def hidden_from_us(client: SlurmClient, config: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Name what PrivateData hides from the user of this process; one RPC where that is nothing, and none for root.
+    """Name what PrivateData hides from the user of this process; one RPC if that is nothing, and none for root.
 
-    Root, SlurmUser, and those to whom slurmdbd gives the operator level see everything. Where sacctmgr does not answer,
-    the level is taken for none. Raises SlurmError when the configuration, `config` where it was read already, cannot
-    be read.
+    Root, SlurmUser, and users with the operator level in slurmdbd see everything. If sacctmgr does not answer, the user
+    counts as having no level. `config` is the configuration if it was read already. Raise SlurmError if it cannot be
+    read.
     """
     if os.geteuid() == 0:
         return ()
@@ -46,7 +46,7 @@ def hidden_from_us(client: SlurmClient, config: Mapping[str, str] | None = None)
 
 
 def private_data(config: Mapping[str, str]) -> frozenset[str]:
-    """The words of PrivateData: what Slurm keeps from ordinary users."""
+    """Return the words of PrivateData, which name what Slurm hides from ordinary users."""
     return frozenset(options(config.get("PrivateData", "").replace(" ", ",")))
 
 
@@ -61,21 +61,21 @@ def _configuration(client: SlurmClient) -> Mapping[str, str]:
 
 
 class Visibility:
-    """Asks from time to time whether Slurm hides something; `client` runs `scontrol show` and `sacctmgr show`."""
+    """A repeated check whether Slurm hides something; `client` runs `scontrol show` and `sacctmgr show`."""
 
     def __init__(self, client: SlurmClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._clock = clock
         self._seen_s = float("-inf")
         self._tried_s = float("-inf")
-        # Whether users' jobs are nobody else's business; until the configuration was read they are.
+        # Whether users' jobs are private; assumed until the configuration was read.
         self.keeps_jobs_private = True
 
     def check(self) -> None:
         """Raise SnapshotError while Slurm hides jobs, nodes, partitions or reservations of others from this user.
 
-        Also raised until the configuration was read once. When it cannot be read later, what was read before is
-        believed for a while.
+        It is also raised until the configuration was read once. If it cannot be read later, the last reading is trusted
+        for a while.
         """
         now_s = self._clock()
         age_s = now_s - self._seen_s

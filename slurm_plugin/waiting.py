@@ -1,14 +1,15 @@
-"""Which waiting jobs keep pilots away, and from where: the one rule, for the daemon's pool and every driver. Pure.
+"""The rule which waiting jobs keep pilots away from which nodes, for the daemon's pool and every driver. Pure.
 
-The daemon makes room for the jobs that it sees waiting. So a driver keeps its pilots away from two kinds of regular
-jobs only. One that is planned on a node keeps it free from `min_window_s` before its start on. One that lacks a plan
-keeps all nodes free that it may use, if it came after the daemon's last look: the daemon cannot have thought of it. But
-where only backfill can start it, and no cycle comes before the daemon has looked again, it keeps nothing free: else no
-pilot would ever start where a job is submitted every second. One that came then and is just being started keeps all
-nodes free that it may use: Slurm preempts for it, and counts on idle nodes beside those of its plan.
+The daemon makes room for the jobs that it sees waiting. So a driver keeps its pilots away from only two kinds of
+regular jobs. A job that is planned on a node keeps it free from `min_window_s` before its start on. A job without a
+plan keeps all nodes free that it may use, if it came after the daemon's last look, as the daemon cannot have considered
+it. But if only backfill can start it, and no cycle comes before the daemon has looked again, it keeps nothing free:
+otherwise no pilot would ever start at a site where a job is submitted every second. A job that came after the look and
+is just being started also keeps all nodes free that it may use: Slurm preempts for it, and counts on idle nodes beside
+those of its plan.
 
-On what the daemon could see, both decide alike. One small difference is inherent, and it keeps a pilot away for longer:
-the driver looks a moment later, when a window has shrunk by that much.
+On the jobs that the daemon could see, both decide alike. One small difference is inherent, and it keeps a pilot away
+for longer: the driver looks a moment later, when a window has shrunk by that much.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from slurm_plugin.types import Job
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a driver places pilots by: how soon a plan keeps a node free, and when the daemon last looked at the queue.
+    """The times by which a driver places pilots: the window that a plan keeps free, and the daemon's last look.
 
-    What came from `looked_s` on (the daemon's clock, which is Slurm's) the daemon may not have seen. It will have, and
-    made room for it, before a backfill cycle comes that does not come before `calm_s`.
+    A plan keeps its node free from `min_window_s` before its start. The daemon may not have seen a job that came at
+    `looked_s` or later (by its clock, which is Slurm's). It will have seen the job, and made room for it, before the
+    next backfill cycle, which does not come before `calm_s`.
     """
 
     min_window_s: float
@@ -37,21 +39,21 @@ class Rules:
     calm_s: float = 0.0
 
 
-# How far Slurm's clock and the daemon's may be apart, and the whole seconds of one: what is later than that is no time.
+# The greatest difference of Slurm's and the daemon's clocks, and rounding to whole seconds: later times are invalid.
 _CLOCKS_APART_S = 1.0
 
 
 class Standing(Enum):
-    """What a pending job's reason says of its start, the soonest first."""
+    """The meaning of a pending job's reason for its start, the soonest first."""
 
-    ROOM = auto()  # starts by itself as soon as there is room: waits for a plan
-    ONE_PARTITION = auto()  # barred from the partition that Slurm looked at last, and perhaps from no other
-    BARRED = auto()  # something other than room bars it for now; what Slurm plans for it counts
-    HELD = auto()  # no passing of time starts it: what Slurm once planned for it binds nobody
+    ROOM = auto()  # starts as soon as there is room: waits for a plan
+    ONE_PARTITION = auto()  # barred from the partition that Slurm tried last, perhaps from no other
+    BARRED = auto()  # barred for now by something other than room; a plan of Slurm for it counts
+    HELD = auto()  # time alone never starts it: an old plan of Slurm for it no longer counts
 
 
-# Slurm's reasons by name or pattern: what each means, and why. The names are those of releases 22.05 to 26.05. What
-# follows a comma in a reason ("ReqNodeNotAvail, UnavailableNodes:n3") is detail. In doubt a job waits for room: that
+# Slurm's reasons by name or pattern, with their meaning and cause. The names are those of releases 22.05 to 26.05. The
+# text after a comma in a reason ("ReqNodeNotAvail, UnavailableNodes:n3") is detail. In doubt a job waits for room: that
 # costs some nodes for a while, the opposite error locks a regular job out.
 REASONS: tuple[tuple[str, Standing, str], ...] = (
     ("", Standing.ROOM, "no reason given"),
@@ -123,38 +125,38 @@ _OTHER_TASKS = re.compile(r",([A-Za-z]\w*)(?=,|$)")
 
 @lru_cache(maxsize=1 << 12)  # a queue of thousands has a dozen reasons
 def standing(reason: str) -> Standing:
-    """What a pending job's reason means; one that is not in the table may be any, so the job waits for room.
+    """Return the meaning of a pending job's reason; an unknown reason may mean anything, so the job waits for room.
 
-    Of several reasons the one that lets a task start soonest counts.
+    If there are several reasons, the one that lets a task start soonest counts.
     """
     names = (reason.partition(",")[0], *_OTHER_TASKS.findall(reason))
     return min((_standing(name) for name in names), key=lambda known: known.value)
 
 
 def _standing(name: str) -> Standing:
-    name = name.replace("_", " ")  # which scontrol writes for blanks
+    name = name.replace("_", " ")  # scontrol writes underscores for blanks
     if (known := _NAMED.get(name)) is not None:
         return known
     return next((known for pattern, known in _PATTERNS if fnmatchcase(name, pattern)), Standing.ROOM)
 
 
 def is_regular(job: Job, pilot_partition: str) -> bool:
-    """Say whether pilots must stay clear of a job: of any that does not ask for their partition alone."""
+    """Whether pilots must stay clear of a job: any that does not ask for their partition alone."""
     return job.partition != (pilot_partition,)
 
 
 def may_use(job: Job, partitions: Collection[str]) -> bool:
-    """Say whether a job asked for one of some partitions, or may have: its own could not be read."""
+    """Whether a job asked for one of some partitions, or may have, if its own could not be read."""
     return not job.partition or not set(job.partition).isdisjoint(partitions)
 
 
 def whole(job: Job) -> str:
-    """The id of a job, of a job array's task the id of the array: its tasks come and go, and wait as one."""
+    """Return a job's id, for an array task the id of its array: its tasks come and go, and wait as one."""
     return job.id.partition("_")[0]
 
 
 def waits_for_room(job: Job) -> bool:
-    """Say whether a job is pending and may start, as far as its reason tells, as soon as there is room."""
+    """Whether a job is pending and, by its reason, may start as soon as there is room."""
     if job.state != "PENDING":
         return False
     known = standing(job.reason)
@@ -162,10 +164,10 @@ def waits_for_room(job: Job) -> bool:
 
 
 def lacks_plan(job: Job, now_s: float, min_window_s: float) -> bool:
-    """Say whether a job waits for room and the scheduler has not said when and where it starts.
+    """Whether a job waits for room and the scheduler has not said when and where it starts.
 
-    A start without nodes is a plan only if it is still `min_window_s` away. One in the past never is: it is the time
-    at which a job that had to wait became eligible.
+    A start without nodes is a plan only if it is at least `min_window_s` away. A start in the past never is: it is the
+    time at which a job that had to wait became eligible.
     """
     if job.start_s is not None and (job.sched_nodes or (job.start_s > now_s and job.start_s - now_s >= min_window_s)):
         return False
@@ -173,12 +175,12 @@ def lacks_plan(job: Job, now_s: float, min_window_s: float) -> bool:
 
 
 def came_s(job: Job, now_s: float) -> float | None:
-    """When a job was submitted or became eligible, the later of the two, in whole seconds; None where nobody can say.
+    """Return the time a job was submitted or became eligible, the later one, in whole seconds; None if unknown.
 
-    A start in the past is the time at which a pending job that had to wait became eligible, where it is shown: squeue
-    of 22.05 shows N/A. Of a job that was held there, or depended, only its age is known; the daemon sees at its next
-    look that it waits now, and what Slurm preempts pilots for has a plan by then. A time to come is of a clock that was
-    set, or is another than Slurm's: it would keep pilots away until then.
+    A start in the past is the time at which a pending job that had to wait became eligible, if it is shown: squeue of
+    22.05 shows N/A. There, only the age of a job that was held, or had a dependency, is known. The daemon sees at its
+    next look that it waits now, and any job for which Slurm preempts pilots has a plan by then. A time in the future
+    comes from a clock that was set, or is not Slurm's: it would keep pilots away until then.
     """
     if job.unreadable or job.submit_s > now_s + _CLOCKS_APART_S:
         return None
@@ -188,7 +190,7 @@ def came_s(job: Job, now_s: float) -> float | None:
 
 
 def undated_since(before: Mapping[str, float], jobs: Iterable[Job], now_s: float) -> dict[str, float]:
-    """Carry forward since when each job has been there of which nobody can say when it came.
+    """Return for each job without a known time of arrival the time since which it has been there.
 
     The keys are `whole` ids, `before` is this function's last answer. No time in it is later than `now_s`, so that a
     clock that is set back lets no job keep pilots away for longer.
@@ -198,24 +200,24 @@ def undated_since(before: Mapping[str, float], jobs: Iterable[Job], now_s: float
 
 
 def is_news(job: Job, now_s: float, looked_s: float, since: Mapping[str, float]) -> bool:
-    """Say whether a job may have come after the daemon's look at `looked_s`: one of the same second may have, too.
+    """Whether a job may have come after the daemon's look at `looked_s`, or in the same second.
 
-    A job without a time counts from when it was first seen here (`since`, from `undated_since`): what was there before
-    the daemon looked is no news, however little of it can be read. So none keeps pilots away for ever.
+    A job without a time counts from when it was first seen here (`since`, from `undated_since`). A job that was there
+    before the daemon looked is no news, however little of it can be read, so none keeps pilots away for ever.
     """
     known_s = came_s(job, now_s)
     return (since.get(whole(job), now_s) if known_s is None else known_s) >= math.floor(looked_s)
 
 
 def waits_for_backfill(job: Job) -> bool:
-    """Say whether the main scheduler passes a job over: others are before it in the one partition that it asked for."""
+    """Whether the main scheduler passes a job over: others are before it in the one partition that it asked for."""
     return job.reason == "Priority" and len(job.partition) == 1 and not (job.reservation or job.unreadable)
 
 
 def plan_window_s(job: Job, now_s: float) -> float | None:
-    """Seconds until a pending job starts on its `sched_nodes`, or None if no plan of it binds anybody.
+    """Return the seconds until a pending job starts on its `sched_nodes`, or None without a valid plan.
 
-    It is 0 when the start has passed: Slurm is just carrying it out, or the job is locked out.
+    It is 0 if the start has passed: Slurm is just carrying it out, or the job is locked out.
     """
     if job.start_s is None or not job.sched_nodes or job.state != "PENDING":
         return None
@@ -223,16 +225,16 @@ def plan_window_s(job: Job, now_s: float) -> float | None:
 
 
 def is_being_started(job: Job, now_s: float) -> bool:
-    """Say whether Slurm is just starting a waiting job: its plan is for now, once what it preempted has left.
+    """Whether Slurm is just starting a waiting job: its plan is for now, once the jobs it preempted have left.
 
-    Slurm may start it on other nodes than the plan names, and counts on idle ones that the plan does not name.
+    Slurm may start it on other nodes than the plan names, and counts on idle nodes that the plan does not name.
     """
     window_s = plan_window_s(job, now_s)
     return window_s is not None and window_s <= _CLOCKS_APART_S and waits_for_room(job)
 
 
 def planned_on(job: Job, node: str, now_s: float, min_window_s: float) -> bool:
-    """Say whether a pending job is planned on `node` sooner than `min_window_s` from now."""
+    """Whether a pending job is planned on `node` sooner than `min_window_s` from now."""
     if node not in job.sched_nodes:
         return False
     window_s = plan_window_s(job, now_s)

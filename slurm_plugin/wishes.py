@@ -1,6 +1,6 @@
-"""What a pending job asks for that squeue has no letter for: read rarely, as it takes two more requests of Slurm.
+"""Parts of a pending job's request for which squeue has no letter: read rarely, at two more requests to Slurm.
 
-Only `squeue --Format` knows it, and that cannot take the place of --format: in 22.05 it knows no excluded nodes.
+Only `squeue --Format` shows them, and it cannot replace --format: in 22.05 it does not show excluded nodes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from slurm_plugin.errors import SnapshotError
 from slurm_plugin.types import Job
 
 _FIELDS = ("JobArrayID", "MinTime", "ReqSwitch", "tres-alloc")
-_EXCLUSIVE = "Exclusive"  # known since 26.05, and needed since: there %h no longer tells which jobs share their nodes
+_EXCLUSIVE = "Exclusive"  # exists and is needed since 26.05: there %h no longer shows which jobs share their nodes
 _MEMORY = re.compile(r"(?:^|,)mem=(\d{1,18}(?:\.\d{1,18})?)([KMGTP]?)")
 _UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _ROUNDED = 0.01  # Slurm may write 15.62G
@@ -24,7 +24,7 @@ _ROUNDED = 0.01  # Slurm may write 15.62G
 class Wish:
     """A job's shortest time limit, None for its limit; the most leaf switches, 0 for any; its memory on all nodes.
 
-    `shares` is whether it is known to let others have the rest of its nodes.
+    `shares` says whether it is known to let others have the rest of its nodes.
     """
 
     least_s: float | None = None
@@ -37,19 +37,19 @@ NONE = Wish()
 
 
 def knows_exclusive(partitions: str) -> bool:
-    """Say whether this is a release with a field for it, by what `scontrol show partition -o` printed."""
+    """Whether this release has a field for it, by the output of `scontrol show partition -o`."""
     return f" {_EXCLUSIVE}=" in partitions
 
 
 def long_format(separator: str, exclusive: bool = False) -> str:
-    """Build squeue's --Format whose output `read` takes; a width of 0 is as wide as need be."""
+    """Build squeue's --Format whose output `read` takes; a width of 0 means as wide as needed."""
     return ",".join(f"{name}:0{separator}" for name in (*_FIELDS, *([_EXCLUSIVE] if exclusive else [])))
 
 
 def read(text: str, separator: str) -> dict[str, Wish]:
-    """Read the output, header line included, of squeue with `long_format(separator)`: wishes by `key`.
+    """Read the output, header line included, of squeue with `long_format(separator)`; returns wishes by `key`.
 
-    Raises SnapshotError where it is cut; a wish that cannot be read is none.
+    Raise SnapshotError if it is cut short; an unreadable wish counts as none.
     """
     *fields, end = text.split(separator)
     width = len(_FIELDS) + (_EXCLUSIVE.upper() in fields[: len(_FIELDS) + 1])
@@ -60,12 +60,12 @@ def read(text: str, separator: str) -> dict[str, Wish]:
 
 
 def key(job_id: str) -> str:
-    """What all tasks of an array have in common: its number. Each part of a heterogeneous job is one by itself."""
+    """Return an array's number for all its tasks, else the job's id; each part of a heterogeneous job has its own."""
     return job_id.partition("_")[0]
 
 
 def granted(job: Job, wishes: Mapping[str, Wish]) -> Job:
-    """The job with what is known of its wishes."""
+    """Return the job with the known parts of its wishes."""
     wish = wishes.get(key(job.id), NONE)
     if wish == NONE:
         return job

@@ -1,5 +1,5 @@
-"""Shadow mode: the daemon's own core on the live cluster, with imaginary trainers in the place of real ones.
+"""Shadow mode: the daemon's own core on the live cluster, with imaginary trainers instead of real ones.
 
-Nothing is submitted, lent or cancelled. Slurm's snapshots are shown to the core with the pilots that would be there,
-and what the imaginary trainers make of their nodes is reckoned with the time of the snapshots.
+Nothing is submitted, lent or cancelled. The core sees Slurm's snapshots with imaginary pilots added, and the work of
+the imaginary trainers on their nodes is computed from the time of the snapshots.
 """

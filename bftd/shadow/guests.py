@@ -1,6 +1,6 @@
 """The real drivers that come in shadow mode: answered like any, known to all commands, and never lent a node.
 
-They live in a state of the core of its own, which no snapshot ever reaches: so nothing is planned for them.
+They live in a separate state of the core, which never receives a snapshot: so nothing is planned for them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Guests:
         self.state = State()
 
     def apply(self, event: Event) -> list[Trainer]:
-        """Take an event of a driver; returns who came for the first time."""
+        """Apply an event of a driver; returns the trainers that are new."""
         before = self.state.trainers
         self.state, _ = fold(self.state, (event,), explain=False)
         return [trainer for id_, trainer in self.state.trainers.items() if id_ not in before]
 
     def forget_silent(self, now_s: float, job_ids: Collection[str]) -> None:
-        """Drop those whose driver is silent and whose job is gone, and those that ended some time ago."""
+        """Drop trainers whose driver is silent and whose job is gone, unless they ended only a short time ago."""
         staying = {
             id_: trainer
             for id_, trainer in self.state.trainers.items()

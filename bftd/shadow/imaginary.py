@@ -1,7 +1,7 @@
-"""The imaginary trainers: an endless list of the paper's networks, at work on what the core lends them.
+"""The imaginary trainers: an endless list of the paper's networks, training on the nodes that the core lends them.
 
-A pilot is placed when its node is lent, works `WARM_UP_S` later, and is gone when it is revoked. Resizes cost what the
-project's Horovod back-end was measured to cost.
+A pilot is placed when its node is lent, works `WARM_UP_S` later, and is gone when it is revoked. Resizes cost what was
+measured with the project's Horovod back-end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bftd.simulated.driver import Charge, Drivers, SimulatedDriver, Terms, regis
 from bftd.simulated.networks import TABLE_2, representative
 from bftd.simulated.trainers import SimTrainer
 
-# A driver reports its progress when its speed changes, and at least so often.
+# A driver reports its progress when its speed changes, and at least this often.
 PROGRESS_EVERY_S = 60.0
 # Samples that count as one step, a usual batch.
 STEP_SAMPLES = 256
@@ -26,20 +26,20 @@ STEP_SAMPLES = 256
 NETWORKS = tuple(
     replace(spec, up_cost_s=measured.UP_STALL_S, down_cost_s=measured.DOWN_STALL_S) for spec in representative()
 )
-# Progress that was told is never taken back, so no trainer ever owes samples.
+# Reported progress is never taken back, so no trainer ever owes samples.
 _TERMS = Terms(warm_up_s=measured.WARM_UP_S, debt=False, prefix=PREFIX)
 
 
 def in_order(trainers: Mapping[str, Trainer]) -> dict[str, Trainer]:
-    """Imaginary trainers as they arrived: those that came in the same instant by their number."""
+    """Return imaginary trainers in order of arrival: by number, as several may arrive at the same time."""
     return {id_: trainers[id_] for id_ in sorted(trainers, key=_number)}
 
 
 class ImaginaryTrainers:
-    """The active imaginary trainers and their drivers; `earned` counts all their samples, charges taken off."""
+    """The active imaginary trainers and their drivers; `earned` counts all their samples, less charges."""
 
     def __init__(self, state: State, now_s: float) -> None:
-        """Go on with the trainers and leases of `state`, those of the ledger."""
+        """Continue with the trainers and leases of `state`, those of the ledger."""
         self.earned = 0.0
         self.drivers = Drivers(_TERMS, self)
         self._told: dict[str, tuple[float, float]] = {}
@@ -50,23 +50,23 @@ class ImaginaryTrainers:
 
     @property
     def ids(self) -> Iterable[str]:
-        """Those that are active, in order of arrival."""
+        """The ids of the active trainers, in order of arrival."""
         return self.drivers.in_play.keys()
 
     @property
     def rate(self) -> float:
-        """Samples/s of all together."""
+        """The samples/s of all trainers together."""
         return self.drivers.rate
 
     def take_off(self, time_s: float, charge: Charge, samples: float) -> None:
-        """Samples were lost; to what and when is not told apart."""
+        """Subtract lost samples; shadow mode records neither their cause nor their time."""
         self.earned -= samples
 
     def stand_still(self, time_s: float, node_s: float) -> None:
-        """Not told: shadow mode has no node-seconds of trainers."""
+        """Do nothing: shadow mode does not count node-seconds of trainers."""
 
     def advance(self, now_s: float, counts: bool) -> None:
-        """Let all work until `now_s`; time in which nobody looked does not count."""
+        """Let all trainers work until `now_s`; unobserved time does not count."""
         for driver in self.drivers.in_play.values():
             before = driver.samples
             if counts:
@@ -75,16 +75,16 @@ class ImaginaryTrainers:
             self.earned += driver.samples - before
 
     def move(self, by_s: float) -> None:
-        """Let all times be `by_s` later: the clock was set."""
+        """Shift all times by `by_s`: the clock was set."""
         self._told = {id_: (rate, told_s + by_s) for id_, (rate, told_s) in self._told.items()}
         for driver in self.drivers.in_play.values():
             driver.move(by_s)
 
     def told(self, now_s: float, leases: Iterable[Lease], wanted: int) -> list[Event]:
-        """What their drivers report at `now_s`: who is done and who comes, which nodes are warm, and the progress.
+        """Return the drivers' reports at `now_s`: finished and new trainers, warm nodes, and progress.
 
-        Nothing is said of those of `leases` that were revoked since the drivers last obeyed. `wanted` is how many
-        trainers there are to be.
+        Nothing is reported for `leases` revoked since the drivers last obeyed. `wanted` is the number of trainers there
+        should be.
         """
         revoked = {lease.node for lease in leases if not lease.live}
         events: list[Event] = []
@@ -104,7 +104,7 @@ class ImaginaryTrainers:
         return events
 
     def obey(self, now_s: float, leases: Iterable[Lease]) -> list[Event]:
-        """Place what was lent and leave what was revoked; returns what the drivers report on it."""
+        """Place new leases and leave revoked ones; returns the drivers' reports on it."""
         in_play = self.drivers.in_play
         before = {id_: driver.training for id_, driver in in_play.items()}
         reports = self.drivers.obey(leases, now_s)
@@ -134,7 +134,7 @@ class ImaginaryTrainers:
         id_ = f"{PREFIX}{self._last}"
         self.drivers.add(id_, spec, now_s)
         name = f"{spec.kind}-{self._last}"
-        # each is a user of its own: together they are none who could be at a cap
+        # each has a user of its own, so that none reaches a cap per user
         request = registration(spec, spec.curve, measured.WARM_UP_S, id_=id_, name=name, user=id_)
         return Registered(now_s, request)
 
@@ -161,9 +161,9 @@ def _progressed(driver: SimulatedDriver, now_s: float) -> ProgressReport:
 
 
 def _resized(before: int, after: int, now_s: float) -> list[Report]:
-    """The resize of a trainer that goes on, as its driver tells it; a start or a suspension is none.
+    """Return the driver's report of a resize of a trainer that continues; a start or a suspension is none.
 
-    It tells no stall: what is known of that is what the trainer reckons with.
+    It reports no stall: the daemon then assumes the trainer's stated costs.
     """
     if not before or not after or before == after:
         return []
@@ -175,5 +175,5 @@ def _number(id_: str) -> int:
 
 
 def _spec(number: int) -> SimTrainer:
-    """The trainer that comes as the `number`-th, counted from 1."""
+    """Return the `number`-th trainer to arrive, counted from 1."""
     return NETWORKS[(number - 1) % len(TABLE_2)]

@@ -1,4 +1,4 @@
-"""A client of Slurm that can only read, whatever it is asked for."""
+"""A client of Slurm that can only read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOAD = ("sdiag",)  # with options it may reset the controller's counters
 
 
 class ReadingClient(SlurmClient):
-    """Runs `squeue`, `scontrol show`, `sacctmgr show` and plain `sdiag`, refuses all else, and counts its `calls`."""
+    """A client that runs `squeue`, `scontrol show`, `sacctmgr show` and plain `sdiag` only, and counts its `calls`."""
 
     calls = 0
 
@@ -24,7 +24,7 @@ class ReadingClient(SlurmClient):
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Answer:
-        """Run a command that reads; raises CommandError for any other."""
+        """Run a command that reads; raise CommandError for any other."""
         shows = (command, *arguments[:1]) in _SHOWING or (command, *arguments) == _LOAD
         if command != "squeue" and not shows:
             raise CommandError(f"{command} is not run: in shadow mode Slurm is only read")

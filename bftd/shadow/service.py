@@ -41,16 +41,16 @@ from slurm_plugin.types import Snapshot
 
 log = logging.getLogger("bftd")
 
-# The name under which the ledger keeps what was counted.
+# The name of the totals in the ledger.
 _KEPT = "shadow"
 
 
 class SnapshotSink(Protocol):
-    """What takes every snapshot beside the service."""
+    """A consumer of every snapshot beside the service."""
 
     @property
     def told(self) -> str:
-        """Where it writes, "" when it does not."""
+        """The path it writes to, "" if it does not write."""
         ...
 
     def see(self, snapshot: Snapshot) -> None:
@@ -58,15 +58,15 @@ class SnapshotSink(Protocol):
         ...
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop taking snapshots."""
         ...
 
 
 class ShadowService(Service):
     """The core with imaginary trainers.
 
-    `calls` counts the commands of Slurm that were run so far. Whatever real drivers say goes to the `guests`, and no
-    action of the core reaches Slurm or a driver: there is nothing here that could carry one out.
+    `calls` counts the Slurm commands run so far. Events of real drivers go to the `guests`. No action of the core
+    reaches Slurm or a driver: no code here could carry one out.
     """
 
     mode = "shadow"
@@ -83,7 +83,7 @@ class ShadowService(Service):
     ) -> None:
         self._guests = guests.Guests()
         super().__init__(config, ledger, _cancel_nothing, now, elapsed)
-        # the ledger tells no order for those that arrived together, and the first come are the first considered
+        # the ledger has no order of trainers that arrived together, and the core considers earlier arrivals first
         self.core = dataclasses.replace(self.core, trainers=in_order(self.core.trainers))
         self._imaginary = ImaginaryTrainers(self.core, now())
         self._totals = Totals.restored(ledger.kept(_KEPT), now())
@@ -95,17 +95,17 @@ class ShadowService(Service):
 
     @property
     def state(self) -> State:
-        """What the core knows, and the real drivers that wait."""
+        """The core's state, with the real drivers that wait."""
         trainers = {**self.core.trainers, **self._guests.state.trainers}
         return dataclasses.replace(self.core, trainers=trainers)
 
     def apply(self, *events: Event) -> None:
-        """Take events from outside: those of drivers change nothing that is decided on."""
+        """Apply events from outside; those of drivers do not affect any decision."""
         for event in events:
             if isinstance(event, (Registered, Heard, Reported, Finished)):
                 self._host(event)
-            elif isinstance(event, Configured):  # whatever rights it has in Slurm, it uses none
-                # a first node is promised to people, and each imaginary trainer has a user of its own
+            elif isinstance(event, Configured):  # shadow mode uses no rights in Slurm
+                # a first node is promised to users, and each imaginary trainer has a user of its own
                 settings = event.settings.changed(operator=False, first_node_within_s=0.0)
                 settings = dataclasses.replace(settings, trusting=True)
                 super().apply(dataclasses.replace(event, settings=settings))
@@ -113,7 +113,7 @@ class ShadowService(Service):
                 super().apply(event)
 
     def observe_later(self, snapshot: Snapshot) -> Callable[[], Callable[[], None]]:
-        """Judge it in the loop as well: nobody's node is given back here, so that nobody waits for the loop."""
+        """Judge the snapshot in the loop too: no node is given back in shadow mode, so no job waits for the loop."""
         return lambda: functools.partial(self.observe, snapshot)
 
     def observe(self, snapshot: Snapshot) -> None:
@@ -145,7 +145,7 @@ class ShadowService(Service):
         self._keep_totals()
 
     def overview_later(self, version: str) -> Callable[[], dict[str, Any]]:
-        """What makes all of `GET /v1/status`, with what would have been under `shadow`."""
+        """Return a function that makes all of `GET /v1/status`, with the imaginary results under `shadow`."""
         live = super().overview_later(version)
         really = self._snapshot.nodes if self._snapshot else {}
         totals = self._totals.shown(self.core.usage.pool_node_seconds, self._as_planned)
@@ -165,7 +165,7 @@ class ShadowService(Service):
             for node in shown["nodes"]:
                 if (
                     real := really.get(node["name"])
-                ) is not None:  # where a pilot would run, the core was shown another
+                ) is not None:  # for a node with an imaginary pilot the core was shown another state
                     node["state"] = "+".join((real.state, *sorted(real.flags)))
                 node["why"] = node["why"].replace("runs a pilot", "would run a pilot")
             return shown | {"shadow": shadow}
@@ -173,7 +173,7 @@ class ShadowService(Service):
         return overview
 
     def stop(self) -> None:
-        """Let every waiting driver go, and end the trace."""
+        """Release every waiting driver, and end the trace."""
         super().stop()
         if self._recorder:
             self._recorder.close()
@@ -185,11 +185,11 @@ class ShadowService(Service):
         return Options(pj_max=min(decide.pj_max, self.config.daemon.shadow_trainers), objective=objective)
 
     def _settle(self, before: State, after: State, actions: Sequence[Action], owed: bool = False) -> None:
-        """Write down what would be done."""
+        """Record what would be done."""
         super()._settle(before, after, [_would(action) for action in actions], owed)
 
     def _host(self, event: Event) -> None:
-        """Answer a real driver, and say once that it waits."""
+        """Answer a real driver, and log once that it waits."""
         before = self._guests.state
         for trainer in self._guests.apply(event):
             waits = Decided(trainer.id, Waits(f"{trainer.name} of {trainer.user}", guests.SENTENCE))
@@ -198,7 +198,7 @@ class ShadowService(Service):
         self._wake_changed(before, self._guests.state)
 
     def _clock_was_set(self, now_s: float, by_s: float) -> None:
-        """Go on with all ages as they are, those of imaginary trainers and of guests too."""
+        """Keep all ages as they are, also those of imaginary trainers and of guests."""
         super()._clock_was_set(now_s, by_s)
         self._imaginary.move(by_s)
         self._guests.apply(ClockSet(now_s, by_s))
@@ -211,8 +211,8 @@ class ShadowService(Service):
             self._tell_unwritten(str(error))
 
     def _look_around(self, snapshot: Snapshot) -> None:
-        """Remember what Slurm itself says."""
-        # one on which a pilot is kept, though Slurm has not heard of it or shows it unfit for now, has no job on it
+        """Remember what Slurm itself shows."""
+        # a node whose pilot is kept, although Slurm does not know it or shows the node unfit for now, has no job on it
         kept = {name for name, node in self.core.pool.nodes.items() if node.in_pool and node.pilot is not None}
         self._idle = len(imagined.idle_nodes(snapshot, self.partitions) | kept)
         self._snapshot = snapshot
@@ -222,7 +222,7 @@ class ShadowService(Service):
             self._recorder.see(snapshot)
 
     def _count_losses(self, lent: Collection[str], nodes: Collection[str]) -> None:
-        """Count the nodes of revoked leases that jobs have by now, and those given up ahead of one."""
+        """Count the nodes of revoked leases that jobs have taken, and those given up ahead of a job."""
         taken: Counter[str] = Counter()
         for lease in self.core.leases.values():
             if lease.live or lease.node not in nodes:
@@ -256,4 +256,4 @@ def _would(action: Action) -> Action:
 
 
 def _cancel_nothing(_: list[str]) -> None:
-    """Nothing is ever cancelled in shadow mode."""
+    """Do nothing: no job is ever cancelled in shadow mode."""

@@ -1,4 +1,4 @@
-"""What shadow mode has counted so far; it survives restarts and only grows."""
+"""The totals of shadow mode; they survive restarts and only grow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bftd.shadow.imaginary import NETWORKS
 from bftd.whatif.replay import static
 from bftd.whatif.replay.options import Options
 
-# The paper tells U for every six hours (its Figure 10), and so does the replay.
+# The paper gives U for every six hours (its Figure 10), and so does the replay.
 WINDOW_S = 6 * 3600.0
 
 
@@ -19,9 +19,9 @@ WINDOW_S = 6 * 3600.0
 class Totals:
     """Counts since `since_s`, over `observed_s` seconds in which snapshots were read.
 
-    Node-seconds: `idle` are nodes that Slurm shows idle and fit for a job, of which those in the pool are the ledger's
-    own account. `samples` is A_e; `dedicated_samples` is A_s of the windows that are over, and `window_*` belong to the
-    one that is not. `preemptions` counts a trainer once however many nodes a job takes from it at once.
+    `idle_node_seconds` are of nodes that Slurm shows idle and fit for a job; the ledger counts those in the pool.
+    `samples` is A_e; `dedicated_samples` is A_s of the completed windows, and `window_*` belong to the current one.
+    `preemptions` counts a trainer once however many nodes a job takes from it at once.
     """
 
     since_s: float = 0.0
@@ -42,15 +42,15 @@ class Totals:
 
     @classmethod
     def restored(cls, kept: Mapping[str, Any], now_s: float) -> Totals:
-        """What `to_json` wrote, or a beginning."""
+        """Return the totals that `to_json` wrote, or new ones."""
         return codec.decode(cls, kept) if kept else cls(since_s=now_s)
 
     def to_json(self) -> dict[str, Any]:
-        """All counts, for `restored`."""
+        """Return all counts, for `restored`."""
         return codec.encode(self)
 
     def pass_time(self, passed_s: float, idle: int, pool_node_seconds: float, as_planned: Options) -> None:
-        """Book time that counts; `pool_node_seconds` is what it adds to the pool's account."""
+        """Add time that counts; `pool_node_seconds` is the pool's increase over it."""
         self.observed_s += passed_s
         self.idle_node_seconds += passed_s * idle
         self.window_s += passed_s
@@ -60,7 +60,7 @@ class Totals:
             self.window_s = self.window_node_seconds = 0.0
 
     def dedicated(self, as_planned: Options) -> float:
-        """A_s: samples that the same trainers would make of as many dedicated nodes as the pool had on average.
+        """Return A_s: samples of the same trainers on as many dedicated nodes as the pool had on average.
 
         They are allocated by the objective and the pj_max that the daemon plans with.
         """
@@ -70,10 +70,10 @@ class Totals:
         return self.dedicated_samples + static.outcome(NETWORKS, nodes, self.window_s, as_planned)
 
     def shown(self, pool_node_seconds: float, as_planned: Options) -> dict[str, Any]:
-        """The figures as `bft status --json` shows them.
+        """Return the figures as `bft status --json` shows them.
 
-        efficiency is U = A_e / A_s, and the recovered node-seconds are that part of the pool's: those of dedicated
-        nodes that would have made as many samples.
+        efficiency is U = A_e / A_s. The recovered node-seconds are that fraction of the pool's: the node-seconds of
+        dedicated nodes that would have earned as many samples.
         """
         dedicated = self.dedicated(as_planned)
         efficiency = self.samples / dedicated if dedicated > 0 else None

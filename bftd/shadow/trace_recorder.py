@@ -1,4 +1,4 @@
-"""The trace of the shadow time: recorded as by `bft trace from-slurm`, from the snapshots that the daemon reads."""
+"""The trace recorded in shadow mode, as by `bft trace from-slurm`, from the snapshots that the daemon reads."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from slurm_plugin.types import Snapshot
 
 log = logging.getLogger("bftd")
 
-# What takes a few milliseconds to read back.
+# A file up to this size takes a few milliseconds to read back.
 _READ_AT_ONCE_BYTES = 100_000
 
 
 class TraceRecorder:
-    """Records one snapshot of every ten seconds to `path`, or goes on with what it holds.
+    """A recorder of one snapshot every ten seconds to `path`, which may hold an earlier recording.
 
-    What months have recorded takes seconds to read back: that is done beside the daemon's loop, and snapshots are
-    recorded from when it is done. A trace that cannot be written is a line in the log: the daemon goes on without.
+    A recording of months takes seconds to read back. That is done in a thread beside the daemon's loop, and recording
+    starts when it is done. If a trace cannot be written, a line is logged and the daemon continues without.
     """
 
     def __init__(self, path: Path, config: Config, clock: Clock | None = None) -> None:
@@ -42,15 +42,15 @@ class TraceRecorder:
 
     @property
     def told(self) -> str:
-        """Where the trace is, "" when there is none."""
+        """The path of the trace, "" if there is none."""
         return str(self.path) if self._opened else ""
 
     def see(self, snapshot: Snapshot) -> None:
-        """Take a snapshot, when it is time for one."""
+        """Record a snapshot if one is due."""
         now_s = self._clock.monotonic_s()
         if self._opened is None or not self._opened.done():
             return
-        # a poll that comes a little early is not left out: the next would come a whole poll too late
+        # a poll that comes a little early is taken: the next would come a whole poll too late
         if now_s < self._next_s - 0.1 * self._every_s:
             return
         due_s = self._next_s + self._every_s
@@ -63,7 +63,7 @@ class TraceRecorder:
             self._give_up(error)
 
     def close(self) -> None:
-        """End; the file can be gone on with."""
+        """Close the trace; a later recording can continue the file."""
         opened, self._opened = self._opened, None
         if opened is None:
             return
@@ -73,7 +73,7 @@ class TraceRecorder:
             log.warning("the trace is not packed: %s", error)
 
     def _take_up(self, opened: Future[RecordingFile]) -> Session | None:
-        """Begin to record to the file that was opened; None, and a line in the log, where it could not be."""
+        """Start recording to the opened file; return None, and log a line, if it could not be opened."""
         partitions = self._partitions
         try:
             self._session = Session(

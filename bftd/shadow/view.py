@@ -1,4 +1,4 @@
-"""`bft status` of a daemon in shadow mode: what would be. Pure, as `bftd.view` is."""
+"""`bft status` of a daemon in shadow mode. Pure, as `bftd.view` is."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bftd.words import Drawn, Words
 
 
 def head(status: Mapping[str, Any]) -> list[Drawn]:
-    """What stands above nodes and trainers."""
+    """Return the part above nodes and trainers."""
     return [_headline(status), _harvest(status), *_waiting(status)]
 
 
 def _headline(status: Mapping[str, Any]) -> Words:
-    """That nothing is touched, before anything else."""
+    """Return the headline, which first says that nothing is touched."""
     line = Words("bftd ", "bold")
     line.append(f"{status['version']}", "dim")
     line.append(" SHADOW MODE", "bold yellow")
@@ -30,7 +30,7 @@ def _headline(status: Mapping[str, Any]) -> Words:
 
 
 def _harvest(status: Mapping[str, Any]) -> Drawn:
-    """What would have been harvested so far, and what it would have asked of Slurm."""
+    """Return what would have been harvested so far, and the load it would have put on Slurm."""
     shadow = status["shadow"]
     idle_s, training_s = shadow["idle_node_seconds"], status["training_node_seconds"]
     share = f"{training_s / idle_s:.1%} of the idle time" if idle_s > 0 else "no idle time yet"
@@ -52,7 +52,7 @@ def _harvest(status: Mapping[str, Any]) -> Drawn:
 
 
 def _waiting(status: Mapping[str, Any]) -> list[Words]:
-    """The real drivers that have registered."""
+    """Return a line for each real driver that has registered."""
     lines = [f"{who['name']} {who['id']} of {who['user']} waits: {who['text']}" for who in status["shadow"]["waiting"]]
     return [Words(line, "yellow") for line in lines]
 

@@ -1,1 +1,1 @@
-"""Drivers and trainers that are not there, for replays and for shadow mode."""
+"""Simulated drivers and trainers, for replays and for shadow mode."""

@@ -1,7 +1,7 @@
 """Simulated drivers: each obeys the daemon at once, and its trainer earns samples on the nodes that it holds.
 
 Nodes that were lent warm up while the others train on; then a resize stands still for as long as it costs. The drivers
-have no clock: who runs them says what time it is, a replay at every event and shadow mode at every snapshot.
+have no clock: the caller passes the time, a replay at every event and shadow mode at every snapshot.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from bftd.protocol.sizes import Sizes
 from bftd.simulated.trainers import SimTrainer
 from milp import Points
 
-# Samples are lost to a resize that the daemon wants, to nodes that are taken away, and beyond a trainer's work.
+# Samples lost to a resize that the daemon wants, to nodes that are taken away, and beyond a trainer's work.
 Charge = Literal["rescale", "preempt", "overshoot"]
 
 
 class Books(Protocol):
-    """Who is told of every charge."""
+    """A receiver of every charge."""
 
     def take_off(self, time_s: float, charge: Charge, samples: float) -> None:
-        """Charge samples, which may be none."""
+        """Charge samples; they may be 0."""
         ...
 
     def stand_still(self, time_s: float, node_s: float) -> None:
-        """Node-seconds from `time_s` on in which nodes that take part stood still for a resize, which may be none."""
+        """Record node-seconds, possibly 0, in which nodes that take part stood still for a resize from `time_s` on."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What all drivers of one simulation go by.
+    """The rules shared by all drivers of one simulation.
 
-    A node takes part in training `warm_up_s` after it was lent, at once where that is 0. With `startup_charge` a start
-    on nodes that are warm costs R_up too. With `debt` a trainer may lose samples that it has yet to earn. Two times
-    that are less than `instant_s` apart are one. A pilot's job id is that of its lease behind `prefix`.
+    A node takes part in training `warm_up_s` after it was lent, at once if that is 0. With `startup_charge` a start on
+    warm nodes costs R_up too. With `debt` a trainer may lose samples that it has yet to earn. Times less than
+    `instant_s` apart count as equal. A pilot's job id is `prefix` followed by the id of its lease.
     """
 
     warm_up_s: float = 0.0
@@ -53,16 +53,17 @@ class Terms:
     prefix: str = ""
 
     def pilot(self, lease: str) -> str:
-        """The job id of a lease's pilot."""
+        """Return the job id of a lease's pilot."""
         return self.prefix + lease
 
 
 class SimulatedDriver:
     """One driver and its trainer: it has the pilots of `leases`, by node, and `training` of them take part.
 
-    `warming` says when the other nodes do. `samples` counts up to `since_s`, and from there on the trainer earns `rate`
-    samples/s. What a resize costs is taken off at once, so that right after one `samples` may be lower than before. For
-    `still_s` more the trainer stands still on all its nodes: the seconds that were charged, one resize after another.
+    `warming` maps the other nodes to the times when they take part. `samples` counts up to `since_s`; from then on the
+    trainer earns `rate` samples/s. The cost of a resize is subtracted at once, so `samples` may be lower right after
+    it. For `still_s` more seconds the trainer stands still on all its nodes: the seconds charged, one resize after
+    another.
     """
 
     __slots__ = (
@@ -96,14 +97,14 @@ class SimulatedDriver:
 
     @property
     def done_s(self) -> float:
-        """When its work is done at the present rate."""
+        """The time when its work is done at the present rate."""
         work = self.spec.work_samples
         if self.samples >= work:
             return self.since_s
         return self.since_s + (work - self.samples) / self.rate if self.rate > 0 else inf
 
     def advance(self, now_s: float) -> None:
-        """Earn up to `now_s`."""
+        """Earn samples up to `now_s`."""
         passed_s = now_s - self.since_s
         self.samples += self.rate * passed_s
         stood_s = min(self.still_s, passed_s)
@@ -112,24 +113,24 @@ class SimulatedDriver:
         self.since_s = now_s
 
     def move(self, by_s: float) -> None:
-        """Let all its times be `by_s` later: the clock was set."""
+        """Shift all its times by `by_s`: the clock was set."""
         self.admitted_s += by_s
         self.since_s += by_s
         self.warming = {node: ready_s + by_s for node, ready_s in self.warming.items()}
 
     def report(self, node: str, state: LeaseState, now_s: float) -> LeaseReport:
-        """That the lease of a node has come to `state`."""
+        """Report that the lease of a node has come to `state`."""
         lease = self.leases[node]
         return LeaseReport(now_s, lease, state, self._terms.pilot(lease))
 
     def leave(self, node: str, now_s: float) -> LeaseReport:
-        """End the pilot on a node, and say so."""
+        """End the pilot on a node, and report it."""
         told = self.report(node, "ended", now_s)
         del self.leases[node]
         return told
 
     def grow(self, nodes: Sequence[str], now_s: float) -> None:
-        """Train on more nodes, as soon as they are warm."""
+        """Train on more nodes as soon as they are warm."""
         self.advance(now_s)
         if self._terms.warm_up_s:
             self.warming |= dict.fromkeys(nodes, now_s + self._terms.warm_up_s)
@@ -137,7 +138,7 @@ class SimulatedDriver:
             self._join(len(nodes), now_s)
 
     def shrink(self, nodes: Sequence[str], now_s: float, charge: Charge) -> None:
-        """Train on without some nodes; those that were still warming up are no loss."""
+        """Train on without some nodes; the loss of nodes that were still warming up costs nothing."""
         self.advance(now_s)
         lost = sum(self.warming.pop(node, None) is None for node in nodes)
         if lost:
@@ -146,7 +147,7 @@ class SimulatedDriver:
         self.pace()
 
     def warm(self, now_s: float) -> list[str]:
-        """Let the nodes that are warm take part, and return them; while they warmed up, the others went on."""
+        """Let the nodes that are warm take part, and return them; the others trained on meanwhile."""
         ready = [node for node, ready_s in self.warming.items() if ready_s <= now_s + self._terms.instant_s]
         if ready:
             self.advance(now_s)
@@ -156,7 +157,7 @@ class SimulatedDriver:
         return ready
 
     def finish(self, now_s: float) -> list[Event]:
-        """End the trainer, whose work is done, and leave all nodes; what it did beyond its work does not count."""
+        """End the trainer, whose work is done, and leave all nodes; samples beyond its work do not count."""
         self.advance(now_s)
         self._books.take_off(now_s, "overshoot", max(0.0, self.samples - self.spec.work_samples))
         self.samples = self.spec.work_samples
@@ -167,11 +168,11 @@ class SimulatedDriver:
         return events
 
     def pace(self) -> None:
-        """Go on at the rate of the nodes that take part now."""
+        """Continue at the rate of the nodes that take part now."""
         self.rate = self.spec.rates[self.training]
 
     def _join(self, nodes: int, now_s: float) -> None:
-        """More nodes take part from now on."""
+        """Let more nodes take part from now on."""
         starts = self.rate == 0.0
         self._charge(now_s, "rescale", self.spec.up_cost_s)
         self.training += nodes
@@ -191,9 +192,9 @@ class SimulatedDriver:
 
 
 class Drivers:
-    """The drivers of the trainers in play, by trainer and in order of arrival.
+    """The drivers of the active trainers, by trainer and in order of arrival.
 
-    `holders` says by node which trainer has it, and `pilots` by job id on which node a pilot is.
+    `holders` maps each node to the trainer that holds it, and `pilots` each pilot's job id to its node.
     """
 
     def __init__(self, terms: Terms, books: Books) -> None:
@@ -202,37 +203,37 @@ class Drivers:
         self.in_play: dict[str, SimulatedDriver] = {}
         self.holders: dict[str, str] = {}
         self.pilots: dict[str, str] = {}
-        # What they were told and has not shown in their trainers' sizes yet: nodes by trainer.
+        # Nodes by trainer, lent or revoked but not yet reflected in the trainer's size.
         self._joining: dict[str, list[str]] = defaultdict(list)
         self._leaving: dict[str, list[str]] = defaultdict(list)
 
     @property
     def rate(self) -> float:
-        """Samples/s of all together."""
+        """The samples/s of all trainers together."""
         return sum(driver.rate for driver in self.in_play.values())
 
     @property
     def training(self) -> int:
-        """How many nodes take part: those that are held less those that warm up."""
+        """The number of nodes that take part: those held less those that warm up."""
         return sum(driver.training for driver in self.in_play.values())
 
     def add(self, id_: str, spec: SimTrainer, admitted_s: float) -> SimulatedDriver:
-        """A driver comes, with nothing yet."""
+        """Add a driver without nodes."""
         driver = self.in_play[id_] = SimulatedDriver(id_, spec, admitted_s, self.terms, self.books)
         return driver
 
     def hold(self, driver: SimulatedDriver, lease: Lease) -> None:
-        """Note that a driver has placed the pilot of a lease."""
+        """Record that a driver has placed the pilot of a lease."""
         driver.leases[lease.node] = lease.id
         self.holders[lease.node] = lease.trainer
         self.pilots[self.terms.pilot(lease.id)] = lease.node
 
     def done(self, now_s: float) -> list[SimulatedDriver]:
-        """Those whose work is done."""
+        """Return the drivers whose work is done."""
         return [driver for driver in self.in_play.values() if driver.done_s <= now_s + self.terms.instant_s]
 
     def finish(self, driver: SimulatedDriver, now_s: float) -> list[Event]:
-        """Take one whose work is done out of play; returns what it tells the daemon."""
+        """Remove a driver whose work is done; returns its events for the daemon."""
         del self.in_play[driver.id]
         for node, lease in driver.leases.items():
             del self.holders[node]
@@ -240,9 +241,9 @@ class Drivers:
         return driver.finish(now_s)
 
     def obey(self, leases: Iterable[Lease], now_s: float) -> dict[str, list[LeaseReport]]:
-        """Place a pilot for each lease that is new and end that of each revoked one; returns the reports by trainer.
+        """Place a pilot for each new lease and end that of each revoked one; returns the reports by trainer.
 
-        What it changes in their trainers' sizes shows with `resize`, once for all that is told in one instant.
+        The trainers change their sizes in `resize`, once for all leases of one instant.
         """
         reports: dict[str, list[LeaseReport]] = defaultdict(list)
         placed: Phase = "placed" if self.terms.warm_up_s else "working"
@@ -254,7 +255,7 @@ class Drivers:
                     del self.holders[lease.node]
                     del self.pilots[self.terms.pilot(lease.id)]
                     self._leaving[lease.trainer].append(lease.node)
-                else:  # whose driver is gone, or was before it could place a pilot
+                else:  # its driver is gone, or never placed this pilot
                     told = LeaseReport(now_s, lease.id, "ended", self.terms.pilot(lease.id))
                     reports[lease.trainer].append(told)
             elif lease.job_id is None and driver is not None:
@@ -264,7 +265,7 @@ class Drivers:
         return reports
 
     def resize(self, now_s: float) -> None:
-        """Carry out what `obey` was told since: first those go on that lose nodes, then those that got some."""
+        """Carry out what `obey` was told since: first trainers that lose nodes, then those that get some."""
         for id_, nodes in self._leaving.items():
             self.in_play[id_].shrink(nodes, now_s, "rescale")
         for id_, nodes in self._joining.items():
@@ -273,7 +274,7 @@ class Drivers:
         self._joining.clear()
 
     def lose(self, nodes: Iterable[str], now_s: float) -> list[Event]:
-        """Nodes are gone, those of a driver at once; returns what each that had some tells the daemon."""
+        """Remove nodes that are gone from their drivers at once; returns the events of each driver that had some."""
         lost: dict[str, list[str]] = defaultdict(list)
         for node in nodes:
             if (holder := self.holders.pop(node, None)) is not None:
@@ -284,7 +285,7 @@ class Drivers:
             reports = []
             for node in gone:
                 del self.pilots[self.terms.pilot(driver.leases[node])]
-                if node in driver.warming:  # else the daemon would take it that nothing came of the pilot
+                if node in driver.warming:  # else the daemon would conclude that the pilot failed
                     reports.append(driver.report(node, "leaving", now_s))
                 reports.append(driver.leave(node, now_s))
             driver.shrink(gone, now_s, "preempt")
@@ -292,7 +293,7 @@ class Drivers:
         return events
 
     def warm(self, now_s: float) -> list[Event]:
-        """Let all nodes that are warm take part; returns what the drivers tell of it."""
+        """Let all nodes that are warm take part; returns the drivers' events."""
         events: list[Event] = []
         for id_, driver in self.in_play.items():
             if ready := driver.warm(now_s):
@@ -302,9 +303,9 @@ class Drivers:
 
 
 def registration(spec: SimTrainer, points: Points, warm_up_s: float, *, id_: str, name: str, user: str) -> Registration:
-    """How a simulated trainer that is planned by the curve `points` introduces itself."""
+    """Return the registration of a simulated trainer that is planned by the curve `points`."""
     given = tuple(point for point in points if point[0] > 0)
-    if given[-1][0] < spec.nodes_max:  # constant beyond, where the core would go on rising
+    if given[-1][0] < spec.nodes_max:  # constant beyond, as the core would let it rise
         given = (*given, (spec.nodes_max, given[-1][1]))
     return Registration(
         id=id_,

@@ -1,6 +1,6 @@
-"""What a resize costs with the project's Horovod back-end, in seconds, as docs/benchmarks.md says.
+"""The cost of a resize with the project's Horovod back-end, in seconds, from docs/benchmarks.md.
 
-New nodes warm up while the others go on training; then all stand still while the ring is formed anew.
+New nodes warm up while the others continue training; then all stand still while the ring is formed anew.
 """
 
 # Stall of a running trainer when warm workers join it.

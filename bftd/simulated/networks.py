@@ -1,4 +1,4 @@
-"""The networks of the paper's Table 2, and the list of trainers that they make where a site has none of its own."""
+"""The networks of the paper's Table 2, and the default list of trainers made of them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ UP_COST_S, DOWN_COST_S = 18.0, 12.0
 
 
 def representative() -> tuple[SimTrainer, ...]:
-    """One trainer of each network of Table 2, on 1 to 64 nodes, planned by samples/s as the daemon does by default.
+    """Return one trainer of each network of Table 2, on 1 to 64 nodes, planned by samples/s, the daemon's default.
 
-    Those that scale badly and well, small and large, are in it in equal numbers, from AlexNet with 5 node-hours of work
-    to DenseNet with 36.
+    Networks that scale badly and well, small and large ones, are equally represented, from AlexNet with 5 node-hours of
+    work to DenseNet with 36.
     """
     return tuple(_trainer(number, network) for number, network in enumerate(TABLE_2, start=1))
 

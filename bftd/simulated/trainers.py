@@ -1,4 +1,4 @@
-"""The trainers of a replay: a JSON file of what each may use, how much it has to do and how it scales."""
+"""The trainers of a replay: a JSON file with the sizes, the work and the scaling curve of each."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _NUMBERED = re.compile(r"[A-Za-z]*\d+[-_.](?P<rest>.*[A-Za-z].*)|(?P<start>.*[A-
 
 
 class TrainersError(UsageError):
-    """The file of trainers cannot be read; the message names the file, the entry and what is wrong there."""
+    """The file of trainers cannot be read; the message names the file, the entry and the fault."""
 
 
 @dataclass(frozen=True)
 class SimTrainer:
-    """One trainer of the list: arrives at `submit_s`, is done after `work_samples` samples.
+    """One trainer of the list: it arrives at `submit_s` and is done after `work_samples` samples.
 
-    `curve` holds (nodes, samples/s), `objective` (nodes, worth per second), both from (0, 0) with nodes increasing;
-    linear in between, constant beyond. The costs are R_j^up and R_j^dw in seconds.
+    `curve` holds (nodes, samples/s), `objective` (nodes, worth per second). Both start at (0, 0) with nodes increasing,
+    and are linear in between and constant beyond. The costs are R_j^up and R_j^dw in seconds.
     """
 
     name: str
@@ -55,12 +55,12 @@ class SimTrainer:
 
     @cached_property
     def rates(self) -> tuple[float, ...]:
-        """Samples/s on 0..nodes_max nodes; 0 below nodes_min."""
+        """The samples/s on 0..nodes_max nodes; 0 below nodes_min."""
         able = range(self.nodes_min, self.nodes_max + 1)
         return (*[0.0] * self.nodes_min, *(interpolate(self.curve, count) for count in able))
 
     def to_json(self) -> dict[str, Any]:
-        """One entry of the file that `read` reads."""
+        """Return one entry of the file that `read` reads."""
         return {
             "name": self.name,
             "submit_s": self.submit_s,
@@ -76,15 +76,15 @@ class SimTrainer:
 
 
 def digest(trainers: Sequence[SimTrainer]) -> str:
-    """A hash of the trainers' content: the same list gives the same in whatever file it stands."""
+    """Return a hash of the trainers' content: the same list gives the same hash, whatever file it comes from."""
     text = json.dumps([trainer.to_json() for trainer in trainers], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read(path: str | Path) -> tuple[SimTrainer, ...]:
-    """Read a list of trainers from JSON, packed with gzip where the name ends in .gz; in order of submission.
+    """Read a list of trainers from JSON, gzipped if the name ends in .gz; return it in order of submission.
 
-    Raises `TrainersError`.
+    Raise `TrainersError`.
     """
     where = str(path)
     data = _decoded(Path(path), where)

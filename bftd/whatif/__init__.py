@@ -1,1 +1,1 @@
-"""What bftd would have made of a site's past: traces, replays, advice and reports."""
+"""Tools that ask what bftd would have gained on a site's past: traces, replays, advice and reports."""

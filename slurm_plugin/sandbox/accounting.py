@@ -1,4 +1,4 @@
-"""slurmdbd with a MariaDB of its own beside a private cluster.
+"""slurmdbd with its own MariaDB beside a private cluster.
 
 Both run as plain processes with the cluster's mark in their environment, so they end with the cluster; their data is in
 its folder. Packages: slurmdbd, mariadb-server-core, mariadb-client-core (`tools/setup.sh test`).
@@ -52,7 +52,7 @@ GRANT ALL ON slurm_acct_db.* TO slurm@'localhost';
 
 @contextmanager
 def accounting(root: Path, environ: Mapping[str, str]) -> Iterator[str]:
-    """Have MariaDB and slurmdbd up for the cluster in `root`; gives the lines that its slurm.conf needs."""
+    """Run MariaDB and slurmdbd for the cluster in `root`; yields the lines that its slurm.conf needs."""
     with reserved_ports(2) as (sql_port, dbd_port):
         _start_mariadb(root, environ, sql_port)
         _start_slurmdbd(root, environ, sql_port, dbd_port)
@@ -63,9 +63,9 @@ def accounting(root: Path, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def sacctmgr(environ: Mapping[str, str], *words: str) -> str:
-    """Run sacctmgr without questions, and return what it prints; raises SandboxError when it fails.
+    """Run sacctmgr without questions, and return its output; raise SandboxError if it fails.
 
-    slurmctld hears of changes from slurmdbd, within a moment.
+    slurmdbd tells slurmctld of changes within a moment.
     """
     done = subprocess.run(
         ["sacctmgr", "--immediate", *words],
@@ -83,7 +83,7 @@ def sacctmgr(environ: Mapping[str, str], *words: str) -> str:
 def _start_mariadb(root: Path, environ: Mapping[str, str], port: int) -> None:
     data, scratch = root / "mariadb", root / "scratch"
     scratch.mkdir()
-    # A server that starts removes the temporary tables of all others that share its folder for them.
+    # A server that starts removes the temporary tables of all others that share its temporary folder.
     environ = {**environ, "TMPDIR": str(scratch)}
     (root / "first.sql").write_text(_FIRST_STATEMENTS.format(password=_PASSWORD))
     installed = subprocess.run(
@@ -107,7 +107,7 @@ def _start_mariadb(root: Path, environ: Mapping[str, str], port: int) -> None:
 
 
 def _start_slurmdbd(root: Path, environ: Mapping[str, str], sql_port: int, port: int) -> None:
-    conf = root / "slurmdbd.conf"  # looked for beside slurm.conf
+    conf = root / "slurmdbd.conf"  # slurmdbd looks for it beside slurm.conf
     conf.write_text(
         _DBD_CONF.format(root=root, user=getpass.getuser(), sql_port=sql_port, dbd_port=port, password=_PASSWORD)
     )

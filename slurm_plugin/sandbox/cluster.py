@@ -27,16 +27,16 @@ from slurm_plugin.sandbox.plugin import compiled
 from slurm_plugin.sandbox.ports import reserved_ports
 from slurm_plugin.sandbox.release import cgroup_conf, release_of
 
-# Named exactly so: called by its Debian name slurmctld-wlm, a daemon silently ignores gres.conf.
+# These exact names are needed: started as slurmctld-wlm, its Debian name, a daemon silently ignores gres.conf.
 _DAEMONS = ("slurmctld", "slurmd", "slurmstepd")
 _CLIENTS = ("sbatch", "salloc", "srun", "scancel", "squeue", "scontrol", "sinfo", "sdiag", "sacctmgr")
 _SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 _RECORD = "sandbox.json"
 _UP_LIMIT_S = 60.0  # 8 nodes take 1 s, 256 take 12 s; a loaded machine several times that
 _DOWN_LIMIT_S = 10.0
-_GRACE_S = 1.0  # for job processes to leave on SIGTERM
+_GRACE_S = 1.0  # the time for job processes to exit on SIGTERM
 _POLL_S = 0.03
-_SOCKET_PATH_MAX = 107  # sun_path of a unix socket, which slurmstepd makes in the spool folder
+_SOCKET_PATH_MAX = 107  # sun_path of a unix socket that slurmstepd makes in the spool folder
 _LONGEST_SOCKET = "/spool/svc100/svc100_1000000.4294967294"
 
 
@@ -44,12 +44,12 @@ class Sandbox:
     """A private cluster of compute nodes n1.. (partitions batch and elastic) and service nodes svc1.. (bft-driver).
 
     A context manager: up on entry, down on exit. `gpus` maps GPU type to GPUs per node, and nodes are split evenly
-    among the types. Without `root` it lives in a fresh folder below the system's temporary one. `down` removes the
-    folder unless `keep`. Scheduling and kill times are Slurm's defaults; `tuned` makes them short. `plugins` loads the
-    SPANK plug-in, which `make plugins` compiles; the Lua files are always there. `stand_ins` maps sets of further
-    nodes, as in "rack1-n[001-040]", to their options in slurm.conf: they have no slurmd, can be allocated and run
-    nothing. `munge` runs a munged with a key of its own, by which the cluster authenticates instead of believing
-    everybody. Where nodes are `shared`, jobs have parts of them instead of all, as many CPUs at most as there are.
+    among the types. Without `root` it lives in a new folder below the system's temporary one. `down` removes the folder
+    unless `keep`. Scheduling and kill times are Slurm's defaults; `tuned` makes them short. `plugins` loads the SPANK
+    plug-in, which `make plugins` compiles; the Lua files are always there. `stand_ins` maps sets of further nodes, as
+    in "rack1-n[001-040]", to their options in slurm.conf: they have no slurmd, can be allocated and run nothing.
+    `munge` runs a munged with its own key, which authenticates the cluster's messages; without it every message is
+    trusted. On `shared` nodes jobs get parts of nodes instead of whole ones, at most as many CPUs as there are.
     """
 
     def __init__(
@@ -109,15 +109,15 @@ class Sandbox:
 
     @property
     def munge_socket(self) -> str:
-        """Where the cluster's munged listens; "" when it has none."""
+        """The socket of the cluster's munged; "" if it has none."""
         return str(munged.socket_of(self.root)) if self.shape.munge else ""
 
     def env(self) -> dict[str, str]:
-        """The caller's environment, made to address this cluster and no other."""
+        """Return the caller's environment, changed to address this cluster and no other."""
         environ = scrubbed(os.environ)
         environ["SLURM_CONF"] = str(self.conf)
-        environ["BFT_STATE_DIR"] = str(self.root / "states")  # what trainers save goes with the cluster
-        # The nodes share this host's CPUs: threads of OpenMP that wait for each other spin on those of other nodes.
+        environ["BFT_STATE_DIR"] = str(self.root / "states")  # trainers' states are removed with the cluster
+        # The nodes share this host's CPUs: OpenMP threads that spin while waiting would take CPUs from other nodes.
         environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.shape.nodes)))
         if self.shape.munge:
             environ["BFTD_MUNGE_SOCKET"] = self.munge_socket
@@ -125,7 +125,7 @@ class Sandbox:
         return environ
 
     def client(self, timeout_s: float = 5.0) -> SlurmClient:
-        """A client of this cluster."""
+        """Return a client of this cluster."""
         return SlurmClient(self.conf, timeout_s, commands_dir=self.root / "bin")
 
     def __enter__(self) -> Sandbox:
@@ -137,7 +137,7 @@ class Sandbox:
         self.down()
 
     def up(self) -> Sandbox:
-        """Start the daemons and wait until every node is idle; what had started is ended again when that fails."""
+        """Start the daemons and wait until every node is idle; if that fails, end what was started."""
         programs = _find_daemons()
         plugin = compiled() if self.shape.plugins else None
         host = _host_name()
@@ -165,7 +165,7 @@ class Sandbox:
     def down(self) -> None:
         """End every process of the cluster, steps and jobs included, and remove its folder; a second call is harmless.
 
-        Raises SandboxError when a process will not die.
+        Raise SandboxError if a process will not die.
         """
         if self._root is None:
             return
@@ -179,9 +179,9 @@ class Sandbox:
                 raise SandboxError(f"cannot remove {error.filename}: {error.strerror}; remove it by hand") from error
 
     def status(self) -> dict[str, str]:
-        """Map each node to its state and flags, as in IDLE+PLANNED; empty when the controller does not answer."""
+        """Map each node to its state and flags, as in IDLE+PLANNED; empty if the controller does not answer."""
         if self._root is None or not processes.of_root(self.root):
-            return {}  # asking would take until the time-out
+            return {}  # a request would last until the time-out
         try:
             nodes = self.client().snapshot().nodes.values()
         except SlurmError:
@@ -190,7 +190,7 @@ class Sandbox:
 
     @classmethod
     def attach(cls, root: Path) -> Sandbox:
-        """Find the cluster that lives in `root`, running or crashed, to use it or take it down."""
+        """Find the cluster in the folder `root`, running or crashed, to use it or take it down."""
         try:
             record = json.loads((root / _RECORD).read_text())
             pairs = {key: tuple((name, value) for name, value in record[key]) for key in ("gpus", "stand_ins")}
@@ -203,7 +203,7 @@ class Sandbox:
 
     @staticmethod
     def running() -> list[Path]:
-        """List the folders of the sandboxes that have a process and that this user may look at."""
+        """List the folders of the sandboxes that have a process and that this user may access."""
         roots = {Path(process.root) for process in processes.processes()}
         return sorted(root for root in roots if (root / _RECORD).exists())
 
@@ -218,7 +218,7 @@ class Sandbox:
         for name, program in programs.items():
             (root / "bin" / name).symlink_to(program)
         for index in range(max((count for _, count in self.shape.gpus), default=0)):
-            # Slurm wants a character device a GPU and follows a link to one; only root could make a new device.
+            # Slurm wants a character device per GPU and follows a link to one; only root could make a new device.
             (root / "dev" / f"nvidia{index}").symlink_to("/dev/zero")
         lua = resources.files("slurm_plugin").joinpath("lua")
         for name in ("bftd.lua", "bftd_gpus.lua"):
@@ -234,7 +234,7 @@ class Sandbox:
         (root / "plugstack.conf").write_text(config.plugstack_conf(plugin and root / plugin.name, _bft()))
 
     def _reservation(self, programs: Mapping[str, Path]) -> str:
-        """The pilots' reservation, where this release needs one and there is a service node to make it of."""
+        """Return the pilots' reservation, if this release needs one and there is a service node to make it of."""
         needed = reservation.needed(release_of(programs["slurmctld"])) and self.shape.service_nodes
         return reservation.NAME if needed else ""
 
@@ -250,12 +250,12 @@ class Sandbox:
     def _start_daemons(self, controller_port: int) -> None:
         binaries = self.root / "bin"
         self._start([[str(binaries / "slurmctld"), "-c", "-f", str(self.conf)]])
-        self._wait_for_port(controller_port)  # a slurmd that finds no controller waits a second before it tries again
+        self._wait_for_port(controller_port)  # a slurmd that finds no controller waits a second before it retries
         slurmd = [str(binaries / "slurmd"), "-d", str(binaries / "slurmstepd"), "-f", str(self.conf), "-N"]
         self._start([[*slurmd, name] for name in self.shape.node_names + self.shape.service_names])
 
     def _start(self, commands: list[list[str]]) -> None:
-        """Start daemons side by side; each puts itself into the background once it has read its configuration."""
+        """Start daemons in parallel; each moves itself into the background once it has read its configuration."""
         environ = self.env() | {processes.MARK: str(self.root)}
         log = self.root / "log" / "start.log"
         null = subprocess.DEVNULL
@@ -326,7 +326,7 @@ def _check_root(root: Path) -> None:
 
 
 def _claim_folder(root: Path) -> None:
-    """Make the folder a caller named, and refuse one that holds anything: it will be removed with the sandbox."""
+    """Make the folder that the caller named; raise SandboxError unless it is empty, as `down` removes it."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         if (root / _RECORD).exists():
@@ -340,7 +340,7 @@ def _claim_folder(root: Path) -> None:
 
 
 def _find_daemons() -> dict[str, Path]:
-    """Find the daemons and client commands of one Slurm installation, name -> path of the program itself."""
+    """Find the daemons and client commands of one Slurm installation; returns name -> path of the program itself."""
     search = os.pathsep.join((os.environ.get("PATH", os.defpath), *_SBIN))
     found: dict[str, Path] = {}
     for name in (*_DAEMONS, *_CLIENTS):
@@ -358,12 +358,12 @@ def _find_daemons() -> dict[str, Path]:
 
 
 def _driver() -> Path:
-    """The driver of this installation; it need not be there in a cluster without elastic jobs."""
+    """Return the driver of this installation; a cluster without elastic jobs needs none."""
     return Path(sys.executable).parent / "bft-driver"
 
 
 def _bft() -> Path:
-    """This installation's bft, which sbatch --auto-gpus asks."""
+    """Return this installation's bft, which sbatch --auto-gpus calls."""
     return Path(sys.executable).parent / "bft"
 
 

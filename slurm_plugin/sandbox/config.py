@@ -7,14 +7,14 @@ from pathlib import Path
 
 from slurm_plugin.sandbox.munged import socket_of
 
-# For tests that are not to wait for Slurm, where its own settings are not what is tested: the scheduler reacts to every
-# submission and end at once and plans once a second; a job that ignores SIGTERM is killed after 2 s; of the pilots that
-# could be preempted, those that lose the least work go first.
+# For tests that should not wait for Slurm and do not test its own settings: the scheduler reacts to every submission
+# and end at once and plans once a second; a job that ignores SIGTERM is killed after 2 s; of the pilots that could be
+# preempted, those that lose the least work go first.
 _TUNED = """\
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,bf_continue,preempt_youngest_first
 KillWait=2
 """
-# The last of two lines about one setting counts. CPUs are bound without cgroups: nobody need be root.
+# The last of two lines about one setting counts. CPUs are bound without cgroups, so root is not needed.
 _SHARED = """\
 SelectTypeParameters=CR_Core_Memory
 TaskPlugin=task/affinity
@@ -27,10 +27,10 @@ _NO_AUTH = "AuthType=auth/none\nCredType=cred/none\n"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a private cluster consists of; `gpus` is GPU type -> GPUs per node, nodes are split evenly among types.
+    """The shape of a private cluster; `gpus` is GPU type -> GPUs per node, nodes are split evenly among types.
 
-    `stand_ins` are sets of nodes without a slurmd of their own, each with its options in slurm.conf. Where nodes are
-    `shared`, jobs have CPUs and memory of them and are kept to both.
+    `stand_ins` are sets of nodes without a slurmd of their own, each with its options in slurm.conf. On `shared` nodes,
+    jobs get some of the CPUs and memory and are confined to both.
     """
 
     nodes: int = 8
@@ -65,7 +65,7 @@ class Shape:
 
 
 def slurm_conf(shape: Shape, root: Path, host: str, user: str, ports: list[int]) -> str:
-    """Write slurm.conf for a cluster in `root`; `ports` holds the controller's, then one a node in order of name."""
+    """Write slurm.conf for a cluster in `root`; `ports` holds the controller's, then one per node in order of name."""
     whole = "NO" if shape.shared else "EXCLUSIVE"
     batch = ",".join((*shape.node_names, *(names for names, _ in shape.stand_ins)))
     service = ",".join(shape.service_names)
@@ -91,12 +91,12 @@ def slurm_conf(shape: Shape, root: Path, host: str, user: str, ports: list[int])
 
 
 def plugstack_conf(plugin: Path | None, bft: Path) -> str:
-    """Write plugstack.conf: the SPANK plug-in with the program that it asks for GPUs, or nothing."""
+    """Write plugstack.conf: the SPANK plug-in with the program that it calls to size GPU requests, or nothing."""
     return f"optional {plugin} bft={bft}\n" if plugin else ""
 
 
 def job_submit_lua(shipped: str, root: Path, driver: Path, administrator: int, reservation: str = "") -> str:
-    """Fill the shipped job_submit.lua in as an administrator would: the place of bftd.lua, and the settings."""
+    """Complete the shipped job_submit.lua as an administrator would: the path of bftd.lua, and the settings."""
     settings = f'driver = "{driver}", socket = "{root}/bftd.sock", administrators = {{ 0, {administrator} }}'
     if reservation:
         settings += f', reservation = "{reservation}"'
@@ -149,7 +149,7 @@ JobSubmitPlugins=lua
 
 
 def _auth(root: Path) -> str:
-    """Messages and job credentials are proved by the cluster's own munged."""
+    """Return the lines for authentication of messages and job credentials by the cluster's own munged."""
     return f"AuthType=auth/munge\nAuthInfo=socket={socket_of(root)}\nCredType=cred/munge\n"
 
 
@@ -167,10 +167,10 @@ def _node_lines(shape: Shape, host: str, ports: list[int]) -> list[str]:
 
 
 def _stand_in_lines(shape: Shape, port: int) -> list[str]:
-    """Nodes for which the slurmd at `port` answers, and which are therefore idle without having registered.
+    """Return lines for nodes for which the slurmd at `port` answers, so that they are idle without having registered.
 
-    It knows nothing of their jobs, so what is allocated there starts nothing and ends at once. Messages must come from
-    the controller itself: a node that passes one on does so by its own name.
+    It does not know their jobs, so jobs allocated there start nothing and end at once. Messages must come directly from
+    the controller: a node that forwards one uses its own name.
     """
     if not shape.stand_ins:
         return []

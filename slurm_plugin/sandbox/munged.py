@@ -1,4 +1,4 @@
-"""A private munged with a key of its own, as its caller's user: nobody else's credentials are valid beside it."""
+"""A private munged with its own key, run as its caller's user: no other credentials are valid there."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _UP_LIMIT_S = 20.0
 
 
 def socket_of(root: Path) -> Path:
-    """Where the munged in the folder `root` listens."""
+    """Return the socket of the munged in the folder `root`."""
     return root / "munge" / "socket"
 
 
 def start(root: Path, environ: Mapping[str, str] | None = None) -> int:
-    """Start a munged in `root`/munge, which answers once this returns, and return its pid; the caller ends it.
+    """Start a munged in `root`/munge, wait until it answers, and return its pid; the caller ends it.
 
-    `root` and the folders above it must be such that only their owners can put files into them.
+    Only their owners may be able to write into `root` and the folders above it.
     """
     program = shutil.which("munged", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *_SBIN)))
     if program is None:
@@ -38,7 +38,7 @@ def start(root: Path, environ: Mapping[str, str] | None = None) -> int:
     started = folder / "start.log"
     with started.open("wb") as output:
         done = subprocess.run(
-            # --force: it may run as its caller instead of as a user of its own.
+            # --force: it may run as its caller instead of a dedicated user.
             [program, "--force", *(f"--{option}={folder / name}" for option, name in files.items())],
             env=None if environ is None else dict(environ),
             cwd=root,

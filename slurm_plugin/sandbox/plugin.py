@@ -1,4 +1,4 @@
-"""Where the compiled SPANK plug-in is."""
+"""The path of the compiled SPANK plug-in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME = "spank_bftd.so"
 
 
 def compiled() -> Path:
-    """The plug-in as `make plugins` leaves it; raises SandboxError when that has not been done."""
+    """Return the plug-in that `make plugins` compiles; raise SandboxError if it is missing."""
     plugin = Path(slurm_plugin.__file__).parents[1] / "build" / "plugins" / NAME
     if not plugin.is_file():
         raise SandboxError(f"{plugin} is not there: compile it with `make plugins`")

@@ -9,16 +9,16 @@ from contextlib import ExitStack, contextmanager
 
 from slurm_plugin.errors import SandboxError
 
-# Below Linux's range for outgoing connections, so that no client socket takes a port between our look and its use.
+# Below Linux's range for outgoing connections, so that no client socket takes a port between the check and its use.
 _LOWEST, _HIGHEST = 15000, 32000
 _ATTEMPTS = 50
 
 
 @contextmanager
 def reserved_ports(count: int) -> Iterator[list[int]]:
-    """Find `count` free ports in a row and keep other sandboxes off them until the block ends.
+    """Find `count` consecutive free ports and keep other sandboxes off them until the block ends.
 
-    Daemons must be listening by then. Raises SandboxError when no such block is found.
+    Daemons must be listening by then. Raise SandboxError if no such block is found.
     """
     for _ in range(_ATTEMPTS):
         first = random.randrange(_LOWEST, _HIGHEST - count)
@@ -31,7 +31,7 @@ def reserved_ports(count: int) -> Iterator[list[int]]:
 
 
 def _claim(claims: ExitStack, port: int) -> bool:
-    """Take the machine-wide name of a port: an abstract socket, which ends with this process and leaves no file."""
+    """Claim a port machine-wide by an abstract socket, which ends with this process and leaves no file."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     claims.callback(claim.close)
     try:

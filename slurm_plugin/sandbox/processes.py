@@ -1,8 +1,8 @@
-"""Finding and ending the processes of one private cluster, whoever their parents are by now.
+"""Finding and ending the processes of one private cluster, whatever their parents are by now.
 
 Step daemons and job processes leave the process tree of the daemon that started them, so pid files alone miss them.
-Their environment tells: daemons and step daemons inherit MARK, job processes carry the cluster's SLURM_CONF and a job
-id, or a lease. A client that was merely given the cluster's environment has neither and is left alone.
+Their environment identifies them: daemons and step daemons inherit MARK, job processes carry the cluster's SLURM_CONF
+and a job id, or a lease. A client that merely uses the cluster's environment has neither and is left alone.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "BFT_SANDBOX_ROOT"
-# The srun with which a driver runs an agent has left the driver's own job behind, and outlives it.
+# The srun by which a driver runs an agent no longer belongs to the driver's own job, and outlives it.
 _LEASE = b"BFT_LEASE"
 _POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A live process of a private cluster; `is_daemon` is False for what belongs to a job."""
+    """A live process of a private cluster; `is_daemon` is False for a process of a job."""
 
     pid: int
     root: str
@@ -29,7 +29,7 @@ class Process:
 
 
 def processes() -> list[Process]:
-    """List every process of every private cluster that this user may look at."""
+    """List every process of every private cluster that this user may access."""
     found = (_look(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())
     return [process for process in found if process is not None]
 
@@ -40,9 +40,9 @@ def of_root(root: Path) -> list[Process]:
 
 
 def end(root: Path, grace_s: float, limit_s: float) -> list[int]:
-    """End all processes of the cluster in `root` and return the pids that are still there after `limit_s`.
+    """End all processes of the cluster in `root` and return the pids that are left after `limit_s`.
 
-    Daemons are killed first, so that nothing new starts; job processes are asked to leave and killed after `grace_s`.
+    Daemons are killed first, so that nothing new starts; job processes get SIGTERM and are killed after `grace_s`.
     """
     start_s = time.monotonic()
     asked: set[int] = set()
@@ -61,7 +61,7 @@ def end(root: Path, grace_s: float, limit_s: float) -> list[int]:
 
 
 def terminate(root: Path, pid: int) -> bool:
-    """Ask one daemon of the cluster in `root` to end; False where this pid is none of them (any more)."""
+    """Send SIGTERM to one daemon of the cluster in `root`; False if this pid is not one of them (any more)."""
     found = _look(pid)
     if found is None or found.root != str(root) or not found.is_daemon:
         return False
@@ -72,7 +72,7 @@ def terminate(root: Path, pid: int) -> bool:
 def _look(pid: int) -> Process | None:
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:  # gone, or another user's
+    except OSError:  # the process is gone, or belongs to another user
         return None
     if MARK.encode() not in environ and b"SLURM_CONF=" not in environ:
         return None
@@ -86,7 +86,7 @@ def _look(pid: int) -> Process | None:
 
 
 def _signal(process: Process, number: signal.Signals) -> None:
-    """Signal exactly this process: the descriptor pins it while we look again who it is, so no reused pid is hit."""
+    """Signal exactly this process: a pidfd pins it while its identity is checked again, so no reused pid is hit."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except OSError:

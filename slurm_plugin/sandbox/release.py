@@ -1,4 +1,4 @@
-"""What a private cluster needs on one release of Slurm and not on another."""
+"""Differences between releases of Slurm that matter to a private cluster."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from slurm_plugin.errors import SandboxError
 
 Release = tuple[int, int]
 
-# Newer slurmds take to the machine's cgroups, whatever the plug-ins, unless they are told not to.
+# Newer slurmds use the machine's cgroups, whatever the plug-ins, unless they are told not to.
 _CGROUPS_CAN_BE_DISABLED = (24, 5)
 
 
 def release_of(slurmctld: Path) -> Release:
-    """The release of a controller, as in (22, 5)."""
+    """Return the release of a controller, as in (22, 5)."""
     answer = subprocess.run([slurmctld, "-V"], capture_output=True, text=True, timeout=10, check=False).stdout
     found = re.search(r"(\d+)\.(\d+)", answer)
     if found is None:
@@ -24,5 +24,5 @@ def release_of(slurmctld: Path) -> Release:
 
 
 def cgroup_conf(release: Release) -> str:
-    """Write cgroup.conf: leave the machine's cgroups alone, where the release does not do so by itself."""
+    """Write cgroup.conf so that Slurm leaves the machine's cgroups alone; "" for a release that does so by default."""
     return "CgroupPlugin=disabled\n" if release >= _CGROUPS_CAN_BE_DISABLED else ""

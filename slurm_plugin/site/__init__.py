@@ -1,4 +1,4 @@
-"""What a site's Slurm settings mean for bftd: rules that each read one setting, and the lines that make them hold."""
+"""Checks of a site's Slurm settings: rules that each read one setting, and the lines that make the rules hold."""
 
 from slurm_plugin.site.catalogue import RULES
 from slurm_plugin.site.lines import Advised, advise, render

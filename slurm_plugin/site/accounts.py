@@ -1,8 +1,8 @@
-"""Rules on accounting: pilots are their users' jobs, and are to cost their users' regular jobs nothing.
+"""Rules on accounting: pilots are their users' jobs, but must cost their users' regular jobs nothing.
 
-A partition's TRESBillingWeights decide what fair-share sees. Limits on time used, such as GrpTRESMins, count CPUs and
-nodes as they are, times the UsageFactor of the job's own QOS: that of a partition's QOS is not looked at (measured on
-22.05). So pilots get a QOS of their own from bftd.lua.
+A partition's TRESBillingWeights decide what fair-share sees. Limits on used time, such as GrpTRESMins, count CPUs and
+nodes directly, times the UsageFactor of the job's own QOS; that of a partition's QOS is ignored (measured on 22.05). So
+bftd.lua gives pilots a QOS of their own.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ _WEIGHTS = "TRESBillingWeights"
 
 
 def keeps_accounts(site: Site) -> bool:
-    """Say whether slurmdbd keeps what users used."""
+    """Whether slurmdbd records usage."""
     return site.config.get("AccountingStorageType", "").endswith("slurmdbd")
 
 
 def needs_qos(site: Site) -> bool:
-    """Say whether limits on used time may be enforced, which only a QOS keeps pilots out of."""
+    """Whether limits on used time may be enforced, from which only a QOS exempts pilots."""
     enforced = options(site.config.get("AccountingStorageEnforce", ""))
     return keeps_accounts(site) and not {"limits", "safe"}.isdisjoint(enforced)
 
 
 def qos_commands(site: Site) -> tuple[str, ...]:
-    """What makes the QOS and lets users have it: for an administrator, once, before the lines for job_submit.lua.
+    """Return the commands that make the QOS and grant it, to be run once by an administrator.
 
-    Accounts and users without a list of QOS of their own have their parent's; the last is for accounts that have one.
+    They come before the lines for job_submit.lua. Accounts and users without their own list of QOS have their parent's;
+    the last command is for accounts with a list.
     """
     cluster = site.config.get("ClusterName", "")
     return (
@@ -42,12 +43,12 @@ def qos_commands(site: Site) -> tuple[str, ...]:
 
 
 def qos_of(site: Site, settings: dict[str, str] | None) -> str:
-    """The QOS of pilots: the one that bftd.lua has already, or ours."""
+    """Return the QOS of pilots: the one set for bftd.lua already, or ours."""
     return (settings or {}).get("qos") or QOS
 
 
 def factor_seen(site: Site, name: str) -> str:
-    """What is known of a QOS's UsageFactor."""
+    """Return the text on a QOS's UsageFactor."""
     if site.usage_factors is None:
         return "sacctmgr does not tell"
     return f"{name}, UsageFactor {site.usage_factors[name]:g}" if name in site.usage_factors else f"no QOS {name}"

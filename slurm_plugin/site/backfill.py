@@ -1,6 +1,7 @@
-"""Rules on the backfill scheduler. How often and how long it plans is the site's own: bftd makes room before a cycle.
+"""Rules on the backfill scheduler. The site decides how often and how long it plans: bftd makes room before a cycle.
 
-What is left to say is where its plan and bftd's copy of it do not see the same jobs, or where a cycle comes too soon.
+The rules cover settings by which the scheduler's plan and bftd's copy of it see different jobs, or a cycle comes too
+soon.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from slurm_plugin.site.rule import NOT_SHOWN, Rule
 
 BACKFILL = "sched/backfill"
 _INTERVAL_S = 30
-# bftd looks once a second, and pilots need a moment to leave: with cycles closer than that most rooms come too late.
+# bftd looks once a second, and pilots need a moment to leave: with cycles closer than this most rooms come too late.
 _SHORT_S = 5
 _NO_PLAN = ("bf_min_age_reserve", "bf_min_prio_reserve")
 
 
 def backfills(site: Site) -> bool:
-    """Say whether the site has a backfill scheduler."""
+    """Whether the site has a backfill scheduler."""
     return site.config["SchedulerType"] == BACKFILL and value_of(site, "bf_interval", _INTERVAL_S) != -1
 
 
@@ -26,7 +27,7 @@ def _interval_s(site: Site) -> int:
 
 
 def _longest_s(site: Site) -> int:
-    """The bf_max_time in effect."""
+    """Return the bf_max_time in effect."""
     return value_of(site, "bf_max_time", _interval_s(site))
 
 
@@ -44,7 +45,7 @@ def _load_seen(site: Site) -> str:
 
 
 def _cycles_end(site: Site) -> bool:
-    """Say whether cycles come to their end: by Slurm's own count, where it keeps one, else by the longest cycle."""
+    """Whether cycles complete: by Slurm's own count, if it keeps one, else by the longest cycle."""
     load = site.load
     if load is None:
         return True
@@ -52,7 +53,7 @@ def _cycles_end(site: Site) -> bool:
         return load.timeouts == 0
     if load.max_cycle_s is None:
         return True
-    # sdiag leaves out what a cycle slept, and it sleeps once a job at most
+    # sdiag leaves out the time a cycle slept, and it sleeps at most once a job
     interval_us, sleep_us = _yields(site)
     sleeps = min(load.max_cycle_s * 1e6 // max(1, interval_us), load.mean_depth or 0)
     return load.max_cycle_s + sleeps * sleep_us / 1e6 < _longest_s(site)

@@ -1,4 +1,4 @@
-"""All rules, in the order in which a site reads them."""
+"""All rules, in the order in which they are shown for a site."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def reference() -> str:
-    """All rules as the Markdown table of docs/site.md."""
+    """Return all rules as the Markdown table of docs/site.md."""
     rows = ["| line | right | else | why | what another value costs |", "|---|---|---|---|---|"]
     rows += [f"| {rule.name} | {rule.right} | {rule.wrong} | {rule.why} | {rule.loses} |" for rule in RULES]
     return "\n".join(rows)

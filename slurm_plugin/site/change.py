@@ -1,4 +1,4 @@
-"""What a site would look like with some edits made: nothing is written."""
+"""A site as some edits would make it: nothing is written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_plugin.settings import options
 from slurm_plugin.site.model import Site, SiteFile
 from slurm_plugin.site.rule import Edit
 
-# What Slurm gives a partition whose line does not say otherwise.
+# Slurm's defaults for the options that a partition's line does not set.
 _NEW_PARTITION = {
     "AllocNodes": "ALL",
     "Default": "NO",
@@ -32,14 +32,14 @@ PARTITION = "PartitionName="
 
 
 def change(site: Site, edits: Iterable[Edit]) -> Site:
-    """Make edits to a copy of a site."""
+    """Apply edits to a copy of a site."""
     for edit in edits:
         site = _CHANGES[edit.file](site, edit)
     return site
 
 
 def merged(listed: str, edits: Iterable[Edit]) -> str:
-    """Change a list such as SchedulerParameters: each edit sets one option, or with a leading minus takes it out."""
+    """Change a list such as SchedulerParameters: each edit sets one option, or with a leading minus removes it."""
     found = options(listed)
     for edit in edits:
         if edit.key.startswith("-"):
@@ -69,7 +69,7 @@ def _lua(site: Site, edit: Edit) -> Site:
 
 
 def _with_line(file: SiteFile, edit: Edit) -> SiteFile:
-    """The line goes first: what was wrong about a line of ours further down is to be taken out."""
+    """Put the line first in the file: a faulty line of ours further down must be removed by hand."""
     return SiteFile(file.path, "present", f"{edit.key}\n{file.text}")
 
 

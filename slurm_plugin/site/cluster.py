@@ -1,4 +1,4 @@
-"""Rules on the cluster-wide lines of slurm.conf, but for the scheduler's."""
+"""Rules on the cluster-wide lines of slurm.conf, except for the scheduler's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_plugin.site.preemptible import BY_TIER
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
 from slurm_plugin.visibility import HIDING
 
-# The oldest and the newest release that bftd is meant for.
+# The oldest and the newest release that bftd supports.
 _OLDEST, _NEWEST = (22, 5), (26, 5)
 _KILL_WAIT_S = 30
 _POLL_RPCS = 4
@@ -19,7 +19,7 @@ _ENDING = frozenset({"CANCEL", "REQUEUE", "SUSPEND"})
 
 
 def _preempt_type_edits(site: Site) -> Sequence[Edit]:
-    """Let tiers preempt, but no regular job: so far none has lost its nodes by its partition's tier."""
+    """Let tiers preempt, but no regular job: before, no partition's tier cost a regular job its nodes."""
     preemptable = [name for name in _others(site) if site.partitions[name].get("PreemptMode") != "OFF"]
     return (
         Edit("slurm.conf", "", "PreemptType", "preempt/partition_prio"),
@@ -28,7 +28,7 @@ def _preempt_type_edits(site: Site) -> Sequence[Edit]:
 
 
 def _preempt_mode_edits(site: Site) -> Sequence[Edit]:
-    """Turn preemption on and keep the regular partitions out of it: they would inherit the cluster's mode."""
+    """Turn preemption on and exclude the regular partitions from it: they would inherit the cluster's mode."""
     return (
         Edit("slurm.conf", "", "PreemptMode", "CANCEL"),
         *(partition_edit(name, "PreemptMode", "OFF") for name in _others(site)),
@@ -40,7 +40,10 @@ def _others(site: Site) -> list[str]:
 
 
 def _scripts(key: str) -> Callable[[Site], str]:
-    """The programs of a setting; newer releases show them as Epilog[0], Epilog[1], ..., and none as nothing at all."""
+    """Return a function that reads a setting's programs.
+
+    Newer releases show them as Epilog[0], Epilog[1], ..., and nothing if there are none.
+    """
 
     def text(site: Site) -> str:
         found = [value for name, value in site.config.items() if name.partition("[")[0] == key]
@@ -50,7 +53,7 @@ def _scripts(key: str) -> Callable[[Site], str]:
 
 
 def _job_records(site: Site) -> int:
-    """Jobs that slurmctld keeps at once for us at most: a pilot a node, and those over for less than MinJobAge."""
+    """Return the most jobs that slurmctld keeps for pilots: one per node, and those that ended within MinJobAge."""
     age_s = number(site.config.get("MinJobAge", "")) or 0
     return len(site.nodes_of(elastic(site))) + int(site.wanted.submit_rate_per_min * age_s / 60)
 

@@ -1,4 +1,4 @@
-"""Rules on the partition of the drivers."""
+"""Rules on the drivers' partition."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _new_driver(site: Site) -> Sequence[Edit]:
 
 
 def _memory_is_bounded(site: Site) -> bool:
-    """Whether a job that names no memory leaves some for the next: only where memory is a resource does it matter."""
+    """Whether a job that names no memory leaves some for the next; this matters only if memory is a resource."""
     own = site.partitions[driver(site)]
     default = own.get("DefMemPerCPU") or own.get("DefMemPerNode") or "UNLIMITED"
     if default == "UNLIMITED":

@@ -1,4 +1,4 @@
-"""Rules on the partition that is harvested, and on the regular ones beside it."""
+"""Rules on the harvested partition, and on the regular ones beside it."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from slurm_plugin.site.rule import Edit, Rule
 
 
 def neighbours(site: Site) -> tuple[str, ...]:
-    """The regular partitions that share nodes with the harvested one."""
+    """Return the regular partitions that share nodes with the harvested one."""
     ours = site.nodes_of(elastic(site))
     return tuple(name for name in site.regular if not ours.isdisjoint(site.nodes_of(name)))
 
 
 def elastic_tier(site: Site) -> int:
-    """The PriorityTier to give the harvested partition: below all others, and 1 where that is room enough."""
+    """Return the PriorityTier to give the harvested partition: below all others, and 1 if that is low enough."""
     lowest = min((site.tier_of(name) for name in site.regular), default=1)
     return min(1, max(0, lowest - 1))
 
 
-# The shortest limit that Slurm knows.
+# The shortest time limit in Slurm.
 _SHORTEST = "00:01:00"
 
 
@@ -71,7 +71,7 @@ def _new_elastic(site: Site) -> Sequence[Edit]:
 
 
 def _preemptable_regular(site: Site) -> list[str]:
-    """Regular partitions whose jobs a higher one may end, now that preemption is on."""
+    """Return the regular partitions whose jobs a higher one may end, now that preemption is on."""
     return [
         name
         for name in site.regular

@@ -13,59 +13,59 @@ Whose = Callable[[Site], str]
 
 
 def elastic(site: Site) -> str:
-    """The name of the partition that is harvested."""
+    """Return the name of the harvested partition."""
     return site.wanted.partition
 
 
 def driver(site: Site) -> str:
-    """The name of the partition of the drivers."""
+    """Return the name of the drivers' partition."""
     return site.wanted.driver_partition
 
 
 def exists(whose: Whose) -> Callable[[Site], bool]:
-    """The site has this partition."""
+    """Return a function that tests whether the site has this partition."""
     return lambda site: site.has(whose(site))
 
 
 def setting(key: str) -> Callable[[Site], str]:
-    """The text of a setting of slurm.conf."""
+    """Return a function that reads a setting of slurm.conf as text."""
     return lambda site: site.config.get(key, NOT_SHOWN)
 
 
 def option_of(whose: Whose, key: str) -> Callable[[Site], str]:
-    """The text of a partition's option."""
+    """Return a function that reads a partition's option as text."""
     return lambda site: site.partitions[whose(site)].get(key, NOT_SHOWN)
 
 
 def set_to(key: str, value: str) -> Callable[[Site], Sequence[Edit]]:
-    """A line of slurm.conf."""
+    """Return a function that makes an edit to a line of slurm.conf."""
     return lambda site: (Edit("slurm.conf", "", key, value),)
 
 
 def partition_edit(name: str, key: str, value: str) -> Edit:
-    """An option on a partition's line."""
+    """Return an edit of an option on a partition's line."""
     return Edit("slurm.conf", f"PartitionName={name}", key, value)
 
 
 def set_option(whose: Whose, key: str, value: str | Callable[[Site], str]) -> Callable[[Site], Sequence[Edit]]:
-    """An option on the line of one of our partitions."""
+    """Return a function that makes an edit to an option on the line of one of our partitions."""
     return lambda site: (partition_edit(whose(site), key, value if isinstance(value, str) else value(site)),)
 
 
 def pilot_limit(site: Site) -> str:
-    """The longest limit of a pilot as slurm.conf has it."""
+    """Return the longest limit of a pilot as slurm.conf writes it."""
     hours, minutes = divmod(site.wanted.pilot_limit_min, 60)
     return f"{hours:02d}:{minutes:02d}:00"
 
 
 def outranked(site: Site, name: str, among: Sequence[str]) -> bool:
-    """Say whether one of some other partitions has nodes of this one and a higher tier."""
+    """Whether another partition shares nodes with this one and has a higher tier."""
     nodes, tier = site.nodes_of(name), site.tier_of(name)
     return any(site.tier_of(other) > tier and not nodes.isdisjoint(site.nodes_of(other)) for other in among)
 
 
 def max_time_s(site: Site, whose: Whose) -> float:
-    """The longest time limit of one of our partitions; infinite where there is none."""
+    """Return the longest time limit of one of our partitions; infinite without one."""
     limit_s = time_limit_s(site.partitions[whose(site)].get("MaxTime", "UNLIMITED"))
     return inf if limit_s is None else limit_s
 
@@ -82,7 +82,7 @@ def option_rule(
     holds: Callable[[str], bool] | None = None,
     advice: bool = False,
 ) -> Rule:
-    """A rule on one option of one of our partitions."""
+    """Return a rule on one option of one of our partitions."""
     test = holds or (lambda text: text.upper() == value)
     return Rule(
         name=title(key),

@@ -27,14 +27,14 @@ _HEADER: Mapping[File, str] = {
 
 
 class NoNodes(SlurmError):
-    """Nobody said which nodes a partition is to have, and the site does not tell."""
+    """The nodes of a partition were not given, and the site's settings do not tell them."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Advised:
-    """The edits for one site, each with the rule that asks for it, and the site as they would make it."""
+    """The edits for one site, each with the rule that asks for it, and the site before and after them."""
 
     before: Site
     after: Site
@@ -42,7 +42,7 @@ class Advised:
     rules: tuple[Rule, ...]
 
     def reason(self, key: str, asking: Rule) -> Rule:
-        """The rule on a partition's option: a rule that asks for a whole partition says less than that one."""
+        """Return the rule on a partition's option, which says more than a rule that asks for a whole partition."""
         return next((rule for rule in self.rules if rule.name == f"{asking.name}: {key}"), asking)
 
 
@@ -55,14 +55,14 @@ def advise(
     keep: Collection[str] = (),
     configured: Wanted | None = None,
 ) -> Advised:
-    """Work out the edits after which no rule finds anything but what no line can change.
+    """Return the edits after which the rules find only faults that no line can mend.
 
     `nodes` and `driver_nodes` are node sets for partitions that do not exist yet: by default all nodes of the regular
-    partitions, and the nodes of no partition. Rules named in `keep` are left as the site has them.
-    `configured` is what the daemon's configuration says, where that is not what the site is to become. Raises NoNodes.
+    partitions, and the nodes in no partition. Rules named in `keep` are left as the site has them. `configured` is the
+    daemon's present configuration, if it differs from the wanted one. Raise NoNodes.
     """
     now, edits = site, _names(site.wanted, configured or site.wanted, rules)
-    for _ in range(2):  # an edit of one rule may bring an earlier one up
+    for _ in range(2):  # an edit for one rule may break an earlier one
         for rule in rules:
             if rule.name in keep or not rule.applies(now) or check(now, [rule])[0].level == "ok":
                 continue
@@ -73,7 +73,7 @@ def advise(
 
 
 def render(advised: Advised, file: File) -> str:
-    """The lines for one file, each with a comment why; "" where it needs none."""
+    """Return the lines for one file, each with its reason as a comment; "" if it needs none."""
     edits = [(rule, edit) for rule, edit in advised.edits if edit.file == file]
     if not edits:
         return ""
@@ -96,7 +96,7 @@ def render(advised: Advised, file: File) -> str:
 
 
 def _job_submit_lua(advised: Advised, edit: Edit) -> list[str]:
-    """The lines for the site's own file, or a whole file for a site that has none."""
+    """Return the lines for the site's own file, or a whole file for a site that has none."""
     folder = resources.files("slurm_plugin") / "lua"
     copy = _comment("--", f"First copy {folder / LUA_FILE} beside this file.")
     if advised.before.lua.state != "absent":
@@ -126,7 +126,7 @@ def _slurm_conf(advised: Advised, edits: list[tuple[Rule, Edit]]) -> list[str]:
 
 
 def _list_setting(advised: Advised, target: str, edits: list[tuple[Rule, Edit]]) -> list[str]:
-    """One line with all options of a list, the site's own ones kept."""
+    """Return one line with all options of a list, including the site's own."""
     ours = [(rule, edit) for rule, edit in edits if edit.target == target]
     lines = []
     for rule, edit in ours:
@@ -143,7 +143,7 @@ def _partition(advised: Advised, target: str, edits: list[tuple[Rule, Edit]]) ->
         lines += _comment("#", f"{name} {key}: {rule.why}")
     if not advised.before.has(name):
         return [*lines, f"{target} {words}"]
-    # A second line of the same name would keep slurmctld from starting, so this must not be pasted as it stands.
+    # A second line of the same name would keep slurmctld from starting, so this must not be pasted unchanged.
     return [*lines, f"# in the line {target}, set:", f"#+ {words}"]
 
 
@@ -152,17 +152,17 @@ def _comment(mark: str, text: str) -> list[str]:
 
 
 def _last_of_each(edits: Iterable[tuple[Rule, Edit]]) -> list[tuple[Rule, Edit]]:
-    """Of two edits of the same place, the later one."""
+    """Keep the later of two edits of the same place."""
     return list({_place(edit): (rule, edit) for rule, edit in edits}.values())
 
 
 def _place(edit: Edit) -> tuple[str, ...]:
-    """What an edit sets; those of the plug-ins' files are whole, one a file."""
+    """Return the place that an edit sets; edits of the plug-ins' files replace all there, one per file."""
     return (edit.file,) if edit.file in ("plugstack.conf", "job_submit.lua") else (edit.file, edit.target, edit.key)
 
 
 def _names(wanted: Wanted, configured: Wanted, rules: Iterable[Rule]) -> list[tuple[Rule, Edit]]:
-    """The daemon's keys for the partitions, where it does not have these names yet."""
+    """Return edits of the daemon's keys for the partitions, if it does not have these names yet."""
     of = {rule.name: rule for rule in rules}
     keys = {"partition": of["harvested partition"], "driver_partition": of["driver partition"]}
     return [
@@ -173,7 +173,7 @@ def _names(wanted: Wanted, configured: Wanted, rules: Iterable[Rule]) -> list[tu
 
 
 def _with_nodes(site: Site, edit: Edit, nodes: str, driver_nodes: str) -> Edit:
-    """Fill in the nodes of a partition: which ones only the caller or the site can tell."""
+    """Fill in the nodes of a partition, which only the caller or the site can know."""
     if edit.key != "Nodes" or edit.value:
         return edit
     if edit.target == f"{PARTITION}{site.wanted.driver_partition}":

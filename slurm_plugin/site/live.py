@@ -1,4 +1,4 @@
-"""Reading a live site: what scontrol shows, and the plug-ins' files where they can be read."""
+"""Reading of a live site: the output of scontrol, and the plug-ins' files if they are readable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RESERVATION = re.compile(r"^ReservationName=(\S+)", re.MULTILINE)
 
 
 def read(client: SlurmClient, wanted: Wanted) -> Site:
-    """Read the settings of the client's cluster; raises SlurmError when scontrol does not show them."""
+    """Read the settings of the client's cluster; raise SlurmError if scontrol does not show them."""
     config = parse_config(_show(client, "config"))
     stack, folders = plugstack.read(config), config.get("PluginDir", "")
     lua = plugstack.read_file(Path(config["SLURM_CONF"]).parent / "job_submit.lua")
@@ -41,7 +41,7 @@ def read(client: SlurmClient, wanted: Wanted) -> Site:
 
 
 def plugin_folders(client: SlurmClient) -> str:
-    """Slurm's PluginDir, which may be several; raises SlurmError when scontrol does not show it."""
+    """Return Slurm's PluginDir, which may name several folders; raise SlurmError if scontrol does not show it."""
     return parse_config(_show(client, "config"))["PluginDir"]
 
 
@@ -55,7 +55,7 @@ def _show(client: SlurmClient, *what: str) -> str:
 
 
 def _load(client: SlurmClient) -> sdiag.Load | None:
-    """The controller's load, as far as this user may ask for it."""
+    """Return the controller's load, or None if this user may not ask for it."""
     try:
         answer = client.run("sdiag")
     except SlurmError:
@@ -64,7 +64,7 @@ def _load(client: SlurmClient) -> sdiag.Load | None:
 
 
 def _usage_factors(client: SlurmClient) -> Mapping[str, float] | None:
-    """The UsageFactor of each QOS; None where sacctmgr does not tell this user."""
+    """Return the UsageFactor of each QOS; None if sacctmgr does not show it to this user."""
     try:
         answer = client.run("sacctmgr", "-nP", "show", "qos", "format=name,usagefactor")
         rows = [line.split("|") for line in answer.out.splitlines()]

@@ -1,4 +1,4 @@
-"""A site's settings as Slurm shows them, parsed once: what every rule reads."""
+"""A site's settings as Slurm shows them, parsed once for all rules."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FileState = Literal["present", "absent", "unreadable"]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the daemon's configuration says, as far as Slurm has to agree with it; the fields are its keys.
+    """The parts of the daemon's configuration with which Slurm has to agree; the fields are its keys.
 
-    `driver` is the one that is none: the path of the program bft-driver on the service nodes. Where `partitions` are
-    harvested together, `partition` is the one of them that is looked at.
+    `driver` is the only field that is no key: the path of the program bft-driver on the service nodes. If several
+    `partitions` are harvested together, `partition` is the one that is checked.
     """
 
     partition: str
@@ -42,13 +42,13 @@ class Wanted:
 
     @property
     def pilot_limit_min(self) -> int:
-        """The longest limit that a pilot asks for: whole minutes, and at least one."""
+        """The longest limit that a pilot asks for, in whole minutes, at least one."""
         return max(1, int(self.pilot_limit_s // 60))
 
 
 @dataclass(frozen=True, slots=True)
 class SiteFile:
-    """A file beside slurm.conf, as far as this user can read it."""
+    """A file beside slurm.conf, with its text if this user can read it."""
 
     path: str
     state: FileState
@@ -60,10 +60,10 @@ class Site:
     """The settings of one cluster.
 
     `config` maps the keys of `scontrol show config` to their text, `partitions` each partition to its options, and
-    `node_names` lists every node. `missing_plugins` are the files that plugstack.conf names and that are not there,
-    `plugin_fault` says why this host's Slurm does not load ours, and `module_missing` is what job_submit.lua loads,
-    where it is not there. `reservations` are their names, `load` is the controller's, None where sdiag gave no answer,
-    `usage_factors` the UsageFactor of each QOS, None where it is not known.
+    `node_names` lists every node. `missing_plugins` are files that plugstack.conf names but that do not exist,
+    `plugin_fault` is the reason why this host's Slurm does not load ours, and `module_missing` is the file that
+    job_submit.lua loads, if it does not exist. `reservations` are their names. `load` is the controller's, None if
+    sdiag gave no answer. `usage_factors` is the UsageFactor of each QOS, None if unknown.
     """
 
     config: Mapping[str, str]
@@ -81,26 +81,26 @@ class Site:
 
     @property
     def release(self) -> tuple[int, int]:
-        """Slurm's release, as in (22, 5); (0, 0) where it is not shown."""
+        """Slurm's release, as in (22, 5); (0, 0) if it is not shown."""
         found = re.match(r"(\d+)\.(\d+)", self.config.get("SLURM_VERSION", ""))
         return (int(found[1]), int(found[2])) if found else (0, 0)
 
     @property
     def scheduler_parameters(self) -> dict[str, str]:
-        """The options of SchedulerParameters; one without a value has the text ""."""
+        """The options of SchedulerParameters; an option without a value has the text ""."""
         return options(self.config.get("SchedulerParameters", ""))
 
     def has(self, partition: str) -> bool:
-        """Say whether a partition exists."""
+        """Whether a partition exists."""
         return partition in self.partitions
 
     def nodes_of(self, partition: str) -> frozenset[str]:
-        """The nodes of a partition; none where it does not exist."""
+        """Return the nodes of a partition; none if it does not exist."""
         text = self.partitions.get(partition, {}).get("Nodes", "")
         return frozenset(self.node_names if text == "ALL" else expand(text))
 
     def tier_of(self, partition: str) -> int:
-        """A partition's PriorityTier."""
+        """Return a partition's PriorityTier."""
         return number(self.partitions[partition].get("PriorityTier", "")) or 0
 
     @property

@@ -13,7 +13,7 @@ UNSET = "not set"
 
 
 def seen_option(key: str, default: str = "") -> Callable[[Site], str]:
-    """The text of an option, or what Slurm takes where it is not set."""
+    """Return a function that reads an option's text, or Slurm's default if it is not set."""
 
     def text(site: Site) -> str:
         if LIST not in site.config:
@@ -27,11 +27,11 @@ def seen_option(key: str, default: str = "") -> Callable[[Site], str]:
 
 
 def value_of(site: Site, key: str, default: int) -> int:
-    """The number of an option, or Slurm's default."""
+    """Return the number of an option, or Slurm's default."""
     found = number(site.scheduler_parameters.get(key, ""))
     return default if found is None else found
 
 
 def set_parameter(key: str, value: str = "") -> Callable[[Site], Sequence[Edit]]:
-    """An option in the list."""
+    """Return a function that makes an edit to an option in the list."""
     return lambda site: (Edit("slurm.conf", LIST, key, value),)

@@ -1,4 +1,4 @@
-"""Rules on the plug-ins, and on the daemon's key that has to agree with them."""
+"""Rules on the plug-ins, and on the key of the daemon that has to agree with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
 SPANK_FILE = plugstack.NAME
 LUA_FILE = "bftd.lua"
 
-# Shares of the idle node-seconds of benchmarks/impact, whose queue stands nearly all the time.
+# Shares of the idle node-seconds in benchmarks/impact, where jobs are queued nearly all the time.
 _HARVEST = (
     "with it 80-96 % of the idle node-seconds are held while jobs wait; without, nothing by immediate "
     'allocations, which Slurm refuses whenever a regular job is queued, or 68 % with pilot_mode = "sbatch"'
@@ -27,13 +27,13 @@ _HARVEST = (
 _INSTALL = re.compile(r"\.install\s*\(([^)]*)\)")
 _SETTING = re.compile(r"(\w+)\s*=\s*(?:\"([^\"]*)\"|(\d+))")
 _LUA_COMMENT = re.compile(r"--(?!\[\[).*")
-# A setting of bftd.lua where the file defines them: `    name = "text", -- why` or `    name = 60,`.
+# A setting in the definitions of bftd.lua, indented by two: `name = "text", -- why` or `name = 60,`.
 _LUA_DEFAULT = re.compile(r"^  (\w+) = (?:\"([^\"]*)\"|(\d+)),", re.MULTILINE)
 _PLUGIN_LINE = re.compile(rf"^\s*(required|optional)\s+(\S*/)?{re.escape(SPANK_FILE)}\b", re.MULTILINE)
 
 
 def lua_settings(text: str) -> dict[str, str] | None:
-    """The settings that job_submit.lua hands to bftd.lua; None where it does not load it."""
+    """Return the settings that job_submit.lua passes to bftd.lua; None if it does not load it."""
     code = "\n".join(_LUA_COMMENT.sub("", line) for line in text.splitlines())
     found = _INSTALL.search(code)
     if found is None or LUA_FILE not in code:
@@ -43,14 +43,14 @@ def lua_settings(text: str) -> dict[str, str] | None:
 
 @lru_cache(maxsize=1)
 def lua_defaults() -> dict[str, str]:
-    """What bftd.lua takes where job_submit.lua says nothing, read from the file itself."""
+    """Return the defaults of bftd.lua for settings missing in job_submit.lua, read from the file itself."""
     text = (Path(slurm_plugin.__file__).parent / "lua" / LUA_FILE).read_text(encoding="utf-8")
     block = text.partition("local settings = {")[2].partition("\n}")[0]
     return {key: quoted or plain for key, quoted, plain in _LUA_DEFAULT.findall(block)}
 
 
 def expected_settings(site: Site) -> dict[str, str]:
-    """The settings of bftd.lua that follow from the daemon's configuration."""
+    """Return the settings of bftd.lua that follow from the daemon's configuration."""
     wanted = site.wanted
     return {
         "partition": ",".join(wanted.harvested),
@@ -73,7 +73,7 @@ def _reservation_command(site: Site) -> str:
 
 
 def lua_lines(site: Site, path: str) -> str:
-    """The two lines for job_submit.lua, with the settings that differ from the defaults of bftd.lua."""
+    """Return the two lines for job_submit.lua, with the settings that differ from the defaults of bftd.lua."""
     settings = {"driver": site.wanted.driver, **expected_settings(site)}
     changed = {key: value for key, value in settings.items() if value != lua_defaults()[key]}
     braces = ", ".join(f"{key} = {value if value.isdecimal() else _quoted(value)}" for key, value in changed.items())
@@ -165,7 +165,7 @@ def _reservation_seen(site: Site) -> str:
 
 
 def _pilot_mode(site: Site) -> str:
-    """The mode that this site's Slurm lets harvest most."""
+    """Return the mode that harvests most under this site's Slurm."""
     grants = _lua_is_on(site) and lua_settings(site.lua.text) is not None and not site.module_missing
     return "salloc" if grants and "defer" not in site.scheduler_parameters else "sbatch"
 

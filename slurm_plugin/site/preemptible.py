@@ -1,6 +1,6 @@
-"""Whether regular jobs get a harvested node back: what Slurm's settings must say of its partition. Pure.
+"""The check that regular jobs get harvested nodes back, from Slurm's settings of the harvested partitions. Pure.
 
-The rules of `bft site check` and the daemon, which harvests nothing without it, judge by these functions alike.
+The rules of `bft site check` and the daemon, which harvests nothing otherwise, both use these functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NEEDED = ("Nodes", "PriorityTier", "PreemptMode", "Default")
 
 
 def ends(mode: str) -> bool:
-    """Whether a partition's PreemptMode ends a job that is preempted: one that is only stopped keeps its memory."""
+    """Whether a partition's PreemptMode ends a preempted job; a job that is only stopped keeps its memory."""
     return mode.upper() in _ENDING
 
 
@@ -28,10 +28,10 @@ def below(tier: int, others: Iterable[int]) -> bool:
 def objection(
     config: Mapping[str, str], partitions: Mapping[str, Mapping[str, str]], harvested: Collection[str]
 ) -> str:
-    """Why the partitions `harvested` must not be: one line that says what to change in slurm.conf, else "".
+    """Return the reason why `harvested` must not be harvested, in one line with the change to slurm.conf, else "".
 
-    `config` is `scontrol show config` by key, `partitions` the options of every partition as scontrol shows them.
-    Under preempt/qos the QOS of jobs decide, which neither shows: there the tier is not looked at.
+    `config` is `scontrol show config` by key, `partitions` the options of every partition as scontrol shows them. Under
+    preempt/qos the jobs' QOS decide, which neither shows, so the tier is ignored.
     """
     kind = config.get("PreemptType", "")
     if kind not in (BY_TIER, BY_QOS):
@@ -52,7 +52,7 @@ def objection(
 
 
 def _not_by_tier(name: str, partitions: Mapping[str, Mapping[str, str]], harvested: Collection[str]) -> str:
-    """Why jobs of a partition cannot be preempted by their partition's tier."""
+    """Return the reason why a partition's tier does not let its jobs be preempted, or ""."""
     mode, tier = partitions[name]["PreemptMode"], _tier(partitions[name])
     if not ends(mode):
         return f"jobs of the partition {name} cannot be preempted: set PreemptMode=CANCEL on it (now {mode})"
@@ -74,6 +74,6 @@ def _tier(options: Mapping[str, str]) -> int:
 
 
 def _nodes(options: Mapping[str, str]) -> frozenset[str] | None:
-    """The nodes of a partition, None for all there are."""
+    """Return the nodes of a partition, None for all nodes."""
     text = options.get("Nodes", "ALL")
     return None if text == "ALL" else frozenset(expand(text))

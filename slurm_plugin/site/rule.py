@@ -1,4 +1,4 @@
-"""A rule: one setting, what is right, why, and what another value costs."""
+"""A rule: one setting, its right value, the reason, and the cost of another value."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NOT_SHOWN = "not shown"
 class Edit:
     """One change that makes a rule hold.
 
-    `target` says where in the file: "" is a line of its own, "SchedulerParameters" an option in that list, a partition
-    as "PartitionName=batch" an option of its line, "[slurm]" a key of that section. `key` alone, without a `value`, is
-    an option without one, or, in plugstack.conf and job_submit.lua, the whole line.
+    `target` is the place in the file: "" is a line of its own, "SchedulerParameters" an option in that list, a
+    partition as "PartitionName=batch" an option of its line, "[slurm]" a key of that section. `key` alone, without a
+    `value`, is an option without a value or, in plugstack.conf and job_submit.lua, the whole line.
     """
 
     file: File
@@ -30,17 +30,16 @@ class Edit:
 
     @property
     def text(self) -> str:
-        """The change as the file has it."""
+        """The change as the file writes it."""
         return f"{self.key}={self.value}" if self.value else self.key
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What one setting has to be.
+    """The rule on one setting.
 
-    `wrong` is the level of a finding where `holds` is false; `loses` says what such a site pays, with the figures that
-    were measured. `edits` is empty where no line of ours can make the rule hold. A rule that does not apply to a site
-    makes no finding.
+    `wrong` is the level of a finding if `holds` is false; `loses` says what that costs a site, with measured figures.
+    `edits` is empty if no line of ours can make the rule hold. A rule that does not apply to a site makes no finding.
     """
 
     name: str
@@ -56,7 +55,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one rule says of one site."""
+    """The finding of one rule on one site."""
 
     rule: Rule
     level: Level
@@ -64,7 +63,7 @@ class Finding:
 
 
 def check(site: Site, rules: Iterable[Rule]) -> tuple[Finding, ...]:
-    """Hold a site against the rules that apply to it, in their order. A setting that is not shown is never right."""
+    """Check a site against the rules that apply to it, in their order. A setting that is not shown is never right."""
     findings = []
     for rule in rules:
         if rule.applies(site):

@@ -1,6 +1,6 @@
-"""Rules on SchedulerType and on what SchedulerParameters says of the main scheduler.
+"""Rules on SchedulerType and on the settings of the main scheduler in SchedulerParameters.
 
-How often it works is the site's own, and so is when it looks at a job first: no rule here asks for other settings.
+The site decides how often it runs and when it first looks at a job: no rule here asks for other values.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which t_fwd and pj_max suit a site, and what it may expect of them: replays of its own trace over a grid of both.
+"""A recommendation of t_fwd and pj_max for a site, with the gain to expect, from replays of its own trace.
 
-Liu et al., "BFTrainer" (arXiv:2106.12091), sections 5.1 and 5.3.
+The replays cover a grid of both settings. Liu et al., "BFTrainer" (arXiv:2106.12091), sections 5.1 and 5.3.
 """
 
 from bftd.whatif.advise.advice import Advice, advise

@@ -1,4 +1,4 @@
-"""All of it: a sweep, a recommendation with its reason, and what to expect."""
+"""Advice for a site: a sweep, a recommendation with its reason, and the gain to expect."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from bftd.whatif.trace import Trace
 
 T_FWDS_S = (10.0, 30.0, 60.0, 120.0, 300.0)
-# Tried as far as each trainer has a node on average.
+# Only values that leave each trainer a node on average are tried.
 PJ_MAXES = (1, 2, 5, 10, 20, 35, 60)
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Which setting to use, why, what it may bring, and all that was tried.
+    """The recommended setting, the reason, the gain to expect, and all settings that were tried.
 
-    `eq_nodes` are the nodes that are idle on average, `idle_node_hours_per_week` the same over a week. `notes` say
-    what to keep in mind. `run` is what it takes to do it again.
+    `eq_nodes` is the mean number of idle nodes, `idle_node_hours_per_week` the same over a week. `notes` are caveats.
+    `run` is all that is needed to repeat the run.
     """
 
     recommended: Point
@@ -48,7 +48,7 @@ class Advice:
     run: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it; the same advice gives the same text."""
+        """Return the advice as JSON data; the same advice gives the same text."""
         return {
             "recommended": {"t_fwd_s": self.recommended.t_fwd_s, "pj_max": self.recommended.pj_max},
             "reason": self.reason,
@@ -76,8 +76,8 @@ def advise(
 ) -> Advice:
     """Recommend t_fwd and pj_max for a trace, see `sweep` and `recommend`.
 
-    Without `trainers` those of the paper's Table 2 are used, without `pj_maxes` some up to the nodes that are idle on
-    average. `options.seed` is that of the bootstrap. Raises `UsageError` for what cannot be swept.
+    Without `trainers` those of the paper's Table 2 are used, without `pj_maxes` the `PJ_MAXES` up to the mean number of
+    idle nodes. `options.seed` is that of the bootstrap. Raise `UsageError` if the sweep is impossible.
     """
     options = options or Options()
     if options.hours is not None:
@@ -132,7 +132,7 @@ def _run(
     *,
     built_in: bool,
 ) -> dict[str, Any]:
-    """What it takes to do it again."""
+    """Return versions, arguments and inputs: all that is needed to repeat the run."""
     fixed = asdict(replace(options, endless=True))
     for swept in ("t_fwd_s", "pj_max"):
         del fixed[swept]

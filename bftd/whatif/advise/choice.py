@@ -1,4 +1,4 @@
-"""Which setting of a grid to use: the Pareto curve of efficiency against run time, and a rule to choose from it."""
+"""A setting chosen from a grid: the Pareto curve of efficiency against run time, and a rule to choose from it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from bftd.whatif.advise.sweep import Point
 
 Prefer = Literal["efficiency", "balanced", "runtime"]
 
-# The part of the most node-hours that any setting recovers which must remain, for the sake of shorter run times.
+# The part of the best setting's node-hours that must remain when run times are shortened.
 KEEP: dict[Prefer, float] = {"efficiency": 0.99, "balanced": 0.95, "runtime": 0.8}
-# Efficiencies so close are the same to an administrator; the smaller t_fwd resizes less.
+# Efficiencies this close are the same to an administrator; the smaller t_fwd resizes less.
 ALIKE = 0.005
 
 
 def pareto(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The points that no other beats in efficiency or mean run time without losing in the other, fastest first."""
+    """Return the points that no other beats in efficiency or mean run time without losing in the other, by run time."""
     curve: list[Point] = []
     for point in sorted(points, key=lambda point: (point.mean_runtime_s, -point.efficiency, point.t_fwd_s)):
         if not curve or point.efficiency > curve[-1].efficiency:
@@ -27,11 +27,11 @@ def pareto(points: Sequence[Point]) -> tuple[Point, ...]:
 
 
 def recommend(points: Sequence[Point], prefer: Prefer = "balanced") -> tuple[Point, str]:
-    """The point to use, and why in one sentence.
+    """Return the point to use, and the reason in one sentence.
 
-    Of the settings that recover at least `KEEP[prefer]` of the most node-hours that any recovers, the pj_max with the
-    shortest mean run time; with that, the smallest t_fwd within half a point of its best efficiency. Raises
-    `UsageError` where no setting recovers anything.
+    Among the settings that recover at least `KEEP[prefer]` of the most node-hours that any setting recovers, take the
+    pj_max with the shortest mean run time; with that pj_max, the smallest t_fwd within half a point of its best
+    efficiency. Raise `UsageError` if no setting recovers anything.
     """
     best = max(points, key=lambda point: point.efficiency)
     if best.efficiency <= 0 or not isfinite(best.mean_runtime_s):
@@ -60,7 +60,7 @@ def _reason(chosen: Point, best: Point, prefer: Prefer, t_fwds: int) -> str:
 
 
 def at_edge(chosen: Point, points: Sequence[Point]) -> list[str]:
-    """Advice to try more, where a better setting may lie beyond those that were tried."""
+    """Return advice to try more settings if a better one may lie beyond those that were tried."""
     pj_maxes, t_fwds_s = {point.pj_max for point in points}, {point.t_fwd_s for point in points}
     best_t_fwd_s = max((p for p in points if p.pj_max == chosen.pj_max), key=lambda point: point.efficiency).t_fwd_s
     found = []

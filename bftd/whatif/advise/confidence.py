@@ -1,4 +1,4 @@
-"""How sure a weekly figure is, from how much the days of the trace differ: a bootstrap of whole days."""
+"""The confidence interval of a weekly figure, from the spread between days of the trace: a bootstrap of whole days."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from bftd.whatif.advise.sweep import WEEK_H, Day
 from bftd.whatif.replay.account import Floats
 
 CONFIDENCE = 0.9
-# With fewer days there is no telling how much days differ.
+# Fewer days do not show how much days differ.
 DAYS_MIN = 3
 DRAWS = 10_000
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Node-hours recovered per week, and between which bounds with which confidence.
+    """Node-hours recovered per week, with bounds and their confidence.
 
-    Without bounds, `why_not` says why there are none; `days` are those of the trace.
+    Without bounds, `why_not` gives the reason; `days` is the number of days of the trace.
     """
 
     node_hours_per_week: float
@@ -34,16 +34,16 @@ class Expected:
     why_not: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the figures as JSON data."""
         return asdict(self)
 
 
 def expected(days: Sequence[Day], seed: int = 0) -> Expected:
-    """What a week brings, judging by the days.
+    """Estimate the node-hours recovered in a week from the days of a trace.
 
-    The bounds are percentiles of the weekly rate of as many days drawn anew with replacement. A bootstrap of few days
-    is too narrow, so they are spread by sqrt(n / (n - 1)) and by Student's t over the normal quantile (Hesterberg,
-    "What Teachers Should Know about the Bootstrap", 2015). Days count as independent of each other.
+    The bounds are percentiles of the weekly rate over days drawn with replacement, as many as there are. A bootstrap of
+    few days is too narrow, so the bounds are widened by sqrt(n / (n - 1)) and by Student's t over the normal quantile
+    (Hesterberg, "What Teachers Should Know about the Bootstrap", 2015). Days count as independent of each other.
     """
     hours, node_hours = (np.array([getattr(day, name) for day in days]) for name in ("hours", "node_hours"))
     estimate = float(WEEK_H * node_hours.sum() / hours.sum())
@@ -58,7 +58,7 @@ def expected(days: Sequence[Day], seed: int = 0) -> Expected:
 
 
 def bounds(values: Floats, weights: Floats, estimate: float, seed: int = 0) -> tuple[float, float]:
-    """The bounds of the sum of `values` over that of `weights`, of as many pairs of them drawn anew; see `expected`."""
+    """Return the bounds of the sum of `values` over that of `weights`, resampled in pairs; see `expected`."""
     count = len(values)
     drawn = np.random.default_rng(seed).integers(count, size=(DRAWS, count))
     rates = values[drawn].sum(axis=1) / weights[drawn].sum(axis=1)
@@ -69,7 +69,7 @@ def bounds(values: Floats, weights: Floats, estimate: float, seed: int = 0) -> t
 
 
 def student(probability: float, freedom: int) -> float:
-    """The quantile of Student's t, by Abramowitz and Stegun's expansion 26.7.5; within 1.3 % from 2 degrees on."""
+    """Return the quantile of Student's t, by Abramowitz and Stegun's expansion 26.7.5; within 1.3 % from 2 degrees."""
     z: float = NormalDist().inv_cdf(probability)
     terms: tuple[float, ...] = (
         (z**3 + z) / 4,

@@ -1,4 +1,4 @@
-"""The grid: one replay for each t_fwd and pj_max, and what it says of that setting."""
+"""The grid: one replay for each pair of t_fwd and pj_max, and the figures of that setting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DAY_S = 86400.0
 
 @dataclass(frozen=True)
 class Day:
-    """A day of a replay: how long it is, and the node-hours that were recovered in it."""
+    """A day of a replay: its length, and the node-hours recovered in it."""
 
     hours: float
     node_hours: float
@@ -35,7 +35,7 @@ class Day:
 
 @dataclass(frozen=True)
 class Kind:
-    """How many trainers of a kind were completed, and their mean run time; None where there is none."""
+    """The number of completed trainers of a kind, and their mean run time, None if there are none."""
 
     completed: int
     mean_runtime_s: float | None
@@ -43,16 +43,17 @@ class Kind:
 
 @dataclass(frozen=True)
 class Point:
-    """What a replay with `t_fwd_s` and `pj_max` gave.
+    """The outcome of a replay with `t_fwd_s` and `pj_max`.
 
-    `node_hours_per_week` are dedicated node-hours' worth of training, `training_node_hours_per_week` and
-    `held_node_hours_per_week` what trainers trained on and held to do it; `efficiency` is the first over the idle
-    node-hours. `u` is the paper's U, which compares with dedicated
-    nodes under the same pj_max: no measure between two of them. `rescale_share` and `preempt_share` are lost to
-    resizes and preemptions, as parts of the idle node-hours.
+    `node_hours_per_week` is the training done, in node-hours of a dedicated node. `training_node_hours_per_week` and
+    `held_node_hours_per_week` are the node-hours that trainers trained on and held for it. `efficiency` is
+    `node_hours_per_week` over the idle node-hours. `u` is the paper's U, which compares with dedicated nodes under the
+    same pj_max, so it cannot be compared between values of pj_max. `rescale_share` and `preempt_share` are the parts of
+    the idle node-hours that are lost to resizes and preemptions.
 
-    `mean_runtime_s`, from admission to completion, counts trainers that are not done too (see `_mean_runtime_s`);
-    `completed_runtime_s` is the mean of the `completed` ones only, None without any. `unfinished` ran at the end.
+    `mean_runtime_s`, from admission to completion, also counts unfinished trainers (see `_mean_runtime_s`);
+    `completed_runtime_s` is the mean over the `completed` ones only, None if there are none. `unfinished` trainers were
+    running at the end.
     """
 
     t_fwd_s: float
@@ -73,7 +74,7 @@ class Point:
     days: tuple[Day, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """All but the days; a run time without end is null."""
+        """Return all fields but the days as JSON data; an infinite run time is null."""
         data = asdict(self)
         del data["days"]
         if not isfinite(self.mean_runtime_s):
@@ -91,11 +92,11 @@ def sweep(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[Point, ...]:
-    """Replay the trace with each pair of t_fwd and pj_max, on `jobs` processes (default: one for each core).
+    """Replay the trace with each pair of t_fwd and pj_max, on `jobs` processes (default: one per core).
 
-    The list of trainers is there from the start and begins again when it is used up, so that trainers are never what
-    is lacking. Points are ordered by pj_max, then t_fwd, and do not depend on `jobs`. `progress` hears which part is
-    done, in 0..1. Raises `UsageError` for settings or trainers that cannot be.
+    All trainers are there from the start, and the list begins again when it is used up, so that trainers never run out.
+    Points are ordered by pj_max, then t_fwd, and do not depend on `jobs`. `progress` is called with the fraction done,
+    in 0..1. Raise `UsageError` for impossible settings or trainers.
     """
     options = options or Options()
     if not trainers or not t_fwds_s or not pj_maxes:
@@ -111,7 +112,7 @@ def sweep(
     def work(index: int, tell: Progress) -> Point:
         return _point(replay.run(trace, counted, settings[index], progress=tell), trace, counted, settings[index])
 
-    # Those with many trainers take longest: begun first, no core waits for the last of them.
+    # Settings with many trainers take longest, so they begin first: no core waits for the last of them.
     order = range(len(settings))[::-1]
     return tuple(each(work, order, jobs or len(os.sched_getaffinity(0)), progress))
 
@@ -142,10 +143,10 @@ def _point(result: Result, trace: Trace, trainers: Sequence[SimTrainer], options
 
 
 def _mean_runtime_s(result: Result, trace: Trace, trainers: Sequence[SimTrainer], options: Options) -> float:
-    """Mean time from admission to completion, by Little's law: trainers at work / trainers completed a second.
+    """Return the mean time from admission to completion by Little's law: trainers running / completions a second.
 
-    pj_max trainers are at work all the time. Completed are, in the long run, as many as the work done makes of trainers
-    of average size; so a setting gains nothing when only its short trainers come to their end within the trace.
+    pj_max trainers run all the time. The number completed is, in the long run, the work done over the mean work of a
+    trainer. So a setting gains nothing if only its short trainers complete within the trace.
     """
     if result.outcome_samples <= 0:
         return inf
@@ -158,7 +159,7 @@ def _kind(runtimes_s: Sequence[float]) -> Kind:
 
 
 def _days(result: Result, trace: Trace) -> tuple[Day, ...]:
-    """Whole days from the start of the trace; the last takes what is left over."""
+    """Split the trace into whole days from its start; the last day takes the remainder."""
     count = max(1, int(trace.duration_s // DAY_S))
     edges_s = np.append(np.arange(count) * DAY_S, trace.duration_s)
     earned = result.account.outcome(edges_s)

@@ -1,7 +1,7 @@
-"""One unit of work for all networks: the node-second, what one dedicated node does in a second at its best.
+"""One unit of work for all networks: the node-second, which a dedicated node does in a second at the best size.
 
 Samples of different networks cannot be added up, and the paper's U compares with dedicated nodes under the *same*
-pj_max, which flatters a small one. Counted in node-seconds, what was recovered is a part of what was idle.
+pj_max, which flatters a small one. In node-seconds, the work recovered is a fraction of the idle time.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from milp import Points
 
 
 def in_node_seconds(trainers: Sequence[SimTrainer], options: Options) -> tuple[tuple[SimTrainer, ...], Options]:
-    """The trainers with work and speed in node-seconds, and options by which they are planned as before.
+    """Return the trainers with work and speed in node-seconds, and options that plan them as before.
 
-    All of them are there from the start. Raises `UsageError` for a trainer that no number of nodes can train.
+    All trainers are submitted at the start. Raise `UsageError` for a trainer that earns nothing on any number of nodes.
     """
     counted = tuple(_counted(trainer, options.objective) for trainer in trainers)
     return counted, replace(options, objective="efficiency" if options.objective == "efficiency" else "curve")
 
 
 def best_rate(trainer: SimTrainer) -> float:
-    """Samples/s and node at the size at which the trainer gets the most out of a node."""
+    """Return the samples/s per node at the size at which the trainer gets the most out of a node."""
     best = max(rate / nodes for nodes, rate in enumerate(trainer.rates) if nodes > 0)
     if best <= 0:
         raise UsageError(f"trainer {trainer.name} earns nothing on any number of nodes: check its curve")

@@ -1,4 +1,4 @@
-"""Calls spread over forked processes, which share what the caller holds and never outlive it."""
+"""Calls spread over forked processes, which share the caller's memory and never outlive it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from milp.solvers.programs.process import die_with_parent
 R = TypeVar("R")
 Progress = Callable[[float], None]
 
-# How often a person who watches is told how far it is.
+# The interval between progress reports, in seconds.
 _TOLD_EVERY_S = 0.2
 
 # Set in a worker, before its first call.
@@ -29,10 +29,10 @@ _parts: ctypes.Array[ctypes.c_double]
 def each(
     work: Callable[[int, Progress], R], order: Sequence[int], jobs: int, progress: Progress | None = None
 ) -> list[R]:
-    """`work(index, tell)` for the indices 0..n-1, begun in the `order` given; results are in the order of the indices.
+    """Return `work(index, tell)` for the indices 0..n-1, started in the given `order`, with results in order of index.
 
-    With `tell` a call says which part of it is done, in 0..1; `progress` hears it of all calls together. An error of a
-    call, or Ctrl-C, ends all others at once. Raises `BftError` when a worker is killed.
+    A call reports the fraction of it that is done, in 0..1, through `tell`; `progress` receives that of all calls
+    together. An error in a call, or Ctrl-C, ends all others at once. Raise `BftError` if a worker is killed.
     """
     if min(jobs, len(order)) > 1:
         return _forked(work, order, min(jobs, len(order)), progress)
@@ -76,7 +76,7 @@ def _forked(work: Callable[[int, Progress], R], order: Sequence[int], jobs: int,
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back. Workers that are started meanwhile never hear it: it is for their parent, which ends them."""
+    """Block Ctrl-C. Workers started meanwhile never receive it: their parent does, and ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -85,7 +85,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _begin(work: Callable[[int, Progress], Any], parts: ctypes.Array[ctypes.c_double], parent: int) -> None:
-    """Make this process a worker: it has `work` by the fork, and the kernel kills it when its parent is gone."""
+    """Make this process a worker: it inherits `work` by the fork, and the kernel kills it when its parent is gone."""
     global _work, _parts
     die_with_parent(parent)
     _work, _parts = work, parts

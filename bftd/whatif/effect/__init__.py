@@ -1,3 +1,3 @@
-"""What other settings would have brought: the daemon's last hours replayed with the present ones and with those."""
+"""The effect of other settings: the daemon's last hours replayed with the present settings and with those."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Two settings compared over the same past: what each recovers, how sure the difference is, and U.
+"""Two settings compared over the same past: the work each recovers, the confidence of the difference, and U.
 
-U is A_e over A_s: what was recovered over what the same trainers, arriving as they did, would have made of as many
-dedicated nodes as the pool had on average, at no cost and without a bound. A_s is the same for both settings.
+U is A_e over A_s. A_e is the work recovered. A_s is the work that the same trainers, with the same arrivals, would have
+done on as many dedicated nodes as the pool had on average, without costs or a bound. A_s is the same for both settings.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from bftd.whatif.replay.loop import Replay
 from bftd.whatif.replay.options import Options
 from bftd.whatif.trace.model import HOUR_S, Trace
 
-# With less there is no telling: the pool of an hour is not the pool of a day.
+# Less tells nothing: the pool of an hour is not the pool of a day.
 LEAST_H = 1.0
-# The time is cut into as many blocks, an hour each over a day: how much they differ says how sure the sum is.
+# The time is cut into this many blocks, an hour each over a day: their spread gives the confidence of the sum.
 _BLOCKS = 24
 _BLOCKS_LEAST = 6
-# A difference below this is none, however sure it is.
+# A difference below this counts as none, however certain it is.
 ALIKE = 0.0005
-# An administrator waits so long for an answer.
+# The time an administrator waits for an answer.
 LIMIT_S = 20.0
-# The part of its time that the first replay may take; where it takes longer, fewer hours are replayed: so much of what
-# it came to, as the other settings may take longer.
+# The part of the time limit that the first replay may take. If it takes longer, fewer hours are replayed: this part of
+# the hours it reached, as the other settings may take longer.
 _FIRST = 0.25
 _FEWER = 0.6
 
@@ -43,7 +43,7 @@ Progress = Callable[[float], None]
 
 
 class _TooLong(Exception):
-    """A replay has used up its time; `share` of it is done."""
+    """A replay has used up its time with `share` of it done."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -52,10 +52,11 @@ class _TooLong(Exception):
 
 @dataclass(frozen=True)
 class Effect:
-    """What a change of settings would have brought over the last `hours`, of `asked_hours`.
+    """The effect of a change of settings over the last `hours`, out of `asked_hours`.
 
-    `gain` is a part of what the present settings recover, and lies between `low` and `high` with `confidence`; `sure`
-    says that it is a gain or a loss at all. `u_before` and `u_after` are U. Where nothing can be said, `why_not` does.
+    `gain` is a fraction of the work that the present settings recover, and lies between `low` and `high` with
+    `confidence`; `sure` says whether it is a gain or a loss at all. `u_before` and `u_after` are U. If nothing can be
+    said, `why_not` gives the reason.
     """
 
     asked_hours: float
@@ -76,11 +77,11 @@ class Effect:
     why_not: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the effect as JSON data."""
         return asdict(self) | {"notes": list(self.notes)}
 
     def text(self, what: str) -> str:
-        """One line about `what` is asked for."""
+        """Return one line on the effect; `what` names the change."""
         if self.gain is None:
             return f"the effect of {what} is not known: {self.why_not}"
         over = f"over the last {self.hours:.3g} h"
@@ -106,10 +107,10 @@ def compared(
     limit_s: float = LIMIT_S,
     progress: Progress | None = None,
 ) -> Effect:
-    """What `settings` would have brought in place of the present ones, worked out in about `limit_s`.
+    """Return the effect of `settings` in place of the present ones, computed in about `limit_s`.
 
-    `answer` is that of `GET /v1/pool-trace`, which has the present settings too. `progress` hears now and then which
-    part of it is done, in 0..1.
+    `answer` is that of `GET /v1/pool-trace`, which includes the present settings. `progress` is called now and then
+    with the fraction done, in 0..1.
     """
     begun_s = time.monotonic()
     present: Mapping[str, Any] = answer["settings"]
@@ -155,7 +156,7 @@ class _Runs:
         self.count = 0
 
     def played(self, past: Past, settings: Mapping[str, Any], end_s: float | None = None) -> Floats:
-        """Node-seconds' worth that settings recover in each block of the past."""
+        """Return the node-seconds of work that settings recover in each block of the past."""
         trainers = trainers_of(self._answer["trainers"], past, settings["objective"])
         self.count, edges_s = len(trainers), _edges(past.trace)
         most = _bound(settings, self._answer["partition_nodes"])
@@ -171,7 +172,7 @@ class _Runs:
         return self._run(past.trace, trainers, options, end_s).outcome(edges_s)
 
     def dedicated(self, past: Past) -> float:
-        """A_s in node-seconds: linear between whole numbers of nodes."""
+        """Return A_s in node-seconds, linear between whole numbers of nodes."""
         duration_s = past.trace.duration_s
         eq_nodes = _node_seconds(past.trace) / duration_s
         low = self._on(past, floor(eq_nodes))
@@ -179,7 +180,7 @@ class _Runs:
         return low + (high - low) * (eq_nodes - floor(eq_nodes))
 
     def notes(self, past: Past) -> list[str]:
-        """What to keep in mind."""
+        """Return the caveats."""
         found = []
         if left_out := self._answer["left_out"]:
             found.append(f"{_count(left_out, 'trainer')} of that time left out: nothing was kept of their speed")
@@ -222,16 +223,17 @@ class _Runs:
 
 
 def _planned_by(settings: Mapping[str, Any]) -> str:
-    """The solver with which settings are replayed.
+    """Return the solver with which settings are replayed.
 
-    What finds optima plans as "auto" does, which takes milliseconds and needs no engine on this host.
+    Settings whose solver proves optima are replayed with "auto": its plans are the same, it takes milliseconds, and it
+    needs no engine on this host.
     """
     name: str = settings.get("solver", "auto")
     return "auto" if name == "auto" or milp.check_solver(name).proves else name
 
 
 def _node_seconds(trace: Trace) -> float:
-    """Node-seconds of the pool."""
+    """Return the node-seconds of the pool."""
     signs = np.where(trace.idle, 1.0, -1.0)
     return float((signs * (trace.duration_s - trace.times_s)).sum())
 
@@ -274,7 +276,7 @@ def _edges(trace: Trace) -> Floats:
 
 
 def _bound(settings: Mapping[str, Any], partition_nodes: int) -> int | None:
-    """The most nodes that trainers have at once; None where nothing bounds them."""
+    """Return the most nodes that trainers may hold at once; None without a bound."""
     found = [settings["max_nodes"]] if settings["max_nodes"] else []
     if settings["max_share"] < 1.0:
         found.append(int(settings["max_share"] * partition_nodes + 1e-6))

@@ -1,6 +1,6 @@
-"""The daemon's own past as a trace: what `GET /v1/pool-trace` tells, put together again.
+"""The daemon's own past as a trace, rebuilt from the answer of `GET /v1/pool-trace`.
 
-Time that nobody knows of, because the daemon did not run, is cut out: the trace goes on where it is seen again.
+Time in which the daemon did not run is unknown and cut out: the trace continues where the pool is seen again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from slurm_plugin.nodeset import expand
 class Past:
     """The pool from `start_s` (unix seconds) to `end_s`, as a trace without the `gaps`.
 
-    `changes` counts the moments at which the pool changed. `repaired` counts how often all of the pool was recorded and
-    was not what its changes had made of it: some of them are missing.
+    `changes` counts the moments at which the pool changed. `repaired` counts the full records of the pool that did not
+    match the changes before them: some changes are missing.
     """
 
     trace: Trace
@@ -32,14 +32,14 @@ class Past:
     repaired: int = 0
 
     def at(self, time_s: float) -> float:
-        """A wall time as seconds of the trace; 0 for one before it."""
+        """Convert a wall time to seconds of the trace; 0 for a time before it."""
         unknown_s = sum(max(0.0, min(to_s, time_s) - from_s) for from_s, to_s in self.gaps)
         return max(0.0, time_s - self.start_s - unknown_s)
 
 
 @dataclass
 class _Pool:
-    """The pool while its changes are read: what is in it, what only a bound keeps out, and what was shown of both."""
+    """The pool while its changes are read: nodes in it, nodes that only a bound keeps out, and those shown."""
 
     inside: set[str] = field(default_factory=set)
     beyond: set[str] = field(default_factory=set)
@@ -57,7 +57,7 @@ class _Pool:
             self.touched |= joined | left
 
     def replace(self, item: Mapping[str, Any]) -> bool:
-        """Take all of the pool as it is told; returns whether it was another."""
+        """Replace the pool by a full record of it; returns whether it differed."""
         inside, beyond = _names(item["nodes"]), _names(item["beyond"])
         differs = (inside, beyond) != (self.inside, self.beyond)
         self.touched |= self.inside ^ inside | self.beyond ^ beyond
@@ -65,7 +65,7 @@ class _Pool:
         return differs
 
     def flush(self, time_s: float) -> None:
-        """Write down what has changed by this moment, which is told in one."""
+        """Write rows for all that has changed by this moment."""
         before = len(self.rows)
         for name in sorted(self.touched):
             now = name in self.inside or name in self.beyond
@@ -77,7 +77,7 @@ class _Pool:
 
 
 def past_of(answer: Mapping[str, Any], since_s: float) -> Past | None:
-    """The past since a time, or since the pool is known; None where nothing is known of it."""
+    """Return the past since a time, or since the pool is known; None if nothing is known of it."""
     changes = _by_present_clock(answer["changes"])
     while changes and "nodes" not in changes[0]:
         del changes[0]
@@ -85,7 +85,7 @@ def past_of(answer: Mapping[str, Any], since_s: float) -> Past | None:
         return None
     start_s, end_s = max(since_s, changes[0]["at_s"]), float(answer["time_s"])
     pool, gaps, repaired, last_s = _Pool(), list[tuple[float, float]](), 0, start_s
-    known_s = 0.0  # of the trace, at `last_s`
+    known_s = 0.0  # seconds of the trace at `last_s`
     for item in changes:
         at_s = max(item["at_s"], last_s)
         passed_s = at_s - last_s
@@ -108,7 +108,7 @@ def past_of(answer: Mapping[str, Any], since_s: float) -> Past | None:
 
 
 def _by_present_clock(changes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The changes without those of the clock, all times as it shows them now."""
+    """Return the changes without those of the clock, with all times as the present clock shows them."""
     shifted, by_s = [], 0.0
     for item in reversed(list(changes)):
         if "by_s" in item:
@@ -124,7 +124,7 @@ def _names(text: str | None) -> set[str]:
 
 
 def _trace(rows: Sequence[tuple[float, str, bool]], duration_s: float) -> Trace:
-    """The rows as a trace; what changed at its very end is no part of it."""
+    """Make a trace of the rows, without changes at its very end."""
     within = rows[: bisect_left(rows, max(duration_s, 1e-9), key=lambda row: row[0])]
     nodes = tuple(sorted({name for _, name, _ in within}, key=lambda name: (len(name), name)))
     place = {name: at for at, name in enumerate(nodes)}

@@ -1,4 +1,4 @@
-"""What the daemon would have made of a recorded trace of idle nodes: its own core, with simulated trainers.
+"""Replays of a recorded trace of idle nodes through the daemon's own core, with simulated trainers.
 
 Liu et al., "BFTrainer" (arXiv:2106.12091), sections 4 and 5.
 """
@@ -17,7 +17,7 @@ __all__ = ["EXACT", "REFERENCE", "Mends", "Options", "Result", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs numpy and the solvers only when it is asked for: `bft replay --help` needs neither."""
+    """Import code that needs numpy and the solvers only on demand: `bft replay --help` needs neither."""
     if name == "Result":
         from bftd.whatif.replay.result import Result
 

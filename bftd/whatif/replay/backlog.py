@@ -1,4 +1,4 @@
-"""The list of trainers as it arrives, once or again and again."""
+"""The list of trainers as they arrive, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bftd.simulated.trainers import SimTrainer
 class Backlog:
     """Trainers in order of arrival.
 
-    An `endless` list starts again when it is used up: trainers of later rounds come whenever one is missing.
+    An `endless` list starts again when it is used up: trainers of later rounds arrive whenever there is a free place.
     """
 
     def __init__(self, trainers: Sequence[SimTrainer], *, endless: bool = False) -> None:
@@ -22,11 +22,11 @@ class Backlog:
 
     @property
     def next_s(self) -> float:
-        """When the next trainer of the first round arrives."""
+        """The arrival time of the next trainer of the first round."""
         return self._coming[self._at].submit_s if self._at < len(self._coming) else inf
 
     def arrived(self, now_s: float, *, spare: int) -> list[SimTrainer]:
-        """Those that have arrived by now and were not told of before; later rounds fill up to `spare`."""
+        """Return the trainers newly arrived by now; later rounds fill up to `spare`."""
         first = self._at
         while self._at < len(self._coming) and self._coming[self._at].submit_s <= now_s:
             self._at += 1

@@ -1,4 +1,4 @@
-"""A simulated cluster around the daemon's own core: a pool that changes, and drivers that obey within the instant."""
+"""A simulated cluster around the daemon's own core: a pool that changes, and drivers that obey at once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from bftd.errors import BftError
 from bftd.simulated.driver import Drivers
 from bftd.whatif.replay.planner import Planner
 
-# A simulated cluster has no limit on submissions, no stale snapshot and pilots without end: the plan alone decides.
+# A simulated cluster has no limit on submissions, no stale snapshots and endless pilots: the plan alone decides.
 _NEVER_S = 1e12
 _NO_LIMIT = 10**9
 
 
 def settings(*, t_fwd_s: float, pj_max: int, objective: str, solver: str, max_nodes: int = 0) -> Settings:
-    """The core's settings on a cluster where nothing but the plan, and maybe a bound, limits anything."""
+    """Return the core's settings on a cluster where only the plan, and possibly `max_nodes`, limits anything."""
     return Settings(trusting=True).changed(
         t_fwd_s=t_fwd_s,
         objective=objective,
@@ -44,16 +44,16 @@ def settings(*, t_fwd_s: float, pj_max: int, objective: str, solver: str, max_no
 
 
 class SimulatedCluster:
-    """The core with its pool of simulated nodes, and the drivers of the trainers in play."""
+    """The core with its pool of simulated nodes, and the drivers of the active trainers."""
 
     def __init__(self, settings: Settings, planner: Planner, drivers: Drivers) -> None:
         self.state = State(settings=settings)
         self.drivers = drivers
         self._planner = planner
-        # In the core's order of preference, so that it has nothing to sort.
+        # in the core's order of preference, so that it has nothing to sort
         self._names: list[str] = []
         self._places: list[tuple[int, str]] = []
-        # All that were ever in the pool, and those that are.
+        # all nodes that were ever in the pool, and those that are now
         self._seen: dict[str, PoolNode] = {}
         self._nodes: dict[str, PoolNode] = {}
         self._version = 0
@@ -61,7 +61,7 @@ class SimulatedCluster:
 
     @property
     def pool_size(self) -> int:
-        """How many nodes are idle."""
+        """The number of idle nodes."""
         return len(self._names)
 
     def change_pool(self, joined: Iterable[str], left: Iterable[str]) -> None:
@@ -80,11 +80,11 @@ class SimulatedCluster:
         self._nodes = dict(zip(self._names, map(self._seen.__getitem__, self._names), strict=True))
 
     def tell(self, events: Sequence[Event]) -> None:
-        """Tell the core what happened, without a look at the pool: so nothing is decided."""
+        """Report events to the core without a view of the pool, so that nothing is decided."""
         self.state, _ = fold(self.state, events, self._planner, explain=False)
 
     def decide(self, now_s: float, events: Sequence[Event]) -> None:
-        """Tell the core what happened, all of it before the core plans, and let the drivers do what it decides."""
+        """Report all events to the core before it plans, and let the drivers carry out its decisions."""
         reports, left = self._advance(now_s, [*events, self._observed(now_s)])
         if left and self._to_settle():
             self._planner.settling = self.state.planned.assignment
@@ -108,14 +108,14 @@ class SimulatedCluster:
     def _advance(self, now_s: float, events: Sequence[Event]) -> tuple[list[Event], bool]:
         """Fold events into the core, and let the drivers obey.
 
-        Returned are what they report on it, and whether any of them left a node.
+        Returns the drivers' reports, and whether any of them left a node.
         """
         self.state, actions = fold(self.state, events, self._planner, explain=False)
         changed: list[Lease] = []
         for action in actions:
-            if isinstance(action, SolverFailed):  # the daemon would go on with the map that it has, a replay must not
+            if isinstance(action, SolverFailed):  # the daemon would keep its present map, a replay must not
                 raise BftError(f"no plan at {now_s:g} s of the trace: {action.error}")
-            # what has ended in the same step is nobody's to obey
+            # no driver has to act on a lease that ended in the same step
             if isinstance(action, LeaseChanged) and action.kind != "ended" and action.lease.id in self.state.leases:
                 changed.append(action.lease)
         reports = self.drivers.obey(changed, now_s)
@@ -123,7 +123,7 @@ class SimulatedCluster:
         return [Reported(now_s, trainer, tuple(told)) for trainer, told in reports.items()], left
 
     def _to_settle(self) -> bool:
-        """Whether nodes are planned for somebody who could not have them yet."""
+        """Whether nodes are planned for a trainer that could not have them yet."""
         holders = self.drivers.holders
         return any(
             holders.get(node) != trainer for trainer, nodes in self.state.planned.assignment.items() for node in nodes

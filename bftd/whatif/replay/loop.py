@@ -1,4 +1,4 @@
-"""The replay itself: trace, arrivals and completions in order of time, each put to the core."""
+"""The replay itself: trace, arrivals and completions in order of time, each passed to the core."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from bftd.whatif.replay.result import Result, made_of
 if TYPE_CHECKING:
     from bftd.whatif.trace import Change, Trace
 
-# Two events that are less apart are one: completion times come out of divisions.
+# Events closer than this count as simultaneous: completion times are results of divisions.
 _INSTANT_S = 1e-6
-# Events between two words on how far it is: on a large cluster each takes some milliseconds.
+# Events between two progress reports: on a large cluster each event takes some milliseconds.
 _TOLD_EVERY = 20
 
 
@@ -41,9 +41,9 @@ def run(
     *,
     progress: Callable[[float], None] | None = None,
 ) -> Result:
-    """Replay a trace with simulated trainers; `progress` hears now and then which part of it is done, in 0..1.
+    """Replay a trace with simulated trainers; `progress` is called now and then with the fraction done, in 0..1.
 
-    Raises `UsageError` where there is nothing to replay.
+    Raise `UsageError` if there is no trainer to replay.
     """
     options = options or Options()
     if not trainers:
@@ -66,7 +66,7 @@ def run(
 def _scavenged(
     trace: Trace, trainers: Sequence[SimTrainer], options: Options, progress: Callable[[float], None] | None
 ) -> tuple[Account, Options]:
-    """The books of rigid jobs, of the best size where none is asked for, and the options with the size."""
+    """Return the books of rigid jobs, of the best size if none is asked for, and the options with that size."""
     if options.scavenger_nodes is not None:
         return scavenger.replay(trace, trainers, options, progress), options
     whole = np.array([0.0, trace.duration_s])
@@ -76,7 +76,7 @@ def _scavenged(
 
 
 def _costing(trainer: SimTrainer, options: Options) -> SimTrainer:
-    """The trainer with the rescale costs that are asked for."""
+    """Return the trainer with the requested rescale costs."""
     up_s, down_s = trainer.up_cost_s, trainer.down_cost_s
     if options.rescale_model == "measured":
         up_s, down_s = measured.UP_STALL_S, measured.DOWN_STALL_S
@@ -117,11 +117,11 @@ class Replay:
             self.drivers,
         )
         self.backlog = Backlog(trainers, endless=options.endless)
-        # In order of arrival, those that wait for one that the core considers to be done.
+        # trainers waiting for a place among those the core considers, in order of arrival
         self.waiting: deque[SimTrainer] = deque()
 
     def through(self, trace: Trace, progress: Callable[[float], None] | None) -> Account:
-        """Replay it all."""
+        """Replay the whole trace."""
         changes = trace.changes()
         change: Change | None = next(changes, None)
         end_s, now_s, heard = trace.duration_s, 0.0, 0
@@ -138,7 +138,7 @@ class Replay:
         return self.account
 
     def _next(self, change_s: float, now_s: float) -> float:
-        """When something happens next."""
+        """Return the time of the next event."""
         at_s, in_play = change_s, self.drivers.in_play.values()
         if self.mends.completion_events:
             at_s = min(at_s, self.backlog.next_s, *(driver.done_s for driver in in_play))
@@ -147,10 +147,10 @@ class Replay:
         return max(at_s, now_s)
 
     def _instant(self, now_s: float, change: Change | None) -> None:
-        """All that happens at `now_s`."""
+        """Handle all events at `now_s`."""
         if self.terms.warm_up_s and (warm := self.drivers.warm(now_s)):
             self.cluster.tell(warm)
-        # Who is done at this very moment loses nothing by it; but the reference looks only after the loss.
+        # A trainer done at this very moment loses nothing by the change; the reference checks only after the loss.
         events = self._complete(now_s) if self.mends.completion_events else []
         if change is not None:
             self.cluster.change_pool(change.joined, change.left)
@@ -164,12 +164,12 @@ class Replay:
         self._note(now_s)
 
     def _note(self, now_s: float) -> None:
-        """Book what holds from now on."""
+        """Record the state from now on."""
         drivers = self.drivers
         self.account.note(now_s, drivers.rate, self.cluster.pool_size, len(drivers.holders), drivers.training)
 
     def _admit(self, now_s: float) -> list[Event]:
-        """Let in who comes now: the core considers pj_max trainers, and those behind them are no event to it."""
+        """Admit arriving trainers: the core considers pj_max trainers, and those behind them are no event to it."""
         free = self.options.pj_max - len(self.drivers.in_play)
         self.waiting.extend(self.backlog.arrived(now_s, spare=free - len(self.waiting)))
         admitted = [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
@@ -186,7 +186,7 @@ class Replay:
         return told
 
     def _complete(self, now_s: float) -> list[Event]:
-        """Take out who is done."""
+        """Remove the trainers that are done."""
         events: list[Event] = []
         for driver in self.drivers.done(now_s):
             events += self.drivers.finish(driver, max(driver.since_s, now_s))
@@ -198,7 +198,7 @@ class Replay:
         return registration(spec, points, self.terms.warm_up_s, id_=spec.name, name=spec.name, user="replay")
 
     def _close(self, end_s: float) -> None:
-        """The end of the trace: work past a trainer's end does not count."""
+        """Finish the trace: work past a trainer's end does not count."""
         self._complete(end_s)
         for driver in self.drivers.in_play.values():
             driver.advance(end_s)

@@ -1,4 +1,4 @@
-"""What a replay is asked to do."""
+"""The options of a replay."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _DAEMON = DecideConfig()
 
 @dataclass(frozen=True)
 class Mends:
-    """What is mended of the paper's reference implementation.
+    """Corrections of the paper's reference implementation.
 
-    `completion_events`: a trainer that completes or arrives is an event of its own, in place of waiting for the next
+    `completion_events`: a trainer that completes or arrives is an event of its own, instead of waiting for the next
     change of the pool. `startup_charge`: a start from no nodes costs R_up too, and the plan knows it. `right_big_m`:
-    the M of equations (8) and (10) is large enough, so that a trainer may change by any number of nodes at once.
+    the M of equations (8) and (10) is large enough for a trainer to change by any number of nodes at once.
     """
 
     completion_events: bool
@@ -38,14 +38,14 @@ REFERENCE = Mends(completion_events=False, startup_charge=False, right_big_m=Fal
 
 @dataclass(frozen=True)
 class Options:
-    """How to replay; the defaults are the daemon's, but for the objective: the paper's figures are planned by curves.
+    """Options of a replay; defaults are the daemon's, except for the objective: the paper plans by curves.
 
     `nodes` and `hours` cut the trace; `cost_multiplier` scales all rescale costs. `scavenger_nodes` is the size of the
-    rigid jobs of the policy "scavenger" (None: the best power of 2), `checkpoint_every_s` how often they save.
-    `mends` overrides `accounting`, to tell what each of them does. With `endless` the list of trainers starts again
-    when it is used up. `seed` is for those who draw from the result; a replay draws nothing. With `warm_up_s` a node
-    takes part so long after it was lent, at the trainers' own costs. `max_nodes` bounds all trainers together; 0 is no
-    limit.
+    rigid jobs of the policy "scavenger" (None: the best power of 2), `checkpoint_every_s` the interval between their
+    checkpoints. `mends` overrides `accounting`, to show the effect of each correction. With `endless` the list of
+    trainers starts again when it is used up. `seed` is for callers that sample from the result; a replay draws nothing.
+    With `warm_up_s` a node takes part that long after it was lent, at the trainers' own costs. `max_nodes` bounds all
+    trainers together; 0 is no limit.
     """
 
     t_fwd_s: float = _DAEMON.t_fwd_s
@@ -93,17 +93,17 @@ class Options:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Options:
-        """The options that `to_json` wrote."""
+        """Return the options that `to_json` wrote."""
         mends = data.get("mends")
         return cls(**{**data, "mends": None if mends is None else Mends(**mends)})
 
     def to_json(self) -> dict[str, Any]:
-        """All options."""
+        """Return all options as JSON data."""
         return asdict(self)
 
     @property
     def mended(self) -> Mends:
-        """What is mended in this replay."""
+        """The corrections made in this replay."""
         return self.mends or (EXACT if self.accounting == "exact" else REFERENCE)
 
 

@@ -1,4 +1,4 @@
-"""What a replay found, and what it takes to run it again."""
+"""The result of a replay, and all that is needed to repeat it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bftd.whatif.replay.options import Options
 if TYPE_CHECKING:
     from bftd.whatif.trace import Trace
 
-# The paper tells U for every six hours (its Figure 10).
+# The paper gives U for every six hours (its Figure 10).
 WINDOW_S = 6 * 3600.0
 
 
@@ -27,12 +27,12 @@ WINDOW_S = 6 * 3600.0
 class Result:
     """The figures of one replay.
 
-    `efficiency` is U = A_e / A_s: `outcome_samples` over `static_outcome_samples`, that of `eq_nodes` dedicated nodes
-    (equations (17)-(18)). `preemptions` counts a trainer once however many nodes leave it at once. Run times are from
-    admission to completion, by kind of trainer. `t_fwd_preempted_share` is the part of all preemptions that come
-    within t_fwd of the decision before them. `solve_ms` is of the plans made, in milliseconds. `series` holds U and the
-    node-hours idle, of training and held for every window of six hours; `used_node_hours` is the older name of
-    `held_node_hours`. `run` is what it takes to do it again.
+    `efficiency` is U = A_e / A_s: `outcome_samples` over `static_outcome_samples`, the outcome of `eq_nodes` dedicated
+    nodes (equations (17)-(18)). `preemptions` counts a trainer once however many nodes leave it at once. Run times are
+    from admission to completion, by kind of trainer. `t_fwd_preempted_share` is the share of preemptions within t_fwd
+    of the decision before them. `solve_ms` holds quantiles of the solve time of a plan, in milliseconds. `series` holds
+    U and the idle, training and held node-hours of every window of six hours; `used_node_hours` is the older name of
+    `held_node_hours`. `run` is all that is needed to repeat the replay.
     """
 
     efficiency: float
@@ -57,7 +57,7 @@ class Result:
     account: Account = field(default_factory=Account, repr=False, compare=False)
 
     def to_json(self, *, series: bool = False) -> dict[str, Any]:
-        """All figures, with the `series` only on request."""
+        """Return all figures as JSON data, with the `series` only on request."""
         left_out = {"account"} if series else {"account", "series"}
         names = [name for name in self.__dataclass_fields__ if name not in left_out]
         return {name: _plain(getattr(self, name)) for name in names}
@@ -77,7 +77,7 @@ def made_of(
     solve_s: Sequence[float],
     started_s: float,
 ) -> Result:
-    """The result of a replay from its books."""
+    """Return the result of a replay from its books."""
     end_s = trace.duration_s
     whole = np.array([0.0, end_s])
     outcome = float(account.outcome(whole)[0])

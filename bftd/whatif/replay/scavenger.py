@@ -1,7 +1,7 @@
-"""What centres do today with idle nodes: rigid jobs in a preemptible partition, requeued as a whole.
+"""The present use of idle nodes at HPC centres: rigid jobs in a preemptible partition, requeued as a whole.
 
-A simulation of Slurm, not of bftd: every job has the same number of nodes, is started first come first served when so
-many are idle, is killed when one of them goes, and begins again at its last checkpoint.
+A simulation of Slurm, not of bftd. All jobs have the same number of nodes. A job starts, first come first served, when
+enough nodes are idle. It is killed when one of its nodes goes, and resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Key = tuple[int, str]
 
 @dataclass
 class _Job:
-    """A trainer as a rigid job of `size` nodes: `saved` is what its last checkpoint holds, in samples."""
+    """A trainer as a rigid job of `size` nodes; `saved` is the state of its last checkpoint, in samples."""
 
     order: int
     spec: SimTrainer
@@ -60,7 +60,7 @@ class _Slurm:
         self.pool = 0
 
     def arrive(self, now_s: float) -> None:
-        """Queue what has been submitted by now."""
+        """Queue the jobs submitted by now."""
         for spec in self.backlog.arrived(now_s, spare=self.options.pj_max - len(self.queue)):
             size = min(max(self.options.scavenger_nodes or 1, spec.nodes_min), spec.nodes_max)
             if spec.rates[size] > 0:
@@ -68,13 +68,13 @@ class _Slurm:
             self.arrivals += 1
 
     def join(self, names: Sequence[str]) -> None:
-        """Nodes become idle."""
+        """Add nodes that become idle."""
         self.pool += len(names)
         for name in names:
             insort(self.free, (len(name), name))
 
     def leave(self, now_s: float, names: Sequence[str]) -> None:
-        """Nodes go, and with them every job that has one."""
+        """Remove nodes, and kill every job that has one of them."""
         killed = {self.owner[name].order: self.owner[name] for name in names if name in self.owner}
         for job in killed.values():
             self._end(now_s, job, killed=True)
@@ -104,13 +104,13 @@ class _Slurm:
             self.owner |= dict.fromkeys(nodes, job)
 
     def note(self, now_s: float) -> None:
-        """Book what holds from now on."""
+        """Record the state from now on."""
         rate = sum(job.rate for job, _ in self.running.values())
         self.account.note(now_s, rate, self.pool, len(self.owner), len(self.owner))
         self.account.decided_s.append(now_s)
 
     def close(self, end_s: float) -> None:
-        """The end of the trace: what runs has done its work so far, saved or not."""
+        """Finish the trace: running jobs count their work so far, saved or not."""
         self.finish(end_s)
         for job, _ in self.running.values():
             stalled_s = min(job.spec.up_cost_s, end_s - job.started_s)
@@ -120,7 +120,7 @@ class _Slurm:
         self.account.earned |= {job.spec.name: job.saved for _, job in self.queue}
 
     def _end(self, now_s: float, job: _Job, *, killed: bool) -> None:
-        """Take a job off its nodes, and charge its start and what it had not saved."""
+        """Remove a job from its nodes, and charge its start and its unsaved work."""
         _, nodes = self.running.pop(job.order)
         for name in nodes:
             del self.owner[name]
@@ -138,7 +138,7 @@ class _Slurm:
 def replay(
     trace: Trace, trainers: Sequence[SimTrainer], options: Options, progress: Callable[[float], None] | None = None
 ) -> Account:
-    """Replay a trace with rigid jobs; those that are done or arrive between two changes of the pool count at once."""
+    """Replay a trace with rigid jobs; arrivals and completions between two changes of the pool count at once."""
     slurm = _Slurm(trainers, options)
     changes = trace.changes()
     change = next(changes, None)
@@ -162,6 +162,6 @@ def replay(
 
 
 def sizes(trainers: Sequence[SimTrainer]) -> tuple[int, ...]:
-    """The job sizes worth a try: powers of 2 up to what the largest trainer can use."""
+    """Return the job sizes worth trying: powers of 2 up to the largest trainer's maximum."""
     most = max(trainer.nodes_max for trainer in trainers)
     return tuple(2**power for power in range(most.bit_length()))

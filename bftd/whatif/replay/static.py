@@ -1,4 +1,4 @@
-"""A_s: what the same trainers would make of as many dedicated nodes, section 4.1.2 of the paper."""
+"""A_s: the work that the same trainers would do on as many dedicated nodes, section 4.1.2 of the paper."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from milp import Points
 from milp.curves import Curve
 from milp.problem import NodeSpec, Problem, TrainerSpec
 
-# What a trainer is to a plan without costs: sizes and the curve that is planned by.
+# A trainer in a plan without costs: its sizes, and the curve it is planned by.
 _Kind = tuple[int, int, Points]
 
 
 def outcome(trainers: Sequence[SimTrainer], nodes: float, duration_s: float, options: Options) -> float:
-    """Samples of the best allocations of `nodes` dedicated nodes over `duration_s`.
+    """Return the samples of the best allocations of `nodes` dedicated nodes over `duration_s`.
 
-    At most pj_max trainers run, first come first served from a list that never ends; resizes cost nothing, and
-    whenever one is done the nodes are allocated anew. Between whole numbers of nodes the outcome is linear.
+    At most pj_max trainers run, first come first served from a list that never ends. Resizes cost nothing, and nodes
+    are allocated anew whenever a trainer is done. Between whole numbers of nodes the outcome is linear.
     """
     low = _whole(trainers, floor(nodes), duration_s, options)
     if nodes == floor(nodes):
@@ -63,7 +63,7 @@ def _kind(trainer: SimTrainer, options: Options) -> _Kind:
 
 @lru_cache(maxsize=4096)
 def _best(kinds: tuple[_Kind, ...], nodes: int) -> tuple[int, ...]:
-    """Counts of the best allocation."""
+    """Return the node counts of the best allocation."""
     specs = tuple(
         TrainerSpec(
             name=str(place),

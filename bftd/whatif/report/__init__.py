@@ -1,4 +1,4 @@
-"""One self-contained HTML page that says what a site's idle nodes are worth: `bft report`."""
+"""A self-contained HTML page on the value of a site's idle nodes: `bft report`."""
 
 from bftd.whatif.report.errors import ReportError
 from bftd.whatif.report.model import Case, Expected, Point, Provenance, Replayed

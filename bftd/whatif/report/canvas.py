@@ -1,4 +1,4 @@
-"""From a matplotlib figure to SVG elements that are part of the page: its colours, its fonts, no file of their own."""
+"""Conversion of matplotlib figures to SVG elements of the page, with its colours and fonts and no separate files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Draw = Callable[["Axes", bool], None]
 # Width and height in CSS pixels; the style sheet shows the one that fits the screen.
 _WIDE = (720, 300)
 _NARROW = (344, 270)
-# Room for the title of a picture that is a file of its own.
+# Height of the title of a picture in a separate file.
 _TITLE = 36
 _XLINK = "http://www.w3.org/1999/xlink"
 
-# What makes the same figure the same text, on any day: no date, and names of clip paths that hang on their content.
+# Makes the same figure give the same text on any day: no date, and clip path names that depend on their content.
 _RC: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "bftd",
@@ -61,7 +61,7 @@ _REFERENCE = re.compile(r"url\(#([^)]*)\)")
 
 
 def version() -> str:
-    """The version of matplotlib; raises ReportError where it is missing."""
+    """Return the version of matplotlib; raise ReportError if it is missing."""
     try:
         import matplotlib
     except ImportError:
@@ -70,7 +70,7 @@ def version() -> str:
 
 
 def plot(name: str, alt: str, draw: Draw, *, height: int | None = None) -> list[Element]:
-    """Draw one picture for wide screens and one for phones; `draw` hears which, and `name` is unique on the page."""
+    """Draw one picture for wide screens and one for phones; `draw` is told which, and `name` is unique on the page."""
     made = []
     for kind, (width, usual) in (("wide", _WIDE), ("narrow", _NARROW)):
         root = fromstring(_svg(draw, width, height or usual, narrow=kind == "narrow"))
@@ -79,7 +79,7 @@ def plot(name: str, alt: str, draw: Draw, *, height: int | None = None) -> list[
 
 
 def standalone(drawn: Element, title: str) -> bytes:
-    """One picture of `plot` as a file of its own, with its title on top: opaque, so that any page can show it."""
+    """Return one picture of `plot` as a separate SVG file with its title on top, opaque for use on any page."""
     x, y, width, height = map(float, drawn.attrib["viewBox"].split())
     box = {"x": f"{x:g}", "y": f"{y - _TITLE:g}", "width": f"{width:g}", "height": f"{height + _TITLE:g}"}
     root = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "xmlns:xlink": _XLINK, "role": "img"})
@@ -91,7 +91,7 @@ def standalone(drawn: Element, title: str) -> bytes:
     SubElement(root, "text", at | {"font-weight": "600"}).text = title
     root.extend(drawn)
     for element in root.iter("use"):
-        # HTML knows href alone; viewers of SVG files may know xlink's alone
+        # HTML knows only href; some viewers of SVG files know only xlink:href
         element.attrib |= {"xlink:href": element.attrib["href"]} if "href" in element.attrib else {}
     return f"{tostring(root, encoding='unicode')}\n".encode()
 
@@ -101,7 +101,7 @@ def _svg(draw: Draw, width: int, height: int, *, narrow: bool) -> str:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_RC):
-        # 72 dots an inch make a point of matplotlib's a pixel of the page
+        # at 72 dots per inch a matplotlib point is a pixel of the page
         figure = Figure(figsize=(width / 72, height / 72), dpi=72)
         draw(figure.add_subplot(), narrow)
         text = io.StringIO()
@@ -110,7 +110,7 @@ def _svg(draw: Draw, width: int, height: int, *, narrow: bool) -> str:
 
 
 def _inlined(root: Element, name: str, kind: str, alt: str) -> Element:
-    """Without names of its own: SVG inside HTML has no namespaces, and ids are those of the whole page."""
+    """Rewrite SVG for use inside HTML, which has no namespaces; its ids are prefixed, as they share the page's."""
     for parent in root.iter():
         for child in list(parent):
             if child.tag.endswith("}metadata") or child.tag.endswith("}style"):

@@ -1,4 +1,4 @@
-"""What can go wrong with a report."""
+"""Errors of a report."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from bftd.errors import UsageError
 
 
 class ReportError(UsageError):
-    """A report cannot be made of what was given; the message names the file and what to do next."""
+    """A report cannot be made of the given input; the message names the file and what to do next."""

@@ -1,4 +1,4 @@
-"""From the files that were named to the cases of a report: what is stored is used, what is missing is replayed."""
+"""The cases of a report, from the files given: stored results are used, missing ones are replayed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _USED_UP = (
 
 @dataclass(frozen=True)
 class Named:
-    """A trace and what the report calls it."""
+    """A trace and its name in the report."""
 
     name: str
     trace: Trace
@@ -45,10 +45,10 @@ def gather(
     sweeping: bool = True,
     progress: Progress = lambda _: None,
 ) -> list[Case]:
-    """One case for each trace, and for each trace that only stored results tell of; in the order they were given.
+    """Return one case for each trace and for each other trace with stored results, in the order given.
 
-    Traces are replayed with each policy, and with other settings where `sweeping`, on `jobs` processes (default: one
-    for each core); `progress` hears which part is done, in 0..1.
+    Traces are replayed with each policy, and with other settings if `sweeping`, on `jobs` processes (default: one per
+    core); `progress` is called with the fraction done, in 0..1.
     """
     cases: dict[Key, Case] = {}
     for named in traces:
@@ -63,7 +63,7 @@ def gather(
     for named, replays in zip(traces, replayed, strict=True):
         key = _key(named.trace, trainers, options)
         idled = [] if options.endless or not _used_up(replays[0], trainers) else [_USED_UP]
-        # what was asked for comes first, and so is what the page is about
+        # the requested replays come first, so the page is about them
         case = cases[key]
         cases[key] = replace(case, replays=(*replays, *case.replays), notes=(*case.notes, *idled))
     for place, named in enumerate(swept):
@@ -81,7 +81,7 @@ def gather(
 def _replayed(
     traces: Sequence[Named], trainers: Sequence[SimTrainer], options: Options, jobs: int | None, progress: Progress
 ) -> list[list[Replayed]]:
-    """Each trace with each policy."""
+    """Replay each trace with each policy."""
     if not traces:
         return []
     from bftd.whatif.advise.workers import each

@@ -1,4 +1,4 @@
-"""Building HTML as a tree, so that every text is escaped when it is written."""
+"""HTML built as a tree, so that every text is escaped when it is written."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ Content = Element | str
 
 
 def tag(name: str, /, *children: Content, **attributes: str) -> Element:
-    """An element; `class_` stands for class, and other underscores for dashes."""
+    """Create an element; `class_` stands for class, and other underscores for dashes."""
     element = Element(name, {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()})
     return add(element, *children)
 
 
 def add(element: Element, *children: Content) -> Element:
-    """Append texts and elements, in their order."""
+    """Append texts and elements in the given order."""
     for child in children:
         if isinstance(child, Element):
             element.append(child)
@@ -27,7 +27,7 @@ def add(element: Element, *children: Content) -> Element:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Content]]) -> Element:
-    """A table whose first column names the rows; wide ones scroll by themselves."""
+    """Return a table whose first column names the rows; wide tables scroll by themselves."""
     body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows]
     heads = [tag("th", text, scope="col") for text in head]
     made = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body))
@@ -35,23 +35,23 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Content]]) -> Element:
 
 
 def shown(text: str) -> str:
-    """Text from outside, with what has no picture of its own (controls, reversed writing) made visible."""
+    """Return outside text with unprintable characters (controls, reversed writing) made visible."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
 def document(title: str, style: str, *body: Content) -> bytes:
-    """The whole page as UTF-8."""
+    """Return the whole page as UTF-8."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
-        # nothing is loaded from anywhere, whatever stands in the page
+        # nothing is loaded from anywhere, whatever the page contains
         tag("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
         tag("title", title),
         tag("style", style),
     )
     html = tag("html", head, tag("body", *body), lang="en")
-    # lone surrogates, which JSON may hold, are in no encoding
+    # lone surrogates, which JSON may hold, cannot be encoded
     text: str = tostring(html, encoding="unicode", method="html")
     return f"<!doctype html>\n{text}\n".encode(errors="replace")

@@ -1,4 +1,4 @@
-"""What a report tells, as values: per site the pool, the replays and the settings that were tried."""
+"""The contents of a report as values: per site the pool, the replays and the settings that were tried."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Replayed:
-    """One replay: the JSON of `bft replay`, of which `data` holds all and the properties what a report needs."""
+    """One replay: `data` is all the JSON of `bft replay`, the properties are the parts that a report needs."""
 
     data: Mapping[str, Any]
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """What the replay was asked to do."""
+        """The arguments of the replay."""
         arguments: Mapping[str, Any] = self.data["run"]["arguments"]
         return arguments
 
     @property
     def policy(self) -> str:
-        """Who allocates: one of the policies of `bft replay`."""
+        """The allocation policy, one of those of `bft replay`."""
         return str(self.arguments["policy"])
 
     @property
@@ -41,7 +41,7 @@ class Replayed:
 
     @property
     def duration_s(self) -> float:
-        """How long the trace lasts, from equation (18): N_eq is node-seconds over duration."""
+        """The duration of the trace, from equation (18): N_eq is node-seconds over duration."""
         return float(self.data["node_hours"]) * 3600 / float(self.data["eq_nodes"])
 
     @property
@@ -51,21 +51,21 @@ class Replayed:
 
     @property
     def series(self) -> Sequence[Mapping[str, float]]:
-        """One entry for every six hours; empty where it was not stored."""
+        """One entry for every six hours; empty if it was not stored."""
         series: Sequence[Mapping[str, float]] = self.data.get("series") or ()
         return series
 
     def of_idle(self, word: str) -> float:
-        """Which part of the idle node-hours was of "training", or "held"."""
+        """Return the part of the idle node-hours that was "training", or "held"."""
         return float(self.data[f"{word}_node_hours"]) / float(self.data["node_hours"])
 
     def share(self, samples: str) -> float:
-        """One of the figures in samples as a share of what dedicated nodes would have earned."""
+        """Return one of the figures in samples as a share of the outcome of dedicated nodes."""
         static = float(self.data["static_outcome_samples"])
         return float(self.data[samples]) / static if static > 0 else 0.0
 
     def same_but_policy(self, other: Replayed) -> bool:
-        """Whether two replays may be compared: all else is the same."""
+        """Whether two replays may be compared: they differ in nothing but the policy."""
         return _setting(self) == _setting(other)
 
 
@@ -76,11 +76,11 @@ def _setting(replayed: Replayed) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Point:
-    """One pair of settings that was tried, and what it gives.
+    """One pair of settings that was tried, and its results.
 
     `u` is the paper's U, which compares with dedicated nodes under the same pj_max. `efficiency` is the share of the
-    idle node-hours that was recovered, which can be compared between values of pj_max; it and what follows are None
-    where they are not known, as of a stored replay.
+    idle node-hours that was recovered, which can be compared between values of pj_max. `efficiency` and the fields
+    after it are None if they are not known, as for a stored replay.
     """
 
     t_fwd_s: float
@@ -93,7 +93,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Expected:
-    """Node-hours recovered a week with one pair of settings, and between which bounds with which confidence."""
+    """Node-hours recovered a week with one pair of settings, with bounds and their confidence."""
 
     t_fwd_s: float
     pj_max: int
@@ -107,8 +107,8 @@ class Expected:
 class Pool:
     """The idle nodes of a trace: mean count in bins of equal length, and the lengths of the idle periods in seconds.
 
-    `edges_s` has one entry more than `idle_nodes`. The trace's start or end cuts `cut` of the periods. `notes` say what
-    was doubtful while the trace was made.
+    `edges_s` has one entry more than `idle_nodes`. The trace's start or end cuts `cut` of the periods. `notes` list
+    doubtful data met while the trace was made.
     """
 
     nodes: int
@@ -126,9 +126,9 @@ class Pool:
 
 @dataclass(frozen=True)
 class Case:
-    """One site: a trace with all that was made of it. `pool` is None where only stored results were given.
+    """One site: a trace with all results for it. `pool` is None if only stored results were given.
 
-    `expected` is for the settings of the main replay or, where `recommended`, for those that `bft advise` chose.
+    `expected` is for the settings of the main replay or, with `recommended`, for those that `bft advise` chose.
     """
 
     name: str
@@ -141,11 +141,11 @@ class Case:
 
     @property
     def main(self) -> Replayed | None:
-        """The replay that the page is about: the first one of bftd's own policy."""
+        """The main replay of the page: the first one of bftd's own policy."""
         return next((replayed for replayed in self.replays if replayed.policy == OURS), None)
 
     def compared(self, policy: str) -> Replayed | None:
-        """The replay of another policy with the settings of the main one."""
+        """Return the replay of another policy with the settings of the main one."""
         main = self.main
         if main is None:
             return None
@@ -153,16 +153,16 @@ class Case:
 
     @property
     def setting(self) -> tuple[float, int] | None:
-        """The (t_fwd in s, pj_max) that the page is about: that of the main replay, else the recommended one."""
+        """The (t_fwd in s, pj_max) of the page: that of the main replay, else the recommended one."""
         if self.main is not None:
             return float(self.main.arguments["t_fwd_s"]), int(self.main.arguments["pj_max"])
         return (self.expected.t_fwd_s, self.expected.pj_max) if self.expected is not None else None
 
     @property
     def recovered_per_week(self) -> float | None:
-        """Node-hours recovered a week with `setting`: what one dedicated node after the other would need for the work.
+        """Node-hours recovered a week with `setting`, as the time a dedicated node would need for the same work.
 
-        None where that setting was not among those tried.
+        None if that setting was not among those tried.
         """
         if self.expected is not None and (self.expected.t_fwd_s, self.expected.pj_max) == self.setting:
             return self.expected.node_hours_per_week
@@ -170,7 +170,7 @@ class Case:
         return next(weekly, None)
 
     def tried(self) -> Sequence[Point]:
-        """The settings tried, each once, in order of pj_max and t_fwd; a stored replay fills what no sweep tried."""
+        """Return the settings tried, each once, by pj_max and t_fwd; replays stand in if there was no sweep."""
         main = self.main
         replayed = [] if main is None or self.points else [_point(each) for each in _like(main, self.replays)]
         found = {(point.pj_max, point.t_fwd_s): point for point in (*replayed, *self.points)}
@@ -178,7 +178,7 @@ class Case:
 
 
 def _like(main: Replayed, replays: Sequence[Replayed]) -> list[Replayed]:
-    """Replays that differ from the main one in t_fwd and pj_max at most."""
+    """Return the replays that differ from the main one in t_fwd and pj_max at most."""
     free = {"t_fwd_s", "pj_max"}
     wanted = {key: value for key, value in main.arguments.items() if key not in free}
     return [each for each in replays if {k: v for k, v in each.arguments.items() if k not in free} == wanted]
@@ -190,7 +190,7 @@ def _point(replayed: Replayed) -> Point:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What it takes to make the page again: the command, versions by name, and (file, what, SHA-256) of each input."""
+    """All that is needed to make the page again: command, versions by name, and (file, kind, SHA-256) of each input."""
 
     command: str
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The page: what a centre would gain, then the sections of each site, then how the page was made."""
+"""The page: the gain of a centre, then the sections of each site, then how the page was made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bftd.whatif.report.sections import compared, policy_name, sections
 from bftd.whatif.report.style import CSS
 from bftd.whatif.report.words import count, length, percent, seconds
 
-# What the words and figures of the page mean, and what it cannot tell.
+# The meaning of the page's words and figures, and its limits.
 _METHOD = (
     "The trace says which nodes no job held, and when. It is replayed through the very code that decides in bftd's "
     "daemon, with simulated trainers that earn samples at the speed their scaling curves give, stand still for their "
@@ -36,7 +36,7 @@ _TITLE = "What would my centre gain?"
 
 
 def page(cases: Sequence[Case], provenance: Provenance) -> bytes:
-    """The report as one HTML file that needs nothing else; the same arguments give the same bytes."""
+    """Return the report as one HTML file that needs nothing else; the same arguments give the same bytes."""
     if not cases:
         raise ReportError("there is nothing to report: name a trace or a stored result")
     several = len(cases) > 1
@@ -59,7 +59,7 @@ def _article(case: Case, prefix: str, several: bool) -> Element:
 
 
 def _summary(case: Case) -> list[Content]:
-    """The answer in front."""
+    """Return the summary at the top."""
     notes = [tag("p", note, class_="subtle") for note in case.notes]
     main = case.main
     if main is None:
@@ -104,7 +104,7 @@ def _cards(case: Case) -> list[Content]:
 
 
 def _told_expected(case: Case) -> str:
-    """The range of the weekly figure, in one sentence; empty where there is nothing to add."""
+    """Return the range of the weekly figure in one sentence, or "" if there is nothing to add."""
     told = case.expected
     if told is None:
         return ""
@@ -184,7 +184,7 @@ def _made(cases: Sequence[Case], provenance: Provenance) -> Element:
 
 
 def _settings(cases: Sequence[Case]) -> list[str]:
-    """The arguments of the main replays that are not in the table, each set once."""
+    """Return the arguments of the main replays that are not in the table, each set once."""
     said = []
     for case in cases:
         if case.main is not None:

@@ -15,13 +15,13 @@ from bftd.whatif.report.model import EQUAL_SHARE, OURS, RIGID, Floats, Point, Po
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# How each policy is drawn: colour and dashes, so that a print in grey can be read too.
+# Colour and dashes of each policy, so that a print in grey can be read too.
 LINES = {OURS: (style.OURS, ""), EQUAL_SHARE: (style.EQUAL, "6 3"), RIGID: (style.RIGID, "2 2.5")}
-# What was made of the idle nodes, by the words of docs/history.md, each with how it is drawn.
+# The use of the idle nodes, in the words of docs/history.md, each with its colour and dashes.
 WORDS = {"training": (style.OURS, ""), "held": (style.START, "6 3")}
 # One of these words, and (start in s, mean) of each window.
 Line = tuple[str, Sequence[tuple[float, float]]]
-# What dedicated nodes would earn, and where it goes.
+# The parts of the outcome of dedicated nodes.
 PARTS = (
     ("earned", style.OURS),
     ("resizing", style.RESIZE),
@@ -35,7 +35,7 @@ _SPANS_S = {1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 21600
 
 
 def pool(seen: Pool, lines: Sequence[Line]) -> Draw:
-    """Idle nodes over time as an area, and as lines on how many of them trainers trained and how many they held."""
+    """Draw idle nodes over time as an area, with lines for the nodes on which trainers trained and those they held."""
 
     def draw(axes: Axes, narrow: bool) -> None:
         unit_s = _time_axis(axes, seen.duration_s, narrow)
@@ -52,7 +52,7 @@ def pool(seen: Pool, lines: Sequence[Line]) -> Draw:
 
 
 def fragments(lengths_s: Floats) -> Draw:
-    """Which share of the idle periods, and of the idle node time, is in periods shorter than x."""
+    """Draw the share of the idle periods, and of the idle node time, in periods shorter than x."""
     lengths_s = np.maximum(np.sort(lengths_s), 1.0)
     steps = np.geomspace(lengths_s[0], lengths_s[-1] * 1.0001, 240)
     below = np.searchsorted(lengths_s, steps, side="left")
@@ -72,7 +72,7 @@ def fragments(lengths_s: Floats) -> Draw:
 
 
 def efficiency(replays: Sequence[Replayed], duration_s: float) -> Draw:
-    """U for every six hours, one line a policy."""
+    """Draw U for every six hours, one line per policy."""
 
     def draw(axes: Axes, narrow: bool) -> None:
         unit_s = _time_axis(axes, duration_s, narrow)
@@ -90,7 +90,7 @@ def efficiency(replays: Sequence[Replayed], duration_s: float) -> Draw:
 
 
 def t_fwd(points: Sequence[Point], used_s: float) -> Draw:
-    """U against t_fwd, with the value that the page uses marked."""
+    """Draw U against t_fwd, with the value that the page uses marked."""
 
     def draw(axes: Axes, narrow: bool) -> None:
         times, values = [point.t_fwd_s for point in points], [point.u for point in points]
@@ -108,7 +108,7 @@ def t_fwd(points: Sequence[Point], used_s: float) -> Draw:
 
 
 def costs(rows: Sequence[tuple[str, Sequence[float]]]) -> Draw:
-    """Bars of 100 % each: (name, shares in the order of PARTS)."""
+    """Draw bars of 100 % each; rows are (name, shares in the order of PARTS)."""
 
     def draw(axes: Axes, narrow: bool) -> None:
         for place, (_, shares) in enumerate(rows):
@@ -131,7 +131,7 @@ def costs(rows: Sequence[tuple[str, Sequence[float]]]) -> Draw:
 
 
 def pareto(points: Sequence[Point], front: Sequence[Point], used: Sequence[Point]) -> Draw:
-    """Recovered share against mean run time: all points, and a line through the best ones with their pj_max."""
+    """Draw recovered share against mean run time: all points, and a line through the best ones with their pj_max."""
 
     def draw(axes: Axes, narrow: bool) -> None:
         hours, values = _placed(points)
@@ -151,7 +151,7 @@ def pareto(points: Sequence[Point], front: Sequence[Point], used: Sequence[Point
 def _labelled(
     front: Sequence[Point], hours: Sequence[float], values: Sequence[float]
 ) -> list[tuple[Point, float, float]]:
-    """One point of each pj_max: the highest one."""
+    """Return the highest point of each pj_max."""
     best: dict[int, tuple[Point, float, float]] = {}
     for point, x, y in zip(front, hours, values, strict=True):
         if point.pj_max not in best or y > best[point.pj_max][2]:
@@ -175,7 +175,7 @@ def _ring(axes: Axes, at: Sequence[tuple[float, float]]) -> None:
 
 
 def _time_axis(axes: Axes, duration_s: float, narrow: bool) -> float:
-    """Days or hours since the start; returns the seconds of the unit."""
+    """Set up an axis of days or hours since the start; returns the seconds of the unit."""
     from matplotlib.ticker import MaxNLocator
 
     unit_s, name = (_DAY_S, "days") if duration_s >= 2 * _DAY_S else (_HOUR_S, "hours")
@@ -205,18 +205,18 @@ def _shares(axes: Axes, title: str, least: float, most: float) -> None:
 
 
 def _zoomed(axes: Axes, title: str, values: Sequence[float], room: float = 0.1) -> None:
-    """An axis of shares around the values, at least five points high: what is nearly flat shall look it."""
+    """Set up an axis of shares around the values, at least five points high, so that nearly flat curves look flat."""
     low, high = min(values), max(values)
     middle, half = (low + high) / 2, max((high - low) * (0.5 + room), 0.025)
     _shares(axes, title, max(0.0, middle - half), middle + half)
 
 
 def _pattern(dashes: str) -> str | tuple[float, tuple[float, ...]]:
-    """How matplotlib writes the dashes of an SVG line of twice the width."""
+    """Return matplotlib's dashes for an SVG line of twice the width."""
     return (0.0, tuple(float(part) / 2 for part in dashes.split())) if dashes else "solid"
 
 
 def _broken(name: str) -> str:
-    """A label in two lines, where there is little room beside the plot."""
+    """Break a label into two lines, for little space beside the plot."""
     first, _, rest = name.partition(" ")
     return f"{first}\n{rest}" if rest else first

@@ -1,4 +1,4 @@
-"""What a report tells of a trace itself."""
+"""A summary of a trace for the report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST_BIN_S = 10.0
 
 
 def pool_of(trace: Trace) -> Pool:
-    """Sum up a trace; raises TraceError for one without rows."""
+    """Summarise a trace; raise TraceError for one without rows."""
     from bftd.whatif.trace.notes import told
     from bftd.whatif.trace.stats import fragments, stats
 
@@ -41,10 +41,10 @@ def pool_of(trace: Trace) -> Pool:
 
 
 def _means(trace: Trace, edges_s: Floats) -> Floats:
-    """Mean number of idle nodes between consecutive edges."""
+    """Return the mean number of idle nodes between consecutive edges."""
     times_s = np.append(trace.times_s, edges_s[-1])
     counts = np.cumsum(np.where(trace.idle, 1, -1))
     node_s = np.concatenate([[0.0], np.cumsum(counts * np.diff(times_s))])
-    # before the first row, where that is not at time 0, no node is idle
+    # no node is idle before the first row, if that is not at time 0
     means: Floats = np.diff(np.interp(edges_s, times_s, node_s)) / np.diff(edges_s)
     return means

@@ -1,4 +1,4 @@
-"""The sections of one site: a heading, a plot, what it shows in words, and its figures in a table."""
+"""The sections of one site: a heading, a plot, its description in words, and its figures in a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bftd.whatif.report.words import count, hours, length, listed, percent, seco
 
 Section = list[Element]
 
-# Lengths that the table of idle periods names.
+# The lengths in the table of idle periods.
 _LENGTHS_S = (60.0, 300.0, 600.0, 1800.0, 3600.0, 6 * 3600.0, 86400.0)
 _SHORT_S = 600.0
 _ZOOMED = "The vertical axis does not start at 0."
@@ -24,7 +24,7 @@ _FOLDED_ROWS = 8
 
 
 def sections(case: Case, prefix: str) -> list[tuple[str, str, Section]]:
-    """(id, heading, content) of all that can be told of a case; ids begin with `prefix`."""
+    """Return (id, heading, content) of all sections that a case has data for; ids begin with `prefix`."""
     makers: Sequence[tuple[str, str, Callable[[Case, str], Section]]] = (
         ("pool", "Idle nodes", _pool),
         ("fragments", "How long a node stays idle", _fragments),
@@ -38,12 +38,12 @@ def sections(case: Case, prefix: str) -> list[tuple[str, str, Section]]:
 
 
 def policy_name(replayed: Replayed) -> str:
-    """What a reader calls a policy."""
+    """Return the reader's name of a policy."""
     return {OURS: "bftd", EQUAL_SHARE: "equal share", RIGID: "rigid jobs"}[replayed.policy]
 
 
 def compared(case: Case) -> list[Replayed]:
-    """The main replay, and those of the other policies with the same settings."""
+    """Return the main replay, and those of the other policies with the same settings."""
     if case.main is None:
         return []
     others = (case.compared(policy) for policy in (EQUAL_SHARE, RIGID))
@@ -174,7 +174,7 @@ def _costs(case: Case, name: str) -> Section:
 
 
 def _parts(replayed: Replayed) -> tuple[float, ...]:
-    """What dedicated nodes would earn, split in the order of PARTS."""
+    """Split the outcome of dedicated nodes in the order of PARTS."""
     spent = [replayed.share(kind) for kind in ("rescale_cost_samples", "preempt_cost_samples")]
     earned = max(replayed.efficiency, 0.0)
     return (earned, *spent, max(0.0, 1.0 - earned - sum(spent)))
@@ -237,7 +237,7 @@ def _pareto(case: Case, name: str) -> Section:
 
 
 def pareto_front(points: Sequence[Point]) -> list[Point]:
-    """The points that none beats in both, in order of run time; the first of equal ones."""
+    """Return the points that no other beats in both, in order of run time; the first of equal ones."""
     front: list[Point] = []
     for point in sorted(points, key=lambda point: (point.mean_runtime_s or 0.0, -(point.efficiency or 0.0))):
         if not front or (point.efficiency or 0.0) > (front[-1].efficiency or 0.0):
@@ -266,7 +266,7 @@ def _weekly(point: Point) -> str:
 
 
 def _windows(replayed: Replayed, key: str) -> list[tuple[dict[str, float], float, float]]:
-    """(window, its value, its length in s) of the series."""
+    """Return (window, its value, its length in s) of the series."""
     rows = [dict(row) for row in replayed.series]
     edges = [*(row["start_s"] for row in rows), replayed.duration_s]
     return [(row, row[key], end - start) for row, (start, end) in zip(rows, pairwise(edges), strict=True)]
@@ -293,7 +293,7 @@ def _folded(content: Content) -> Element:
 
 
 def _mark(made: Element, here: Sequence[bool]) -> None:
-    """Set the rows in bold that the page is about."""
+    """Set the rows that the page is about in bold."""
     for row, marked in zip(made.iterfind(".//tbody/tr"), here, strict=True):
         if marked:
             row.set("class", "here")

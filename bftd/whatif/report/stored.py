@@ -1,4 +1,4 @@
-"""Stored results of `bft replay --json` and `bft advise -o`, of which nothing is believed."""
+"""Stored results of `bft replay --json` and `bft advise -o`, all checked before use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, get_args
 from bftd.whatif.report.errors import ReportError
 from bftd.whatif.report.model import Expected, Point, Replayed
 
-# Which trace with how many nodes, for how many hours, with which trainers: what results of one case share.
+# Digest and node count of the trace, hours, digest of the trainers: shared by all results of one case.
 Key = tuple[str, int, float | None, str]
 
 _REPLAYED = (
@@ -31,7 +31,7 @@ _WINDOW = ("start_s", "efficiency", "node_hours", "training_node_hours", "held_n
 
 @dataclass(frozen=True)
 class Stored:
-    """One file: a replay, or what `bft advise` tried, recommends and expects."""
+    """One file: a replay, or the tried, recommended and expected values of `bft advise`."""
 
     path: str
     name: str
@@ -43,7 +43,7 @@ class Stored:
 
 
 def read(path: Path) -> Stored:
-    """Read one file; raises ReportError with the file and the field that is wrong."""
+    """Read one file; raise ReportError with the file and the wrong field."""
     try:
         raw = path.read_bytes()
         data = json.loads(raw)

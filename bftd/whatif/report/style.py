@@ -1,4 +1,4 @@
-"""How the page looks: one palette for plots and text, light and dark, and the style sheet."""
+"""The look of the page: one palette for plots and text, light and dark, and the style sheet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Color:
-    """A colour by its role: `light` is also how a plot names it before it becomes a variable of the style sheet."""
+    """A colour by its role; plots use `light` until it is replaced by a variable of the style sheet."""
 
     role: str
     light: str
@@ -31,7 +31,7 @@ COLORS = (PAPER, INK, MUTED, GRID, OURS, EQUAL, RIGID, IDLE, RESIZE, PREEMPT, ST
 _LIGHT = "".join(f"--{color.role}:{color.light};" for color in COLORS)
 _DARK = "".join(f"--{color.role}:{color.dark};" for color in COLORS)
 
-# For a picture that is a file of its own.
+# for a picture in a separate file
 SVG_CSS = (
     f"svg {{ color-scheme: light dark; {_LIGHT} }} "
     f"@media (prefers-color-scheme: dark) {{ svg {{ {_DARK} }} }} "

@@ -1,4 +1,4 @@
-"""Other settings than the ones asked for: t_fwd at the same pj_max, and pj_max at the same t_fwd."""
+"""Settings other than the ones asked for: t_fwd at the same pj_max, and pj_max at the same t_fwd."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRIED = len(T_FWDS_S) + len(PJ_MAXES)
 def tried(
     trace: Trace, trainers: Sequence[SimTrainer], options: Options, jobs: int | None, progress: Callable[[float], None]
 ) -> tuple[tuple[Point, ...], Expected]:
-    """Sweep both, and say what to expect of the settings asked for."""
+    """Sweep both, and estimate the gain with the settings asked for."""
     from bftd.whatif.advise import sweep
     from bftd.whatif.advise.confidence import expected
 

@@ -1,6 +1,6 @@
-"""What every node did over time, as one picture: regular jobs, and nodes that trainers hold, by what they do there.
+"""A picture of every node over time: regular jobs, and nodes that trainers hold, by what they do there.
 
-It shows what happened, by the daemon's ledger and by Slurm's record of the jobs, and nothing that was only planned.
+It shows only what happened, from the daemon's ledger and Slurm's record of the jobs, and nothing that was only planned.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 Kind = Literal["regular", "starting", "training", "resizing"]
 
 _HEIGHT = 380
-_BAR = 0.78  # of the room that a node has
+_BAR = 0.78  # of the height of a node's row
 _COLORS = (style.OURS, style.EQUAL, style.MUTED)
 _PHASES = {"regular": style.RIGID, "starting": style.START, "resizing": style.RESIZE}
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one node did from `start_s` to `end_s` (unix seconds); `who` is the trainer's name, or the job's id."""
+    """The use of one node from `start_s` to `end_s` (unix seconds); `who` is the trainer's name or the job's id."""
 
     node: str
     start_s: float
@@ -34,7 +34,7 @@ class Span:
 
 
 class _Pilot:
-    """A pilot, and what its node has been doing since when."""
+    """A pilot, and the present use of its node with its start."""
 
     def __init__(self, event: Mapping[str, Any], who: str, since_s: float, spans: list[Span]) -> None:
         self.trainer = event["trainer"]
@@ -45,24 +45,25 @@ class _Pilot:
         self._spans = spans
 
     def turns(self, kind: Kind, at_s: float) -> None:
-        """From `at_s` on it is another kind of time."""
+        """Change to another kind of use from `at_s` on."""
         if at_s > self._since_s:
             self._spans.append(Span(self._node, self._since_s, at_s, self.kind, self._who))
             self._since_s = at_s
         self.kind = kind
 
     def stood_still(self, stall_s: float, at_s: float) -> None:
-        """Its workers, if it had any before, went on at `at_s` after a stall."""
+        """Record that its workers, if it had any before, went on at `at_s` after a stall."""
         if self.kind == "training" and at_s - stall_s > self._since_s:
             self.turns("resizing", at_s - stall_s)
             self.turns("training", at_s)
 
 
 def held(events: Iterable[Mapping[str, Any]], names: Mapping[str, str], end_s: float) -> list[Span]:
-    """The time that pilots were on nodes, by events of the ledger, oldest first; `names` maps trainer id to name.
+    """Return the time that pilots were on nodes, from events of the ledger, oldest first.
 
-    A pilot starts from when Slurm has given it until its first worker has ended a step, and again where its trainer is
-    suspended. One that is still there lasts to `end_s`. Times are the driver's own where it gives them.
+    `names` maps trainer id to name. A pilot is starting from when Slurm has given its node until its first worker has
+    ended a step, and again while its trainer is suspended. A pilot that has not ended lasts to `end_s`. Times are the
+    driver's own if it gives them.
     """
     spans: list[Span] = []
     pilots: dict[str, _Pilot] = {}
@@ -88,7 +89,7 @@ def held(events: Iterable[Mapping[str, Any]], names: Mapping[str, str], end_s: f
 
 
 def timeline(spans: Sequence[Span], nodes: Sequence[str], begin_s: float, end_s: float) -> canvas.Draw:
-    """A row for each node, first on top, from `begin_s`, which is 0 on the axis, to `end_s`."""
+    """Draw a row for each node, the first on top, from `begin_s`, which is 0 on the axis, to `end_s`."""
     trainers = sorted({span.who for span in spans if span.kind != "regular"})
     colors = {who: _COLORS[at % len(_COLORS)] for at, who in enumerate(trainers)}
 
@@ -141,7 +142,7 @@ def _legend(axes: Axes, trainers: Sequence[str], narrow: bool) -> None:
 
 
 def picture(title: str, spans: Sequence[Span], nodes: Sequence[str], begin_s: float, end_s: float) -> bytes:
-    """The timeline as an SVG file of its own; raises ReportError where matplotlib is missing."""
+    """Return the timeline as a separate SVG file; raise ReportError if matplotlib is missing."""
     canvas.version()
     drawn, _ = canvas.plot("nodes", title, timeline(spans, nodes, begin_s, end_s), height=_HEIGHT)
     return canvas.standalone(drawn, title)

@@ -1,4 +1,4 @@
-"""Traces: which nodes of a cluster were idle when, as files and as arrays."""
+"""Traces that record when each node of a cluster was idle, as files and as arrays."""
 
 from bftd.whatif.trace.errors import TraceError
 from bftd.whatif.trace.files import read, write

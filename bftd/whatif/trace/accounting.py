@@ -1,4 +1,4 @@
-"""A trace from Slurm's accounting: a node is idle when no job, fault or reservation has it."""
+"""A trace from Slurm's accounting: a node is idle when no job, fault or reservation occupies it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Window:
 
 
 def window(accounts: Accounts, start_s: float | None, end_s: float | None) -> Window:
-    """The period of the trace: what was asked for, or the longest that the records of one sacct call surely cover.
+    """Return the requested period of the trace, or the longest that the records of one sacct call surely cover.
 
-    sacct lists the jobs that overlap a period, which the output does not name. All of them end after its start, so
-    it is sure that nothing is missing after the first end in the file; all start before its end, so nothing is missing
-    before the last start. Raises TraceError where that leaves nothing.
+    sacct lists the jobs that overlap a period, but its output does not name the period. All these jobs end after its
+    start, so nothing is missing after the first end in the file. All start before its end, so nothing is missing before
+    the last start. Raise TraceError if the resulting period is empty.
     """
     ends = [job.end_s for job in accounts.jobs if math.isfinite(job.end_s)]
     starts = [job.start_s for job in accounts.jobs]
@@ -47,10 +47,10 @@ def window(accounts: Accounts, start_s: float | None, end_s: float | None) -> Wi
 
 
 def trace(accounts: Accounts, nodes: Sequence[str], period: Window, min_idle_s: float, *, every: bool = False) -> Trace:
-    """Put periods together; raises TraceError where no node was idle, or none of the jobs ran on `nodes`.
+    """Build a trace from periods. Raise TraceError if no node was idle, or none of the jobs ran on `nodes`.
 
-    With `every`, `nodes` are all that the cluster has today: others that had jobs were there once, and are in the
-    trace for that time.
+    With `every`, `nodes` are all that the cluster has today. Other nodes that had jobs were part of it once, and are in
+    the trace for that time.
     """
     listed = len(nodes)
     if every:
@@ -99,13 +99,13 @@ def trace(accounts: Accounts, nodes: Sequence[str], period: Window, min_idle_s: 
 
 
 def iso(time_s: float) -> str:
-    """A date that means the same everywhere."""
+    """Format a time as an ISO date in UTC."""
     precision = "seconds" if time_s == int(time_s) else "milliseconds"
     return datetime.fromtimestamp(time_s, timezone.utc).isoformat(timespec=precision)
 
 
 def _gone(accounts: Accounts, nodes: Sequence[str]) -> list[str]:
-    """Nodes that had jobs and are not among the cluster's nodes any more, by name."""
+    """Return, by name, the nodes that had jobs but are no longer part of the cluster."""
     known, found = frozenset(nodes), set[str]()
     for names in {period.nodes for period in (*accounts.jobs, *accounts.ignored)}:
         found.update(name for name in names if name not in known)
@@ -117,7 +117,7 @@ def _on_all(gap: Period, nodes: Sequence[str]) -> Period:
 
 
 def _spans(periods: Sequence[Period], index: Mapping[str, int], zero_s: float, strangers: set[str]) -> busy.Spans:
-    """One row for each node of each period; nodes that are not listed go to `strangers`."""
+    """Return one row for each node of each period; nodes that are not listed are added to `strangers`."""
     places: dict[tuple[str, ...], NDArray[np.int32]] = {}
     for period in periods:
         if period.nodes not in places:
@@ -134,18 +134,18 @@ def _spans(periods: Sequence[Period], index: Mapping[str, int], zero_s: float, s
 
 
 def _idle_throughout(found: busy.Idle) -> int:
-    """Nodes that are idle at the start and never leave."""
+    """Count the nodes that are idle at the start and never leave."""
     return len(np.setdiff1d(found.node[found.times_s == 0], found.node[~found.idle]))
 
 
 def _longest_silence_s(jobs: busy.Spans, duration_s: float) -> int:
-    """The longest time in which no job starts or ends: the accounting may have a hole there."""
+    """Return the longest time in which no job starts or ends: the accounting may have a hole there."""
     edges = np.array([0.0, duration_s])
     return int(np.diff(np.unique(np.concatenate([edges, jobs.starts_s, jobs.ends_s]))).max())
 
 
 def _covered_s(everywhere: busy.Spans, nodes: int) -> int:
-    """Seconds in which all nodes were away together."""
+    """Return the seconds in which all nodes were away together."""
     first = busy.Spans(
         everywhere.node[everywhere.node == 0],
         everywhere.starts_s[everywhere.node == 0],

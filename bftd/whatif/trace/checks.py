@@ -1,4 +1,4 @@
-"""What must hold of the rows of every trace, read or about to be written."""
+"""Checks on the rows of every trace that is read or about to be written."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def check(
 ) -> None:
     """Raise TraceError, with `where` and the line, for the first row that cannot be true.
 
-    Times are finite, from 0 to `duration_s`, and ascending; each node joins first and leaves and joins in turn, no two
-    rows of it at one time.
+    Times are finite, ascending and within 0 to `duration_s`. Each node joins first, then leaves and joins in turn, and
+    has no two rows at the same time.
     """
     _check_times(times_s, duration_s, where)
     order = np.argsort(node, kind="stable")

@@ -1,4 +1,4 @@
-"""What can be wrong with a trace, or with what one is made from."""
+"""Errors of traces and of the files they are made from."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from bftd.errors import UsageError
 
 
 class TraceError(UsageError):
-    """A trace, or a file that one is made from, cannot be used; the message names the file and the line, if known."""
+    """A trace, or a file it is made from, cannot be used; the message names the file and the line, if known."""

@@ -17,7 +17,7 @@ from bftd.whatif.trace.model import Trace
 
 
 def read(path: str | Path) -> Trace:
-    """Read a trace and believe nothing: raises TraceError, with file and line, for whatever cannot be true.
+    """Read and check a trace; raise TraceError, with file and line, for whatever cannot be true.
 
     Without a description the nodes are those that the rows name, and the trace ends with its last row.
     """
@@ -28,13 +28,13 @@ def read(path: str | Path) -> Trace:
 
 
 def load(path: Path) -> Trace:
-    """Read a trace that may still be a single moment, as one that is being recorded is at first."""
+    """Read a trace whose duration may be 0, as it is at the start of a recording."""
     beside = sidecar.path_of(path)
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise TraceError(f"cannot read {path}: {error.strerror}") from None
-    # after the rows: while a trace is recorded, its description is always the newer one
+    # read after the rows: while a trace is being recorded, its description is always newer than the rows
     described = sidecar.read(beside)
     rows = table.read(unpacked(path, raw), str(path))
     if described.rows is not None and described.rows != len(rows.times_s):
@@ -67,9 +67,9 @@ def load(path: Path) -> Trace:
 
 
 def write(trace: Trace, path: str | Path) -> Trace:
-    """Write a trace and its description, each at once, and return it with the digest of its file.
+    """Write a trace and its description, each atomically, and return the trace with the digest of its file.
 
-    Raises TraceError for a trace that `read` would refuse, and where the files cannot be written.
+    Raise TraceError for a trace that `read` would refuse, or if the files cannot be written.
     """
     path = Path(path)
     beside = sidecar.path_of(path)
@@ -78,7 +78,7 @@ def write(trace: Trace, path: str | Path) -> Trace:
     names.check(trace.nodes)
     check(trace.nodes, trace.times_s, trace.node, trace.idle, trace.duration_s, str(path))
     text = table.written(trace.nodes, trace.times_s, trace.node, trace.idle)
-    # without a time stamp, so that the same trace is the same file
+    # no time stamp, so that the same trace gives the same file
     raw = gzip.compress(text, mtime=0) if path.name.endswith(".gz") else text
     sidecar.replace_file(path, raw)
     sidecar.write(beside, describe(trace, rows=len(trace.times_s)))
@@ -86,19 +86,19 @@ def write(trace: Trace, path: str | Path) -> Trace:
 
 
 def describe(trace: Trace, rows: int | None) -> sidecar.Sidecar:
-    """The description of a trace; `rows` is None where rows are still being added."""
+    """Return the description of a trace; `rows` is None while rows are still being added."""
     return sidecar.Sidecar(
         trace.nodes, trace.start, trace.duration_s, trace.poll_interval_s, trace.source, trace.notes, rows
     )
 
 
 def unpacked(path: Path, raw: bytes) -> bytes:
-    """The text of a trace file; raises TraceError for a gzip file that is not whole."""
+    """Return the text of a trace file; raise TraceError for an incomplete gzip file."""
     if not path.name.endswith(".gz"):
         return raw
     text, end = members.whole(raw)
     try:
-        return text + gzip.decompress(raw[end:])  # raises for what is left: no whole member
+        return text + gzip.decompress(raw[end:])  # raises if a partial member is left
     except EOFError:
         raise TraceError(f"{path} is a gzip file that is cut short: copy it again") from None
     except (OSError, zlib.error) as error:
@@ -106,5 +106,5 @@ def unpacked(path: Path, raw: bytes) -> bytes:
 
 
 def _in_order(found: tuple[str, ...]) -> tuple[str, ...]:
-    """Numbered nodes by number, others by name."""
+    """Sort numbered nodes by number; other names are sorted already."""
     return tuple(sorted(found, key=int)) if all(name.isdecimal() for name in found) else found

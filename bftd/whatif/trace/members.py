@@ -1,18 +1,18 @@
-"""Gzip files of many members, as a recording is: one a poll, hundreds of thousands in a few months."""
+"""Gzip files with many members, such as recordings: one member a poll, hundreds of thousands in a few months."""
 
 from __future__ import annotations
 
 import zlib
 
-# A poll's member has about a hundred bytes. What is read too far of it is copied, so a short piece is tried first.
+# A poll's member has about a hundred bytes. Bytes read beyond its end are copied, so a short piece is tried first.
 _FIRST_PIECE = 512
 
 
 def whole(raw: bytes) -> tuple[bytes, int]:
-    """The text of the whole members at the beginning of `raw`, and how many bytes they take.
+    """Return the text of the complete members at the beginning of `raw`, and the number of bytes they take.
 
-    The time it takes grows with the length of `raw`, however many members there are: `gzip.decompress` copies all
-    that is left at each of them.
+    The time taken is linear in the length of `raw`, whatever the number of members. `gzip.decompress` instead copies
+    all remaining bytes at each member.
     """
     texts, end = [], 0
     view = memoryview(raw)

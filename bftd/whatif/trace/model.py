@@ -29,13 +29,13 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Which of `nodes` were idle when, over `duration_s` seconds.
+    """The idle periods of `nodes` over `duration_s` seconds.
 
-    Row k says that node `nodes[node[k]]` joins (`idle[k]`) or leaves the idle set at `times_s[k]`; rows are sorted by
-    time, and those at time 0 are the nodes that are idle at the start. `start` is the date of time 0 in ISO form, or
-    "" where it is not known; `poll_interval_s` is None where the trace was not made by polling. `notes` counts what
-    was doubtful while it was made, by the names of `bftd.whatif.trace.notes`. `file_sha256` is that of the file it
-    came from.
+    Row k says that node `nodes[node[k]]` joins (`idle[k]`) or leaves the idle set at `times_s[k]`. Rows are sorted by
+    time; those at time 0 are the nodes that are idle at the start. `start` is the date of time 0 in ISO form, or "" if
+    it is not known. `poll_interval_s` is None if the trace was not made by polling. `notes` counts doubtful data met
+    while the trace was made, by the names of `bftd.whatif.trace.notes`. `file_sha256` is the digest of the file that
+    the trace came from.
     """
 
     nodes: tuple[str, ...]
@@ -62,9 +62,9 @@ class Trace:
             yield Change(float(self.times_s[first]), tuple(joined), tuple(left))
 
     def select(self, nodes: str | Iterable[str]) -> Trace:
-        """Keep some nodes only: their names, a node set ("n[1-4,7]"), or for numbered nodes ranges ("0-1023").
+        """Keep only some nodes, given as names, a node set ("n[1-4,7]") or, for numbered nodes, ranges ("0-1023").
 
-        Raises TraceError for names that the trace does not have, and for none at all.
+        Raise TraceError for names that the trace does not have, and for an empty selection.
         """
         wanted = dict.fromkeys(listed(nodes) if isinstance(nodes, str) else nodes)
         known = set(self.nodes)
@@ -85,7 +85,7 @@ class Trace:
         )
 
     def first(self, hours: float) -> Trace:
-        """Keep the first `hours` of the trace, or all of it where it is shorter."""
+        """Keep the first `hours` of the trace, or all of it if it is shorter."""
         if not (math.isfinite(hours) and hours > 0):
             raise TraceError(f"{hours:g} is not a number of hours above 0")
         duration_s = min(self.duration_s, hours * HOUR_S)
@@ -97,9 +97,9 @@ class Trace:
         )
 
     def digest(self) -> str:
-        """SHA-256 in hex of the file that the trace, or the one it was cut from, was read from.
+        """Return the SHA-256 in hex of the file that this trace, or the trace it was cut from, was read from.
 
-        Of a trace that comes from no file, that of the rows as a plain CSV file would hold them.
+        For a trace that comes from no file, return the digest of its rows written as a plain CSV file.
         """
         if self.file_sha256:
             return self.file_sha256

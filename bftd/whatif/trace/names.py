@@ -1,4 +1,4 @@
-"""Node names as a user writes them, and as a message shows a few of them."""
+"""Node names as users write them, and short lists of them for messages."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Collection, Iterable
 
 from bftd.whatif.trace.errors import TraceError
 
-# "0-1023,2000": numbers, which ClusterShell would take for one name.
+# "0-1023,2000": ranges of numbers, which ClusterShell would take for one name.
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
-# What a node may be called.
+# A valid node name.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-# The largest range that is written out, far beyond any cluster.
+# The largest range that is expanded, far beyond any cluster.
 _MOST_NODES = 10_000_000
 
 
 def listed(text: str) -> list[str]:
-    """List the names of a node set, or of ranges of numbers; raises TraceError for anything else."""
+    """List the names of a node set, or of ranges of numbers; raise TraceError for anything else."""
     text = text.strip()
     if _NUMBERS.fullmatch(text):
         return _numbers(text)
@@ -32,14 +32,14 @@ def listed(text: str) -> list[str]:
 
 
 def check(names: Iterable[str]) -> None:
-    """Raise TraceError for the first name that is none of a node."""
+    """Raise TraceError for the first name that is not a valid node name."""
     for name in names:
         if not _NAME.fullmatch(name):
             raise TraceError(f"not a node name: {name[:80]!r}")
 
 
 def some(names: Collection[str], most: int = 3) -> str:
-    """Name a few: "n1, n2, n3 and 5 more"."""
+    """Format the first few names: "n1, n2, n3 and 5 more"."""
     shown = ", ".join(list(names)[:most])
     return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown or "none"
 

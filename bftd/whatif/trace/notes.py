@@ -1,4 +1,7 @@
-"""What is counted while a trace is made, and how it is told. Nothing doubtful is settled without a count here."""
+"""Counts of doubtful data met while a trace is made, and the sentences that report them.
+
+No doubtful case is settled without being counted here.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ SENTENCES = {
 
 
 def told(notes: Mapping[str, int]) -> Iterator[str]:
-    """One sentence for each count that is not 0, in the order above; unknown ones by their name."""
+    """Yield one sentence for each count that is not 0, in the order above; unknown counts come by their name."""
     for name, sentence in SENTENCES.items():
         if count := notes.get(name, 0):
             yield sentence.format(f"{count:,}")

@@ -1,4 +1,4 @@
-"""Tables of Slurm's accounting commands: a header and rows of fields between "|", and the dates in them."""
+"""Tables of Slurm's accounting commands: a header and rows of fields separated by "|", and the dates in them."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from dataclasses import dataclass
 from bftd.whatif.trace.errors import TraceError
 from slurm_plugin.dates import local
 
-# Fields of free text, in which a "|" is no separator.
+# Free-text fields, which may contain a "|".
 _FREE_TEXT = frozenset({"reason", "jobname", "comment", "admincomment", "systemcomment", "submitline", "workdir"})
-# How the releases of Slurm write that there is no such time.
+# The ways in which Slurm's releases write a missing time.
 _NO_TIME = frozenset({"", "unknown", "none", "n/a", "(null)", "0"})
 _SECONDS = re.compile(r"\d{1,12}")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: its place as messages tell it, and its fields by the name of the column in lower case."""
+    """One row: its place as shown in messages, and its fields by column name in lower case."""
 
     where: str
     fields: Mapping[str, str]
 
     def first(self, *names: str) -> str:
-        """The first of these columns that there is; "" without any."""
+        """Return the field of the first of these columns that exists, or "" if none does."""
         return next((self.fields[name] for name in names if name in self.fields), "")
 
 
 def rows(text: str, where: str, needed: tuple[tuple[str, ...], ...], advice: str) -> Iterator[Row]:
-    """Yield the rows of a table; a header that is repeated, as in files put together, is no row.
+    """Yield the rows of a table; a header that is repeated, as in concatenated files, is no row.
 
-    Each entry of `needed` lists names of which the header must have one; `advice` tells how to make a right file.
-    Raises TraceError for a missing column or a row of another number of fields.
+    Each entry of `needed` lists alternative names, one of which the header must have; `advice` says how to make a
+    correct file. Raise TraceError for a missing column or a row with another number of fields.
     """
     lines = text.splitlines()
     header = lines[0].rstrip("\r").strip() if lines else ""
@@ -57,15 +57,15 @@ def rows(text: str, where: str, needed: tuple[tuple[str, ...], ...], advice: str
 
 @dataclass(slots=True)
 class Dates:
-    """Reads dates as unix seconds, local ones by this machine's time zone, and counts those that the zone has twice."""
+    """A reader of dates as unix seconds, local ones in this machine's time zone, that counts ambiguous local times."""
 
     ambiguous: int = 0
 
     def read(self, row: Row, *names: str, latest: bool = False) -> float | None:
-        """The time in the first of these columns, None where there is none.
+        """Return the time in the first of these columns that exists, or None if it holds none.
 
-        Of a local time that a change of clocks repeats, the earlier one or the `latest`. Raises TraceError for what is
-        no time.
+        Of a local time that a change of clocks repeats, return the earlier instant, or the later one with `latest`.
+        Raise TraceError for text that is no time.
         """
         text = row.first(*names)
         if text.lower() in _NO_TIME:

@@ -1,7 +1,7 @@
-"""Which nodes a cluster had when: today's list of nodes is not that of the whole of a long period.
+"""The times at which each node was part of the cluster: today's list of nodes does not hold for all of a long period.
 
-slurmdbd records the nodes of the cluster whenever they change; where that record is at hand, it alone counts. Else the
-jobs and events of a node are what is known of it.
+slurmdbd records the cluster's nodes whenever they change. If that record is available, it alone counts. Otherwise the
+jobs and events of a node are the only evidence.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from bftd.whatif.trace.busy import Spans
 from bftd.whatif.trace.sacct import Period
 
 SETTLED_S = 86400.0
-"""A node that nothing is known of for so long, from the start of the period on, was not there yet: a node that waits
-for its first job waits less at a site that is worth a trace."""
+"""A node without any job or event for this long from the start of the period counts as not installed yet: at a site
+worth a trace, a new node gets its first job sooner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Periods in which nodes were not part of the cluster, in unix seconds, and how many were cut for which reason."""
+    """Periods in which nodes were not in the cluster, in unix seconds, and the number of nodes cut for each reason."""
 
     periods: tuple[Period, ...]
     notes: Counter[str]
@@ -31,11 +31,11 @@ class Absence:
 def absence(
     members: Sequence[Period], names: Sequence[str], listed: int, evidence: Spans, start_s: float, end_s: float
 ) -> Absence:
-    """Tell when which of `names` were not there between two times.
+    """Return the periods between two times in which some of `names` were not part of the cluster.
 
-    `members` are slurmdbd's records of the cluster's nodes. The first `listed` names are those of the list of nodes,
-    which are there at the end; the others have gone since. `evidence` are the jobs and events of the names, by their
-    place, in seconds from `start_s`.
+    `members` are slurmdbd's records of the cluster's nodes. The first `listed` names are in today's list of nodes, so
+    they exist at the end; the others have gone since. `evidence` holds the jobs and events of the names, by their
+    index, in seconds from `start_s`.
     """
     recorded = [one for one in members if one.start_s < end_s and one.end_s > start_s]
     if recorded:

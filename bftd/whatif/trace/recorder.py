@@ -1,11 +1,11 @@
-"""The rows of a recording, poll by poll. Pure: times come in with the polls."""
+"""The rows of a recording, poll by poll. Pure: times are passed in with the polls."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-# A poll's answer is believed until the next poll, but not past two intervals: a poll may be late, not lost.
+# A poll's answer is trusted until the next poll, but for at most two intervals: a poll may be late, not lost.
 _BELIEVED_POLLS = 2.0
 
 # time in s, node, whether it joins
@@ -13,9 +13,9 @@ Row = tuple[float, str, bool]
 
 
 class Recorder:
-    """Turns the idle sets that polls see into the rows of a trace.
+    """A converter of the idle sets seen by polls into the rows of a trace.
 
-    Where a poll fails, or none comes for two intervals, nothing is known: all nodes leave, at the time of the failed
+    If a poll fails, or none comes for two intervals, the state is unknown: all nodes leave, at the time of the failed
     poll or one interval after the last good one, and the gap is counted.
     """
 
@@ -32,17 +32,17 @@ class Recorder:
         self.idle = frozenset(idle)
         self.notes: Counter[str] = Counter(dict(notes))
         self.last_s = last_s
-        # up to when the gap that has not ended yet is counted
+        # the end of the counted part of a gap that is still open
         self._gap_s: float | None = None
         self._gaps_total_s = float(self.notes["gap_s"])
 
     def lost_touch(self, time_s: float) -> bool:
-        """Whether what was last seen is too long ago to be believed until now."""
+        """Whether the last good poll is too old to be trusted until now."""
         late_s = _BELIEVED_POLLS * self.poll_interval_s
         return self._gap_s is not None or (self.last_s is not None and time_s - self.last_s > late_s)
 
     def see(self, time_s: float, idle: Collection[str], nodes: Iterable[str]) -> list[Row]:
-        """Take a good poll; `nodes` are all that it watched."""
+        """Take a good poll; `nodes` are all nodes that it watched."""
         rows = self.miss(time_s) if self.lost_touch(time_s) else []
         self._gap_s = None
         self.nodes.update(dict.fromkeys(nodes))
@@ -51,7 +51,7 @@ class Recorder:
         return rows
 
     def miss(self, time_s: float) -> list[Row]:
-        """Take a poll that failed, or the time until which there were none."""
+        """Take a failed poll, or the end of a time without polls."""
         if self.last_s is None:
             return []
         rows: list[Row] = []

@@ -1,7 +1,7 @@
-"""The file of a recording: each poll's rows are added in one write, and whatever a kill cuts is cut off at a resume.
+"""The file of a recording: each poll's rows are added in one write, and a resume removes what a kill left incomplete.
 
-In a .csv.gz file each write is a gzip member of its own, so that the file is whole after every poll; its description
-is replaced before the rows are added, so that no row lies beyond the duration it tells.
+In a .csv.gz file each write is a gzip member of its own, so the file is complete after every poll. The description is
+replaced before the rows are added, so no row lies beyond the duration it states.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ _HEADER = table.HEADER + b"\n"
 
 
 class RecordingFile:
-    """A trace file that grows; nobody else can open it as such at the same time.
+    """A trace file that grows; a lock keeps other recorders out.
 
-    `begun` is the description of what the file held already, None for a new one, and `idle` the nodes that are idle
-    at its end.
+    `begun` is the description of an existing file, None for a new one, and `idle` the nodes that are idle at its end.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or create; raises TraceError for a trace that is no recording, or that somebody records to."""
+        """Open or create the file; raise TraceError for a trace that is no recording, or one that is being recorded."""
         self.path = path
         self._beside = sidecar.path_of(path)
         try:
@@ -45,7 +44,7 @@ class RecordingFile:
             raise
 
     def append(self, description: Sidecar, rows: Iterable[Row]) -> None:
-        """Add the rows of one poll; raises TraceError where the disk does not take them."""
+        """Add the rows of one poll; raise TraceError if they cannot be written."""
         sidecar.write(self._beside, description)
         lines = [f"{table.seconds(time_s)},{node},{1 if joins else 0}\n" for time_s, node, joins in rows]
         if lines:
@@ -57,7 +56,7 @@ class RecordingFile:
         self._add(_HEADER)
 
     def close(self, compact: bool = True) -> None:
-        """End; `compact` packs the file as one, which is much smaller, and counts its rows in the description."""
+        """Close the file; `compact` rewrites it as one gzip member, much smaller, and records its number of rows."""
         try:
             if os.fstat(self._file).st_size == 0:
                 self.path.unlink(missing_ok=True)
@@ -73,7 +72,7 @@ class RecordingFile:
             raise TraceError(f"{self.path} is being recorded by another process: choose another file") from None
 
     def _resumed(self) -> Sidecar | None:
-        """Check and mend a file that is there already; None for a new one."""
+        """Check and repair an existing file; None for a new one."""
         if not self._beside.exists() and os.fstat(self._file).st_size == 0:
             return None
         begun = sidecar.read(self._beside)

@@ -1,8 +1,8 @@
-"""What Slurm's accounting says of nodes: periods in which jobs, faults or reservations had them.
+"""Slurm's accounting of nodes: periods in which jobs, faults or reservations occupied them.
 
-Read from the output of `sacct`, `sacctmgr show event`, `sacctmgr show reservation` and `scontrol`. Where a record does
-not say what happened, it is counted in `Accounts.notes` and taken such that nodes look busy rather than idle; where
-even that cannot be, the note says so.
+Read from the output of `sacct`, `sacctmgr show event`, `sacctmgr show reservation` and `scontrol`. An ambiguous record
+is counted in `Accounts.notes` and read so that nodes look busy rather than idle; if that is impossible, the note says
+so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SACCT_ADVICE = f"make it with sacct -a -D -X -P --format={JOB_FIELDS}"
 _EVENT_ADVICE = f"make it with sacctmgr -P show event format={EVENT_FIELDS}"
 _RESERVATION_ADVICE = f"make it with sacctmgr -P show reservation format={RESERVATION_FIELDS}"
 _JOB_COLUMNS = (("jobidraw", "jobid"), ("state",), ("start",), ("end",), ("nodelist",))
-# fields are asked for by one name and headed by another
+# some fields are requested by one name and printed under another
 _STARTS, _ENDS = ("start", "timestart"), ("end", "timeend")
 _CLUSTER_NODES = ("cluster nodes", "clusternodes")
 _EVENT_COLUMNS = (("nodename",), _STARTS, _ENDS)
@@ -36,7 +36,7 @@ _UNSTARTED = ("PENDING", "REVOKED")
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Some nodes from `start_s` to `end_s`, unix seconds; an end that is not known is infinite."""
+    """Some nodes from `start_s` to `end_s`, unix seconds; an unknown end is infinite."""
 
     nodes: tuple[str, ...]
     start_s: float
@@ -45,10 +45,10 @@ class Period:
 
 @dataclass(slots=True)
 class Accounts:
-    """All periods in which nodes were used, or could not be; `everywhere` holds those of all nodes together.
+    """All periods in which nodes were used or unavailable; `everywhere` holds those of all nodes together.
 
-    `ignored` are the jobs that are no use of a node: they still tell that it was there. `members` says which nodes the
-    cluster had when, as slurmdbd recorded it.
+    `ignored` are jobs that do not count as use of a node; they still show that the node existed. `members` are the
+    nodes of the cluster over time, as recorded by slurmdbd.
     """
 
     jobs: list[Period] = field(default_factory=list)
@@ -64,12 +64,12 @@ class Accounts:
     _names: dict[str, str] = field(default_factory=dict)
 
     def add_jobs(self, text: str, where: str, ignored_partitions: Collection[str] = ()) -> None:
-        """Add the output of `sacct -P`; raises TraceError with the line of what cannot be read."""
+        """Add the output of `sacct -P`; raise TraceError with the line that cannot be read."""
         known: dict[tuple[str, float, tuple[str, ...]], Period] = {}
         for row in rows(text, where, _JOB_COLUMNS, _SACCT_ADVICE):
             self._one_cluster(row)
             if row.first("partition") in ignored_partitions:
-                period = self._job(row, Counter())  # what is doubtful about them changes nothing
+                period = self._job(row, Counter())  # their ambiguities change nothing
                 self.ignored += [period] if period else []
                 self.notes["jobs_ignored"] += period is not None
                 continue
@@ -87,7 +87,7 @@ class Accounts:
         self.notes["jobs_still_running"] += sum(math.isinf(period.end_s) for period in known.values())
 
     def add_events(self, text: str, where: str) -> None:
-        """Add the output of `sacctmgr -P show event`: nodes that were down or drained, and times without controller."""
+        """Add the output of `sacctmgr -P show event`: nodes down or drained, and times without a controller."""
         for row in rows(text, where, _EVENT_COLUMNS, _EVENT_ADVICE):
             self._one_cluster(row)
             span = self._span(row, _STARTS, _ENDS)
@@ -98,14 +98,14 @@ class Accounts:
                 self.away.append(Period(self._nodes(row, names), *span))
                 self.notes["node_events"] += 1
             elif "disconnect" in row.first("reason").lower():
-                # nothing starts while the controller is away, and what ends is told late
+                # nothing starts while the controller is away, and ends are reported late
                 self.everywhere.append(Period((), *span))
                 self.notes["gaps"] += 1
             elif (names := row.first(*_CLUSTER_NODES)).lower() not in _NO_NODES:
                 self.members.append(Period(self._nodes(row, names), *span))
 
     def add_reservations(self, text: str, where: str) -> None:
-        """Add reservations, as `sacctmgr -P show reservation` or `scontrol show reservation -o` print them."""
+        """Add reservations, as printed by `sacctmgr -P show reservation` or `scontrol show reservation -o`."""
         if text.startswith("ReservationName=") or text.startswith("No reservations"):
             from slurm_plugin import parse
             from slurm_plugin.errors import SlurmError
@@ -128,7 +128,7 @@ class Accounts:
                 yield Period(self._nodes(row, names), *span)
 
     def _job(self, row: Row, notes: Counter[str]) -> Period | None:
-        """The period of one row of sacct, or None, with the reason counted in `notes`."""
+        """Return the period of one row of sacct, or None, with the reason counted in `notes`."""
         job_id, state = row.first("jobidraw", "jobid"), row.first("state").upper()
         if not job_id or not job_id[0].isdigit():
             raise TraceError(f"{row.where}: {job_id[:40]!r} is not a job id: {_SACCT_ADVICE}")
@@ -159,7 +159,7 @@ class Accounts:
         return Period(nodes, start_s, end_s)
 
     def _span(self, row: Row, start: tuple[str, ...], end: tuple[str, ...]) -> tuple[float, float] | None:
-        """Start and end of a period of absence; without an end it lasts, without a start it is no period."""
+        """Return start and end of a period of absence: infinite without an end, None without a start."""
         start_s, end_s = self.dates.read(row, *start), self.dates.read(row, *end, latest=True)
         if start_s is None:
             return None
@@ -182,7 +182,7 @@ class Accounts:
         return self._sets[text]
 
     def _one_cluster(self, row: Row) -> None:
-        """Names of nodes are those of one cluster only."""
+        """Raise TraceError for a second cluster: node names are unique within one cluster only."""
         cluster = row.first("cluster")
         if cluster:
             self.clusters.add(cluster)
@@ -192,13 +192,13 @@ class Accounts:
 
 
 def _surer(one: Period, other: Period) -> Period:
-    """Of two rows of one run of a job: a known end before an open one, else the later end."""
+    """Return the more certain of two rows of one run of a job: a known end before an open one, else the later end."""
     first, last = sorted((one, other), key=lambda period: period.end_s)
     return first if math.isinf(last.end_s) else last
 
 
 def node_names(text: str, where: str) -> tuple[str, ...]:
-    """Read a list of nodes: `scontrol show nodes`, `sinfo -h -o %N`, or names and node sets, one a line."""
+    """Read a list of nodes: `scontrol show nodes`, `sinfo -h -o %N`, or names and node sets, one per line."""
     found: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split()

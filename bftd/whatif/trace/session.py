@@ -1,4 +1,4 @@
-"""Recording the live cluster: a snapshot each poll, until told to stop."""
+"""Recording of the live cluster: a snapshot each poll, until stopped."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ DEFAULT_POLL_S = 10.0
 
 
 class Reader(Protocol):
-    """What gives snapshots."""
+    """A source of snapshots."""
 
     def snapshot(self) -> Snapshot:
-        """Read the cluster; raises SnapshotError or CommandError when it cannot be read."""
+        """Read the cluster; raise SnapshotError or CommandError if it cannot be read."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The time, and waiting: `wait(seconds)` returns True when the recording must end."""
+    """The time, and a way to wait: `wait(seconds)` returns True if the recording must end."""
 
     wait: Callable[[float], bool]
     wall_s: Callable[[], float] = time.time
@@ -50,18 +50,18 @@ def record(
     hours: float | None = None,
     pool: PoolConfig | None = None,
 ) -> int:
-    """Record to `path`, or go on with what it holds, and return the number of polls.
+    """Record to `path`, or continue the recording it holds, and return the number of polls.
 
-    `watched` picks the nodes out of each snapshot. `poll_s` is 10 s, or that of the recording that goes on. Time 0 of
-    a new trace is when the pool's rules have seen enough polls to know an idle node. Raises TraceError for a file
-    that cannot be recorded to, and SlurmError when not even the first snapshot can be read.
+    `watched` picks the nodes out of each snapshot. `poll_s` defaults to that of the recording continued, else 10 s.
+    Time 0 of a new trace is the time when the pool's rules have seen enough polls to know an idle node. Raise
+    TraceError for a file that cannot be recorded to, and SlurmError if the first snapshot cannot be read.
     """
     recording = RecordingFile(path)
     polls = 0
     try:
         session = Session(recording, watched, clock, tell, poll_s, pool or PoolConfig())
         ends_s = clock.monotonic_s() + hours * HOUR_S if hours is not None else None
-        # when Slurm is not there to begin with, somebody has to be told now, not after a week
+        # if Slurm is unavailable at the start, fail now, not after a week
         session.see(reader.snapshot())
         polls, next_s = 1, clock.monotonic_s() + session.poll_s
         while ends_s is None or next_s <= ends_s:
@@ -76,7 +76,7 @@ def record(
 
 
 class Session:
-    """One run of the recorder, fed with polls by whoever reads Slurm."""
+    """One run of the recorder; its caller reads Slurm and passes in the polls."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Session:
             self._take_up(begun)
 
     def poll(self, reader: Reader) -> None:
-        """Take one snapshot, or the lack of it."""
+        """Take one snapshot, or record that it failed."""
         try:
             snapshot = reader.snapshot()
         except (SnapshotError, CommandError) as error:
@@ -114,7 +114,7 @@ class Session:
             self.see(snapshot)
 
     def see(self, snapshot: Snapshot) -> None:
-        """Take one snapshot; of a new trace, time 0 is the first one that can show idle nodes."""
+        """Take one snapshot; time 0 of a new trace is the first snapshot that can show idle nodes."""
         nodes = self._watched(snapshot)
         if not nodes:
             raise TraceError("there is no node to record: check --nodes and --partition")
@@ -133,7 +133,7 @@ class Session:
         self._save(time_s, self._recorder.see(time_s, idle, nodes))
 
     def _take_up(self, begun: Sidecar) -> None:
-        """Go on with a recording; what happened since its last poll is a gap."""
+        """Continue a recording; the time since its last poll is a gap."""
         last_s = float(begun.duration_s or 0.0)
         if begun.poll_interval_s != self.poll_s:
             raise TraceError(

@@ -1,4 +1,4 @@
-"""The JSON file beside a trace: what the rows cannot say of themselves."""
+"""The JSON file beside a trace, with the facts that the rows do not hold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEYS = ("system", "source", "nodes", "start", "duration_s", "poll_interval_s", 
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """The description of a trace; None where the file does not tell. `nodes` are all there are, idle ever or not."""
+    """The description of a trace; fields missing in the file are None. `nodes` are all nodes, ever idle or not."""
 
     nodes: tuple[str, ...] | None = None
     start: str = ""
@@ -31,7 +31,7 @@ class Sidecar:
 
 
 def path_of(trace: Path) -> Path:
-    """The description of T.csv.gz, and of T.csv, is T.json."""
+    """Return the path of a trace's description: T.json for T.csv.gz and for T.csv."""
     for suffix in (".csv.gz", ".csv"):
         if trace.name.endswith(suffix):
             return trace.with_name(trace.name.removesuffix(suffix) + ".json")
@@ -39,7 +39,7 @@ def path_of(trace: Path) -> Path:
 
 
 def read(path: Path) -> Sidecar:
-    """Read a description; one that is not there says nothing. Raises TraceError for fields of a wrong kind."""
+    """Read a description; a missing file gives an empty one. Raise TraceError for fields of a wrong type."""
     try:
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def read(path: Path) -> Sidecar:
 
 
 def write(path: Path, sidecar: Sidecar) -> None:
-    """Replace the file at once: a reader sees the old or the new one, whole."""
+    """Replace the file atomically: a reader sees the complete old or new one."""
     data: dict[str, Any] = {
         "source": sidecar.source,
         "nodes": _folded(sidecar.nodes),
@@ -80,7 +80,7 @@ def write(path: Path, sidecar: Sidecar) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put `content` in the place of a file with one rename; raises TraceError where that cannot be."""
+    """Replace a file by `content` with one rename; raise TraceError if that fails."""
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
@@ -98,14 +98,14 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def _umask() -> int:
-    """The process's mask of permissions, which can only be read by setting it."""
+    """Return the process's umask, which can only be read by setting it."""
     mask = os.umask(0o022)
     os.umask(mask)
     return mask
 
 
 def _folded(nodes: tuple[str, ...] | None) -> Any:
-    """The shortest of a count, a node set and a list that reads back as the same names in the same order."""
+    """Return the shortest of a count, a node set and a list that reads back as the same names in the same order."""
     from slurm_plugin.nodeset import fold
 
     if nodes is None:
@@ -120,7 +120,7 @@ def _folded(nodes: tuple[str, ...] | None) -> Any:
 
 
 def _nodes(path: Path, value: Any) -> tuple[str, ...] | None:
-    """Names from a count (they are 0, 1, ...), a node set or a list."""
+    """Return names from a count (they are 0, 1, ...), a node set or a list."""
     if value is None:
         return None
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 10_000_000:

@@ -1,4 +1,4 @@
-"""What a trace is like: Table 1 and Figure 1 of BFTrainer (section 2.1) for any trace."""
+"""Statistics of a trace: Table 1 and Figure 1 of BFTrainer (section 2.1) for any trace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bftd.whatif.trace.errors import TraceError
 from bftd.whatif.trace.model import HOUR_S, Trace
 
 PERCENTILES = (5, 10, 25, 50, 75, 90, 95, 99)
-# Lengths at which the share of shorter fragments is told: 1, 2, 5, 10 and 30 minutes, 1, 3, 6 and 12 hours, a day.
+# Lengths for the shares of shorter fragments: 1, 2, 5, 10 and 30 minutes, 1, 3, 6 and 12 hours, a day.
 LIMITS_S = (60, 120, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400)
 
 
@@ -20,7 +20,7 @@ LIMITS_S = (60, 120, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400)
 class Fragments:
     """Figure 1: fragments, the periods in which one node is idle.
 
-    `cut` of them begin or end with the trace: their true length is not known, what was seen of it is counted.
+    `cut` of them begin or end with the trace: their true length is unknown, their length within the trace is counted.
     `shorter` lists (length in s, share of the fragments that are shorter, share of the idle node time in those).
     """
 
@@ -33,7 +33,7 @@ class Fragments:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Table 1, with what it leaves out.
+    """Table 1, with further figures.
 
     `inc_per_h` and `dec_per_h` count the times at which the number of idle nodes rose and fell, as Table 1 does;
     `joined_per_h` and `left_per_h` the events at which at least one node joined and left, as section 2.1 does. An event
@@ -59,7 +59,7 @@ class Stats:
     fragments: Fragments
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, as JSON has it."""
+        """Return all figures as JSON data."""
         return asdict(self)
 
 
@@ -99,10 +99,10 @@ def stats(trace: Trace) -> Stats:
 
 
 def fragments(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Length in seconds of each fragment, and whether the start or the end of the trace cuts it."""
+    """Return the length in seconds of each fragment, and whether the start or the end of the trace cuts it."""
     order = np.argsort(trace.node, kind="stable")
     node, times_s, idle = trace.node[order], trace.times_s[order], trace.idle[order]
-    # in each node's rows a leaving follows its joining at once; where none does, the node is idle to the end
+    # in each node's rows the row after a join is its leave; without one, the node is idle to the end
     ends_s = np.append(times_s[1:], trace.duration_s)
     open_end = np.append(node[1:] != node[:-1], True)
     ends_s[open_end] = trace.duration_s

@@ -1,8 +1,8 @@
 """The rows of a trace as CSV text, read and written in numpy without a Python object per field.
 
 The text is `time_s,node,idle`, a header line first. Reading finds all line ends and commas at once and gathers each
-column into an array of fixed-width byte strings; only a text that turns out to be wrong is searched for its first bad
-row, which is named with its line number, the header being line 1.
+column into an array of fixed-width byte strings. Only a faulty text is searched for its first bad row, which is named
+with its line number, the header being line 1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bftd.whatif.trace.errors import TraceError
 
 HEADER = b"time_s,node,idle"
-# The first row stands in this line.
+# The line number of the first row.
 FIRST_LINE = 2
 # Longer fields than these are not times or names, and would make the arrays large.
 _TIME_WIDTH = 32
@@ -37,7 +37,7 @@ class Rows:
 
 
 def read(text: bytes, where: str) -> Rows:
-    """Read the text of the file `where`; raises TraceError for anything but a header and whole rows of three fields."""
+    """Read the text of the file `where`; raise TraceError unless it is a header and complete rows of three fields."""
     header, _, body = text.partition(b"\n")
     if header.endswith(b"\r"):
         header, body = header[:-1], body.replace(b"\r\n", b"\n")
@@ -67,7 +67,7 @@ def read(text: bytes, where: str) -> Rows:
 def written(
     nodes: tuple[str, ...], times_s: NDArray[np.float64], node: NDArray[np.int32], idle: NDArray[np.bool_]
 ) -> bytes:
-    """Write header and rows; whole seconds are written without a fraction, others so that they read back the same."""
+    """Return header and rows; whole seconds are written without a fraction, others so that they read back the same."""
     lines = [HEADER.decode()]
     for time_s, index, joins in zip(times_s.tolist(), node.tolist(), idle.tolist(), strict=True):
         lines.append(f"{seconds(time_s)},{nodes[index]},{1 if joins else 0}")
@@ -76,7 +76,7 @@ def written(
 
 
 def seconds(time_s: float) -> str:
-    """A time the way rows hold it."""
+    """Format a time as rows hold it."""
     return str(int(time_s)) if time_s.is_integer() else repr(time_s)
 
 
@@ -145,7 +145,7 @@ def _column(
 
 
 def _first_bad(words: NDArray[np.bytes_], right: Callable[[bytes], bool], where: str, what: str) -> TraceError:
-    """Find the first word that is not right. There is one: the whole column was refused, if only for a zero byte."""
+    """Return the error for the first bad word. There is one: the whole column was refused, if only for a zero byte."""
     row, word = next(((row, word) for row, word in enumerate(words.tolist()) if not right(word)), (0, words[0]))
     return TraceError(f"{where}, line {row + FIRST_LINE}: {_shown(word)} {what}")
 
@@ -153,7 +153,7 @@ def _first_bad(words: NDArray[np.bytes_], right: Callable[[bytes], bool], where:
 def _columns(
     where: str, starts: NDArray[np.int64], ends: NDArray[np.int64], commas: NDArray[np.int64], body: bytes
 ) -> TraceError:
-    """Name the first row that does not have two commas."""
+    """Return the error for the first row that does not have two commas."""
     counts = np.searchsorted(commas, ends) - np.searchsorted(commas, starts)
     row = int(np.argmax(counts != 2))
     line = body[int(starts[row]) : int(ends[row])]
