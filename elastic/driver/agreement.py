@@ -1,4 +1,4 @@
-"""The driver's side of elastic.link.fence: finds a step at whose end all workers of a group save."""
+"""The driver's side of elastic.link.fence: finding a step at whose end all workers of a group save."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from elastic.link.peer import Peer
 from elastic.link.wire import Message
 
 _TRIP_S = 0.1
-"""So far ahead a step is chosen, at the pace of the quickest worker; twice as far after each try that came late."""
+"""The step is chosen this far ahead, at the pace of the fastest worker; doubled after each attempt that is late."""
 
 
 class Agreement:
-    """Agrees with workers on a step; one agreement at a time."""
+    """Agreements with workers on a step, one at a time."""
 
     def __init__(self) -> None:
         self._answers: dict[Peer, Message] = {}
@@ -25,13 +25,13 @@ class Agreement:
         self._one = asyncio.Lock()
 
     def received(self, worker: Peer, message: Message) -> None:
-        """Takes a worker's answer; one to an earlier question that comes late is left alone."""
+        """Takes a worker's answer and ignores a late answer to an earlier question."""
         if worker in self._asked and message.get("number", 0) == self._expected:
             self._answers[worker] = message
             self._news.set()
 
     def gone(self, worker: Peer) -> None:
-        """No answer will come from this worker."""
+        """Notes that this worker will not answer."""
         if worker in self._asked:
             self._gone = True
             self._news.set()
@@ -44,12 +44,12 @@ class Agreement:
         limit_s: float,
         worth: Callable[[float], bool] = lambda save_s: True,
     ) -> bool:
-        """Whether all workers will save at the end of one and the same step; with `pause` they stop there.
+        """Whether all workers will save at the end of the same step; with `pause` they stop there.
 
-        False when a worker does not answer in time or is lost, and when none has counted a step: then none saves.
-        Without `pause` also when the script itself says when to save, while any worker still saves or is about to, and
-        when it is not `worth` what the last save cost the slowest, in seconds, 0 where none was measured. Nobody has
-        to answer: a group may be stopped before the first of its workers is connected.
+        False when a worker does not answer in time or is lost, or when none has counted a step: then none saves.
+        Without `pause`, also False when the script itself decides when to save, while any worker is still saving or
+        about to save, and when `worth` says no to the cost of the last save for the slowest worker, in seconds (0 if
+        none was measured). `workers` may be empty: a group may be stopped before the first of its workers is connected.
         """
         if not workers:
             return False
@@ -72,7 +72,7 @@ class Agreement:
             if not furthest:
                 return False
             if not pause:
-                # Who still saves would come to another save at once, and the others wait for it.
+                # A worker that is still saving would start another save at once, and the others would wait for it.
                 if not any(answer["by_clock"] for answer in found) or any(answer.get("busy") for answer in found):
                     return False
                 if not worth(max(float(answer.get("save_s", 0.0)) for answer in found)):
@@ -88,13 +88,13 @@ class Agreement:
                     word = "open"
                     return True
             finally:
-                # Also when this is given up: a worker that comes to a gate waits until it hears of it.
+                # Sent also when the attempt fails: a worker that reaches a gate waits there until it gets this message.
                 for worker in workers:
                     worker.send({"op": word, **gate})
             trip_s *= 2
 
     async def _ask(self, workers: Sequence[Peer], question: Message) -> bool:
-        """Whether all have answered; False once one is gone."""
+        """Whether all workers have answered; False as soon as one is gone."""
         self._answers.clear()
         self._expected = int(question.get("number", 0))
         for worker in workers:

@@ -1,21 +1,22 @@
-"""Whose fault a failure is: bad luck, the node's or the script's. Pure: failures in, verdicts out.
+"""The cause of a failure: bad luck, a node or the script. Pure: failures in, verdicts out.
 
-Ends of workers that belong together are one *incident*; a node that fails again, or whose workers had begun anew, opens
-the next one. The first end of an incident is its cause: who ends otherwise is a peer that lost its connection, and who
-ends with the very same words has the same fault. What is open counts:
+Ends of workers that belong together are one *incident*. A node that fails again, or whose workers had restarted, opens
+the next one. The first end of an incident is its cause. A worker that ends with other words is a peer that lost its
+connection; one that ends with the very same words has the same fault. Open incidents count as follows:
 
 1. An incident is settled by a saved state of a higher step, not by a step: a script that fails at the same batch gets
-   to that batch every time. It is settled too when the others train past it without the nodes that failed. Where a
-   script saves nothing that bftd sees, time does it: after QUIET_S.
-2. Three open incidents are the script's, unless one node is part of all of them while others took part that are not.
-3. The second failure of one node is the node's, while there are others that hardly fail: it is given back. It begins
-   anew by training for SOUND_S and until a state is saved; after that it is as good as any. Until then one more
-   failure is enough.
-4. A node that cannot even start workers is at fault at once. When the first two nodes of a trainer say the same, it is
-   the script's environment; a trainer that had nodes ready before goes on until three say it and none is left.
-5. A worker that lost its link to the driver says nothing of the script: it counts for its node only.
-6. Where a worker has ended with 0 while others trained, these fail of that: never a node's fault, and the script's at
-   the third time, whatever is saved in between.
+   to that batch every time. It is settled too when the others train past it without the nodes that failed. If a
+   script saves nothing that bftd sees, an incident no longer counts after QUIET_S.
+2. Three open incidents are the script's fault, unless one node failed in all of them and other nodes that took part
+   did not.
+3. The second failure of one node is the node's fault, if there are others that hardly fail: it is given back. The
+   node is sound again once it has trained for SOUND_S and a state was saved. Until then one more failure is enough.
+4. A node that cannot even start workers is at fault at once. When the first two nodes of a trainer report the same
+   error, the script's environment is at fault. A trainer that had ready nodes before goes on until three report it
+   and no node is left.
+5. A worker that lost its link to the driver says nothing about the script: it counts for its node only.
+6. If workers fail after one of their group has ended with 0, no node is at fault. The third time it is the script's
+   fault, whatever is saved in between.
 7. Whatever the mixture, a trainer ends after RESTARTS_MOST restarts that settled nothing.
 """
 
@@ -26,21 +27,21 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 TRIES = 3
-"""Incidents at one saved step that are the script's fault."""
+"""The number of incidents at one saved step that are the script's fault."""
 
 NODE_TRIES = 2
-"""Failures of one node among healthy ones that are its own fault."""
+"""The number of failures of one node among healthy ones that are the node's fault."""
 
 SOUND_S = 60.0
-"""A node that has trained for so long since it failed, and until a state was saved, is sound again."""
+"""A node is sound again once it has trained for this long since its failure and a state was saved."""
 
 QUIET_S = 3600.0
-"""What a script did that saves nothing counts no more after this time: its progress cannot be seen."""
+"""If a script saves nothing, its incidents count only for this long: its progress cannot be seen."""
 
 RESTARTS_MOST = 10
-"""So often at most a trainer begins anew at one saved step."""
+"""The most restarts of a trainer at one saved step."""
 
-# A node that was given back cost the others a moment, a restart in place all of them: weighed by what they use up.
+# Giving a node back cost the others a moment; a restart in place cost all of them, so it weighs more.
 _RESTART, _GIVEN_BACK = 3, 1
 
 Whose = Literal["nobody's", "the node's", "the script's"]
@@ -48,9 +49,9 @@ Whose = Literal["nobody's", "the node's", "the script's"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whose fault it is, and after how many incidents (or nodes that could not begin).
+    """The party at fault, and the number of incidents (or of nodes that could not start).
 
-    A `consequence` is the end of a peer: it says nothing of its node.
+    A `consequence` is the end of a peer: it says nothing about its node.
     """
 
     whose: Whose
@@ -63,7 +64,10 @@ _NOBODYS = Verdict("nobody's")
 
 @dataclass(slots=True)
 class _Incident:
-    """`saved` is the step saved before it, `reached` the highest step that a failing worker is known to have ended."""
+    """A group of related failures.
+
+    `saved` is the step saved before it, `reached` the highest step that a failing worker is known to have ended.
+    """
 
     saved: int
     reached: int
@@ -78,7 +82,7 @@ class _Incident:
 
 @dataclass(slots=True)
 class _Record:
-    """A node's failures since it was sound, and since when it has trained again."""
+    """A node's failures since it was last sound, and the time since which it has trained again."""
 
     failures: int = 0
     failed_s: float = 0.0
@@ -86,7 +90,7 @@ class _Record:
 
 
 class Blame:
-    """One trainer's account; times are seconds on any one clock that never goes back, steps as in Progress."""
+    """One trainer's incidents; times are seconds on any one clock that never goes back, steps as in Progress."""
 
     def __init__(self) -> None:
         self._open: list[_Incident] = []
@@ -96,20 +100,20 @@ class Blame:
         self._early_ends = 0
         self._ever_ready = False
 
-    # -- what goes well ---
+    # -- successes ---
 
     def ready(self) -> None:
-        """A node is ready for workers: what others could not do is theirs."""
+        """Notes that a node is ready for workers: if other nodes could not start, the fault is theirs."""
         self._ever_ready = True
         self._cannot.clear()
 
     def began(self, node: str) -> None:
-        """A worker begins on `node`: if it fails, that is a new incident."""
+        """Notes that a worker starts on `node`: if it fails, that is a new incident."""
         if self._open:
             self._open[-1].began_anew.add(node)
 
     def stepped(self, node: str, step: int, at_s: float, members: Collection[str]) -> None:
-        """A worker on `node` ended `step` in a group on `members`."""
+        """Notes that a worker on `node` ended `step` in a group on `members`."""
         if not self._open and not self._records:
             return
         if (record := self._records.get(node)) is not None and record.trains_since_s is None:
@@ -118,7 +122,7 @@ class Blame:
         self._open = [one for one in self._open if step <= one.reached or not one.nodes or one.nodes & here]
 
     def saved(self, step: int, at_s: float) -> None:
-        """The state of `step` is saved."""
+        """Notes that the state of `step` is saved."""
         if step <= self._saved:
             return
         self._saved = step
@@ -127,14 +131,14 @@ class Blame:
             if record.trains_since_s is not None and at_s - record.trains_since_s >= SOUND_S:
                 del self._records[node]
 
-    # -- what fails ---
+    # -- failures ---
 
     def failed(
         self, node: str, what: str, lost_link: bool, reached: int, at_s: float, members: Collection[str]
     ) -> Verdict:
-        """A worker on `node` ended after step `reached` (-1: unknown) while the trainer had `members`.
+        """Judges a worker on `node` that ended after step `reached` (-1: unknown) while the trainer had `members`.
 
-        `what` it said: two that have the same fault say the same. `lost_link`: it had no driver any more.
+        `what` is the worker's error: workers with the same fault report the same. `lost_link`: it had lost its driver.
         """
         incident = self._incident(node, at_s)
         if not incident.nodes:
@@ -153,7 +157,7 @@ class Blame:
         return _NOBODYS
 
     def absent(self, node: str, at_s: float) -> Verdict:
-        """A node that is ready does not take part in training: it is at fault, unless that goes on and on."""
+        """Judges a ready node that does not train: the node is at fault, unless this uses up all restarts."""
         incident = self._incident(node, at_s)
         incident.nodes.add(node)
         incident.given_back = True
@@ -162,21 +166,21 @@ class Blame:
         return Verdict("the script's", len(self._open)) if over else Verdict("the node's", record.failures)
 
     def ended_early(self) -> Verdict:
-        """Workers failed after one of their group had ended with 0."""
+        """Judges workers that failed after one of their group had ended with 0."""
         self._early_ends += 1
         return Verdict("the script's" if self._early_ends >= TRIES else "nobody's", self._early_ends)
 
     def life_failed(self, at_s: float) -> Verdict:
-        """All workers ended without success; right after a failure that was told it is the same incident."""
+        """Judges a group whose workers all ended without success; right after a reported failure it belongs to that."""
         last = self._open[-1] if self._open else None
         if last is None or not last.nodes or last.began_anew:
             self._open.append(_Incident(self._saved, self._saved, at_s, crash=True))
         return Verdict("the script's", len(self._open)) if self._is_scripts(at_s) else _NOBODYS
 
     def cannot(self, node: str, text: str, ready: int, *, sure: bool = False) -> Verdict:
-        """A node cannot start workers and says why; `ready` nodes of the trainer can.
+        """Judges a node that cannot start workers, with its reason; `ready` nodes of the trainer can.
 
-        What is `sure` lies in the image that all nodes are given, as far as one can tell: where none was ever ready, no
+        `sure`: the cause is, as far as one can tell, in the image that all nodes get. If no node was ever ready, no
         second one is tried.
         """
         said = self._cannot.setdefault(text, [])
@@ -184,15 +188,15 @@ class Blame:
         nodes = {one for names in self._cannot.values() for one in names}
         alike, needed = len(set(said)), TRIES if self._ever_ready else 2
         only = not self._ever_ready and len(nodes) == 1 and len(said) >= TRIES
-        # Different sentences may have one cause, but then more of them are needed to tell it from several bad nodes.
+        # Different sentences may have one cause, but it takes more of them to rule out several bad nodes.
         if not ready and ((sure and not self._ever_ready) or alike >= needed or len(nodes) >= 2 * needed or only):
             return Verdict("the script's", alike)
         return Verdict("the node's", 1)
 
-    # -- the account ---
+    # -- the incidents ---
 
     def _incident(self, node: str, at_s: float) -> _Incident:
-        """The incident that a failure of `node` belongs to."""
+        """Returns the incident that a failure of `node` belongs to."""
         if self._open:
             last = self._open[-1]
             if last.nodes and node not in last.nodes and node not in last.began_anew:
@@ -208,7 +212,7 @@ class Blame:
         return record
 
     def _stands_out(self, node: str, incident: _Incident, members: Collection[str]) -> bool:
-        """Whether a node fails again and again while there is a sound one; peers of its workers fail now and then."""
+        """Whether a node keeps failing while another one is sound; peers of its workers fail now and then."""
         failures = self._records[node].failures
         others = {other: self._records.get(other, _Record()).failures for other in members if other != node}
         sound = [other for other, count in others.items() if other not in incident.nodes and 2 * count < failures]
@@ -225,7 +229,7 @@ class Blame:
         return not everywhere or took_part <= everywhere
 
     def _used_up(self, at_s: float) -> int:
-        """What the open incidents have cost, in thirds of a restart."""
+        """Returns the cost of the open incidents, in thirds of a restart."""
         weights = [
             (_GIVEN_BACK if self._is_recent(incident, at_s) else 0) if incident.given_back else _RESTART
             for incident in self._open

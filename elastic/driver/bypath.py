@@ -1,6 +1,6 @@
-"""What workers say of states by path: their parts are gathered, and what is whole is published, beside all else.
+"""Workers' reports on states by path: gathers their parts and publishes complete states in the background.
 
-A worker that pauses says so once its own part is written. Its pause is over when all parts are, and are published.
+A worker that pauses says so once its own part is written. Its pause is over when all parts are written and published.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from elastic.link.peer import Peer
 from elastic.link.wire import Message
 
 OPS = frozenset({"shards", "unwritten", "corrupt"})
-"""What a worker says of a state by path."""
+"""The messages of a worker about a state by path."""
 
 _Part = Literal["open", "published", "failed"]
 
 
 class ByPath:
-    """One trainer's; `note` takes what a worker's pause has come to, `changed` is called when the state is another.
+    """One trainer's states by path.
 
-    `saved` takes how many seconds the slowest rank has written a state that is published, and its bytes.
+    `note` gets the outcome of a worker's pause. `changed` is called when the newest state changes. `saved` gets the
+    seconds that the slowest rank took to write a published state, and its bytes.
     """
 
     def __init__(
@@ -42,13 +43,13 @@ class ByPath:
         self._took_s: dict[str, float] = {}
         self._gathering = Gathering()
         self._parts: WeakKeyDictionary[Peer, tuple[object, _Part]] = WeakKeyDictionary()
-        """What each worker told of last, by name, and what has become of that."""
+        """For each worker, the name of the last state it reported on, and the outcome of that state."""
 
         self._paused: WeakSet[Peer] = WeakSet()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def received(self, worker: Peer, message: Message) -> None:
-        """Takes one of OPS from a present worker; what has to be done on a disk is done in the background."""
+        """Takes a message of OPS from a present worker; work on a disk is done in the background."""
         op = message["op"]
         if op == "corrupt":
             self._spawn(self._corrupt(message.get("name"), str(message.get("text", "a shard is wrong"))[:500]))
@@ -74,7 +75,10 @@ class ByPath:
             self._over(over)
 
     def paused(self, worker: Peer) -> bool:
-        """Takes a worker's word that it rests; whether it is that of a state by path, which is noted once that is."""
+        """Takes a worker's message that it has paused, and returns whether it paused for a state by path.
+
+        If so, the outcome is noted once that state has one.
+        """
         if worker not in self._parts:
             return False
         self._paused.add(worker)
@@ -84,7 +88,7 @@ class ByPath:
         return True
 
     def gone(self, worker: Peer, present: Callable[[], Collection[Peer]]) -> None:
-        """A worker has gone, and those are left."""
+        """Notes that a worker has gone; `present` returns those that are left."""
         self._paused.discard(worker)
         if self._gathering.names:
             for over in self._gathering.gone(present()):
@@ -92,11 +96,11 @@ class ByPath:
 
     @property
     def writing(self) -> bool:
-        """Whether parts of a generation were told that is not complete yet, or is not published yet."""
+        """Whether a generation is reported in part but not complete, or complete but not published."""
         return bool(self._gathering.names or self._tasks)
 
     async def settle(self, within_s: float) -> None:
-        """Waits until what is complete is published, or for so long."""
+        """Waits until complete states are published, for `within_s` at most."""
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=within_s)
 
@@ -134,16 +138,16 @@ class ByPath:
             self._changed()
 
     def _end(self, workers: Collection[Peer], name: object, part: _Part) -> None:
-        """What workers told of a generation has come to its end, and the pauses that they made for it."""
+        """Closes a generation for its workers: stores its outcome and ends the pauses that they made for it."""
         for worker in workers:
             if self._parts[worker][0] != name:
-                continue  # it has told of the next one already
+                continue  # it has already reported on the next one
             self._parts[worker] = (name, part)
             if part == "failed":
                 worker.send({"op": "unpublished", "name": name})
             if worker in self._paused:
                 self._paused.discard(worker)
-                # Who has nothing else is not waited for.
+                # A worker without a state is not waited for.
                 self._note(worker, "paused" if part == "published" else "nothing_saved")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

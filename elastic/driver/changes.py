@@ -1,8 +1,8 @@
-"""What the job's own output says of its nodes: one line at each change, in the words of `bft explain`.
+"""The job's own log of its nodes: one line at each change, in the words of `bft explain`.
 
-Pure: who trains comes in once a second, lines come out. A change is told once it has come about and its speed is known,
-or when that takes long: what was planned and not reached is never told as if it were. Changes that follow each other
-quickly become one, and of a trainer that is moved to and fro all the time a summary is told now and then.
+Pure: the training group comes in once a second, lines come out. A change is reported once it has happened and its speed
+is known, or when that takes long. A plan that was not carried out is never reported as if it were. Changes in quick
+succession become one, and if a trainer's nodes change all the time it gets a summary now and then.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from bftd.protocol import changes
 from slurm_plugin.nodeset import fold
 
 _UNMEASURED_S = 10.0
-"""A group that trains is told of without its speed after so long: its steps are slow, or the script tells of none."""
+"""A training group is reported without its speed after this time: its steps are slow, or the script reports none."""
 
 _UNFORMED_S = 30.0
-"""One whose workers are there and have not ended a step is told of after so long."""
+"""A group whose workers are there but have not ended a step is reported after this time."""
 
 _SPAN_S = 60.0
 _LINES_MOST = 4
-"""So many lines within that span; what comes then is summed up in one."""
+"""The most lines within that span; further changes are summed up in one."""
 
 _WHYS_SHOWN = 2
 _SENTENCES_KEPT = 64
 
 
 class Member(Protocol):
-    """A pilot as it is told of; `granted` and `reason` are sentences."""
+    """A pilot as the log shows it; `granted` and `reason` are sentences."""
 
     lease: str
     node: str
@@ -42,9 +42,9 @@ class Member(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of the training: how many groups have stepped, the `nodes` of the last, and its speed.
+    """The measured training: how many groups have stepped, the `nodes` of the last one, and its speed.
 
-    `groups` is 0 for a script that tells of no steps, `samples_per_s` is 0 and `ends_in_s` None where not known.
+    `groups` is 0 for a script that reports no steps. `samples_per_s` is 0 and `ends_in_s` None if unknown.
     """
 
     groups: int = 0
@@ -54,10 +54,10 @@ class Measured:
 
 
 class Changes:
-    """One trainer's changes; times are seconds of a clock that nobody sets."""
+    """One trainer's changes; times are seconds on a monotonic clock."""
 
     def __init__(self, who: str, *, resumes: bool) -> None:
-        """`who` is what the daemon's sentences call the trainer; one that `resumes` begins with a saved state."""
+        """`who` is the trainer's name in the daemon's sentences; `resumes`: it begins with a saved state."""
         self._who = who
         self._verb = changes.RESUMES if resumes else changes.STARTS
         self._group: dict[str, Member] = {}
@@ -72,19 +72,19 @@ class Changes:
         self._planned: dict[str, set[str]] = {}
 
     def listed(self, leases: Iterable[tuple[str, str]]) -> None:
-        """Notes what the daemon has granted: ids of leases, and the sentence of the decision that each came by."""
+        """Notes the daemon's grants: ids of leases, each with the sentence of the decision that granted it."""
         now: dict[str, set[str]] = {}
         for lease, sentence in leases:
             now.setdefault(sentence, set()).add(lease)
         for sentence, ids in now.items():
             known = self._planned.get(sentence, set())
-            # One whose leases are all gone was of another decision: the same nodes, once more.
+            # A sentence whose leases are all gone was another decision for the same nodes.
             self._planned[sentence] = known | ids if known & ids else ids
         while len(self._planned) > _SENTENCES_KEPT:
             del self._planned[next(iter(self._planned))]
 
     def look(self, now_s: float, present: Sequence[Member], measured: Measured) -> str | None:
-        """The line to write now, if any, where the workers of the `present` pilots train."""
+        """Returns the line to write now, if any, when the workers of the `present` pilots train."""
         group = {member.lease: member for member in present}
         if not group:
             return self._summary(now_s, measured) if self._suspended else None  # else it is between two groups
@@ -101,7 +101,7 @@ class Changes:
         return self._within_bounds(now_s, line)
 
     def suspended(self, now_s: float, step: int) -> str | None:
-        """The line for a trainer that has no nodes left and goes on later from `step`."""
+        """Returns the line for a trainer that has no nodes left and goes on later from `step`."""
         gone = list((self._group or self._untold).values())
         self._group, self._untold, self._verb = {}, {}, changes.RESUMES
         self._pending, self._suspended = frozenset(), True
@@ -109,13 +109,13 @@ class Changes:
         return self._within_bounds(now_s, f"{back} at step {step}{self._because(gone)}; resumes on any nodes")
 
     def _settled(self, now_s: float, nodes: int, measured: Measured) -> bool:
-        """Whether the change has come about, as far as anybody will know."""
+        """Whether the change has happened, as far as can be known."""
         waited_s = now_s - self._pending_s
         formed = measured.groups > self._groups and measured.nodes == nodes
         if not formed:
             return waited_s >= (_UNFORMED_S if measured.groups else _UNMEASURED_S)
         if measured.samples_per_s > 0.0:
-            if self._measured_s is not None and self._measured_s < now_s:  # by now the daemon has reckoned with it
+            if self._measured_s is not None and self._measured_s < now_s:  # by now the daemon has taken it into account
                 return True
             self._measured_s = now_s
         return waited_s >= _UNMEASURED_S
@@ -141,13 +141,13 @@ class Changes:
         return f"{verb.past}{rest}{why}{_speed(measured)}"
 
     def _gain(self, added: Sequence[Member], group: Mapping[str, Member], measured: Measured) -> str:
-        """Why nodes were added, and how many of those that were planned are still missing."""
+        """Returns why nodes were added, and how many of the planned ones are still missing."""
         sentences = Counter(member.granted for member in added if member.granted)
         planned = sum(len(self._planned.get(sentence, ())) for sentence in sentences)
         reached = sum(member.granted in sentences for member in group.values())
         missing = f", {reached} of {changes.nodes(planned)} planned" if 0 < reached < planned else ""
         whys = [changes.why_of(sentence, self._who) for sentence, _ in sentences.most_common(_WHYS_SHOWN)]
-        if measured.samples_per_s > 0.0:  # what was expected of it is known by now
+        if measured.samples_per_s > 0.0:  # the gain that was expected is known by now
             whys = [why for why in whys if not why.endswith((" expected", changes.UNKNOWN_SPEED))]
         whys = [why for why in whys if why]
         return f"{missing}: {'; '.join(whys)}" if whys else missing
@@ -175,7 +175,7 @@ class Changes:
         return len(self._lines_s) >= _LINES_MOST
 
     def _summary(self, now_s: float, measured: Measured) -> str | None:
-        """What happened meanwhile, once something may be said again."""
+        """Returns the summary of the changes held back, once another line is allowed."""
         if not self._held or self._full(now_s):
             return None
         count, low, high = len(self._held), min(self._held), max(self._held)
@@ -190,7 +190,7 @@ class Changes:
 
 
 def _how(gone: Iterable[Member]) -> str:
-    """Whether nodes were given back, or are lost."""
+    """Whether nodes were given back or lost, in words."""
     asked = all(member.revoked or member.expiring or member.reason == changes.TAKEN for member in gone)
     return "given back" if asked else "lost"
 
@@ -203,7 +203,7 @@ def _speed(measured: Measured) -> str:
 
 
 def span(seconds: float) -> str:
-    """A time that is an estimate, in two units at most."""
+    """Returns an estimated time in words, in two units at most."""
     if seconds < 59.5:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)

@@ -1,4 +1,4 @@
-"""What a trainer does by the clock: beats for its agents, pings for its workers, and the state fetched now and then."""
+"""A trainer's periodic work: beats for its agents, pings for its workers, and fetching the state now and then."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from elastic.timing import AGREE_S, BEAT_S, LIMIT_MARGIN_S, PING_S, SAVE_LOOK_S,
 
 
 class Clockwork:
-    """Coroutines that go on for ever; `liveness` is who answers, `clock` never goes back."""
+    """The trainer's endless coroutines; `clock` is monotonic."""
 
     def __init__(
         self, run: Run, kind: Kind, crew: Crew, liveness: Liveness, clock: Callable[[], float] = time.monotonic
@@ -30,9 +30,9 @@ class Clockwork:
         self._limits = Limits(lambda nodes: run.settings.spec.allowed.largest(nodes) > 0)
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
-        """What to run, each for ever."""
+        """Returns the coroutines to run; none of them ends."""
         works = [self._beat(), self._ping()]
-        # By path workers write by themselves, at their own pace: a large state must not be written all the time.
+        # By path, workers write by themselves, at their own pace: a large state must not be written all the time.
         if self._kind.ships_in_background and self._run.settings.spec.state_path is None:
             works.append(self._ship())
         if self._kind.saves_together:
@@ -46,9 +46,9 @@ class Clockwork:
             await asyncio.sleep(BEAT_S)
 
     def _expire(self, now_s: float) -> None:
-        """Has pilots leave in order whose time limits are near."""
+        """Makes pilots leave in turn as their time limits approach."""
         pilots = [pilot for pilot in self._crew.all if pilot.placed_s and not pilot.expiring]
-        # One that does not train holds nobody up: it stays until its own limit.
+        # A pilot that does not train holds nobody up: it stays until its own limit.
         trained = [pilot for pilot in pilots if pilot.wanted]
         ends = [Member(pilot.placed_s + pilot.limit_s - LIMIT_MARGIN_S, pilot.limit_s) for pilot in trained]
         due = [trained[position] for position in self._limits.due(ends, now_s)]
@@ -65,7 +65,7 @@ class Clockwork:
     async def _ship(self) -> None:
         """Has one worker send its last state, for a back-end whose commits stay in the workers' memory.
 
-        So often at most as it stays a small share of a core: nobody waits for it.
+        At most so often that it takes a small share of a core: nobody waits for it.
         """
         while True:
             await asyncio.sleep(SHIP_EVERY_S)
@@ -75,7 +75,7 @@ class Clockwork:
                     break
 
     async def _save(self) -> None:
-        """Has all workers save at one step, for scripts that leave it to bftd when: as often as that is worth it."""
+        """Has all workers save at one step, if the script leaves the time to bftd: as often as it is worth it."""
         progress, saves = self._run.progress, Saves(self._run.settings.spec.save_share)
         wait_s = SAVE_LOOK_S
         while True:

@@ -1,4 +1,4 @@
-"""What agents and workers say: a message is answered where it arrives, and sets flags for what may have to wait."""
+"""Messages of agents and workers: each is handled on arrival, and sets flags for any work that may have to wait."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Connections:
         self._backend = backend
         self._liveness = liveness
         self.transfers = Transfers(run.saver, self._worker_of, liveness.heard, self._saved, run.offer)
-        """For the hub: connections that states come and go by."""
+        """For the hub: the connections that carry states."""
         self._probes = Probes(run, host.cannot, self._ready)
 
     def connected(self, peer: Peer) -> bool:
-        """Takes an agent's or a worker's hello; a name that is not of the present is turned away."""
+        """Takes an agent's or a worker's hello; returns False for a name that is not a current pilot's or worker's."""
         if peer.hello.get("role") == "agent":
             pilot = self._crew.pilots.get(str(peer.hello.get("lease")))
             if pilot is None or pilot.agent is not None or pilot.over.is_set():
@@ -59,7 +59,7 @@ class Connections:
         return True
 
     def disconnected(self, peer: Peer) -> None:
-        """An agent's connection is its pilot's life; how a worker ended is told by its agent."""
+        """Handles a closed connection: an agent's ends its pilot; a worker's end is reported by its agent."""
         self._liveness.gone(peer)
         self._run.saver.gone(peer)
         self._run.agreement.gone(peer)
@@ -109,7 +109,7 @@ class Connections:
             self._run.saver.received(peer, message)
 
     def _saved(self, took_s: float, state_bytes: int) -> None:
-        """A state was stored."""
+        """Notes that a state was stored."""
         self._run.progress.costs.saved(took_s, state_bytes)
         self._run.state_saved()
 
@@ -119,7 +119,8 @@ class Connections:
             if self._host.printed(pilot, str(message["line"])):
                 for one in self._crew.all:
                     self._works(one)
-            # Slurm ends the nodes of a cancelled job one after the other; those left tell how they lost the others.
+            # Slurm ends the nodes of a cancelled job one after another; the remaining ones report the loss of the
+            # others.
             if not (self._run.cancelled or (pilot.revoked and self._kind.is_noise(message["line"]))):
                 self._run.show(f"{pilot.node}: {message['line']}")
         elif op == "beat":
@@ -149,12 +150,12 @@ class Connections:
             self._backend.received(pilot, message)
 
     async def _run_step(self, pilot: Pilot, command: list[str]) -> None:
-        """Runs the step that an agent's node process is to be in; the agent hears of its coming, not of its failing."""
+        """Runs the step for an agent's node process; the agent learns of its start, but not of its failure."""
         if said := await self._crew.run_step(pilot, command):
             self._host.cannot(pilot, failed(self._run.settings.spec.container or "", said), sure=True)
 
     def _ready(self, pilot: Pilot) -> None:
-        if self._host.is_at_fault(pilot):  # it is being given back: what is wrong there is no matter of its Python
+        if self._host.is_at_fault(pilot):  # it is being given back: its fault does not lie in its Python
             return
         self._host.ready()
         self._crew.ready(pilot)
@@ -163,8 +164,8 @@ class Connections:
         return [worker for pilot in self._crew.all for worker in pilot.workers.values()]
 
     def _leaving(self, pilot: Pilot, at_s: float) -> None:
-        """Slurm's notice came to the pilot."""
-        if self._run.cancelled:  # scancel ends every srun of this job as well: no regular job has asked for the node
+        """Handles Slurm's notice to the pilot."""
+        if self._run.cancelled:  # scancel ends every srun of this job too: no regular job has asked for the node
             pilot.reason = pilot.reason or CANCELLED
         else:
             pilot.reason = pilot.reason or TAKEN
@@ -189,18 +190,18 @@ class Connections:
             self._crew.tell_state(pilot, "working")
 
     def _from_failing(self, worker: Peer, message: Message) -> None:
-        """A worker's script fails; the worker waits until this is heard, so that the news of its end come after."""
+        """Takes a worker's error; the worker waits for the reply, so that the report of its end comes after."""
         if (pilot := self._pilot_of(worker)) is not None:
             self._host.told_error(pilot, str(message.get("text", "")))
         worker.send({"op": "heard"})
 
     def _pilot_of(self, worker: Peer) -> Pilot | None:
-        """The pilot that a worker runs in, if it is one of the present workers there."""
+        """Returns the pilot that a worker runs in, if it is one of the present workers there."""
         host = worker.hello.get("host")
         return next((one for one in self._pilots_by_name(worker.hello) if host in (one.lease, one.host)), None)
 
     def _worker_of(self, about: Message) -> Peer | None:
-        """The present worker that another connection says it is of; all of it was proved."""
+        """Returns the present worker that another connection claims to belong to; the claim was proved."""
         local_rank = about.get("local_rank")
         for pilot in self._pilots_by_name(about):
             worker = pilot.workers.get(local_rank) if isinstance(local_rank, int) else None
@@ -209,7 +210,7 @@ class Connections:
         return None
 
     def _pilots_by_name(self, hello: Message) -> list[Pilot]:
-        """Those that a worker's host may name, present or not: it is `LEASE` or `LEASE.INCARNATION`."""
+        """Returns the pilots that a worker's host may name, present or not: it is `LEASE` or `LEASE.INCARNATION`."""
         host = str(hello.get("host", ""))
         found = (self._crew.pilots.get(lease) for lease in (host, host.rpartition(".")[0]))
         return [pilot for pilot in found if pilot is not None]

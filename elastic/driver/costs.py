@@ -1,8 +1,8 @@
-"""Where the time of a resize goes: saving the state, coming together, loading it.
+"""The cost of a resize in parts: saving the state, rendezvous, loading it.
 
-Pure. Durations are the driver's own, by a clock that nobody sets, and the loading is the worker's: no time of one
-clock is compared with one of another. What workers did before they came to the step at which they save is no stall,
-so what the parts are more than the whole is taken off the save.
+Pure. Durations are measured by the driver on a monotonic clock, and the loading time by the worker: times of different
+clocks are never compared. Work that workers do before they reach the step at which they save is no stall, so if the
+parts exceed the whole, the excess is taken off the save.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _SAVES_KEPT = 5
-"""Saves whose median is told: one that met a busy file server is forgotten."""
+"""The number of saves whose median is reported: one that met a busy file server is forgotten."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """See ResizeReport; None is what was not measured."""
+    """The parts of a resize, see ResizeReport; None is a part that was not measured."""
 
     save_s: float | None = None
     rendezvous_s: float | None = None
@@ -29,7 +29,7 @@ class Parts:
 
 @dataclass
 class Costs:
-    """What saves took, and how the present resize comes along; `tells_saves`: each resize saves and loads the state."""
+    """The times of saves and of the present resize; `tells_saves`: each resize saves and loads the state."""
 
     tells_saves: bool = False
     state_bytes: int | None = None
@@ -41,31 +41,31 @@ class Costs:
 
     @property
     def save_s(self) -> float | None:
-        """How long a save of the state takes, where each resize has one and some were seen."""
+        """The time of a save of the state, if each resize has one and some were seen."""
         return statistics.median(self._saves_s) if self.tells_saves and self._saves_s else None
 
     def saved(self, took_s: float, state_bytes: int) -> None:
-        """A state of this size was stored as a whole, `took_s` after it began to come or to be written."""
+        """Notes that a state of this size was fully stored, `took_s` after it began to arrive or to be written."""
         self.state_bytes = state_bytes
         self._saves_s = [*self._saves_s, took_s][-_SAVES_KEPT:]
 
     def asked(self, at_s: float, *, graceful: bool) -> None:
-        """The workers are to save and end; not `graceful`: what they saved last has to do."""
+        """Notes that the workers are to save and end; without `graceful`, their last saved state has to do."""
         self._asked_s, self._graceful = at_s, graceful
         self._stored_s = self._began_s = None
 
     def stored(self, at_s: float) -> None:
-        """Their state is stored, or nobody waits for it any longer."""
+        """Notes that their state is stored, or that nobody waits for it any longer."""
         self._stored_s = at_s
 
     def began(self, at_s: float) -> None:
-        """A worker runs."""
+        """Notes that a worker runs."""
         self._began_s = at_s
 
     def parts(self, stall_s: float, told: Mapping[str, Any]) -> Parts:
-        """The parts of a resize that stalled training for `stall_s`, when its first step was done.
+        """Returns the parts of a resize that stalled training for `stall_s`, called at its first step.
 
-        `told` is what the worker says of its start (Session.costs), in seconds and bytes.
+        `told` is the worker's report of its start (Session.costs), in seconds and bytes.
         """
         load_s, load_bytes = number(told.get("load_s")), number(told.get("load_bytes"))
         if load_bytes:
@@ -79,18 +79,18 @@ class Costs:
             return Parts(0.0, left_s if load_s is not None else None, load_s, self.state_bytes)
         if stored_s is None or began_s is None or began_s < stored_s:
             return Parts(None, None, load_s, self.state_bytes)
-        # A state that had been saved before Slurm took nodes is fetched while the others come together.
+        # A state that was saved before Slurm took nodes is fetched during the rendezvous.
         rendezvous_s = min(left_s, began_s - (stored_s if self._graceful else asked_s))
         save_s = min(left_s - rendezvous_s, stored_s - asked_s) if self._graceful else 0.0
         return Parts(save_s, rendezvous_s, load_s, self.state_bytes)
 
     def forget(self) -> None:
-        """What comes is no part of a resize: training begins, or goes on."""
+        """Ends the measurement: the next group is no part of a resize, as training begins or goes on."""
         self._asked_s = self._stored_s = self._began_s = None
 
 
 def number(value: Any) -> float | None:
-    """A worker's word as a number; None for what is none."""
+    """Returns a worker's value as a number; None if it is no finite, non-negative number."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
         return float(value)
     return None

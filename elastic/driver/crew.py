@@ -1,4 +1,4 @@
-"""The trainer's pilots: every lease that the daemon granted, from its placing to the end of its allocation."""
+"""The trainer's pilots: every lease that the daemon granted, from its placement to the end of its allocation."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from elastic.driver.routes import advice
 from elastic.timing import CONNECT_S, FAREWELL_S, FAULT_SHOWN_S, GONE_S, GRACEFUL_LEAVE_S, SAVING_LEAVE_S, WARM_S
 
 _FAREWELL_S = 1.0
-"""How long agents may take to end at the end of the trainer."""
+"""The time limit for agents to end at the end of the trainer."""
 
 _ENDED_S = 10.0
-"""How long pilots that were cancelled may take to be over; a driver that is itself cancelled has KillWait seconds."""
+"""The time limit for cancelled pilots to end; a driver that is itself cancelled has KillWait seconds."""
 
 
 _LOOK_S = 0.5
 
 
 class Owner(Protocol):
-    """What the crew asks of the trainer."""
+    """The trainer as the crew needs it."""
 
     def log(self, text: str) -> None:
         """Writes one line to the trainer's log."""
 
     def wake(self) -> None:
-        """Something changed."""
+        """Notes that something changed."""
 
     def lost(self, pilot: Pilot) -> None:
-        """The pilot's processes are gone."""
+        """Notes that the pilot's processes are gone."""
 
     async def rescue(self, pilot: Pilot, others: Sequence[Pilot]) -> None:
-        """The pilot goes at once: saves the state if none of the `others` has a copy."""
+        """Saves the state, if none of the `others` has a copy: the pilot goes at once."""
 
     def saving(self) -> bool:
-        """Whether a state is on its way to where it outlives the nodes, and grows."""
+        """Whether a state is on its way to storage that outlives the nodes, and still grows."""
 
     def failed(self, error: BaseException) -> None:
-        """A fault of the driver itself."""
+        """Takes a fault of the driver itself."""
 
 
 class Crew:
-    """Leases in, pilots out; `report` tells the daemon what became of them."""
+    """The pilots that carry out the daemon's leases; `report` tells the daemon what became of them."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Crew:
         library: str,
         pull_s: float = 0.0,
     ) -> None:
-        """`library`: what nodes import before they are ready; `pull_s`: how long the image for it may take."""
+        """`library`: the module that nodes import before they are ready; `pull_s`: time limit for pulling its image."""
         self.pilots: dict[str, Pilot] = {}
         self._library = library
         self._pull_s = pull_s
@@ -72,13 +72,13 @@ class Crew:
 
     @property
     def all(self) -> list[Pilot]:
-        """The pilots of the moment."""
+        """The current pilots."""
         return list(self.pilots.values())
 
     # -- the daemon's list ---
 
     def on_leases(self, leases: Sequence[LeaseView]) -> None:
-        """Takes the daemon's full list: new ones are carried out, revoked and absent ones given back."""
+        """Takes the daemon's full list: carries out new leases, and gives back those that are revoked or missing."""
         listed = {lease.id for lease in leases}
         for lease in leases:
             pilot = self.pilots.get(lease.id)
@@ -89,22 +89,22 @@ class Crew:
         for pilot in self.all:
             if pilot.lease not in listed:
                 self._revoke(pilot, False, "bftd does not know this lease")
-        # Ids never come back: what has left the list is not listed again.
+        # Ids are never reused: a lease that has left the list is not listed again.
         self._ended &= listed
 
     def held(self) -> tuple[Held, ...]:
-        """The leases that are still being carried out, for a daemon that was restarted."""
+        """Returns the leases that are still being carried out, for a daemon that was restarted."""
         return tuple(Held(pilot.lease, pilot.node, pilot.job_id) for pilot in self.all if pilot.job_id)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], pilot: Pilot) -> asyncio.Task[None]:
-        """Runs something for a pilot in the background; it is cancelled when the pilot ends."""
+        """Runs a coroutine for a pilot in the background; it is cancelled when the pilot ends."""
         task = asyncio.ensure_future(coroutine)
         pilot.tasks.append(task)
         task.add_done_callback(self._done)
         return task
 
     async def give_back(self, pilot: Pilot) -> None:
-        """Ends agent and allocation."""
+        """Ends the agent and the allocation."""
         pilot.tell({"op": "end"})
         if pilot.job_id and pilot.agent is None:
             await self._starter.cancel([pilot.job_id])
@@ -113,13 +113,13 @@ class Crew:
     def leave_at_once(self, pilot: Pilot) -> None:
         """Answers a notice of Slurm's, or the daemon's word that a regular job needs the node.
 
-        Nothing but the last copy of the state is waited for.
+        Only the last copy of the state is waited for.
         """
         pilot.leaving = True
         self.spawn(self._leave(pilot), pilot)
 
     def lost(self, pilot: Pilot) -> None:
-        """The pilot's processes are gone."""
+        """Reports to the trainer that the pilot's processes are gone."""
         self._owner.lost(pilot)
 
     def abandon(self, pilot: Pilot, why: str) -> None:
@@ -155,7 +155,7 @@ class Crew:
         for pilot in alive:
             pilot.abandoned.set()
         if carriers:
-            # Where Slurm does not answer, one would wait for an srun that nobody ends.
+            # If Slurm does not answer, an srun that nobody ends would be waited for.
             await asyncio.wait(carriers, timeout=_ENDED_S)
             for carrier in carriers:
                 carrier.cancel()
@@ -166,7 +166,7 @@ class Crew:
 
     def _new_lease(self, lease: LeaseView) -> None:
         if lease.revoked or lease.id in self._ended or self._closed:
-            # Its end was reported to a daemon that has not taken it in yet, or that was restarted since.
+            # Its end was reported to a daemon that has not processed it yet, or that was restarted since.
             self._report(LeaseReport(time.time(), lease.id, "ended", reason="it had ended before"))
             return
         pilot = Pilot(lease.id, lease.node, lease.limit_s, lease.gres, lease.partition, lease.reason)
@@ -191,16 +191,16 @@ class Crew:
                 if failed:
                     await self._shown(pilot)
                     self._failed_on(pilot, failed)
-            except (OSError, RuntimeError) as error:  # no more processes, files or threads: the others need not care
+            except (OSError, RuntimeError) as error:  # out of processes, files or threads: no fault of the others
                 pilot.reason = f"its agent could not be started: {error}"
                 self._owner.log(f"{pilot.node}: {pilot.reason}; it is given back")
-        # Whatever ended the agent: an allocation without a process would hold the node to its time limit.
+        # Whatever ended the agent: an allocation without a process would hold the node until its time limit.
         await self._starter.cancel([pilot.job_id] if pilot.job_id else [])
         self._owner.lost(pilot)
         self._forget(pilot, "ended", pilot.reason)
 
     def _placed(self, pilot: Pilot) -> None:
-        """The allocation stands. What its agent said before Slurm's answer was heard follows now, in its order."""
+        """Notes that the allocation exists, and sends the agent's reports from before Slurm's answer, in order."""
         pilot.state = "placed"
         self.tell_state(pilot, "placed")
         for state, at_s in self._early.pop(pilot.lease, []):
@@ -212,14 +212,14 @@ class Crew:
     async def _shown(self, pilot: Pilot) -> None:
         """Holds a node whose agent failed at once, until the daemon has seen the pilot or wants it back.
 
-        Else the node's fault would count as a pilot that Slurm refused the trainer.
+        Otherwise the node's fault would count as a pilot that Slurm refused the trainer.
         """
         left_s = pilot.placed_s + FAULT_SHOWN_S - time.monotonic()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(pilot.over.wait(), max(0.0, left_s))
 
     def _failed_on(self, pilot: Pilot, what: str) -> None:
-        """The node did not serve: the user and the daemon are told, who keeps others from it if it goes on so."""
+        """Reports a node that failed to the user and the daemon, which keeps others from it if it goes on failing."""
         pilot.reason = what
         self._owner.log(f"{what}; {pilot.node} is given back")
         self._report(CrashReport(time.time(), pilot.node, rc=1, text=what))
@@ -227,7 +227,7 @@ class Crew:
     async def _attend(self, pilot: Pilot) -> str:
         """Runs the agent until it has ended; returns what went wrong there, "" for nothing.
 
-        srun alone is not believed: it waits for a node that is dead for ever.
+        srun alone is not trusted: it waits for a dead node for ever.
         """
         agent = asyncio.ensure_future(self._starter.run_agent(pilot))
         hopeless = asyncio.ensure_future(self._hopeless(pilot))
@@ -240,7 +240,7 @@ class Crew:
         return "" if agent.cancelled() else agent.result()
 
     async def _hopeless(self, pilot: Pilot) -> None:
-        """Returns when the node is abandoned, or its agent was gone for so long that srun should have come back."""
+        """Returns when the node is abandoned, or its agent was gone for so long that srun should have returned."""
         over = asyncio.ensure_future(pilot.over.wait())
         abandoned = asyncio.ensure_future(pilot.abandoned.wait())
         try:
@@ -251,7 +251,7 @@ class Crew:
             abandoned.cancel()
 
     async def _give_up_late(self, pilot: Pilot) -> None:
-        """Gives a pilot back that does not get ready."""
+        """Gives back a pilot that does not get ready in time."""
         await asyncio.sleep(CONNECT_S)
         if pilot.agent is None:
             what = f"no agent came from {pilot.node} within {CONNECT_S:g} s to {pilot.driver}{advice()}"
@@ -264,7 +264,7 @@ class Crew:
             await self.give_back(pilot)
 
     def short_of_memory(self, pilot: Pilot) -> None:
-        """A process was ended there: parts of nodes are too small, and are given back for whole ones."""
+        """Handles a process that ran out of memory: parts of nodes are too small, and are given back for whole ones."""
         self._starter.short_of_memory(pilot)
         for other in self.all if pilot.part is not None else ():
             if other.part is not None and not other.expiring:
@@ -316,19 +316,19 @@ class Crew:
         self._owner.wake()
 
     async def run_step(self, pilot: Pilot, command: Sequence[str]) -> list[str]:
-        """Runs a further step in the pilot; returns what it said where it ended before the node was ready."""
+        """Runs a further step in the pilot; returns its output if it ended before the node was ready."""
         said = await self._starter.run_step(pilot, command)
         if pilot.part is not None and wants_memory("\n".join(said)):
             self.short_of_memory(pilot)
-            return []  # that is told, and says nothing of the image
-        # Slurm's notice ends a step as well, and the agent's word of it may be behind.
+            return []  # that is reported, and says nothing about the image
+        # Slurm's notice ends a step as well, and the agent's message about it may arrive later.
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(pilot.over.wait(), FAREWELL_S)
         taken = pilot.revoked or pilot.leaving or pilot.over.is_set()
         return said if pilot.state in ("granted", "placed") and not taken else []
 
     def ready(self, pilot: Pilot) -> None:
-        """The node process is warm. Before Slurm's answer is heard the node is not trained on: it may be withdrawn."""
+        """Notes that the node process is warm; without Slurm's answer it cannot train yet, as it may be withdrawn."""
         pilot.ready_s = time.monotonic()
         if pilot.state != "granted":
             pilot.state = "ready"
@@ -336,7 +336,7 @@ class Crew:
         self._owner.wake()
 
     def tell_state(self, pilot: Pilot, state: LeaseState, at_s: float | None = None) -> None:
-        """Reports what has become of a lease; `at_s` is when, in unix seconds, None for now."""
+        """Reports the new state of a lease; `at_s` is its time in unix seconds, None for now."""
         at_s = time.time() if at_s is None else at_s
         if pilot.state == "granted":
             self._early.setdefault(pilot.lease, []).append((state, at_s))

@@ -1,4 +1,4 @@
-"""The driver's link to bftd: leases come in by long poll, what happened goes out. Training goes on without it."""
+"""The driver's link to bftd: leases come in by long poll, reports go out. Training goes on without it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from elastic.timing import DAEMON_RETRY_S, LONG_POLL_S
 Answer = TypeVar("Answer")
 
 _BACKLOG = 10_000
-"""Reports kept while the daemon is away; those of the oldest progress go first."""
+"""The most reports kept while the daemon is away; the oldest progress reports are dropped first."""
 
 _REQUEST_S = 10.0
 
 _SAID_MOST = 500
-"""Letters of an error that are shown."""
+"""The most characters of an error that are shown."""
 
 _ASKED_AGAIN = 10
-"""So often the daemon may put a driver off before the user is told; it does so until Slurm has shown it the job."""
+"""The user is told once the daemon has put the driver off this often; it does so until Slurm has shown it the job."""
 
 
 class _RefusedError(DaemonError):
-    """The daemon found a request wrong: it would be no better the second time."""
+    """The daemon rejected a request: repeating it would not help."""
 
 
 class _PutOffError(DaemonError):
@@ -48,7 +48,7 @@ class _Fenced(Exception):
 
 
 class DaemonLink:
-    """Registers the trainer, keeps polling for its leases, and delivers its reports in order."""
+    """The link to the daemon: registers the trainer, polls for its leases, and delivers its reports in order."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class DaemonLink:
         munge_socket: str = "",
         on_classes: Callable[[Sequence[NodeKind]], None] = lambda kinds: None,
     ) -> None:
-        """`address`, `token` and `munge_socket` as `Transport` takes them; raises UsageError.
+        """Takes `address`, `token` and `munge_socket` as `Transport` does; raises UsageError.
 
-        `on_classes` takes the classes of nodes that the trainer may use, with each answer to a registration.
+        `on_classes` gets the classes of nodes that the trainer may use, with each answer to a registration.
         """
         self._transport = Transport(address, token, munge_socket)
         self._registration = registration
@@ -80,11 +80,11 @@ class DaemonLink:
 
     @property
     def ends_in_s(self) -> float | None:
-        """In how long the daemon expects the trainer to end, by its last word; None where it does not know."""
+        """The time until the daemon expects the trainer to end, by its last answer; None if it does not know."""
         return None if self._ends_s is None else max(0.0, self._ends_s - time.monotonic())
 
     def report(self, report: Report) -> None:
-        """Queues one report; it is delivered once the daemon is there."""
+        """Queues one report; it is delivered once the daemon answers."""
         self._reports.append(report)
         if len(self._reports) > _BACKLOG:
             progress = next((i for i, old in enumerate(self._reports) if isinstance(old, ProgressReport)), 0)
@@ -92,7 +92,7 @@ class DaemonLink:
         self._wake.set()
 
     async def run(self) -> None:
-        """Serves until cancelled."""
+        """Serves until cancelled, or until another driver takes the trainer over."""
         async with self._open() as self._session:
             deliverer = asyncio.create_task(self._deliver())
             try:
@@ -101,7 +101,7 @@ class DaemonLink:
                 deliverer.cancel()
 
     async def finish(self, exit_code: int, reason: str, summary: Summary) -> None:
-        """Delivers what is queued and the end of the trainer; gives up after a moment when the daemon is away."""
+        """Delivers the queued reports and the end of the trainer; gives up after a moment when the daemon is away."""
         try:
             async with self._open() as session:
                 self._session = session
@@ -183,13 +183,13 @@ class DaemonLink:
                 await self._send(batch)
             except _RefusedError as error:
                 if len(batch) == 1:
-                    # Sent again it would be refused again, and everything behind it would wait for ever.
+                    # It would be refused again, and every report behind it would wait for ever.
                     self._log(f"bftd refused {batch[0].op!r}: {error}")
                 else:
                     for report in batch:
                         with contextlib.suppress(_RefusedError):
                             await self._send([report])
-            # Only now: a report that was not delivered is sent again.
+            # Deleted only now: a report that was not delivered is sent again.
             del self._reports[: len(batch)]
 
     async def _send(self, batch: list[Report]) -> None:
@@ -227,7 +227,7 @@ class DaemonLink:
 
 
 def _read(read: Callable[[dict[str, Any]], Answer], answer: dict[str, Any]) -> Answer:
-    """An answer as the message that it should be; one that is none is the daemon's fault, and it is asked again."""
+    """Reads an answer as a message; raises DaemonError if it is none, so that the daemon is asked again."""
     try:
         return read(answer)
     except Malformed as error:
@@ -235,10 +235,10 @@ def _read(read: Callable[[dict[str, Any]], Answer], answer: dict[str, Any]) -> A
 
 
 def read_token(path: str | None) -> str | None:
-    """The shared token of a daemon that is reached by TCP."""
+    """Returns the shared token of a daemon that is reached by TCP."""
     return Path(path).read_text().strip() if path else None
 
 
 def _in_a_line(error: Exception) -> str:
-    """What an error says, which may be a whole page of somebody else's."""
+    """Returns an error's text in one line: it may be a whole page from another program."""
     return " ".join(printable(str(error)[:_SAID_MOST]).split())

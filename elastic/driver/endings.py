@@ -1,4 +1,4 @@
-"""Orders that end allocations, each given until Slurm has taken it: a job that nobody ends holds a node for hours."""
+"""Orders that end allocations, each repeated until Slurm accepts it: a job that nobody ends holds a node for hours."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots import Leftover
 
 _AT_ONCE = 4
-"""Commands that end jobs at the same time. They have threads of their own: placings wait for Slurm, these must not."""
+"""Commands that end jobs at the same time, in threads of their own: placements wait for Slurm, these must not."""
 
 _TOGETHER = 100
-"""Jobs of one order: those that are to end while others are being ended wait for each other, and cost Slurm less."""
+"""The most jobs of one order: jobs to end while others are being ended wait for each other, which costs Slurm less."""
 
 _AGAIN_S = 1.0
 _LONGEST_S = 30.0
-"""Between two tries; the pause doubles from the one to the other."""
+"""The longest pause between two tries; it doubles from one to the next."""
 
 _SETTLED_S = 60.0
-"""A controller that did not answer may carry a request out so much later: the last look for what it left is then."""
+"""A controller that did not answer may carry a request out this much later: the last look for leftovers is then."""
 
 _CLOSING_TRIES = 3
 _CLOSING_S = 10.0
-"""At the end of the driver Slurm is asked so often, within so long; its own job is being ended meanwhile."""
+"""At its end the driver asks Slurm this often, within this time; its own job is being ended meanwhile."""
 
 
 Clear = Callable[[Leftover], None]
 
 
 class Slurm(Protocol):
-    """What ends jobs; every call blocks, and raises SlurmError when Slurm has not taken it."""
+    """The Slurm client that ends jobs; every call blocks, and raises SlurmError if Slurm has not accepted it."""
 
     def cancel(self, job_ids: list[str], signal: str | None = None) -> None:
-        """Ends jobs, at once with the signal "KILL"; those that are over are no error."""
+        """Ends jobs, at once with the signal "KILL"; jobs that are over are no error."""
 
 
 class Endings:
-    """The orders of one driver. A pilot's part in them may be over before Slurm takes one: it is given all the same."""
+    """One driver's orders. A pilot may be over before Slurm accepts its order: the order is given all the same."""
 
     def __init__(self, slurm: Slurm, log: Callable[[str], None]) -> None:
         self._slurm = slurm
@@ -75,20 +75,20 @@ class Endings:
         self._empty.add(job)
 
     def forget(self, job: str) -> None:
-        """Lets go of a job whose pilot is over; an order for it that Slurm has not taken is still given."""
+        """Forgets a job whose pilot is over; an order for it that Slurm has not accepted is still given."""
         self._empty.discard(job)
         self._taken.discard(job)
         if job in self._running or job in self._failed:
             self._forgotten.add(job)
 
     def clear(self, leftover: Leftover, clear: Clear) -> None:
-        """Has what a refused request may have left behind cleared by `clear`, in the background."""
+        """Has `clear` remove what a refused request may have left behind, in the background."""
         task = asyncio.ensure_future(self._cleared(leftover, clear))
         self._clearing[task] = (leftover, clear)
         task.add_done_callback(lambda done: self._clearing.pop(done, None))
 
     async def close(self) -> None:
-        """Tries a last few times to end what is not ended; names in one line what may still run then."""
+        """Tries a last few times to end the remaining jobs; logs in one line those that may still run then."""
         self._closed = True
         if self._again is not None:
             self._again.cancel()
@@ -137,8 +137,8 @@ class Endings:
         self._give()
 
     async def _order(self, jobs: list[str]) -> None:
-        # Where srun has come back, no process is left to kill first: that would be two more commands a pilot, at the
-        # very moment at which Slurm is busy with the job that the node was taken for.
+        # Once srun has returned, no process is left to kill first: that would be two more commands a pilot, just when
+        # Slurm is busy with the job that the node was taken for.
         empty = [job for job in jobs if job in self._empty]
         self._empty.difference_update(empty)
         for ids, signal in (([job for job in jobs if job not in empty], "KILL"), (empty, None)):
@@ -148,7 +148,7 @@ class Endings:
     async def _try(self, ids: list[str], signal: str | None) -> None:
         try:
             await self._in_thread(self._slurm.cancel, ids, signal)
-        except (SlurmError, RuntimeError) as error:  # the latter where the host has no room for another thread
+        except (SlurmError, RuntimeError) as error:  # RuntimeError if the host has no room for another thread
             if not self._away:
                 self._log(f"{error}; the order to end {len(ids)} pilots is given again until Slurm takes it")
             self._away = True
@@ -166,10 +166,10 @@ class Endings:
             await self.cancel(sorted(self._failed))
             pause_s = min(2 * pause_s, _LONGEST_S)
 
-    # -- what refused requests left ---
+    # -- leftovers of refused requests ---
 
     async def _cleared(self, leftover: Leftover, clear: Clear) -> None:
-        """Clears until Slurm says that nothing is left, and once more when a late request must have come to its end."""
+        """Clears until Slurm says that nothing is left, and again when a late request must have been carried out."""
         loop = asyncio.get_running_loop()
         settled_s = loop.time() + (_SETTLED_S if leftover.job_id is None else 0.0)
         pause_s = _AGAIN_S

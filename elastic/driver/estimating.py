@@ -1,6 +1,6 @@
-"""The estimate of a trainer's speed that curve=estimate asks for: made beside the driver, which never waits for it.
+"""The estimate of a trainer's speed for curve=estimate: made beside the driver, which never waits for it.
 
-`bft size curve` makes it, in a process of the lowest priority that has a time and a memory of its own and ends with the
+`bft size curve` makes it, in a process of the lowest priority with a time and a memory limit, which ends with the
 driver. Whatever becomes of it, the trainer trains as it would without.
 """
 
@@ -29,12 +29,12 @@ _SAID_MOST = 500
 _UNKNOWN = "its speed is not known yet: curve=estimate came to nothing"
 _MEMORY_MOST = 8 * 2**30
 _MEMORY_LEAST = 2**29
-# Of the memory of the driver's job: what the driver itself takes is left to it.
+# The share of the driver job's memory: the rest is left to the driver itself.
 _SHARE = 0.75
 
 
 class Estimating:
-    """Makes the estimate once the daemon has told the classes of nodes; `estimates` are what came of it."""
+    """One trainer's estimate, made once the daemon has sent the classes of nodes; `estimates` are the results."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -49,7 +49,7 @@ class Estimating:
             self._run.log(f"{_UNKNOWN} so far: the daemon has told no classes of nodes")
 
     async def work(self) -> None:
-        """Makes the estimate and tells the daemon; ends with it."""
+        """Makes the estimate, sends it to the daemon and returns."""
         settings = self._run.settings
         if not settings.spec.estimates:
             return
@@ -68,7 +68,10 @@ class Estimating:
         self._run.log(f"its speed is estimated (`bft explain {settings.trainer_id}` shows it)")
 
     async def _estimate(self, kinds: Sequence[NodeKind]) -> tuple[tuple[CurveEstimate, ...], list[str]]:
-        """What the child says; raises ValueError with its reason, OSError where there is none, and at the time-out."""
+        """Returns the child's estimates and notes.
+
+        Raises ValueError with the child's reason, OSError if it cannot be started, and asyncio.TimeoutError.
+        """
         child = await asyncio.create_subprocess_exec(
             *self._command(),
             stdin=asyncio.subprocess.PIPE,
@@ -89,7 +92,7 @@ class Estimating:
         return curves.estimates(told, "estimates"), [_in_a_line(str(note)) for note in told.items("notes", 100)]
 
     def _command(self) -> list[str]:
-        """The child's; the script is the copy that was kept, its modules are where it was."""
+        """Returns the child's command; the script is the kept copy, its modules are where the script was."""
         settings = self._run.settings
         return [
             str(Path(sys.executable).with_name("bft")),
@@ -101,7 +104,7 @@ class Estimating:
 
 
 def memory_bytes(environ: Mapping[str, str]) -> int:
-    """What the child may have: most of the job's memory, by what Slurm says of it in MiB, and no more than 8 GiB."""
+    """Returns the child's memory limit: most of the job's memory, which Slurm gives in MiB, and at most 8 GiB."""
     job_mib = environ.get("SLURM_MEM_PER_NODE") or environ.get("SLURM_MEM_PER_CPU") or ""
     if not job_mib.isdecimal() or not int(job_mib):
         return _MEMORY_MOST

@@ -1,4 +1,4 @@
-"""The trainer as its back-end sees it: whose fault a failure is, and what follows of it for the node or the trainer."""
+"""The trainer as its back-end sees it: finds the cause of a failure and acts on it, for the node or the trainer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from elastic.timing import AGREE_S, FAULT_SHOWN_S, PAUSE_MOST_S, PAUSE_S, REGROU
 
 
 class TrainerHost:
-    """Carries out what a back-end asks for; see elastic.backends.base.Host."""
+    """The back-end's host; see elastic.backends.base.Host."""
 
     def __init__(self, run: Run, pilots: Callable[[], Sequence[Pilot]]) -> None:
-        """`pilots`: those of the moment."""
+        """`pilots` returns the current ones."""
         self.settings = run.settings
         self._run = run
         self._pilots = pilots
@@ -41,7 +41,7 @@ class TrainerHost:
         self._told = False
         self._warned: set[str] = set()
         self._first: tuple[object, int, int] | None = None
-        """The first of a generation of workers to end a step: its rank, and which step."""
+        """The first worker of a generation that ended a step: generation, rank and step."""
 
     def log(self, text: str) -> None:
         """See Host."""
@@ -56,10 +56,11 @@ class TrainerHost:
         self._report_printed(self._printed.untold())
         costs = self._run.progress.costs
         costs.asked(time.monotonic(), graceful=graceful)
-        # Who tells of no step comes to no step boundary: it would be waited for in vain.
+        # A script that reports no steps comes to no step boundary: waiting for one would be in vain.
         boundary, asked = graceful and not self._silent, False
         if boundary and KINDS[self.settings.backend].saves_together:
-            # Who has not agreed on a step is not stopped at one: others would wait for him in the script's own save.
+            # Without agreement on a step no worker is stopped at one: the others would wait for it in the script's own
+            # save.
             boundary = asked = await self._run.agreement.agree(workers, pause=True, limit_s=AGREE_S)
         pause_s = min(PAUSE_S + 2 * self._run.progress.step_s, PAUSE_MOST_S)
         await self._run.saver.save(workers, graceful=boundary, asked=asked, pause_s=pause_s)
@@ -75,10 +76,10 @@ class TrainerHost:
             self._report_printed(self._printed.untold())  # the last lines count, too
         self._run.finish(exit_code, reason)
 
-    # -- what nodes and workers say ---
+    # -- messages of nodes and workers ---
 
     def ready(self) -> None:
-        """A node is ready for workers."""
+        """Notes that a node is ready for workers."""
         self._blame.ready()
         present = {pilot.lease for pilot in self._pilots()}
         self._words.forget(present)
@@ -90,7 +91,7 @@ class TrainerHost:
         self._departures.formed(leases)
 
     def began(self, pilot: Pilot) -> None:
-        """A worker begins on this pilot."""
+        """Notes that a worker begins on this pilot."""
         self._look_who_is_here()
         self._run.progress.costs.began(time.monotonic())
         self._departures.began(pilot.lease)
@@ -105,7 +106,7 @@ class TrainerHost:
             loop.call_later(SILENT_S, self._warn_if_silent)
 
     def printed(self, pilot: Pilot, line: str) -> bool:
-        """A line of the node's output; whether it is the first of its group that tells of a step."""
+        """Takes a line of the node's output; returns whether it is the first of its group that reports a step."""
         self._words.printed(pilot.lease, line)
         # The last lines of a stopped worker may come after the first worker of the next group.
         if self._told or not self._printed.reads or self._silence.outlived(pilot.lease):
@@ -127,21 +128,21 @@ class TrainerHost:
         return bool(message["first"])
 
     def _group(self) -> tuple[int, int]:
-        """On how many nodes there are workers, and how many."""
+        """Returns the number of nodes with workers, and the number of workers."""
         sizes = [len(pilot.workers) for pilot in self._pilots() if pilot.workers]
         return len(sizes), sum(sizes)
 
     def told_error(self, pilot: Pilot, text: str) -> None:
-        """A worker's script fails with this error; its end will be told by its node."""
+        """Takes the error that a worker's script fails with; the worker's end is reported by its node."""
         self._words.told(pilot.lease, text)
 
     def stepped(self, pilot: Pilot, message: Message) -> None:
-        """A worker on this pilot ended a step; what is saved by then is in the trainer's progress."""
+        """Takes a worker's report of a step; the state saved by then is in the trainer's progress."""
         now_s, members = time.monotonic(), self._members()
         if message["first"]:
             self._compare(message)
         self._told, self._run.progress.printed = True, False
-        # Horovod's workers outlive a change of nodes. A group with one that is gone since was formed before that.
+        # Horovod's workers outlive a change of nodes. A group with a worker that has since gone was formed before that.
         if message["first"] and 0 < int(message.get("nodes", 0)) <= len(members):
             self._look_who_is_here()
             self._departures.trained(pilot.lease)
@@ -149,9 +150,9 @@ class TrainerHost:
         self._blame.saved(self._run.progress.step, now_s)
 
     def _compare(self, message: Message) -> None:
-        """Ends the trainer where the ranks of a group do not begin at one step: each would have data of its own."""
+        """Ends the trainer if the ranks of a group do not begin at the same step: each would have data of its own."""
         generation, rank, step = message.get("generation"), int(message["rank"]), int(message["step"])
-        if generation is None:  # of Horovod's, whose workers give each other the state
+        if generation is None:  # a Horovod group, whose workers give each other the state
             return
         if self._first is None or self._first[0] != generation:
             self._first = (generation, rank, step)
@@ -166,10 +167,10 @@ class TrainerHost:
         elif rank == 0 and not self._fetched and 0 < step <= self._run.saved_step:
             self._warn(NOT_LOADED)
 
-    # -- what fails ---
+    # -- failures ---
 
     def broke(self, step: int, at_s: float) -> None:
-        """Notes how far training had come, for what the crash costs."""
+        """Notes how far training had come, for the cost of the crash."""
         self._run.progress.broke(step, at_s)
 
     def crashed(self, pilot: Pilot, rc: int, early: str = "") -> None:
@@ -179,9 +180,9 @@ class TrainerHost:
         self._ends.append((pilot, rc, early))
 
     def _look_at_ends(self) -> None:
-        """Takes the ends that were told together in the order in which they came about, the back-end done with them.
+        """Handles the ends that were reported together, in the order in which they happened, after the back-end.
 
-        A worker tells its error before it ends, and its end is what its peers fail of.
+        A worker reports its error before it ends, and its peers fail because of its end.
         """
         ends, self._ends = self._ends, []
         followed = False
@@ -203,9 +204,10 @@ class TrainerHost:
             self._words.used(pilot.lease)
 
     def _ended_early(self, pilot: Pilot, rc: int, text: str, early: str, *, counts: bool) -> None:
-        """A worker failed after one of its group had ended with 0; the first of several, the likeliest cause, `counts`.
+        """Handles a worker that failed after one of its group had ended with 0.
 
-        It may have an error or an exit code of its own: an evaluation at the end is rank 0's alone.
+        Only the first of several, the likeliest cause, `counts`. It may have its own error or exit code: an
+        evaluation at the end is rank 0's alone.
         """
         group, _ = self._place(pilot, rc)
         own = group == 0 or (group == 1 and (rc != 1 or bool(self._words.error(pilot.lease))))
@@ -223,10 +225,10 @@ class TrainerHost:
             )
 
     def _place(self, pilot: Pilot, rc: int) -> tuple[int, int]:
-        """The place of an end among those that were told with it.
+        """Returns the sort key of an end among those that were reported with it.
 
-        Who was killed told nothing of what the others failed of. A script that takes its group down in `finally` has
-        its peers tell of lost connections first, and NCCL aborts a process that has lost one.
+        A killed worker reports no error, so it may be what the others failed of. If a script takes its group down in
+        `finally`, its peers report lost connections first, and NCCL aborts a process that has lost one.
         """
         lease = pilot.lease
         if rc < 0 and rc != -signal.SIGABRT:
@@ -238,11 +240,11 @@ class TrainerHost:
         return group, self._words.order(lease)
 
     def _lost_link(self, pilot: Pilot, rc: int) -> bool:
-        """Whether a worker ended for want of its driver; a script that exits with that code by itself has said so."""
+        """Whether a worker ended because it lost its driver; a script that exits with that code reports an error."""
         return rc == EXIT_LINK_LOST and not self._words.error(pilot.lease)
 
     def node_exited(self, pilot: Pilot, rc: int) -> bool:
-        """The node process ended by itself, and with it all of the pilot's workers; whether to give it back now."""
+        """Handles the end of a node process and all of its workers; returns whether to give the pilot back now."""
         text = f"the node process ended with {code_text(rc)}"
         pilot.reason = pilot.reason or f"{text} on {pilot.node}"
         if pilot.revoked or pilot.leaving or pilot.expiring or self._run.result.done():
@@ -264,15 +266,15 @@ class TrainerHost:
             self.finish(1, f"{text}; training failed {_times(verdict.count)} {self._since()}")
 
     def cannot(self, pilot: Pilot, text: str, *, sure: bool = False) -> None:
-        """A node cannot start workers: it is given back, unless all of them say the same, or would for `sure`."""
+        """Gives back a node that cannot start workers; ends the trainer if all nodes say so, or would (`sure`)."""
         if pilot.lease in self._at_fault or self._run.result.done():
             return
         if pilot.revoked or pilot.leaving or pilot.over.is_set():
-            return  # Slurm's notice, or bftd, ends an image's fetching too: that says nothing of the image
+            return  # Slurm's notice, or bftd, also stops the fetching of an image: that says nothing about the image
         self._at_fault.add(pilot.lease)
         ready = sum(other.wanted for other in self._pilots())
-        # The image may be out of this node's reach alone: where others start too, or it was trained in before, they
-        # tell.
+        # The image may be out of reach for this node alone: if others are starting too, or training has run in it
+        # before, they will show it.
         others = any(other.warming and other.lease not in self._at_fault for other in self._pilots())
         sure = sure and not others and self._run.saved_step < 0
         verdict = self._blame.cannot(pilot.node, text, ready, sure=sure)
@@ -285,7 +287,7 @@ class TrainerHost:
         asyncio.get_running_loop().call_later(FAULT_SHOWN_S, self._give_up, pilot, text)
 
     def is_at_fault(self, pilot: Pilot) -> bool:
-        """Whether its node was told to be of no use."""
+        """Whether this pilot's node was reported as unable to train."""
         return pilot.lease in self._at_fault
 
     def _give_up(self, pilot: Pilot, text: str) -> None:
@@ -310,7 +312,7 @@ class TrainerHost:
             self._run.log(text)
             return
         if lost_link and verdict.whose == "nobody's":
-            self._run.log(f"{text}; it is started again")  # a driver that was busy is no fault of the node's
+            self._run.log(f"{text}; it is started again")  # a busy driver is no fault of the node
             return
         self._log_crash(pilot, rc, text)
         if verdict.whose == "the script's":
@@ -352,10 +354,10 @@ class TrainerHost:
         step = self._run.progress.step
         return f"since step {step} was saved" if step else "and saved nothing"
 
-    # -- a script that says nothing ---
+    # -- a script that reports nothing ---
 
     def fetched(self) -> None:
-        """A worker asks for the saved state: its script knows bftd, though it may load data for long now."""
+        """Notes that a worker asks for the saved state: its script knows bftd, though it may load data for long now."""
         self._fetched = True
 
     @property
@@ -371,7 +373,7 @@ class TrainerHost:
             self._warn(UNMATCHED if self._printed.reads else SILENT)
 
     def _warn(self, text: str) -> None:
-        """Says it once, in the output and in `bft explain`."""
+        """Reports a text once, in the output and in `bft explain`."""
         if text not in self._warned and not self._run.result.done():
             self._warned.add(text)
             self._run.tell(text)
@@ -382,12 +384,12 @@ class TrainerHost:
             return
         self._run.progress.resizes += 1
         spec = self.settings.spec
-        if (spec.up_cost_s if report.kind == "up" else spec.down_cost_s) is None:  # what the user says is better known
+        if (spec.up_cost_s if report.kind == "up" else spec.down_cost_s) is None:  # the user's own number is better
             self._run.report(report)
 
 
 def code_text(rc: int) -> str:
-    """How a process ended, in words."""
+    """Describes in words how a process ended."""
     if rc >= 0:
         return f"exit code {rc}"
     try:
@@ -401,5 +403,5 @@ def _times(count: int) -> str:
 
 
 def _exit_code(rc: int) -> int:
-    """A worker's end as the job's exit code: shells write signal N as 128 + N."""
+    """Converts a worker's end to the job's exit code: shells write signal N as 128 + N."""
     return 128 - rc if rc < 0 else (rc or 1)

@@ -1,8 +1,8 @@
 """The driver's server: agents and workers connect here, prove that they know the secret, and are handed to the trainer.
 
-Strangers cost little: one line of bounded length and a bounded time each. All who come are let in at once, so that
-nobody waits behind others who say nothing. There are at most so many; then those make room who come from where most
-strangers come from, who has said nothing before others.
+A stranger is a connection that has not proved itself yet. It costs little: one line of bounded length for a bounded
+time. All are let in at once, so that nobody waits behind connections that say nothing. Their number is limited; beyond
+it, strangers are turned away from the source with the most of them, and silent ones sooner than others.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from elastic.link.wire import MAX_LINE_BYTES, Message, no_delay
 from elastic.timing import HANDSHAKE_S, STRANGER_S, STRANGER_SILENT_S
 
 _BACKLOG = 4096
-"""All workers of a large trainer connect in the same moment; the kernel cuts this to its own limit."""
+"""All workers of a large trainer connect at the same moment; the kernel cuts this to its own limit."""
 
 _STRANGERS = 4096
-"""Connections that may be in the middle of their proof."""
+"""The most connections that may be in the middle of their proof."""
 
 _STRANGERS_SHARE = 0.25
-"""Of the files that may be open: the rest is for agents, workers and the commands of Slurm."""
+"""The strangers' share of the files that may be open: the rest is for agents, workers and the commands of Slurm."""
 
 _AT_ONCE = 64
-"""So many are accepted before those that are let in are heard, and training goes on."""
+"""The number of connections accepted before other tasks run, those of training among them."""
 
 _RETRY_S = 0.1
-"""After an accept that failed because there are too many files open."""
+"""The pause after an accept that failed because too many files are open."""
 
 _NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Listener(Protocol):
-    """What the trainer does with connections."""
+    """The trainer's handling of connections."""
 
     def connected(self, peer: Peer) -> bool:
         """Whether this peer belongs to the trainer."""
@@ -54,13 +54,13 @@ class Listener(Protocol):
         """Takes one message."""
 
     def disconnected(self, peer: Peer) -> None:
-        """The peer is gone."""
+        """Notes that the peer is gone."""
 
 
 def listen() -> socket.socket:
-    """A socket on a free port of all addresses, IPv4 and IPv6.
+    """Returns a socket on a free port of all addresses, IPv4 and IPv6.
 
-    Who connects waits for a hub: the port can be told before there is one.
+    A client that connects waits for a hub: the port can be announced before there is one.
     """
     try:
         dual = socket.has_dualstack_ipv6()
@@ -74,7 +74,7 @@ def listen() -> socket.socket:
 
 @dataclass(eq=False)
 class _Stranger:
-    """A connection that has proved nothing yet; one that has said its hello has a task."""
+    """A connection that has proved nothing yet; one that has sent its hello has a task."""
 
     sock: socket.socket
     source: str
@@ -89,13 +89,13 @@ class _Stranger:
 
     @property
     def may_stay_until_s(self) -> float:
-        """Until then it is not turned away, on the loop's clock."""
+        """The time until which it is not turned away, on the loop's clock."""
         return self.since_s + (STRANGER_S if self.greeted else STRANGER_SILENT_S)
 
 
 @dataclass
 class _Strangers:
-    """Those of the moment, by where they come from; the oldest first, those that have said nothing apart."""
+    """The current strangers by source, the oldest first; those that have sent nothing are kept apart."""
 
     silent: dict[str, dict[_Stranger, None]] = field(default_factory=dict)
     greeted: dict[str, dict[_Stranger, None]] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class _Strangers:
         self.count += 1
 
     def remove(self, stranger: _Stranger) -> None:
-        """Lets go of one, if it is there still."""
+        """Forgets a stranger, if it is still there."""
         group = self._group(stranger)
         found = group.get(stranger.source, {})
         if stranger in found:
@@ -116,7 +116,7 @@ class _Strangers:
                 del group[stranger.source]
 
     def first_to_go(self) -> _Stranger:
-        """Who makes room: the oldest of the largest crowd from one place, a silent one if its time is up."""
+        """Returns the stranger to turn away: the oldest of the largest silent or greeted crowd, by its deadline."""
         crowds = [max(group.values(), key=lambda crowd: len(crowd)) for group in (self.silent, self.greeted) if group]
         return min((next(iter(crowd)) for crowd in crowds), key=lambda stranger: stranger.may_stay_until_s)
 
@@ -125,7 +125,7 @@ class _Strangers:
 
 
 class Hub:
-    """Accepts connections that know the trainer's secret."""
+    """The server for connections that know the trainer's secret."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Hub:
         log: Callable[[str], None] = lambda _: None,
         states: Callable[[Message, Seals, socket.socket], None] | None = None,
     ) -> None:
-        """`listening` is what `listen` made; `states` takes connections of role `state`, and closes them."""
+        """`listening` is a socket from `listen`; `states` takes connections of role `state`, and closes them."""
         self._listener = listener
         self._states = states
         self._secret = secret
@@ -148,7 +148,7 @@ class Hub:
         self._accepting = self._spawn(self._accept(listening))
 
     def close(self) -> None:
-        """Accepts nobody any more; who is connected stays so."""
+        """Accepts no more connections; existing ones stay."""
         if self._socket is not None:
             self._accepting.cancel()
             asyncio.get_running_loop().remove_reader(self._socket)
@@ -163,7 +163,7 @@ class Hub:
                 sock, address = await _next_connection(listening)
                 self._let_in(sock, str(address[0]))
             except OSError as error:
-                # Else it was the end of a connection that was waiting.
+                # Any other error ends a connection that was waiting.
                 crowded = error.errno in _NO_ROOM
                 if crowded and self._strangers.count:
                     self._turn_away(self._strangers.first_to_go())
@@ -192,7 +192,7 @@ class Hub:
         stranger.timer = loop.call_later(HANDSHAKE_S, self._turn_away, stranger)
         self._strangers.add(stranger)
         loop.add_reader(sock.fileno(), self._hear_stranger, stranger)
-        self._hear_stranger(stranger)  # its hello has come with it, as a rule
+        self._hear_stranger(stranger)  # as a rule its hello has come with it
 
     def _hear_stranger(self, stranger: _Stranger) -> None:
         try:
@@ -202,7 +202,7 @@ class Hub:
         except OSError:
             data = b""
         stranger.line += data
-        # It says nothing more until it is challenged: what follows the line is no peer's.
+        # A client says nothing more until it is challenged: one that sends more after the line is no peer.
         if not data or b"\n" in stranger.line[:-1] or (len(stranger.line) == HELLO_BYTES and data[-1:] != b"\n"):
             self._turn_away(stranger)
         elif stranger.line.endswith(b"\n"):
@@ -219,7 +219,7 @@ class Hub:
             stranger.sock.close()
 
     def _forget(self, stranger: _Stranger) -> None:
-        """Lets go of a stranger, whatever is to become of it."""
+        """Forgets a stranger, whatever becomes of its connection."""
         self._strangers.remove(stranger)
         if stranger.timer is not None:
             stranger.timer.cancel()
@@ -236,7 +236,7 @@ class Hub:
                 self._states(about, seals, sock)
                 return
             reader, writer = await asyncio.open_connection(sock=sock, limit=MAX_LINE_BYTES)
-        except (Exception, asyncio.CancelledError):  # what strangers say, in whatever way it is wrong
+        except (Exception, asyncio.CancelledError):  # strangers may send anything wrong
             sock.close()
             return
         finally:
@@ -264,10 +264,10 @@ class Hub:
         except (WireError, OSError, asyncio.TimeoutError):
             pass
         except asyncio.CancelledError:
-            # The driver ends. asyncio would print a connection that was cancelled as a fault.
+            # The driver ends. asyncio would print a cancelled connection as a fault.
             pass
         except Exception as error:
-            # One peer's nonsense is that peer's end, and no other's.
+            # One peer's nonsense ends that peer's connection, and no other.
             self._log(f"{_name(peer)} said something that is not understood ({error!r}): its connection is ended")
         finally:
             self._listener.disconnected(peer)
@@ -279,7 +279,7 @@ class Hub:
         except ConnectionError:
             raise
         except OSError as error:
-            # A disk of the driver's, say: no fault of the peer.
+            # For example a disk of the driver's: no fault of the peer.
             self._log(f"{message['op']} of {_name(peer)} was not carried out: {error}")
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -300,7 +300,7 @@ async def _next_connection(listening: socket.socket) -> tuple[socket.socket, Any
 
 @lru_cache(maxsize=_STRANGERS)
 def _source(address: str) -> str:
-    """Where strangers come from, to be counted together: an address, or the network that one owner has of IPv6."""
+    """Returns the source that a stranger counts for: its IPv4 address, or its /64 network for IPv6."""
     bare = plain(address)
     try:
         known = ipaddress.ip_address(bare)
@@ -310,12 +310,12 @@ def _source(address: str) -> str:
 
 
 def _name(peer: Peer) -> str:
-    """An agent or a worker, as the log names it."""
+    """Returns the log's name for an agent or a worker."""
     return f"the {peer.hello.get('role', 'peer')} of {peer.hello.get('host') or peer.hello.get('lease')}"
 
 
 async def _proof(sock: socket.socket) -> bytes:
-    """Exactly a proof: what follows it is the peer's first message."""
+    """Reads exactly a proof: the bytes after it are the peer's first message."""
     proof = b""
     while len(proof) < PROOF_BYTES:
         proof += await _some(sock, PROOF_BYTES - len(proof))

@@ -1,4 +1,4 @@
-"""What a script said last on each node: the error that a worker told, else the last lines that its node printed."""
+"""The script's last words on each node: the error that a worker reported, else the last lines of the node's output."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections import deque
 
 LINES_KEPT = 12
 LINE_MOST = 400
-"""Letters of one line that are kept."""
+"""The most characters of one line that are kept."""
 
 TEXT_MOST = 2048
-"""Letters of an error that are kept: the last ones, since the error itself stands at a traceback's end."""
+"""The most characters of an error that are kept: the last ones, since a traceback ends with the error itself."""
 
 _OF_A_PEER = re.compile(
     r"(?i)connection (?:was )?(?:likely )?(?:closed|reset)|(?:closed|reset) by (?:remote )?peer|broken ?pipe"
     r"|connection(?:reset|aborted)?error|remote process exit|ncclremoteerror|dist(?:network|store)error"
     r"|horovodinternalerror"
 )
-"""How gloo, NCCL, torch's store, Horovod and Python name the loss of somebody at the other end."""
+"""Phrases of gloo, NCCL, torch's store, Horovod and Python for a connection that its peer closed."""
 
 
 class LastWords:
-    """Few lines a pilot, by its lease."""
+    """The last lines of each pilot, by its lease."""
 
     def __init__(self) -> None:
         self._told: dict[str, list[str]] = {}
@@ -31,14 +31,14 @@ class LastWords:
         self._count = 0
 
     def printed(self, lease: str, line: str) -> None:
-        """A line of the node's output."""
+        """Takes a line of the node's output."""
         if line.strip():
             self._printed.setdefault(lease, deque(maxlen=LINES_KEPT)).append(_plain(line))
 
     def told(self, lease: str, text: str) -> None:
-        """A worker's error; of several workers the first one that fails is the one to look at.
+        """Takes a worker's error; of several workers, the first error is the one to look at.
 
-        A script that takes its group down before its own error is told has the peers tell theirs first.
+        If a script takes its group down before it reports its own error, the peers report theirs first.
         """
         if lease in self._used:
             self._drop(lease)
@@ -48,34 +48,34 @@ class LastWords:
             self._order[lease] = self._count
 
     def began(self, lease: str) -> None:
-        """Workers begin anew on this pilot, maybe before it was heard how those before them ended."""
+        """Notes that workers restart on this pilot, maybe before the end of the earlier ones was reported."""
         if lease in self._used:
             self._drop(lease)
 
     def used(self, lease: str) -> None:
-        """The failure that the error led to is dealt with."""
+        """Notes that the failure of this error has been handled."""
         self._used.add(lease)
 
     def forget(self, leases: set[str]) -> None:
-        """Keeps only what these pilots said."""
+        """Keeps only the words of these pilots."""
         for lease in (self._told.keys() | self._printed.keys() | self._used) - leases:
             self._drop(lease)
             self._printed.pop(lease, None)
 
     def order(self, lease: str) -> int:
-        """The place of this pilot's error among all; 0 where none was told: such an end is nobody's consequence."""
+        """Returns the position of this pilot's error among all; 0 if none was reported: that end is no consequence."""
         return self._order.get(lease, 0)
 
     def of_a_peer(self, lease: str) -> bool:
-        """Whether the error that a worker told is of a connection: its peer may have ended first."""
+        """Whether a worker's error is about a connection: its peer may have ended first."""
         return any(_OF_A_PEER.search(line) for line in self._told.get(lease, ()))
 
     def of(self, lease: str) -> tuple[str, ...]:
-        """The lines, the last one last; none where nothing was said."""
+        """Returns the lines in order, empty if there are none."""
         return tuple(self._told.get(lease) or self._printed.get(lease) or ())
 
     def error(self, lease: str) -> str:
-        """The last line of the error that a worker told, "" where none did."""
+        """Returns the last line of the worker's error, "" if there is none."""
         lines = self._told.get(lease)
         return lines[-1].strip() if lines else ""
 
@@ -86,5 +86,5 @@ class LastWords:
 
 
 def _plain(line: str) -> str:
-    """A line that cannot steer a terminal, and no longer than a reader wants."""
+    """Returns a line that cannot control a terminal, shortened to LINE_MOST characters."""
     return "".join(letter if letter.isprintable() else " " for letter in line[:LINE_MOST]).rstrip()

@@ -1,4 +1,4 @@
-"""Which pilots leave before their time limits do it for them: never all of a trainer's at once, where it can go on."""
+"""Pilots that leave before their time limits end them: never all of a trainer's at once, if it can go on."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from elastic.timing import EXPIRE_APART_S
 
 _PARTS = 4
-"""Pilots that end together are left in so many parts: each costs a resize or two, with torchrun restarts of all."""
+"""Pilots that end together leave in this many parts: each costs a resize or two, and torchrun restarts all workers."""
 
 _SHARE_OF_LIFE = 1 / 16
-"""A short pilot leaves earlier by no more than this of its limit a part."""
+"""A pilot leaves earlier by at most this share of its limit for each part."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Member:
 
 
 class Limits:
-    """Says when pilots leave; `may_shrink_to` tells whether a trainer can go on with so many nodes."""
+    """The times at which pilots leave; `may_shrink_to` says whether a trainer can go on with that many nodes."""
 
     def __init__(self, may_shrink_to: Callable[[int], bool]) -> None:
         self._may_shrink_to = may_shrink_to
         self._left_s = -math.inf
 
     def due(self, members: Sequence[Member], now_s: float) -> list[int]:
-        """The positions in `members` of those that leave now, those that end first before the others."""
+        """Returns the positions in `members` of those that leave now, in the order of their ends."""
         order = sorted(range(len(members)), key=lambda position: members[position].end_s)
         over = [position for position in order if members[position].end_s <= now_s]
         early = 0
@@ -39,7 +39,7 @@ class Limits:
         for count, position in enumerate(order, start=1):
             last = members[position]
             apart_s = min(EXPIRE_APART_S, last.limit_s * _SHARE_OF_LIFE)
-            # so many times nodes can still leave: now, after apart_s, and so on until this one has to
+            # the number of chances for nodes to leave: now, after apart_s, and so on until this one has to
             turns = 1 + math.ceil((last.end_s - now_s) / apart_s)
             if 1 < turns <= min(_PARTS, math.ceil(count / together)) and now_s - self._left_s >= apart_s:
                 early = max(early, math.ceil((count - together) / (turns - 1)))

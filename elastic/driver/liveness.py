@@ -1,6 +1,6 @@
-"""Who still answers: agents every beat, workers every ping. What is silent for too long is given up, or looked at.
+"""Liveness of agents (every beat) and workers (every ping): a peer silent for too long is examined or given up.
 
-Silence counts only while this process ran itself: a driver that was stopped has heard of nobody, and would take all
+Silence counts only while this process ran itself: a driver that was stopped has heard from nobody, and would take all
 nodes for lost at once.
 """
 
@@ -18,10 +18,10 @@ from elastic.timing import BEAT_LATE_S, BEAT_S, BUSY_TIMES, DRIVER_LOST_S, KILLE
 
 
 class Liveness:
-    """Hears agents and workers, and acts on those who say nothing; `beat` and `ping` are called again and again."""
+    """The signs of life of agents and workers, and the response to silence; call `beat` and `ping` periodically."""
 
     def __init__(self, run: Run, crew: Crew, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` never goes back."""
+        """`clock` is monotonic."""
         self._run = run
         self._crew = crew
         self._clock = clock
@@ -38,22 +38,22 @@ class Liveness:
         self._busy.discard(peer)
 
     def stepped(self, worker: Peer) -> None:
-        """Notes that a worker has ended a step: it imports and reads its data no more."""
+        """Notes that a worker has ended a step: it no longer imports and reads its data."""
         self._stepped.add(worker)
 
     def gone(self, peer: Peer) -> None:
-        """Lets go of a connection that has ended."""
+        """Forgets a connection that has ended."""
         self._heard.pop(peer, None)
         self._killed.pop(peer, None)
         self._stepped.discard(peer)
         self._busy.discard(peer)
 
     def silence_s(self, peer: Peer) -> float:
-        """How long a peer has said nothing while this process ran; 0 for one that is not connected."""
+        """Returns how long a peer has been silent while this process ran; 0 for one that is not connected."""
         return self._time_s - self._heard.get(peer, self._time_s)
 
     def beat(self) -> None:
-        """Lets time pass, sends each agent a beat, and gives up the nodes whose agents answered none for too long."""
+        """Advances the time, sends each agent a beat, and gives up nodes whose agents answered none for too long."""
         now_s = self._clock()
         self._time_s += min(now_s - self._looked_s, BEAT_S + BEAT_LATE_S)
         self._looked_s = now_s
@@ -64,14 +64,14 @@ class Liveness:
                 self._crew.abandon(pilot, f"{pilot.node} has not answered for {DRIVER_LOST_S:g} s")
 
     def ping(self) -> None:
-        """Pings each worker, has its agent look at one that is silent, and gives up a node that it stays on."""
+        """Pings each worker, has its agent look at a silent one, and gives up a node on which it stays silent."""
         for pilot in self._crew.all:
             for worker in list(pilot.workers.values()):
                 self._examine(pilot, worker)
             pilot.tell_workers({"op": "ping"})
 
     def looked(self, pilot: Pilot, message: Message) -> None:
-        """Takes what an agent says of a worker that it was to look at."""
+        """Takes an agent's report on a silent worker."""
         worker = next((peer for peer in pilot.workers.values() if peer.hello.get("pid") == message["pid"]), None)
         text = f"a worker on {pilot.node} has not answered for {float(message['silent_s']):.0f} s"
         if message["verdict"] == "killed":

@@ -39,7 +39,7 @@ def main() -> None:
     try:
         code = run(_settings_of_job(sys.argv[1:]))
     except (ElasticError, OSError) as error:
-        # What a full disk did not take of sys.stderr would be tried again at the exit, whose code is then 120.
+        # If sys.stderr could not be written to a full disk, Python would try again at exit and return 120.
         with contextlib.suppress(OSError):
             os.write(2, f"bft: {error}\n".encode(errors="backslashreplace"))
         code = error.exit_code if isinstance(error, ElasticError) else 1
@@ -102,7 +102,7 @@ async def _run(settings: DriverSettings, output: Output) -> int:
 
 
 def _kept_bytes(trainer: Trainer) -> int | None:
-    """How large the state is of which workers keep copies in memory, None while that is not known."""
+    """Returns the size of the state that workers keep copies of in memory, None while it is not known."""
     return 0 if trainer.run.settings.spec.state_path else trainer.run.progress.costs.state_bytes
 
 
@@ -139,13 +139,13 @@ def _summary(trainer: Trainer) -> Summary:
 
 
 def _settings_of_job(arguments: list[str]) -> DriverSettings:
-    """The settings of a batch job whose script runs this program; raises UsageError."""
+    """Returns the settings of a batch job whose script runs this program; raises UsageError."""
     if not arguments:
         raise UsageError(
             "bft-driver runs an elastic job's script; submit one with: bft sbatch --elastic=MIN-MAX SCRIPT"
         )
     try:
-        # As it is, byte for byte, whatever its encoding: the nodes are told what it has to be.
+        # Kept byte for byte, whatever its encoding: the nodes are told the script's digest.
         header, source = restore(Path(arguments[0]).read_text(encoding="utf-8", errors="surrogateescape"))
     except OSError as error:
         raise UsageError(f"{arguments[0]}: {error.strerror}") from error
@@ -154,7 +154,7 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
     trainer_id = environ.get("SLURM_JOB_ID") or foreground_id()
     spec = ElasticSpec.parse(header.elastic)
     backend = backend_of(source, header.script, spec.backend)
-    # The Lua file cannot look for it: slurmctld may not see what the user sees.
+    # The Lua file cannot look for it: slurmctld may not see the files that the user sees.
     interpreter = header.interpreter or interpreter_of(source, header.script, contained=bool(spec.container))
     keep_state_s, root = shelf.keep_state_s(environ), shelf.root_of(environ)
     shelf.sweep(root, time.time())
@@ -176,7 +176,7 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
         socket_path=header.socket,
         partition=header.partition,
         user=own_user(),
-        # Else pilots would be charged to the user's default account, whatever the trainer's is.
+        # Otherwise pilots would be charged to the user's default account, whatever the trainer's is.
         account=environ.get("SLURM_JOB_ACCOUNT", ""),
         pilot_mode=header.pilot_mode,
         pilot_options=header.pilot_options,
@@ -188,9 +188,9 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
 def _put_away(
     settings: DriverSettings, store: CheckpointStore, step: int, code: int, log: Callable[[str], None]
 ) -> None:
-    """Leaves of the trainer's folder what is still of use; what cannot be done here is no failure of the training.
+    """Keeps the useful part of the trainer's folder; a failure here is no failure of the training.
 
-    `step` is that of the newest state, -1 where there is none.
+    `step` is that of the newest state, -1 if there is none.
     """
     root, name = settings.state_dir.parent, Name.parse(settings.state_dir.name)
     try:
@@ -204,7 +204,7 @@ def _put_away(
         elif not shelf.drop_if_empty(root, name) and step >= 0:
             log(f"the state of step {step} is kept in {settings.state_dir}")
     except FencedError:
-        pass  # its successor's
+        pass  # the folder is the next driver's
     except (OSError, ElasticError) as error:
         log(f"{settings.state_dir} is left as it is: {text_of(error)}")
     finally:
@@ -216,7 +216,7 @@ def _shown(at_s: float) -> str:
 
 
 def _early(text: str) -> None:
-    """Writes one line of the log before there is an output that nothing can hold up."""
+    """Writes one line of the log before there is an Output, which nothing can hold up."""
     with contextlib.suppress(OSError):
         os.write(1, f"{_line(text)}\n".encode(errors="backslashreplace"))
 

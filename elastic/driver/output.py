@@ -1,7 +1,8 @@
-"""What a driver prints, through one thread: no disk, pipe or terminal that does not take it holds training up.
+"""The driver's output, written by one thread: no slow or full disk, pipe or terminal holds training up.
 
-Lines wait in memory, in order, while nothing can be written. When they are too many the oldest go, and the place where
-they are missing says how many there were. A full disk is tried again and again, a pipe without a reader is not.
+Lines wait in memory, in order, while nothing can be written. When there are too many, the oldest are dropped, and a
+line in their place says how many are missing. Writes to a full disk are repeated, those to a pipe without a reader are
+not.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ from collections.abc import Iterator
 from elastic.timing import LAST_WORDS_S
 
 HELD_BYTES = 4 << 20
-"""What may wait to be written: some ten thousand lines, for a file system that hangs for a minute."""
+"""The most that may wait to be written: some ten thousand lines, for a file system that hangs for a minute."""
 
 _LINE_BYTES = 64
-"""What a line costs in memory beside its bytes."""
+"""The memory that a line takes beside its bytes."""
 
 _AT_ONCE_BYTES = 4096
-"""A pipe takes so much in one piece: lines of other processes do not get in between."""
+"""A pipe takes this much in one piece: lines of other processes do not get in between."""
 
 _RETRY_S = 1.0
 _LAST_RETRY_S = 0.1
-"""Between two tries, while there is time and at the end."""
+"""The pauses between two tries: while there is time, and at the end."""
 
 _STALLED = "they were not taken in time"
 
 _NOBODY = {errno.EPIPE, errno.EBADF, errno.ECONNRESET, errno.ENXIO}
-"""Nobody will ever read it."""
+"""Errors after which nobody will ever read the output."""
 
 
 class Output:
-    """Lines on their way to a file descriptor; `close` is to be called at the end."""
+    """Lines on their way to a file descriptor; call `close` at the end."""
 
     def __init__(self, fd: int, encoding: str = "utf-8", held_bytes: int = HELD_BYTES) -> None:
         self._fd = fd
@@ -52,7 +53,7 @@ class Output:
         self._why = _STALLED
         self._deadline_s: float | None = None
         self._news = threading.Condition()
-        # A write that never returns must not keep the process from its end.
+        # As a daemon thread, so that a write that never returns does not keep the process from ending.
         self._thread = threading.Thread(target=self._write_all, name="bft-output", daemon=True)
         self._thread.start()
 
@@ -68,7 +69,7 @@ class Output:
         return cls(1, getattr(sys.stdout, "encoding", None) or "utf-8")
 
     def line(self, text: str) -> None:
-        """Writes one line, soon; never waits. What the encoding lacks is written as an escape."""
+        """Writes one line soon, and never waits. Characters that the encoding lacks are escaped."""
         data = f"{text}\n".encode(self._encoding, "backslashreplace")
         with self._news:
             if self._gone:
@@ -82,7 +83,7 @@ class Output:
 
     @contextlib.contextmanager
     def logging(self) -> Iterator[None]:
-        """Takes what libraries log meanwhile: written to standard error it could hold everything up."""
+        """Takes the log messages of libraries meanwhile: on standard error they could hold everything up."""
         handler = _Handler(self)
         logger = logging.getLogger()
         logger.addHandler(handler)
@@ -92,7 +93,7 @@ class Output:
             logger.removeHandler(handler)
 
     def close(self, within_s: float = LAST_WORDS_S) -> None:
-        """Writes what waits, and gives up after `within_s`."""
+        """Writes the waiting lines, and gives up after `within_s`."""
         with self._news:
             self._deadline_s = time.monotonic() + within_s
             self._news.notify()
@@ -114,7 +115,7 @@ class Output:
             self._say_aside(f"bft: {left} lines of output were not written: {self._why}")
 
     def _next(self) -> bytes | None:
-        """Some whole lines to write at once; None at the end."""
+        """Returns whole lines to write at once; None at the end."""
         with self._news:
             while not self._lines and not self._dropped:
                 if self._deadline_s is not None or self._gone:
@@ -137,7 +138,7 @@ class Output:
         while left:
             try:
                 left = left[os.write(self._fd, left) :]
-            except BlockingIOError:  # another program has set the terminal so
+            except BlockingIOError:  # another program has set the terminal to non-blocking
                 poll = select.poll()
                 poll.register(self._fd, select.POLLOUT)
                 poll.poll(_LAST_RETRY_S * 1000)
@@ -166,7 +167,7 @@ class Output:
         self._say_aside("bft: nobody reads the output any more; training goes on")
 
     def _say_aside(self, text: str) -> None:
-        """Says it on standard error, unless that is the same file."""
+        """Writes a text to standard error, unless that is the same file."""
         with contextlib.suppress(OSError):
             if not os.path.samestat(os.fstat(self._fd), os.fstat(2)):
                 os.write(2, f"{text}\n".encode(errors="backslashreplace"))
@@ -179,5 +180,5 @@ class _Handler(logging.Handler):
         self.setFormatter(logging.Formatter("bft: %(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(Exception):  # a record that cannot be formatted is no reason to stop
+        with contextlib.suppress(Exception):  # a record that cannot be formatted must not stop the driver
             self._output.line(self.format(record))

@@ -1,4 +1,4 @@
-"""The trainer as its crew sees it: what training has to do about a node that goes."""
+"""The trainer as its crew sees it: the training's response to a node that goes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from elastic.timing import LEAVE_S
 
 
 class TrainerOwner:
-    """Carries out what the crew asks for; see elastic.driver.crew.Owner."""
+    """The crew's owner; see elastic.driver.crew.Owner."""
 
     def __init__(self, run: Run, backend: Backend) -> None:
         self._run = run

@@ -38,32 +38,32 @@ T = TypeVar("T")
 _AGENT = (sys.executable, "-m", "elastic.node.agent")
 
 _AT_ONCE = 64
-"""Pilots that are being placed at the same time: a thread each, most of which wait for a look at the queue."""
+"""The most pilots that are placed at the same time: a thread each, most of which wait for a look at the queue."""
 
 _OLDEST_LOOK_S = 10.0
-"""Of what is older nothing was lent, by the default of a daemon's `stale_after_s`."""
+"""The oldest that a daemon's look at Slurm may be if it gives no time: older ones lend nothing (`stale_after_s`)."""
 
 _SAID_BYTES = 1 << 14
-"""As much of what srun and an agent said last is kept."""
+"""The most output of srun and an agent that is kept, from its end."""
 
 _AGENT_SAYS = "bft: "
 
 _AWAY = re.compile("[Uu]nable to contact|[Uu]nable to create step .*busy")
-"""How srun says that it has started nothing because slurmctld is away, or has not heard of its node since."""
+"""srun's messages that it has started nothing: slurmctld is away, or back without having heard of its node."""
 
 _STEP_WITHIN_S = 5
-"""Left alone, an srun that comes before Slurm has heard of its node waits for minutes, also once Slurm has."""
+"""srun's limit to start a step: without it, one run before Slurm hears of its node waits for minutes after that."""
 
 _AGAIN_S = 0.5
-"""Until it is run again."""
+"""The pause before srun is run again."""
 
 _WANT_OF_MEMORY = re.compile(r"exceeded memory limit|oom[-_ ]kill|[Oo]ut [Oo]f [Mm]emory")
-"""How srun says that Slurm, or the kernel, ended a process of the step."""
+"""srun's messages that Slurm, or the kernel, ended a process of the step for its memory."""
 
 
 @dataclass(eq=False)
 class Pilot:
-    """A lease being carried out; no flag is ever taken back, but `working`."""
+    """A lease being carried out; no flag is ever reset, except `working`."""
 
     lease: str
     """The lease's id."""
@@ -71,25 +71,25 @@ class Pilot:
     node: str
 
     limit_s: float
-    """How long the allocation may last from `placed_s` on."""
+    """The longest that the allocation may last, from `placed_s` on."""
 
     gres: str
     """The devices of the allocation, as Slurm writes them."""
 
     partition: str = ""
-    """Where the allocation is asked for, "" for the trainer's own."""
+    """The partition of the allocation, "" for the trainer's own."""
 
     granted: str = ""
-    """Why the daemon lent it, as a sentence."""
+    """The daemon's reason for the lease, as a sentence."""
 
     part: Part | None = None
-    """What of its node was asked for, None for all of it."""
+    """The part of the node that was asked for, None for all of it."""
 
     driver: str = ""
-    """Where its agent finds the driver, as `host:port`; the host differs from node to node."""
+    """The driver's address for its agent, as `host:port`; the host differs from node to node."""
 
     state: LeaseState = "granted"
-    """How far it has come: granted while Slurm is asked for it, placed, ready, ended."""
+    """The progress of the lease: granted while Slurm is asked for it, placed, ready, ended."""
 
     job_id: str | None = None
     """The allocation, once it is placed."""
@@ -103,25 +103,25 @@ class Pilot:
     workers_per_node: int = 1
 
     incarnation: int = 0
-    """How many groups of workers this pilot has ended: part of the name that the next ones run under."""
+    """The number of groups of workers that this pilot has ended: part of the name that the next ones run under."""
 
     ready_s: float = 0.0
-    """When its node process got ready, in seconds of the monotonic clock."""
+    """The time at which its node process got ready, in seconds of the monotonic clock."""
 
     placed_s: float = 0.0
-    """When Slurm gave the allocation, in seconds of the monotonic clock; 0 before."""
+    """The time at which Slurm gave the allocation, in seconds of the monotonic clock; 0 before."""
 
     revoked: bool = False
     """The daemon takes the lease back: training leaves the node, in order unless `vacate`."""
 
     vacate: bool = False
-    """A regular job needs the node: of training only the last copy of the state is waited for."""
+    """A regular job needs the node: only the last copy of the state is waited for."""
 
     leaving: bool = False
     """The node is as good as gone: Slurm's notice came, the daemon wants it at once, or its processes are lost."""
 
     expiring: bool = False
-    """It leaves training by the driver's own will: its time limit is near, or its node does not take part."""
+    """The driver itself takes it out of training: its time limit is near, or its node does not take part."""
 
     starved: bool = False
     """Slurm ended its step for want of memory."""
@@ -130,29 +130,29 @@ class Pilot:
     """Its agent has started the node process, and answers every beat from now on."""
 
     waits: bool = False
-    """Its node waits for the file system of `state=`: that it is not trained on is no fault of its own."""
+    """Its node waits for the file system of `state=`: it is not the node's fault that it does not train."""
 
     working: bool = False
     """Its workers have ended a step of the present group."""
 
     reason: str = ""
-    """Why it ends, for the daemon and the user; empty while it does not."""
+    """The reason for its end, for the daemon and the user; empty before."""
 
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when nothing is to be done on the node any more: the allocation may end."""
+    """Set when nothing is left to do on the node: the allocation may end."""
 
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when no order reaches the node any more, or ends what runs there: nothing of it is waited for."""
+    """Set when orders no longer reach the node, or no longer end its processes: nothing of it is waited for."""
 
     carrier: asyncio.Task[Any] | None = None
     """The task that carries the lease out from its placing to its end."""
 
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
-    """All that runs for this pilot, the carrier among them."""
+    """All tasks of this pilot, the carrier among them."""
 
     @property
     def host(self) -> str:
-        """The name that the present workers run under; a crashed worker's name is never used again."""
+        """The name that the present workers run under; a crashed worker's name is never reused."""
         return f"{self.lease}.{self.incarnation}"
 
     @property
@@ -177,9 +177,9 @@ class Pilot:
 
 
 class PilotStarter:
-    """Starts and ends pilots as the user, through the Slurm commands; blocking calls run in threads.
+    """The starter of pilots, as the user and through the Slurm commands; blocking calls run in threads.
 
-    None can be started before `go_by` was called.
+    `go_by` must be called before a pilot is started.
     """
 
     def __init__(self, settings: DriverSettings, driver_port: int, secret: str, log: Callable[[str], None]) -> None:
@@ -202,7 +202,7 @@ class PilotStarter:
         }
 
     def go_by(self, listed: Leases) -> None:
-        """Takes what comes with each list: the rules for pilots, the daemon's clock, how long a command may take."""
+        """Takes the settings that come with each list: rules for pilots, the daemon's clock, the commands' time-out."""
         rules = Rules(listed.min_window_s, looked_of(listed), listed.calm_s or 0.0)
         self._daemon = listed.daemon
         if self._known_launcher is None:
@@ -213,7 +213,7 @@ class PilotStarter:
             self._client.timeout_s = listed.timeout_s
 
     async def place(self, pilot: Pilot) -> str | None:
-        """Asks Slurm for the node at once; returns None when the pilot is placed, else why not."""
+        """Asks Slurm for the node at once; returns None when the pilot is placed, else the reason."""
         settings = self._settings
         request = PilotRequest(
             node=pilot.node,
@@ -247,7 +247,7 @@ class PilotStarter:
         return None
 
     async def _part_of(self, pilot: Pilot, partition: str) -> Part | None:
-        """What of its node a pilot is to have, None for all of it."""
+        """Returns the part of its node that a pilot is to have, None for all of it."""
         pilot.part = None
         await self.shares.known()
         if part := self.shares.part(pilot.gres):
@@ -259,8 +259,8 @@ class PilotStarter:
     async def run_agent(self, pilot: Pilot) -> str:
         """Runs the agent inside the pilot until it ends; returns why it could not serve, "" when it could.
 
-        An srun that came to nothing because slurmctld was away is run again: the allocation outlives that. In sbatch
-        mode Slurm started it already, and what it says is not heard.
+        An srun that failed because slurmctld was away is run again: the allocation survives that. In sbatch mode Slurm
+        has started the agent already, and its output is not read.
         """
         assert pilot.job_id is not None
         if self._mode == "sbatch":
@@ -273,7 +273,7 @@ class PilotStarter:
         return why
 
     async def _agent_ran(self, pilot: Pilot, job_id: str) -> str | None:
-        """Why an agent could not serve, "" when it could, None where srun is to be run again."""
+        """Returns why an agent could not serve, "" when it could, None if srun is to be run again."""
         srun, *words = self._launcher.agent_command(job_id, _AGENT, pilot.gres)
         process = await _started([srun, f"--immediate={_STEP_WITHIN_S}", *words], self._agent_env(pilot))
         try:
@@ -284,13 +284,13 @@ class PilotStarter:
                 return None
             if rc >= 0:
                 self._endings.empty(job_id)
-            # srun always has something to say when a job is cancelled; that is no news.
+            # srun always prints something when a job is cancelled; that is no news.
             if rc and wants_memory(text):
                 pilot.starved = True
             if rc and not ending:
                 if complaint := _complaint(text, pilot):
                     return complaint
-                if not pilot.starved:  # that is told in a line of its own
+                if not pilot.starved:  # a starved pilot is reported in a line of its own
                     self._log(f"{pilot.lease}: srun ended with {rc}: {text.strip()[-300:]}")
         finally:
             if process.returncode is None:
@@ -300,23 +300,23 @@ class PilotStarter:
         return ""
 
     def short_of_memory(self, pilot: Pilot) -> None:
-        """Tells that a process of a pilot was ended for want of memory; what it has of its node was too little."""
+        """Reports that a process of a pilot ran out of memory; its part of the node was too small."""
         if pilot.part is None:
             self._log(f"a process on {pilot.node} was ended for want of memory, though its pilot has all of the node")
         else:
             self.shares.give_up(pilot.node, pilot.part)
 
     async def run_step(self, pilot: Pilot, command: Sequence[str]) -> list[str]:
-        """Runs a further step of the pilot's job to its end, `command` being srun and its words; returns what it said.
+        """Runs a further step of the pilot's job to its end; returns its output. `command` is srun and its arguments.
 
-        From here and not from the agent: Slurm's notice reaches every process of the pilot, and an srun ends its step
-        on it at once, with the last copy of the state in it.
+        The driver starts it, not the agent: Slurm's notice reaches every process of the pilot, and an srun there would
+        end its step at once, with the last copy of the state in it.
         """
-        # an agent that a batch script started may be here before Slurm's answer to sbatch is heard
+        # an agent started by a batch script may be here before Slurm's answer to sbatch
         job_id = pilot.job_id or (str(pilot.agent.hello["job_id"]) if pilot.agent else "")
         srun, *words = self._launcher.agent_command(job_id, command[1:], pilot.gres)
         srun = shutil.which(srun) or srun  # the step's own PATH is the image's
-        # shielded: a start that is cancelled half-way kills what it has started
+        # shielded: a start that is cancelled half-way kills the process it has started
         starting = asyncio.ensure_future(_started([srun, *words], container.outside(self._agent_env(pilot))))
         try:
             process = await asyncio.shield(starting)
@@ -329,16 +329,16 @@ class PilotStarter:
     async def cancel(self, jobs: list[str]) -> None:
         """Ends the allocations at once, each with one order, whoever gives it; those that have ended are no error.
 
-        Returns after the first try: an order that Slurm does not take is given again in the background.
+        Returns after the first try: an order that Slurm does not accept is repeated in the background.
         """
         await self._endings.cancel(jobs)
 
     def forget(self, job: str) -> None:
-        """Lets go of a job whose pilot is over: an order for it that still came would only be one too many."""
+        """Forgets a job whose pilot is over: a later order to end it would be superfluous."""
         self._endings.forget(job)
 
     async def close(self) -> None:
-        """Ends what is not ended, as far as Slurm lets it; no pilot is started any more."""
+        """Ends the remaining allocations, as far as Slurm allows; no pilot is started any more."""
         await self._endings.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -356,12 +356,12 @@ class PilotStarter:
 
 
 def wants_memory(said: str) -> bool:
-    """Whether an srun says that a process of its step was ended for want of memory."""
+    """Whether an srun reports that a process of its step ran out of memory."""
     return _WANT_OF_MEMORY.search(said) is not None
 
 
 async def _started(command: Sequence[str], environ: Mapping[str, str]) -> asyncio.subprocess.Process:
-    """An srun whose words are read by `_said`."""
+    """Starts an srun, whose output `_said` reads."""
     return await asyncio.create_subprocess_exec(
         *command,
         env=environ,
@@ -373,7 +373,7 @@ async def _started(command: Sequence[str], environ: Mapping[str, str]) -> asynci
 
 
 async def _said(process: asyncio.subprocess.Process) -> str:
-    """The last that a process says until it closes its output."""
+    """Reads a process's output until it is closed; returns the last _SAID_BYTES of it."""
     assert process.stdout is not None
     said = b""
     while piece := await process.stdout.read(1 << 16):
@@ -382,7 +382,7 @@ async def _said(process: asyncio.subprocess.Process) -> str:
 
 
 def _kill_later(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
-    """Leaves an srun its time: a step whose srun is gone waits for it, and holds the node for seconds."""
+    """Kills an srun after a while: a step whose srun is gone waits for it, and holds the node for seconds."""
     if not starting.cancelled() and starting.exception() is None and starting.result().returncode is None:
         asyncio.get_running_loop().call_later(GONE_S, _kill, starting.result())
 
@@ -394,16 +394,16 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 def looked_of(listed: Leases) -> float:
-    """When the daemon last looked at Slurm; of an older one, which does not say, the earliest that it may have been."""
+    """Returns when the daemon last looked at Slurm; the earliest possible time if the daemon is too old to say."""
     if listed.looked_s is not None:
         return listed.looked_s
     return (time.time() if listed.now_s is None else listed.now_s) - _OLDEST_LOOK_S
 
 
 def clock_of(now_s: float | None) -> Callable[[], float]:
-    """A clock that showed `now_s` a moment ago, and that nobody sets; wall time of this host where None is told.
+    """Returns a monotonic clock that showed `now_s` a moment ago; this host's wall time for None.
 
-    Slurm's plans are in the time of its controller, beside which the daemon runs; this host's clock may be any.
+    Slurm's plans are in the time of its controller, beside which the daemon runs; this host's clock may differ.
     """
     if now_s is None:
         return time.time
@@ -412,7 +412,7 @@ def clock_of(now_s: float | None) -> Callable[[], float]:
 
 
 def _complaint(said: str, pilot: Pilot) -> str:
-    """Why an agent did not come to serve, as its last words or its node's say it; "" where they do not."""
+    """Returns why an agent did not serve, from its or its node's last output; "" if that does not say."""
     lines = [line.strip() for line in said.splitlines()]
     if words := next((line for line in reversed(lines) if line.startswith(_AGENT_SAYS)), ""):
         words = words.removeprefix(_AGENT_SAYS).replace("$BFT_DRIVER", pilot.driver)

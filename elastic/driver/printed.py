@@ -1,7 +1,7 @@
-"""The progress of a script that tells bftd nothing, read from what it prints: `progress=REGEX` of --elastic.
+"""Progress read from the output of a script that reports none to bftd: `progress=REGEX` of --elastic.
 
-The lines of one node are read, of the first that has one that fits, until the workers are started again. What is read
-becomes a message like the one that elastic.step sends, so that everything behind it is the same.
+Only the lines of one node are read, the first with a line that matches, until the workers are restarted. A match
+becomes a message like that of elastic.step, so that everything behind it is the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOO_LONG = (
 )
 
 _LINE = 2048
-"""So many characters of a line are looked at: no line that tells of steps is longer."""
+"""Only this many characters of a line are searched: no line that reports steps is longer."""
 
 
 class _TooLongError(Exception):
@@ -41,7 +41,7 @@ class _TooLongError(Exception):
 
 
 class _Count:
-    """A count that a script prints, which may begin again at each epoch."""
+    """A count that a script prints, which may start again at each epoch."""
 
     def __init__(self) -> None:
         self._epochs = 0
@@ -49,14 +49,14 @@ class _Count:
 
     @property
     def again(self) -> bool:
-        """Whether it has begun again: another epoch."""
+        """Whether the count has started again: another epoch."""
         return self._epochs > 0
 
     def total(self, value: int, restarted: bool) -> int | None:
-        """The count from the very beginning; None for a line that came late.
+        """Returns the count from the very beginning; None for a line that came late.
 
-        Half as much or less, from workers that were not started again, is another epoch. After a restart it counts
-        within the same one: nothing tells of another.
+        Half as much or less, from workers that were not restarted, is another epoch. After a restart the count goes on
+        within the same epoch: nothing shows that another one began.
         """
         if value < self._last and not restarted:
             if value * 2 > self._last:
@@ -84,35 +84,35 @@ class Printed:
         self.began_at = 0
         """The first step that was ever read."""
         self.matched = False
-        """Whether a line has fitted yet."""
+        """Whether a line has ever matched."""
         self.gave_up = False
         """Whether the expression took too long on a line: nothing is read any more."""
-        if expression:  # Python's own engine looks for signals while it searches
+        if expression:  # Python's regex engine handles signals while it searches
             signal.signal(signal.SIGVTALRM, self._too_long)
 
     @property
     def reads(self) -> bool:
-        """Whether lines are looked at."""
+        """Whether lines are searched."""
         return self._expression is not None and not self.gave_up
 
     def began(self, *, joined: bool) -> None:
-        """Workers were started: the next line that fits is the first of a new group.
+        """Notes that workers were started: the next line that matches is the first of a new group.
 
-        `joined`: of a group of which others began before; they may have printed steps already.
+        `joined`: other workers of the group began before; they may have printed steps already.
         """
         self._joined = joined and (self._joined or not self._first)
         self._source, self._first, self._restarted = "", True, self.matched
 
     def untold(self) -> Message | None:
-        """What was read last, if it was not told yet."""
+        """Returns the message that was read last, if it was not reported yet."""
         last, self._untold = self._untold, None
         return last
 
     def read(self, lease: str, line: str, at_s: float, group: Callable[[], tuple[int, int]]) -> Message | None:
-        """Takes a line of the node with that lease; a step's message, once a second at most and at once for the first.
+        """Takes a line of the node with that lease; returns a step's message, the first at once and then one a second.
 
-        `group` tells how many nodes and workers train. Where steps alone are read, each counts for one sample a worker;
-        where samples alone are, they are the steps.
+        `group` returns the numbers of nodes and workers that train. If only steps are read, each counts for one sample
+        a worker; if only samples are read, they are the steps.
         """
         if not self.reads or self._source not in ("", lease):
             return None
@@ -126,7 +126,7 @@ class Printed:
         if done is None or (samples is not None and told is None):
             return None
         self._restarted = False
-        if self._steps.again or self._samples.again:  # a total that is printed is then one of an epoch
+        if self._steps.again or self._samples.again:  # a printed total is then that of an epoch
             total = 0
         nodes, size = group()
         before, sum_before = self._last
@@ -146,7 +146,7 @@ class Printed:
             "joined": self._joined,
             "step": step,
             "samples": samples,
-            # Whether the script has saved it is not known: what it does again after a restart is told as lost.
+            # The script may not have saved it: steps repeated after a restart are reported as lost.
             "saved_step": step,
             "saved_samples": samples,
             "rank": 0,
@@ -164,7 +164,7 @@ class Printed:
         return message
 
     def _search(self, line: str) -> re.Match[str] | None:
-        """Looks for the expression, for MATCH_S of CPU time at most: nested repeats may take for ever."""
+        """Searches a line for the expression, for MATCH_S of CPU time at most: nested repeats may take for ever."""
         assert self._expression is not None
         try:
             try:
@@ -184,7 +184,7 @@ class Printed:
 
 
 def _numbers(match: re.Match[str]) -> tuple[int | None, int | None, float | None, int | None] | None:
-    """Step, samples, loss and all steps of a line; None where a count is missing or no number, as if none fitted."""
+    """Returns step, samples, loss and total steps of a match; None if both counts are missing, or one is no number."""
     found = match.groupdict()
     try:
         step, samples = (_whole(found.get(name)) for name in ("step", "samples"))
@@ -202,7 +202,7 @@ def _numbers(match: re.Match[str]) -> tuple[int | None, int | None, float | None
 
 
 def _whole(text: str | None) -> int | None:
-    """A count as scripts print it, with or without separators between thousands."""
+    """Reads a count as scripts print it, with or without thousands separators; raises ValueError."""
     if text is None:
         return None
     digits = text.strip().replace(",", "").replace("_", "")

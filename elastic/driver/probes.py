@@ -1,10 +1,10 @@
-"""Whether every node has the folder of `state=PATH`: each leaves a file there, and looks for those of the others.
+"""Probes of the folder of `state=PATH`: each node leaves a file there, and looks for those of the others.
 
-The first time that a node's agent comes, it is asked. Until it has answered, its node is not trained on. A node that
-cannot write there, or does not see what others have written, is given back; where it is the very first, the trainer
-ends: nothing that it saved could be read again. Where the driver's host does not see the folder the first node is asked
-alone: of two that are asked at once neither would find what the other leaves. A file system that is full or takes no
-writes is no node's fault: that is told once, and nodes wait for it.
+A node is asked when its agent first connects, and does not train until it has answered. A node that cannot write there,
+or does not see the files of the others, is given back. If it is the very first, the trainer ends: nothing that it saved
+could be read again. If the driver's host does not see the folder, the first node is asked alone: if two were asked at
+once, neither would find the other's file. A file system that is full or takes no writes is no node's fault: that is
+reported once, and nodes wait for it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from elastic.timing import PROBE_S, STORE_RETRY_S
 
 
 class Probes:
-    """One trainer's nodes; without a `state=PATH` nobody is asked."""
+    """One trainer's nodes; without a `state=PATH` none is asked."""
 
     def __init__(self, run: Run, cannot: Callable[[Pilot, str], None], ready: Callable[[Pilot], None]) -> None:
-        """`cannot` gives a node back for a reason, `ready` has it trained on."""
+        """`cannot` gives a node back for a reason, `ready` makes it train."""
         self._run = run
         self._cannot = cannot
         self._ready = ready
@@ -42,14 +42,14 @@ class Probes:
         self._full = Trouble(run.tell, f"state={run.settings.spec.state_path} can be written again")
         self._written = 0
         self._refused: dict[str, tuple[int, int]] = {}
-        """For the nodes that wait for the file system: what others had written of probes and states before."""
+        """For nodes that wait for the file system: the probes that others had written before, and the step saved."""
 
     def needed(self, pilot: Pilot) -> bool:
-        """Whether the agent that has just come is to be asked."""
+        """Whether the agent that has just connected is to be asked."""
         return self._needed and pilot.node not in self._passed
 
     async def ask(self, pilot: Pilot) -> None:
-        """Asks it, and again while its file system takes no writes; its node is not ready before it has answered."""
+        """Asks the node, and again while its file system takes no writes; it is not ready before it has answered."""
         self._waiting[pilot.lease] = False
         while pilot.lease in self._waiting:
             if pilot.lease not in self._asked:
@@ -61,7 +61,7 @@ class Probes:
             await asyncio.sleep(STORE_RETRY_S)
 
     async def _look(self) -> None:
-        """Leaves the driver's own mark, where its host sees the folder."""
+        """Leaves the driver's own file, if its host sees the folder."""
         name = f"driver.{os.uname().nodename}"
         if await self._run.generations.probe(self._token, name):
             self._known.append(name)
@@ -76,7 +76,7 @@ class Probes:
             self._asked[lease] = asyncio.get_running_loop().call_later(PROBE_S, self._late, pilot)
 
     def ready(self, pilot: Pilot) -> None:
-        """A node has got ready: it is trained on once it has passed."""
+        """Notes that a node has got ready: it trains once it has passed."""
         if pilot.lease in self._waiting:
             self._waiting[pilot.lease] = True
         else:
@@ -102,7 +102,7 @@ class Probes:
         self._answered(pilot)
 
     def gone(self, pilot: Pilot) -> None:
-        """The agent has gone: it will not answer any more."""
+        """Notes that the agent has gone: it will not answer any more."""
         self._waiting.pop(pilot.lease, None)
         self._refused.pop(pilot.lease, None)
         self._answered(pilot)
@@ -114,9 +114,9 @@ class Probes:
             self._ask_held()
 
     def _is_file_systems(self, pilot: Pilot, number: object) -> bool:
-        """Whether a node cannot write for want of its file system; one that is read-only where others write is its own.
+        """Whether a failed write is the file system's fault; one that is read-only while others write is the node's.
 
-        Others may have written before it came to be so: only what they write afterwards tells.
+        Others may have written before the file system became read-only: only later writes of theirs count.
         """
         if number not in FILE_SYSTEMS:
             return False
@@ -124,7 +124,7 @@ class Probes:
         return self._refused.setdefault(pilot.lease, now) == now or number != errno.EROFS
 
     def _wait(self, pilot: Pilot, number: int) -> None:
-        """Leaves the node to be asked again."""
+        """Leaves the node waiting, to be asked again."""
         path = self._run.settings.spec.state_path
         self._full.came(f"state={path} cannot be written: {text_of(OSError(number, ''))}; new nodes wait for it")
         pilot.waits = True

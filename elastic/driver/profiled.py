@@ -1,6 +1,6 @@
-"""What `bft size cpu` found for a trainer's script, asked for as the driver begins.
+"""The result of `bft size cpu` for a trainer's script, looked up when the driver starts.
 
-`bft size need` tells it, in a process of its own. Whatever becomes of it, the trainer trains as it would without.
+`bft size need` reports it, in a process of its own. Whatever becomes of it, the trainer trains as it would without.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DAY_S = 86400.0
 
 
 async def look(settings: DriverSettings, shares: Shares) -> None:
-    """Has pilots ask for what was profiled; a profile with other arguments counts only where the user asked for one."""
+    """Has pilots ask for the profiled share; a profile of other arguments counts only if the user asked for one."""
     share = settings.spec.share
     if share.never or share.cpus:
         return
@@ -45,7 +45,10 @@ async def look(settings: DriverSettings, shares: Shares) -> None:
 
 
 async def _told(settings: DriverSettings) -> Fields:
-    """What the child says; raises ValueError with its reason, OSError where there is none, and at the time-out."""
+    """Returns the child's answer.
+
+    Raises ValueError with the child's reason, OSError if it cannot be started, and asyncio.TimeoutError.
+    """
     child = await asyncio.create_subprocess_exec(
         *(str(Path(sys.executable).with_name("bft")), "size", "need", "--json", "--", *settings.argv),
         stdin=asyncio.subprocess.DEVNULL,

@@ -1,6 +1,6 @@
-"""What the workers' reports say: progress that never goes back, throughput at a constant size, the cost of a resize.
+"""Progress from the workers' reports: steps that never go back, throughput at a constant size, the cost of a resize.
 
-Pure: messages in, reports for the daemon out. Time is the workers' and comes in on the messages.
+Pure: messages in, reports for the daemon out. Times are the workers' own and come with the messages.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _SETTLE_S = 1.0
 """The first second after a resize is not steady: it is left out of the throughput."""
 
 _WINDOW_S = 30.0
-"""The throughput is the average over at most so long, so that it follows a trainer whose steps change."""
+"""The throughput is the average over at most this time, so that it follows a trainer whose steps change."""
 
 _SET_S = 60.0
-"""Clocks of nodes differ by less; one that goes back further, or ahead of what has passed, was set."""
+"""Clocks of nodes differ by less; one that goes back further, or this far ahead of the time passed, was set."""
 
 
 @dataclass
@@ -27,10 +27,10 @@ class Progress:
     """One trainer's progress; `nodes` is the number of nodes behind the present world of `size` workers."""
 
     workers_per_node: int = 1
-    """How many workers a node has, where a worker does not tell how many nodes there are."""
+    """The workers on each node, if a worker does not report the number of nodes."""
 
     printed: bool = False
-    """Whether the steps are read from what the script prints: where it goes on is seen only when it does."""
+    """Whether the steps are read from the script's output: the step it resumes at is known only once it prints it."""
 
     nodes: int = 0
     step: int = 0
@@ -42,17 +42,17 @@ class Progress:
     samples_per_s: float = 0.0
     steps_lost: int = 0
     losses: int = 0
-    """How often steps were lost."""
+    """The number of times that steps were lost."""
 
     steps_per_s: float = 0.0
     total_steps: int | None = None
     kept_step: int = -1
-    """The step of the state that is kept, -1 for none."""
+    """The step of the newest saved state, -1 for none."""
 
     resizes: int = 0
     suspends: int = 0
     groups: int = 0
-    """How many groups of workers have come to their first step."""
+    """The number of groups of workers that have reached their first step."""
 
     step_s: float = 0.0
     costs: Costs = field(default_factory=Costs)
@@ -63,20 +63,20 @@ class Progress:
     _broken: bool = field(default=False)
     _suspended: bool = field(default=False)
     _formed: tuple[bool, float, int] = (False, 0.0, 0)
-    """Of the present group: whether it is the first since a start, for how long it stood still, and its loss."""
+    """For the present group: whether it is the first since a start, its stall in seconds, and the steps lost for it."""
 
     def broke(self, step: int, at_s: float) -> None:
-        """A worker ended unplanned at `step` (-1: unknown): the next resize is a crash's, and its loss is counted."""
+        """Notes a worker's unplanned end at `step` (-1: unknown): the next resize is a crash's, with its loss."""
         self._broken = True
         self.saw(step, at_s)
 
     def saw(self, step: int, at_s: float) -> None:
-        """Notes a step that some worker reached, for the loss and the stall of what follows."""
+        """Notes a step that some worker reached, for the loss and the stall of the next resize."""
         self.live_step = max(self.live_step, step)
         self._last_step_s = max(self._last_step_s, at_s)
 
     def suspended(self, step: int) -> None:
-        """All workers are stopped; the trainer goes on from `step`."""
+        """Notes that all workers are stopped; the trainer goes on from `step`."""
         self.suspends += 1
         self._suspended = True
         self.samples_per_s = self.steps_per_s = 0.0
@@ -84,9 +84,9 @@ class Progress:
         self.live_step = max(step, 0)
 
     def report(self, message: Message, heard_s: float | None = None) -> list[Report]:
-        """Takes a worker's `step` message and returns what the daemon is told: of a resize, and of the progress.
+        """Takes a worker's `step` message; returns the reports for the daemon, of a resize and of the progress.
 
-        `heard_s` is when it came, by a clock that is never set: it tells when the workers' was.
+        `heard_s` is its time of arrival on a monotonic clock: it shows when the workers' clock was set.
         """
         reports: list[Report] = []
         step, samples = int(message["step"]), int(message["samples"])
@@ -112,15 +112,15 @@ class Progress:
         return reports
 
     def saved(self, step: int, samples: int) -> None:
-        """A state arrived in the driver: it is progress that cannot be lost any more."""
+        """Notes that a state arrived in the driver: its progress can no longer be lost."""
         self.step, self.samples = max(self.step, step), max(self.samples, samples)
 
     def went_back(self, step: int, samples: int) -> None:
-        """The newest state is of no use: what is kept is one of a lower step, and the loss is counted once resumed."""
+        """Notes that the newest state is unusable: an older one is kept; the loss is counted once training resumes."""
         self.step, self.samples = min(self.step, step), min(self.samples, samples)
 
     def present(self, at_s: float) -> ProgressReport:
-        """How far training has come."""
+        """Returns the present progress."""
         return ProgressReport(
             at_s=at_s,
             step=self.step,
@@ -139,9 +139,10 @@ class Progress:
         )
 
     def _follow_clock(self, at_s: float, heard_s: float | None) -> bool:
-        """Whether the workers' clock was set since the last message: what is measured then begins anew.
+        """Whether the workers' clock was set since the last message: measuring then starts again.
 
-        Else nothing is measured until a clock that was set back has caught up, and an hour forwards is an hour's stall.
+        Otherwise nothing would be measured until a clock that was set back has caught up, and an hour forwards would
+        count as an hour's stall.
         """
         passed_s = heard_s - self._heard_s if heard_s is not None and self._heard_s is not None else None
         self._heard_s = heard_s
@@ -157,11 +158,11 @@ class Progress:
         self.groups += 1
         step, size, nodes = int(message["step"]), int(message["size"]), int(message.get("nodes", 0))
         before, self.size = self.nodes, size
-        # Nodes may be unequal: who trains knows how many they are.
+        # Nodes may be unequal: the workers know how many there are.
         self.nodes = nodes or size // self.workers_per_node
-        # What the old size achieved says nothing of the new one: the daemon learns the curve from this.
+        # The old size's throughput says nothing about the new one: the daemon learns the curve from it.
         self._window, self.samples_per_s, self.steps_per_s = None, 0.0, 0.0
-        # Upstream's rollback (Horovod) or a restart from the last save (torchrun): what was done twice.
+        # Upstream's rollback (Horovod) or a restart from the last save (torchrun): steps that were done twice.
         lost = max(lost, self.live_step - step + 1 if self.live_step else 0)
         self._lose(lost)
         self.live_step = step
@@ -170,7 +171,7 @@ class Progress:
         broken, self._broken = self._broken, False
         # The step itself would have taken its time without a resize too.
         stall_s = max(0.0, at_s - previous_s - self.step_s)
-        if message.get("joined"):  # others of the group came to steps before: it formed then, and not since
+        if message.get("joined"):  # others of the group reached steps before: it formed then, not now
             began, stood_s, again = self._formed
             started, stall_s, lost = started or began, stall_s + stood_s, max(0, lost) + again
         self._formed = (started, stall_s, max(0, lost))

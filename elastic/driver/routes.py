@@ -1,7 +1,7 @@
-"""By which address each node reaches the driver: that of the interface from which this host sends to the node.
+"""The driver's address for each node: that of the interface from which this host sends to the node.
 
-A service node has several networks, and its own name may mean any of them, or the loopback. The route to the node is
-what tells them apart, so each node is told an address of its own.
+A service node has several networks, and its own name may mean any of them, or the loopback. The route to the node tells
+them apart, so each node gets an address of its own.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from slurm_plugin.types import NodeAddress
 VARIABLE = "BFT_DRIVER_ADDRESS"
 
 _READ_EVERY_S = 60.0
-"""Where nodes are changes by an administrator's hand, or when a node in a cloud boots."""
+"""The pause between two reads of nodes' addresses: an administrator, or the boot of a cloud node, may change them."""
 
 _UNKNOWN_EVERY_S = 5.0
-"""How often Slurm is asked again for a node that it did not show."""
+"""The pause before Slurm is asked again for a node that it did not show."""
 
 _NAME = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?"
 )
 _DENIED = re.compile("permission denied", re.IGNORECASE)
 _ANY_PORT = 9
-# Nobody has these addresses (RFC 5737, RFC 3849): the way to them is the way out.
+# Nobody has these addresses (RFC 5737, RFC 3849): the route to them is the route to the outside.
 _OUTSIDE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -44,7 +44,7 @@ class Unreachable(ElasticError):
 
 
 def given_address() -> str:
-    """$BFT_DRIVER_ADDRESS, one name or address for all nodes; "" where it is not set. Raises UsageError."""
+    """Returns $BFT_DRIVER_ADDRESS, one name or address for all nodes; "" if it is not set. Raises UsageError."""
     given = os.environ.get(VARIABLE, "").strip()
     if not given:
         return ""
@@ -59,16 +59,16 @@ def given_address() -> str:
     try:
         socket.getaddrinfo(given, None)
     except socket.gaierror as error:
-        if error.errno != socket.EAI_AGAIN:  # a name server that does not answer now says nothing of the name
+        if error.errno != socket.EAI_AGAIN:  # a name server that does not answer now says nothing about the name
             raise UsageError(f"{VARIABLE}={given} does not resolve on {_host_name()}: give an address") from None
     return given
 
 
 class Routes:
-    """Finds the address for each node; any thread may ask.
+    """This host's address for each node; any thread may ask.
 
     `nodes` reads Slurm's own list of nodes (it may raise SlurmError), `given` is an address for all of them. With
-    `ipv4_only` no other address does.
+    `ipv4_only` only IPv4 addresses are used.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Routes:
         self._found: dict[str, str] = {}
 
     def to(self, node: str) -> str:
-        """The address of this host for `node`; raises Unreachable."""
+        """Returns the address of this host for `node`; raises Unreachable."""
         if self._given:
             return self._checked(node)
         where = self._of(node)
@@ -99,7 +99,7 @@ class Routes:
         return found
 
     def _checked(self, node: str) -> str:
-        """The given address, unless it cannot be right for this node."""
+        """Returns the given address; raises Unreachable if it cannot be right for this node."""
         address = _address(self._given)
         if self._ipv4_only and address is not None and address.version == 6:
             raise Unreachable(f"{VARIABLE}={self._given} is IPv6, and this back-end needs IPv4{advice()}")
@@ -108,7 +108,7 @@ class Routes:
         return self._given
 
     def _of(self, node: str) -> NodeAddress:
-        """Where Slurm says that a node is; with PrivateData=nodes it says so to operators alone."""
+        """Returns a node's address as Slurm shows it; with PrivateData=nodes it shows it to operators alone."""
         age_s = time.monotonic() - self._read_s
         unknown = node not in self._where and not self._hidden
         if age_s > _READ_EVERY_S or (unknown and age_s > _UNKNOWN_EVERY_S):
@@ -117,14 +117,14 @@ class Routes:
             except SlurmError as error:
                 raise Unreachable(f"Slurm does not say where {node} is: {error}") from None
         with self._lock:
-            if self._hidden:  # a node's name is its host's unless a site says other
+            if self._hidden:  # a node's name is its host's unless a site sets another
                 return NodeAddress(node, node)
             if node not in self._where:
                 raise Unreachable(f"Slurm shows no node {node}{advice()}")
             return self._where[node]
 
     def _read(self) -> None:
-        if time.monotonic() - self._read_s < _UNKNOWN_EVERY_S:  # by another one while this one waited
+        if time.monotonic() - self._read_s < _UNKNOWN_EVERY_S:  # another thread has read while this one waited
             return
         where: Mapping[str, NodeAddress] = {}
         hidden = False
@@ -140,7 +140,7 @@ class Routes:
 
 
 def _source_for(node: str, where: NodeAddress, ipv4_only: bool) -> str:
-    """The address from which this host sends to a node."""
+    """Returns the address from which this host sends to a node; raises Unreachable."""
     try:
         found = socket.getaddrinfo(where.address, _ANY_PORT, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
@@ -148,7 +148,7 @@ def _source_for(node: str, where: NodeAddress, ipv4_only: bool) -> str:
             f"{where.address}, the address of {node}, does not resolve on {_host_name()}{advice()}"
         ) from None
     families = [socket.AF_INET] if ipv4_only else [socket.AF_INET, socket.AF_INET6]
-    # IPv4 first: where there is both, more libraries can do it.
+    # IPv4 first: more libraries support it.
     found = sorted((entry for entry in found if entry[0] in families), key=lambda entry: families.index(entry[0]))
     if not found:
         raise Unreachable(f"{node} has no IPv4 address, and this back-end needs one{advice()}")
@@ -169,7 +169,7 @@ def _source_for(node: str, where: NodeAddress, ipv4_only: bool) -> str:
 
 
 def _source(family: int, target: tuple[object, ...]) -> Address | None:
-    """The local address of the route to a target; connecting a datagram socket sends nothing."""
+    """Returns the local address of the route to a target; connecting a datagram socket sends nothing."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect(target)
@@ -186,7 +186,7 @@ def _address(text: str) -> Address | None:
 
 
 def _is_of_one_link(address: Address) -> bool:
-    """Whether an IPv6 address means something on one link alone: another host cannot use it as it is."""
+    """Whether an IPv6 address is valid on one link alone: another host cannot use it as it is."""
     return address.version == 6 and address.is_link_local
 
 
@@ -200,5 +200,5 @@ def _host_name() -> str:
 
 
 def advice() -> str:
-    """What a user can do about a node that does not reach this host: the end of a sentence."""
+    """Returns advice for a node that does not reach this host: the end of a sentence."""
     return f"; set {VARIABLE} to an address of {_host_name()} that nodes reach"

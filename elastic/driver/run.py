@@ -1,4 +1,4 @@
-"""What all parts of one trainer share: its settings, log, progress and state, the way to the daemon, and its end."""
+"""The shared part of one trainer: its settings, log, progress and state, the link to the daemon, and its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TAKEN_OVER = "another driver of this trainer has taken over"
 
 
 class Run:
-    """One run of a trainer; `result` is its exit code and a sentence, once the first part has said how it ends."""
+    """One run of a trainer; `result` is its exit code and a sentence, set by the first part that ends it."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Run:
         report: Callable[[Report], None],
         show: Callable[[str], None] = print,
     ) -> None:
-        """`report` tells the daemon what happened; `show` prints a line of a worker's output."""
+        """`report` sends a report to the daemon; `show` prints a line of a worker's output."""
         self.settings = settings
         self.log = log
         self.show = show
@@ -50,12 +50,12 @@ class Run:
         self.result: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         self.cancelled = False
         self.last_words: tuple[str, tuple[str, ...]] = ("", ())
-        """Where the script failed for the last time, and what it said there, when that ends the trainer."""
+        """If the script's failure ends the trainer: the node of the last failure, and the script's last words there."""
         self._news = asyncio.Event()
 
     @property
     def step(self) -> int:
-        """The step that the trainer would go on from if it lost every node now, as far as that is known."""
+        """The step that the trainer would resume at if it lost every node now, as far as that is known."""
         return self.progress.live_step if self.progress.printed else max(self.saved_step, 0)
 
     @property
@@ -64,7 +64,7 @@ class Run:
         return max(self.store.step, self.generations.step)
 
     def state_saved(self) -> None:
-        """Notes what is kept: it is progress that cannot be lost any more, but for a generation that was damaged."""
+        """Notes the newest saved state: its progress can no longer be lost, unless a generation turns out damaged."""
         newest = max((self.store.step, self.store.samples), (self.generations.step, self.generations.samples))
         if self.progress.kept_step > newest[0]:
             self.progress.went_back(max(newest[0], 0), newest[1])
@@ -72,11 +72,11 @@ class Run:
         self.progress.saved(max(newest[0], 0), newest[1])
 
     async def offer(self) -> Message:
-        """What a worker that begins is told of the newest state, whichever way it came."""
+        """Returns the answer to a starting worker about the newest state, of either kind."""
         return await self.generations.answer(self.store.step) or await self.store.offer()
 
     def environment(self) -> dict[str, str]:
-        """What workers have to know of states by path."""
+        """Returns the workers' environment variables for states by path."""
         by_path = self.settings.spec.state_path is not None
         return {
             "BFT_STATE_PATH": str(self.generations.home.path),
@@ -85,7 +85,7 @@ class Run:
         }
 
     def wake(self) -> None:
-        """Has the one task that waits look again."""
+        """Makes the one waiting task look again."""
         self._news.set()
 
     async def news(self) -> None:
@@ -94,7 +94,7 @@ class Run:
         self._news.clear()
 
     def tell(self, text: str) -> None:
-        """Writes a line to the log that is worth knowing for who looks at the trainer from outside, too."""
+        """Logs a line that also matters outside the job: the daemon gets it too."""
         self.log(text)
         self.report(NoteReport(time.time(), text))
 
@@ -106,7 +106,7 @@ class Run:
         self.finish(128 + signal.SIGTERM, CANCELLED)
 
     def fence(self) -> None:
-        """Ends this driver because another one has the trainer now: what is saved is that one's."""
+        """Ends this driver because another one has taken the trainer over: the saved state belongs to that one now."""
         self.store.fence()
         self.finish(1, TAKEN_OVER)
 
@@ -116,7 +116,7 @@ class Run:
             self.result.set_result((exit_code, reason))
 
     def failed(self, error: BaseException | None) -> None:
-        """Ends the trainer because one of the driver's own works did; an error of our own says what to do."""
+        """Ends the trainer because a task of the driver failed; an ElasticError says what to do."""
         if isinstance(error, ElasticError):
             self.finish(error.exit_code, str(error))
         elif isinstance(error, OSError) and error.errno is not None:

@@ -1,7 +1,7 @@
-"""How often a trainer's state is saved, where the script leaves that to bftd: by what it costs and what it is good for.
+"""The interval of a trainer's saves, if the script leaves it to bftd: from the cost and the benefit of a save.
 
-Pure. A save costs what the slowest worker stood still for it, and a loss of nodes costs what was trained since the last
-save. Young and Daly's interval, sqrt(2 x cost x time between losses), makes the sum of both least.
+Pure. A save costs the time that the slowest worker stands still for it, and a loss of nodes costs the training since
+the last save. Young and Daly's interval, sqrt(2 x cost x time between losses), minimizes the sum of both.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from elastic.spec import SAVE_SHARE_MOST
 from elastic.timing import SHIP_EVERY_S
 
 _KEPT = 5
-"""Saves of which the middle one counts: the first has to find its memory, and another met a busy file server."""
+"""The number of saves whose median counts: the first has to allocate its memory, and another met a busy file server."""
 
 _FIRST_LOSS_S = 3600.0
-"""A trainer begins as if it had lost nodes once in so long; what it does lose soon counts for more."""
+"""A trainer starts as if it had lost nodes once in this time; its own early losses count for more."""
 
 _CALM_SHARE = 0.02
-"""Of the time of a trainer that has lost no step, where the user leaves that to bftd; who loses some saves more."""
+"""The share of time for saves if the user sets none and no step was lost; a trainer that loses some saves more."""
 
 _TOLD_AGAIN = 1.5
-"""An interval is told of again once it is so many times as long or as short."""
+"""An interval is reported again once it is this many times as long or as short."""
 
 
 def interval_s(cost_s: float, loss_every_s: float, share: float, least_s: float) -> float:
-    """Seconds from one save to the next, where a save stalls training for `cost_s` and nodes are lost every so often.
+    """Returns the seconds between saves, if a save stalls training for `cost_s` and losses are `loss_every_s` apart.
 
     Never so short that saves take more than `share` of the time, nor shorter than `least_s`. Source: Young, CACM 17
     (1974); Daly, FGCS 22 (2006).
@@ -36,10 +36,10 @@ def interval_s(cost_s: float, loss_every_s: float, share: float, least_s: float)
 
 
 class Saves:
-    """When the next save is due; times are of a clock that nobody sets."""
+    """The schedule of a trainer's saves; times are on a monotonic clock."""
 
     def __init__(self, share: float | None) -> None:
-        """`share` of the time may go to saves; None: it follows whether steps are lost."""
+        """`share` of the time may go to saves; None: it depends on whether steps are lost."""
         self._share = share
         self._costs_s: list[float] = []
         self._measuring = False
@@ -50,11 +50,11 @@ class Saves:
         self._saved_s = self._now_s = -math.inf
         self._told_s = 0.0
         self.due = False
-        """Whether it is time to ask the workers, as far as was known at the last `look`."""
+        """Whether it is time to ask the workers, as of the last `look`."""
 
     def look(self, now_s: float, training: bool, group: int, losses: int, travel_s: float) -> None:
-        """Notes whether workers train, and which group of them, how often steps were lost, and how a save travels."""
-        if group != self._group:  # it has begun with what was saved, so nothing more can be lost yet
+        """Notes whether workers train, in which group, how many times steps were lost, and how long a save travels."""
+        if group != self._group:  # it began from the saved state, so nothing more can be lost yet
             self._group, self._saved_s, self._measuring = group, now_s, False
         elif training and group:
             self._trained_s += now_s - self._now_s
@@ -62,28 +62,28 @@ class Saves:
         self.due = training and group > 0 and now_s - self._saved_s >= self.interval_s
 
     def worth(self, save_s: float) -> bool:
-        """Whether to save now, once the workers say what the last save has cost them (0: none is measured)."""
+        """Whether to save now, given the workers' cost of the last save (0: none was measured)."""
         if self._measuring and save_s > 0.0:
             self._costs_s = [*self._costs_s, save_s][-_KEPT:]
             self._measuring = False
         return self._now_s - self._saved_s >= self.interval_s
 
     def asked(self, now_s: float) -> None:
-        """The workers save at the end of a step that is near."""
+        """Notes that the workers save at the end of a near step."""
         self._saved_s, self._measuring = now_s, True
 
     @property
     def interval_s(self) -> float:
-        """Seconds from one save to the next, by what is known."""
+        """The seconds from one save to the next, by present knowledge."""
         usual = SAVE_SHARE_MOST if self._losses else _CALM_SHARE
         return self._interval_s(self._share or usual)
 
     def _interval_s(self, share: float) -> float:
-        # One that comes sooner than the one before has arrived would be copied in vain.
+        # A save before the previous one has arrived would be copied in vain.
         return interval_s(self._cost_s, self._loss_every_s, share, max(SHIP_EVERY_S, self._travel_s))
 
     def line(self) -> str | None:
-        """What is to be told of the interval, if it was measured and is another than was told last."""
+        """Returns a line about the interval, if it was measured and has changed since the last line; else None."""
         every_s = self.interval_s
         if not self._costs_s or self._told_s / _TOLD_AGAIN < every_s < self._told_s * _TOLD_AGAIN:
             return None

@@ -1,4 +1,4 @@
-"""What a driver needs to know, read once at its start."""
+"""The driver's settings, read once at its start."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ from elastic.spec import ElasticSpec
 
 @dataclass
 class Site:
-    """What the daemon's lists tell of the site; it is set anew with each of them."""
+    """The site's settings from the daemon's lists; each list sets them anew."""
 
     container: str = ""
-    """How a command is started in a user's image (bftd.protocol.container), "" where it is not."""
+    """The template of a command in a user's image (bftd.protocol.container), "" if the site runs none."""
 
     stage: str = ""
-    """Where workers write states by path first, with {user} in it or not; "" for nowhere."""
+    """The folder in which workers first write states by path, maybe with {user} in it; "" for none."""
 
 
 @dataclass(frozen=True)
 class DriverSettings:
     """A trainer as its driver sees it; `argv` begins with the script.
 
-    `socket_path` is where the daemon is: the path of its socket, or `[user@]host:port`. `partition` is "" where any
-    harvested one will do, `features` are those that the trainer's nodes must have. `given_address` is where all nodes
-    reach this host, "" where each has to be told by its own route. `script_sha256` is the hexadecimal
-    digest of the script that was submitted, "" where the user's own file is run. `keep_state_s` is for how many seconds
-    the state is kept after training has ended well. `secret` is the trainer's,
-    drawn for one life of its driver.
+    `socket_path` is the daemon's address: the path of its socket, or `[user@]host:port`. `partition` is "" if any
+    harvested one will do; `features` are those that the trainer's nodes must have. `given_address` is this host's
+    address for all nodes, "" if each is told one by its own route. `script_sha256` is the hexadecimal digest of the
+    submitted script, "" if the user's own file is run. `keep_state_s` is how many seconds the state is kept after
+    training has ended well. `secret` is the trainer's, drawn for one life of its driver.
     """
 
     trainer_id: str
@@ -62,7 +61,7 @@ class DriverSettings:
     secret: str = field(default_factory=new_secret, repr=False)
 
     def agent_message(self, kind: Kind, env: Mapping[str, str]) -> dict[str, object]:
-        """What an agent has to know to start its node process; `env` is what the trainer's state adds for workers."""
+        """Returns an agent's settings for its node process; `env` is the trainer's addition for workers."""
         return {
             "op": "configure",
             "backend": self.backend,
@@ -72,7 +71,7 @@ class DriverSettings:
             "script_dir": str(self.script_dir),
             "workers_per_node": self.spec.workers_per_node or 0,
             "frozen_s": self.spec.patience_s,
-            # The agents read the script from a file; over this connection they are told which one was meant.
+            # The agents read the script from a file; over this connection they get its digest.
             "env": {"BFT_TRAINER": self.trainer_id, "BFT_SCRIPT_SHA256": self.script_sha256, **env},
             "defaults": dict(kind.defaults),
             "interface_variables": list(kind.interface_variables),
@@ -81,17 +80,17 @@ class DriverSettings:
 
     @property
     def python(self) -> str:
-        """The script's Python, as a user is told of it."""
+        """The script's Python, in the words of messages to users."""
         image = self.spec.container
         return self.interpreter if image is None else f"{self.interpreter} in container={image}"
 
     @property
     def stage(self) -> str:
-        """Where this user's workers write states by path first, "" for nowhere."""
+        """The folder in which this user's workers first write states by path, "" for none."""
         return self.site.stage.replace("{user}", self.user)
 
     def container_message(self) -> dict[str, object] | None:
-        """What a node, or the driver's own host, has to know to start something in the image; None without one."""
+        """Returns the settings for starting a program in the image, on any host; None without an image."""
         if self.spec.container is None:
             return None
         folders = [self.cwd, self.script_dir, self.state_dir]
@@ -105,12 +104,12 @@ class DriverSettings:
 
 
 def foreground_id() -> str:
-    """A new id of a trainer that is no job: the daemon takes it from this process's user only."""
+    """Returns a new id of a trainer that is no job: the daemon accepts it from this process's user only."""
     return f"run-{os.uname().nodename}-{os.getpid()}.u{os.getuid()}.{secrets.token_hex(4)}"
 
 
 def own_user() -> str:
-    """The name of the user that this process runs as, whatever its environment says; a number where he has none."""
+    """Returns the name (or else the number) of the user that this process runs as, whatever its environment says."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -1,6 +1,6 @@
-"""A script that neither tells of its steps nor saves: what a resize costs it is not measured, so it is estimated.
+"""A script that neither reports its steps nor saves: its resize costs cannot be measured, so they are estimated.
 
-Pure: begins and ends of its groups in, reports for the daemon out.
+Pure: starts and ends of its groups in, reports for the daemon out.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NOT_LOADED = (
 )
 
 _PAUSE_MOST_S = 60.0
-"""A group that begins later than this after the one before was suspended meanwhile: that is no resize."""
+"""The longest gap of a resize, from one group to the next; after a longer one the trainer was suspended."""
 
 
 class Silence:
-    """One trainer's groups, for as long as its script says nothing; times are of a clock that nobody sets."""
+    """One trainer's groups, while its script reports nothing; times are on a monotonic clock."""
 
     def __init__(self) -> None:
         self._group: set[str] = set()
@@ -40,7 +40,7 @@ class Silence:
         self._cost_s = 0.0
 
     def began(self, lease: str, at_s: float) -> bool:
-        """Workers begin on a pilot; whether they are the first of their group."""
+        """Notes that workers begin on a pilot; returns whether they are the first of their group."""
         first = not self._group
         if first:
             self._began_s = at_s
@@ -48,21 +48,21 @@ class Silence:
         return first
 
     def outlived(self, lease: str) -> bool:
-        """Whether others have begun since the last group ended, and nobody on this pilot: what it says is the old's."""
+        """Whether a new group has begun without this pilot since the last one ended: its output is the old group's."""
         return bool(self._group) and lease not in self._group
 
     def ended(self, at_s: float) -> bool:
-        """The group is stopped for another one; whether there was one."""
+        """Notes that the group is stopped for another one; returns whether there was one."""
         if not self._group:
             return False
         self._before, self._ended_s = len(self._group), at_s
-        # All that it did may have to be done again: nobody but the script knows of a checkpoint.
+        # Only the script knows of checkpoints, so all of the group's work may have to be repeated.
         self._cost_s = min(max(0.0, at_s - self._began_s), SILENT_COST_S)
         self._group = set()
         return True
 
     def resize(self, now_s: float) -> ResizeReport | None:
-        """What the last change of the group cost, once all of the new one have begun; None where it was none.
+        """Reports the cost of the last change of the group, once all of the new one have begun; None if there was none.
 
         `now_s`: the time of the report, in unix seconds.
         """

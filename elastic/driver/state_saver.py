@@ -1,4 +1,4 @@
-"""Bringing the workers' last state into the store: at a step boundary when there is time, else as it was saved last."""
+"""Collection of the workers' last state: from a step boundary if there is time, else as it was last saved."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _GONE, _UNSAVED = "gone", "unsaved"
 
 
 class StateSaver:
-    """Asks workers for their state and waits for it; any worker's will do, the highest step is kept.
+    """The collector of workers' states; any worker's will do, the highest step is kept.
 
-    One is asked, rank 0 where it is known, and the next one only when that one's state does not grow or is not there.
+    One worker is asked, rank 0 if it is known; the next one only if that one's state does not grow or is not there.
     """
 
     def __init__(self, store: CheckpointStore, *, retry_s: float = STORE_RETRY_S) -> None:
-        """`retry_s`: after how long a state that could not be stored is asked for again."""
+        """`retry_s`: the time after which a state that could not be stored is asked for again."""
         self.store = store
         self._retry_s = retry_s
         self._retry: asyncio.TimerHandle | None = None
-        # A large trainer has thousands of workers over its life: who is gone and asked by nobody is forgotten.
+        # A large trainer has thousands of workers over its life: those that are gone and no longer asked are forgotten.
         self._answers: MutableMapping[Peer, str] = WeakKeyDictionary()
         self._grown_s: MutableMapping[Peer, float] = WeakKeyDictionary()
         self._told_bytes: MutableMapping[Peer, int] = WeakKeyDictionary()
@@ -45,11 +45,12 @@ class StateSaver:
         pause_s: float = PAUSE_S,
         ship_s: float = SHIP_S,
     ) -> None:
-        """Returns when the state is in the store, or when nobody has delivered one in time.
+        """Returns when the state is in the store, or when no worker has delivered one in time.
 
-        `graceful` lets rank 0 come to the end of a step and save there; it then waits to be ended. `asked`: the workers
-        have agreed on the step already. `patient`: a state that grows is waited for however long it takes; it ends as
-        well when its worker does, so who needs that worker's node need not ask. Else `ship_s` is for all of them.
+        `graceful` lets rank 0 reach the end of a step and save there; it then waits to be ended. `asked`: the workers
+        have agreed on the step already. `patient`: a growing state is waited for however long it takes. The wait also
+        ends when the state's worker ends, so a caller that needs that worker's node need not ask. Without `patient`,
+        `ship_s` is the time for all of them.
         """
         if graceful:
             if not asked:
@@ -64,10 +65,10 @@ class StateSaver:
         ranked = sorted(workers, key=lambda one: one is not first)
         turns = [[worker] for worker in ranked]
         if not patient and len(ranked) > 1:
-            turns, ship_s = [ranked[:1], ranked[1:]], ship_s / 2  # who waits for the node waits for no row of workers
+            turns, ship_s = [ranked[:1], ranked[1:]], ship_s / 2  # no time to ask one by one
         for asked_now in turns:
             self._ask(asked_now, "ship")
-            # What the disk refuses from one worker it refuses from the next.
+            # If the disk refuses one worker's state, it refuses the next one's.
             if await self._answered(asked_now, {"shipped", _UNSAVED}, ship_s, patient):
                 return
 
@@ -83,9 +84,9 @@ class StateSaver:
             self.note(worker, op)
 
     async def take(self, worker: Peer, message: Message, content: Content) -> bool:
-        """Takes a worker's state as it comes; returns whether it is stored. Raises WireError when it is cut short.
+        """Receives a worker's state; returns whether it is stored. Raises WireError when it is cut short.
 
-        Of a `last` one that worker has none that is newer, as far as anybody asked.
+        After a state marked `last` that worker has no newer one, as far as it was asked for.
         """
         step = int(message["step"])
         try:
@@ -101,28 +102,28 @@ class StateSaver:
         return True
 
     def grew(self, worker: Peer) -> None:
-        """More of this worker's state has come, or was written where it goes."""
+        """Notes that more of this worker's state has arrived, or was written at its destination."""
         self._grown_s[worker] = time.monotonic()
 
     @property
     def growing(self) -> bool:
-        """Whether anybody's state has grown a moment ago, or the end of a step is waited for to save one."""
+        """Whether a state has grown a moment ago, or the end of a step is awaited to save one."""
         if time.monotonic() < self._pausing_until_s:
             return True
         return time.monotonic() - max(self._grown_s.values(), default=-STATE_QUIET_S) < STATE_QUIET_S
 
     def stepped(self, worker: Peer, rank: int) -> None:
-        """Notes which worker is rank 0: it has the newest state, and of some back-ends the only one."""
+        """Notes which worker is rank 0: it has the newest state, and with some back-ends the only one."""
         if rank == 0:
             self._first = ref(worker)
 
     def note(self, worker: Peer, answer: str) -> None:
-        """Takes an answer for this worker's: `paused`, `shipped`, or that there is none."""
+        """Notes a worker's answer: `paused`, `shipped`, or that there is no state."""
         self._answers[worker] = answer
         self._news.set()
 
     def gone(self, worker: Peer) -> None:
-        """No answer will come from this worker."""
+        """Notes that this worker will not answer."""
         self.note(worker, _GONE)
 
     def _ask(self, workers: Sequence[Peer], op: str) -> None:
@@ -132,7 +133,7 @@ class StateSaver:
                 worker.send({"op": op})
 
     def _ask_again(self, worker: Peer) -> None:
-        """Asks one worker once more after a while: else what a script that saves seldom has done would be lost."""
+        """Asks one worker again after a while: otherwise the work of a script that seldom saves would be lost."""
         if self._retry is not None:
             self._retry.cancel()
         self._retry = asyncio.get_running_loop().call_later(self._retry_s, self._ask, [worker], "ship")
@@ -144,7 +145,7 @@ class StateSaver:
             answers = {self._answers.get(worker) for worker in workers}
             if answers & wanted:
                 return True
-            if _GONE in answers:  # the others may wait for it in their step: no more than a short one's time is left
+            if _GONE in answers:  # the others may wait for it in their step: only a short step's time is left
                 timeout_s = min(timeout_s, PAUSE_S)
             until_s = began_s + timeout_s
             grown_s = max((self._grown_s.get(worker, 0.0) for worker in workers), default=0.0)

@@ -1,14 +1,14 @@
 """The trainer: keeps wanted and current members together, suspends and resumes, and ends in order.
 
-Everything that may have to wait happens in one task (`_reconcile`), one thing after the other. What must not wait (a
-notice of Slurm's, the end of a worker) is answered where it arrives (elastic.driver.connections) and only sets flags
-for that task.
+Everything that may have to wait happens in one task (`_reconcile`), one thing after the other. Events that must not
+wait (a notice of Slurm's, the end of a worker) are handled where they arrive (elastic.driver.connections) and only set
+flags for that task.
 
-    Run          what all parts share: settings, log, progress, saved state, how it ends
+    Run          shared by all parts: settings, log, progress, saved state, the end
     TrainerHost  the trainer as the back-end sees it        TrainerOwner  as its crew sees it
-    Connections  what agents and workers say                Clockwork     what happens by the clock
-    Liveness     who still answers                          Estimating    how fast it may be, before it runs
-    Changes      what the log says of its nodes
+    Connections  messages of agents and workers             Clockwork     periodic work
+    Liveness     peers that still answer                    Estimating    the speed, before training
+    Changes      the log's lines about nodes
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Trainer:
         *,
         show: Callable[[str], None] = print,
     ) -> None:
-        """`starter` is the way to Slurm; `daemon` need not serve before `serve` is called; `show` as `Run` takes it."""
+        """`starter` starts pilots; `daemon` need not be up before `serve` is called; `show` as in `Run`."""
         self.run = Run(settings, log, daemon.report, show)
         host = TrainerHost(self.run, lambda: self.crew.all)
         self._backend: Backend = load(kind.driver)(host)
@@ -111,12 +111,12 @@ class Trainer:
             await _end([listening, *tasks])
 
     async def stop(self) -> None:
-        """Saves what can be saved at once, and ends every pilot; called once `serve` has returned."""
+        """Saves the state if that can be done at once, and ends every pilot; called once `serve` has returned."""
         workers = [peer for pilot in self.crew.all for peer in pilot.workers.values()]
         if workers and self.run.result.result()[0] and not self.run.store.fenced:
             # Not at a step boundary: scancel ends every srun of this job as well, and that kills the agents at once.
             await self.run.saver.save(workers, graceful=False, patient=False, ship_s=LEAVE_S)
-        # What is whole on the disk counts; after the script's good end nobody waits for the nodes.
+        # A state counts once it is complete on the disk; after the script's good end nobody waits for the nodes.
         await self.run.by_path.settle(LAST_STATE_S if self.run.result.result()[0] == 0 else PUBLISH_S)
         await self._backend.close()
         await self.crew.close()
@@ -124,7 +124,7 @@ class Trainer:
         await self.run.generations.close()
 
     async def _hear_of_containers(self) -> None:
-        """Waits until the daemon has told how the site starts containers; raises UsageError where it does not."""
+        """Waits until the daemon has said how the site starts containers; raises UsageError if the site starts none."""
         heard: asyncio.Future[Any] = asyncio.ensure_future(self._listed.wait())
         over: asyncio.Future[Any] = self.run.result
         try:
@@ -160,12 +160,12 @@ class Trainer:
                 await self.crew.give_back(pilot)
 
     def _members(self) -> list[Pilot]:
-        """The nodes to train on now: an allowed number of the warm ones, the oldest first."""
+        """Returns the nodes to train on now: an allowed number of the warm ones, the oldest first."""
         pilots = self.crew.all
         ready = sorted((pilot for pilot in pilots if pilot.wanted), key=lambda pilot: (pilot.ready_s, pilot.lease))
         last = self._backend.finishing
         if last and all(pilot.wanted for pilot in last):
-            # However few are left: to suspend them would have the script's end done again.
+            # However few are left: suspending them would repeat the script's end.
             return [pilot for pilot in ready if self._backend.uses(pilot)]
         newcomers = [pilot for pilot in ready if not self._backend.uses(pilot)]
         if newcomers and self._would_lose(pilots):
@@ -179,9 +179,9 @@ class Trainer:
         return ready[: self.run.settings.spec.allowed.largest(len(ready))]
 
     def _would_lose(self, pilots: Sequence[Pilot]) -> bool:
-        """Whether newcomers have to wait since no state can be saved: all begin anew from the one that is kept.
+        """Whether newcomers have to wait because no state can be saved: all would begin again from the last one.
 
-        Only where the group could go on as it is; one that has lost a node begins anew anyway.
+        Only if the group could go on as it is; a group that has lost a node begins again anyway.
         """
         group = [pilot for pilot in pilots if self._backend.uses(pilot)]
         failing = self.run.store.failing or self.run.generations.failing
@@ -205,7 +205,7 @@ class Trainer:
         self.run.report(SuspendReport(time.time(), step))
 
     async def _tell_changes(self) -> None:
-        """Has the log say what has become of the trainer's nodes."""
+        """Logs the changes of the trainer's nodes."""
         while True:
             await asyncio.sleep(REPORT_S)
             progress = self.run.progress
@@ -218,7 +218,7 @@ class Trainer:
             self.run.log(line)
 
     async def _hear_farewells(self) -> None:
-        """A worker's last words and state come on its own connection and may be behind the news of its end."""
+        """Waits for workers' last words and states: their own connections may lag behind the report of their end."""
         began_s = time.monotonic()
         while any(pilot.workers for pilot in self.crew.all):
             if time.monotonic() - began_s > (LAST_STATE_S if self.run.store.receiving else FAREWELL_S):
@@ -229,7 +229,7 @@ class Trainer:
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
     """Cancels the tasks and waits for their end.
 
-    More than once: before Python 3.12 `wait_for` loses a cancellation that meets what it waits for.
+    More than once: before Python 3.12 `wait_for` loses a cancellation that coincides with the result it waits for.
     """
     left = set(tasks)
     while left:

@@ -1,6 +1,6 @@
 """States on their way between workers and the store, each on a connection of its own and in a thread of its own.
 
-The loop, which answers give-backs, only looks now and then how far they are: bytes that come are a sign of life.
+The event loop, which answers give-backs, only checks their progress now and then: arriving bytes are a sign of life.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from elastic.link.wire import Message
 from elastic.timing import FAREWELL_S, LAST_STATE_S, STATE_SETTLE_S, STATE_STALL_S
 
 _SHARE = 0.25
-"""Of the files that the driver may open: the rest is for agents, workers and the commands of Slurm."""
+"""The transfers' share of the files that the driver may open: the rest is for agents, workers and Slurm commands."""
 
 _LOOK_S = 0.25
 
 
 @dataclass(eq=False)
 class _Transfer:
-    """One state on its way, since `began_s`; more of it was seen at `grown_s`, and all of it at `whole_s`."""
+    """One state on its way since `began_s`; `grown_s` is when more of it was last seen, `whole_s` when all was."""
 
     worker: Peer
     about: Message
@@ -48,21 +48,21 @@ class _Transfer:
 
     @property
     def comes(self) -> bool:
-        """Whether it is the worker that sends."""
+        """Whether the worker sends the state."""
         return bool(self.about["what"] == SEND)
 
     @property
     def size_bytes(self) -> int:
-        """How much of it has passed."""
+        """The bytes that have passed."""
         return self.incoming.size_bytes if self.comes else self._sent_bytes
 
     def moved(self, size_bytes: int) -> None:
-        """So much was sent; called by the transfer's thread."""
+        """Notes the number of bytes sent; called by the transfer's thread."""
         self._sent_bytes = size_bytes
 
 
 class Transfers:
-    """Takes connections of role `state` over; `accept` is for the hub."""
+    """The transfers on connections of role `state`; `accept` is for the hub."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class Transfers:
         saved: Callable[[float, int], None],
         offer: Callable[[], Awaitable[Message]],
     ) -> None:
-        """`worker_of` finds the present worker that a hello is of; `heard` takes a sign of its life.
+        """`worker_of` finds the present worker that sent a hello; `heard` takes a sign of its life.
 
-        `saved` is called when a state was stored, with how many seconds that took and its bytes; `offer` says what
-        there is to begin with.
+        `saved` is called when a state was stored, with the seconds that it took and its bytes; `offer` returns the
+        answer about the state to begin with.
         """
         self._saver = saver
         self._worker_of = worker_of
@@ -87,13 +87,14 @@ class Transfers:
         self._most = max(1, int(descriptors.limit() * _SHARE))
 
     def accept(self, about: Message, seals: Seals, sock: socket.socket) -> None:
-        """Begins with a connection that has proved itself; who is turned away tries again."""
+        """Starts the transfer of a connection that has proved itself; a worker that is turned away tries again."""
         worker, what = self._worker_of(about), about.get("what")
         if worker is None or what not in (SEND, FETCH) or len(self._all) >= self._most:
             sock.close()
             return
         for other in self._all:
-            # It came again: the one before is of no use. So nobody has more than one thread each way.
+            # The worker has connected again: its earlier transfer is of no use. So each has one thread each way at
+            # most.
             if other.worker is worker and other.about["what"] == what:
                 other.channel.hang_up()
         sock.setblocking(True)
@@ -103,13 +104,13 @@ class Transfers:
         transfer.task = asyncio.create_task(self._serve(transfer))
 
     def answer(self, worker: Peer) -> None:
-        """Tells a worker what there is to begin with, as soon as that is known."""
+        """Tells a worker about the state to begin with, as soon as that is known."""
         task = asyncio.create_task(self._answer(worker))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
     async def close(self) -> None:
-        """Ends all that is on its way."""
+        """Ends all transfers."""
         tasks = [transfer.task for transfer in self._all if transfer.task is not None]
         for transfer in self._all:
             transfer.channel.hang_up()
@@ -123,9 +124,9 @@ class Transfers:
         worker.send(await self._offer())
 
     async def _settled(self) -> None:
-        """Waits for the states of workers that are gone: a whole one may be on its way to the disk yet.
+        """Waits for the states of workers that are gone: a complete one may still be on its way to the disk.
 
-        Else of a group that begins, some would be offered the state before it and some this one.
+        Otherwise some workers of a new group would be offered the state before it and some this one.
         """
         began_s = time.monotonic()
         while late := [one for one in self._all if one.comes and not self._is_present(one.worker)]:
@@ -147,7 +148,7 @@ class Transfers:
             while not work.done():
                 await asyncio.wait({work}, timeout=_LOOK_S)
                 self._look(transfer)
-            # Of the connection or the file: it is known already, or the worker tries again.
+            # Errors of the connection or the file: they were reported already, or the worker tries again.
             with contextlib.suppress(ElasticError, OSError, KeyError, TypeError, ValueError):
                 work.result()
         finally:

@@ -1,4 +1,4 @@
-"""How a driver's requests reach bftd: through its socket on this host, or by TCP from another one."""
+"""The way of a driver's requests to bftd: through its socket on this host, or by TCP from another one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bftd.protocol.munge import MungeError
 from elastic.errors import DaemonError, UsageError
 
 _ANSWER_BYTES = 16 << 20
-"""More than a list of as many leases as there can be."""
+"""The size limit of an answer: more than the longest possible list of leases."""
 
 
 class Transport:
-    """Sends requests to the daemon at `address`: the path of its socket, or `[user@]host:port`.
+    """The connection to the daemon at `address`: the path of its socket, or `[user@]host:port`.
 
-    By TCP each request is proved with a munge credential, and each answer must be of `user` (default: bftd); with
-    `token`, which is for private clusters, neither is. Raises UsageError for an address that cannot be one.
+    By TCP each request carries a munge credential, and each answer must be from `user` (default: bftd). With `token`,
+    which is for private clusters, neither is needed. Raises UsageError for an address that cannot be one.
     """
 
     def __init__(self, address: str, token: str | None = None, munge_socket: str = "") -> None:
@@ -44,7 +44,7 @@ class Transport:
             raise UsageError(str(error)) from None
 
     def session(self, timeout_s: float) -> aiohttp.ClientSession:
-        """A session in whose block `request` is called."""
+        """Returns a session for `request`."""
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         connector = aiohttp.UnixConnector(path=self._address) if self._where is None else None
         return aiohttp.ClientSession(connector=connector, headers=self._headers, timeout=timeout)
@@ -52,7 +52,7 @@ class Transport:
     async def request(
         self, session: aiohttp.ClientSession, method: str, path: str, body: Any
     ) -> tuple[int, dict[str, Any]]:
-        """One request: the status and the decoded answer.
+        """Sends one request; returns the status and the decoded answer.
 
         Raises DaemonError for an answer that is not the daemon's, aiohttp.ClientError or OSError when there is none.
         """
@@ -63,12 +63,12 @@ class Transport:
                 return await self._ask(session, base, method, path, sent)
             except aiohttp.ClientConnectorError as error:
                 failure = error
-            except ValueError as error:  # what cannot be an answer, or an address, in the eyes of a library
+            except ValueError as error:  # a library rejects the answer, or the address
                 raise DaemonError(f"what answers at {self._address} is no bftd: {error}") from None
         raise failure
 
     async def _bases(self) -> list[str]:
-        """The daemon's URLs; numeric for munge, whose credentials name the address that is connected to."""
+        """Returns the daemon's URLs, numeric for munge, whose credentials name the address that is connected to."""
         if self._where is None:
             return ["bftd"]
         host, port = self._where
@@ -84,8 +84,8 @@ class Transport:
                 nonce, headers = await asyncio.to_thread(self._caller.request, base, method, path, sent)
             except MungeError as error:
                 raise DaemonError(str(error)) from None
-        url = URL(f"http://{base}{path}", encoded=True)  # as it is: the credential is bound to every letter of it
-        # A proxy that sends on to its login page is not to get what is meant for the daemon.
+        url = URL(f"http://{base}{path}", encoded=True)  # not re-encoded: the credential covers every character of it
+        # A proxy that redirects to its login page must not get what is meant for the daemon.
         async with session.request(method, url, data=sent or None, headers=headers, allow_redirects=False) as response:
             content = await _content(response, self._address)
         try:
@@ -105,7 +105,7 @@ class Transport:
 
 
 async def _content(response: aiohttp.ClientResponse, address: str) -> bytes:
-    """The body of an answer; raises DaemonError for one that is larger than any of the daemon's."""
+    """Reads the body of an answer; raises DaemonError for one larger than any of the daemon's."""
     content = bytearray()
     async for piece in response.content.iter_chunked(1 << 16):
         content += piece

@@ -1,1 +1,1 @@
-"""Saved states on disk: a folder a trainer, which is the user's alone, with one writer at a time."""
+"""Saved states on disk: one folder per trainer, which is the user's alone, with one writer at a time."""

@@ -1,4 +1,4 @@
-"""What a trainer begins with: a folder of its own, and the state of another job that it is to go on from."""
+"""The start of a trainer: a folder of its own, and the state of another job that it is to go on from."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from elastic.driver.state.trouble import text_of
 from elastic.errors import UsageError
 
 _FORMER = ".bft"
-"""Where states were before they had a folder of their own: below the one that a job was submitted from."""
+"""The former folder of states, below the one that a job was submitted from."""
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """Who begins: `id` is the trainer's; a job that Slurm runs again finds its own state, `resume` is another's.
+    """A trainer that starts: `id` is its own; a requeued job finds its own state, `resume` names another's.
 
-    `state_path` is the folder of `state=`, None where none was given.
+    `state_path` is the folder of `state=`, None if none was given.
     """
 
     id: str
@@ -38,20 +38,20 @@ class Beginning:
 
     @classmethod
     def of_job(cls, id_: str, resume: str, environ: Mapping[str, str], state_path: str | None = None) -> Beginning:
-        """Reads from a batch job's environment what Slurm says of it."""
+        """Reads Slurm's description of a batch job from its environment."""
         cluster = re.sub(r"[^\w.-]", "", environ.get("SLURM_CLUSTER_NAME", ""), flags=re.ASCII)
         return cls(id_, cluster, environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0"), resume, state_path)
 
     @property
     def name(self) -> Name:
-        """What its folder is called: clusters that share a home count their jobs each for itself."""
+        """The name of its folder: clusters that share a home each number their own jobs."""
         return Name(self.id, self.cluster)
 
 
 def begin(root: Path, who: Beginning, cwd: Path, tell: Callable[[str], None]) -> Path:
     """Makes the trainer's folder, with the state in it that it goes on from; returns its path.
 
-    Raises UsageError, with nothing changed, where that state is not there or not to be had, and StateError.
+    Raises UsageError, with nothing changed, if that state is missing or cannot be used, and StateError.
     """
     path = root / str(who.name)
     try:
@@ -99,7 +99,7 @@ def _refuse_running(path: Path) -> None:
 
 
 def _set_earlier_aside(root: Path, name: Name, tell: Callable[[str], None]) -> None:
-    """Slurm gives ids again: what is found at a job's first start is another job's."""
+    """Renames a folder found at a job's first start, or drops an empty one: it is another job's, as ids are reused."""
     try:
         if shelf.drop_if_empty(root, name):
             return
@@ -113,7 +113,7 @@ def _set_earlier_aside(root: Path, name: Name, tell: Callable[[str], None]) -> N
 
 
 def _source(root: Path, who: Beginning) -> Entry:
-    """The entry that `resume` names: of this cluster first, and what has not ended before what has."""
+    """Returns the entry that `resume` names, preferring this cluster and trainers that have not ended."""
     known = [entry for entry in shelf.entries(root) if entry.name.means(who.resume) and entry.name != who.name]
     if broken := next((entry for entry in known if entry.problem), None):
         raise UsageError(f"resume={who.resume}: {root / str(broken.name)} cannot be read: {broken.problem}")
@@ -133,9 +133,9 @@ def _source(root: Path, who: Beginning) -> Entry:
 def _take_over(
     root: Path, source: Entry, folder: int, path: Path, state_path: str | None, tell: Callable[[str], None]
 ) -> None:
-    """Shares the newest state of `source`, and the one by path before it.
+    """Shares the newest state of `source`; if that is by path, also the one before it.
 
-    Theirs stays what it is; nobody writes or removes it meanwhile.
+    The source's own files stay as they are; nobody writes or removes them meanwhile.
     """
     their_dir, note = root / str(source.name), ""
     lock: int | None = None
@@ -152,7 +152,7 @@ def _take_over(
                 if not shards.take_over(theirs, their_dir, newest, folder, home):
                     note = "; its files are read where they are: keep it until this job has saved a state of its own"
                 for older in manifest.manifests(theirs).kept:
-                    if older != newest:  # should a shard of the newest turn out to be lost
+                    if older != newest:  # in case a shard of the newest turns out to be lost
                         with contextlib.suppress(OSError, ValueError):
                             shards.take_over(theirs, their_dir, older, folder, home)
     except ValueError as error:
@@ -166,7 +166,7 @@ def _take_over(
 
 
 def _former(cwd: Path, id_: str, folder: int, tell: Callable[[str], None]) -> bool:
-    """Takes the state that a release before this one has saved for this job, where nobody else could have put it."""
+    """Takes this job's state from a release before this one, if nobody else could have put it there."""
     path = cwd / _FORMER / id_
     try:
         if not (path / "state.pt").exists():

@@ -10,7 +10,7 @@ import shutil
 from typing import Any, BinaryIO
 
 PART = ".part"
-"""The end of the name of what is not whole yet; what a process that was killed has left of it is swept."""
+"""The suffix of a file that is not whole yet; those that a killed process has left are swept."""
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -18,18 +18,18 @@ _NOTE_BYTES = 65536
 
 
 def create_part(folder: int) -> tuple[str, BinaryIO]:
-    """A new file for its user alone, with a name that nobody else draws."""
+    """Creates a file for its user alone, with a random name; returns the name and the file."""
     name = f"{secrets.token_hex(8)}{PART}"
     return name, os.fdopen(os.open(name, _NEW, 0o600, dir_fd=folder), "wb", buffering=0)
 
 
 def open_old(folder: int, name: str) -> BinaryIO:
-    """A file to read; never what a link points to."""
+    """Opens a file for reading, but never the target of a link."""
     return os.fdopen(os.open(name, _OLD, dir_fd=folder), "rb")
 
 
 def write(folder: int, name: str, content: bytes) -> None:
-    """Puts a file in the place of an older one of its name; raises OSError, with nothing changed."""
+    """Writes a file in place of an older one of its name; raises OSError, with nothing changed."""
     part, file = create_part(folder)
     try:
         with file:
@@ -42,32 +42,32 @@ def write(folder: int, name: str, content: bytes) -> None:
 
 
 def write_all(file: BinaryIO, content: bytes | memoryview) -> None:
-    """Writes to a file without a buffer, which may take less than it is given."""
+    """Writes everything to an unbuffered file, which may take less than it is given."""
     view = memoryview(content)
     while view:
         view = view[file.write(view) :]
 
 
 def sync_and_close(file: BinaryIO) -> None:
-    """Has a file on the disk; raises OSError, which some file servers say at the end only."""
+    """Flushes a file to the disk; raises OSError, which some file servers report only at the end."""
     os.fsync(file.fileno())
     file.close()
 
 
 def publish(folder: int, part: str, name: str) -> None:
-    """Gives a whole file, which is on the disk, its name."""
+    """Gives a whole file, already on the disk, its name."""
     os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
     os.fsync(folder)
 
 
 def remove(folder: int, name: str) -> None:
-    """Removes a file; one that cannot be removed now is swept later."""
+    """Removes a file; if that fails now, it is swept later."""
     with contextlib.suppress(OSError):
         os.unlink(name, dir_fd=folder)
 
 
 def read_note(folder: int, name: str) -> dict[str, Any] | None:
-    """A small JSON object, None where there is no such file; raises OSError, and ValueError for what is none."""
+    """Reads a small JSON object, None if there is no such file; raises OSError, and ValueError for other content."""
     try:
         file = open_old(folder, name)
     except FileNotFoundError:
@@ -80,7 +80,7 @@ def read_note(folder: int, name: str) -> dict[str, Any] | None:
 
 
 def share(source: int, name: str, target: int, new_name: str) -> None:
-    """Makes a file of another folder a file of this one, too: by a further name for it, or by a copy."""
+    """Adds a file of another folder to this one: as a hard link, or as a copy."""
     try:
         os.link(name, new_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
         os.fsync(target)
@@ -88,7 +88,7 @@ def share(source: int, name: str, target: int, new_name: str) -> None:
     except FileExistsError:
         return
     except OSError:
-        pass  # another file system, or one that has no such names
+        pass  # another file system, or one without hard links
     part, copy = create_part(target)
     try:
         with copy, open_old(source, name) as original:

@@ -1,7 +1,7 @@
 """Opening the folders of saved states by descriptor, level by level: nobody can put another folder in their place.
 
 A state is unpickled and a script is run from there as the user. So each level of the path belongs to root or to the
-user, nobody else can write in it, and what is done in a folder is done relative to its descriptor.
+user, nobody else can write in it, and operations in a folder are relative to its descriptor.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from elastic.errors import ElasticError, UsageError
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PASS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""For levels on the way: a home's parent often can be passed through and not be listed."""
+"""For levels on the way: the parent of a home often can be passed through but not listed."""
 
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 _PRIVATE = 0o700
 _LINKS_MAX = 40
-"""As many as the kernel follows in one path."""
+"""The kernel's limit for links in one path."""
 
 _SET = "set BFT_STATE_DIR to a folder of your own that the pool's nodes can read"
 _ELSEWHERE = f"or {_SET}"
@@ -42,9 +42,9 @@ class UnsafeFolderError(UsageError):
 
 @dataclass(frozen=True)
 class Place:
-    """The folder of one trainer's state. It is opened anew for each use: a file server may come back as another one.
+    """The folder of one trainer's state, opened anew for each use: a file server may come back as another one.
 
-    `shared`: the folder that it is in need not be the user's own, as long as nobody else can put another in its place.
+    `shared`: its parent folder need not be the user's own, as long as nobody else can put another in its place.
     """
 
     path: Path
@@ -52,9 +52,9 @@ class Place:
 
     @contextmanager
     def opened(self, *, make: bool = False, close: bool = True) -> Iterator[int]:
-        """A descriptor of the folder; raises UnsafeFolderError, and OSError where it cannot be opened.
+        """Opens the folder; raises UnsafeFolderError, and OSError if it cannot be opened.
 
-        `close`: whether others are kept out of it from now on; not, as long as it may be any folder of the user's.
+        `close`: whether to make it private from now on; False as long as it may be any folder of the user's.
         """
         root = open_root(self.path.parent, make=make, shared=self.shared)
         try:
@@ -68,9 +68,9 @@ class Place:
 
 
 def open_root(path: Path, *, make: bool = False, shared: bool = False) -> int:
-    """A descriptor of the folder that holds the folders of all the user's states; `shared` as a Place has it.
+    """Opens the folder that holds the folders of all the user's states; `shared` as in Place.
 
-    Raises UnsafeFolderError where another user could change what is in it, OSError where it cannot be opened.
+    Raises UnsafeFolderError if another user could change its contents, OSError if it cannot be opened.
     """
     if not path.is_absolute():
         raise UsageError(f"BFT_STATE_DIR={path}: give an absolute path, for example BFT_STATE_DIR=$HOME/states")
@@ -100,7 +100,7 @@ def open_root(path: Path, *, make: bool = False, shared: bool = False) -> int:
 
 
 def _stepped(fd: int, name: str, make: bool) -> int:
-    """One level down."""
+    """Opens a folder one level down."""
     try:
         return os.open(name, _PASS, dir_fd=fd)
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def _stepped(fd: int, name: str, make: bool) -> int:
 
 
 def _link(fd: int, name: str, path: Path, sticky: bool, links: int, advice: str) -> Path:
-    """Where a link on the way leads: homes often are links, which root or the user has made where nobody else could."""
+    """Returns the target of a link on the way: homes often are links, made where only root or the user could."""
     found = os.stat(name, dir_fd=fd, follow_symlinks=False)
     if not stat.S_ISLNK(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
@@ -126,7 +126,7 @@ def _link(fd: int, name: str, path: Path, sticky: bool, links: int, advice: str)
 
 
 def _checked(fd: int, path: Path, advice: str) -> bool:
-    """Whether others may make entries in this level, which none but their owners can touch; or UnsafeFolderError."""
+    """Whether this level is a sticky folder of root's, in which others may create entries; or UnsafeFolderError."""
     level = os.fstat(fd)
     if level.st_uid not in (0, os.geteuid()):
         raise UnsafeFolderError(f"{path}: {_shown(fd)} belongs to {_user(level.st_uid)}, not to you; {advice}")
@@ -145,7 +145,7 @@ def _check_root(fd: int, path: Path, sticky: bool) -> None:
 
 
 def _open_own(root: int, path: Path, make: bool, close: bool) -> int:
-    """The trainer's own folder: the user's, never a link, closed to everybody else."""
+    """Opens the trainer's own folder: the user's, never a link, closed to everybody else."""
     if make:
         with suppress(FileExistsError):
             os.mkdir(path.name, _PRIVATE, dir_fd=root)
@@ -168,7 +168,7 @@ def _open_own(root: int, path: Path, make: bool, close: bool) -> int:
 
 
 def _shown(fd: int) -> str:
-    """The path of an open folder, for a message."""
+    """Returns the path of an open folder, for a message."""
     try:
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:

@@ -1,8 +1,8 @@
-"""Which generations are complete: what each rank says of its shards is put together here. Pure.
+"""Completeness of generations: puts together the ranks' reports of their shards. Pure.
 
-A generation is complete when each of its ranks has told its files once, all of the same step, samples, number of ranks
-and folder, and rank 0's hold DCP's `.metadata`. It never gets complete once a rank could not write, has contradicted
-the others, or when too few workers are left that could tell the rest. A name is used once.
+A generation is complete when each of its ranks has reported its files once, all with the same step, samples, number of
+ranks and folder, and rank 0's files include DCP's `.metadata`. It can no longer be completed once a rank could not
+write or has contradicted the others, or when too few workers are left to report the rest. A name is used once.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from elastic.driver.state.manifest import FOLDER, Generation, Shard, shards_of
 METADATA = ".metadata"
 
 _OPEN_MOST = 8
-"""Workers save one at a time; who begins more is wrong, and must not fill the driver's memory."""
+"""Workers save one at a time; a worker that opens more is faulty, and must not fill the driver's memory."""
 
 _OVER_MOST = 256
-"""Names of generations that have come to their end are remembered: a late word of one begins none anew."""
+"""The number of ended generations whose names are remembered: a late report does not open one again."""
 
 _SIZE_MOST = 1 << 20
 
 
 @dataclass(frozen=True)
 class Told:
-    """What one rank says of its part of a generation."""
+    """One rank's report of its part of a generation."""
 
     generation: Generation
     rank: int
@@ -58,17 +58,17 @@ class Told:
 
 @dataclass
 class _Open:
-    """A generation that is being told; `shape` is what all ranks have to agree on, None while one only could not."""
+    """A generation that is being reported; ranks have to agree on `shape`, None while they only reported failures."""
 
     shape: Generation | None = None
     ranks: dict[int, tuple[Shard, ...]] = field(default_factory=dict)
     told: dict[Hashable, None] = field(default_factory=dict)
-    """Who has said its part, also that it could not write it."""
+    """The workers that have reported their part, or that they could not write it."""
 
     failed: bool = False
 
     def objection(self, worker: Hashable, told: Told) -> str:
-        """Why a rank's part cannot belong to the others', "" where it may."""
+        """Returns why a rank's part contradicts the others, "" if it does not."""
         if self.shape is not None and self.shape != replace(told.generation, shards=()):
             return "its ranks tell of different steps, samples or numbers of ranks"
         if worker in self.told or told.rank in self.ranks:
@@ -85,9 +85,9 @@ class _Open:
 
 @dataclass(frozen=True)
 class Over:
-    """A generation has come to its end: `complete` is what it is, None for one whose files are to go.
+    """A generation that has ended: `complete` is the generation, None if its files are to be removed.
 
-    `told` are the workers that had a part in it; `why` is what was wrong with what they told, "" where nothing was.
+    `told` are the workers that had a part in it; `why` is the fault in their reports, "" for none.
     """
 
     name: str
@@ -97,16 +97,16 @@ class Over:
 
 
 class Gathering:
-    """One trainer's; workers are anything that can be told apart."""
+    """One trainer's generations; workers may be any distinguishable objects."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._over: OrderedDict[str, None] = OrderedDict()
 
     def heard(self, worker: Hashable, told: Told) -> Over | None:
-        """Takes one rank's part; returns the generation once it is at its end.
+        """Takes one rank's part; returns the generation once it has ended.
 
-        Raises ValueError for one that is at its end already.
+        Raises ValueError for a generation that has ended already, and for one more than _OPEN_MOST.
         """
         name = told.generation.name
         one = self._opened(name)
@@ -120,9 +120,9 @@ class Gathering:
         return self._ended(name) if one.all_said else None
 
     def unwritten(self, worker: Hashable, name: object) -> Over | None:
-        """A rank could not write its part; returns the generation once nobody writes it any more.
+        """Notes that a rank could not write its part; returns the generation once nobody writes it any more.
 
-        Raises ValueError for one that is at its end already.
+        Raises ValueError as `heard` does, and for a name that is no generation's.
         """
         if not isinstance(name, str) or not FOLDER.fullmatch(name):
             raise ValueError(f"{str(name)[:200]!r} is no name of a generation")
@@ -132,7 +132,7 @@ class Gathering:
         return self._ended(name) if one.all_said else None
 
     def gone(self, present: Collection[Hashable]) -> list[Over]:
-        """Some worker has gone, and those are left: the generations that nobody can complete any more."""
+        """Notes that a worker has gone; returns the generations that the `present` workers can no longer complete."""
         there = set(present)
         doomed = []
         for name, one in self._open.items():
@@ -142,13 +142,13 @@ class Gathering:
         return [self._ended(name) for name in doomed]
 
     def superseded(self, step: int) -> list[Over]:
-        """A generation of `step` is complete: those of lower ones, which nobody needs to complete any more."""
+        """Ends and returns the generations of lower steps, which need no completion as one of `step` is complete."""
         older = [name for name in self._open if int(name.split("-")[1]) < step]
         return [self._ended(name) for name in older]
 
     @property
     def names(self) -> frozenset[str]:
-        """The generations that are being told."""
+        """The generations that are being reported."""
         return frozenset(self._open)
 
     def _opened(self, name: str) -> _Open:

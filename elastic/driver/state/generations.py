@@ -1,8 +1,9 @@
-"""The generations of one trainer: those that workers tell of are published once complete, and two are kept.
+"""The generations of one trainer: those that workers report are published once complete, and two are kept.
 
-To publish is to put the manifest on the disk, under the same lock and epoch as a state that comes through the driver:
-who was taken over publishes nothing. What is removed is first unlisted, so that a manifest never names what is gone.
-Files are looked at and removed in a thread of its own: a file server may be slow, or hang, and nothing waits for it.
+Publishing puts the manifest on the disk, under the same lock and epoch as a state that comes through the driver: a
+driver that was taken over publishes nothing. A generation is unlisted before it is removed, so that a manifest never
+names missing files. Files are checked and removed in a thread of its own: a file server may be slow, or hang, and
+nothing waits for it.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from elastic.driver.state.trouble import FILE_SYSTEMS, Trouble, text_of
 from elastic.link.wire import Message
 
 _TRIES, _PAUSE_S = 3, 1.0
-"""A file server may show what others have written a moment later."""
+"""A file server may show the files of other hosts a moment later."""
 
 _LINE_BYTES = 768 << 10
-"""A list of files that is longer does not fit a line beside another one, and is read from beside the shards."""
+"""The longest list of files that fits a line beside another one; longer ones are read from beside the shards."""
 
 _UNSEEN = (errno.ENOENT, errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT)
-"""What a host says of a file system that it has not mounted, or cannot reach: the nodes may have it."""
+"""A host's errors for a file system that it has not mounted, or cannot reach: the nodes may have it."""
 
 _FAILURES = (OSError, UnsafeFolderError)
 
@@ -43,11 +44,11 @@ T = TypeVar("T")
 class Generations:
     """Manifests in the trainer's folder of states, which is `store`'s; files are in `home`.
 
-    `seen`: whether this host can look at the files; else what workers say is believed, and they remove them.
+    `seen`: whether this host can look at the files; else workers' reports are trusted, and workers remove the files.
     """
 
     def __init__(self, store: CheckpointStore, state_dir: Path, state_path: str | None, tell: Callable[[str], None]):
-        """Looks through the folder; `tell` gets what the user has to know. Raises UnsafeFolderError and StateError."""
+        """Lists the folder; `tell` gets messages for the user. Raises UnsafeFolderError and StateError."""
         self._store = store
         self._state_dir = state_dir
         self._tell = tell
@@ -68,22 +69,22 @@ class Generations:
 
     @property
     def newest(self) -> Generation | None:
-        """The one of the highest step."""
+        """The generation of the highest step."""
         return self._kept[-1] if self._kept else None
 
     @property
     def failing(self) -> bool:
-        """Whether the last one that was written does not count."""
+        """Whether the last generation that was written does not count."""
         return self._writing.present
 
     @property
     def step(self) -> int:
-        """Its step, -1 while there is none."""
+        """The newest generation's step, -1 while there is none."""
         return self._kept[-1].step if self._kept else -1
 
     @property
     def samples(self) -> int:
-        """The samples seen until then."""
+        """The number of samples seen until then."""
         return self._kept[-1].samples if self._kept else 0
 
     def _make_home(self) -> None:
@@ -92,7 +93,7 @@ class Generations:
                 pass
         except OSError as error:
             if self.home.outer is not None and error.errno in FILE_SYSTEMS:
-                return  # it is made once nodes can write there: they wait for that
+                return  # the folder is made once nodes can write there: they wait for that
             if self.home.outer is None or error.errno not in _UNSEEN:
                 raise StateError(shards.why_not(self.home.path.parent, error)) from None
             self._not_seen(error)
@@ -106,7 +107,7 @@ class Generations:
             )
 
     def _read(self, folder: int) -> None:
-        """Reads the manifests; one that cannot be read is set aside. Raises OSError."""
+        """Reads the manifests; sets aside those that cannot be read. Raises OSError."""
         found, kept = manifest.manifests(folder), []
         self._aside = {one.folder: manifest.why_aside(folder, one) for one in found.aside}
         for one in found.kept:
@@ -121,7 +122,7 @@ class Generations:
     # -- a worker begins ---
 
     async def answer(self, other_step: int) -> Message | None:
-        """The answer to a worker that begins; None where the state of `other_step`, or none at all, is to be had."""
+        """Returns the answer to a starting worker; None if it gets the state of `other_step`, or none at all."""
         async with self._lock:
             usable = [one for one in reversed(self._kept) if one.step >= other_step]
             if usable:
@@ -136,9 +137,9 @@ class Generations:
     # -- a generation ends ---
 
     async def publish(self, generation: Generation, busy: Callable[[], Collection[str]]) -> tuple[str, ...] | None:
-        """Has a complete generation counted; returns what was dropped for it, None where it is not used.
+        """Publishes a complete generation; returns the names of those dropped for it, None if it is not used.
 
-        `busy` names those that workers write meanwhile.
+        `busy` returns the names of those that workers are writing.
         """
         async with self._lock:
             try:
@@ -178,13 +179,13 @@ class Generations:
         except (WrongShardError, UnsafeFolderError):
             if self.seen:
                 raise
-            return  # another file system than the nodes have
-        if not self.seen:  # a node has made it, or the file server is back
+            return  # another file system than the nodes'
+        if not self.seen:  # a node has made the folder, or the file server is back
             self.seen = True
             self._tell(f"{self.home.path.parent} is seen from the driver's host now: older generations are removed")
 
     def _publish(self, generation: Generation) -> list[Generation] | None:
-        """Puts the manifest on the disk and takes those away that are too many; the folder is looked through again."""
+        """Writes the manifest and drops the oldest generations; reads the folder again first."""
         generation = replace(generation, home=self.home.told)
         with self._store.opened_by_owner() as folder:
             self._read(folder)
@@ -202,7 +203,7 @@ class Generations:
         return dropped
 
     def _clear(self, dropped: Collection[Generation], busy: Collection[str]) -> list[str]:
-        """Removes the files of generations, of ours alone; what cannot go now is looked for again after the next."""
+        """Removes files of generations in our own home; those that cannot be removed now are tried after the next."""
         names = [one.name for one in dropped if one.home == self.home.told]
         if not self.seen:
             return names
@@ -229,20 +230,20 @@ class Generations:
             with self._store.opened_by_owner(), self.home.opened() as home:
                 shards.remove(home, name)
         except (*_FAILURES, FencedError):
-            pass  # its workers' own end may be in the way: it goes after a later one
+            pass  # ending workers may be in the way: it is removed after a later one
 
     def failed(self, text: str) -> None:
-        """A generation will not count: it is told once, until one does."""
+        """Notes that a generation will not count: reported once, until one does."""
         kept = f"; the one of step {self.step} is kept" if self.newest else ""
         self._writing.came(f"{text}{kept}; training goes on, and it is tried again")
 
-    # -- one is not whole ---
+    # -- a damaged generation ---
 
     async def set_aside(self, name: object, why: str) -> bool:
-        """Has a generation used no more whose files a worker found wrong; returns whether it was.
+        """Sets aside a generation whose files a worker found wrong; returns whether it did.
 
-        Not where nothing else is left: a node that has lost its file system would take the whole training along, and
-        a worker that begins finds out by itself.
+        Not if it is the only state: a node that has lost its file system would take the whole training along, and a
+        worker that begins finds out by itself.
         """
         async with self._lock:
             bad = next((one for one in self._kept if one.name == name), None)
@@ -280,12 +281,12 @@ class Generations:
             return None
 
     def look_at_space(self, free_bytes: object) -> None:
-        """Takes what a node says of the space that is left."""
+        """Takes a node's report of the free space."""
         if type(free_bytes) is int and free_bytes >= 0:
             self._look_at_space(free_bytes)
 
     def _look_at_space(self, free_bytes: int | None) -> None:
-        """A state is written before the oldest of those that are kept is removed."""
+        """Reports a lack of space: a state is written before the oldest kept one is removed."""
         if free_bytes is None or self.newest is None:
             return
         size_bytes = self.newest.size_bytes
@@ -301,7 +302,7 @@ class Generations:
     # -- probes, and the end ---
 
     async def probe(self, token: str, name: str) -> bool:
-        """Leaves a file in the home that nodes look for; whether this host can."""
+        """Leaves a file in the home that nodes look for; returns whether this host can."""
         return await self._in_thread(self._probe, token, name)
 
     def _probe(self, token: str, name: str) -> bool:
@@ -316,7 +317,7 @@ class Generations:
         return self.seen
 
     async def close(self) -> None:
-        """Removes what probes have left, and saves that were cut off; waits for nothing that hangs."""
+        """Removes files of probes, and saves that were cut off; waits for nothing that hangs."""
         if self.seen:
             with contextlib.suppress(asyncio.TimeoutError, OSError):
                 await asyncio.wait_for(asyncio.shield(self._in_thread(self._tidy)), _PAUSE_S)
@@ -346,7 +347,7 @@ def _unlist(folder: int, kept: Kept) -> None:
 
 
 def _listed(generations: Collection[Generation], state_dir: Path) -> list[Message]:
-    """Generations as a worker reads them; without their files where a line could not hold them."""
+    """Returns generations as a worker reads them; without their files if those do not fit a line."""
     listed = []
     room_bytes = _LINE_BYTES
     for one in generations:

@@ -1,7 +1,7 @@
-"""Manifests: what the driver keeps of a state that workers have written by path, one small file a generation.
+"""Manifests: the driver's records of states that workers have written by path, one small file a generation.
 
 A *generation* is one checkpoint of all ranks in a folder of its own. Its manifest is written once all of it is on the
-disk, and it is in the trainer's own folder of states: a generation without one counts for nothing.
+disk, in the trainer's own folder of states: a generation without a manifest counts for nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 from elastic.driver.state import files
 
 KEPT = 2
-"""Generations that are kept: should a shard of the newest be lost, the one before is there."""
+"""The number of generations that are kept: should a shard of the newest be lost, the one before is there."""
 
 FOLDER = re.compile(r"step-(\d{12,18})-([0-9a-f]{16})", re.ASCII)
 """The name of a generation, and of its folder."""
 
 FILE = re.compile(r"(?!\.{1,2}$)[\w.+-]{1,200}", re.ASCII)
-"""The name of a shard's file: nothing that could lie elsewhere."""
+"""The name of a shard's file, which cannot lead to another folder."""
 
 _NAME = re.compile(r"(set-aside-)?manifest-(\d{1,18})-(\d{1,18})-(\d{1,18})-([0-9a-f]{16})\.json", re.ASCII)
 _ASIDE = "set-aside-"
@@ -33,7 +33,7 @@ _MOST_BYTES = 1 << 28
 
 @dataclass(frozen=True, order=True)
 class Kept:
-    """A generation by the name of its manifest; `size_bytes` is of all its files together."""
+    """A generation by the name of its manifest; `size_bytes` is the size of all its files together."""
 
     step: int
     samples: int
@@ -62,9 +62,10 @@ class Shard:
 
 @dataclass(frozen=True)
 class Generation:
-    """A whole state by path. `home` is the folder that its own is in: an absolute path, or one below the manifest's.
+    """A whole state by path.
 
-    `size` is how many ranks have written it; `aside` says why it is used no more, "" while it is.
+    `home` is the parent of its folder: an absolute path, or one relative to the manifest's folder. `size` is the number
+    of ranks that have written it; `aside` says why it is no longer used, "" while it is.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Generation:
 
     @property
     def kept(self) -> Kept:
-        """What its manifest's name says of it."""
+        """The generation as its manifest's name describes it."""
         return Kept(self.step, self.samples, self.size_bytes, self.name.rpartition("-")[2])
 
     @property
@@ -86,11 +87,11 @@ class Generation:
         return sum(shard.size_bytes for shard in self.shards)
 
     def path(self, state_dir: Path) -> Path:
-        """Its folder, where the manifest is in `state_dir`."""
+        """Returns its folder, if the manifest is in `state_dir`."""
         return state_dir / self.home / self.name
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `from_json` reads."""
+        """Returns the object that `from_json` reads."""
         told = asdict(self)
         told["files"] = [[shard.file, shard.size_bytes, shard.digest] for shard in self.shards]
         del told["shards"]
@@ -98,7 +99,7 @@ class Generation:
 
     @classmethod
     def from_json(cls, data: object) -> Generation:
-        """Reads a manifest; raises ValueError for what is none."""
+        """Reads a manifest; raises ValueError for any other object."""
         wrong = "it is no manifest of a generation"
         if not isinstance(data, dict) or not all(type(data.get(key)) is kind for key, kind in _FIELDS.items()):
             raise ValueError(wrong)
@@ -110,7 +111,7 @@ class Generation:
 
 
 def shards_of(told: object) -> tuple[Shard, ...]:
-    """Files as [[name, size in bytes, digest], ...]; raises ValueError for others, and for one that is named twice."""
+    """Reads files as [[name, size in bytes, digest], ...]; raises ValueError for others, and for a duplicate name."""
     if not isinstance(told, list):
         raise ValueError("its files are no list")
     shards = []
@@ -144,7 +145,7 @@ class Manifests:
 
 
 def manifests(folder: int) -> Manifests:
-    """Looks through a trainer's open folder; raises OSError."""
+    """Lists a trainer's open folder; raises OSError."""
     kept: list[tuple[int, int, Kept]] = []
     aside: set[Kept] = set()
     for name in os.listdir(folder):
@@ -156,14 +157,14 @@ def manifests(folder: int) -> Manifests:
             continue
         try:
             kept.append((one.step, os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns, one))
-        except FileNotFoundError:  # a newer one has just taken its place
+        except FileNotFoundError:  # a newer manifest has just replaced it
             continue
-    # Both names are there where a driver was killed between setting it aside and taking it away.
+    # Both names exist if a driver was killed between setting it aside and removing the old name.
     return Manifests(tuple(one for *_, one in sorted(kept) if one not in aside), tuple(sorted(aside)))
 
 
 def read(folder: int, kept: Kept, *, aside: bool = False) -> Generation:
-    """A generation by its manifest; raises OSError, and ValueError for what is none."""
+    """Reads a generation from its manifest; raises OSError, and ValueError for a file that is none."""
     with files.open_old(folder, f"{_ASIDE}{kept.name}" if aside else kept.name) as file:
         found = Generation.from_json(json.loads(file.read(_MOST_BYTES)))
     if found.kept != kept:
@@ -172,12 +173,12 @@ def read(folder: int, kept: Kept, *, aside: bool = False) -> Generation:
 
 
 def write(folder: int, generation: Generation) -> None:
-    """Puts a manifest on the disk, whole or not at all; raises OSError."""
+    """Writes a manifest to the disk, whole or not at all; raises OSError."""
     files.write(folder, generation.kept.name, json.dumps(generation.to_json()).encode())
 
 
 def set_aside(folder: int, kept: Kept, why: str) -> None:
-    """Has a generation used no more; its files stay. Raises OSError."""
+    """Sets a generation aside: it is no longer used, and its files stay. Raises OSError."""
     try:
         told = {**read(folder, kept).to_json(), "aside": why}
     except ValueError:
@@ -188,7 +189,7 @@ def set_aside(folder: int, kept: Kept, why: str) -> None:
 
 
 def why_aside(folder: int, kept: Kept) -> str:
-    """Why a generation was set aside, "" where that is not known."""
+    """Returns why a generation was set aside, "" if that is not known."""
     try:
         with files.open_old(folder, f"{_ASIDE}{kept.name}") as file:
             note = json.loads(file.read(_MOST_BYTES))

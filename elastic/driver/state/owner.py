@@ -1,9 +1,9 @@
-"""Who writes in a folder of states: one driver, held by a lock and, where locks do not reach other hosts, by an epoch.
+"""The owner of a folder of states: one driver, by a lock and, if locks do not reach other hosts, by an epoch.
 
-A job whose node was lost is requeued, and its old driver may live on. The new one raises the epoch in the owner's note
-and signs it with a number that it draws; who finds another number there has been taken over, and writes no more. That
-is looked at before each state gets its name. An old driver may be just behind that look: what it can still do is to add
-a whole state under a name of its own, and to remove states of lower steps than that.
+A job whose node was lost is requeued, and its old driver may live on. The new driver raises the epoch in the owner's
+note and signs it with a random number. A driver that finds another number there has been taken over, and writes no
+more. Each driver checks this before it gives a state its name. An old driver may be just past that check: it can then
+still add a whole state under a name of its own, and remove states of lower steps than that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from elastic.errors import ElasticError
 
 LOCK, NOTE = "lock", "owner.json"
 _TRIES, _PAUSE_S = 6, 0.05
-"""`bft state ls` holds a lock for as long as it takes to look at it."""
+"""`bft state ls` holds a lock only while it looks at it."""
 
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -37,7 +37,7 @@ class InUseError(ElasticError):
 
 @dataclass(frozen=True)
 class Owner:
-    """The note: the epoch, who has it, and whether he has said that he ends."""
+    """The owner's note: the epoch, the driver, and whether it has said that it ends."""
 
     epoch: int = 0
     token: str = ""
@@ -49,7 +49,7 @@ class Owner:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether this is a driver on another host that has not said that it ends: a lock may not be seen from here."""
+        """Whether a driver on another host has not said that it ends: its lock may not be visible from here."""
         return bool(self.host) and not self.released and self.host != os.uname().nodename
 
 
@@ -57,7 +57,7 @@ class Ownership:
     """One driver's hold on a folder, from `take` to `release`."""
 
     def __init__(self, title: str = "") -> None:
-        """`title`: what the user calls the trainer."""
+        """`title`: the user's name for the trainer."""
         self._title = title
         self._mine = Owner()
         self._lock: int | None = None
@@ -65,16 +65,16 @@ class Ownership:
 
     @property
     def alone(self) -> bool:
-        """Whether no other driver can be writing: one that was taken over may still have the lock, and be."""
+        """Whether no other driver can be writing: one that was taken over may still have the lock, and write."""
         return self._lock is not None or self._succeeds
 
     def take(self, folder: int) -> None:
         """Makes this driver the owner, whoever was it before; raises OSError."""
         try:
             before = read_owner(folder)
-        except ValueError:  # its own epoch is what a later driver looks at
+        except ValueError:  # a later driver compares the token, so the epoch may start again
             before = Owner()
-        self._succeeds = before.released  # where there are no locks, that has to do
+        self._succeeds = before.released  # without locks, this has to do
         self.try_lock(folder, _TRIES)
         self._mine = Owner(
             before.epoch + 1, secrets.token_hex(16), os.uname().nodename, os.getpid(), time.time(), self._title
@@ -91,7 +91,7 @@ class Ownership:
                     break
 
     def check(self, folder: int) -> None:
-        """Raises FencedError once there is another owner, OSError where that cannot be read."""
+        """Raises FencedError if there is another owner, OSError if the note cannot be read."""
         try:
             found = read_owner(folder)
         except ValueError as error:
@@ -102,21 +102,21 @@ class Ownership:
             raise FencedError("another driver of this trainer has taken over its state; this one saves nothing more")
 
     def release(self, folder: int) -> None:
-        """Says that this driver ends; raises what `check` raises."""
+        """Writes in the note that this driver ends; raises the errors of `check`."""
         self.check(folder)
         _write(folder, Owner(**{**asdict(self._mine), "released": True}))
 
     def unlock(self) -> None:
-        """Lets others have the lock."""
+        """Gives up the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
 
 def lock(folder: int, *, make: bool = True) -> int | None:
-    """The folder's lock, held for as long as this descriptor is open; None where its file system has no locks.
+    """Takes the folder's lock, held while the returned descriptor is open; None if its file system has no locks.
 
-    Raises InUseError where another driver has it, OSError.
+    Raises InUseError if another driver has it, and OSError.
     """
     fd = os.open(LOCK, os.O_RDWR | (os.O_CREAT if make else 0) | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
@@ -132,7 +132,7 @@ def lock(folder: int, *, make: bool = True) -> int | None:
 
 
 def read_owner(folder: int) -> Owner:
-    """Whose folder this is; raises OSError, and ValueError for a note that cannot be one."""
+    """Returns the folder's owner; raises OSError, and ValueError for a malformed note."""
     note = files.read_note(folder, NOTE)
     if note is None:
         return Owner()

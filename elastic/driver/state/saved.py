@@ -1,4 +1,4 @@
-"""What is in a trainer's folder: states, each with all that is known of it in its name, and what is not whole."""
+"""The contents of a trainer's folder: whole states, each described by its name, and files that are not whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ASIDE = "set-aside-"
 
 @dataclass(frozen=True, order=True)
 class Saved:
-    """A whole state, by its file's name: a note beside it could be lost or torn.
+    """A whole state, described by its file's name: a separate note could be lost or torn.
 
     `digest` is the SHA-256 of its content; "" for one that a release before this one has saved.
     """
@@ -26,7 +26,7 @@ class Saved:
 
     @classmethod
     def parse(cls, name: str) -> Saved | None:
-        """The state of a file of this name, None for a file that is no state."""
+        """Returns the state of a file of this name, None for a file that is no state."""
         found = _NAME.fullmatch(name)
         return cls(int(found[1]), int(found[2]), int(found[3]), found[4] or "") if found else None
 
@@ -39,7 +39,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Contents:
-    """The whole states of a folder, the newest last; names of states that are not whole, of uploads, and of others."""
+    """The whole states of a folder, the newest last; the names of broken states, of uploads, and of those set aside."""
 
     states: tuple[Saved, ...]
     broken: tuple[str, ...]
@@ -53,7 +53,7 @@ class Contents:
 
 
 def contents(folder: int) -> Contents:
-    """Looks through an open folder; raises OSError."""
+    """Lists an open folder; raises OSError."""
     states: list[tuple[int, int, Saved]] = []
     broken, parts, aside = [], [], []
     for name in os.listdir(folder):
@@ -64,7 +64,7 @@ def contents(folder: int) -> Contents:
         elif saved := Saved.parse(name):
             try:
                 there = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            except FileNotFoundError:  # a newer one has just taken its place
+            except FileNotFoundError:  # a newer state has just replaced it
                 continue
             if there.st_size == saved.size_bytes and saved.name == name:
                 states.append((saved.step, there.st_mtime_ns, saved))
@@ -74,7 +74,7 @@ def contents(folder: int) -> Contents:
 
 
 def set_aside(folder: int, name: str) -> str:
-    """Gives a state that is not whole a name that says so, and returns it; raises OSError."""
+    """Renames a state that is not whole so that its name says so; returns the new name. Raises OSError."""
     new = f"{_ASIDE}{name}"
     os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder)
     return new

@@ -1,7 +1,7 @@
-"""The folder that a trainer's generations are in: below `state=PATH`, or in the trainer's folder of states.
+"""The folder of a trainer's generations: below `state=PATH`, or in the trainer's folder of states.
 
-It is the trainer's own: below a PATH that several share, each has one with a name that nobody else draws. What is done
-in it is done relative to its descriptor, and no link is followed, so that nothing outside is ever changed.
+It is the trainer's own: below a PATH that several trainers share, each has a folder with a random name. Operations in
+it are relative to its descriptor, and no link is followed, so that nothing outside is ever changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INNER, NOTE = "shards", "shards.json"
 """The folder of generations in a trainer's folder of states, and the note there that names the one below a PATH."""
 
 LISTING = "manifest.json"
-"""A copy of the manifest beside the shards, for who cannot be sent all of it."""
+"""A copy of the manifest beside the shards, for workers whose list of files does not fit a message."""
 
 _OUTER = re.compile(r"bft-[\w.@+-]{1,200}-[0-9a-f]{8}", re.ASCII)
 _PROBE = ".bft-probe-"
@@ -36,12 +36,12 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class WrongShardError(StateError):
-    """A file of a generation is not there, or is not of the size that was told."""
+    """A file of a generation is missing, or does not have the reported size."""
 
 
 @dataclass(frozen=True)
 class Home:
-    """Where a trainer's generations are; `outer` is below a `state=PATH`, None for the trainer's folder of states."""
+    """The folder of a trainer's generations; `outer` is one below a `state=PATH`, None if in the folder of states."""
 
     state_dir: Path
     outer: Path | None = None
@@ -53,13 +53,14 @@ class Home:
 
     @property
     def told(self) -> str:
-        """How manifests name it: the folder of states is renamed when training has ended."""
+        """The home as manifests name it: relative in the folder of states, which is renamed when training has ended."""
         return str(self.outer) if self.outer else INNER
 
     @contextmanager
     def opened(self, *, make: bool = False) -> Iterator[int]:
-        """A descriptor; raises UnsafeFolderError, and OSError where this host cannot open it."""
-        # Of a PATH only the last folder is made: where the one above is missing, this host does not see it.
+        """Opens the folder; raises UnsafeFolderError, and OSError if this host cannot open it."""
+        # Of a PATH only the last folder is created: if the one above is missing, this host does not see the file
+        # system.
         if make and self.outer is not None:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.outer.parent, 0o700)
@@ -68,7 +69,7 @@ class Home:
 
 
 def home_of(folder: int, state_dir: Path) -> Home:
-    """The home of a trainer whose folder of states is open; raises OSError."""
+    """Returns the home of a trainer whose folder of states is open; raises OSError."""
     try:
         note = files.read_note(folder, NOTE)
     except ValueError:  # torn by a file server: the next driver draws a new one
@@ -80,7 +81,7 @@ def home_of(folder: int, state_dir: Path) -> Home:
 
 
 def settled(folder: int, state_dir: Path, state_path: str | None) -> Home:
-    """As `home_of`, for a trainer that is to have its home below `state_path`: it is drawn once. Raises OSError."""
+    """Returns the home below `state_path`, chosen once, or in the folder of states if that is None; raises OSError."""
     known = home_of(folder, state_dir)
     if state_path is None:
         return Home(state_dir)
@@ -96,10 +97,10 @@ def settled(folder: int, state_dir: Path, state_path: str | None) -> Home:
 
 
 def check(home: int, generation: Generation) -> None:
-    """Looks whether all files of a generation are there, whole by their sizes, and have names on the disk.
+    """Checks that all files of a generation exist with the right sizes, and flushes their names to the disk.
 
-    Raises WrongShardError, and OSError where the folder cannot be read. Each file is opened: only then a file server
-    is asked what others have written.
+    Raises WrongShardError, and OSError if the folder cannot be read. Each file is opened: only then does the host ask a
+    file server for the writes of others.
     """
     folder = _opened(home, generation.name)
     try:
@@ -108,7 +109,7 @@ def check(home: int, generation: Generation) -> None:
             if size_bytes != shard.size_bytes:
                 there = "is not there" if size_bytes is None else f"has {size_bytes} bytes, not {shard.size_bytes}"
                 raise WrongShardError(f"{generation.name}/{shard.file} {there}")
-        with contextlib.suppress(OSError):  # some file servers take none for a folder
+        with contextlib.suppress(OSError):  # some file servers cannot do this for a folder
             os.fsync(folder)
             os.fsync(home)
         with contextlib.suppress(OSError):  # a copy
@@ -125,7 +126,7 @@ def _opened(home: int, name: str) -> int:
 
 
 def _size(folder: int, file: str) -> int | None:
-    """The size of an ordinary file, None where there is none of this name."""
+    """Returns the size of an ordinary file, None if there is none of this name."""
     try:
         fd = os.open(file, _READ, dir_fd=folder)
     except OSError:
@@ -138,7 +139,7 @@ def _size(folder: int, file: str) -> int | None:
 
 
 def free_bytes(home: int) -> int:
-    """How much the user may still write there."""
+    """Returns the bytes that the user may still write there."""
     found = os.fstatvfs(home)
     return found.f_bavail * found.f_frsize
 
@@ -147,7 +148,7 @@ def free_bytes(home: int) -> int:
 
 
 def remove(home: int, name: str) -> None:
-    """Removes one generation's folder, if it is there; raises OSError."""
+    """Removes one generation's folder, if it is there; raises OSError, and ValueError for any other name."""
     if not FOLDER.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a generation")
     try:
@@ -161,17 +162,17 @@ def remove(home: int, name: str) -> None:
 
 
 def leftovers(home: int, but: Collection[str], below_step: int | None = None) -> list[str]:
-    """The generations that lie there but for some, those of lower steps than one, or all."""
+    """Returns the generations found there except `but`: those of steps below `below_step`, or all."""
     found = ((name, FOLDER.fullmatch(name)) for name in os.listdir(home))
-    # What killed drivers and workers have left is below the newest; what is being written now is above it.
+    # Leftovers of killed drivers and workers are below the newest; generations that are being written are above it.
     lower = (name for name, match in found if match and (below_step is None or int(match[1]) < below_step))
     return [name for name in lower if name not in but]
 
 
 def remove_home(home: Home) -> bool:
-    """Removes all generations of a trainer below a PATH, and their folder; whether it is gone. Raises OSError.
+    """Removes all generations of a trainer below a PATH, and their folder; returns whether it is gone. Raises OSError.
 
-    False where this host does not see the PATH. One in the trainer's folder of states goes with that.
+    False if this host does not see the PATH. Generations in the trainer's folder of states are removed with that.
     """
     if home.outer is None:
         return True
@@ -193,9 +194,9 @@ def remove_home(home: Home) -> bool:
 
 
 def take_over(theirs: int, their_dir: Path, kept: Kept, ours: int, home: Home) -> bool:
-    """Makes another trainer's generation ours, too, by further names for its files; raises OSError, ValueError.
+    """Makes another trainer's generation ours, too, by hard links to its files; raises OSError, ValueError.
 
-    Returns whether that was possible: else it is read where it is, and theirs must stay until we have saved our own.
+    Returns whether that was possible: if not, it is read where it is, and theirs must stay until we have saved our own.
     """
     generation = manifest.read(theirs, kept)
     source = generation.path(their_dir)
@@ -236,7 +237,7 @@ def _link(source: Path, home: int, generation: Generation) -> None:
 
 
 def probe(home: int, token: str, name: str) -> None:
-    """Leaves a file that nodes look for, to see whether this is the folder that they have; raises OSError."""
+    """Leaves a file that nodes look for, to check that they see the same folder; raises OSError."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(f"{_PROBE}{token}", 0o700, dir_fd=home)
     folder = os.open(f"{_PROBE}{token}", _OPEN, dir_fd=home)
@@ -247,7 +248,7 @@ def probe(home: int, token: str, name: str) -> None:
 
 
 def unprobe(home: int) -> None:
-    """Removes what probes have left."""
+    """Removes the files of probes."""
     for name in os.listdir(home):
         if re.fullmatch(rf"{re.escape(_PROBE)}[0-9a-f]+", name, re.ASCII):
             with contextlib.suppress(OSError):
@@ -255,5 +256,5 @@ def unprobe(home: int) -> None:
 
 
 def why_not(path: Path, error: BaseException) -> str:
-    """Why a home cannot be used, and what to do."""
+    """Returns why a home cannot be used, and what to do."""
     return f"state={path}: cannot be used for generations: {text_of(error)}; mend that, or give another folder"

@@ -1,4 +1,4 @@
-"""The user's saved states side by side: what they are called, and what is kept for how long."""
+"""The user's saved states side by side: their names, and how long each is kept."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from elastic.driver.state.trouble import text_of
 from elastic.errors import UsageError
 
 KEEP_STATE_S = 86400.0
-"""What was trained to its end is often wanted once more: a day to notice."""
+"""The state of a trainer that has ended well is often wanted once more: a day to notice."""
 
 _WHEN = "%Y%m%dT%H%M%SZ"
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*?)(?:@([\w.-]+?))?(?:\.(ended-until|earlier)-(\d{8}T\d{6}Z))?", re.ASCII)
 _REMOVING = ".removing-"
 _OWN = {owners.LOCK, owners.NOTE, "script", shards.INNER, shards.NOTE}
-"""What a driver puts in a trainer's folder beside states and uploads."""
+"""The files and folders that a driver puts in a trainer's folder beside states and uploads."""
 
 _LATER = (errno.ENOENT, errno.ENOTEMPTY, errno.EBUSY)
-"""Another one removes the same, or a file server keeps a file that is open, a lock say, under another name."""
+"""Another process removes the same, or a file server keeps an open file, such as a lock, under another name."""
 
 _FAILURES = (OSError, UnsafeFolderError)
 
 
 @dataclass(frozen=True)
 class Name:
-    """A folder's name: `ID[@CLUSTER]`, and behind it that its trainer has ended well, or had the id before.
+    """A folder's name: `ID[@CLUSTER]`, with a mark if its trainer has ended well, or had the id before.
 
     `mark` is "", "ended-until" or "earlier"; `at_s` is until when it is kept, or when it was found, in unix seconds.
     """
@@ -53,7 +53,7 @@ class Name:
 
     @classmethod
     def parse(cls, text: str) -> Name | None:
-        """The name of a folder, None for one that is no trainer's."""
+        """Returns the name of a folder, None for one that is no trainer's."""
         found = _NAME.fullmatch(text)
         if found is None:
             return None
@@ -70,23 +70,23 @@ class Name:
 
     @property
     def shown(self) -> str:
-        """What users call it: without the mark."""
+        """The name for users: without the mark."""
         return f"{self.id}@{self.cluster}" if self.cluster else self.id
 
     def means(self, text: str) -> bool:
-        """Whether this is what a user has called it, who may leave out the cluster, or the mark too."""
+        """Whether this is the folder that a user has named; the user may leave out the cluster, and the mark."""
         return text in (self.id, self.shown, str(self))
 
     def marked(self, mark: str, at_s: float) -> Name:
-        """The same trainer's, with a mark."""
+        """Returns the name of the same trainer with a mark."""
         return replace(self, mark=mark, at_s=float(int(at_s)))
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One folder; `newest` is None where it holds no whole state, `problem` says why it could not be looked into.
+    """One folder; `newest` is None if it holds no whole state, `problem` says why it could not be read.
 
-    `home` is where the files of states by path are, "" while there are none; `aside` counts what is not whole.
+    `home` is the folder of the files of states by path, "" if there are none; `aside` counts broken states.
     """
 
     name: Name
@@ -101,7 +101,7 @@ class Entry:
 
     @property
     def state(self) -> str:
-        """What has become of its trainer, in a word."""
+        """The state of its trainer, in a word."""
         if self.problem:
             return "unreadable"
         if self.running:
@@ -110,9 +110,9 @@ class Entry:
 
 
 def root_of(environ: Mapping[str, str]) -> Path:
-    """The folder of all the user's states: $BFT_STATE_DIR, or below $XDG_STATE_HOME or the home; raises UsageError.
+    """Returns the folder of all the user's states: $BFT_STATE_DIR, or below $XDG_STATE_HOME or the home.
 
-    A relative $XDG_STATE_HOME counts as none (XDG Base Directory Specification).
+    A relative $XDG_STATE_HOME is ignored (XDG Base Directory Specification). Raises UsageError if HOME is not set.
     """
     given = environ.get("BFT_STATE_DIR")
     if given:
@@ -127,7 +127,7 @@ def root_of(environ: Mapping[str, str]) -> Path:
 
 
 def keep_state_s(environ: Mapping[str, str]) -> float:
-    """How long the state of a trainer that ended well is kept, in seconds: $BFT_KEEP_STATE_S; raises UsageError."""
+    """Returns the seconds that the state of a trainer that ended well is kept: $BFT_KEEP_STATE_S; raises UsageError."""
     text = environ.get("BFT_KEEP_STATE_S", "")
     try:
         seconds = float(text) if text else KEEP_STATE_S
@@ -139,7 +139,7 @@ def keep_state_s(environ: Mapping[str, str]) -> float:
 
 
 def entries(root: Path) -> list[Entry]:
-    """What there is, by name; raises StateError, or UnsafeFolderError, where that cannot be told."""
+    """Lists the trainers' folders by name; raises StateError, or UnsafeFolderError, if they cannot be read."""
     try:
         folder = open_root(root)
     except FileNotFoundError:
@@ -169,7 +169,7 @@ def _unreadable(root: Path, error: OSError) -> StateError:
 
 
 def _entry(root: Path, name: Name) -> Entry | None:
-    """None for a folder of the user's that is no trainer's: his home may be where states are."""
+    """Returns a folder's entry; None if the user's folder is no trainer's: states may lie in their home."""
     try:
         with Place(root / str(name)).opened(close=False) as folder:
             found, owner, by_path = contents(folder), _owner(folder), manifest.manifests(folder)
@@ -188,9 +188,9 @@ def _entry(root: Path, name: Name) -> Entry | None:
 
 
 def newest_of(folder: int) -> Saved | Kept | None:
-    """The newest whole state of an open folder, of whichever kind; raises OSError."""
+    """Returns the newest whole state of an open folder, of either kind; raises OSError."""
     both = (contents(folder).newest, manifest.manifests(folder).newest)
-    # Of two of one step that by path: it is the one that its script saves now.
+    # Of two states of one step, that by path: it is the kind that its script saves now.
     return max((one for one in both if one), key=lambda one: (one.step, isinstance(one, Kept)), default=None)
 
 
@@ -221,11 +221,12 @@ def is_running(folder: int) -> bool:
 
 
 def remove(root: Path, entry: Entry, *, force: bool = False) -> str:
-    """Removes a folder whose trainer does not run; raises UsageError, or StateError where only a part could go.
+    """Removes a folder whose trainer does not run; raises UsageError, or StateError if only a part could be removed.
 
-    Returns where files of it are left, on a file system that this host does not see, "" where none are.
+    Returns the folder of files that are left, on a file system that this host does not see; "" if there are none.
 
-    `force`: also one whose driver, on another host, has never said that it ends: its lock may not be seen from here.
+    `force`: also remove a folder whose driver, on another host, has never said that it ends: its lock may not be
+    visible from here.
     """
     lock: int | None = None
     try:
@@ -248,7 +249,7 @@ def remove(root: Path, entry: Entry, *, force: bool = False) -> str:
 
 
 def _take_away(root: Path, name: str) -> str:
-    """Gives a folder another name first: who looks for it finds all of it or nothing. Returns what `remove` does."""
+    """Removes a folder; renames it first, so that others find all of it or nothing. Returns what `remove` does."""
     folder = open_root(root)
     try:
         doomed = f"{_REMOVING}{secrets.token_hex(8)}"
@@ -264,7 +265,7 @@ def _take_away(root: Path, name: str) -> str:
 
 
 def _remove_doomed(root: Path, folder: int, name: str) -> str:
-    """Removes a trainer's folder, and before it its generations, which are found by it alone."""
+    """Removes a trainer's folder, but first its generations, which only the folder leads to."""
     with Place(root / name).opened() as doomed:
         home = shards.home_of(doomed, root / name)
     gone = shards.remove_home(home)
@@ -273,9 +274,9 @@ def _remove_doomed(root: Path, folder: int, name: str) -> str:
 
 
 def sweep(root: Path, now_s: float) -> list[Entry]:
-    """Removes what is kept no longer, and what a removal that was broken off has left; returns the former.
+    """Removes states whose time is over, and leftovers of interrupted removals; returns the entries of the former.
 
-    What cannot be removed now is tried again the next time.
+    Failed removals are tried again the next time.
     """
     gone = []
     for entry in entries(root):
@@ -297,7 +298,7 @@ def _sweep_removals(root: Path) -> None:
     try:
         for name in os.listdir(folder):
             if name.startswith(_REMOVING):
-                with contextlib.suppress(*_FAILURES):  # what cannot go now keeps nothing else
+                with contextlib.suppress(*_FAILURES):  # a failed removal must not stop the others
                     _remove_doomed(root, folder, name)
     except OSError:
         return
@@ -306,7 +307,7 @@ def _sweep_removals(root: Path) -> None:
 
 
 def put_away(root: Path, name: Name, keep_s: float) -> Name | None:
-    """Keeps the state of a trainer that ended well for a time, under a name that says so; None when nothing is kept.
+    """Renames the folder of a trainer that ended well, to keep its state for a time; returns None if nothing is kept.
 
     Called by the folder's owner, who has its lock. Raises OSError.
     """
@@ -329,7 +330,7 @@ def put_away(root: Path, name: Name, keep_s: float) -> Name | None:
 
 
 def _keep_alone(home: shards.Home, newest: Kept) -> None:
-    """Removes all generations but one; where this host does not see them, they stay."""
+    """Removes all generations but one; if this host does not see them, they stay."""
     with contextlib.suppress(*_FAILURES), home.opened() as folder:
         for other in shards.leftovers(folder, but={newest.folder}):
             shards.remove(folder, other)
@@ -347,12 +348,12 @@ def drop_if_empty(root: Path, name: Name) -> bool:
 
 
 def set_earlier_aside(root: Path, name: Name) -> Name:
-    """Gives the state of another trainer that had this id a name that says so; raises OSError."""
+    """Renames the state of an earlier trainer with this id so that its name says so; raises OSError."""
     return _renamed(root, name, lambda tried: name.marked("earlier", time.time() + tried))
 
 
 def _renamed(root: Path, name: Name, to: Callable[[int], Name]) -> Name:
-    """Renames a folder to the first name that is free: a folder with something in it is never replaced."""
+    """Renames a folder to the first free name: a folder with something in it is never replaced."""
     folder = open_root(root)
     try:
         tried = 0

@@ -1,7 +1,7 @@
-"""The trainer's saved state on disk: what it resumes with after it lost every node.
+"""The trainer's saved state on disk: it resumes from this after it lost every node.
 
-A file appears under its name once it is whole and on the disk, and an older state is removed only after that. Nothing
-here runs in the driver's loop, which answers give-backs: a file server may be slow, or hang.
+A file gets its name once it is whole and on the disk, and an older state is removed only after that. Nothing here runs
+in the driver's event loop, which answers give-backs: a file server may be slow, or hang.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from elastic.link.wire import Message
 
 _PASSING = (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT)
 _TRIES, _PAUSE_S = 3, 1.0
-"""A file server that has just come back answers a second time."""
+"""A file server that has just come back may answer only the second time."""
 
 _THREADS = 4
 
 _STREAMS = 32
-"""Threads that states pass through, each way; who comes beyond these waits for a moment."""
+"""The threads that states pass through, in each direction; further transfers wait for a moment."""
 
 _UNREACHED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.ENOBUFS)
 
@@ -47,7 +47,7 @@ _Version = tuple[int, int, int]
 
 
 class _FailedError(StateError):
-    """The disk's own error, apart from one of the connection that a state comes by. `passing`: it may work again."""
+    """The disk's own error, unlike one of the connection that a state comes by. `passing`: it may work again."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(text_of(error))
@@ -63,7 +63,7 @@ class _AlteredError(_FailedError):
 
 
 class NotStoredError(StateError):
-    """A state was not stored; what was there before is there still. `again`: whether it may be stored later."""
+    """A state was not stored; the one before it is still there. `again`: whether it may be stored later."""
 
     def __init__(self, text: str, *, again: bool) -> None:
         super().__init__(text)
@@ -71,25 +71,25 @@ class NotStoredError(StateError):
 
 
 class Content(Protocol):
-    """A state as it comes: `size_bytes` and `digest` (SHA-256) are those of all of it once the last piece was given."""
+    """A state as it arrives: `size_bytes` and `digest` (SHA-256) cover all of it once the last piece was read."""
 
     @property
     def size_bytes(self) -> int:
-        """How much has come."""
+        """The bytes received so far."""
 
     @property
     def digest(self) -> str:
-        """Of all of it."""
+        """The digest of all of it."""
 
     def pieces(self) -> Iterator[memoryview]:
-        """All of it, each part good until the next one is asked for; raises WireError when it is not what was sent."""
+        """Yields all of it, each piece valid until the next one; raises WireError when it is not what was sent."""
 
 
 class CheckpointStore:
-    """Keeps the state of the highest step; a half-received or older one never replaces it.
+    """The store of the state of the highest step; a half-received or older one never replaces it.
 
     `step` and `samples` are the state's, -1 and 0 while there is none; `fenced`: another driver has taken over;
-    `receiving`: how many states are on their way.
+    `receiving` is the number of states on their way.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class CheckpointStore:
         on_fenced: Callable[[], None] = lambda: None,
         title: str = "",
     ) -> None:
-        """Takes the folder over, and makes it if need be.
+        """Takes the folder over, and creates it if need be.
 
-        `tell` gets what the user has to know, `on_fenced` is called at most once; `title` is the trainer's name.
-        Raises UnsafeFolderError where another user could write in it, StateError where it cannot be read.
+        `tell` gets messages for the user, `on_fenced` is called at most once; `title` is the trainer's name. Raises
+        UnsafeFolderError if another user could write in it, StateError if it cannot be read.
         """
         self._place = Place(path)
         self._tell = tell
@@ -133,7 +133,7 @@ class CheckpointStore:
 
     @property
     def samples(self) -> int:
-        """The samples seen until then."""
+        """The number of samples seen until then."""
         return self._newest.samples if self._newest else 0
 
     @property
@@ -158,7 +158,7 @@ class CheckpointStore:
         self._newest = found.newest
 
     def _tidied(self, folder: int) -> Contents:
-        """What is in the folder. Only who has the lock removes what others may be writing, or sets it aside."""
+        """Returns the folder's contents; removes parts and sets broken states aside if no other driver can write."""
         found = contents(folder)
         if found.broken and not found.states:
             raise StateError(
@@ -175,7 +175,7 @@ class CheckpointStore:
     # -- a worker's state comes ---
 
     async def receive(self, content: Content, step: int, samples: int) -> bool:
-        """Reads a state to its end, in a thread; returns whether it is the state now.
+        """Receives a state to its end, in a thread; returns whether it is the newest now.
 
         Raises WireError when it is cut short or altered, and NotStoredError, maybe before its end, when it cannot be
         stored.
@@ -210,7 +210,7 @@ class CheckpointStore:
             return self._publish(upload, Saved(step, samples, content.size_bytes, content.digest))
 
     def _publish(self, upload: Upload, saved: Saved) -> bool:
-        """Gives an upload its name; the folder is looked through again, as another driver may have been there."""
+        """Gives an upload its name; lists the folder again first, as another driver may have been there."""
         with self.opened_by_owner() as folder:
             found = contents(folder)
             if found.newest is not None and found.newest.step > saved.step:
@@ -225,7 +225,7 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def opened_by_owner(self) -> Iterator[int]:
-        """The folder, for a change by its one writer; raises FencedError, UnsafeFolderError and OSError."""
+        """Opens the folder for a change by its one writer; raises FencedError, UnsafeFolderError and OSError."""
         if self.fenced:
             raise FencedError("another driver of this trainer has taken over")
         with self._place.opened() as folder:
@@ -236,7 +236,7 @@ class CheckpointStore:
     # -- a worker begins with it ---
 
     async def offer(self) -> Message:
-        """What a worker is told that asks for the state: its size and digest, that there is none, or why not."""
+        """Returns the answer to a worker that asks for the state: its size and digest, `none`, or an error."""
         if self._newest is None:
             return {"op": "fetched", "none": True}
         try:
@@ -251,9 +251,9 @@ class CheckpointStore:
         return {"op": "fetched", **about}
 
     async def send(self, channel: BlockingChannel, moved: Callable[[int], None] = lambda _: None) -> None:
-        """Sends the state on a connection of its own; nothing of it passes through this process.
+        """Sends the state on a connection of its own; this process does not read it.
 
-        Raises OSError when the connection breaks, or the file fails: it is of no use any more.
+        Raises OSError when the connection breaks, or the file fails: the connection is then of no use any more.
         """
         if self._newest is None:
             return
@@ -269,9 +269,9 @@ class CheckpointStore:
             self._unreadable(error)
 
     def _digest(self, saved: Saved, file: BinaryIO) -> str:
-        """A state's digest. That of a state without one is found out by reading it, once.
+        """Returns a state's digest; computes it, once, by reading a state that has none.
 
-        Raises _FailedError for one that was sent in vain; who has put the right one back is believed.
+        Raises _FailedError for a file that was sent in vain, unless it has been replaced since.
         """
         if self._failing is not None:
             failed, version, error, times = self._failing
@@ -281,7 +281,7 @@ class CheckpointStore:
                 raise error.with_traceback(None)
         if saved.digest:
             return saved.digest
-        with self._finding:  # many ask at once
+        with self._finding:  # many ask at the same time
             if self._found is None or self._found[0] != saved:
                 self._found = (saved, _hashed(file))
             return self._found[1]
@@ -289,10 +289,10 @@ class CheckpointStore:
     def _give(
         self, channel: BlockingChannel, message: Message, saved: Saved, file: BinaryIO, moved: Callable[[int], None]
     ) -> None:
-        """Sends the state; notes what its file says against it, and raises it: _FailedError, or of the connection."""
+        """Sends the state; notes and raises a fault of its file as _FailedError, and raises those of the connection."""
         try:
             right = send_file(channel, message, file, moved)
-            # A worker has got another state than was saved: on its way, or is it the file?
+            # A worker has received another state than was saved: was it altered on the way, or is it the file?
             if not right and saved.digest and _hashed(file) != saved.digest:
                 raise _AlteredError
             if right:
@@ -328,7 +328,7 @@ class CheckpointStore:
         return await self._in_thread(self._open_newest)
 
     def _open_newest(self) -> tuple[Saved, BinaryIO]:
-        """The state's file, open: when a newer one takes its place, it is read to its end nevertheless."""
+        """Opens the state's file: it is read to its end even if a newer one replaces it."""
         while True:
             saved = self._newest
             assert saved is not None
@@ -346,16 +346,16 @@ class CheckpointStore:
         self.fenced = True
 
     def taken_over(self, text: str) -> None:
-        """Another driver was found to have this trainer: its user is told, once, and this driver ends."""
+        """Ends this driver, as another one was found to have this trainer; tells the user once."""
         if not self.fenced:
             self.fenced = True
             self._tell(text)
             self._on_fenced()
 
     def release(self) -> None:
-        """Notes in the folder that this driver ends; it has the lock until `close`.
+        """Notes in the folder that this driver ends; it keeps the lock until `close`.
 
-        Raises FencedError where the folder is another driver's, and OSError or UnsafeFolderError.
+        Raises FencedError if the folder is another driver's, and OSError or UnsafeFolderError.
         """
         if self.fenced:
             raise FencedError("another driver of this trainer has taken over")
@@ -363,11 +363,11 @@ class CheckpointStore:
             self._owner.release(folder)
 
     def close(self) -> None:
-        """Lets go of the folder; what is in it stays."""
+        """Gives up the folder; its contents stay."""
         self._owner.unlock()
 
     async def _in_thread(self, work: Callable[..., T], *args: Any, threads: ThreadPoolExecutor | None = None) -> T:
-        """Runs work on the disk; what the disk says against it is a _FailedError."""
+        """Runs work on the disk in a thread; raises the disk's errors as _FailedError."""
         try:
             return await asyncio.get_running_loop().run_in_executor(threads or self._threads, work, *args)
         except ConnectionError:
@@ -377,7 +377,7 @@ class CheckpointStore:
 
 
 def _hashed(file: BinaryIO) -> str:
-    """The SHA-256 of a file from its beginning."""
+    """Returns the SHA-256 of a file from its beginning."""
     file.seek(0)
     content, buffer = hashlib.sha256(), bytearray(1 << 20)
     while count := file.readinto(buffer):  # type: ignore[attr-defined]

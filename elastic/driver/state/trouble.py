@@ -1,4 +1,4 @@
-"""Telling that something fails once, and once that it works again, however often it is tried in between."""
+"""Reports of a failure and of its end, once each, however many tries come in between."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ _HINTS = {
 }
 
 FILE_SYSTEMS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""What a file system says of itself: no host is at fault, and it may work again."""
+"""Errors of the file system itself: no host is at fault, and it may work again."""
 
 
 class Trouble:
-    """One thing that may fail for a while; `tell` gets each change."""
+    """A possible failure of some duration; `tell` gets each change."""
 
     def __init__(self, tell: Callable[[str], None], better: str) -> None:
-        """`better`: what is told when it works again."""
+        """`better`: the text to report when it works again."""
         self._tell = tell
         self._better = better
         self._is = False
 
     @property
     def present(self) -> bool:
-        """Whether it failed the last time."""
+        """Whether the last try failed."""
         return self._is
 
     def came(self, text: str) -> None:
-        """It failed."""
+        """Notes a failure, and reports it if it is new."""
         if not self._is:
             self._is = True
             self._tell(text)
 
     def went(self) -> None:
-        """It worked."""
+        """Notes a success, and reports it after a failure."""
         if self._is:
             self._is = False
             self._tell(self._better)
 
 
 def text_of(error: BaseException) -> str:
-    """Why, in a few words."""
+    """Returns the reason of an error in a few words."""
     if isinstance(error, OSError) and error.errno is not None:
         return _HINTS.get(error.errno) or error.strerror or os.strerror(error.errno)
     return str(error)

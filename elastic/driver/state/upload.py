@@ -13,7 +13,7 @@ from elastic.writeback import Writeback
 
 
 class Upload:
-    """A file that grows as a worker's state comes; its calls run in the store's threads, one at a time."""
+    """A file that grows as a worker's state arrives; its methods run in the store's threads, one at a time."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -35,19 +35,19 @@ class Upload:
             self._writeback.wrote(len(chunk))
 
     def finish(self) -> None:
-        """Has all of it on the disk; raises OSError."""
+        """Flushes all of it to the disk; raises OSError."""
         with self._turn:
             assert self._file is not None
             files.sync_and_close(self._file)
 
     def publish(self, folder: int, name: str) -> None:
-        """Gives it its name; raises OSError."""
+        """Gives the file its name; raises OSError."""
         with self._turn:
             files.publish(folder, self._name, name)
             self._name = ""
 
     def discard(self) -> None:
-        """Removes it unless it was published."""
+        """Removes the file unless it was published."""
         with self._turn, contextlib.suppress(OSError, UnsafeFolderError):
             self._over = True
             if self._file is not None:
