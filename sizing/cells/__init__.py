@@ -1,1 +1,1 @@
-"""Cells (Crius): a job with GPU type, GPU count and pipeline stages fixed; how fast it is, and which plan it runs."""
+"""Cells (Crius), jobs with fixed GPU type, GPU count and pipeline stages: their speed and their best plans."""

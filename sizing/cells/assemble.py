@@ -1,8 +1,8 @@
-"""A cell's best sampled plan, put together from profiles of single shards and communication tables.
+"""Assembles a cell's best sampled plan from profiles of single shards and communication tables.
 
-Nothing runs here. Each stage has the splits that were profiled; those that do not fit its GPUs are dropped, and of all
-combinations of the others the fastest is the cell's estimate (Crius, section 5.1: 2^Ns plans out of two samples a
-stage, here up to 3^Ns out of three).
+Nothing runs here. Each stage has the splits that were profiled; those that do not fit its GPUs are dropped. The fastest
+combination of the others is the cell's estimate (Crius, section 5.1: 2^Ns plans from two samples per stage, here up to
+3^Ns from three).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BUCKET_BYTES = 25 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One profiled split of a stage: what it takes in seconds, as StageTimes has it, and how much memory."""
+    """One profiled split of a stage: its seconds, divided as in StageTimes, and its memory."""
 
     split: Split
     work_s: Estimate
@@ -40,7 +40,7 @@ class Sample:
     peak: Estimate
 
     def times(self, which: str) -> StageTimes:
-        """At its value, low or high."""
+        """Return the times at `which` of "value", "low" and "high"."""
         return StageTimes(
             getattr(self.work_s, which),
             bucket_s=getattr(self.bucket_s, which),
@@ -50,16 +50,16 @@ class Sample:
 
     @property
     def origin(self) -> Origin:
-        """Of its times."""
+        """The worst origin of its times."""
         return worst(self.work_s.origin, self.bucket_s.origin, self.update_s.origin)
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """A cell with all that its plans are put together from.
+    """A cell with all the data that its plans are assembled from.
 
-    `per_node` are the GPUs of one node, `gpu_bytes` the memory of one GPU. Raises UsageError for a global batch that
-    the micro-batches do not divide.
+    `per_node` is the number of GPUs of one node, `gpu_bytes` the memory of one GPU. Raises UsageError if the global
+    batch cannot be cut into `micro_batches`.
     """
 
     cell: Cell
@@ -80,19 +80,22 @@ class Assembly:
 
     @property
     def micro_batch(self) -> int:
-        """Samples of one micro-batch, over all replicas."""
+        """The samples of one micro-batch, over all replicas."""
         return self.global_batch // self.micro_batches
 
     @property
     def hiding(self) -> Hiding:
-        """How much communication runs beside arithmetic at the value of an estimate.
+        """The communication that overlaps with computation, for the value of an estimate.
 
-        A GPU has engines of its own for both. gloo's threads compute, on the same cores as the model.
+        A GPU has separate engines for the two. gloo's threads compute on the same cores as the model.
         """
         return "none" if self.cell.gpu_type == "cpu" else "buckets"
 
     def sample(self, index: int, split: Split) -> Sample | None:
-        """A stage's split; None where it was not profiled. Raises NoTable, and NoProfile for one of another device."""
+        """Return the sample of a stage's split; None if it was not profiled.
+
+        Raises NoTable, and NoProfile for a profile of another device.
+        """
         stage = self.cell.stages[index]
         shard = shard_of(stage, split, self.micro_batch)
         profile = self.profiles.get(shard) if shard is not None else None
@@ -123,12 +126,12 @@ class Assembly:
         )
 
     def transfer(self, index: int, before: Split, own: Split) -> Estimate:
-        """A micro-batch's activations into a stage and their gradients back."""
+        """Estimate the transfer of a micro-batch's activations into a stage and of their gradients back."""
         sent_bytes = self.cell.stages[index - 1].across_bytes * self.micro_batch / self.graph.batch
         return transfer(self.cell, index, sent_bytes, before, own, self.comm, usable_per_node(self.per_node))
 
     def plan(self, samples: Sequence[Sample]) -> CellPlan:
-        """The plan of one split a stage, fitting or not."""
+        """Return the plan of one split per stage, whether it fits or not."""
         splits = tuple(sample.split for sample in samples)
         moves = [NOTHING, *(self.transfer(i, splits[i - 1], splits[i]) for i in range(1, len(splits)))]
 
@@ -156,7 +159,7 @@ class Assembly:
         )
 
     def dropped(self, index: int, sample: Sample) -> str:
-        """Why a split is none for these GPUs, "" where it is one."""
+        """Return the reason why a split does not fit these GPUs, or "" if it fits."""
         if sample.peak.high <= self.gpu_bytes:
             return ""
         over = (sample.peak.high - self.gpu_bytes) / 2**30
@@ -166,13 +169,13 @@ class Assembly:
         )
 
     def stage_s(self, index: int, sample: Sample) -> float:
-        """What a split's own part of an iteration takes, to compare splits of one stage by."""
+        """Return the seconds of a split's own part of an iteration, to compare the splits of one stage."""
         stage = sample.times("value")
         return self.micro_batches * stage.work_s + reduce_s(stage, self.hiding) + stage.update_s
 
 
 def name_of(split: Split) -> str:
-    """For people."""
+    """Return a split in words."""
     return f"dp {split.dp} x tp {split.tp}"
 
 
@@ -188,7 +191,7 @@ def assembly(
     micro_batches: int | None = None,
     schedule: Schedule = "gpipe",
 ) -> Assembly:
-    """A cell with what it is put together from; `micro_batches` are 4 a stage where none are given."""
+    """Make an Assembly; without `micro_batches` their number is that of `micro_batches_of` (4 per stage)."""
     count = micro_batches_of(cell, global_batch, micro_batches)
     return Assembly(cell, graph, profiles, comm, global_batch, per_node, gpu_bytes, count, schedule)
 
@@ -205,11 +208,11 @@ def estimate(
     micro_batches: int | None = None,
     schedule: Schedule = "gpipe",
 ) -> CellEstimate:
-    """The fastest plan of the cell whose splits were all profiled and fit GPUs of `gpu_bytes`, `per_node` on a node.
+    """Return the fastest plan of the cell whose splits were all profiled and fit into `gpu_bytes`.
 
-    Where none fits, a cell of one stage is tried with more micro-batches (gradients added up), as far as profiled.
-    Raises NoProfile where no split of a stage was profiled, NoTable where a link's times are not known, UsageError for
-    a global batch that cannot be cut.
+    If none fits, a cell of one stage is tried with more micro-batches (with accumulated gradients), as far as these
+    were profiled. `per_node` is the number of GPUs of a node. Raises NoProfile if no split of a stage was profiled,
+    NoTable if a link's times are unknown, UsageError for a global batch that cannot be cut.
     """
     whole = assembly(
         cell,
@@ -234,7 +237,7 @@ def estimate(
             if said:
                 said.append(f"more micro-batches may fit: {count} were not profiled")
                 break
-            missing = error  # or every split was found too large while it was profiled
+            missing = error  # or profiling found every split too large
         else:
             said += [f"{why}, {count} micro-batches" if count > whole.micro_batches else why for why in found.dropped]
             if found.best is not None or micro_batches is not None:
@@ -246,7 +249,7 @@ def estimate(
 
 
 def _fastest(whole: Assembly) -> CellEstimate:
-    """With the number of micro-batches that it has."""
+    """Return the cell's fastest plan with the assembly's number of micro-batches."""
     cell = whole.cell
     found: list[list[Sample]] = []
     said: list[str] = []
@@ -278,9 +281,9 @@ def _fastest(whole: Assembly) -> CellEstimate:
 
 
 def hybrids(whole: Assembly) -> tuple[Shard, ...]:
-    """The third samples that are still missing, once the extremes of all stages are profiled.
+    """Return the third samples that are still missing, once the extremes of all stages are profiled.
 
-    Of stages of which an extreme does not fit or was not sampled, or whose extremes are within 15 % of each other.
+    A stage needs one if an extreme does not fit or was not sampled, or if its extremes are within 15 % of each other.
     """
     found = []
     for index, stage in enumerate(whole.cell.stages):

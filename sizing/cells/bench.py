@@ -1,4 +1,4 @@
-"""Measures what collectives take between processes of this machine (gloo): the table of the link "cpu"."""
+"""Measures the times of collectives between processes of this machine (gloo): the tables of links of type "cpu"."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_BYTES = 2**32
 
 
 class BenchFailed(SizingError):
-    """The processes did not finish; the message is their last word."""
+    """The processes did not finish; the message holds their error."""
 
 
 def bench(
@@ -29,10 +29,10 @@ def bench(
     python: str = "",
     timeout_s: float = TIMEOUT_S,
 ) -> tuple[tuple[Table, ...], tuple[str, ...]]:
-    """Tables of 1 KiB to `max_bytes` with the median of `rounds`, and what this torch cannot do.
+    """Return tables of 1 KiB to `max_bytes` with the median of `rounds`, and texts on kinds that this torch lacks.
 
-    Each round takes every kind and size once, so that what disturbs the machine meets all alike. Raises UsageError and
-    BenchFailed; no process is left behind in either case.
+    Each round measures every kind and size once, so that disturbances of the machine affect all alike. Raises
+    UsageError and BenchFailed; no process is left behind in either case.
     """
     if not RANKS[0] <= ranks <= RANKS[1]:
         raise UsageError(f"--ranks {ranks}: {RANKS[0]} to {RANKS[1]} processes")

@@ -1,4 +1,4 @@
-"""The Cell of Crius: which GPUs and how many, and how the model is cut into pipeline stages on them."""
+"""The Cell of Crius: a type and number of GPUs, and the model cut into pipeline stages on them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sizing.estimate import Estimate
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Operators `first` to `last` (inclusive) of a graph on `gpus` GPUs; `across_bytes` is what it sends on.
+    """A pipeline stage: operators `first` to `last` (inclusive) of a graph on `gpus` GPUs.
 
-    `flops` and `across_bytes` are for the graph's batch; the last stage sends nothing.
+    `across_bytes` is sent to the next stage; the last stage sends nothing. It and `flops` are for the graph's batch.
     """
 
     first: int
@@ -24,36 +24,36 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A job with GPU type, GPU count and stages fixed; dp and tp of each stage are open (Crius, section 4.2)."""
+    """A job with fixed GPU type, GPU count and stages; dp and tp of each stage are open (Crius, section 4.2)."""
 
     gpu_type: str
     stages: tuple[Stage, ...]
 
     @property
     def gpus(self) -> int:
-        """Of all stages together."""
+        """The GPUs of all stages together."""
         return sum(stage.gpus for stage in self.stages)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Split:
-    """How one stage is spread over its GPUs: `dp` replicas of `tp` tensor-parallel GPUs."""
+    """The division of a stage's GPUs: `dp` replicas of `tp` tensor-parallel GPUs."""
 
     dp: int
     tp: int
 
     @property
     def gpus(self) -> int:
-        """Both together."""
+        """The number of GPUs, dp x tp."""
         return self.dp * self.tp
 
 
 @dataclass(frozen=True, slots=True)
 class CellPlan:
-    """A cell with a split for each stage, and what is estimated of it.
+    """A cell with a split for each stage, and the estimates for it.
 
-    `step_s` is one iteration of the whole global batch, `peaks` the bytes of one GPU of each stage (`high` with the
-    guard band).
+    `step_s` is one iteration of the whole global batch, `peaks` the peak bytes of one GPU of each stage (`high` with
+    the guard band).
     """
 
     cell: Cell
@@ -65,9 +65,9 @@ class CellPlan:
 
 @dataclass(frozen=True, slots=True)
 class CellEstimate:
-    """A cell's best sampled plan, None where none fits its GPUs; `tried` counts the plans that were assembled.
+    """A cell's best sampled plan, or None if none fits its GPUs; `tried` is the number of plans compared.
 
-    `dropped` says for each stage which sampled splits do not fit, and by how many bytes.
+    `dropped` lists, by stage, the sampled splits that do not fit, and by how many bytes.
     """
 
     cell: Cell

@@ -1,4 +1,4 @@
-"""A model that is known by its sizes alone, as a chain of operators: embedding, layers, head."""
+"""A model that is given by its sizes alone, as a chain of operators: embedding, layers, head."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from sizing.model.wide_resnet import WideResNet
 
 
 def chain(model: ModelConfig | WideResNet, batch: int | None = None) -> Graph:
-    """The operators of a model on one GPU, for `batch` samples (else its own), as profiles cut it.
+    """Return the operators of a model on one GPU, for `batch` samples (default: the model's own batch).
 
-    They are those of sizing.model.child.families by index and name; FLOPs are those of `step_flops`.
+    Profiles cut the model by them: their indices and names are those of sizing.model.child.families. FLOPs of a
+    transformer are those of `step_flops`.
     """
     if batch is not None and batch < 1:
         raise UsageError(f"a batch of {batch}: at least 1")
@@ -25,7 +26,7 @@ def chain(model: ModelConfig | WideResNet, batch: int | None = None) -> Graph:
 
 
 def _transformer(model: ModelConfig) -> Graph:
-    """What passes between layers is the residual stream."""
+    """Return the chain of a transformer; the tensor between layers is the residual stream."""
     one, two = (step_flops(replace(model, layers=layers)) for layers in (1, 2))
     layer, head = two - one, 2 * one - two
     weights = parameters_of_rank(model)
@@ -46,7 +47,10 @@ def _transformer(model: ModelConfig) -> Graph:
 
 
 def _wide_resnet(model: WideResNet, batch: int) -> Graph:
-    """Convolutions are three times their forward pass, the first one twice: its input needs no gradient."""
+    """Return the chain of a wide ResNet.
+
+    A convolution counts three times its forward pass, the first one twice, because its input needs no gradient.
+    """
     size, inputs = model.image, model.channels
     first = 9 * 3 * inputs
     operators = [Operator("stem", "stem", 4 * batch * size**2 * first, 4 * batch * inputs * size**2, first)]

@@ -1,4 +1,4 @@
-"""Communication tables: how long collectives took over a link, and what follows for sizes between those measured."""
+"""Communication tables: measured times of collectives over a link, interpolated for sizes in between."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ PROGRAMS: Mapping[str, str] = {
     "broadcast": "broadcast_perf",
     "send_recv": "sendrecv_perf",
 }
-"""Each kind of communication with the program of nccl-tests that measures it."""
+"""The program of nccl-tests that measures each kind of communication."""
 
 BYTES = tuple(4**at * 1024 for at in range(9))
-"""The sizes that our own measurement takes, 1 KiB to 64 MiB."""
+"""The sizes of our own measurement, 1 KiB to 64 MiB."""
 
 CPU = "cpu"
 RANKS = (2, 8)
-"""The fewest and most processes of one machine between which it measures."""
+"""The fewest and most processes on one machine in our own measurement."""
 
 _VERSION = 1
-_SLACK = 1.25  # beyond the largest size a bandwidth may still rise or fall: by a quarter is assumed
+_SLACK = 1.25  # beyond the largest size the bandwidth may still change, by an assumed quarter
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """One size as nccl-tests counts it (the whole tensor's): the median of `samples` times, the least and the most."""
+    """One size (of the whole tensor, as in nccl-tests): the median, least and largest of `samples` times."""
 
     nbytes: int
     value_s: float
@@ -48,7 +48,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What was measured of one kind over one link: points of rising sizes, out of `source`, on the day `day`."""
+    """The measurements of one kind over one link: points of rising sizes, from `source`, on the day `day`."""
 
     kind: str
     link: Link
@@ -58,16 +58,16 @@ class Table:
 
     @property
     def key(self) -> tuple[str, Link]:
-        """What a later table replaces it by."""
+        """The key of the table: a later table with the same key replaces it."""
         return self.kind, self.link
 
     def reaches(self, other: Table) -> bool:
-        """Whether it has times for all sizes that another has times for."""
+        """Whether it covers all sizes that another table covers."""
         return self.points[0].nbytes <= other.points[0].nbytes and self.points[-1].nbytes >= other.points[-1].nbytes
 
 
 def table(kind: str, link: Link, samples: Mapping[int, Sequence[float]], source: str, day: str) -> Table:
-    """A table of the seconds that were measured for each size."""
+    """Make a table of the seconds that were measured for each size."""
     points = tuple(
         Point(nbytes, statistics.median(times), min(times), max(times), len(times))
         for nbytes, times in sorted(samples.items())
@@ -76,34 +76,35 @@ def table(kind: str, link: Link, samples: Mapping[int, Sequence[float]], source:
 
 
 class CommTables:
-    """Tables by kind and link; of two for the same, the later one counts."""
+    """The tables by kind and link; of two for the same, the later one counts."""
 
     def __init__(self, tables: Iterable[Table] = (), *, extrapolate: bool = False) -> None:
-        """`extrapolate` allows sizes above the largest measured one; what it says of them is assumed."""
+        """`extrapolate` allows sizes above the largest measured one, with times of origin "assumed"."""
         self._by_key: dict[tuple[str, Link], Table] = {each.key: each for each in tables}
         self._extrapolate = extrapolate
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """All, by link and kind."""
+        """All tables, sorted by link and kind."""
         return tuple(sorted(self._by_key.values(), key=lambda each: (each.link, each.kind)))
 
     def add(self, tables: Iterable[Table]) -> tuple[Table, ...]:
-        """Take these in; returns those that they replace."""
+        """Add tables; returns those that they replace."""
         new = {each.key: each for each in tables}
         replaced = tuple(self._by_key[key] for key in new if key in self._by_key)
         self._by_key |= new
         return replaced
 
     def time_s(self, kind: str, nbytes: float, link: Link) -> Estimate:
-        """Seconds of one `kind` over `link`, of a tensor of so many bytes as a whole.
+        """Return the seconds of one `kind` over `link` for a whole tensor of `nbytes`.
 
-        At a size that was measured: measured. Between two: interpolated, in the logarithms of both. Below the smallest:
-        its time, which is latency by and large, though no less than its share by size (interpolated too). Above the
-        largest, and for a link without a table: NoTable, which says what measures it.
+        A measured size gives the measured time. Between two sizes the time is interpolated in the logarithms of both.
+        Below the smallest size the value is that size's time, which is mostly latency; `low` is its share by size (both
+        "interpolated"). Above the largest size, unless extrapolation is allowed, and for a link without a table:
+        raises NoTable, which names the command to measure it.
         """
         if link.size == 1 and kind != "send_recv":
-            return Estimate(0.0, 0.0, 0.0, "formula")  # nobody to speak to
+            return Estimate(0.0, 0.0, 0.0, "formula")  # there is no other rank
         found = self._by_key.get((kind, link))
         if found is None:
             raise NoTable(f"no times of {kind} over {named(link)}; {_way(kind, link)}")
@@ -125,7 +126,7 @@ class CommTables:
 
 
 def named(link: Link) -> str:
-    """A link in words."""
+    """Return a link in words."""
     if link.gpu_type == CPU and link.nodes == 1:
         return f"{link.per_node} processes of one CPU node"
     if link.nodes == 1:
@@ -134,14 +135,14 @@ def named(link: Link) -> str:
 
 
 def _way(kind: str, link: Link, nbytes: float = 0) -> str:
-    """How to come by the times of a link, up to at least so many bytes."""
+    """Return advice on how to get the times of a link, up to at least `nbytes`."""
     if link.gpu_type == CPU and (link.nodes > 1 or link.per_node > RANKS[1]):
         return f"of CPUs, bft measures {RANKS[0]} to {RANKS[1]} processes of one node: take a smaller cell"
     return f"measure them: {command(kind, link, nbytes)}"
 
 
 def command(kind: str, link: Link, nbytes: float = 0) -> str:
-    """The command that measures a kind over a link, up to at least so many bytes."""
+    """Return the command that measures a kind over a link, up to at least `nbytes`."""
     most = 2 ** max(30, math.ceil(math.log2(max(1, nbytes))))
     if link.gpu_type == CPU:
         return f"bft size comm bench --ranks {link.per_node}" + (f" --max-bytes {most}" if nbytes > BYTES[-1] else "")
@@ -151,7 +152,7 @@ def command(kind: str, link: Link, nbytes: float = 0) -> str:
 
 
 def shown(nbytes: float) -> str:
-    """Bytes for people."""
+    """Format a number of bytes with a unit."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= size:
             return f"{nbytes / size:.4g} {unit}"
@@ -159,7 +160,7 @@ def shown(nbytes: float) -> str:
 
 
 def to_json(tables: Iterable[Table]) -> dict[str, Any]:
-    """The form of the file."""
+    """Return tables in the form of the file."""
     return {
         "version": _VERSION,
         "tables": [
@@ -187,7 +188,7 @@ def to_json(tables: Iterable[Table]) -> dict[str, Any]:
 
 
 def parse(text: str, name: str) -> tuple[Table, ...]:
-    """The tables of such a file; raises UsageError with the place of what is wrong."""
+    """Parse the text of a file of tables; raises UsageError with the place of an error."""
     whole = Fields(name, decoded(text, name), frozenset({"format", "version", "tables"}))
     if whole.count("version") != _VERSION:
         raise whole.wrong("version", f"{_VERSION}: another bft wrote this")
@@ -218,7 +219,7 @@ def _point(item: Fields) -> Point:
 
 
 def _between(lower: Point, upper: Point, nbytes: float) -> Estimate:
-    """A straight line in the logarithms of bytes and seconds."""
+    """Interpolate linearly in the logarithms of bytes and seconds."""
     share = math.log(nbytes / lower.nbytes) / math.log(upper.nbytes / lower.nbytes)
     low_s, value_s, high_s = (
         math.exp((1 - share) * math.log(one) + share * math.log(other))
@@ -228,12 +229,12 @@ def _between(lower: Point, upper: Point, nbytes: float) -> Estimate:
             (lower.high_s, upper.high_s),
         )
     )
-    # three roundings of what may be the same number
+    # the three may be the same number, but rounded differently
     return Estimate(value_s, min(low_s, value_s), max(high_s, value_s), "interpolated")
 
 
 def _beyond(points: Sequence[Point], nbytes: float) -> Estimate:
-    """A latency and a bandwidth out of the two largest sizes, or the largest's bandwidth alone."""
+    """Extrapolate with a latency and a bandwidth from the two largest sizes, or with the largest's bandwidth alone."""
     last = points[-1]
     in_proportion_s = last.value_s * nbytes / last.nbytes
     value_s = in_proportion_s

@@ -1,4 +1,4 @@
-"""Where communication tables are kept: a file of the user's, and one of the site's that all read."""
+"""The files of communication tables: one of the user, and one of the site that all users read."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MOST_BYTES = 16 * 2**20
 
 
 def own_path() -> Path:
-    """The user's file."""
+    """Return the path of the user's file."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "bft" / NAME
 
 
 def read(path: Path) -> tuple[Table, ...]:
-    """The tables in a file, none where there is no such; raises UsageError where it cannot be read."""
+    """Read the tables in a file, none if it does not exist; raises UsageError if it cannot be read."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)
@@ -43,33 +43,33 @@ def read(path: Path) -> tuple[Table, ...]:
 
 
 def load(*paths: Path, extrapolate: bool = False) -> CommTables:
-    """The tables of several files, of which a later one counts for a link that is in both."""
+    """Load the tables of several files; later files take precedence for the same kind and link."""
     return CommTables([table for path in paths for table in read(path)], extrapolate=extrapolate)
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What adding tables came to: those that they replaced, and those that stayed as they reach further."""
+    """The result of adding tables: those that were replaced, and those that stayed because they reach further."""
 
     replaced: tuple[Table, ...] = ()
     stayed: tuple[Table, ...] = ()
 
 
 def add(path: Path, tables: Sequence[Table], *, force: bool = False) -> Added:
-    """Add tables to a file, alone if others do so too. Raises UsageError.
+    """Add tables to a file, under a lock against other writers. Raises UsageError.
 
-    One that does not reach all sizes of the one that is there is left out, unless `force`.
+    A new table that does not cover all sizes of the existing one is left out, unless `force`.
     """
     folder = -1
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        with suppress(OSError):  # file systems without locks for folders (NFS): as well as can be
+        with suppress(OSError):  # some file systems (NFS) have no locks for folders: go on without
             fcntl.flock(folder, fcntl.LOCK_EX)
         there = load(path)
         replaced: list[Table] = []
         stayed: list[Table] = []
-        for each in tables:  # of two of a link at once, too, the one that reaches further is kept
+        for each in tables:  # also of two new tables of one link, the one that reaches further is kept
             old = next((one for one in there.tables if one.key == each.key), None)
             if old is None or force or each.reaches(old):
                 replaced += there.add([each])
@@ -86,7 +86,7 @@ def add(path: Path, tables: Sequence[Table], *, force: bool = False) -> Added:
 
 
 def save(path: Path, tables: Sequence[Table]) -> None:
-    """Write a file whole or not at all, with its folder; raises UsageError where that may not be."""
+    """Write a file atomically and create its folder; raises UsageError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

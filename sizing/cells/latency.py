@@ -1,16 +1,16 @@
-"""How long one iteration of a pipeline takes, out of what its stages take: the formula, and nothing measured here.
+"""The formula for the time of one iteration of a pipeline, from the times of its stages.
 
     sum of T_i + (B - 1) x slowest + tail
 
 T_i is a stage's forward and backward pass of one micro-batch with its collectives and the transfer from the stage
-before it; B is the number of micro-batches (Crius, section 5.1; GPipe). Where transfers run beside arithmetic, the
-slowest stage is the one of the longest work or the longest transfer; Crius takes the stage of the longest T_i and
-subtracts its transfer, by which a quicker link could make a plan slower. Where nothing runs beside anything, a stage
-also pays for the transfer to the one behind it.
+before it; B is the number of micro-batches (Crius, section 5.1; GPipe). If transfers overlap with computation, the
+slowest time is the longest work or the longest transfer of any stage. Crius takes the stage with the longest T_i and
+subtracts its transfer, so a faster link could make a plan slower. If nothing overlaps, a stage also pays for the
+transfer to the next stage.
 
-The tail is what Crius leaves out: the all-reduce of gradients between replicas and the optimizer's step, once an
-iteration. A later stage ends its last backward pass earlier, so its tail hides behind the backward passes of those
-before it.
+The tail, which Crius leaves out, is the all-reduce of gradients between replicas and the optimizer's step, once per
+iteration. A later stage ends its last backward pass earlier, so its tail hides behind the backward passes of earlier
+stages.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from typing import Literal
 from sizing.cost import BACKWARD
 
 Hiding = Literal["all", "buckets", "none"]
-"""How much of the communication runs beside arithmetic.
+"""The communication that overlaps with computation.
 
-all: transfers, and the all-reduce of gradients but for its last bucket; buckets: transfers, and of the all-reduce as
-much as DistributedDataParallel's buckets allow; none: nothing.
+all: transfers, and the all-reduce of gradients except its last bucket; buckets: transfers, and as much of the
+all-reduce as DistributedDataParallel's buckets allow; none: nothing.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """What a stage takes, in seconds.
+    """The times of a stage, in seconds.
 
     `work_s`: forward and backward pass of a micro-batch with the collectives of tensor parallelism. `transfer_s`:
-    activations from the stage before it and their gradients back, of a micro-batch; 0 for the first. `bucket_s`: the
-    all-reduce of one of `buckets` equal parts of the gradients; none without replicas. `update_s`: the optimizer.
+    activations from the stage before and their gradients back, per micro-batch; 0 for the first stage. `bucket_s`: the
+    all-reduce of one of `buckets` equal parts of the gradients; 0 buckets without replicas. `update_s`: the optimizer.
     """
 
     work_s: float
@@ -46,10 +46,10 @@ class StageTimes:
 
 
 def reduce_s(stage: StageTimes, hiding: Hiding) -> float:
-    """How much longer than its last backward pass a stage's all-reduce of gradients takes.
+    """Return the seconds that a stage's all-reduce of gradients takes beyond its last backward pass.
 
-    Buckets fill evenly through the backward pass and go one after another: n of c seconds beside a pass of b are done
-    max(c, n c - b (n - 1) / n) after it. Gradients of earlier micro-batches stay where they are (DDP's no_sync).
+    Buckets fill evenly during the backward pass and are sent one after another: n buckets of c seconds during a pass of
+    b seconds end max(c, n c - b (n - 1) / n) seconds after it. Earlier micro-batches are not reduced (DDP's no_sync).
     """
     if not stage.buckets:
         return 0.0
@@ -63,21 +63,24 @@ def reduce_s(stage: StageTimes, hiding: Hiding) -> float:
 
 
 def tail_s(stage: StageTimes, behind_s: float, hiding: Hiding) -> float:
-    """What comes after the last backward pass of a stage, where `behind_s` is that of the stage behind it."""
+    """Return the seconds after a stage's last backward pass until it and all later stages are done.
+
+    `behind_s` is that time of the next stage.
+    """
     return max(reduce_s(stage, hiding) + stage.update_s, behind_s - BACKWARD * stage.work_s)
 
 
 def pace_s(stage: StageTimes, onward_s: float, hiding: Hiding) -> float:
-    """How often a stage can begin a micro-batch; `onward_s` is its transfer to the stage behind it."""
+    """Return the seconds between two micro-batches of a stage; `onward_s` is its transfer to the next stage."""
     if hiding == "none":
         return stage.work_s + stage.transfer_s + onward_s
     return max(stage.work_s, stage.transfer_s)
 
 
 def iteration_s(stages: Sequence[StageTimes], micro_batches: int, hiding: Hiding) -> float:
-    """One iteration of all micro-batches through all stages, in seconds.
+    """Return the seconds of one iteration of all micro-batches through all stages.
 
-    Grows with every time in it, and shrinks with none.
+    The result never falls if a time in it grows.
     """
     first_s = sum(stage.work_s + stage.transfer_s for stage in stages)
     onward = [*(stage.transfer_s for stage in stages[1:]), 0.0]

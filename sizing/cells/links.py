@@ -1,4 +1,4 @@
-"""What the estimator asks of communication tables (sizing.cells.comm has them)."""
+"""The interface between the estimator and communication tables, which sizing.cells.comm implements."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sizing.estimate import Estimate
 
 @dataclass(frozen=True, slots=True, order=True)
 class Link:
-    """A way between GPUs: their type, how many of them a group has on each node, and on how many nodes it is.
+    """A connection within a group of GPUs: their type, their number on each node, and the number of nodes.
 
-    `gpu_type` is a catalogue's name, or "cpu" (gloo between processes). A group of 4 GPUs of one node is
+    `gpu_type` is a name of the catalogue, or "cpu" (gloo between processes). A group of 4 GPUs of one node is
     (type, per_node=4, nodes=1).
     """
 
@@ -22,12 +22,12 @@ class Link:
 
     @property
     def size(self) -> int:
-        """Ranks of the group."""
+        """The number of ranks of the group."""
         return self.per_node * self.nodes
 
 
 class Communication(Protocol):
-    """How long collectives take."""
+    """The times of collectives."""
 
     def time_s(self, kind: str, nbytes: float, link: Link) -> Estimate:
-        """Seconds of one collective or "send_recv" of so many bytes; raises NoTable where nothing was measured."""
+        """Return the seconds of one collective or "send_recv" of `nbytes`; raises NoTable if it was not measured."""

@@ -1,4 +1,4 @@
-"""What one GPU of a stage holds at most while a pipeline runs, out of the profile of one micro-batch."""
+"""The peak memory of one GPU of a stage while a pipeline runs, from the profile of one micro-batch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from sizing.estimate import Estimate
 from sizing.memory.peak import guarded_bytes
 
 Schedule = Literal["gpipe", "1f1b"]
-"""gpipe: all forward passes, then all backward passes; 1f1b: a backward pass as soon as there can be one."""
+"""gpipe: all forward passes, then all backward passes; 1f1b: each backward pass as soon as possible."""
 
 
 def in_flight(schedule: Schedule, micro_batches: int, stages: int, stage: int) -> int:
-    """Of how many micro-batches a stage (from 0) holds activations at once.
+    """Return the number of micro-batches whose activations a stage (from 0) holds at once.
 
-    Without a pipeline each micro-batch's backward pass follows its forward pass.
+    Without a pipeline, each micro-batch's backward pass follows its forward pass.
     """
     if stages == 1:
         return 1
@@ -23,14 +23,18 @@ def in_flight(schedule: Schedule, micro_batches: int, stages: int, stage: int) -
 
 
 def gradient_bytes(profile: ShardProfile) -> int:
-    """Of what replicas sum up: a gradient is kept in its weight's precision, at most fp32; buffers have none."""
+    """Return the bytes of gradients that replicas sum.
+
+    A gradient has its weight's precision, at most fp32; buffers have none.
+    """
     return min(profile.weight_bytes, 4 * profile.parameters)
 
 
 def peak_of(profile: ShardProfile, held: int, replicas: int) -> Estimate:
-    """The peak of one GPU with `held` micro-batches in flight; `high` is what the GPU must have, with the guard band.
+    """Return the peak of one GPU with `held` micro-batches in flight; `high` is the memory that the GPU needs.
 
-    DistributedDataParallel copies gradients into buckets as large as all of them; `low` is without those.
+    `high` includes the guard band. DistributedDataParallel copies gradients into buckets as large as all of them; `low`
+    excludes those.
     """
     stacked = profile.peak_bytes + (held - 1) * profile.activation_bytes
     buckets = gradient_bytes(profile) if replicas > 1 else 0

@@ -1,4 +1,4 @@
-"""Reads what the programs of nccl-tests print, of any version: times by size, and the link that they went over."""
+"""Reads the output of the programs of nccl-tests, of any version: times by size, and the link that was measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sizing.cells.comm import PROGRAMS
 from sizing.errors import UsageError
 
 _KINDS = {program: kind for kind, program in PROGRAMS.items()}
-# What launchers put before each line: `mpirun --tag-output` "[1,0]<stdout>:", `srun --label` "0: ".
+# Prefixes that launchers put before each line: `mpirun --tag-output` "[1,0]<stdout>:", `srun --label` "0: ".
 _LABEL = re.compile(r"^(?:\[\d+,\d+\](?:<std\w+>)?:?\s?|\s*\d+:\s)")
 _PROGRAM = re.compile(r"(\w+_perf)(?:_mpi)?\b")
 _BEGINS = re.compile(r"#?\s*nThreads?\s+\d+\s+nGpus?\s+\d+")
@@ -25,15 +25,15 @@ _ROW = re.compile(r"\s*\d+\s+\d+\s")
 _TIMESTAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 _BAD = re.compile(r"#?\s*Out of bounds values\s*:\s*(\d+)\s+FAILED")
 _END = re.compile(r"#?\s*(?:Out of bounds values|Avg bus bandwidth)\s*:")
-# Bytes on the busiest link over those of the tensor, as its documentation has it: what busbw is to algbw.
+# The ratio of busbw to algbw, according to nccl-tests: bytes on the busiest link over those of the tensor.
 _OF_OTHERS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}  # times (ranks - 1) / ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a program: seconds by bytes, out of place, and who took part.
+    """One run of a program: out-of-place seconds by bytes, and the GPUs that took part.
 
-    `gpu` is the name that its driver gives it; it, `per_node` and `nodes` are None where the text does not say.
+    `gpu` is the driver's name of the GPUs; it, `per_node` and `nodes` are None if the text does not say.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Run:
 
 @dataclass(slots=True)
 class _Reading:
-    """What is known of the run that is being read: `columns` from the first time on, and how many `words` a row has."""
+    """The state of the run that is being read: its `columns` from the first time on, the number of `words` of a row."""
 
     line: int
     kind: str | None
@@ -59,9 +59,9 @@ class _Reading:
 
 
 def parse(text: str, name: str, kind: str | None = None) -> tuple[Run, ...]:
-    """All runs in a text; `kind` is what they measured where neither it nor the file's name names the program.
+    """Parse all runs in a text; `kind` is used for runs whose program is named neither in the text nor in `name`.
 
-    Raises UsageError with the line where something cannot be read, or was measured wrong.
+    Raises UsageError with the line if something cannot be read, or if the measured values were wrong.
     """
     runs: list[_Reading] = []
     program: str | None = None
@@ -69,7 +69,7 @@ def parse(text: str, name: str, kind: str | None = None) -> tuple[Run, ...]:
         line = _LABEL.sub("", raw)
         where = f"{name}, line {number}"
         if _BEGINS.match(line):
-            # A program that runs without MPI says this once a process.
+            # A program without MPI prints this once per process.
             if not runs or runs[-1].columns is not None:
                 runs.append(_Reading(number, program))
         elif match := _RANK.match(line):
@@ -80,7 +80,7 @@ def parse(text: str, name: str, kind: str | None = None) -> tuple[Run, ...]:
             if not runs or runs[-1].samples:
                 runs.append(_Reading(number, program))
             runs[-1].columns = _columns(line, where)
-            runs[-1].kind, program = runs[-1].kind or program, None  # a name is that of one run
+            runs[-1].kind, program = runs[-1].kind or program, None  # a program's name applies to one run
         elif _ROW.match(line) and runs and runs[-1].columns is not None:
             _row(runs[-1], line, where)
         elif match := _BAD.match(line):
@@ -119,10 +119,10 @@ def _columns(line: str, where: str) -> list[str]:
 
 
 def _row(run: _Reading, line: str, where: str) -> None:
-    """One size: its time is the first that the row has, out of place."""
+    """Read the row of one size; its time is the first in the row, out of place."""
     assert run.columns is not None
     words = _TIMESTAMP.sub("", line).split()
-    # What stands between the size and the times differs by program and version, and may be blank.
+    # The columns between the size and the times differ by program and version, and may be blank.
     run.words = run.words or len(words)
     if len(words) != run.words or len(words) < 3 + len(run.columns):
         raise UsageError(f"{where}: {len(words)} columns, not as in the title: give the output as it was printed")
@@ -139,7 +139,7 @@ def _row(run: _Reading, line: str, where: str) -> None:
     if algbw >= 1 and not 0.5 < nbytes / time_s * 1e-3 / algbw < 2:
         raise UsageError(f"{where}: {nbytes} bytes in {time_s:g} us are no {algbw:g} GB/s: columns are missing")
     run.samples[nbytes].append(time_s * 1e-6)
-    if algbw >= 1:  # both have two decimals
+    if algbw >= 1:  # both are printed with two decimals, so smaller values are too coarse
         run.ratios.append(busbw / algbw)
 
 
@@ -154,7 +154,7 @@ def _number(said: str, column: str, where: str) -> float:
 
 
 def _run(run: _Reading, name: str, kind: str | None) -> Run:
-    """What a run was of; raises UsageError where that does not hang together."""
+    """Return the finished run; raises UsageError if its data are missing or inconsistent."""
     where = f"{name}, line {run.line}"
     in_name = {each for each, program in PROGRAMS.items() if each in name or program.removesuffix("_perf") in name}
     kind = run.kind or kind or (in_name.pop() if len(in_name) == 1 else None)
@@ -171,7 +171,7 @@ def _run(run: _Reading, name: str, kind: str | None) -> Run:
 
 
 def _shape(run: _Reading, where: str) -> tuple[int, int]:
-    """GPUs on each node and nodes of a group; they are alike for all groups and nodes."""
+    """Return the GPUs per node and the nodes of a group; raises UsageError if groups or nodes differ."""
     groups: dict[int, Counter[str]] = defaultdict(Counter)
     for (group, _), (host, _) in run.ranks.items():
         groups[group][host] += 1
@@ -188,13 +188,13 @@ def _shape(run: _Reading, where: str) -> tuple[int, int]:
 
 
 def _cut(run: _Reading) -> Iterator[str]:
-    """What is to be said of an output that does not end as the programs end theirs."""
+    """Yield a note if the output does not have the usual last lines."""
     if not run.ended:
         yield "its last lines are missing (Avg bus bandwidth): the program was ended early, or the output was cut off"
 
 
 def _doubts(run: _Reading, kind: str, ranks: int) -> Iterator[str]:
-    """What the bandwidths say of another collective or number of ranks than the text."""
+    """Yield a note if the bandwidths point to another collective or number of ranks than the text."""
     expected = _OF_OTHERS[kind] * (ranks - 1) / ranks if kind in _OF_OTHERS else 1.0
     if run.ratios and not any(math.isclose(ratio, expected, rel_tol=0.02) for ratio in run.ratios[-3:]):
         yield (

@@ -1,7 +1,7 @@
-"""Where the ranks of a cell's stages lie, and so over which links they speak.
+"""The placement of a cell's ranks on nodes, and the links that they communicate over.
 
-Ranks fill nodes one after another: stages in order, in a stage its replicas, in a replica its tensor-parallel ranks, so
-that the most talkative are the closest (Megatron-LM).
+Ranks fill nodes one after another: stages in order, the replicas in a stage, the tensor-parallel ranks in a replica. So
+the ranks that communicate most are closest (Megatron-LM).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from sizing.cells.links import Link
 
 @dataclass(frozen=True, slots=True)
 class Rings:
-    """A collective of `at_once` groups that share their nodes' ways out, as a table of one group is asked for it.
+    """A collective that `at_once` groups run at the same time over the network of the same nodes.
 
-    Together they move what one group of all their GPUs would with their bytes added up, and that is the group which
-    sites measure: all GPUs of some nodes.
+    Together they move as much as one group of all their GPUs with their bytes added up. `link` is that of the one
+    group, because sites measure such groups: all GPUs of some nodes.
     """
 
     link: Link
@@ -25,13 +25,13 @@ class Rings:
 
 
 def tensor_link(cell: Cell, stage: int, split: Split, per_node: int) -> Link:
-    """Of the tensor-parallel ranks of one replica of a stage; of the replica that lies worst."""
+    """Return the link between the tensor-parallel ranks of one replica of a stage, the worst placed one."""
     close = min(split.tp, per_node, _within(cell, stage, split.tp, per_node))
     return Link(cell.gpu_type, close, split.tp // close)
 
 
 def data_rings(cell: Cell, stage: int, split: Split, per_node: int) -> Rings:
-    """Of the ranks that hold the same part of a stage's weights."""
+    """Return the rings of the ranks that hold the same part of a stage's weights."""
     per_node = min(per_node, _within(cell, stage, split.gpus, per_node))
     inside = min(split.tp, per_node)
     close = min(split.dp, per_node // inside)
@@ -42,7 +42,10 @@ def data_rings(cell: Cell, stage: int, split: Split, per_node: int) -> Rings:
 
 
 def _within(cell: Cell, stage: int, group: int, per_node: int) -> int:
-    """How many GPUs a node has of each `group` of a stage's: half of it where one lies across the end of a node."""
+    """Return the GPUs of a `group` within one node: half the group if any group of the stage crosses a node's end.
+
+    If none does, or if groups are larger than a node, return `per_node`.
+    """
     first = sum(each.gpus for each in cell.stages[:stage])
     starts = range(first, first + cell.stages[stage].gpus, group)
     across = group <= per_node and any(at // per_node != (at + group - 1) // per_node for at in starts)
@@ -50,12 +53,15 @@ def _within(cell: Cell, stage: int, group: int, per_node: int) -> int:
 
 
 def boundary_link(cell: Cell, stage: int, per_node: int) -> Link:
-    """Between a rank of a stage and its peer in the stage before it: within a node only where all of both are."""
+    """Return the link between a rank of a stage and its peer in the stage before.
+
+    It is within a node only if all ranks of both stages are on one node.
+    """
     before = sum(each.gpus for each in cell.stages[: stage - 1])
     last = before + cell.stages[stage - 1].gpus + cell.stages[stage].gpus - 1
     return Link(cell.gpu_type, 2, 1) if before // per_node == last // per_node else Link(cell.gpu_type, 1, 2)
 
 
 def usable_per_node(per_node: int) -> int:
-    """The GPUs of a node that cells use: a power of two."""
+    """Return the GPUs of a node that cells can use: the largest power of two."""
     return int(2 ** (per_node.bit_length() - 1))

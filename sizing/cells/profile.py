@@ -27,16 +27,16 @@ TIMEOUT_S = 900.0
 _MOST_TP = 4096
 
 NO_PLAN = "no tensor parallelism"
-"""How the refusal of a model begins that nobody has said how to cut: it holds for every tensor-parallel size."""
+"""The first words of the refusal of a model without tensor parallelism, which holds for every tensor-parallel size."""
 
 Device = Literal["auto", "cpu", "cuda"]
 Source = str | ModelConfig | WideResNet
-"""What is profiled: "PATH.py:FUNCTION", or a model by its sizes."""
+"""The model to profile: "PATH.py:FUNCTION", or a model by its sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How shards are run: all that a profile depends on beside the model, the device and torch's version."""
+    """The settings of a profile: all that it depends on beside the model, the device and torch's version."""
 
     optimizer: str = "adam"
     precision: str = "fp32"
@@ -46,7 +46,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A shard that the memory of `device` has no room for, in the words of the allocator."""
+    """A shard that does not fit in the memory of `device`; `why` is the allocator's message."""
 
     shard: Shard
     device: str
@@ -59,7 +59,7 @@ Result = ShardProfile | Unfit
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """What came of profiling: a result for each shard, in order; `files` are the user's, by path and SHA-256."""
+    """The outcome of profiling: a result for each shard, in order; `files` are the user's, by path and SHA-256."""
 
     results: tuple[Result, ...]
     files: tuple[tuple[str, str], ...]
@@ -79,7 +79,7 @@ def profile(
     python: str = "",
     timeout_s: float = TIMEOUT_S,
 ) -> tuple[ShardProfile, ...]:
-    """Profiles of those shards that fit the device's memory; what `profiled` says of the others is left out."""
+    """Profile shards as `profiled` does; return only the profiles of shards that fit in the device's memory."""
     setting = Setting(optimizer, precision, threads, rounds)
     found = profiled(source, shards, setting, graph=graph, device=device, python=python, timeout_s=timeout_s)
     return tuple(each for each in found.results if isinstance(each, ShardProfile))
@@ -96,14 +96,13 @@ def profiled(
     timeout_s: float = TIMEOUT_S,
     done: Callable[[Result, Sequence[tuple[str, str]]], None] | None = None,
 ) -> Profiled:
-    """Profile shards one after another; `done` hears of each as it is there, with the files that the model
-    is made of so far.
+    """Profile shards one after another; call `done` after each, with the model's files as known so far.
 
-    `graph` is the one whose operators the shards name; a model by its sizes needs none. The time-out is for each
-    process, of which there is one a tensor-parallel size. Raises Untraceable where the model cannot be run in parts,
-    UsageError where what was asked for is wrong.
+    The shards' indices are those of the operators of `graph`; a model by its sizes needs none. There is one process per
+    tensor-parallel size, and the timeout is for each. Raises Untraceable if the model cannot be run in parts,
+    UsageError if the request is wrong.
     """
-    # Of the machine's memory, for the child to keep to where the device turns out to be the CPU.
+    # room_bytes: the limit of the machine's memory, for the child to keep if the device turns out to be the CPU
     request = {"device": device, "room_bytes": _room_bytes(), **asdict(setting), **_of(source, graph)}
     for shard in shards:
         if shard.batch < 1 or not 1 <= shard.tp <= _MOST_TP or not 0 <= shard.first <= shard.last:
@@ -147,7 +146,7 @@ def profiled(
 
 
 def _room_bytes() -> int | None:
-    """What a process may take of this machine before the system ends it, or Slurm; None where that is not known."""
+    """Return the bytes that a process may take before the system or Slurm kills it; None if unknown."""
     found: list[int] = []
     with suppress(OSError, ValueError, IndexError):
         rows = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
@@ -158,7 +157,10 @@ def _room_bytes() -> int | None:
 
 
 def device_name(said: str) -> str:
-    """A device as shards' profiles name it: "cpu", or the type of the catalogue that its driver's name means."""
+    """Return a device's name in profiles: "cpu", or the catalogue's type for the driver's name.
+
+    A GPU that the catalogue does not know keeps the driver's name.
+    """
     if said == "cpu":
         return said
     known = gpus.recognise(said)
@@ -180,7 +182,7 @@ def _of(source: Source, graph: Graph | None) -> dict[str, Any]:
 
 
 def sizes_of(source: ModelConfig | WideResNet) -> dict[str, Any]:
-    """What a model is, without how it is spread, its batch and what a setting says."""
+    """Return the sizes that define a model, without its parallelism, its batch and the fields of a Setting."""
     said: Mapping[str, Any] = asdict(source)
     left_out = ("parallel", "batch", "precision", "optimizer", "zero", "accumulation", "name")
     kind = "transformer" if isinstance(source, ModelConfig) else "wide_resnet"

@@ -1,9 +1,9 @@
-"""The best combination of the stages' sampled splits, without going through all k^stages of them.
+"""Finds the best combination of the stages' sampled splits, without enumerating all k^stages of them.
 
-Stages depend on each other by the slowest one, by the transfer between neighbours, and by tails that hide behind
-others. So: for each value that the slowest stage can have, from the smallest up, the least of the rest is found from
-the last stage to the first, keeping for each split what no other beats in all of (time, tail, transfer onward). It ends
-when a slower slowest stage can gain nothing any more. Exact: equal to the enumeration of all.
+Stages depend on each other through the slowest one, the transfers between neighbours, and tails that hide behind other
+stages. So for each possible time of the slowest stage, in rising order, the search minimises the rest from the last
+stage to the first. For each split it keeps the ways that no other beats in all of (time, tail, transfer onward). It
+ends when a slower slowest stage can no longer help. The result is exact: the same as by enumeration.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from dataclasses import dataclass, replace
 from sizing.cells.latency import Hiding, StageTimes, iteration_s, pace_s, tail_s
 
 Transfer = Callable[[int, int, int], float]
-"""(stage, option of the stage before it, its own option) -> seconds of a micro-batch's transfer, both ways."""
+"""(stage, option of the stage before it, its own option) -> seconds of a micro-batch's transfer, both directions."""
 
 _SLACK = 1 + 1e-12
-"""Rounding of sums must not shut out the very plan that a limit was taken from."""
+"""A tolerance, so that rounding of sums does not exclude the plan that a limit comes from."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """From a stage to the last: seconds of all passes, of the tail, and of the first one's transfer onward."""
+    """A choice of options from a stage to the last: seconds of all passes, of the tail, and of the transfer onward.
+
+    `onward_s` is the transfer from the first of these stages to the next.
+    """
 
     passes_s: float
     tail_s: float
@@ -30,14 +33,14 @@ class _Way:
     options: tuple[int, ...]
 
     def beats(self, other: _Way) -> bool:
-        """In everything."""
+        """Whether it is at least as good in all three times."""
         return self.passes_s <= other.passes_s and self.tail_s <= other.tail_s and self.onward_s <= other.onward_s
 
 
 def best(
     options: Sequence[Sequence[StageTimes]], transfer: Transfer, micro_batches: int, hiding: Hiding
 ) -> tuple[int, ...]:
-    """The option of each stage in the fastest plan; the options' own transfers do not count."""
+    """Return the option of each stage in the fastest plan; the options' own `transfer_s` are ignored."""
     found: tuple[float, tuple[int, ...]] | None = None
     free = _quickest(options, transfer, hiding, float("inf"))
     assert free is not None
@@ -53,7 +56,7 @@ def best(
 
 
 def timed(options: Sequence[Sequence[StageTimes]], transfer: Transfer, chosen: Sequence[int]) -> tuple[StageTimes, ...]:
-    """The stages of one plan, with the transfers between them."""
+    """Return the stages of one plan, with the transfers between them."""
     return tuple(
         replace(of_stage[own], transfer_s=transfer(stage, chosen[stage - 1], own) if stage else 0.0)
         for stage, (of_stage, own) in enumerate(zip(options, chosen, strict=True))
@@ -61,7 +64,7 @@ def timed(options: Sequence[Sequence[StageTimes]], transfer: Transfer, chosen: S
 
 
 def _limits(options: Sequence[Sequence[StageTimes]], transfer: Transfer, hiding: Hiding) -> list[float]:
-    """All that the slowest stage of a plan can take."""
+    """Return all possible times of a plan's slowest stage, sorted."""
     found = set()
     for stage, of_stage in enumerate(options):
         for own, times in enumerate(of_stage):
@@ -77,7 +80,7 @@ def _limits(options: Sequence[Sequence[StageTimes]], transfer: Transfer, hiding:
 def _quickest(
     options: Sequence[Sequence[StageTimes]], transfer: Transfer, hiding: Hiding, limit_s: float
 ) -> _Way | None:
-    """The least of passes and tail with no stage slower than the limit, or None where one must be."""
+    """Return the way of least passes and tail with no stage slower than the limit, or None if there is none."""
     last = len(options) - 1
     ways: list[list[_Way]] = [
         [_Way(0.0, tail_s(times, 0.0, hiding), 0.0, (own,))] for own, times in enumerate(options[last])

@@ -1,4 +1,4 @@
-"""Replays of the tuner against logs in which a search wrote down every candidate of every cell (Alpa's form)."""
+"""Replays of the tuner against logs of a search that measured every candidate of every cell (Alpa's form)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 2**31
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogCell:
-    """Which cell a row is of: layers `first_layer` to `last_layer` (inclusive) on `gpus` = dp x tp GPUs."""
+    """The cell of a row: layers `first_layer` to `last_layer` (inclusive) on `gpus` = dp x tp GPUs."""
 
     first_layer: int
     last_layer: int
@@ -28,12 +28,12 @@ class LogCell:
 
 
 Grid = Mapping[Split, Sequence[float | None]]
-"""The seconds of each variant of each split that was compiled, None for one that does not fit."""
+"""The seconds of each compiled variant of each split, None for a variant that does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A cell's whole grid and what the tuner made of it."""
+    """A cell's whole grid and the tuner's result for it."""
 
     cell: LogCell
     grid: Grid
@@ -41,21 +41,21 @@ class Replay:
 
     @property
     def best_s(self) -> float | None:
-        """The fastest of the whole grid."""
+        """The time of the fastest variant of the whole grid."""
         return min(filter(None, map(best_of, self.grid.values())), default=None)
 
     @property
     def accuracy(self) -> float | None:
-        """The best time over that of the tuned plan: 1 at best, 0 for a missed cell, None where nothing fits."""
+        """The best time over that of the tuned plan: 1 at best, 0 for a missed cell, None if nothing fits."""
         if self.best_s is None:
             return None
         return 0.0 if self.tuned.time_s is None else self.best_s / self.tuned.time_s
 
 
 def parse(text: str, name: str) -> dict[LogCell, Grid]:
-    """The cells of a log, CSV with at least the columns first_layer, last_layer, dp, tp, cost_s and fits.
+    """Parse the cells of a log: CSV with at least the columns first_layer, last_layer, dp, tp, cost_s and fits.
 
-    Rows of one cell, dp and tp are variants of one split. Raises UsageError with the line.
+    Rows with the same cell, dp and tp are variants of one split. Raises UsageError with the line.
     """
     rows = csv.DictReader(text.splitlines())
     try:
@@ -79,12 +79,12 @@ def parse(text: str, name: str) -> dict[LogCell, Grid]:
 
 
 def best_of(variants: Sequence[float | None]) -> float | None:
-    """The fastest variant of a split that fits."""
+    """Return the time of the fastest variant of a split that fits."""
     return min((seconds for seconds in variants if seconds is not None), default=None)
 
 
 def replay(cells: Mapping[LogCell, Grid]) -> tuple[Replay, ...]:
-    """Tune each cell; the tuner sees the times of no split but those that it asks for."""
+    """Tune each cell; the tuner sees only the times of splits that it asks for."""
     found = []
     for cell, grid in cells.items():
         options = {split: lambda variants=variants: best_of(variants) for split, variants in grid.items()}
@@ -93,7 +93,10 @@ def replay(cells: Mapping[LogCell, Grid]) -> tuple[Replay, ...]:
 
 
 def to_json(replays: Sequence[Replay]) -> dict[str, Any]:
-    """The form of `bft size tune --search-log FILE --json`; candidates and tried count splits, not their variants."""
+    """Return the output of `bft size tune --search-log FILE --json`.
+
+    `candidates` and `tried` count splits, not their variants.
+    """
     scores = accuracies(replays)
     return {
         "cells": [
@@ -118,12 +121,12 @@ def to_json(replays: Sequence[Replay]) -> dict[str, Any]:
 
 
 def accuracies(replays: Iterable[Replay]) -> list[float]:
-    """Of the cells in which something fits."""
+    """Return the accuracies of the cells in which something fits."""
     return [each.accuracy for each in replays if each.accuracy is not None]
 
 
 def missed(replays: Iterable[Replay]) -> int:
-    """Cells in which something fits and the tuner found nothing."""
+    """Count the cells in which something fits but the tuner found nothing."""
     return sum(each.best_s is not None and each.tuned.best is None for each in replays)
 
 

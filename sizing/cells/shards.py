@@ -1,4 +1,4 @@
-"""What is profiled on one device: a stage's part of one rank, for one split and micro-batch."""
+"""The units that are profiled on one device: one rank's part of a stage, for one split and micro-batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sizing.estimate import Estimate
 class Shard:
     """Operators `first` to `last` as one of `tp` tensor-parallel ranks runs them on `batch` samples.
 
-    Data parallelism makes `batch` smaller, nothing else: the shard of dp replicas has 1/dp of the micro-batch.
+    Data parallelism only makes `batch` smaller: with dp replicas the shard has 1/dp of the micro-batch.
     """
 
     first: int
@@ -22,10 +22,10 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """`calls` collectives of one kind in a forward and backward pass of a shard, of `bytes` each.
+    """`calls` collectives of one kind and of `bytes` each, in a forward and backward pass of a shard.
 
-    `kind` is all_reduce, all_gather, reduce_scatter, all_to_all or broadcast; `bytes` is the size of the whole tensor,
-    that of the gathered one for all_gather and reduce_scatter, as nccl-tests counts it.
+    `kind` is all_reduce, all_gather, reduce_scatter, all_to_all or broadcast. `bytes` is the size of the whole tensor
+    (for all_gather and reduce_scatter the gathered one), as nccl-tests counts it.
     """
 
     kind: str
@@ -37,11 +37,11 @@ class Exchange:
 class ShardProfile:
     """A forward and backward pass of a shard, without its collectives, on one device.
 
-    `device` names the device's type: a GPU type of the inventory's catalogue, or "cpu". `compute_s` is the median over
-    `rounds`, its low and high the 95 % confidence interval of it; `update_s` the optimizer's step. `weight_bytes` are
-    the weights', `state_bytes` those of gradients and the optimizer, `activation_bytes` what the pass leaves alive for
-    its backward pass, `peak_bytes` the most at once, states included. `exchanges` are of tensor parallelism.
-    `profile_s` is how long making it took, compilation included, on one device.
+    `device` is the device's type: a GPU type of the inventory's catalogue, or "cpu". `compute_s` is the median over
+    `rounds` with its 95 % confidence interval as low and high; `update_s` is the optimizer's step. `weight_bytes` are
+    those of weights, `state_bytes` those of gradients and the optimizer, `activation_bytes` those that the forward pass
+    keeps for the backward pass, `peak_bytes` the most at once, including states. `exchanges` are the collectives of
+    tensor parallelism. `profile_s` is the duration of profiling, with compilation, on one device.
     """
 
     shard: Shard

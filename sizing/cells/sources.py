@@ -1,4 +1,4 @@
-"""Profiles of what an estimate needs, out of the cache."""
+"""Reads the profiles that an estimate needs from the cache."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def profiles_for(
     setting: Setting | None = None,
     store: Store | None = None,
 ) -> Mapping[Shard, ShardProfile]:
-    """The profiles of a model on one type of device, by shard; those that its memory has no room for are not in it.
+    """Return the profiles of a model on one type of device, by shard, without shards that did not fit in its memory.
 
-    `device` is the cells' type where it is "". With `wanted` none of these may be missing; without, each stage of each
-    cell must have one at least. Raises NoProfile, with the command that makes them.
+    `device` defaults to the cells' type. With `wanted`, none of these shards may be missing; without, each stage of
+    each cell must have at least one. Raises NoProfile, with the command that makes them.
     """
     store, setting = store or Store(), setting or Setting()
     kinds = {device} if device else {cell.gpu_type for cell in cells}

@@ -1,16 +1,16 @@
-"""How a model is cut into pipeline stages, and how many GPUs each has (Crius, section 4.2, figure 7).
+"""Cuts a model into pipeline stages and gives each a number of GPUs (Crius, section 4.2, figure 7).
 
-The paper maps GPUs to operators by their share of the FLOPs, cuts where least is sent on, and rounds what each stage
-has to a power of two. Taken alone, the smallest cuts of a network that narrows (ResNet) all lie at its end, and one
-stage would have nearly all the work. So balance comes first, as a bound:
+The paper maps GPUs to operators by their share of the FLOPs, cuts where the fewest bytes are sent on, and rounds each
+stage's GPUs to a power of two. That alone fails for a network that narrows (ResNet): its smallest cuts all lie at the
+end, and one stage would have nearly all the work. So balance comes first, as a bound:
 
-1. L* is the least that the slowest stage can have of FLOPs for each of its GPUs, over all cuts. Stages have equally
-   many GPUs; where that leaves the slowest with more than `SLACK` times what it has if some stages have half or twice
-   as many, they do.
-2. Of all cuts whose slowest stage has at most `SLACK` L*, those that send the fewest bytes on in total;
-3. of these, those whose slowest stage has least.
+1. L* is the least load of the slowest stage, in FLOPs per GPU, over all cuts. All stages have equally many GPUs, unless
+   the slowest then has more than `SLACK` times the load that it can have if some stages have half or twice as many; in
+   that case they may.
+2. Among all cuts whose slowest stage has at most `SLACK` L*, take those that send the fewest bytes in total;
+3. among these, take the cut whose slowest stage has the least load.
 
-In a transformer all cuts of the residual stream send the same, and 3. decides; in a ResNet 2. does, within the bound.
+In a transformer all cuts of the residual stream send the same, so 3. decides; in a ResNet 2. does, within the bound.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from sizing.cells.graph import Graph
 from sizing.errors import UsageError
 
 SLACK = 6 / 5
-"""How much slower than the best balance a pipeline may be for the sake of smaller cuts."""
+"""The factor by which a pipeline may be slower than the best balance in order to have smaller cuts."""
 
-_SLACK = (6, 5)  # the same, of whole numbers
+_SLACK = (6, 5)  # the same as a fraction of whole numbers
 _EVEN: tuple[int, ...] = (2,)
 _UNEVEN: tuple[int, ...] = (2, 1, 4)  # GPUs of a stage in halves of the even share
 _UNITS = 4
-_LARGEST = 2**58  # of what int64 holds, with room for what FLOPs are multiplied by
+_LARGEST = 2**58  # the limit for FLOPs in int64, which leaves room for their multiplications
 _MOST_SENT = 2**55
 _NEVER = np.int64(2**62)
 
 
 def cells(graph: Graph, gpus: int, gpu_type: str, stage_counts: Iterable[int] | None = None) -> tuple[Cell, ...]:
-    """The cells of `gpus` GPUs of a type: one for each count of stages, by default 1, 2, 4, ... up to `gpus`.
+    """Return the cells of `gpus` GPUs of a type: one for each count of stages, by default 1, 2, 4, ... up to `gpus`.
 
-    A default count that has more stages than the graph has places to cut is left out; raises UsageError where one was
-    named that has, and for counts that are no power of two or more than the GPUs.
+    Default counts with more stages than the graph can be cut into are left out. Raises UsageError if a given count is
+    too large for the graph, is not a power of two, or is larger than the number of GPUs.
     """
     counts = stage_counts_of(graph, gpus) if stage_counts is None else tuple(dict.fromkeys(stage_counts))
     return tuple(Cell(gpu_type, stages(graph, gpus, count)) for count in counts)
 
 
 def stage_counts_of(graph: Graph, gpus: int) -> tuple[int, ...]:
-    """1, 2, 4, ... up to the GPUs and to what the graph can be cut into."""
+    """Return 1, 2, 4, ... up to the number of GPUs and of stages that the graph can be cut into."""
     refuse_gpus(gpus)
     most = min(gpus, len(_places(graph).flops) - 1)
     return tuple(2**power for power in range(most.bit_length()))
 
 
 def refuse_gpus(gpus: int) -> None:
-    """Raise UsageError for a number of GPUs that no cell has."""
+    """Raise UsageError for a number of GPUs that is not a power of two."""
     if gpus < 1 or gpus & (gpus - 1):
         below = 2 ** (gpus.bit_length() - 1) if gpus > 0 else 0
         near = f"{below} or {2 * below}" if below else "1 or more"
@@ -64,10 +64,10 @@ def refuse_gpus(gpus: int) -> None:
 
 
 def stages(graph: Graph, gpus: int, n_stages: int) -> tuple[Stage, ...]:
-    """The graph in `n_stages` stages on `gpus` GPUs together, each with a power of two of them.
+    """Cut the graph into `n_stages` stages on `gpus` GPUs in total; each stage has a power of two of them.
 
-    Each stage has some of the FLOPs. Raises UsageError where the GPUs or stages are no power of two, or there are more
-    stages than GPUs, or than the graph can be cut into.
+    Every stage has some FLOPs. Raises UsageError if the number of GPUs or stages is not a power of two, or if there are
+    more stages than GPUs or than the graph can be cut into.
     """
     refuse_gpus(gpus)
     if n_stages < 1 or n_stages & (n_stages - 1):
@@ -99,9 +99,9 @@ def stages(graph: Graph, gpus: int, n_stages: int) -> tuple[Stage, ...]:
 
 @dataclass(frozen=True)
 class _Places:
-    """Where cuts can be: behind operator `after[i]`, with `flops[i]` before the cut and `sent[i]` bytes over it.
+    """The possible cuts: after operator `after[i]`, with `flops[i]` before the cut and `sent[i]` bytes over it.
 
-    The first is the beginning and the last the end, which send nothing.
+    The first place is the beginning and the last is the end; neither sends anything.
     """
 
     after: list[int]
@@ -110,7 +110,7 @@ class _Places:
 
 
 def _places(graph: Graph) -> _Places:
-    """Of places with the same FLOPs before them only the one that sends least counts, the first of equal ones."""
+    """Return the possible cuts; of places with equal FLOPs before them, only the first that sends the least is kept."""
     total = graph.flops
     if not total:
         raise UsageError(f"{graph.model} has no operator with floating point operations, so it cannot be cut by them")
@@ -128,7 +128,7 @@ def _places(graph: Graph) -> _Places:
 
 
 def _cut(places: _Places, n_stages: int, uneven: bool) -> tuple[list[int], list[int]]:
-    """GPUs of each stage in halves of the even share, and its last operator."""
+    """Return each stage's GPUs, in halves of the even share, and its last operator."""
     shift = max(0, places.flops[-1].bit_length() - _LARGEST.bit_length())
     flops = [each >> shift for each in places.flops]
     load, shares = _least_even(flops, n_stages), _EVEN
@@ -151,7 +151,7 @@ def _cut(places: _Places, n_stages: int, uneven: bool) -> tuple[list[int], list[
 
 
 def _least(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """The least number that fits; `high` does."""
+    """Return the least number from `low` to `high` that fits, given that `high` fits."""
     while low < high:
         middle = (low + high) // 2
         if fits(middle):
@@ -162,12 +162,12 @@ def _least(fits: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def _least_even(flops: Sequence[int], n_stages: int) -> int:
-    """The least that the slowest of stages with equally many GPUs can have: 4 x its FLOPs / its GPUs in halves."""
+    """Return the least load of the slowest stage if all have equally many GPUs: 4 x FLOPs / GPUs in halves."""
     end = len(flops) - 1
 
     def fits(load: int) -> bool:
         at = 0
-        for left in reversed(range(n_stages)):  # each goes as far as it can, and leaves a place for each that follows
+        for left in reversed(range(n_stages)):  # each goes as far as it can, but leaves a place for each later one
             to = min(end - left, bisect_right(flops, flops[at] + load * _EVEN[0] // _UNITS) - 1)
             if to == at:
                 return False
@@ -178,14 +178,14 @@ def _least_even(flops: Sequence[int], n_stages: int) -> int:
 
 
 def _least_uneven(flops: Sequence[int], n_stages: int, most: int) -> int | None:
-    """The same where stages have half or twice as many too; None where that is more than `most`."""
+    """Return the same load if stages may also have half or twice as many GPUs; None if it is more than `most`."""
     places, index = np.array(flops, dtype=np.int64), np.arange(len(flops))
     ideal, whole = -(-flops[-1] * _UNITS // (2 * n_stages)), 2 * n_stages
 
     def fits(load: int) -> bool:
         begins = _begins(places, load, _UNEVEN)
-        # For what GPUs are used so far: at which places stages can end. Going far is not always best here, as a stage
-        # of few GPUs may need a small operator that an earlier one would take.
+        # By the number of GPUs used so far: the places where stages can end. Going as far as possible is not always
+        # best here, because a stage with few GPUs may need a small operator that an earlier stage would take.
         reached = {0: index == 0}
         for left in reversed(range(n_stages)):
             ways: dict[int, Any] = {}
@@ -203,7 +203,7 @@ def _least_uneven(flops: Sequence[int], n_stages: int, most: int) -> int | None:
 
 
 def _begins(places: Any, load: int, shares: Sequence[int]) -> dict[int, Any]:
-    """By a stage's share: for each place the first from which a stage of at most that load reaches it."""
+    """Return, by a stage's share: for each place the first place from which a stage of at most that load reaches it."""
     return {share: np.searchsorted(places, places - load * share // _UNITS, side="left") for share in shares}
 
 
@@ -213,7 +213,7 @@ def _can_use(halves: int, stages_left: int, shares: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class _Found:
-    """A cut: all that it sends, its slowest stage's load, GPUs and last places by stage."""
+    """A cut: the total bytes sent, the slowest stage's load, and GPUs and last places by stage."""
 
     sent: int
     load: int
@@ -222,7 +222,7 @@ class _Found:
 
 
 class _Cutter:
-    """Finds the cuts of least bytes under a bound of the load: dynamic programming over stages, GPUs and places."""
+    """A search for the cuts of least bytes under a bound of the load: dynamic programming over stages, GPUs, places."""
 
     def __init__(self, flops: Sequence[int], sent: Sequence[int], n_stages: int, shares: Sequence[int]) -> None:
         self.flops = np.array(flops, dtype=np.int64)
@@ -231,7 +231,7 @@ class _Cutter:
         self.index = np.arange(len(flops), dtype=np.int64)
 
     def cut(self, load: int) -> _Found:
-        """The cuts; there are some, as `load` is at least the least."""
+        """Return the cuts; some exist, because `load` is at least the least possible one."""
         begins = _begins(self.flops, load, self.shares)
         whole = 2 * self.n_stages
         start = np.full(len(self.flops), _NEVER, dtype=np.int64)
@@ -251,7 +251,7 @@ class _Cutter:
         return self._walked(tables, begins)
 
     def _walked(self, tables: list[dict[int, Any]], begins: dict[int, Any]) -> _Found:
-        """The way that led to the least, from the end."""
+        """Trace the cuts with the least bytes back from the end."""
         at, used = len(self.flops) - 1, 2 * self.n_stages
         total, load, halves, ends = int(tables[-1][used][at]), 0, [], []
         for stage in range(self.n_stages, 0, -1):
@@ -264,7 +264,7 @@ class _Cutter:
                 hits = np.flatnonzero(costs[begin:at] == wanted)
                 if len(hits):
                     break
-            # of places that are as good, the one that shares what is before it most evenly
+            # of equally good places, the one that divides the work before it most evenly
             even = int(self.flops[at]) * (used - share) // max(used, 1)
             came = begin + int(hits[np.argmin(np.abs(self.flops[begin + hits] - even))])
             load = max(load, -(-int(self.flops[at] - self.flops[came]) * _UNITS // share))
@@ -275,7 +275,7 @@ class _Cutter:
 
 
 class _Minima:
-    """The least of any stretch of a row, by the least of all stretches of 1, 2, 4, ... (a sparse table)."""
+    """The minimum of any range of a row, from the minima of all ranges of length 1, 2, 4, ... (a sparse table)."""
 
     def __init__(self, row: Any) -> None:
         self.levels = [row]
@@ -289,7 +289,7 @@ class _Minima:
         self.table = np.stack(self.levels)
 
     def over(self, begins: Any, ends: Any) -> Any:
-        """For each i the least from begins[i] up to ends[i], which is not in it; `_NEVER` where that is nothing."""
+        """Return, for each i, the minimum from begins[i] to ends[i] (exclusive); `_NEVER` for an empty range."""
         lengths = ends - begins
         powers = np.maximum(np.frexp(np.maximum(lengths, 1))[1] - 1, 0)
         right = np.maximum(ends - (1 << powers), 0)

@@ -1,8 +1,8 @@
-"""The cache of profiles: one SQLite file of a user's, which several processes may use at once.
+"""The cache of profiles: one SQLite file per user, which several processes may use at once.
 
-A model is known by what its file and the modules beside it hold, or by its sizes: `Model.id`. Which files those are is
-learnt when it is profiled, and written down; whoever asks later has today's contents of the same files compared. Not
-seen are installed packages, data files, and the environment.
+A model is identified (`Model.id`) by the contents of its file and of the modules beside it, or by its sizes. The list
+of files is learnt and stored when the model is profiled; a later look-up compares today's contents of the same files.
+Installed packages, data files and the environment are not compared.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ CREATE TABLE profiles (
 CREATE INDEX of_model ON profiles (model, device, setting);
 """
 _REFUSALS = "CREATE TABLE IF NOT EXISTS refusals (model TEXT, tp INTEGER, why TEXT NOT NULL, PRIMARY KEY (model, tp))"
-_ANY = 0  # in place of a tensor-parallel size
+_ANY = 0  # stands for any tensor-parallel size
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model as the cache knows it: `name` for people, `files` by path from the script's folder and SHA-256."""
+    """A model in the cache: `name` is for display, `files` are paths from the script's folder with their SHA-256."""
 
     id: str
     name: str
@@ -47,14 +47,14 @@ class Model:
 
 
 def by_sizes(source: ModelConfig | WideResNet) -> Model:
-    """A model that its sizes say all of; how it is spread, its batch and a setting's part of it do not count."""
+    """Return the model of given sizes; its parallelism, its batch and the fields of a Setting do not count."""
     text = json.dumps(sizes_of(source), sort_keys=True)
     name = source.name if isinstance(source, ModelConfig) else "wresnet"
     return Model(hashlib.sha256(text.encode()).hexdigest(), name)
 
 
 def by_files(step: str, files: Sequence[tuple[str, str]]) -> Model:
-    """A user's model, of which a profile said which files it is made of."""
+    """Return a user's model that is made of `files`, as its profile reported."""
     path, function = launch.parts(step)
     text = json.dumps([function, path.name, sorted(map(list, files))])
     return Model(hashlib.sha256(text.encode()).hexdigest(), f"{path.name}:{function}", tuple(sorted(files)))
@@ -67,7 +67,7 @@ class Store(Database):
         super().__init__(path if path is not None else usual_path(), _SCHEMA, VERSION, ("models", "profiles"))
 
     def model(self, source: Source) -> Model | None:
-        """What the cache knows the source by; None for a user's file that was never profiled as it is now."""
+        """Return the model of a source; None for a user's file that was never profiled with its present contents."""
         if isinstance(source, (ModelConfig, WideResNet)):
             return by_sizes(source)
         path, function = launch.parts(source)
@@ -80,11 +80,11 @@ class Store(Database):
         return None
 
     def get(self, model: Model, device: str, setting: Setting, shard: Shard, torch: str = "") -> Result | None:
-        """The result for one shard; with `torch` of that version only, else the newest."""
+        """Return the result for one shard: with `torch` only of that version, else the newest."""
         return self.all(model, device, setting, torch).get(shard)
 
     def all(self, model: Model, device: str, setting: Setting, torch: str = "") -> dict[Shard, Result]:
-        """All results of a model on a type of device; of several versions of torch the newest."""
+        """Return all results of a model on a type of device; without `torch` the newest of any version."""
         found: dict[Shard, Result] = {}
         query = "SELECT torch, body FROM profiles WHERE model = ? AND device = ? AND setting = ? ORDER BY made"
         for version, body in self.rows(query, (model.id, device, _setting(setting))):
@@ -95,17 +95,17 @@ class Store(Database):
         return found
 
     def devices(self, model: Model) -> tuple[str, ...]:
-        """The types of devices that a model was profiled on."""
+        """Return the types of devices that a model was profiled on."""
         rows = self.rows("SELECT DISTINCT device FROM profiles WHERE model = ? ORDER BY device", (model.id,))
         return tuple(str(row[0]) for row in rows)
 
     def prepare(self) -> None:
-        """Make the file where there is none; raises SizingError before anything is measured that could not be kept."""
+        """Create the file if it is missing; raises SizingError early, before measurements that could not be stored."""
         with self.writing():
             pass
 
     def put(self, model: Model, setting: Setting, results: Sequence[Result]) -> None:
-        """Write results down, all or none; what was there for the same shards is replaced."""
+        """Store results, all or none; they replace older ones for the same shards."""
         now = time.time()
         with self.writing() as db:
             files = json.dumps(model.files)
@@ -118,21 +118,21 @@ class Store(Database):
                 db.execute("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (key, *row, now, body))
 
     def refuse(self, model: Model, tp: int, why: str) -> None:
-        """Write down that a model cannot be cut over `tp` ranks, so that nobody has to start it to hear so again."""
+        """Store that a model cannot be cut over `tp` ranks, so that it is not started again only to be refused."""
         with self.writing() as db:
             db.execute(_REFUSALS)
             row = (model.id, _ANY if why.startswith(NO_PLAN) else tp, why)
             db.execute("INSERT OR REPLACE INTO refusals VALUES (?, ?, ?)", row)
 
     def refused(self, model: Model, tp: int) -> str:
-        """Why a model cannot be cut over `tp` ranks, "" where that is not known."""
+        """Return the reason why a model cannot be cut over `tp` ranks, "" if none is known."""
         if not self.rows("SELECT name FROM sqlite_master WHERE name = 'refusals'", ()):
             return ""
         rows = self.rows("SELECT why FROM refusals WHERE model = ? AND tp IN (?, ?)", (model.id, _ANY, tp))
         return str(rows[0][0]) if rows else ""
 
     def forget(self, name: str = "") -> int:
-        """Drop all profiles of a model by its name, or of all; returns how many."""
+        """Delete all profiles of a model by its name, or of all models; returns the number deleted."""
         if not self.path.exists():
             return 0
         with self.writing() as db:
@@ -144,7 +144,7 @@ class Store(Database):
         return int(gone)
 
     def listed(self) -> list[tuple[str, str, str, int, float]]:
-        """Model, device, setting, how many shards, and when the last was made (seconds since 1970)."""
+        """Return rows of model, device, setting, number of shards, and time of the last one (seconds since 1970)."""
         return self.rows(
             "SELECT m.name, p.device, p.setting, COUNT(*), MAX(p.made) FROM profiles p JOIN models m ON m.id = p.model "
             "GROUP BY p.model, p.device, p.setting ORDER BY MAX(p.made) DESC",
@@ -153,17 +153,17 @@ class Store(Database):
 
 
 def usual_path() -> Path:
-    """Where the cache is: `$XDG_CACHE_HOME` or ~/.cache, bft/profiles.sqlite."""
+    """Return the path of the cache: bft/profiles.sqlite in `$XDG_CACHE_HOME` or ~/.cache."""
     return cache_folder() / "profiles.sqlite"
 
 
 def _setting(setting: Setting) -> str:
-    """How shards were run, without how often."""
+    """Return a setting as text, without the number of rounds."""
     return f"{setting.optimizer} {setting.precision} {setting.threads}"
 
 
 def _files(text: str) -> tuple[tuple[str, str], ...]:
-    """A model's files by path and SHA-256; none where what was written down of them is damaged."""
+    """Read a model's files by path and SHA-256; none if the stored text is damaged."""
     try:
         return tuple((str(place), str(digest)) for place, digest in json.loads(text))
     except (ValueError, TypeError):
@@ -180,7 +180,7 @@ def _digest(path: Path, known: dict[str, str]) -> str:
 
 
 def read(body: dict[str, Any]) -> Result:
-    """A result out of its JSON; raises KeyError, TypeError or ValueError for what is none."""
+    """Read a result from its JSON; raises KeyError, TypeError or ValueError if the JSON is not a result."""
     shard = Shard(**body.pop("shard"))
     if "why" in body:
         return Unfit(shard, **body)

@@ -1,4 +1,4 @@
-"""Which torch, and which device of it, a Python has."""
+"""The version of torch, and the name of its device, under a given Python."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _WAITS_S = 60.0
 
 
 def torch_of(python: str = "", device: str = "auto") -> tuple[str, str]:
-    """The version of torch, and what its driver calls the device that "auto", "cpu" or "cuda" means.
+    """Return the version of torch, and the driver's name of the device that "auto", "cpu" or "cuda" means.
 
-    Of the Python that profiles are made under. Raises UsageError where none has torch.
+    They are those of the Python that profiles are made under. Raises UsageError if no Python has torch.
     """
     for candidate in launch.pythons(python):
         try:

@@ -1,4 +1,4 @@
-"""What goes between two stages of a pipeline, also where they are split differently."""
+"""The transfers between two stages of a pipeline, which may have different splits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOTHING = Estimate(0.0, 0.0, 0.0, "measured")
 
 
 def total(*parts: Estimate) -> Estimate:
-    """All of them one after another."""
+    """Return the sum of estimates, as of events one after another."""
     return Estimate(
         sum(part.value for part in parts),
         sum(part.low for part in parts),
@@ -22,18 +22,18 @@ def total(*parts: Estimate) -> Estimate:
 
 
 def times(count: float, part: Estimate) -> Estimate:
-    """The same so many times."""
+    """Return `count` times an estimate."""
     return Estimate(count * part.value, count * part.low, count * part.high, part.origin)
 
 
 def transfer(
     cell: Cell, stage: int, sent_bytes: float, before: Split, own: Split, comm: Communication, per_node: int
 ) -> Estimate:
-    """Activations of a micro-batch into a stage and their gradients back, in seconds.
+    """Estimate the seconds for a micro-batch's activations into a stage and their gradients back.
 
-    `sent_bytes` are those of the whole micro-batch. Each tensor-parallel rank of a replica needs all of its replica's,
-    so there are two ways: each gets them whole from its peers, or each gets a part and they gather it among themselves
-    (Crius's send/recv with all_gather; Megatron-LM's scatter/gather). The quicker one counts.
+    `sent_bytes` are those of the whole micro-batch. Each tensor-parallel rank needs all activations of its replica. It
+    can receive all of them from its peers, or a part that the ranks then gather among themselves (Crius's send/recv
+    with all_gather; Megatron-LM's scatter/gather). The faster way counts.
     """
     peers = boundary_link(cell, stage, per_node)
     forward = _one_way(sent_bytes, before, own, comm, peers, tensor_link(cell, stage, own, per_node))
@@ -45,7 +45,7 @@ def _one_way(
     sent_bytes: float, source: Split, target: Split, comm: Communication, peers: Link, gathering: Link
 ) -> Estimate:
     into = sent_bytes / target.dp
-    # each of a target's tensor-parallel ranks is sent all that its replica needs, and all sources take part in it
+    # each tensor-parallel rank of the target receives all data of its replica, and all source ranks share the sending
     out = sent_bytes * target.tp / source.gpus
     whole = comm.time_s("send_recv", max(into, out), peers)
     if target.tp == 1:

@@ -1,4 +1,4 @@
-"""Tuning inside a cell: the fastest split of a stage's GPUs, of which few are measured (Crius, section 5.2)."""
+"""Tuning inside a cell: finds the fastest split of a stage's GPUs with few measurements (Crius, section 5.2)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sizing.cells.cell import Split
 from sizing.cells.wanted import CLOSE
 
 Measure = Callable[[], float | None]
-"""Runs a stage with one split and says its seconds, None where it does not fit; called once at most."""
+"""Runs a stage with one split and returns its seconds, or None if it does not fit; called at most once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What tuning found: the fastest split that was measured and its seconds, both None where none fits.
+    """The result of tuning: the fastest measured split and its seconds, both None if none fits.
 
-    `times` are the seconds of all that were measured, in that order, of `candidates` that there are.
+    `times` are the seconds of all measured splits, in order of measurement; `candidates` is the number of all splits.
     """
 
     best: Split | None
@@ -26,20 +26,19 @@ class Tuned:
 
     @property
     def tried(self) -> int:
-        """How many were measured."""
+        """The number of measured splits."""
         return len(self.times)
 
 
 def tune(options: Mapping[Split, Measure], *, close: float = CLOSE) -> Tuned:
-    """Find the fastest of some splits of the same number of GPUs; only what `options` are called for is known.
+    """Find the fastest of some splits of the same number of GPUs by calling as few of `options` as possible.
 
-    The extremes are measured first, and a third split with dp = tp where one of them does not fit or they are within
-    the share `close` of the slower one.
-    Then the search moves from the fastest so far to what lies beside it, while that is not ruled out by what was
-    measured: splits in the order of dp are taken to have times that fall and then rise, and those that fit to lie side
-    by side. So the half of the slower extreme is left alone unless times still fall at its edge. Where nothing
-    measured fits nothing is ruled out, and the search goes on to the last: no stage that fits is called one that does
-    not. Where splits are as assumed, what is found is the fastest of all.
+    The extremes are measured first. If one of them does not fit, or if they differ by at most the share `close` of the
+    slower one, a third split with dp = tp follows. Then the search moves from the fastest split so far to its
+    neighbours, unless measurements rule them out. It assumes that, in the order of dp, times fall and then rise, and
+    that the splits that fit are adjacent. So the half of the slower extreme is skipped unless times still fall at its
+    edge. While no measured split fits, nothing is ruled out and the search goes on to the last split, so a stage that
+    fits is never reported as one that does not. If the assumptions hold, the result is the fastest split of all.
     """
     axis = sorted(options)
     times: dict[Split, float | None] = {}
@@ -50,12 +49,12 @@ def tune(options: Mapping[Split, Measure], *, close: float = CLOSE) -> Tuned:
 
 
 def middle(axis: Sequence[Split]) -> Split:
-    """The split that is nearest to dp = tp; of two, the one with more tensor parallelism, which has fewer weights."""
+    """Return the split nearest to dp = tp; of two, the one with more tensor parallelism, which has fewer weights."""
     return min(axis, key=lambda split: (max(split.dp, split.tp) / min(split.dp, split.tp), split.dp))
 
 
 def _next(axis: Sequence[Split], times: Mapping[Split, float | None], close: float) -> Split | None:
-    """What is to be measured now, None where nothing more can be faster."""
+    """Return the split to measure next, or None if no other can be faster."""
     left = [split for split in axis if split not in times]
     if not left:
         return None
@@ -74,15 +73,15 @@ def _next(axis: Sequence[Split], times: Mapping[Split, float | None], close: flo
         at = place[best] + step
         if 0 <= at < len(axis) and axis[at] not in times:
             beyond = at
-            while axis[beyond] not in times:  # it ends at an extreme
+            while axis[beyond] not in times:  # ends at the latest at an extreme, which is measured
                 beyond += step
-            # Of both sides first the one towards which times fall: where memory ends, that is the way there.
+            # First the side whose end does not fit, because times fall towards it, then the side with the faster end.
             found.append((0 if times[axis[beyond]] is None else 1, times[axis[beyond]] or 0.0, -step, axis[at]))
     return min(found)[-1] if found else None
 
 
 def undecided(one: float | None, other: float | None, close: float = CLOSE) -> bool:
-    """Whether the times of the extremes (None for one that does not fit) leave open which half is the better one."""
+    """Whether the times of the extremes (None for one that does not fit) leave open which half is better."""
     return one is None or other is None or abs(one - other) <= close * max(one, other)
 
 

@@ -1,4 +1,4 @@
-"""Tuning a whole cell: each stage's fastest split, with profiles made as the tuner asks for them."""
+"""Tuning of a whole cell: finds each stage's fastest split, with profiles made as the tuner asks for them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sizing.cells.tune import Tuned, tune
 from sizing.cells.wanted import shard_of, splits_of
 
 Profiler = Callable[[Shard], ShardProfile | str]
-"""Profiles one shard on the cell's type of device, or says in words why that has no room or no plan for it."""
+"""Profiles one shard on the cell's type of device, or returns a text why the device has no memory or no plan for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TunedCell:
-    """A cell's plan of the fastest splits, None where a stage has none that fits; `stages` are in order.
+    """A cell's plan of the fastest splits, or None if a stage has none that fits; `stages` are in order.
 
-    `dropped` says of splits that were looked at and are none, why.
+    `dropped` gives the reasons for splits that were tried and do not fit.
     """
 
     plan: CellPlan | None
@@ -28,11 +28,11 @@ class TunedCell:
 
 
 def tune_cell(whole: Assembly, profiles: dict[Shard, ShardProfile], profiler: Profiler) -> TunedCell:
-    """Tune each stage by itself: what an iteration takes grows with every stage's time, whatever the others run.
+    """Tune each stage by itself, because an iteration's time grows with every stage's time, whatever the others run.
 
-    `profiles` are those of `whole`; what is made is put into it. Splits whose replicas cannot share a micro-batch
-    evenly are no candidates. Transfers between stages with different splits are left to the plan, which has them.
-    Raises NoTable, with the command that measures a link, and what `profiler` raises.
+    `profiles` are those of `whole`; new profiles are added to it. Splits whose replicas cannot share a micro-batch
+    evenly are not candidates. Transfers between stages do not count in the comparison, only in the plan. Raises
+    NoTable, with the command that measures a link, and any error of `profiler`.
     """
     samples: list[dict[Split, Sample]] = []
     stages: list[Tuned] = []

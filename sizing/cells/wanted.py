@@ -1,7 +1,7 @@
-"""Which shards of a cell have to be profiled: the two extremes of each stage, and the hybrid between where it matters.
+"""The shards of a cell to profile: the two extremes of each stage, and a hybrid between them if it matters.
 
-Crius samples data parallelism alone and tensor parallelism alone. On Alpa's public search logs both extremes of 17 of
-39 cells run out of memory where a hybrid fits, so d = t = sqrt(N) is the third sample.
+Crius samples data parallelism alone and tensor parallelism alone. In 17 of the 39 cells of Alpa's public search logs
+both extremes run out of memory although a hybrid fits, so d = t = sqrt(N) is the third sample.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from sizing.cells.shards import Shard
 from sizing.errors import UsageError
 
 CLOSE = 0.15
-"""Extremes that differ by less than this share say little about what lies between."""
+"""If extremes differ by less than this share, they say little about the splits between them."""
 
 
 def micro_batches_of(cell: Cell, global_batch: int, given: int | None = None) -> int:
-    """Into how many micro-batches a global batch is cut.
+    """Return the number of micro-batches that a global batch is cut into: the given one, else a default.
 
-    4 a stage (GPipe, Crius), 1 without a pipeline; fewer where the batch does not divide, so that each stage's GPUs can
-    each have samples of a micro-batch if that is possible at all. Raises UsageError for a number that does not divide.
+    The default is 4 per stage (GPipe, Crius), or 1 without a pipeline. It is smaller if the batch does not divide, so
+    that every GPU of a stage can have samples of a micro-batch if possible. Raises UsageError if the given number does
+    not divide the batch.
     """
     if global_batch < 1:
         raise UsageError(f"a global batch of {global_batch}: at least 1")
@@ -35,10 +36,10 @@ def micro_batches_of(cell: Cell, global_batch: int, given: int | None = None) ->
 
 
 def more_micro_batches(cell: Cell, global_batch: int, count: int) -> int | None:
-    """The next number of micro-batches to try where nothing fits with `count`: twice as many or a few more.
+    """Return the next number of micro-batches to try if nothing fits with `count`: twice as many or a few more.
 
-    None where replicas would go empty, and for pipelines: GPipe holds the activations of all micro-batches at once, so
-    that more and smaller ones take as much.
+    Return None if replicas would get no samples, and for pipelines: GPipe holds the activations of all micro-batches at
+    once, so more and smaller ones take as much memory.
     """
     if len(cell.stages) > 1:
         return None
@@ -48,7 +49,7 @@ def more_micro_batches(cell: Cell, global_batch: int, count: int) -> int | None:
 
 
 def splits_of(stage: Stage) -> tuple[Split, ...]:
-    """All splits of a stage, from data parallelism alone to tensor parallelism alone."""
+    """Return all splits of a stage, from data parallelism alone to tensor parallelism alone."""
     found, tp = [], 1
     while tp <= stage.gpus:
         if stage.gpus % tp == 0:
@@ -58,20 +59,20 @@ def splits_of(stage: Stage) -> tuple[Split, ...]:
 
 
 def hybrid_of(stage: Stage) -> Split | None:
-    """The split in the middle: d = t = sqrt(N), or t = 2 d; None where there is none between the extremes."""
+    """Return the split in the middle: d = t = sqrt(N), or t = 2 d; None if there is none between the extremes."""
     splits = splits_of(stage)
     return splits[len(splits) // 2] if len(splits) > 2 else None
 
 
 def shard_of(stage: Stage, split: Split, micro_batch: int) -> Shard | None:
-    """What one GPU of a split runs; None where its replicas cannot have equal parts of a micro-batch."""
+    """Return the shard that one GPU of a split runs; None if dp does not divide the micro-batch."""
     if micro_batch % split.dp:
         return None
     return Shard(stage.first, stage.last, micro_batch // split.dp, split.tp)
 
 
 def extremes_of(stage: Stage) -> tuple[Split, ...]:
-    """Data parallelism alone and tensor parallelism alone; the same on one GPU."""
+    """Return data parallelism alone and tensor parallelism alone, which are the same on one GPU."""
     splits = splits_of(stage)
     return tuple(dict.fromkeys((splits[0], splits[-1])))
 
@@ -79,10 +80,10 @@ def extremes_of(stage: Stage) -> tuple[Split, ...]:
 def wanted(
     cell: Cell, global_batch: int, *, micro_batches: int | None = None, tensor: bool = True, hybrids: bool = False
 ) -> tuple[Shard, ...]:
-    """The shards to profile before anything is known: both extremes of each stage, each once.
+    """Return the shards to profile first: both extremes of each stage, without duplicates.
 
     `tensor` is False for models without a plan for tensor parallelism; `hybrids` adds the third sample of every stage
-    (sizing.cells.assemble.hybrids tells which stages need it, once the extremes are known).
+    (once the extremes are known, sizing.cells.assemble.hybrids returns those that are needed).
     """
     micro_batch = global_batch // micro_batches_of(cell, global_batch, micro_batches)
     found: dict[Shard, None] = {}

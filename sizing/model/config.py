@@ -1,6 +1,6 @@
-"""A transformer's sizes as text: `gpt:h=1024,l=24,a=16,s=1024,V=50257,b=8`, what `--config` takes.
+"""A transformer's sizes as text for `--config`: `gpt:h=1024,l=24,a=16,s=1024,V=50257,b=8`.
 
-A family sets what the text leaves out; `KEYS` is the whole language.
+The family gives the values that the text leaves out; `KEYS` lists all keys.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "mixtral": {**_LLAMA, "experts": 8, "experts_used": 2},
     "moe": {"experts": 8, "experts_used": 2},
 }
-"""What a family is beside its sizes: gpt (GPT-2, GPT-3), bert (an encoder with a masked-language head), llama (SwiGLU,
-RMSNorm, rotary positions, no biases, output matrix of its own), mixtral (llama with 8 experts), moe (gpt with 8)."""
+"""The fields that each family sets: gpt (GPT-2, GPT-3), bert (an encoder with a masked-language head), llama (SwiGLU,
+RMSNorm, rotary positions, no biases, untied output matrix), mixtral (llama with 8 experts), moe (gpt with 8)."""
 
 _REQUIRED = ("h", "l", "a", "s", "V")
 
@@ -76,7 +76,7 @@ def _flag(key: str, text: str) -> bool:
 
 
 def _rate(key: str, text: str) -> bool:
-    """A rate of dropout counts by whether there is one."""
+    """Whether there is dropout, from its rate or a yes or no."""
     try:
         rate = float(text)
     except ValueError:
@@ -99,7 +99,7 @@ def _biases(key: str, text: str) -> tuple[bool, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of the text: the field that it sets, how its value is read, and what it means."""
+    """A key of the text: the field that it sets, the function that reads its value, and its meaning."""
 
     field: str
     read: Callable[[str, str], Any]
@@ -146,13 +146,13 @@ _OPTIONAL = frozenset({"kv_heads", "head_size", "ffn_hidden", "position_rows"})
 
 
 def split(text: str) -> tuple[str, str]:
-    """The family (or path) of a `--config` and its options, "" where it has none."""
+    """Split a `--config` into its family (or path) and its options ("" if it has none)."""
     head, _, options = text.partition(":")
     return head, options
 
 
 def _options(text: str) -> dict[str, Any]:
-    """The fields that `key=value,...` sets. Raises UsageError."""
+    """Return the fields that `key=value,...` sets. Raises UsageError."""
     found: dict[str, Any] = {}
     for part in text.split(",") if text.strip() else ():
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -167,7 +167,7 @@ def _options(text: str) -> dict[str, Any]:
 
 
 def _near(word: str, known: Mapping[str, Any]) -> str:
-    """What was perhaps meant: a key in other letters, one whose field is called so, or one that looks alike."""
+    """Suggest the key that was meant: in other case, by the name of its field, or of similar spelling."""
     same = [key for key in known if key.lower() == word.lower()]
     same += [key for key, entry in KEYS.items() if known is KEYS and word.lower() in (entry.field, f"n_{entry.field}")]
     near = same or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
@@ -175,7 +175,7 @@ def _near(word: str, known: Mapping[str, Any]) -> str:
 
 
 def with_options(model: ModelConfig, options: str) -> ModelConfig:
-    """A model with `key=value,...` in place of what it has. Raises UsageError, one line."""
+    """Return the model with its fields changed by `key=value,...`. Raises UsageError, one line."""
     changes = _options(options)
     spread = {key: changes.pop(key) for key in _SPREAD if key in changes}
     if spread:
@@ -184,7 +184,7 @@ def with_options(model: ModelConfig, options: str) -> ModelConfig:
 
 
 def parse(text: str) -> ModelConfig:
-    """A model out of `FAMILY:key=value,...`. Raises UsageError, one line that names what is wrong."""
+    """Parse a model from `FAMILY:key=value,...`. Raises UsageError, one line that names what is wrong."""
     family, options = split(text.strip())
     if family == wide_resnet.FAMILY:
         raise UsageError(
@@ -210,12 +210,15 @@ def parse(text: str) -> ModelConfig:
 
 
 def _gated_width(hidden: int) -> int:
-    """As wide that three matrices hold what two of 4 h do, in multiples of 256 (Touvron et al. 2023, LLaMA)."""
+    """The width at which three matrices hold as much as two of width 4 h, rounded up to a multiple of 256.
+
+    Touvron et al. 2023, LLaMA.
+    """
     return -(-(8 * hidden) // (3 * 256)) * 256
 
 
 def format(model: ModelConfig) -> str:
-    """The text that `parse` makes the same model of; what its family says anyway is left out."""
+    """Format a model as text that `parse` reads back; values that its family sets anyway are left out."""
     family = model.name if model.name in FAMILIES else "gpt"
     usual = {each.name: each.default for each in fields(ModelConfig)} | dict(FAMILIES[family])
     words = []

@@ -1,4 +1,4 @@
-"""What follows from a transformer's sizes alone: parameters, floating point operations, bytes of collectives."""
+"""Counts that follow from a transformer's sizes alone: parameters, floating point operations, bytes of collectives."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from sizing.model.transformer import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Elements on one tensor-parallel rank: the embedding of tokens, the output matrix where it is another (else 0),
-    the matrices of one layer, and what is small and on every rank (positions; a layer's normalisations and biases).
+    """The number of elements on one tensor-parallel rank.
+
+    `embedding` is the token embedding, `output` the output matrix (0 if it is the embedding), `layer_matrices` the
+    matrices of one layer, `layer_rest` a layer's small tensors (normalisations, biases, the router), `rest` those of
+    the whole model, such as positions.
 
     Megatron-LM (Shoeybi et al. 2019) cuts matrices of attention and feed-forward layers along heads and inner width and
     the embedding along the vocabulary; normalisations, positions and routers are on every rank.
@@ -26,22 +29,22 @@ class Parameters:
 
     @property
     def layer(self) -> int:
-        """One layer."""
+        """The elements of one layer."""
         return self.layer_matrices + self.layer_rest
 
     @property
     def total(self) -> int:
-        """All."""
+        """All elements."""
         return self.embedding + self.output + self.layers * self.layer + self.rest
 
     @property
     def matrices(self) -> int:
-        """Those that a matrix product takes, the output matrix among them (it may be the embedding)."""
+        """The elements that matrix products use, including the output matrix (which may be the embedding)."""
         return self.layers * self.layer_matrices + (self.output or self.embedding)
 
 
 def parameters_of_rank(model: ModelConfig) -> Parameters:
-    """The parameters that one tensor-parallel rank holds before ZeRO or FSDP cut them further."""
+    """Return the parameters that one tensor-parallel rank holds before ZeRO or FSDP cut them further."""
     h, t = model.hidden, model.parallel.tp
     attention_bias, ffn_bias = model.biased
     norm = 2 * h if model.norm == "layer" else h
@@ -66,16 +69,16 @@ def parameters_of_rank(model: ModelConfig) -> Parameters:
 
 
 def parameters(model: ModelConfig) -> int:
-    """The trainable elements of the whole model, over all GPUs."""
+    """Return the number of trainable elements of the whole model, over all GPUs."""
     return parameters_of_rank(replace(model, parallel=Parallel())).total
 
 
 def step_flops(model: ModelConfig) -> int:
-    """The floating point operations of one rank's step: forward, backward and what is computed again.
+    """Return the floating point operations of one rank's step: forward, backward and recomputation.
 
-    A product with a matrix of P elements is 2 P a token forward and 4 P backward; QK^T and PV together are 4 s A a
-    token and layer forward (A the width of all heads), twice that backward, and flash attention computes QK^T once
-    more. No half is taken off for a causal mask (as torch's own counter does not).
+    A product with a matrix of P elements takes 2 P operations per token forward and 4 P backward. QK^T and PV together
+    take 4 s A per token and layer forward (A is the width of all heads) and twice that backward; flash attention
+    computes QK^T once more. A causal mask does not halve the count, as in torch's own counter.
     """
     h, t = model.hidden, model.parallel.tp
     kinds = 3 if model.gated else 2
@@ -93,17 +96,17 @@ def step_flops(model: ModelConfig) -> int:
 
 
 def tensor_sums(model: ModelConfig) -> int:
-    """All-reduces of tensor-parallel ranks for one micro-batch (Shoeybi et al. 2019, Megatron-LM)."""
+    """Return the number of all-reduces of tensor-parallel ranks per micro-batch (Shoeybi et al. 2019, Megatron-LM)."""
     return model.layers * (6 if model.recompute == "full" else 4) + 2
 
 
 def collective_bytes(model: ModelConfig) -> dict[str, int]:
-    """The bytes of one rank's collectives in a step, by kind: of the whole tensor before or after it is cut.
+    """Return the bytes of one rank's collectives in a step, by kind. Each counts the whole tensor, not its shards.
 
-    Tensor parallelism sums the output of each attention and feed-forward layer forward and their inputs' gradients
-    backward, and of the embedding and the output layer one each; full recomputation repeats the forward sums. Replicas
-    sum gradients once a step; ZeRO 1 and 2 scatter that sum and gather the new weights; ZeRO 3 and FSDP gather weights
-    for each forward and backward and scatter gradients each micro-batch.
+    Tensor parallelism sums the output of each attention and feed-forward layer in the forward pass and their inputs'
+    gradients in the backward pass, with one sum each for the embedding and the output layer; full recomputation repeats
+    the forward sums. Replicas sum gradients once a step; ZeRO 1 and 2 scatter that sum and gather the new weights;
+    ZeRO 3 and FSDP gather weights for each forward and backward pass and scatter gradients each micro-batch.
     """
     found = {"all_reduce": 0, "all_gather": 0, "reduce_scatter": 0}
     spread = model.parallel

@@ -1,4 +1,4 @@
-"""Reads a user's model as a chain of operators, in a process of its own, without computing anything."""
+"""Reads a user's model as a chain of operators, in a separate process and without computing anything."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def graph(
     timeout_s: float = TIMEOUT_S,
     memory_bytes: int | None = MEMORY_BYTES,
 ) -> Graph:
-    """The operators of the model that "PATH.py:FUNCTION" makes for `batch` samples, as rank 0 of `tp` has it.
+    """Return the operators of the model that "PATH.py:FUNCTION" makes for `batch` samples, as rank 0 of `tp` has it.
 
-    Nothing is kept. Raises Untraceable where neither torch.export nor a run by modules reads the model, UsageError
-    where there is no such file or function, or what it returns is no model.
+    The result is not cached. Raises Untraceable if neither torch.export nor a run by modules can read the model,
+    UsageError if there is no such file or function, or if the function does not return a model.
     """
     if batch < 1:
         raise UsageError(f"a batch of {batch}: at least 1")
@@ -48,7 +48,7 @@ def graph(
 
 
 def read(data: bytes, batch: int) -> Graph:
-    """The graph that a child wrote, checked field by field; raises Untraceable or UsageError for its reason."""
+    """Read the graph that a child wrote and check each field; raises Untraceable or UsageError if it gave a reason."""
     try:
         said = json.loads(data)
         reply.refused(said)

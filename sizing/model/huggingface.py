@@ -1,6 +1,6 @@
-"""A transformer's sizes out of a `config.json` as the transformers package writes it; the package is not needed.
+"""Reads a transformer's sizes from a `config.json` of the transformers package, without needing that package.
 
-Each `model_type` has a row that says what it is beside its sizes; a type without a row is refused by its name.
+Each supported `model_type` has a row with its traits; a type without a row is refused by its name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sizing.errors import UsageError
 from sizing.model.transformer import LARGEST, ModelConfig, shown
 
 LONGEST = 4096
-"""Tokens of a sequence where a model could take more and the user says nothing (`s=`)."""
+"""The longest sequence, in tokens, that is assumed unless the user gives `s=`, even if the model takes more."""
 
 Config = Mapping[str, Any]
 
@@ -40,9 +40,9 @@ _DROPOUT = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is true of every model of a type. `tied` is what a file without `tie_word_embeddings` means.
+    """The traits of all models of a type. `tied` is the default for a file without `tie_word_embeddings`.
 
-    `more` gives fields that follow from others of the file.
+    `more` computes further fields from the file.
     """
 
     family: str
@@ -57,7 +57,7 @@ class Row:
 
 
 def _rows(extra: int) -> Callable[[Config], dict[str, Any]]:
-    """Positions that the file says, and some more."""
+    """Return a reader of the rows of learned positions: the file's length plus `extra`."""
     return lambda config: {"position_rows": _whole(config, _first(config, _LENGTH)) + extra}
 
 
@@ -146,10 +146,9 @@ TYPES: Mapping[str, Row] = {
 
 
 def read(config: Config, *, name: str) -> ModelConfig:
-    """The model of a `config.json`, with one sequence a replica, as long as the model takes but at most `LONGEST`.
+    """Return the model of a `config.json`, with one sequence per replica, of its full length but at most `LONGEST`.
 
-    `name` is the file, for messages. Raises UsageError, one line, for a type that is not known and for sizes that are
-    missing or are none.
+    `name` is the file, for messages. Raises UsageError, one line, for an unknown type and for missing or invalid sizes.
     """
     kind = config.get("model_type")
     row = TYPES.get(kind) if isinstance(kind, str) else None
@@ -202,7 +201,7 @@ def _model(config: Config, row: Row) -> ModelConfig:
 
 
 def _first(config: Config, keys: tuple[str, ...]) -> str:
-    """The first of several names that the file has a value for; the first of all where it has none."""
+    """Return the first of the names for which the file has a value; the first name if it has none."""
     return next((key for key in keys if config.get(key) is not None), keys[0])
 
 
@@ -237,5 +236,5 @@ def _rate(config: Config, key: str) -> float:
 
 
 def _told(value: object) -> str:
-    """A value of the file as a message has it: a text in quotes, for "4096" is no number."""
+    """Return a value of the file for a message; text is quoted, because "4096" is not a number."""
     return repr(value)[:50] if isinstance(value, str) else shown(value)

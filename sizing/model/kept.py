@@ -1,9 +1,9 @@
-"""Answers of traced processes that are kept, for as long as nothing has changed that they depended on.
+"""A cache of traced processes' answers, each valid as long as nothing that it depended on has changed.
 
-An answer is a file in the user's cache, named by what was asked: the step's file and function, the batch, the spread,
-the folder, the Python with its variables, and this package's own code. It holds what the step depended on beside that
-(`child.depends`): files that it read or looked for, folders that it listed and that packages are installed in, and
-variables that it asked for. What code of a library reads without Python is not seen.
+An answer is a file in the user's cache folder. Its name is a hash of the request: the step's file and function, the
+batch, the spread, the folder, the Python with its variables, and this package's own code. The file also records the
+step's other dependencies (`child.depends`): files that it read or looked for, folders that it listed or that packages
+are installed in, and environment variables that it read. Files that native code reads are not seen.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from sizing.database import cache_folder
 from sizing.model.child.depends import digest
 
 MOST = 500
-"""Answers that are kept; beyond, the oldest go."""
+"""The number of answers to keep; the oldest are deleted beyond that."""
 
 _FOLDER = "traces"
 _KINDS = ("files", "folders", "environ")
 _OF_PYTHON = ("PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH")
-"""Beginnings of variables that say where modules and libraries come from, before a step is run."""
-_NOT_KEPT = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)  # the last: there is no home
+"""Prefixes of variables that say where modules and libraries come from, before a step is run."""
+_NOT_KEPT = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)  # RuntimeError: no home folder
 _CODE = Path(__file__).parent
 
 
 class Answer:
-    """The answer to one request, which may be there."""
+    """The cached answer to one request, if there is one."""
 
     def __init__(self, python: str, request: Mapping[str, Any], env: Mapping[str, str]) -> None:
-        """`request` names the user's file by its `path`; `env` is set for the process beside what there is."""
+        """`request["path"]` is the user's file; `env` is added to the process's environment."""
         self._environ = {**os.environ, **env}
         self._asked = shutil.which(python) or python, dict(request)
         self._name = self._found()
 
     def read(self) -> bytes | None:
-        """What was answered, where it still holds."""
+        """Return the cached answer if it is still valid, else None."""
         try:
             said = json.loads(self._file.read_bytes())
             files, folders, environ = (said[name] for name in _KINDS)
@@ -57,7 +57,7 @@ class Answer:
             return None
 
     def write(self, answer: bytes) -> None:
-        """Keep an answer that tells what it depended on; where it does not, or there is no room, nothing is kept."""
+        """Store an answer with its dependencies; if it lists none, or the disk is full, nothing is stored."""
         with suppress(*_NOT_KEPT):
             depended = json.loads(answer)["depends"]
             kept = {**{name: dict(depended[name]) for name in _KINDS}, "answer": answer.decode()}
@@ -75,7 +75,7 @@ class Answer:
         return cache_folder() / _FOLDER / f"{self._name}.json"
 
     def _found(self) -> str:
-        """What was asked for, as it is now; nothing is kept where that cannot be read."""
+        """Return a hash of the request with the files as they are now; "" (do not cache) if they cannot be read."""
         python, request = self._asked
         variables = {name: value for name, value in self._environ.items() if name.startswith(_OF_PYTHON)}
         with suppress(*_NOT_KEPT):
@@ -93,14 +93,14 @@ class Answer:
 
 
 def _tidy(folder: Path) -> None:
-    kept = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime_ns)  # parts that were left, too
+    kept = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime_ns)  # includes leftover partial files
     for file in kept[: max(0, len(kept) - MOST)]:
         file.unlink(missing_ok=True)
 
 
 @functools.cache
 def _code() -> str:
-    """Of this package: another release may count otherwise."""
+    """Return a hash of this package's code, because another release may count differently."""
     found = hashlib.sha256()
     for path in sorted(_CODE.rglob("*.py")):
         found.update(path.read_bytes())

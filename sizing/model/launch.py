@@ -1,4 +1,4 @@
-"""Runs our code beside a user's in a process under his Python, which is killed whatever it does."""
+"""Runs our code together with a user's in a child process under their Python; the child is always killed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _LONGEST_S = 10**6
 _LAST_WORDS_BYTES = 8192
 _PACKAGE = Path(__file__).resolve().parents[1]
 CHILD = _PACKAGE / "model" / "child"
-"""What runs under a user's Python."""
+"""The folder of the code that runs under a user's Python."""
 
-# Runs under the user's Python: it knows our package `sizing` by its file alone, so that nothing else that lies beside
-# it can take the place of the user's own packages.
+# Runs under the user's Python. It loads our package `sizing` by its file alone, so that nothing else in our
+# site-packages can shadow the user's own packages.
 _BOOT = """
 import sys, json, os, ctypes, resource, signal, importlib, importlib.util as util
 root, parent, reply, memory, entry, request = sys.argv[1:]
@@ -47,9 +47,9 @@ importlib.import_module(entry).main(json.loads(request), int(reply))
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a child may take: its reply of at most `reply_bytes`, `memory_bytes` of data, `timeout_s` of time.
+    """The limits of a child: its time, its data memory and the length of its reply.
 
-    Raises UsageError for a time that no clock can be set to.
+    Raises UsageError for a time that is not positive or too long.
     """
 
     timeout_s: float
@@ -72,12 +72,12 @@ def run(
     what: str = "the step",
     heard: Callable[[bytes], None] | None = None,
 ) -> bytes:
-    """What `main(request, reply)` of the module `entry` (of sizing.model.child) wrote to `reply`: one line of JSON.
+    """Run `main(request, reply)` of the module `entry` (in sizing.model.child) and return its reply, one line of JSON.
 
-    `python` is the one to run it under, else the first on PATH that has torch, else this one. `env` is set for the
-    child beside what there is: threads and devices are the caller's to decide, nothing is hidden. `heard` is called
-    with each line that begins with + and comes before the answer, without that. Raises Untraceable where the child
-    ends without a word (`what` names whose fault that is), UsageError where no Python has torch.
+    It runs under `python`, else under the first Python that has torch: python3 on PATH, then this one. `env` is added
+    to the child's environment; threads and devices are left to the caller. `heard` is called with each line that
+    begins with + and precedes the answer, without the +. Raises Untraceable if the child ends without an answer (`what`
+    names the culprit in the message), UsageError if no Python has torch.
     """
     limits = Limits(timeout_s, NO_LIMIT_BYTES if memory_bytes is None else memory_bytes)
     for candidate in pythons(python):
@@ -90,7 +90,7 @@ def run(
 
 
 def parts(step: str) -> tuple[Path, str]:
-    """The file and the function of "PATH.py:FUNCTION"; raises UsageError."""
+    """Split "PATH.py:FUNCTION" into the file and the function; raises UsageError."""
     path, _, name = step.rpartition(":")
     if not path or not name.isidentifier():
         raise UsageError(f"{step}: write FILE.py:FUNCTION")
@@ -100,20 +100,20 @@ def parts(step: str) -> tuple[Path, str]:
 
 
 def ranks(size: int) -> dict[str, str]:
-    """The environment that torchrun gives rank 0 of so many on one node."""
+    """Return the environment that torchrun gives rank 0 of `size` ranks on one node."""
     env = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
     return env | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
 def pythons(python: str) -> list[str]:
-    """Those to try: the one that was named, else the user's (on PATH) and this one."""
+    """Return the Pythons to try: the given one, else python3 on PATH and then this one."""
     if python:
         return [python]
     return list(dict.fromkeys(filter(None, [shutil.which("python3"), sys.executable])))
 
 
 def epitaph(code: int, words: str) -> str:
-    """How a child ended that said nothing."""
+    """Describe the end of a child that gave no answer."""
     how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
     last = "".join(f": {line[:200]}" for line in words.strip().splitlines()[-1:])
     return f"the traced process {how} before it was done{last}"
@@ -127,10 +127,10 @@ def ended(
     env: Mapping[str, str],
     heard: Callable[[bytes], None] | None = None,
 ) -> tuple[bytes, int, str]:
-    """The child's reply (b"" for none), how it ended, and the last that it said on its error output.
+    """Run a child; return its reply (b"" for none), its exit code, and the end of its error output.
 
-    It is killed at its time-out, and with us; so is what it started. Raises Untraceable where it takes too long or
-    says too much, UsageError where the Python cannot be started.
+    The child is killed at its timeout and when this process ends, together with the processes that it started. Raises
+    Untraceable if it takes too long or its reply is too long, UsageError if the Python cannot be started.
     """
     mine, its = os.pipe()
     arguments = [str(_PACKAGE), str(os.getpid()), str(its), str(limits.memory_bytes), entry, json.dumps(dict(request))]
@@ -190,7 +190,7 @@ def ended(
 
 
 def end_marked(mark: bytes) -> None:
-    """Kill what a child started in sessions of their own, known by the environment that they have from it."""
+    """Kill processes that a child started in other sessions, found by the mark in their inherited environment."""
     for _ in range(10):  # one of them may have started another meanwhile
         killed = False
         for entry in Path("/proc").glob("[0-9]*"):

@@ -1,4 +1,4 @@
-"""Over how many GPUs a model is spread, and in which way."""
+"""The number of GPUs that a model is spread over, by kind of parallelism."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ class Parallel:
 
     @property
     def gpus(self) -> int:
-        """All GPUs together."""
+        """The number of all GPUs."""
         return self.dp * self.tp * self.fsdp
 
     @property
     def shares(self) -> int:
-        """Into how many parts a global batch is cut."""
+        """The number of parts that a global batch is cut into."""
         return self.dp * self.fsdp
 
     def batch_of(self, global_batch: int) -> int:
-        """The samples of one GPU (of one tensor-parallel group); raises UsageError where they are no whole number."""
+        """Return the samples of one GPU (of one tensor-parallel group).
+
+        Raises UsageError if they are not a whole number.
+        """
         if global_batch < 1:
             raise UsageError(f"a global batch of {global_batch}: at least 1")
         if global_batch % self.shares:

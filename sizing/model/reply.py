@@ -1,4 +1,4 @@
-"""What a traced process said, checked field by field: the user's own code ran in it."""
+"""Checks a traced process's reply field by field, because the user's own code ran in that process."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _MOST_OPERATORS = 10_000
 
 
 def number(value: Any) -> int:
-    """A whole number that a size can be; raises ValueError."""
+    """Check that a value is a plausible size, a whole number, and return it; raises ValueError."""
     if type(value) is not int or not 0 <= value <= _MOST_BYTES:
         raise ValueError(f"{value!r} is no size")
     return value
 
 
 def word(value: Any, most: int = 400) -> str:
-    """A text on one line that can be shown; raises ValueError."""
+    """Check that a value is text of at most `most` letters; return it printable, on one line. Raises ValueError."""
     if not isinstance(value, str) or len(value) > most:
         raise ValueError(f"{value!r} is no text")
     return " ".join("".join(letter if letter.isprintable() else " " for letter in value).split())
 
 
 def refused(said: Any) -> None:
-    """Raise what a child gave as its reason instead of an answer."""
+    """Raise Untraceable or UsageError if a child gave a reason instead of an answer."""
     if "refused" in said:
         raise (UsageError if said.get("usage") is True else Untraceable)(word(said["refused"], 1000))
 
 
 def read(data: bytes, batch: int, parallel: Parallel, target: Target, trace_s: float) -> StepTrace:
-    """The trace that a child wrote; raises Untraceable or UsageError for a reason that it gave instead."""
+    """Read the trace that a child wrote; raises Untraceable or UsageError if it gave a reason instead."""
     try:
         said = json.loads(data)
         refused(said)

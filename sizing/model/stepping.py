@@ -1,4 +1,4 @@
-"""What a user's training step takes on one core of this CPU, or on this GPU, run for real in a process of its own."""
+"""Measures a user's training step on one core of this CPU, or on this GPU, run for real in a separate process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENTRY = "sizing.model.child.steps"
 
 @dataclass(frozen=True, slots=True)
 class RealStep:
-    """A step of `batch` samples: the seconds of one core that it takes, and the trainable elements of its model."""
+    """A step of `batch` samples: its seconds on one core, and the number of trainable elements of its model."""
 
     batch: int
     core_s: float
@@ -30,9 +30,9 @@ class RealStep:
 class GpuStep:
     """A step of `batch` samples on one GPU: its seconds, and its memory in bytes.
 
-    `allocated_bytes` is the most that tensors held at once, `reserved_bytes` what torch took from the driver for them,
-    `in_use_bytes` all that was in use of the GPU's `memory_bytes` in the end. `in_room` is whether a GPU of the bytes
-    that were given had been enough; torch takes more where it can. `device` is what the driver calls it.
+    `allocated_bytes` is the most that tensors held at once, `reserved_bytes` the memory that torch took from the driver
+    for them, `in_use_bytes` the part of the GPU's `memory_bytes` in use at the end. `in_room` says whether a GPU with
+    the given bytes would have been enough; torch takes more if it can. `device` is the driver's name of the GPU.
     """
 
     batch: int
@@ -47,11 +47,11 @@ class GpuStep:
 
 
 def run_on_gpu(step: str, batch: int, room_bytes: int, *, python: str = "", timeout_s: float = TIMEOUT_S) -> GpuStep:
-    """Run a step of `batch` samples on this GPU some times; `step` is "PATH.py:FUNCTION".
+    """Run a step of `batch` samples on this GPU several times; `step` is "PATH.py:FUNCTION".
 
-    First as if the GPU had `room_bytes`, and where that is too little again with all that it has. Raises DoesNotFit
-    where that is too little as well, Untraceable where it does not run here, UsageError where there is no GPU, file,
-    function or Python, or another process uses the GPU.
+    The step first runs as if the GPU had only `room_bytes`; if that is too little, it runs again with all memory.
+    Raises DoesNotFit if that is too little as well, Untraceable if the step does not run here, UsageError if there is
+    no GPU, file, function or Python, or if another process uses the GPU.
     """
     path, name = launch.parts(step)
     request = {"path": str(path), "function": name, "batch": batch, "takes": [], "target": "cuda"}
@@ -76,9 +76,9 @@ def run_on_gpu(step: str, batch: int, room_bytes: int, *, python: str = "", time
 
 
 def gpu_step(said: dict[str, Any]) -> GpuStep:
-    """A step out of its JSON, of which `step_s` is (value, low, high).
+    """Read a step from its JSON, in which `step_s` is (value, low, high).
 
-    Raises KeyError, TypeError or ValueError for what is none.
+    Raises KeyError, TypeError or ValueError if the JSON is not a step.
     """
     value, low, high = (float(each) for each in said["step_s"])
     if not 0 < low <= value <= high < math.inf or type(said["in_room"]) is not bool:
@@ -101,7 +101,7 @@ def run(
 ) -> RealStep:
     """Run a step of `batch` samples a few times; `step` is "PATH.py:FUNCTION".
 
-    Raises Untraceable where it does not run here, UsageError where there is no such file, function or Python.
+    Raises Untraceable if it does not run here, UsageError if there is no such file, function or Python.
     """
     path, name = launch.parts(step)
     request = {"path": str(path), "function": name, "batch": batch}
@@ -119,5 +119,5 @@ def run(
             raise ValueError(f"{found!r} is no time")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Untraceable(f"{path.name} answered what no time is ({type(error).__name__}: {error})") from None
-    # a clock of whole milliseconds may show nothing of a very small step
+    # a clock of whole milliseconds may read 0 for a very small step
     return RealStep(batch, max(found, 1e-6), parameters)

@@ -1,4 +1,4 @@
-"""What the trace of a training step says, as plain data."""
+"""The trace of a training step, as plain data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from sizing.model.parallel import Parallel
 
 Target = Literal["cuda", "cpu"]
-"""Whose kernels are assumed: a GPU's (what is asked for), or those of the CPU, which a trace can be checked against."""
+"""The device whose kernels a trace assumes: a GPU (the purpose), or the CPU (to check a trace against a real run)."""
 
 Category = Literal["parameters", "gradients", "optimizer", "activations", "temporary"]
 CATEGORIES: tuple[Category, ...] = ("parameters", "gradients", "optimizer", "activations", "temporary")
@@ -17,9 +17,9 @@ CATEGORIES: tuple[Category, ...] = ("parameters", "gradients", "optimizer", "act
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """All calls of one operator in a step: how often, and their floating point operations and bytes moved together.
+    """All calls of one operator in a step: their number and their total floating point operations and bytes moved.
 
-    `precision` is what a GPU would compute its products in (fp64, fp32, tf32, fp16, bf16), "" where it has none.
+    `precision` is that of the products on a GPU (fp64, fp32, tf32, fp16, bf16), or "" for an operator without products.
     """
 
     name: str
@@ -31,12 +31,13 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """One rank's training step, in the second of two traced steps and so with the optimizer's state in place.
+    """One rank's training step: the second of two traced steps, so that the optimizer's state is in place.
 
-    `peak_bytes` is the most that tensors held at once over both steps, `by_category` what they held at that moment and
-    adds up to it. `parameters` counts the elements of this rank's trainable tensors. `collectives` are the bytes that
-    this rank hands to each kind of collective in a step, in so many `collective_calls`. Of `upper_bounds` operators the
-    result is as large as it may be, not as it is: what a mask selects is not known. `trace_s` is how long it took.
+    `peak_bytes` is the most that tensors held at once over both steps; `by_category` splits the bytes at that moment
+    and adds up to it. `parameters` counts the elements of this rank's trainable tensors. `collectives` are the bytes
+    that this rank hands to each kind of collective in a step, in `collective_calls` calls. `upper_bounds` counts the
+    operators whose result has its largest possible size, because it is unknown what a mask selects. `trace_s` is the
+    duration of the trace.
     """
 
     batch: int
@@ -54,5 +55,5 @@ class StepTrace:
 
     @property
     def flops(self) -> int:
-        """The floating point operations of a step on this rank."""
+        """The number of floating point operations of a step on this rank."""
         return sum(each.flops for each in self.operators)

@@ -1,4 +1,4 @@
-"""Traces a user's training step in a process of its own, which is killed whatever it does."""
+"""Traces a user's training step in a child process, which is always killed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _ENTRY = "sizing.model.child.main"
 
 
 def takes(step: str, python: str = "") -> frozenset[str]:
-    """Which of the keywords dp, tp, fsdp and stages a step's function takes; read, not run. Raises UsageError.
+    """Return the keywords among dp, tp, fsdp and stages that a step's function takes.
 
-    By `stages` it says that its script can be run as a pipeline; it is not given one here.
+    The file is parsed, not run. Raises UsageError. A function with `stages` has a script that can run as a pipeline;
+    a trace does not pass it.
     """
     path, name = launch.parts(step)
     try:
@@ -44,10 +45,10 @@ def trace(
     memory_bytes: int | None = MEMORY_BYTES,
     need_parallel: bool = True,
 ) -> StepTrace:
-    """The trace of one rank's step; `step` is "PATH.py:FUNCTION", `batch` the samples of one rank.
+    """Trace one rank's step; `step` is "PATH.py:FUNCTION", `batch` the samples of one rank.
 
-    It is kept, and traced anew once something has changed that it depended on.
-    Raises Untraceable where the step cannot be followed, UsageError where there is no such file, function or Python.
+    The trace is cached until something that it depended on changes.
+    Raises Untraceable if the step cannot be traced, UsageError if there is no such file, function or Python.
     """
     if batch < 1:
         raise UsageError(f"a batch of {batch}: at least 1")
@@ -84,7 +85,7 @@ def trace(
 
 
 def _run(python: str, request: dict[str, object], timeout_s: float, memory_bytes: int) -> tuple[bytes, int, str]:
-    """The child's reply (b"" for none), how it ended, and the last that it said on its error output."""
+    """Run the child; return its reply (b"" for none), its exit code, and the end of its error output."""
     return launch.ended(python, _ENTRY, request, launch.Limits(timeout_s, memory_bytes), _environment(request))
 
 

@@ -1,4 +1,4 @@
-"""A transformer by its sizes, and how it is trained."""
+"""A transformer's sizes, and the settings that it is trained with."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ Attention = Literal["math", "flash"]
 Norm = Literal["layer", "rms"]
 
 LARGEST = 10**9
-"""No size of a model is larger; a slip of the keyboard is."""
+"""The largest size that is accepted; a larger number is a typing error."""
 
 
 def shown(value: object) -> str:
-    """What a user wrote, short and on one line."""
+    """Return a user's input for a message, cut short and printable."""
     text = str(value)[:40]
     return text if text.isprintable() else ascii(text)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A decoder or encoder and how it is trained. `batch` counts the sequences of a micro-batch on one replica (b).
+    """A decoder or encoder and its training settings. `batch` counts the sequences of a replica's micro-batch (b).
 
-    `heads` (a) attend, in groups that share `kv_heads` keys and values; a head is `head_size` wide, else hidden /
-    heads. `ffn_hidden` is the width inside a feed-forward layer, `gated` ones (SwiGLU) have three matrices and not two;
-    of `experts` each token goes through `experts_used`, and through one more of width `shared_ffn`. `positions` are
-    learned, `position_rows` of them, else as many as `seq`. `biased` says whether matrices of attention and of
-    feed-forward layers have biases; `norms` counts the normalisations of a layer; `fused` says whether queries, keys
-    and values come out of one matrix, `gelu_new` whether the activation function is GPT-2's, written out. Of `zero`,
-    the stage of ZeRO over the data-parallel GPUs, 3 is FSDP. `accumulation` is how many micro-batches make a step.
-    Raises UsageError, one line, for sizes that no model has.
+    `heads` (a) attention heads share `kv_heads` heads of keys and values; a head is `head_size` wide, else hidden /
+    heads. `ffn_hidden` is the width inside a feed-forward layer; `gated` layers (SwiGLU) have three matrices instead of
+    two. Each token goes through `experts_used` of the `experts`, and through one more of width `shared_ffn`.
+    `positions` says whether positions are learned, in `position_rows` rows, else in `seq`. `biased` says whether
+    matrices of attention and of feed-forward layers have biases; `norms` counts the normalisations of a layer. `fused`
+    says whether queries, keys and values come out of one matrix, `gelu_new` whether the activation function is GPT-2's,
+    written out as single operators. `zero` is the stage of ZeRO over the data-parallel GPUs; 3 is FSDP. `accumulation`
+    is the number of micro-batches of a step. Raises UsageError, one line, for impossible sizes.
     """
 
     hidden: int
@@ -127,7 +127,7 @@ class ModelConfig:
 
     @property
     def kv(self) -> int:
-        """Heads of keys and values."""
+        """The number of heads of keys and values."""
         return self.kv_heads or self.heads
 
     @property
@@ -142,22 +142,22 @@ class ModelConfig:
 
     @property
     def tokens(self) -> int:
-        """The tokens of a micro-batch."""
+        """The number of tokens of a micro-batch."""
         return self.batch * self.seq
 
     @property
     def query_width(self) -> int:
-        """All queries of a token, on one tensor-parallel rank."""
+        """The width of all queries of a token, on one tensor-parallel rank."""
         return self.heads * self.head // self.parallel.tp
 
     @property
     def key_width(self) -> int:
-        """All keys of a token on one rank; a rank has at least one head of them."""
+        """The width of all keys of a token on one rank; a rank has at least one head of them."""
         return max(self.kv // self.parallel.tp, 1) * self.head
 
     @property
     def rank_vocab(self) -> int:
-        """The rows of the vocabulary on one rank: Megatron-LM cuts it along them, and pads what cannot be cut."""
+        """The rows of the vocabulary on one rank, rounded up: Megatron-LM cuts along rows and pads the rest."""
         return math.ceil(self.vocab / self.parallel.tp)
 
     @property

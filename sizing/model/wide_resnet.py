@@ -1,4 +1,4 @@
-"""A wide residual network by its sizes: `wresnet:k=2,n=4,c=16,s=32,V=10`, what `--config` takes."""
+"""A wide residual network's sizes as text for `--config`: `wresnet:k=2,n=4,c=16,s=32,V=10`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WideResNet:
 
 
 def parse(text: str) -> WideResNet:
-    """A network out of `wresnet:key=value,...`. Raises UsageError, one line."""
+    """Parse a network from `wresnet:key=value,...`. Raises UsageError, one line."""
     family, _, options = text.strip().partition(":")
     if family != FAMILY:
         raise UsageError(f"{shown(family)}: not {FAMILY}")

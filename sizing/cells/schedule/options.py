@@ -1,4 +1,4 @@
-"""The cells that a job may have (Crius, section 6.1: initialising cells), and what it is worth in each."""
+"""The cells that a job may have (Crius, section 6.1: initialising cells), and its value in each."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sizing.simulate.reference import fastest, reference_rate
 from sizing.simulate.types import Allocation, SimulatedJob, Speeds
 
 Objective = Literal["normalised", "raw"]
-"""What throughput is: jobs' rates over those of what they asked for, or iterations a second as they are (the paper)."""
+"""The measure of throughput: each job's rate relative to that of its request, or plain iterations a second (paper)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A cell of a job: iterations a second in it, and its part of the cluster's throughput."""
+    """A cell of a job: its iterations a second there, and its share of the cluster's throughput."""
 
     allocation: Allocation
     rate: float
@@ -23,7 +23,7 @@ class Option:
 
 
 class Other(NamedTuple):
-    """A cell that a job could have in place of one that it has; `need` are the GPUs by type that it needs more."""
+    """A cell that a job could have instead of its present one; `need` are the additional GPUs by type."""
 
     option: Option
     allocation: Allocation
@@ -34,11 +34,11 @@ class Other(NamedTuple):
 
 
 class Options:
-    """The options of jobs, worked out once for all jobs that ask for the same.
+    """The options of jobs, computed once for all jobs with the same request.
 
     A job that asks for N GPUs has cells of N/2, N and 2N GPUs of every type, with 1, 2, 4... stages up to their number.
-    Stages cost no GPUs, so only the fastest stage count of each is an option. Without `adaptive` the number of GPUs is
-    the one asked for; without `heterogeneous` their type is.
+    The number of stages costs no GPUs, so only the fastest one is an option. Without `adaptive` a job only gets the
+    number of GPUs that it asked for; without `heterogeneous` only the type.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Options:
         self._units: dict[tuple[object, ...], float] = {}
 
     def of(self, job: SimulatedJob, capacity: Mapping[str, int]) -> tuple[Option, ...]:
-        """All that fit its memory and the empty cluster, by type and number."""
+        """Return all options of a job that fit in memory and in the empty cluster, by type and number."""
         key = (job.model, job.gpus, job.gpu_type, *capacity.items())
         if key not in self._of:
             types = list(capacity) if self._heterogeneous else [each for each in capacity if each == job.gpu_type]
@@ -76,7 +76,7 @@ class Options:
         return self._of[key]
 
     def others(self, job: SimulatedJob, held: Allocation, capacity: Mapping[str, int]) -> tuple[Other, ...]:
-        """All of them but the one that a job has; GPUs by type are in the order of `capacity`."""
+        """Return all options except the present one, `held`; GPUs by type are in the order of `capacity`."""
         key = (job.model, job.gpus, job.gpu_type, held, *capacity.items())
         if key not in self._others:
             found = []
@@ -91,14 +91,14 @@ class Options:
         return self._others[key]
 
     def share(self, job: SimulatedJob, capacity: Mapping[str, int]) -> float:
-        """The most that one GPU adds to the throughput with a job, of at least one option."""
+        """Return the most that one GPU adds to the throughput with a job; the job must have an option."""
         key = (job.model, job.gpus, job.gpu_type, *capacity.items())
         if key not in self._shares:
             self._shares[key] = max(each.value / each.allocation.gpus for each in self.of(job, capacity))
         return self._shares[key]
 
     def at(self, job: SimulatedJob, allocation: Allocation, capacity: Mapping[str, int]) -> Option:
-        """What a job is worth in any allocation, one that is none of its options included."""
+        """Return a job's rate and value in any allocation, even one that is not among its options."""
         key = (job.model, job.gpus, job.gpu_type, allocation)
         if key not in self._alone:
             rate = self._speeds.rate(job.model, allocation)
@@ -106,7 +106,7 @@ class Options:
         return self._alone[key]
 
     def _unit(self, job: SimulatedJob, capacity: Mapping[str, int]) -> float:
-        """The rate that is worth 1."""
+        """Return the rate that has the value 1."""
         if self._objective == "raw":
             return 1.0
         key = (job.model, job.gpus, job.gpu_type)

@@ -1,21 +1,21 @@
 """Crius as a policy of the simulated cluster: Algorithm 1 at arrivals and ends, opportunistic execution, deadlines.
 
-Invariant: what a decision gives fits the cluster, and no job that runs loses GPUs unless the throughput rises by it or
-it was started opportunistically and the job that it overtook starts.
+Invariant: the allocations of a decision fit the cluster. A running job loses GPUs only if the throughput rises, or if
+it was started opportunistically and the job that it overtook starts. (With deadlines, also if it would miss its own.)
 
-The paper leaves these open, and they are decided here:
+The paper leaves these points open; here they are decided as follows:
 
-- Throughput is normalised (each job's rate over that of what it asked for): iterations of different models do not add
-  up. `objective="raw"` adds them up all the same.
-- A restart counts as what it costs over the work that a job has left.
-- Jobs grow for their own sake only while nobody waits.
-- Decisions are made every `interval_s`, and not before (None: at every arrival and end). The paper has `ROUND_S`.
-- Jobs that wait are tried by age, all of them where `patience_s` is 0, which is nearest to the paper. Otherwise those
-  that have waited for that long come first, and then the others by what each of their GPUs adds to the throughput.
-- The oldest of these cannot starve. Jobs that came after it and were started since its patience ended are
-  opportunistic: as soon as their GPUs and the idle ones hold its least cell, the latest of them are suspended and it
-  starts. So it waits at most until the jobs that ran before have ended.
-- Only the first `look_ahead` jobs that wait may have others scaled for them; those behind them take what is idle.
+- Throughput is normalised (each job's rate relative to that of its request), because iterations of different models do
+  not add up. `objective="raw"` adds them up anyway.
+- A restart counts as its cost spread over the work that a job has left.
+- Jobs grow for their own sake only while no job waits.
+- Decisions are made once per `interval_s` (None: at every arrival and end). The paper has `ROUND_S`.
+- If `patience_s` is 0, which is nearest to the paper, waiting jobs are tried by age. Otherwise jobs that have waited
+  for that long come first, by age, and then the others by the throughput that each of their GPUs adds.
+- The oldest job whose patience has ended cannot starve. Jobs that came after it and were started since then are
+  opportunistic: as soon as their GPUs and the idle ones suffice for its smallest cell, the latest of them are suspended
+  and it starts. So it waits at most until the jobs that ran before have ended.
+- Only for the first `look_ahead` waiting jobs may others be scaled; later ones only take idle GPUs.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from sizing.simulate.engine import RESTART_S
 from sizing.simulate.types import Decision, Moment, Speeds
 
 ROUND_S = 300.0
-"""Between two decisions (section 7 of the paper)."""
+"""The time between two decisions (section 7 of the paper)."""
 
 PATIENCE_S = 72 * 3600.0
 """The wait after which a job has a claim in our own `crius-patient`: longer than a weekend's backlog.
 
-On an overloaded cluster all wait long. With a short patience everybody soon has a claim, and the queue is served in
-order of age: on the paper's 64 GPUs with twice the work that they can do, jobs then take 1.6 to 2.1 times as long on
-average (0 against this), while the slowest hundredth ends earlier. It was chosen on seeds 0 to 2 of trace cluster02, so
-benchmarks/crius.py takes other traces and seeds for its tables.
+On an overloaded cluster all jobs wait long. With a short patience every job soon has a claim, and the queue is served
+in order of age: on the paper's 64 GPUs with twice the work that they can do, jobs with patience 0 take 1.6 to 2.1 times
+as long on average as with this one, while the slowest hundredth ends earlier. The value was chosen on seeds 0 to 2 of
+trace cluster02, so benchmarks/crius.py takes other traces and seeds for its tables.
 """
 
 
 class CriusPolicy:
-    """Cells for all jobs. `speeds` are its estimates, which need not be the cluster's true rates.
+    """The policy that chooses cells for all jobs. `speeds` are its estimates, which may differ from the true rates.
 
-    `adaptive=False` keeps the number of GPUs as asked for, `heterogeneous=False` their type (the paper's Crius-NA and
-    Crius-NH); `deadlines` gives GPUs only to jobs that meet their deadline with them, keeps them so, and drops those
-    that no cell can save (Crius-DDL); without it deadlines are not looked at. A job that fits no cell is dropped.
+    `adaptive=False` keeps the requested number of GPUs, `heterogeneous=False` their type (the paper's Crius-NA and
+    Crius-NH). With `deadlines`, only jobs that meet their deadline get GPUs, they are kept in time, and jobs that no
+    cell can save are dropped (Crius-DDL); otherwise deadlines are ignored. A job that fits no cell is dropped.
     """
 
     def __init__(
@@ -74,20 +74,20 @@ class CriusPolicy:
         self._runs_since_s: dict[str, float] = {}
 
     def decide(self, moment: Moment) -> Decision:
-        """SchedArrival and SchedDeparture, for all that has happened since the last round."""
+        """Decide on all arrivals and ends since the last round (SchedArrival and SchedDeparture)."""
         if not self._is_due(moment.now_s):
             return Decision({each.job.id: each.allocation for each in moment.running})
         virtual = Virtual(moment, self._options, restart_s=self._restart_s, deadlines=self._deadlines)
         waiting = [each.job.id for each in moment.waiting]
         self._remember(moment, waiting)
-        # a job's place in the queue is that of its submission, also after it was suspended
+        # a job's place in the queue is by its submission time, even after it was suspended
         order = {id: (job.submit_s, number) for number, (id, job) in enumerate(virtual.jobs.items())}
         waiting.sort(key=order.__getitem__)
         dropped = self._hopeless(virtual, waiting)
         waiting = [id for id in waiting if id not in dropped]
         if self._deadlines:
             self._rescue(virtual)
-        # at an arrival alone nothing has become free: jobs that waited before have been tried
+        # if jobs only arrived, no GPU has become free, so jobs that waited before need not be tried again
         alone = self.interval_s is None and not moment.ended and moment.arrived and not dropped
         only = moment.arrived if alone else None
         left = self._start(virtual, waiting, order, only)
@@ -97,7 +97,7 @@ class CriusPolicy:
         return Decision(dict(virtual.held), frozenset(dropped))
 
     def _is_due(self, now_s: float) -> bool:
-        """Tell whether this is the first moment of a round, or there are no rounds."""
+        """Whether this is the first moment of a round, or there are no rounds."""
         if self.interval_s is None:
             return True
         self._began_s = now_s if self._began_s is None else self._began_s
@@ -106,13 +106,13 @@ class CriusPolicy:
         return due
 
     def _remember(self, moment: Moment, waiting: list[str]) -> None:
-        """Since when jobs wait and run, for those that are still there."""
+        """Record since when the present jobs wait or run, and forget the others."""
         waits, runs = self._waits_since_s, self._runs_since_s
         self._waits_since_s = {id: waits.get(id, moment.now_s) for id in waiting}
         self._runs_since_s = {each.job.id: runs.get(each.job.id, each.since_s) for each in moment.running}
 
     def _note(self, virtual: Virtual, now_s: float) -> None:
-        """The same after a decision."""
+        """Record since when jobs wait or run, after a decision."""
         for id in virtual.jobs:
             if id in virtual.held:
                 self._waits_since_s.pop(id, None)
@@ -122,7 +122,7 @@ class CriusPolicy:
                 self._waits_since_s.setdefault(id, now_s)
 
     def _hopeless(self, virtual: Virtual, waiting: list[str]) -> set[str]:
-        """Jobs that fit nowhere, or that no cell brings to an end by their deadline; those that run give GPUs back."""
+        """Return jobs that fit nowhere or cannot meet their deadline in any cell; running ones release their GPUs."""
         dropped = {id for id in waiting if not any(virtual.in_time(id, each) for each in virtual.options(id))}
         if self._deadlines:
             for id in list(virtual.held):
@@ -133,7 +133,7 @@ class CriusPolicy:
         return dropped
 
     def _rescue(self, virtual: Virtual) -> None:
-        """Jobs that will miss their deadline where they are, as their estimate was too good, get another cell."""
+        """Give other cells to jobs that will miss their deadline because their estimate was too optimistic."""
         for id in [id for id in virtual.held if not virtual.keeps_deadline(id)]:
             held = virtual.held[id]
             virtual.take(id)
@@ -143,7 +143,10 @@ class CriusPolicy:
     def _start(
         self, virtual: Virtual, waiting: list[str], order: dict[str, tuple[float, int]], only: frozenset[str] | None
     ) -> list[str]:
-        """Starts what can be started, the oldest first; `only` these, where not None. Returns who goes on waiting."""
+        """Start all jobs that can start, in order of their turn; returns the jobs that go on waiting.
+
+        Unless `only` is None, the search only tries its jobs; a job with a claim may start anyway.
+        """
         queue = sorted((self._turn(virtual, id, order), id) for id in waiting)
         left: list[str] = []
         failed: set[tuple[object, ...]] = set()
@@ -155,11 +158,11 @@ class CriusPolicy:
             kind = (job.model, job.gpus, job.gpu_type, job.deadline_s, virtual.fresh(id) or id)
             started = False
             if (only is None or id in only) and kind not in failed:
-                # nobody grows while others wait: it would take from them
+                # no job grows while others wait: it would take GPUs from them
                 tried += 1
                 depth = self._depth if tried <= self._look_ahead else 0
                 started = virtual.schedule(id, depth, grow=not left and not queue) is not None
-            # the oldest of those whose patience is at an end has a claim, and until it starts nobody else has one
+            # only the oldest job whose patience has ended has a claim; until it starts, no other job has one
             if not started and turn[0] == 0 and not reserved:
                 suspended = self._overtake(virtual, id, order)
                 started, reserved = suspended is not None, suspended is None
@@ -174,13 +177,16 @@ class CriusPolicy:
         return left
 
     def _turn(self, virtual: Virtual, id: str, order: dict[str, tuple[float, int]]) -> tuple[float, ...]:
-        """When a job that waits is tried: the impatient by age, then by the throughput that a GPU has of them."""
+        """Return the sort key of a waiting job: first impatient jobs by age, then others by throughput per GPU."""
         if virtual.now_s >= self._waits_since_s.get(id, virtual.now_s) + self._patience_s:
             return (0.0, *order[id])
         return (1.0, -virtual.share(id), *order[id])
 
     def _overtake(self, virtual: Virtual, id: str, order: dict[str, tuple[float, int]]) -> list[str] | None:
-        """Starts the oldest job that waits, where opportunistic jobs make room for its least cell; who is suspended."""
+        """Start the oldest waiting job if suspending opportunistic jobs gives it a cell.
+
+        Returns the suspended jobs, or None if it cannot start. The cell is the one that takes the fewest GPUs away.
+        """
         since_s = self._waits_since_s.get(id, virtual.now_s) + self._patience_s
         guests = [
             each

@@ -1,17 +1,17 @@
 """ScaleResource and BestPerf (Crius, Algorithm 1): the best choice that scales at most `depth` running jobs.
 
-A choice is a cell for the new job, where there is one, and a new cell for at most `depth` running jobs, such that no
-type of GPU is overdrawn; the best is the one with the greatest sum of values. All choices are searched, but few are
-looked at:
+A choice is a cell for the new job, if there is one, and a new cell for at most `depth` running jobs, such that no type
+of GPU is overdrawn; the best choice has the greatest sum of values. The search is exhaustive, but visits few choices:
 
 - Of changes that free and need the same GPUs, only the `depth` best can be in a best choice.
-- A partial choice that overdraws a type goes on only with changes that free GPUs of that type; one that does not goes
-  on only with changes that are worth something by themselves. Every choice can be made in such an order.
-- What is explored below one change is left out below those after it, so no set is looked at twice.
-- GPUs have prices (Lagrange multipliers of the capacities). With any prices the sum of the best priced gains, and of
-  what is free at these prices, is at least what can still be gained: less than the best choice so far is cut off.
+- A partial choice that overdraws a type is extended only by changes that free GPUs of that type; any other only by
+  changes with a gain of their own. Every choice can be built in such an order.
+- Choices with a change that was explored before are skipped below later changes, so no set is visited twice.
+- GPUs have prices (Lagrange multipliers of the capacities). With any prices, the sum of the best priced gains and of
+  the free GPUs at these prices is an upper bound of the possible gain; a branch whose bound is below the best choice so
+  far is cut off.
 
-It deepens step by step, so a choice of depth d + 1 is never worse than that of depth d.
+The depth grows step by step, so a choice of depth d + 1 is never worse than that of depth d.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 EPSILON = 1e-9
-"""Gains that differ by less are equal: the rounding of sums must not decide."""
+"""Gains that differ by less count as equal, so that the rounding of sums does not decide."""
 ROUNDS, PATIENCE = 40, 8
-"""Steps towards good prices, and how many without a gain make the steps smaller."""
+"""The number of steps towards good prices, and the number of steps without improvement before steps get smaller."""
 NODES_MAX = 20_000
-"""Partial choices that a search looks at before it is content with the best so far."""
+"""The most partial choices that a search visits before it returns the best so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A cell that the new job could have, and what it is worth there; `need` are its GPUs by type."""
+    """A cell that the new job could have, and the job's value there; `need` are its GPUs by type."""
 
     allocation: Allocation
     value: float
     need: tuple[int, ...]
 
 
-class Change(NamedTuple):  # of which a decision makes thousands
-    """A running job (a number) in another cell: what is gained, and the GPUs by type that it needs more (or frees)."""
+class Change(NamedTuple):  # a NamedTuple, because a decision makes thousands
+    """A running job (its number) in another cell: the gain, and the additional (negative: freed) GPUs by type."""
 
     job: int
     allocation: Allocation
@@ -56,9 +56,9 @@ class Change(NamedTuple):  # of which a decision makes thousands
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The best choice found: `gain` is its worth against changing nothing, with the new job's value.
+    """The best choice found: `gain` is its gain over changing nothing, including the new job's value.
 
-    `exact` is False where the search was cut short by its bound on work.
+    `exact` is False if the search ended early at its limit of `nodes`, the partial choices visited.
     """
 
     offer: Offer | None
@@ -71,7 +71,7 @@ class Choice:
 def search(
     offers: Sequence[Offer], changes: Sequence[Change], free: Sequence[int], depth: int, nodes_max: int = NODES_MAX
 ) -> Choice | None:
-    """The best choice that is worth more than nothing, None where there is none.
+    """Return the best choice with a gain above 0, or None if there is none.
 
     With `offers` the new job must get one of them; without, running jobs are changed for their own sake. `free` are
     the idle GPUs by type. Ties go to the fewest changes, then to the order given.
@@ -102,19 +102,19 @@ class _Search:
         self.nodes, self.nodes_max = 0, nodes_max
 
     def _take(self, most: int) -> None:
-        """The changes that can be in a best choice with so many, as arrays; the same ones at any depth."""
+        """Take, as arrays, the changes that can be in a best choice of `most` changes; they do not depend on depth."""
         self.changes = [change for rank, change in self.ranked if rank < most]
         self.gain = np.array([each.gain for each in self.changes], dtype=np.float64)
         self.need = np.array([each.need for each in self.changes], dtype=np.float64).reshape(-1, self.free.size)
         self.job = np.array([each.job for each in self.changes], dtype=np.int64)
 
     def _better(self, gain: float, start: int, picked: Sequence[int]) -> None:
-        """Keeps a choice that is better than the best so far."""
+        """Keep a choice that is better than the best so far."""
         if gain > self.best + EPSILON:
             self.best, self.found = gain, (start, tuple(self.changes[index] for index in picked))
 
     def choice(self) -> Choice | None:
-        """What has been found."""
+        """Return the best choice found, or None."""
         if self.found is None:
             return None
         start, changes = self.found
@@ -123,7 +123,7 @@ class _Search:
         return Choice(offer, changes, gain, self.nodes < self.nodes_max, self.nodes)
 
     def deepen(self, most: int) -> bool:
-        """Looks at all choices with at most so many changes; False where no more can be gained by more of them."""
+        """Search all choices of at most `most` changes; returns False if there is no need or no time to go deeper."""
         self._take(most)
         if most > 0 and not self.changes:
             return False
@@ -142,7 +142,7 @@ class _Search:
         return self.nodes < self.nodes_max
 
     def _price(self, most: int, rounds: int) -> None:
-        """Prices with a low bound at the root, by subgradients with Polyak's steps towards the best so far."""
+        """Find prices with a low bound at the root, by subgradients with Polyak's steps towards the best so far."""
         if most == 0:
             return
         values = np.array([value for value, _ in self.starts])
@@ -174,7 +174,7 @@ class _Search:
     def _walk(
         self, start: int, most: int, gained: float, left: Floats, alive: Flags, priced: Floats, picked: tuple[int, ...]
     ) -> None:
-        """Looks at a partial choice and at all that begin with it; `alive` are the changes that may still be made."""
+        """Visit a partial choice and all that extend it; `alive` are the changes that may still be added."""
         self.nodes += 1
         fits = bool((left >= 0).all())
         if fits:
@@ -182,7 +182,7 @@ class _Search:
         if most == 0 or self.nodes >= self.nodes_max:
             return
         base = gained + float(self.prices @ left)
-        # every change of a better choice passes this: with the best others that it could have, it is more than the best
+        # a change stays if its gain with the best possible others is more than the best choice so far
         among = np.flatnonzero(alive)
         here = priced[among]
         bounds = base + here + _sum_of_best(here, most - 1)
@@ -208,7 +208,7 @@ class _Search:
             self._walk(start, most - 1, gain, left - self.need[index], below, priced, (*picked, index))
 
     def _last(self, start: int, gained: float, left: Floats, among: NDArray[np.intp], picked: tuple[int, ...]) -> None:
-        """The best last change, at once."""
+        """Try all last changes at once and keep the best."""
         able = among[(self.need[among] <= left).all(axis=1)]
         if able.size:
             index = int(able[np.argmax(self.gain[able])])
@@ -223,7 +223,7 @@ class _Search:
         seconds: NDArray[np.intp],
         picked: tuple[int, ...],
     ) -> None:
-        """The best pair of a first and a second change, at once; a single one has been looked at less deep."""
+        """Try all pairs of last changes at once and keep the best; single changes were tried at a smaller depth."""
         if not firsts.size or not seconds.size:
             return
         able = self.job[firsts][:, None] != self.job[seconds][None, :]
@@ -236,9 +236,9 @@ class _Search:
 
 
 def _ranked(changes: Sequence[Change], depth: int) -> list[tuple[int, Change]]:
-    """The changes that can be in a best choice of at most `depth`, with their ranks among those with the same needs.
+    """Return the changes that can be in a best choice of at most `depth`, with their ranks among equal needs.
 
-    A best choice of so many changes has none of a rank as high: another of the same needs is free to be in its stead.
+    A best choice of n changes needs none of rank n or more (from 0): a better one with the same needs is then unused.
     """
     kinds: dict[tuple[int, ...], list[Change]] = {}
     for change in changes:
@@ -247,7 +247,7 @@ def _ranked(changes: Sequence[Change], depth: int) -> list[tuple[int, Change]]:
     found: list[tuple[int, Change]] = []
     for alike in kinds.values():
         alike.sort(key=lambda change: change.gain, reverse=True)
-        # of one job the best is enough: it has at most one change
+        # only the best change of each job, because a job has at most one
         best: dict[int, Change] = {}
         for each in alike:
             best.setdefault(each.job, each)
@@ -258,7 +258,7 @@ def _ranked(changes: Sequence[Change], depth: int) -> list[tuple[int, Change]]:
 
 
 def _sum_of_best(values: Floats, count: int) -> float:
-    """The sum of the greatest `count` of the values that are more than 0."""
+    """Return the sum of the `count` greatest values, without values below 0."""
     if count <= 0 or values.size == 0:
         return 0.0
     best = np.partition(values, -count)[-count:] if count < values.size else values

@@ -1,4 +1,4 @@
-"""Virtual allocation (Crius, Algorithm 1): what jobs would have, changed job by job before anything is done."""
+"""Virtual allocation (Crius, Algorithm 1): the planned allocations, changed job by job before they take effect."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sizing.cells.schedule.search import Change, Choice, Offer, search
 from sizing.simulate.types import Allocation, Moment, SimulatedJob
 
 LATE = 1e-9
-"""Part of a time by which an end may seem to lie behind its deadline: the rounding of sums, not lateness."""
+"""The relative tolerance of deadlines, for the rounding of sums."""
 
 
 class Virtual:
-    """The jobs of a moment with what they have so far in this decision.
+    """The jobs of a moment with their allocations so far in this decision.
 
-    A job is worth its option's value. One that has run before pays for a new allocation with a restart: it is worth
-    its mean over all that it has left to do, so a job near its end is not moved.
+    A job is worth its option's value. A job that has run before pays for a new allocation with a restart: its worth is
+    the mean over its remaining time, so a job near its end is not moved.
     """
 
     def __init__(self, moment: Moment, options: Options, *, restart_s: float, deadlines: bool) -> None:
@@ -43,13 +43,13 @@ class Virtual:
         self.jobs[job.id], self.left[job.id] = job, left
 
     def give(self, id: str, allocation: Allocation) -> None:
-        """A job has an allocation, whatever it had."""
+        """Give a job an allocation in place of any that it has."""
         self.take(id)
         self.held[id] = allocation
         self.free[self._index[allocation.gpu_type]] -= allocation.gpus
 
     def take(self, id: str) -> None:
-        """A job has nothing."""
+        """Take away a job's allocation, if any."""
         self._changes.pop(id, None)
         allocation = self.held.pop(id, None)
         if allocation is not None:
@@ -60,35 +60,35 @@ class Virtual:
         return id not in self.real and self.left[id] >= self.jobs[id].iterations
 
     def options(self, id: str) -> tuple[Option, ...]:
-        """All cells of a job that the empty cluster has room for."""
+        """Return all cells of a job that fit in the empty cluster."""
         return self._options.of(self.jobs[id], self.capacity)
 
     def share(self, id: str) -> float:
-        """The most that one GPU adds to the throughput with a job that has options."""
+        """Return the most that one GPU adds to the throughput with a job, which must have an option."""
         return self._options.share(self.jobs[id], self.capacity)
 
     def room(self, gpu_type: str) -> int:
-        """Idle GPUs of a type."""
+        """Return the number of idle GPUs of a type."""
         return self.free[self._index[gpu_type]]
 
     def worth(self, id: str, option: Option) -> float:
-        """What a job adds to the cluster's throughput in an option."""
+        """Return a job's contribution to the cluster's throughput in an option, less its restart."""
         if self._stays(id, option) or option.rate <= 0:
             return option.value
         left = self.left[id]
         return option.value * left / (left + option.rate * self._restart_s) if left > 0 else 0.0
 
     def value(self, id: str) -> float:
-        """What it adds where it is."""
+        """Return a job's contribution to the throughput in its present allocation."""
         held = self.held.get(id)
         return self.worth(id, self._options.at(self.jobs[id], held, self.capacity)) if held else 0.0
 
     def objective(self) -> float:
-        """The throughput of all jobs, with what their restarts cost."""
+        """Return the throughput of all jobs, less the cost of restarts."""
         return sum(self.value(id) for id in self.held)
 
     def in_time(self, id: str, option: Option) -> bool:
-        """Whether a job ends by its deadline in an option from now on; always without a deadline."""
+        """Whether a job ends by its deadline if it has an option from now on; always true without a deadline."""
         deadline_s = self.jobs[id].deadline_s
         if not self._deadlines or deadline_s is None:
             return True
@@ -106,7 +106,7 @@ class Virtual:
         return self.real.get(id) == option.allocation or self.fresh(id)
 
     def offers(self, id: str) -> list[Offer]:
-        """What a job that waits could have."""
+        """Return the cells that a waiting job could have."""
         found = []
         for option in self.options(id):
             if self.in_time(id, option):
@@ -114,7 +114,7 @@ class Virtual:
         return found
 
     def changes(self, ids: Iterable[str], *, grow: bool) -> list[Change]:
-        """All other cells of jobs that have GPUs; without `grow`, those with no more GPUs than now."""
+        """Return all other cells of jobs that have GPUs; without `grow`, only those with no more GPUs than now."""
         found: list[Change] = []
         for id in ids:
             if id not in self._changes:
@@ -123,11 +123,11 @@ class Virtual:
         return found
 
     def _of(self, id: str) -> list[tuple[bool, Change]]:
-        """All other cells of one job, with whether each has more GPUs; the inner loop of a decision."""
+        """Return all other cells of one job, each with whether it has more GPUs; the inner loop of a decision."""
         held, now, number, left = self.held[id], self.value(id), self.numbers[id], self.left[id]
         real, fresh, restart_s = self.real.get(id), self.fresh(id), self._restart_s
         limited = self._deadlines and self.jobs[id].deadline_s is not None
-        back = real is not None and real != held  # to what it really has it can go without a restart
+        back = real is not None and real != held  # it can return to its real allocation without a restart
         found = []
         for option, allocation, rate, worth, grows, need in self._options.others(self.jobs[id], held, self.capacity):
             if limited and not self.in_time(id, option):
@@ -141,9 +141,9 @@ class Virtual:
         return tuple(allocation.gpus if each == allocation.gpu_type else 0 for each in self.types)
 
     def schedule(self, id: str | None, depth: int, *, grow: bool) -> Choice | None:
-        """CellBasedSched: the best choice with a job placed (or without one), made at once; None where there is none.
+        """Apply the best choice that places a job (or none), and return it; None if there is none (CellBasedSched).
 
-        No choice is made that lowers the throughput.
+        A choice that lowers the throughput is never made.
         """
         offers = self.offers(id) if id is not None else []
         if id is not None and not offers:

@@ -1,1 +1,1 @@
-"""The process in which the user's own step is traced: runs under his Python, and imports nothing of ours but itself."""
+"""The process that traces the user's own step: it runs under the user's Python and imports only this package."""

@@ -1,4 +1,4 @@
-"""How a child answers: one line of JSON on a pipe, whatever becomes of what it was asked."""
+"""The answer of a child process: one line of JSON on a pipe, whether it succeeds or fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_
 
 
 def reason_of(error: BaseException, path: str) -> str:
-    """The last words of an error with the user's own line that led to it."""
+    """Return the message of an error, with the line of the user's file that led to it."""
     lines = str(error).strip().splitlines() or [""]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     place = f"{os.path.basename(path)}:{frames[-1].lineno}: " if frames else ""
@@ -40,8 +40,8 @@ def reason_of(error: BaseException, path: str) -> str:
 def answer(run: Callable[[dict[str, Any]], dict[str, Any]], request: dict[str, Any], reply: int) -> None:
     """Write what `run(request)` returns, or why it cannot, to the pipe `reply`, and end this process.
 
-    A reason is {"refused": one line, "usage": whether what was asked for is wrong}; `request["path"]` is the user's
-    file, whose line is told where one led to it.
+    A reason is {"refused": one line, "usage": whether the request itself is wrong}; `request["path"]` is the user's
+    file, and the reason names the line in it that led to the error.
     """
     began = time.perf_counter()
     path = str(request.get("path", ""))

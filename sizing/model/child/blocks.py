@@ -1,4 +1,4 @@
-"""A user's model that is not exported, cut by its modules: each is run by itself on inputs of the shape that it had."""
+"""A user's model that cannot be exported, cut by its modules; each runs alone on random inputs of recorded shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOTE = "cut by modules: what runs between them, and the loss, is not timed"
 
 
 class Blocks:
-    """The modules of a model for one batch and tensor-parallel size, with what each is called with."""
+    """The modules of a model for one batch and tensor-parallel size, with the arguments of each call."""
 
     def __init__(self, request: dict[str, Any], batch: int, base: Sequence[Sequence[str]]) -> None:
         self.request, self.base = request, base
@@ -24,12 +24,12 @@ class Blocks:
             fake: Any = private.fake_mode()
             self.made = programs.load(request, batch, fake)
             self.calls = self._called(fake)
-        except Exception:  # what depends on contents is run for real, as the graph was
+        except Exception:  # a model that depends on contents runs on real tensors, as when its graph was read
             self.made = models.load({**request, "batch": batch}, "cpu")
             self.calls = self._called(None)
 
     def _called(self, fake: Any) -> dict[str, tuple[Any, Any, Any]]:
-        """Unit names, as in the graph, to (module, args, kwargs) of each call."""
+        """Run the model; return (module, args, kwargs) of each call, by unit names as in the graph."""
         found: dict[str, tuple[Any, Any, Any]] = {}
 
         def watch(path: str) -> Any:
@@ -47,7 +47,7 @@ class Blocks:
         return found
 
     def cut(self, first: int, last: int, device: str) -> Slice:
-        """The modules of operators `first` to `last`, on a device."""
+        """Cut out the modules of operators `first` to `last`, on a device."""
         names = [row[0] for row in self.base[first : last + 1]]
         missing = [name for name in names if name not in self.calls]
         if missing:
@@ -84,12 +84,12 @@ class Blocks:
         return Slice(run, leaves, list(weights.values()), trained, _NOTE, autocast(self.request["precision"], device))
 
     def exchanged(self, first: int, last: int) -> list[list[Any]] | None:
-        """None: the modules themselves are run, and tell."""
+        """Return None: the collectives are seen when the modules run."""
         return None
 
 
 class _Place:
-    """Stands for a leaf among a module's arguments."""
+    """A placeholder for a leaf among a module's arguments."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -107,7 +107,7 @@ def _placed(arguments: Any, given: list[torch.Tensor]) -> Any:
 
 
 def _fill(module: torch.nn.Module, known: dict[int, torch.Tensor], device: str) -> None:
-    """Give a module real weights in the place of those without contents, or move those that it has."""
+    """Replace a module's weights without contents by real ones, and move the module to a device."""
     for part in module.modules():
         for name, value in list(part._parameters.items()):
             if isinstance(value, private.FakeTensor):
@@ -123,5 +123,5 @@ def _fill(module: torch.nn.Module, known: dict[int, torch.Tensor], device: str) 
 
 
 def origin_of(request: dict[str, Any]) -> Any:
-    """The class that cuts as the request's graph was read."""
+    """Return the class that cuts stages in the way that the request's graph was read."""
     return programs.Program if request["graph"]["origin"] == "export" else Blocks

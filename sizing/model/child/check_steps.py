@@ -1,4 +1,4 @@
-"""Training steps of kinds that GPUs run every day, each of at most 9 GiB, in torch alone."""
+"""Training steps of common kinds, written in torch alone; each takes at most 9 GiB."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HIDDEN, _LAYERS, _HEADS, _TOKENS, _WORDS = 1024, 12, 16, 1024, 32000
 
 
 class Block(nn.Module):
-    """A transformer's layer with causal attention."""
+    """A transformer layer with causal attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(_HIDDEN, 4 * _HIDDEN), nn.Linear(4 * _HIDDEN, _HIDDEN)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of (batch, tokens, hidden)."""
+        """Apply the layer to (batch, tokens, hidden)."""
         query, key, value = (
             each.unflatten(2, (_HEADS, -1)).transpose(1, 2) for each in self.qkv(self.norms[0](x)).chunk(3, 2)
         )
@@ -46,7 +46,7 @@ class Language(nn.Module):
         self.norm = nn.LayerNorm(_HIDDEN)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        """The loss of (batch, tokens) words."""
+        """Return the loss of (batch, tokens) words."""
         x = self.words(words) + self.places.weight
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.recomputes else block(x)
@@ -55,7 +55,7 @@ class Language(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions beside a shortcut."""
+    """Three convolutions with a shortcut around them."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Bottleneck(nn.Module):
         self.short = nn.Identity() if plain else nn.Sequential(*_convolved(inputs, 4 * width, 1, stride))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of (batch, channels, height, width)."""
+        """Apply the block to (batch, channels, height, width)."""
         return functional.relu(self.main(x) + self.short(x), inplace=True)
 
 
@@ -79,7 +79,7 @@ def _convolved(inputs: int, outputs: int, size: int, stride: int) -> tuple[nn.Mo
 
 
 def _residual() -> nn.Module:
-    """ResNet-50."""
+    """Make a ResNet-50."""
     layers: list[nn.Module] = [*_convolved(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     inputs = 64
     for stage, count in enumerate((3, 4, 6, 3)):
@@ -97,7 +97,7 @@ def _trained(
     make: Callable[..., Any] = torch.optim.AdamW,
     **options: Any,
 ) -> Step:
-    """Backward from each loss (a micro-batch), then a step; under autocast where a type is named."""
+    """Return a step: backward from each loss (a micro-batch), then an update; under autocast if `dtype` is given."""
     optimizer = make(model.parameters(), **options)
     scaler = torch.amp.GradScaler("cuda", enabled=dtype is torch.float16)
 
@@ -131,27 +131,27 @@ def _images(batch: int, dtype: torch.dtype | None) -> Step:
 
 
 def language_fp32(batch: int) -> Step:
-    """Products in fp32, which most GPUs compute slowly."""
+    """Train a language model with products in fp32, which most GPUs compute slowly."""
     return _language(batch, None)
 
 
 def language_bf16(batch: int) -> Step:
-    """Large products in bf16."""
+    """Train a language model with large products in bf16."""
     return _language(batch, torch.bfloat16)
 
 
 def language_recomputed(batch: int) -> Step:
-    """Layers are computed anew in the backward pass."""
+    """Train a language model whose layers are recomputed in the backward pass."""
     return _language(batch, torch.bfloat16, recomputes=True)
 
 
 def language_accumulated(batch: int) -> Step:
-    """Four micro-batches, and one kernel that updates all weights."""
+    """Train a language model with four micro-batches, and one kernel that updates all weights."""
     return _language(batch, torch.bfloat16, parts=4, fused=True)
 
 
 def encoder_fp16(batch: int) -> Step:
-    """torch's own encoder with dropout, in fp16 with a scaler."""
+    """Train torch's own encoder with dropout, in fp16 with a scaler."""
     layer = nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True)
     model = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False).cuda()
     x = torch.randn(batch, 512, 768, device="cuda")
@@ -159,17 +159,17 @@ def encoder_fp16(batch: int) -> Step:
 
 
 def images_fp32(batch: int) -> Step:
-    """ResNet-50, whose convolutions torch rounds to TF32 where the GPU can."""
+    """Train a ResNet-50; torch rounds its convolutions to TF32 if the GPU supports it."""
     return _images(batch, None)
 
 
 def images_bf16(batch: int) -> Step:
-    """The same under autocast."""
+    """Train a ResNet-50 under autocast in bf16."""
     return _images(batch, torch.bfloat16)
 
 
 def tables(batch: int) -> Step:
-    """A recommender: little arithmetic, much memory that is read and written."""
+    """Train a recommender, with little arithmetic but much memory traffic."""
     bags = nn.ModuleList(nn.EmbeddingBag(200_000, 64, mode="sum") for _ in range(16)).cuda()
     top = nn.Sequential(nn.Linear(16 * 64, 512), nn.ReLU(), nn.Linear(512, 1)).cuda()
     chosen = torch.randint(0, 200_000, (16, batch, 20), device="cuda")
@@ -183,7 +183,7 @@ def tables(batch: int) -> Step:
 
 
 def deep(batch: int) -> Step:
-    """A hundred thin layers: what starting operators takes, and nothing else."""
+    """Train a hundred thin layers, whose time is that of launching operators."""
     layers = [layer for _ in range(100) for layer in (nn.Linear(256, 256), nn.LayerNorm(256), nn.ReLU())]
     model = nn.Sequential(*layers).cuda()
     x = torch.randn(batch, 256, device="cuda")

@@ -1,4 +1,4 @@
-"""Decisions on what a trace does not know that are checks: one answer leads straight to an error, so take the other."""
+"""Branches on unknown numbers that are only checks: one answer leads to an error, so the trace takes the other."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _BETWEEN = {"TO_BOOL", "COMPARE_OP", "UNARY_NOT", "EXTENDED_ARG", "NOT_TAKEN"}
 
 
 def passing(frame: FrameType) -> bool | None:
-    """The answer with which a frame goes on that is about to decide; None where it does with both.
+    """Return the answer with which a frame at a branch raises no error; None if not exactly one answer fails.
 
-    Known are `if ...: raise` and `assert ...`, with whatever leads to the error without a further branch.
+    It recognises `if ...: raise` and `assert ...`, and any code that leads to the error without a further branch.
     """
     code = [each for each in dis.get_instructions(frame.f_code) if each.opname != "CACHE"]
     at = next((place for place, each in enumerate(code) if each.offset >= frame.f_lasti), len(code))

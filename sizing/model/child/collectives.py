@@ -1,6 +1,6 @@
 """The collectives of tensor parallelism (Megatron-LM's f and g) as operators with a gradient, which torch can export.
 
-Each calls torch.distributed on the default group: of one rank that stands for all, or of real ones.
+Each calls torch.distributed on the default group, which has real ranks or one rank that stands for all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @torch.library.custom_op("bft::all_reduce", mutates_args=())
 def all_reduce(x: Tensor) -> Tensor:
-    """The sum over all ranks."""
+    """Return the sum over all ranks."""
     out = x.clone(memory_format=torch.contiguous_format)
     torch.distributed.all_reduce(out)
     return out
@@ -22,7 +22,7 @@ def all_reduce(x: Tensor) -> Tensor:
 
 @torch.library.custom_op("bft::all_gather", mutates_args=())
 def all_gather(x: Tensor, ranks: int) -> Tensor:
-    """All ranks' parts side by side in the last dimension."""
+    """Concatenate all ranks' parts in the last dimension."""
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(ranks)]
     torch.distributed.all_gather(parts, x.contiguous())
     return torch.cat(parts, -1)
@@ -63,15 +63,15 @@ _to_ranks.register_autograd(lambda context, gradient: _ops.all_reduce(gradient))
 
 
 def summed(x: Tensor) -> Tensor:
-    """The sum over ranks; its gradient goes to each as it is."""
+    """Return the sum over ranks; each rank gets its gradient unchanged."""
     return _ops.all_reduce(x)  # type: ignore[no-any-return]
 
 
 def to_ranks(x: Tensor) -> Tensor:
-    """The same on each rank; its gradient is the sum of theirs."""
+    """Return the same value on each rank; its gradient is the sum of the ranks' gradients."""
     return _ops.to_ranks(x)  # type: ignore[no-any-return]
 
 
 def gathered(x: Tensor, ranks: int) -> Tensor:
-    """The parts of all ranks side by side; of its gradient each has its own part."""
+    """Concatenate the parts of all ranks; each rank gets its own part of the gradient."""
     return _ops.all_gather(x, ranks)  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
-"""Small tensors whose numbers are known although a step computes nothing: made of numbers alone, or said to be finite.
+"""Small tensors whose numbers are known in a trace: they are made of plain numbers, or are tests for finite numbers.
 
-A step that decides on them is followed: rates of stochastic depth, `if not torch.isfinite(loss)`. torch carries such
-numbers along with a tensor without contents, through whatever is done to known ones alone, until it is written to.
+A step may branch on them: rates of stochastic depth, `if not torch.isfinite(loss)`. torch keeps such numbers with a
+tensor without contents, and computes results of operators on known tensors alone, until a tensor is written to.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from sizing.model.child import private
 _MADE = """
 arange arange.start arange.start_step linspace logspace full zeros ones eye eye.m scalar_tensor
 """
-"""Operators that make tensors of numbers alone."""
+"""Operators that make tensors of plain numbers."""
 
 
 _DRAWN = "rand uniform_"
-"""Operators that draw evenly: a decision on one such number goes the likelier way, as with the middle one."""
+"""Operators that draw uniformly; a branch on one such number goes the likelier way, that of the mean."""
 
 
 def factories() -> frozenset[Any]:
-    """Those that this torch has."""
+    """Return the operators of this torch that make tensors of plain numbers."""
     return _there(_MADE)
 
 
 def drawing() -> frozenset[Any]:
-    """Those that draw."""
+    """Return the operators of this torch that draw uniformly."""
     return _there(_DRAWN)
 
 
@@ -44,14 +44,14 @@ def _there(names: str) -> frozenset[Any]:
 
 
 def keep(fake: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Note the numbers of a small tensor that a factory has made."""
+    """Record the numbers of a small tensor that a factory has made."""
     if isinstance(out, private.FakeTensor) and out.constant is None and out.numel() <= private.MOST_KNOWN:
         with private.without_modes():
             private.know(fake, out, func(*args, **{**kwargs, "device": torch.device("cpu")}))
 
 
 def drawn(fake: Any, args: Any, out: Any) -> None:
-    """Note what a single number that was drawn is taken to be; `args` are a tensor and its bounds, or a shape."""
+    """Record the mean as the value of a single drawn number; `args` are a tensor and its bounds, or a shape."""
     if isinstance(out, private.FakeTensor) and out.numel() == 1:
         low, high = args[1] if len(args) > 1 else 0.0, args[2] if len(args) > 2 else 1.0
         with private.without_modes():
@@ -59,9 +59,9 @@ def drawn(fake: Any, args: Any, out: Any) -> None:
 
 
 def finite(fake: Any) -> dict[Any, Callable[..., Any]]:
-    """Functions of torch that ask whether numbers are finite, and what is made of the answers; unknown ones are.
+    """Return stand-ins for tests of finite numbers, and for functions of their results; unknown numbers are finite.
 
-    An answer is known of a tensor as long as nothing is written to it.
+    The result of a test is known as long as nothing is written to its tensor.
     """
     tensor: Any = torch.Tensor
 

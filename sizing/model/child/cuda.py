@@ -1,4 +1,4 @@
-"""The GPU that the user's code believes to have: torch.cuda and what else asks for one, on a machine without."""
+"""A pretended GPU for the user's code on a machine without one: replaces torch.cuda and other functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GENERATOR: Any = torch.Generator
 
 
 class Stream:
-    """A stream or an event: nothing runs, so nothing waits."""
+    """A stand-in for a stream or an event: nothing runs, so nothing waits."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.device = torch.device("cuda", 0)
@@ -29,19 +29,19 @@ class Stream:
         pass
 
     def query(self) -> bool:
-        """Everything is done."""
+        """Return True: all work is done."""
         return True
 
     def is_capturing(self) -> bool:
-        """No graph is made."""
+        """Return False: no CUDA graph is captured."""
         return False
 
     def elapsed_time(self, other: Any) -> float:
-        """In milliseconds; a trace takes none."""
+        """Return a made-up time of 1 ms, because nothing runs in a trace."""
         return 1.0
 
     def record_event(self, event: Any = None) -> Any:
-        """The event."""
+        """Return the event, or a new one."""
         return event or Stream()
 
     def _nothing(self, *_: Any, **__: Any) -> None:
@@ -51,7 +51,7 @@ class Stream:
 
 
 class Properties(types.SimpleNamespace):
-    """What is asked of a GPU's properties."""
+    """A stand-in for a GPU's properties."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -60,21 +60,21 @@ class Properties(types.SimpleNamespace):
 
 
 class Generator(torch.Generator):
-    """A generator of random numbers, whatever the device."""
+    """A generator of random numbers that is always the CPU's, whatever device is asked for."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         return _GENERATOR.__new__(cls, "cpu")
 
 
 class Graph:
-    """A CUDA graph, which may be named and not made."""
+    """A CUDA graph, which code may refer to but not make: raises Refusal."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise Refusal("a CUDA graph cannot be traced")
 
 
 def pretend(gpus: int) -> None:
-    """Let torch.cuda answer as on a node with so many GPUs, and map what is asked of a GPU to the traced tensors."""
+    """Let torch.cuda answer as on a node with `gpus` GPUs; autocast and generators act on the trace's CPU tensors."""
     cuda: Any = torch.cuda
 
     def answers(value: Any) -> Any:
@@ -160,7 +160,7 @@ def _accelerator() -> None:
 
 
 def _autocast() -> None:
-    """The autocast of a GPU is that of the traced tensors, and one of the CPU does nothing to them."""
+    """Apply a GPU's autocast to the traced tensors, and let a CPU's autocast do nothing."""
     autocast: Any = torch.amp.autocast_mode.autocast
     made, entered, left = autocast.__init__, autocast.__enter__, autocast.__exit__
 
@@ -169,7 +169,7 @@ def _autocast() -> None:
         made(self, "cpu", dtype or torch.float16, enabled and self.of_gpu, **kwargs)
 
     def enter(self: Any) -> Any:
-        return entered(self) if self.of_gpu else self  # recomputation enters both, the CPU's within the GPU's
+        return entered(self) if self.of_gpu else self  # recomputation enters the CPU's within the GPU's
 
     def leave(self: Any, *error: Any) -> Any:
         return left(self, *error) if self.of_gpu else None
@@ -184,7 +184,7 @@ def _autocast() -> None:
 
 
 def no_scaler() -> None:
-    """Turn scalers of gradients off: they multiply in place, which takes no memory, and decide on what they find."""
+    """Disable gradient scalers: they multiply in place, which takes no memory, but branch on unknown numbers."""
     scaler: Any = torch.amp.GradScaler
     made = scaler.__init__
 

@@ -1,6 +1,6 @@
-"""Dependencies of a traced step beside its own file: files, folders, and variables of the environment.
+"""Dependencies of a traced step beside its own file: files, folders, and environment variables.
 
-Whoever is told this can say later whether the step would still be the same. Where it cannot be told nothing is.
+From them a cache can tell later whether the step would still be the same. If they cannot be known, none are reported.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from collections.abc import Callable
 from typing import Any
 
 MARK = "BFT_TRACE"
-"""The variable by which a child and what it starts are known."""
+"""The environment variable that marks a child and the processes that it starts."""
 
 LARGE_BYTES = 2**20
-"""Files that are larger are not read again to compare them: their size and time of change stand for them."""
+"""Files larger than this are compared by size and modification time, not by content."""
 
 MOST = 2000
-"""Files and folders that are told of; of a step that looked at more nothing is."""
+"""The most files and folders to report; for a step with more, no dependencies are reported."""
 
 _ELSEWHERE = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "sqlite3.connect"}
-"""Events after which nothing is known: something else than a file has answered."""
+"""Audit events after which dependencies are unknown, because something other than a file gave an answer."""
 
 _OF_THE_SYSTEM = ("/proc/", "/sys/", "/dev/")
 _OURS = os.path.dirname(os.path.realpath(__file__))
-"""This package, whose code the parent knows."""
+"""This package, whose code is already part of the cache key."""
 
 _IMPORTING = "<frozen importlib"
-"""The code that lists the folders in which Python looks for modules."""
+"""The start of the file name of Python's import code, which lists the folders of modules."""
 
 
 class _Environ(os._Environ[str]):
-    """Remembers what it was asked for, with the first answer: the script may set it later."""
+    """An environment that records the variables read, each with its first value: the script may set it later."""
 
     def __getitem__(self, key: str) -> str:
         try:
@@ -46,7 +46,7 @@ class _Environ(os._Environ[str]):
         return value
 
     def copy(self) -> dict[str, str]:
-        """All variables, as for a process that is started: that asks for none of them."""
+        """Copy all variables, for example for a new process; this does not count as reading them."""
         return {name: super(_Environ, self).__getitem__(name) for name in self}
 
 
@@ -54,7 +54,7 @@ _asked: dict[str, str | None] = {}
 
 
 class _Watch:
-    """Files and folders that this process has opened, listed and looked for since it began to watch."""
+    """The files and folders that this process has opened, listed or looked for since the watch began."""
 
     def __init__(self) -> None:
         self.files: set[str] = set()
@@ -69,7 +69,7 @@ class _Watch:
         os.environ.__class__ = _Environ
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Nobody has found this module: where it may come to be found is looked for."""
+        """Record the files whose creation would make a missing module importable; other finders are asked first."""
         last = name.rpartition(".")[2]
         for folder in sys.path if path is None else path:
             place = os.path.join(folder or ".", last)
@@ -93,9 +93,9 @@ class _Watch:
         return look
 
     def told(self) -> dict[str, Any] | None:
-        """Files with what stands for their contents, folders with their changes, variables with their values."""
+        """Return files with digests, folders with modification times, and variables with values; None if unknown."""
         relative = not all(map(os.path.isabs, (*self.files, *self.folders)))
-        if self.lost or (relative and os.getcwd() != self._folder):  # it was meant from another folder
+        if self.lost or (relative and os.getcwd() != self._folder):  # a path may be relative to another folder
             return None
         installed = _installed()
         known = tuple(f"{place}{os.sep}" for place in (*installed, _OURS)) + _OF_THE_SYSTEM
@@ -105,7 +105,7 @@ class _Watch:
             return sorted(name for name in absolute if not os.path.realpath(name).startswith(known))
 
         modules = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
-        # by the names that were used: a link may come to lead elsewhere
+        # by the names that were used, because a link may later point elsewhere
         files = own({name for name in self.files | modules if not name.endswith(".pyc")})
         folders = [name for name in (*installed, *own(self.folders)) if os.path.isdir(name)]
         changed_s = [os.stat(name).st_mtime for name in (*files, *folders) if os.path.exists(name)]
@@ -119,20 +119,20 @@ class _Watch:
 
 
 def watched() -> Callable[[], dict[str, Any] | None]:
-    """Begins to watch this process; what is returned tells what it has depended on, None where that is not known."""
+    """Begin to watch this process; returns a function that returns its dependencies, or None if they are unknown."""
     watch = _Watch()
 
     def told() -> dict[str, Any] | None:
         try:
             return watch.told()
-        except Exception:  # a trace is no worse for that it cannot be kept
+        except Exception:  # the trace is still good, only it cannot be cached
             return None
 
     return told
 
 
 def _installed() -> tuple[str, ...]:
-    """The folders of packages and of Python itself: to install something changes its folder."""
+    """Return the folders of packages and of Python itself; installing something changes its folder."""
     paths = sysconfig.get_paths()
     found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     found |= {path for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
@@ -140,7 +140,10 @@ def _installed() -> tuple[str, ...]:
 
 
 def digest(path: str) -> str:
-    """What stands for what is at a path: a file's content, "folder", or "" where there is nothing; raises OSError."""
+    """Return a digest of a path: a hash (or size and time) of a file, "folder", or "" if nothing is there.
+
+    Raises OSError.
+    """
     if not os.path.isfile(path):
         return "folder" if os.path.isdir(path) else ""
     found = os.stat(path)

@@ -1,7 +1,7 @@
-"""What tensor-parallel ranks exchange: written down, and done by one rank alone, for which it costs next to nothing.
+"""Records the collectives of tensor-parallel ranks, and performs them in one rank alone at almost no cost.
 
 torch.distributed's functions are replaced before the user's code is loaded; functional collectives and DTensor's are
-seen as operators. What a rank would have got from others has the right shape, and its own numbers.
+seen as operators. Data from other ranks has the right shape, but this rank's own numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", *_OWN)
 
 
 class Recorder(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts (kind, bytes, place) while it is entered; `place` names where in the model the step is."""
+    """A mode that counts collectives by (kind, bytes, place); `place()` is the step's current position in the model."""
 
     def __init__(self, place: Callable[[], str] = str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -28,7 +28,7 @@ class Recorder(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.found: dict[tuple[str, int, str], int] = {}
 
     def add(self, kind: str, size: int) -> None:
-        """One collective of so many bytes."""
+        """Count one collective of `size` bytes."""
         if size:
             key = kind, size, self.place()
             self.found[key] = self.found.get(key, 0) + 1
@@ -43,9 +43,9 @@ class Recorder(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind not in private.PLAIN for kind in types):
-            return NotImplemented  # a DTensor's own operators come by again, on its local tensors
+            return NotImplemented  # a DTensor's operators run again, on its local tensors
         out = func(*args, **(kwargs or {}))
-        # an operator of ours calls torch.distributed, which counts; of tensors without contents it does not run
+        # our own operators call torch.distributed, which counts; on tensors without contents they do not run
         alike = private.tensors_in(args) or [None]
         if func.namespace in _NAMESPACES and (func.namespace not in _OWN or isinstance(alike[0], private.FakeTensor)):
             name = func._schema.name.split("::")[1]
@@ -70,7 +70,7 @@ def _tell(kind: str, *tensors: Any) -> None:
 
 
 class _Done:
-    """The handle of a collective that was asked for without waiting."""
+    """The handle of an asynchronous collective, which is done already."""
 
     def wait(self, *_: Any, **__: Any) -> bool:
         return True
@@ -84,7 +84,7 @@ def _handle(asynchronous: bool) -> Any:
 
 
 def alone() -> None:
-    """Replace the collectives of torch.distributed by ones that a rank does alone."""
+    """Replace the collectives of torch.distributed by ones that a rank performs alone."""
     from torch import distributed
 
     everything: Any = distributed
@@ -149,7 +149,7 @@ def alone() -> None:
 
 
 def listed(found: dict[tuple[str, int, str], int]) -> list[list[Any]]:
-    """Kinds, bytes and calls, without their places, in order."""
+    """Return sorted rows of kind, bytes and calls, added up over all places."""
     together: dict[tuple[str, int], int] = {}
     for (kind, size, _), calls in found.items():
         together[kind, size] = together.get((kind, size), 0) + calls
@@ -157,7 +157,7 @@ def listed(found: dict[tuple[str, int, str], int]) -> list[list[Any]]:
 
 
 def seen_by(place: Callable[[], str], run: Callable[[], None]) -> dict[tuple[str, int, str], int]:
-    """What `run` exchanges, by place."""
+    """Return the collectives of `run`, by place."""
     with Recorder(place) as recorder:
         run()
     assert isinstance(recorder, Recorder)
@@ -165,5 +165,5 @@ def seen_by(place: Callable[[], str], run: Callable[[], None]) -> dict[tuple[str
 
 
 def groups_of(size: int) -> bool:
-    """Whether this process stands in a group of so many ranks."""
+    """Whether this process is in a group of `size` ranks."""
     return torch.distributed.is_initialized() and torch.distributed.get_world_size() == size

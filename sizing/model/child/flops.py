@@ -1,4 +1,4 @@
-"""Floating point operations of a forward pass and of the backward pass that belongs to it, seen in the forward pass."""
+"""Counts the floating point operations of a forward pass and of its backward pass, from the forward pass alone."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sizing.model.child import private, products
 _ATTENTION = "_scaled_dot_product_"
 _OTHERS = {"transformers::grouped_mm_fallback": products.grouped}
 _KNOWN = ("aten", "prim", "prims", "bft", "c10d", "_c10d_functional", "_c10d_functional_autograd", "higher_order")
-_SUMMED = frozenset({"addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation"})  # whose first argument is added
+_SUMMED = frozenset({"addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation"})  # the first argument is added
 
 
 class Counter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the products of all operators that run in it.
+    """A mode that counts the products of all operators that run in it.
 
-    Forward by torch's own formulas (torch.utils.flop_counter). Backward as much again for each operand that needs a
-    gradient: twice the forward pass for a layer within a model, once for the first one. Attention computes its scores
-    anew: 2.5 times. Recomputation of layers (checkpoint) is not counted: whether it is done is the plan's. `unknown`
-    are operators of which nobody told the products: those of other packages, and a few of torch's.
+    The forward pass counts by torch's own formulas (torch.utils.flop_counter). The backward pass counts as much again
+    for each operand that needs a gradient: twice the forward pass for a layer within a model, once for the first one.
+    Attention recomputes its scores: 2.5 times. Recomputation of layers (checkpoint) is not counted, because the plan
+    decides on it. `unknown` holds operators without a formula: those of other packages, and a few of torch's.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Counter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if any(kind not in private.PLAIN for kind in types):
-            return NotImplemented  # its own operators come by again, on the tensors that it wraps
+            return NotImplemented  # its operators run again, on the tensors that it wraps
         out = func(*args, **kwargs)
         self.seen(args, kwargs, out)
         if self.quiet:
@@ -52,11 +52,11 @@ class Counter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def seen(self, args: Any, kwargs: Any, out: Any) -> None:
-        """Called with each operator's arguments and results."""
+        """Hook that is called with each operator's arguments and results."""
 
     @contextlib.contextmanager
     def without_products(self) -> Iterator[None]:
-        """Let what runs inside be seen and not counted."""
+        """Return a context in which operators are seen but not counted."""
         before, self.quiet = self.quiet, True
         try:
             yield
@@ -65,12 +65,12 @@ class Counter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _backward(name: str, args: Any, forward: int) -> int:
-    if not torch.is_grad_enabled() and name not in _OTHERS:  # within an operator of a package it is always off
+    if not torch.is_grad_enabled() and name not in _OTHERS:  # gradients are always off within a package's operator
         return 0
     tensors = private.tensors_in(args)
     if name.startswith(_ATTENTION):
         return forward * 5 // 2 if any(each.requires_grad for each in tensors[:3]) else 0
-    if name in products.RECURRENT:  # its states learn where its weights do, its input where a layer before it does
+    if name in products.RECURRENT:  # states need gradients if weights do; the input does if an earlier layer learns
         given = products.matrices(args)
         if not any(each.requires_grad for each in (args[0], *given)):
             return 0
@@ -81,10 +81,10 @@ def _backward(name: str, args: Any, forward: int) -> int:
 
 
 def attention(query: Any, key: Any, value: Any) -> int:
-    """Of scaled dot product attention forward and backward, by the kernel that keeps no scores (flash).
+    """Count scaled dot product attention forward and backward, by the kernel that keeps no scores (flash).
 
-    Two products forward; backward three of queries with keys (the scores once more, and two gradients) and two with
-    values. No half is taken off for a causal mask.
+    There are two products forward. Backward there are three of queries with keys (the scores once more, and two
+    gradients) and two with values. A causal mask does not halve the count.
     """
     scores = 2 * int(query.numel()) * int(key.shape[-2])
     weighed = scores * int(value.shape[-1]) // max(1, int(query.shape[-1]))
@@ -93,7 +93,7 @@ def attention(query: Any, key: Any, value: Any) -> int:
 
 
 class Attention(TorchFunctionMode):
-    """Counts scaled dot product attention by that kernel, whichever this machine's CPU takes."""
+    """A mode that counts scaled dot product attention as flash, whichever kernel this machine's CPU uses."""
 
     def __init__(self, counter: Counter) -> None:
         super().__init__()

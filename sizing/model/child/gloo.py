@@ -1,4 +1,4 @@
-"""What gloo takes for itself while ranks on CPUs talk to each other; a GPU's NCCL has its buffers outside torch."""
+"""Buffers that gloo takes for collectives on CPUs; NCCL on GPUs has its buffers outside torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COPIES_OUTPUT = ("_allgather_base_", "allgather_into_tensor_coalesced_")
 
 
 def buffers(ledger: Any) -> dict[Any, Callable[..., Any]]:
-    """Collectives to functions that call them and write down the copy that gloo makes: of the input, or the output."""
+    """Map collectives to functions that call them and record the copy that gloo makes of the input or the output."""
 
     def copying(place: int) -> Callable[..., Any]:
         def call(func: Any, args: Any, kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Times collectives between real processes of this machine, in rounds that take each kind and size once."""
+"""Times collectives between real processes of this machine, in rounds that measure each kind and size once."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any
 from sizing.model.child import answering
 from sizing.model.child.refusal import Refusal
 
-_ENOUGH_S = 0.02  # of one measurement: so many repetitions that a tick of the clock or the scheduler is little of it
+_ENOUGH_S = 0.02  # length of one measurement, so that a tick of the clock or the scheduler is a small part of it
 _REPEATS_MOST = 50
 _PORT_DIGITS = 5
-_SILENCE_S = 120.0  # of a rank that others wait for: it has died, and would else be waited for for half an hour
+_SILENCE_S = 120.0  # timeout for a rank that has died; gloo's default is half an hour
 _FLOAT_BYTES = 4
 
 
 def main(request: dict[str, Any], reply: int) -> None:
-    """Answers {"times": {kind: {bytes: [seconds of each round]}}, "lacking": kinds, "torch": version}."""
+    """Answer {"times": {kind: {bytes: [seconds of each round]}}, "lacking": kinds, "torch": version}."""
     answering.answer(_measured, request, reply)
 
 
 def _measured(request: dict[str, Any]) -> dict[str, Any]:
-    """Split into ranks once torch is there, which takes each a second, and before it has threads."""
+    """Fork the ranks and measure. The fork follows torch's import, a second for each rank, but precedes its threads."""
     import torch
 
     dist: Any = torch.distributed
@@ -60,7 +60,7 @@ def _measured(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rank(rank: int, port: int, request: dict[str, Any], store: Any = None) -> tuple[dict[str, Any], list[str]]:
-    """One rank's part; what it returns is the same on each."""
+    """Measure as one rank; the result is the same on each."""
     import torch
 
     dist: Any = torch.distributed
@@ -97,7 +97,7 @@ def _rank(rank: int, port: int, request: dict[str, Any], store: Any = None) -> t
 
 
 def _slowest(work: Callable[[], None], repeats: int) -> float:
-    """Seconds of one call, as the rank sees it that waits longest."""
+    """Return the seconds of one call on the rank that takes longest."""
     import torch
     import torch.distributed as dist
 
@@ -111,7 +111,7 @@ def _slowest(work: Callable[[], None], repeats: int) -> float:
 
 
 def _work(kind: str, wished: int, rank: int, ranks: int) -> tuple[int, Callable[[], None]]:
-    """The bytes of the whole tensor, a multiple of what a rank has of it, and a call that moves it once."""
+    """Return the bytes of the whole tensor, a multiple of one rank's part, and a call that moves it once."""
     import torch
     import torch.distributed as dist
 
@@ -144,7 +144,7 @@ def _ring(mine: Any, other: Any, rank: int, ranks: int) -> None:
 
 
 def _not_there(error: BaseException) -> bool:
-    """Whether an error means that this gloo cannot do a collective; every rank meets it, before anything is sent."""
+    """Whether an error means that this gloo lacks a collective; every rank raises it before anything is sent."""
     said = str(error).lower()
     return isinstance(error, (NotImplementedError, AttributeError)) or any(
         words in said for words in ("does not support", "not supported", "unsupported", "no backend type")

@@ -1,4 +1,4 @@
-"""Reads a user's model as a chain of operators: exported by torch, on tensors without contents."""
+"""Reads a user's model as a chain of operators, exported by torch on tensors without contents."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ _NO_OPERATORS = re.compile(r"(_assert|sym_|getitem$)")
 
 
 class NotExported(Exception):
-    """The reason, in a line, why a model is not read by its operators."""
+    """A model cannot be read operator by operator; the message is the reason, on one line."""
 
 
 def graph(request: dict[str, Any]) -> dict[str, Any]:
-    """The operators of the model that the request names: [name, module, flops, across_bytes, parameters] each."""
+    """Read the operators of the model that the request names: [name, module, flops, across_bytes, parameters] each.
+
+    Returns the answer as JSON has it, with the origin of the graph and notes. Raises Refusal.
+    """
     set_up(int(request.get("tp", 1)))
     fake = private.fake_mode()
     notes = []
@@ -72,7 +75,7 @@ def main(request: dict[str, Any], reply: int) -> None:
 
 
 def set_up(tp: int) -> None:
-    """Prepare this process: no network, no compiler, no warnings of exports."""
+    """Prepare this process: no network, no compiler, no warnings from exports."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -89,12 +92,12 @@ def set_up(tp: int) -> None:
 
 
 def program(made: models.Made) -> Any:
-    """What torch.export makes of the model; raises whatever it raises."""
+    """Export the model with torch.export; raises any error that torch.export raises."""
     return torch.export.export(made.model, made.args, made.kwargs, strict=False)
 
 
 def operators(graph_module: Any) -> list[Any]:
-    """The nodes of an exported program that are operators, in their order; what takes results apart is none."""
+    """Return the nodes of an exported program that are operators, in order; getitem is not one."""
     return [
         node
         for node in graph_module.graph.nodes
@@ -103,7 +106,7 @@ def operators(graph_module: Any) -> list[Any]:
 
 
 def exported(made: models.Made, fake: Any) -> tuple[list[list[Any]], set[str]]:
-    """The rows of an exported model, and the operators whose work is not known."""
+    """Export a model; return its rows, and the operators whose work is unknown."""
     with fake or contextlib.nullcontext():
         found = program(made)
     whole = found.graph_module
@@ -112,7 +115,7 @@ def exported(made: models.Made, fake: Any) -> tuple[list[list[Any]], set[str]]:
         raise NotExported("the model has no operator")
     place = {node: at for at, node in enumerate(nodes)}
     at = -1
-    for node in whole.graph.nodes:  # what takes a result apart belongs to what made it
+    for node in whole.graph.nodes:  # getitem belongs to the operator whose result it reads
         at = place.setdefault(node, at)
     counted = Counted(whole)
     counts = counted.run_all(found, made)
@@ -129,7 +132,7 @@ def exported(made: models.Made, fake: Any) -> tuple[list[list[Any]], set[str]]:
 
 
 class Counted(torch.fx.Interpreter):
-    """Runs an exported program on tensors without contents and counts each operator; keeps what needs a gradient."""
+    """An interpreter that counts each operator on tensors without contents, and records which need gradients."""
 
     def __init__(self, whole: Any) -> None:
         super().__init__(whole, garbage_collect_values=False)
@@ -139,7 +142,7 @@ class Counted(torch.fx.Interpreter):
         self.learns: dict[Any, bool] = {}
 
     def run_all(self, found: Any, made: models.Made) -> dict[Any, int]:
-        """FLOPs by node."""
+        """Run the whole program; return FLOPs by node."""
         values = []
         modes = contextlib.ExitStack()
         weights = {spec.arg.name: spec.target for spec in found.graph_signature.input_specs if _is(spec, "PARAMETER")}
@@ -158,7 +161,7 @@ class Counted(torch.fx.Interpreter):
         return self.counts
 
     def run_node(self, n: Any) -> Any:
-        """One node, whose products are counted."""
+        """Run one node and count its products."""
         before = self.counter.flops
         out = self._attended(n) if n.target is _ATTENTION else super().run_node(n)
         self.counts[n] = self.counter.flops - before
@@ -185,7 +188,7 @@ def _module(node: Any) -> str:
 
 
 def _first_users(found: Any, made: models.Made, place: dict[Any, int]) -> dict[int, int]:
-    """Operators to the trainable elements that they are the first to use; a weight of several names counts once."""
+    """Return, by operator, the trainable elements that it uses first; a weight with several names counts once."""
     names = {spec.arg.name: spec.target for spec in found.graph_signature.input_specs if _is(spec, "PARAMETER")}
     first: dict[int, tuple[int, int]] = {}
     for node in found.graph_module.graph.find_nodes(op="placeholder"):
@@ -202,10 +205,10 @@ def _first_users(found: Any, made: models.Made, place: dict[Any, int]) -> dict[i
 
 
 def _sent(found: Any, made: models.Made, nodes: list[Any], place: dict[Any, int], counted: Counted) -> list[int]:
-    """For each operator the bytes that are alive behind it and used by a later one, the last with none.
+    """Return, for each operator, the bytes that are alive behind it and used by a later one; 0 for the last.
 
-    What is made of constants alone is made anew by each stage, which is given the model's inputs, too. Of several views
-    of one tensor no more is sent than the tensor.
+    Each stage gets the model's inputs and recomputes values made of constants alone, so neither counts. Several views
+    of one tensor count at most as much as the tensor.
     """
     last = len(nodes) - 1
     signature = found.graph_signature
@@ -243,7 +246,7 @@ def _sent(found: Any, made: models.Made, nodes: list[Any], place: dict[Any, int]
 
 
 def _origin(node: Any, root: dict[Any, Any]) -> Any:
-    """The node whose storage a result lies in: itself, but for views and what works in place."""
+    """Return the node whose storage holds a result: the node itself, except for views and in-place operators."""
     if getattr(node.target, "__name__", "") == "getitem":
         whole = root.get(node.args[0])
         return (
@@ -259,13 +262,13 @@ def _origin(node: Any, root: dict[Any, Any]) -> Any:
 
 
 def _bytes(node: Any) -> int:
-    """Of a result that is one tensor; of several, what takes them apart has the bytes."""
+    """Return the bytes of a result that is one tensor; for several results 0, because their getitem nodes count."""
     value = node.meta.get("val")
     return int(value.numel()) * value.element_size() if isinstance(value, torch.Tensor) else 0
 
 
 def _in_loss(found: Any, made: models.Made) -> set[Any]:
-    """The nodes among the model's outputs that its loss is made of."""
+    """Return the nodes among the model's outputs that its loss depends on."""
     outputs = next(iter(found.graph_module.graph.find_nodes(op="output"))).args[0]
     specs = found.graph_signature.output_specs
     flat = [node for node, spec in zip(outputs, specs, strict=True) if _is(spec, "USER_OUTPUT")]

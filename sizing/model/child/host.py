@@ -1,4 +1,4 @@
-"""A model that names a GPU, made where there is none: its tensors without contents are those of the CPU."""
+"""Makes a model whose code names a GPU on a machine without one: its tensors are put on the CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sizing.model.child.refusal import Refusal
 
 
 class Host(TorchFunctionMode):
-    """Puts on the CPU what functions are told to put on a GPU."""
+    """A mode that puts tensors on the CPU where functions are told to put them on a GPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,11 +41,11 @@ def _here(value: Any) -> Any:
 
 
 class TooLarge(Refusal):
-    """A model does not fit this process on real tensors."""
+    """A model's real tensors do not fit in this process's memory."""
 
 
 def on_cpu(request: dict[str, Any]) -> models.Made:
-    """The model that a request names, on real tensors of the CPU whatever it names; raises TooLarge."""
+    """Make the model that a request names with real tensors on the CPU, whatever device it names; raises TooLarge."""
     try:
         with Host():
             return models.load(request, "cpu")
@@ -56,5 +56,5 @@ def on_cpu(request: dict[str, Any]) -> models.Made:
 
 
 def real_meshes() -> None:
-    """Let device meshes be made of numbers, though all other tensors have none."""
+    """Let device meshes have real numbers, although all other tensors have no contents."""
     spread.real_meshes(types.SimpleNamespace(blind=False))

@@ -1,4 +1,4 @@
-"""Operators that take other memory on a GPU than on a CPU, each as it is there: what it saves, and what it casts."""
+"""Operators whose memory differs between GPU and CPU, made to save and cast the tensors that they do on a GPU."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _torch: Any = torch
 _libraries: list[Any] = []
 _aten: Any = torch.ops.aten
 
-# What a GPU's autocast computes in fp32 and a CPU's does not: torch's table "CUDA Ops that can autocast to float32".
+# Operators that autocast runs in fp32 on a GPU only: torch's table "CUDA Ops that can autocast to float32".
 _FP32 = """
 acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor
 pow.Scalar softplus layer_norm group_norm cosine_similarity poisson_nll_loss nll_loss nll_loss2d hinge_embedding_loss
 kl_div l1_loss smooth_l1_loss huber_loss margin_ranking_loss soft_margin_loss triplet_margin_loss
 binary_cross_entropy_with_logits dist cdist renorm logsumexp norm.Scalar norm.ScalarOpt_dim
 """
-# Of these it reads what it is given, and writes fp32.
+# Operators whose inputs autocast leaves as they are on a GPU, and whose results are fp32.
 _INTO_FP32 = "prod cumprod cumsum sum sum.dim_IntList linalg_vector_norm"
-# What a CPU's autocast computes in fp32 and a GPU's leaves as it is.
+# Operators that autocast runs in fp32 on a CPU, and leaves as they are on a GPU.
 _AS_IT_IS = """
 avg_pool3d polar quantile nanquantile stft grid_sampler_2d grid_sampler_3d adaptive_avg_pool3d
 cross_entropy_loss max_pool3d max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d replication_pad1d
@@ -32,9 +32,9 @@ _WIDEST_HEAD = 256
 
 
 def like_a_gpu(tracker: Any) -> None:
-    """Put the GPU's ways into the place of the CPU's, for this process."""
+    """Replace the CPU's operators by ones that behave as on a GPU, in this process."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch tells of each kernel that it is replaced
+        warnings.simplefilter("ignore")  # torch warns of each kernel that is replaced
         _register()
     backward = _aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     tracker.scratch[backward] = _attention_backward_scratch
@@ -60,9 +60,10 @@ def _register() -> None:
 
 
 def _attention_backward_scratch(args: Any) -> int:
-    """What the flash kernel adds up the queries' gradients in: fp32, rows and widths rounded up; fp32 needs none.
+    """Return the bytes of the buffer in which the flash kernel adds up the queries' gradients.
 
-    Where heads share keys, it makes the keys' and values' gradients for each head first.
+    The buffer is fp32, with rows and widths rounded up; for fp32 inputs there is none. If heads share keys, the kernel
+    first makes the keys' and values' gradients for each head, which count, too.
     """
     query: torch.Tensor = args[1]
     key: torch.Tensor = args[2]
@@ -180,16 +181,16 @@ def _attention(
 
 
 class _Biased(torch.autograd.Function):
-    """Attention with a mask that is learned, which on a GPU takes the memory-efficient kernel."""
+    """Attention with a learned mask, which a GPU computes with the memory-efficient kernel."""
 
     @staticmethod
     def forward(ctx: Any, query: Any, key: Any, value: Any, bias: Any) -> Any:
-        """Keeps what that kernel keeps: its inputs, the result, and a sum for each row."""
+        """Save what that kernel saves: its inputs, the result, and a sum for each row."""
         out = query.new_empty(*query.shape[:-1], value.size(-1))
         ctx.save_for_backward(query, key, value, bias, out, query.new_empty(query.shape[:-1], dtype=torch.float32))
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """A gradient of each input; that of the mask for each sample and head, before they are added up."""
+        """Return a gradient of each input; the mask's has all samples and heads, before they are added up."""
         return tuple(torch.empty(each.shape, dtype=each.dtype) for each in ctx.saved_tensors[:4])

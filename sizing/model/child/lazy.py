@@ -1,4 +1,4 @@
-"""Parameters and buffers whose shape a first forward pass tells (nn.LazyLinear), on tensors without contents."""
+"""Parameters and buffers that get their shape in the first forward pass (nn.LazyLinear), without contents."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _MIXIN: Any = _parameter.UninitializedTensorMixin
 
 
 def is_lazy(tensor: Any) -> bool:
-    """Whether nobody knows the tensor's shape yet."""
+    """Whether the tensor has no shape yet."""
     return isinstance(tensor, _MIXIN)
 
 
 def without_contents() -> None:
-    """Let lazy tensors become such without contents: torch would have them keep the storage that they were born with.
+    """Let lazy tensors become tensors without contents; in torch they would keep their original storage.
 
-    Until then they are real ones without elements, and what a module does to them is done once they have a shape.
+    Until they have a shape, they are real tensors without elements; conversions by their module are applied later.
     """
     for kind in (parameter.UninitializedParameter, parameter.UninitializedBuffer):
         lazy: Any = kind
         lazy.__new__ = staticmethod(_maker(kind.__new__))
     made: Any = parameter.UninitializedParameter
-    made.__deepcopy__ = _copied  # torch copies no such buffer either
+    made.__deepcopy__ = _copied  # only for parameters: torch cannot copy an uninitialized buffer either
     _MIXIN.materialize = _materialize
 
 

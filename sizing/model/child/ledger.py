@@ -1,4 +1,4 @@
-"""Which storages lived when, and of what kind they were: the peak of the memory, and what it consisted of."""
+"""A record of all storages with their kinds and lifetimes, which gives the peak of the memory by kind."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ NAMES = ("parameters", "gradients", "optimizer", "activations", "temporary")
 
 
 class Record:
-    """One storage: its bytes, from which event to which it lived, its kind, and whether it lay on the GPU.
+    """One storage: its bytes, the events at which it was born and died, its kind, and whether it was on the GPU.
 
-    A kind is known late (what forward keeps is seen when backward begins), and holds for the whole life. `node` is the
-    number of the backward function that made it.
+    The kind is known late (activations are only recognised when the backward pass begins), and holds for the whole
+    life. `node` is the number of the backward function that made it.
     """
 
     __slots__ = ("born", "bytes", "died", "kind", "node", "on_gpu", "recomputed")
@@ -26,7 +26,7 @@ class Record:
 
 
 class Ledger:
-    """All storages that were ever there, in the order of their birth; `granule` is what an allocator rounds up to."""
+    """All storages that ever existed, in order of birth; the allocator rounds sizes up to multiples of `granule`."""
 
     def __init__(self, granule: int = 1) -> None:
         self.granule = granule
@@ -34,37 +34,37 @@ class Ledger:
         self.now = 0
 
     def rounded(self, size: int) -> int:
-        """What the allocator takes for so many bytes."""
+        """Return the bytes that the allocator takes for `size` bytes."""
         return -(-size // self.granule) * self.granule
 
     def open(self, size: int, on_gpu: bool, recomputed: bool = False) -> Record:
-        """Write down a storage that is there from now on."""
+        """Record the birth of a storage."""
         self.now += 1
         record = Record(self.rounded(size), self.now, on_gpu, recomputed)
         self.records.append(record)
         return record
 
     def close(self, record: Record) -> None:
-        """Write down that a storage is gone."""
+        """Record the death of a storage."""
         self.now += 1
         record.died = self.now
 
     def scratch(self, size: int, on_gpu: bool) -> None:
-        """Write down what a kernel took for itself while it ran."""
+        """Record memory that a kernel took for itself while it ran."""
         self.close(self.open(size, on_gpu))
 
     def label(self, record: Record, kind: int) -> None:
-        """Say of what kind a storage is; the stronger kind stays (parameters before all, temporary last)."""
+        """Set the kind of a storage; the stronger kind wins (parameters first, temporary last)."""
         record.kind = min(record.kind, kind)
 
     def keep(self) -> None:
-        """Backward begins: what forward left behind without another name is what it keeps for that."""
+        """Label storages without another kind as activations, because the backward pass begins now."""
         for record in self.records:
             if record.died is None:
                 self.label(record, ACTIVATIONS)
 
     def peak(self, gpu_only: bool) -> tuple[int, dict[str, int]]:
-        """The most bytes at once, and those of each kind at that moment."""
+        """Return the most bytes at once, and the bytes of each kind at that moment."""
         counted = [record for record in self.records if record.bytes and (record.on_gpu or not gpu_only)]
         changes: list[tuple[int, int]] = []
         for record in counted:

@@ -1,4 +1,4 @@
-"""Runs the user's step twice on tensors without contents, and tells the parent what it took."""
+"""Runs the user's step twice on tensors without contents, and reports its memory and work to the parent."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sizing.model.child.refusal import Refusal
 
 
 def load(path: str, function: str) -> Any:
-    """The user's function, out of his file as `python FILE` would find its imports."""
-    sys.dont_write_bytecode = True  # it is valid for a size and a second: an edit within both would go unseen
+    """Load the user's function from its file, with imports found as under `python FILE`."""
+    sys.dont_write_bytecode = True  # bytecode is checked by size and second: an edit that keeps both would go unseen
     sys.path[:1] = [os.path.dirname(path)] if sys.path[:1] == [""] else [os.path.dirname(path), *sys.path[:1]]
     sys.argv = [path]
     name = os.path.splitext(os.path.basename(path))[0]
@@ -34,7 +34,7 @@ def load(path: str, function: str) -> Any:
 
 
 def set_up(target: str, gpus: int) -> tuple[Any, Any]:
-    """Prepare this process for a trace: the tracker, and the context in which the user's code runs."""
+    """Prepare this process for a trace; return the tracker, and the context for the user's code."""
     import torch
     from torch.optim import optimizer
 
@@ -110,7 +110,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         tracker.find_owners()
         tracker.label_state()
         packages.as_without_a_trace()
-        for counting in (False, True):  # what is set up in the first step is there in the second
+        for counting in (False, True):  # the first step sets up state that the second one already has
             tracker.work.counting = counting
             do(step)
             tracker.find_owners()
@@ -134,14 +134,14 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def do(step: Any) -> None:
-    """One step; what it returns is let go, as a training loop does."""
+    """Run one step and drop its result, as a training loop does."""
     kind = type(step()).__name__
     if kind in ("coroutine", "generator"):
         raise Refusal(f"the step is a {kind}, which does nothing by itself: write def step()", usage=True)
 
 
 def made(request: dict[str, Any]) -> Any:
-    """The step that the user's function makes."""
+    """Return the step that the user's function makes."""
     name = request["function"]
     make_step = load(request["path"], name)
     sizes = {size: request[size] for size in request["takes"]}

@@ -1,4 +1,4 @@
-"""Times passes and optimizer steps of a slice on one device, and counts the bytes that they take."""
+"""Times passes and optimizer steps of a slice on one device, and measures their memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sizing.model.child.refusal import Refusal
 from sizing.model.child.rounds import interval, repeated
 
 _WARM_UPS = 2
-_LITTLE = 1e-8  # a learning rate with which nothing runs away
+_LITTLE = 1e-8  # a learning rate so small that weights do not diverge
 
 
 @dataclass
 class Slice:
-    """A stage's part of a model on its device. `run(leaves)` returns outputs, of which those that can go backward.
+    """A stage's part of a model on its device. `run(leaves)` returns its outputs.
 
-    `leaves` are what comes from the stage before, with gradients where that needs them. `weights` are parameters and
-    buffers, `parameters` those that are trained. `exchanged` are its collectives where they are known without a run.
+    `leaves` are the values from the stage before, with gradients if that stage needs them. `weights` are parameters and
+    buffers, `parameters` those that are trained. `exchanged` are its collectives if they are known without a run.
     """
 
     run: Callable[[list[torch.Tensor]], list[torch.Tensor]]
@@ -38,7 +38,7 @@ class Slice:
 
 
 def autocast(precision: str, device: str) -> Callable[[], Any]:
-    """The context in which a precision's passes run."""
+    """Return the context for passes in a precision, and set TF32 as it needs. Raises Refusal for an unknown one."""
     kind = torch.device(device).type
     if precision == "bf16":
         return lambda: torch.autocast(kind, torch.bfloat16)
@@ -52,7 +52,7 @@ def autocast(precision: str, device: str) -> Callable[[], Any]:
 
 
 def optimizer_of(name: str, parameters: list[torch.Tensor]) -> Any:
-    """torch's own optimizer of that name; None where there is nothing to train."""
+    """Return torch's own optimizer of that name; None if there is nothing to train."""
     if not parameters:
         return None
     known: dict[str, Callable[[], Any]] = {
@@ -68,10 +68,10 @@ def optimizer_of(name: str, parameters: list[torch.Tensor]) -> Any:
 
 
 class Clock:
-    """Seconds of what runs between two calls: of this process's CPU with one thread, else of the wall or the GPU.
+    """A clock for calls: on a CPU the process's CPU time with one thread or wall time with several, else GPU events.
 
-    What else runs on the machine does not lengthen CPU time; several threads wait for each other, which only the wall
-    shows. A GPU's own events are around the pass, so that gaps in which it waits for the CPU count.
+    Other processes do not lengthen CPU time, but only wall time includes the waits of threads for each other. The GPU's
+    events enclose the whole call, so gaps in which the GPU waits for the CPU count.
     """
 
     def __init__(self, device: str, threads: int) -> None:
@@ -79,7 +79,7 @@ class Clock:
         self._now = time.process_time if threads == 1 else time.perf_counter
 
     def of(self, do: Callable[[], Any]) -> float:
-        """How long `do` takes."""
+        """Return the seconds that `do` takes."""
         if not self.cuda:
             began = self._now()
             do()
@@ -109,13 +109,13 @@ class Pass:
             each.grad = None
 
     def forward(self) -> list[torch.Tensor]:
-        """The outputs that go backward."""
+        """Run forward; return the outputs that need a backward pass."""
         with self.piece.context():
             outs = self.piece.run(self.piece.leaves)
         return [each for each in outs if each.requires_grad]
 
     def backward(self, outs: list[torch.Tensor]) -> None:
-        """From all outputs at once."""
+        """Run backward from all outputs at once."""
         if not outs:
             return
         if self._ones is None:
@@ -127,7 +127,7 @@ class Pass:
 
 
 def measured(piece: Slice, device: str, threads: int, rounds: int, optimizer: str) -> dict[str, Any]:
-    """All that is measured of a slice, as JSON has it; times in seconds as (value, low, high)."""
+    """Measure a slice and return the results as JSON has them; times in seconds are (value, low, high)."""
     through = Pass(piece, device)
     stepper = optimizer_of(optimizer, piece.parameters)
     update: Callable[[], Any] = stepper.step if stepper is not None else (lambda: None)
@@ -135,7 +135,7 @@ def measured(piece: Slice, device: str, threads: int, rounds: int, optimizer: st
         through.forget()
         through()
         update()
-    found = exchanges.seen_by(str, through)  # gradients are there now: as in the micro-batches after the first
+    found = exchanges.seen_by(str, through)  # gradients exist by now, as in all micro-batches after the first
     peak, activations = _peak(through, piece, stepper, update)
     clock = Clock(device, threads)
 
@@ -172,9 +172,9 @@ def _state_bytes(stepper: Any) -> int:
 
 
 def _peak(through: Pass, piece: Slice, stepper: Any, update: Callable[[], Any]) -> tuple[int, int]:
-    """The most bytes at once of a pass that adds to gradients which are there, and a step; and the pass's activations.
+    """Return the peak bytes of a pass that accumulates gradients and an optimizer step, and the pass's activations.
 
-    By the allocator on a GPU; on a CPU each tensor counts from when it is made until nobody holds it.
+    On a GPU the allocator counts; on a CPU each tensor counts from its creation until it is freed.
     """
     if through.cuda:
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""How many bytes of tensors are held, and were at most, while real operators run."""
+"""Measures the bytes that tensors hold, and their peak, while real operators run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sizing.model.child import private
 
 
 class Meter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts each storage from the operator that makes it until nobody holds it; what was there before is `began`.
+    """A mode that counts each storage from the operator that makes it until it is freed.
 
-    What a kernel takes for itself while it runs is not seen.
+    `began` is the bytes held before. Memory that a kernel takes for itself while it runs is not seen.
     """
 
     def __init__(self, began: int = 0) -> None:
@@ -22,7 +22,7 @@ class Meter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sizes: dict[int, int] = {}
 
     def know(self, tensors: Any) -> None:
-        """Tensors that were there before, and are counted in `began`."""
+        """Do not count these tensors: they existed before and are part of `began`."""
         for each in tensors:
             self._sizes.setdefault(private.local(each).untyped_storage()._cdata, 0)
 
@@ -49,7 +49,7 @@ class Meter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def bytes_of(tensors: Any) -> int:
-    """Of the storages of tensors, each once."""
+    """Return the bytes of the tensors' storages, counting each once."""
     found = {}
     for each in tensors:
         storage = private.local(each).untyped_storage()

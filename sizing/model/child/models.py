@@ -1,4 +1,4 @@
-"""Makes the user's model by his `make_model`: what graphs are read from, and what profiles run."""
+"""Makes the user's model with their `make_model`, to read its graph or to profile it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sizing.model.child.refusal import Refusal
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A model in training mode, what its forward pass is called with, and how its output becomes a loss.
+    """A model in training mode, the arguments of its forward pass, and the function from its output to a loss.
 
-    `note` is a sentence on what was taken for granted, "" where nothing was.
+    `note` is a sentence on assumptions that were made, or "".
     """
 
     model: torch.nn.Module
@@ -30,12 +30,12 @@ class Made:
 
 
 def load(request: Mapping[str, Any], device: str | None = None) -> Made:
-    """The model that `request` names by `path`, `function`, `batch` and `tp` (1 where it says none).
+    """Make the model that `request` names by `path`, `function`, `batch` and `tp` (default 1).
 
-    With `device` it and its inputs are made there; else wherever the modes that are on put them. With tp > 1 this
-    process stands as rank 0 of a group of tp ranks in which nobody else is (collectives return at once, and what they
-    return is not to be read), and the model is rank 0's part: as `make_model(batch_size, tp=tp)` made it, or cut by the
-    model's own plan. Raises Refusal, one line, for what is not as docs/cells.md says.
+    With `device`, the model and its inputs are made there; else the active modes place them. With tp > 1 this process
+    is rank 0 of a group of tp ranks without other processes (collectives return at once, and their results are
+    meaningless). The model is then rank 0's part: made by `make_model(batch_size, tp=tp)`, or cut by the model's own
+    plan. Raises Refusal, one line, for a make_model that does not follow docs/cells.md.
     """
     tp = int(request.get("tp", 1))
     join(tp)
@@ -57,7 +57,7 @@ def load(request: Mapping[str, Any], device: str | None = None) -> Made:
         note = plans.cut(model, tp, name)
     model.train()
     config: Any = getattr(model, "config", None)
-    if getattr(config, "use_cache", None) is True:  # transformers' keys and values for the next token: of no use here
+    if getattr(config, "use_cache", None) is True:  # transformers' cache of keys and values is only for generation
         config.use_cache = False
     if device is not None:
         model.to(device)
@@ -66,7 +66,10 @@ def load(request: Mapping[str, Any], device: str | None = None) -> Made:
 
 
 def join(size: int) -> None:
-    """Stand in a group of `size` ranks alone; the user's own call to make one finds that it is there."""
+    """Join a group of `size` ranks alone; the user's own call of init_process_group then keeps that group.
+
+    A group of one is joined only by that call.
+    """
     distributed: Any = torch.distributed
     if not distributed.is_available():
         if size > 1:

@@ -1,4 +1,4 @@
-"""Reads a model as a chain of modules: what a forward pass calls, where torch.export does not take the model."""
+"""Reads a model as the chain of modules that a forward pass calls, if torch.export does not accept the model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
 
 def units(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The blocks of a model by their paths: what its outermost lists hold, and all modules beside them.
+    """Yield the blocks of a model with their paths: the elements of its outermost lists, and the modules beside those.
 
-    A list within a list is gone into, a block is not.
+    A list within a list is descended into, a block is not.
     """
     for name, child in module.named_children():
         where = f"{path}.{name}" if path else name
@@ -33,10 +33,10 @@ def units(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
 
 
 def chain(made: models.Made, fake: Any, request: dict[str, Any]) -> tuple[str, tuple[list[list[Any]], set[str]], str]:
-    """("modules", (the rows of the chain, operators whose work is not known), how it was run).
+    """Return ("modules", (the rows of the chain, operators of unknown work), a note " on real tensors" or "").
 
-    On tensors without contents; where sizes depend on contents (a router that picks tokens), the model is made once
-    more and its forward pass is run for real.
+    The forward pass runs on tensors without contents. If sizes depend on contents (a router that picks tokens), the
+    model is made once more and runs on real tensors.
     """
     if fake is not None:
         try:
@@ -78,19 +78,19 @@ def _chained(made: models.Made) -> tuple[list[list[Any]], set[str]]:
 
 
 class _Value:
-    """A storage: the unit that made it, the last that used it, its bytes, whether a later stage must be sent it."""
+    """A storage: the unit that made it, the last that used it, its bytes, and whether later stages must receive it."""
 
     __slots__ = ("bytes", "last", "made", "moves", "storage")
 
     def __init__(self, storage: Any, made: int, moves: bool) -> None:
-        self.storage = storage  # kept, so that no other takes its address
+        self.storage = storage  # kept alive, so that no other storage gets its address
         self.made = self.last = made
         self.bytes = 0
         self.moves = moves
 
 
 class Watch(flops.Counter):  # type: ignore[no-untyped-call]
-    """Follows the operators of a forward pass from unit to unit."""
+    """A mode that follows the operators of a forward pass from unit to unit."""
 
     def __init__(self, made: models.Made) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Watch(flops.Counter):  # type: ignore[no-untyped-call]
         self._inputs = set(self._values)
 
     def enter(self, path: str) -> Any:
-        """A hook of a unit that begins."""
+        """Return a hook for the beginning of a unit."""
 
         def hook(module: Any, inputs: Any) -> None:
             self._flush()
@@ -118,7 +118,7 @@ class Watch(flops.Counter):  # type: ignore[no-untyped-call]
         return hook
 
     def _flush(self) -> None:
-        """What ran since the last unit began is that unit's; what ran before the first is the first's."""
+        """Assign the operations since the last unit began to that unit; those before the first are the first's."""
         if self._names:
             self._counts.append(self.flops - self._began)
             self._began = self.flops
@@ -128,7 +128,7 @@ class Watch(flops.Counter):  # type: ignore[no-untyped-call]
         return max(0, len(self._names) - 1)
 
     def seen(self, args: Any, kwargs: Any, out: Any) -> None:
-        """Note who uses what."""
+        """Record which unit uses which weights and values."""
         given = private.tensors_in((args, kwargs))
         moves = False
         for each in given:
@@ -152,7 +152,7 @@ class Watch(flops.Counter):  # type: ignore[no-untyped-call]
             self._values[key].moves |= moves
 
     def rows(self) -> list[list[Any]]:
-        """One row for each unit, in the order of their calls."""
+        """Return one row for each unit, in the order of their calls: name, module, flops, bytes sent on, parameters."""
         self._flush()
         if not self._names:
             raise Refusal("the forward pass calls no module that could be an operator")

@@ -1,7 +1,7 @@
-"""Memory that oneDNN takes for itself on a CPU: copies in its own layouts, and what it unfolds or adds up in.
+"""Memory that oneDNN takes for itself on a CPU: copies in its own layouts, and buffers to unfold or add up in.
 
-Which algorithm it chooses depends on the processor's instructions and is told nowhere, so that each form of an operator
-is run once, alone and on zeros. That is for traces that are compared with a CPU: a GPU's kernels are others.
+oneDNN's choice of algorithm depends on the processor's instructions and is documented nowhere. So each form of an
+operator is run once, alone and on zeros. This serves traces that are compared with a CPU; a GPU has other kernels.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from sizing.model.child import engine, private
 
 _ALWAYS = "convolution convolution_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward"
 _OF_HALVES = "mm addmm bmm baddbmm"
-"""Operators that are oneDNN's where their numbers have 16 bits."""
+"""Operators that oneDNN runs if their numbers have 16 bits."""
 
 
 def take(tracker: Any) -> None:
-    """Let these operators' results be as they really are, and let what they take beside them count."""
+    """Give these operators' results their real form, and count the memory that they take in addition."""
     for name in f"{_ALWAYS} {_OF_HALVES}".split():
         packet = getattr(torch.ops.aten, name, None)
         if packet is not None:
@@ -28,7 +28,7 @@ def take(tracker: Any) -> None:
 
 
 class _Asked:
-    """An operator, and what its forms have taken: bytes beside the results, and the results' forms."""
+    """An operator with the measurements of its forms: the bytes in addition to the results, and the results' forms."""
 
     def __init__(self, always: bool) -> None:
         self._always = always
@@ -36,12 +36,12 @@ class _Asked:
         self._last_bytes = 0
 
     def results(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What the operator returns, without contents."""
+        """Return the operator's results, without contents."""
         self._last_bytes = 0
         if not (self._always or args[0].dtype in (torch.bfloat16, torch.float16)):
             return func(*args, **kwargs)
         given = private.mapped(lambda each: (each.shape, each.stride(), each.dtype), (args, kwargs))
-        form = f"{given} {torch.is_grad_enabled()}"  # where there may be a backward a recurrent layer keeps more
+        form = f"{given} {torch.is_grad_enabled()}"  # a recurrent layer keeps more if a backward pass may follow
         if form not in self._known:
             with private.without_modes(), torch.autocast("cpu", enabled=False):
                 self._known[form] = _run(func, *private.mapped(_zeros, (args, kwargs)))
@@ -49,7 +49,7 @@ class _Asked:
         return private.mapped(lambda each: torch.empty_strided(each.shape, each.stride(), dtype=each.dtype), made)
 
     def scratch(self, args: Any) -> int:
-        """What the call took that has just been answered."""
+        """Return the bytes that the latest call took in addition to its results."""
         return self._last_bytes
 
 
@@ -58,7 +58,7 @@ def _zeros(tensor: Any) -> torch.Tensor:
 
 
 def _run(func: Any, args: Any, kwargs: Any) -> tuple[int, Any]:
-    """What a call takes at most beside its results, and those, as tensors without contents of no mode."""
+    """Run a call; return the most bytes that it takes in addition to its results, and the results as meta tensors."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         made = func(*args, **kwargs)
     held_bytes = most_bytes = 0

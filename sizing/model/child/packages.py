@@ -1,4 +1,4 @@
-"""What packages on torch do otherwise when they see tensors without contents, put right."""
+"""Corrects packages that behave differently when they see tensors without contents."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def as_without_a_trace() -> None:
-    """Let packages that the step has imported take the way that they take on real tensors.
+    """Let packages that the step has imported behave as on real tensors.
 
-    transformers looks whether each row of a batch is one sequence, cannot see it here, and would then attend by a mask
-    that it makes: rows are taken to be one sequence each. A mask that the user hands over is taken to mask something.
+    transformers checks whether each row of a batch is one sequence. It cannot see that here and would make a mask for
+    attention, so each row is assumed to be one sequence. A mask that the user passes is assumed to mask something.
     """
     masking: Any = sys.modules.get("transformers.masking_utils")
     if hasattr(masking, "find_packed_sequence_indices"):

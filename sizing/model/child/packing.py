@@ -1,4 +1,4 @@
-"""Sequences packed by lengths that are known: torch reads those in code of its own, where nothing is followed."""
+"""Packs sequences by known lengths, because torch reads the lengths in native code that a trace cannot follow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sizing.model.child.refusal import Refusal
 
 
 def stand_ins(fake: Any) -> dict[Any, Any]:
-    """Operators to what stands in for them."""
+    """Map operators to their stand-ins."""
 
     def packed(func: Any, args: Any, kwargs: Any) -> Any:
         batch, lengths = args[:2]
@@ -23,10 +23,10 @@ def stand_ins(fake: Any) -> dict[Any, Any]:
             )
         with private.without_modes():
             steps = torch.arange(int(known.max()))
-            # a real tensor: the layers read it in code of their own, too
+            # a real tensor, because the layers' native code reads it, too
             sizes = (known[None, :] > steps[:, None]).sum(1)
             rows = int(sizes.sum())
-        sizes.followed = fake.from_tensor(sizes)  # as Python reads it: kept, as torch forgets it otherwise
+        sizes.followed = fake.from_tensor(sizes)  # for reads by Python; kept here, or torch forgets it
         private.know(fake, sizes.followed, sizes)
         return batch.new_empty([rows, *batch.shape[2:]]), sizes
 
@@ -34,7 +34,7 @@ def stand_ins(fake: Any) -> dict[Any, Any]:
 
 
 def padded(func: Any, args: Any, kwargs: Any) -> Any:
-    """What `pad_packed_sequence` makes, by the operators that torch makes it with."""
+    """Compute the result of `pad_packed_sequence` with the operators that torch uses for it."""
     data, sizes, batch_first, value, length = args
     with private.without_modes():
         batches = sizes.tolist()

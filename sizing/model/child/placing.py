@@ -1,7 +1,7 @@
-"""Sees every call of torch's functions: keeps apart what lies on the GPU, and answers what has no answer in a trace.
+"""Intercepts calls of torch's functions: tracks which tensors are on the GPU, and answers reads of unknown numbers.
 
-All tensors are tensors of the CPU without contents. That one lies on the GPU stands in its storage's record, set where
-the user's code names a GPU; what comes out of it lies there too.
+All tensors are CPU tensors without contents. The record of a storage says whether it is on the GPU. It is set where the
+user's code names a GPU, and results computed from such a tensor are on the GPU too.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ CPU = torch.device("cpu")
 
 
 def names_gpu(device: Any) -> bool:
-    """Whether a device, as functions take it, is a GPU."""
+    """Whether a device argument of a torch function means a GPU."""
     if isinstance(device, int) and not isinstance(device, bool):
         return True
     return isinstance(device, (str, torch.device)) and torch.device(device).type == "cuda"
 
 
 class Unread(float):
-    """The stand-in for a number that is in a tensor: may be printed and reckoned with, and not be decided on."""
+    """A stand-in for a number in a tensor: code may print it and calculate with it, but not branch on it."""
 
     def _decide(self, *_: Any) -> Any:
-        # torch's own optimizers (Adafactor) bound their rates so, which changes no tensor's size.
+        # torch's own optimizers (Adafactor) clamp their rates by comparisons, which changes no tensor's size.
         if sys._getframe(1).f_globals.get("__name__", "").startswith("torch.optim."):
             return True
         raise Refusal(f"the step decides on a number that a tensor holds, {_UNKNOWN}")
@@ -56,7 +56,7 @@ class Unread(float):
 
 
 class Placing(TorchFunctionMode):
-    """The mode; with `gpus` a GPU is what the user's code believes to have."""
+    """The mode that intercepts the calls; with `gpus` the user's code believes that there is a GPU."""
 
     def __init__(self, tracker: Tracker, gpus: bool) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Placing(TorchFunctionMode):
         return self._called(func, args, kwargs)
 
     def _made_of_unread(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A tensor that is made of a number that nobody knows is not known either."""
+        """Call a function with an unknown number among its arguments; its result is unknown too."""
         before, self.tracker.unread = self.tracker.unread, True
         try:
             out = self._called(func, args, kwargs)
@@ -127,7 +127,7 @@ class Placing(TorchFunctionMode):
         return self._placed(gpu, func, args, kwargs)
 
     def _placed(self, gpu: bool, func: Any, args: Any, kwargs: Any) -> Any:
-        """Call a function whose new tensors lie on the GPU, or on the host."""
+        """Call a function whose new tensors are on the GPU (`gpu`) or on the host."""
         before, self.tracker.place = self.tracker.place, gpu
         self.tracker.named |= gpu
         try:
@@ -135,13 +135,13 @@ class Placing(TorchFunctionMode):
         finally:
             self.tracker.place = before
 
-    # -- from device to device ---
+    # -- moves between devices ---
 
     def _device(self, func: Any, args: Any, kwargs: Any) -> Any:
         return GPU if self.tracker.on_gpu(args[0]) else func(*args)
 
     def _parsed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What a module's `to` was given; torch takes a number alone only where there is a GPU."""
+        """Parse the arguments of a module's `to`; torch accepts a plain number only on a machine with a GPU."""
         first, rest = args[:1], args[1:]
         return func(*("cuda" if names_gpu(each) else each for each in first), *rest, **kwargs)
 
@@ -164,7 +164,7 @@ class Placing(TorchFunctionMode):
         return self._moved(tensor, names_gpu(device), **given)
 
     def _moved(self, tensor: Any, gpu: bool, **kwargs: Any) -> Any:
-        """A tensor on the GPU or on the host; where a module moves, its parameter does with all its views."""
+        """Move a tensor to the GPU or the host; while a module moves, a parameter moves with all its views."""
         self.tracker.named |= gpu
         if str(private.local(tensor).device) == "meta":
             raise Refusal("a tensor without contents (meta) is moved; use to_empty(device=...)")
@@ -176,14 +176,14 @@ class Placing(TorchFunctionMode):
         kwargs["copy"] = True
         return self._placed(gpu, torch.Tensor.to, (tensor, kwargs.pop("dtype", tensor.dtype)), kwargs)
 
-    # -- what a trace does not know ---
+    # -- unknown numbers ---
 
     def _item(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:
             return func(*args, **kwargs)
         except private.DataDependentOutputException:
             if self.tracker.in_optimizer(args[0]):
-                return 100.0  # as of training under way: some optimizers do otherwise in their first steps
+                return 100.0  # a step count well into training: some optimizers do otherwise in their first steps
             if args[0].is_floating_point():
                 return Unread(1.0)
             raise Refusal(
@@ -193,7 +193,7 @@ class Placing(TorchFunctionMode):
     def _formatted(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:
             return func(*args, **kwargs)
-        except (private.DataDependentOutputException, TypeError):  # of a fake one torch formats no number
+        except (private.DataDependentOutputException, TypeError):  # torch formats no number of a fake tensor
             if args[0].dim() or args[0].is_complex():
                 raise
             return format(1.0 if args[0].is_floating_point() else 1, *args[1:])
@@ -227,7 +227,7 @@ class Placing(TorchFunctionMode):
         try:
             return func(*args, **kwargs)
         except private.DataDependentOutputException:
-            passing = checks.passing(sys._getframe(2))  # whose code has torch ask this mode
+            passing = checks.passing(sys._getframe(2))  # the frame of the code that made torch call this mode
             if passing is None:
                 raise Refusal(f"the step decides on what a tensor holds, {_UNKNOWN}") from None
             return passing

@@ -1,4 +1,4 @@
-"""Tensor parallelism by a model's own plan: its linear layers are cut by hand, as rank 0 of a group has them.
+"""Tensor parallelism by a model's own plan: its linear layers are replaced by the parts of rank 0.
 
 A plan is {"pattern of module paths": "colwise" | "rowwise" | ...}, as transformers has in `_tp_plan` and
 `base_model_tp_plan`; `*` stands for one part of a path.
@@ -19,7 +19,7 @@ _WHOLE = frozenset({"sequence_parallel", "gather", "replicate", "replicated", "e
 
 
 def plan_of(model: nn.Module) -> dict[str, str]:
-    """Module patterns to the way that they are cut; {} where the model has no plan."""
+    """Return the model's plan, a map from module patterns to ways of cutting; {} if the model has none."""
     own = getattr(model, "tp_plan", None)
     if isinstance(own, dict) and own:
         return dict(own)
@@ -35,10 +35,11 @@ def plan_of(model: nn.Module) -> dict[str, str]:
 
 
 def cut(model: nn.Module, tp: int, function: str) -> str:
-    """Replace what the model's plan names by rank 0's part of it; returns a note. Raises Refusal where there is none.
+    """Replace the modules that the model's plan names by rank 0's part; returns a note.
 
-    Columns are cut evenly and each takes the whole input, whose gradient is summed over ranks; rows take a part of it,
-    and their sum over ranks is the output. Embeddings stay whole.
+    Columns are cut evenly; each rank takes the whole input, whose gradient is summed over ranks. With rows, each rank
+    takes a part of the input, and the sum over ranks is the output. Embeddings stay whole. Raises Refusal if there is
+    no plan or if it cannot be applied.
     """
     plan = plan_of(model)
     if not plan:
@@ -73,7 +74,7 @@ def _way(plan: dict[str, str], path: str) -> str | None:
 def _cut(module: nn.Linear, path: str, way: str, tp: int) -> nn.Module | None:
     size = module.in_features if way == "rowwise" else module.out_features
     if size % tp:
-        if way in _GATHERED:  # the vocabulary, which may be any number, stays whole
+        if way in _GATHERED:  # the output matrix stays whole, because a vocabulary may have any size
             return None
         raise Refusal(f"tp={tp} does not divide the {size} {way[:3]}s of {path}: choose a tp that does", True)
     return Rows(module, tp) if way == "rowwise" else Columns(module, tp, gathers=way in _GATHERED)
@@ -86,7 +87,7 @@ def _own(tensor: Tensor | None, dim: int, tp: int) -> Any:
 
 
 class Columns(nn.Module):
-    """Rank 0's outputs of a linear layer."""
+    """Rank 0's part of a linear layer that is cut along its outputs."""
 
     def __init__(self, whole: nn.Linear, tp: int, gathers: bool) -> None:
         super().__init__()
@@ -96,13 +97,13 @@ class Columns(nn.Module):
         self.tp, self.gathers = tp, gathers
 
     def forward(self, x: Tensor) -> Tensor:
-        """From (..., in) to (..., out / tp), or to (..., out) where it gathers."""
+        """Map (..., in) to (..., out / tp), or to (..., out) if the layer gathers."""
         y = nn.functional.linear(collectives.to_ranks(x), self.weight, self.bias)
         return collectives.gathered(y, self.tp) if self.gathers else y
 
 
 class Rows(nn.Module):
-    """Rank 0's inputs of a linear layer; it is the rank that adds the bias, so that the sum has it once."""
+    """Rank 0's part of a linear layer that is cut along its inputs; only rank 0 adds the bias, so it counts once."""
 
     def __init__(self, whole: nn.Linear, tp: int) -> None:
         super().__init__()
@@ -111,5 +112,5 @@ class Rows(nn.Module):
         self.bias = whole.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """From (..., in / tp) to (..., out)."""
+        """Map (..., in / tp) to (..., out)."""
         return collectives.summed(nn.functional.linear(x, self.weight, self.bias))

@@ -1,4 +1,4 @@
-"""All that is taken from torch's private parts, here and in engine.py, where a new release is met."""
+"""All uses of torch's private parts, here and in engine.py, so that only these two change with a new release."""
 
 from __future__ import annotations
 
@@ -35,40 +35,40 @@ __all__ = [
 
 _BUFFER: type = getattr(torch.nn.parameter, "Buffer", torch.Tensor)
 PLAIN: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, FakeTensor, _BUFFER)
-"""Types of tensors that hold their own storage; others (DTensor) wrap tensors, and their operators come again."""
+"""Types of tensors with their own storage; others (DTensor) wrap tensors, on which their operators run again."""
 
 CONTENTS: tuple[type[Exception], ...] = (DataDependentOutputException, DynamicOutputShapeException)
-"""What is raised where code asks for what a tensor without contents would hold."""
+"""Exceptions that are raised when code asks for the contents of a tensor without contents."""
 
 
 MOST_KNOWN = 4096
-"""Elements of a tensor without contents whose numbers are known all the same."""
+"""The most elements that a tensor without contents may have for its numbers to be known nevertheless."""
 
 
 def fake_mode() -> Any:
-    """The mode in which tensors have a shape and no contents, but for small ones that are made of numbers."""
+    """Return the mode in which tensors have no contents, except small ones that are made of numbers."""
     fake_tensor.CONSTANT_NUMEL_LIMIT = MOST_KNOWN
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def know(fake: Any, tensor: Any, real: torch.Tensor) -> None:
-    """Let a tensor without contents have the numbers of a real one, until something is written into it."""
+    """Give a tensor without contents the numbers of a real one, until something is written into it."""
     tensor.constant = real
     fake.fake_tensor_converter.add_constant_storage_mapping(tensor)
 
 
 def forget(fake: Any, values: Any) -> bool:
-    """Let the numbers of these tensors, and of all that share their memory, be unknown; whether any was known."""
+    """Forget the numbers of these tensors and of all that share their memory; return whether any were known."""
     known = [value for value in tensors_in(values) if getattr(value, "constant", None) is not None]
     for value in known:
-        if value.constant is not None:  # not that of one before
+        if value.constant is not None:  # an alias may have been forgotten just before
             fake.fake_tensor_converter.invalidate_constant_aliases(value.constant)
             value.constant = None
     return bool(known)
 
 
 def without_contents_of(table: Any) -> None:
-    """Let fake modes take these functions of (operator, arguments, keywords) for operators that they cannot follow."""
+    """Let fake modes use these functions of (operator, arguments, keywords) for operators that they cannot follow."""
     for operator, function in table.items():
 
         def call(mode: Any, func: Any, *args: Any, function: Any = function, **kwargs: Any) -> Any:
@@ -79,16 +79,16 @@ def without_contents_of(table: Any) -> None:
 
 
 def local(tensor: Any) -> Any:
-    """The tensor of this rank behind one that is spread over ranks."""
+    """Return this rank's local tensor of one that is spread over ranks."""
     return getattr(tensor, "_local_tensor", tensor)
 
 
 def join_fake_group(size: int) -> None:
-    """Stand as rank 0 of a process group in which nobody else is and collectives do nothing."""
+    """Join, as rank 0, a fake process group without other processes, whose collectives do nothing."""
     from torch.distributed import distributed_c10d
 
     store = {}
-    if "fake" not in distributed_c10d.Backend.backend_list:  # before torch 2.5 its own tests bring it
+    if "fake" not in distributed_c10d.Backend.backend_list:  # before torch 2.5 it is part of torch's tests
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         store["store"] = FakeStore()
@@ -97,14 +97,14 @@ def join_fake_group(size: int) -> None:
 
 
 def collectives() -> Any:
-    """Operators of collectives that need contents or a process group, to a function that stands in for them."""
+    """Return torch's module of stand-ins for collectives, which need contents or a process group."""
     from torch.distributed._tools import fake_collectives
 
     return fake_collectives
 
 
 def quiet_compile() -> None:
-    """torch.compile leaves functions as they are."""
+    """Make torch.compile leave functions as they are."""
 
     def plain(model: Any = None, *args: Any, **kwargs: Any) -> Any:
         return model if model is not None else (lambda function: function)
@@ -114,17 +114,17 @@ def quiet_compile() -> None:
 
 
 def factories() -> Any:
-    """The functions that make tensors where the default device is."""
+    """Return the functions that make tensors on the default device."""
     return _device._device_constructors()
 
 
 def default_device() -> Any:
-    """The device of `torch.set_default_device` or `with torch.device(...)`; None where none was named."""
+    """Return the device of `torch.set_default_device` or `with torch.device(...)`; None if none was named."""
     return getattr(_device, "CURRENT_DEVICE", None)
 
 
 def foreach_like_a_gpu() -> None:
-    """Optimizers take the kernels over many tensors, as they do for those of a GPU."""
+    """Let optimizers use kernels over many tensors at once (foreach), as they do for tensors on a GPU."""
     from torch.optim import optimizer
     from torch.utils import _foreach_utils
 
@@ -135,7 +135,7 @@ def foreach_like_a_gpu() -> None:
 
 
 def without_dynamo() -> None:
-    """Keep torch from importing its compiler, which takes seconds and has nothing to do here."""
+    """Keep torch from importing its compiler, which takes seconds and is not needed here."""
     from torch import _compile
 
     def plain(function: Any = None, recursive: bool = True, **kwargs: Any) -> Any:
@@ -145,7 +145,7 @@ def without_dynamo() -> None:
     wrapper = getattr(wrapped, "__code__", None)
     for each in gc.get_objects():
         if type(each) is types.FunctionType and each.__code__ is wrapper:
-            for cell in each.__closure__ or ():  # not __wrapped__, which a decorator below may have set
+            for cell in each.__closure__ or ():  # not __wrapped__, which an inner decorator may have set
                 if callable(cell.cell_contents):
                     setattr(cell.cell_contents, "__dynamo_disable", cell.cell_contents)
     compiler: Any = _compile
@@ -162,11 +162,11 @@ def without_dynamo() -> None:
 
 
 class _Late(types.ModuleType):
-    """A package whose parts can be imported while it is itself not run before something of it is asked for."""
+    """A package whose submodules can be imported, but that itself runs only when one of its attributes is read."""
 
     @staticmethod
     def graph_break(*_: Any, **__: Any) -> None:
-        """Optimizers call it at each step; outside of the compiler it does nothing."""
+        """Do nothing, as outside of the compiler; optimizers call it at each step."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -180,10 +180,10 @@ class _Late(types.ModuleType):
 
 
 class _Whole:
-    """Finds a part of that package by running the package first, as an import does: its parts need each other."""
+    """A finder of that package's submodules; it runs the package first, because the submodules need each other."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The part that the package imported itself; None leaves it to the usual finders."""
+        """Find a submodule that the package imported itself; None leaves it to the usual finders."""
         if not name.startswith("torch._dynamo.") or name.startswith("torch._dynamo.config"):
             return None
         if isinstance(_torch._dynamo, _Late):
@@ -191,15 +191,15 @@ class _Whole:
         return importlib.util.spec_from_loader(name, self) if name in sys.modules else None  # type: ignore[arg-type]
 
     def create_module(self, spec: Any) -> Any:
-        """The part, which is there."""
+        """Return the submodule, which is imported already."""
         return sys.modules[spec.name]
 
     def exec_module(self, module: Any) -> None:
-        """It has run."""
+        """Do nothing: the submodule has run already."""
 
 
 class _Sources(types.ModuleType):
-    """In the place of that package's names for values, which constants are given and nobody reads."""
+    """A stand-in for that package's names of values, which constants are given but nothing reads."""
 
     class ConstantSource:
         """The name of a constant."""
@@ -208,7 +208,7 @@ class _Sources(types.ModuleType):
             self.name = name
 
     class RandomValueSource:
-        """The name of a random number; nothing is one here."""
+        """The name of a random number; no value here has one."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -220,7 +220,7 @@ class _Sources(types.ModuleType):
 
 @contextlib.contextmanager
 def without_modes() -> Any:
-    """A context in which tensors are real ones again."""
+    """Return a context in which tensors are real again."""
     from torch.utils._python_dispatch import _disable_current_modes
 
     with _disable_current_modes(), torch._C.DisableTorchFunction():
@@ -228,7 +228,7 @@ def without_modes() -> Any:
 
 
 def without_contents(values: Any, tracker: Any) -> Any:
-    """Values whose real tensors are replaced by such without contents, which the tracker has seen."""
+    """Replace real tensors in nested values by tensors without contents, and show these to the tracker."""
     from torch.utils._pytree import tree_map_only
 
     def convert(tensor: Any) -> Any:
@@ -242,7 +242,7 @@ def without_contents(values: Any, tracker: Any) -> Any:
 
 
 def convert_in_place(moving: Any = contextlib.nullcontext) -> None:
-    """Let `Module.to` and its like work on parameters without contents, which torch does not swap.
+    """Let `Module.to` and similar methods work on parameters without contents, which torch does not swap.
 
     A parameter is converted in the context that `moving()` makes.
     """
@@ -286,7 +286,7 @@ def convert_in_place(moving: Any = contextlib.nullcontext) -> None:
 
 
 def copy_within_the_mode() -> None:
-    """Let `copy.deepcopy` of a tensor without contents stay in its mode: torch's would copy the mode with it."""
+    """Let `copy.deepcopy` of a tensor without contents keep its mode: torch's own would copy the mode as well."""
 
     def deepcopy(self: Any, memo: Any) -> Any:
         if id(self) in memo:
@@ -312,14 +312,14 @@ def copy_within_the_mode() -> None:
 
 
 def swap(one: Any, other: Any) -> None:
-    """Let two tensors change places: whoever holds the one has what the other was."""
+    """Swap two tensors in place: each reference to one now refers to the content of the other."""
     one.__class__, other.__class__ = other.__class__, one.__class__
     one.__dict__, other.__dict__ = other.__dict__, one.__dict__
     torch._C._swap_tensor_impl(one, other)
 
 
 def tell_device(inside: Any, of: Any) -> None:
-    """Let tensors without contents say the device that `of` tells, but to torch's own while `inside` is true."""
+    """Let tensors without contents report the device that `of` returns, except to torch itself (`inside()` is true)."""
     usual: Any = FakeTensor.device
 
     def device(self: Any) -> Any:
@@ -331,7 +331,7 @@ def tell_device(inside: Any, of: Any) -> None:
 
 
 def tensors_in(values: Any) -> list[Any]:
-    """The tensors among an operator's arguments or results."""
+    """Return the tensors among an operator's arguments or results."""
     found: list[Any] = []
     _gather(values, found)
     return found
@@ -349,7 +349,7 @@ def _gather(value: Any, found: list[Any]) -> None:
 
 
 def meshes() -> Any:
-    """Where the functions are that make device meshes: their class and modules."""
+    """Return the class and modules with the functions that make device meshes."""
     from torch.distributed import device_mesh
 
     return device_mesh.DeviceMesh, device_mesh, torch.distributed
@@ -368,7 +368,7 @@ def watch_resizing(resized: Any) -> None:
 
 
 def shield_sharding(tracker: Any) -> None:
-    """Let the tracker look away while torch works out a sharding by the shapes of all ranks together."""
+    """Let the tracker ignore the tensors with which torch works out a sharding: they have the shapes of all ranks."""
     from torch.distributed.tensor import _sharding_prop
 
     propagator: Any = _sharding_prop.ShardingPropagator
@@ -389,14 +389,14 @@ def _unseen(tracker: Any, function: Any) -> Any:
 
 
 def mapped(function: Any, values: Any) -> Any:
-    """Nested values with `function` of each tensor in its place."""
+    """Return nested values with each tensor replaced by `function` of it."""
     from torch.utils._pytree import tree_map_only
 
     return tree_map_only(torch.Tensor, function, values)
 
 
 def rebuilt(flat: Any, form: Any) -> Any:
-    """Nested values out of flat ones, in the form that an exported program has for them."""
+    """Rebuild nested values from flat ones, in the form that an exported program has for them."""
     from torch.utils._pytree import tree_unflatten
 
     return tree_unflatten(flat, form)

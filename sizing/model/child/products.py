@@ -1,4 +1,4 @@
-"""How many floating point operations an operator has: torch's own table, and what that leaves out."""
+"""Floating point operations of each operator: torch's own table, and formulas for operators missing there."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from typing import Any
 import torch
 
 RECURRENT = ("mkldnn_rnn_layer", "_cudnn_rnn")
-"""Whole recurrent layers."""
+"""Operators that are whole recurrent layers."""
 
 _UNCOUNTED = re.compile(
     r"aten::_?(fft_|linalg_(?!vector_norm|check_errors|cross|diagonal)|cholesky|triangular_solve|ormqr|geqrf|lu_solve"
     r"|sparse_(addmm|mm|sampled_addmm)|cslt_sparse|pdist_|weight_int\dpack|mixed_dtypes_linear|scaled_grouped_mm"
     r"|miopen_rnn|lstm_mps|native_multi_head_attention|transformer_encoder_layer_fwd)"
 )
-"""Operators of torch that may take most of a model's time, and for which nobody has a formula here."""
+"""Operators of torch that may take most of a model's time, but have no formula here."""
 
 
 def formulas() -> dict[Any, Callable[..., Any]]:
-    """Operators to functions of their arguments and of `out_val`, their result, that count their operations."""
+    """Map operators to functions that count their operations from their arguments and `out_val`, the result."""
     from torch.utils.flop_counter import flop_registry
 
     known: dict[Any, Callable[..., Any]] = dict(flop_registry)
     for name, formula in _OURS.items():
         if (packet := getattr(torch.ops.aten, name, None)) is not None:  # not every release has all
             known.setdefault(packet, formula)
-    # torch's counts the weight's gradient as if there was one group: of a depthwise one as many times too much
+    # torch's formula ignores groups in the weight's gradient: with n groups its count is n times too high
     known[torch.ops.aten.convolution_backward] = _convolution_backward
     return known
 
 
 def uncounted(name: str) -> bool:
-    """Whether an operator without a formula, such as aten::_fft_r2c, has work that counts."""
+    """Whether an operator without a formula, such as aten::_fft_r2c, does significant work."""
     return _UNCOUNTED.match(name) is not None
 
 
 def grouped(one: Any, two: Any, *_: Any, out_val: Any, **__: Any) -> int:
-    """Of products of matrices by groups: where what is summed over is cut, each sums a part."""
+    """Count a matrix product by groups; if the summed dimension is cut into groups, each sums over its part."""
     cut = out_val.shape[0] if one.dim() == two.dim() == 2 else 1
     return 2 * int(out_val.numel()) * int(one.shape[-1]) // max(1, int(cut))
 
 
 def matrices(args: Any) -> list[Any]:
-    """The matrices of a recurrent operator, the one that its input is multiplied with first."""
+    """Return the matrices of a recurrent operator, first the one that multiplies its input."""
     given = args[1] if isinstance(args[1], (list, tuple)) else args[1:3]  # of all layers (cuDNN), or of one (oneDNN)
     return [each for each in given if each.dim() == 2]
 
 
 def _recurrent(inputs: Any, *args: Any, out_val: Any, **kwargs: Any) -> int:
-    """Of recurrent layers forward: every token meets every matrix once."""
+    """Count the forward pass of recurrent layers: every token is multiplied with every matrix once."""
     tokens = int(inputs.numel()) // max(1, int(inputs.shape[-1]))
     return 2 * tokens * sum(int(each.numel()) for each in matrices((inputs, *args)))
 
@@ -61,7 +61,7 @@ def _recurrent_backward(*args: Any, out_val: Any, **kwargs: Any) -> int:
 
 
 def _attention(products: int) -> Callable[..., int]:
-    """Of the kernel that keeps no scores on a CPU; keys may have fewer heads than queries."""
+    """Return a counter for the CPU's flash kernel, which keeps no scores; keys may have fewer heads than queries."""
 
     def count(*args: Any, out_val: Any = None, **kwargs: Any) -> int:
         query, key = args[products == 5 :][:2]
@@ -75,13 +75,13 @@ def _product(one: Any, two: Any, *_: Any, out_val: Any, **__: Any) -> int:
 
 
 def _added(summand: Any, one: Any, two: Any, *_: Any, out_val: Any, **__: Any) -> int:
-    """Of a product that something is added to; of batches that are summed up every one counts."""
+    """Count a product that something is added to; all batches count, also if their products are summed."""
     batches = int(one.shape[0]) if one.dim() == 3 else 1
     return 2 * batches * int(out_val.numel()) * int(one.shape[-1])
 
 
 def _trilinear(one: Any, two: Any, three: Any, *expanded: Any, out_val: Any, **__: Any) -> int:
-    """Of a sum over the product of three tensors, each spread along the dimensions that it lacks (nn.Bilinear)."""
+    """Count a sum over products of three tensors, each expanded along the dimensions that it lacks (nn.Bilinear)."""
     spread = []
     for tensor, lacking in zip((one, two, three), expanded, strict=False):
         sizes = iter(tensor.shape)
@@ -91,7 +91,7 @@ def _trilinear(one: Any, two: Any, three: Any, *expanded: Any, out_val: Any, **_
 
 
 def _distances(one: Any, two: Any, *_: Any, out_val: Any, **__: Any) -> int:
-    """Of all distances between two sets of vectors, each a difference, a power and a sum."""
+    """Count all distances between two sets of vectors: a difference, a power and a sum per element."""
     return 3 * int(out_val.numel()) * int(one.shape[-1])
 
 
@@ -100,7 +100,7 @@ def _distances_backward(gradient: Any, one: Any, *_: Any, out_val: Any, **__: An
 
 
 def _convolution_backward(gradient: Any, inputs: Any, weight: Any, *args: Any, out_val: Any, **kwargs: Any) -> int:
-    """Of the gradients of a convolution's input and weight, where they are asked for: as many as forward for each."""
+    """Count the gradients of a convolution's input and weight, if requested: each as many as the forward pass."""
     transposed, wanted = args[4], args[7]
     met = inputs if transposed else gradient
     return 2 * int(met.numel()) * (int(weight.numel()) // int(weight.shape[0])) * sum(map(bool, wanted[:2]))
@@ -112,7 +112,7 @@ def _convolution_tbc(inputs: Any, weight: Any, *_: Any, out_val: Any, **__: Any)
 
 _OURS: Mapping[str, Callable[..., int]] = {
     "_scaled_dot_product_flash_attention_for_cpu": _attention(2),
-    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention(5),  # which computes the scores again
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention(5),  # it computes the scores again
     "_grouped_mm": grouped,
     **dict.fromkeys(RECURRENT, _recurrent),
     **dict.fromkeys((f"{name}_backward" for name in RECURRENT), _recurrent_backward),

@@ -1,4 +1,4 @@
-"""Profiles shards of a model on this process's device: a line of JSON each as it is done, and one at the end."""
+"""Profiles shards of a model on this process's device; writes a line of JSON after each, and one at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sizing.model.child.refusal import Refusal
 
 
 def run(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Profile the request's shards in order; `tell` each. What does not fit the device's memory is told as such."""
+    """Profile the request's shards in order and `tell` each result; one that does not fit in memory is `unfit`."""
     import torch
 
     from sizing.model.child import exchanges, graphs, measure, models
@@ -27,7 +27,7 @@ def run(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict
     if device == "cpu" and request["room_bytes"] is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (request["room_bytes"], request["room_bytes"]))
     torch.set_num_threads(request["threads"])
-    torch.set_flush_denormal(True)  # random numbers through random weights end there, and training's do not
+    torch.set_flush_denormal(True)  # random inputs and weights lead to slow denormal numbers, unlike real training
     torch.manual_seed(0)
     measure.autocast(request["precision"], device)
     measure.optimizer_of(request["optimizer"], [torch.zeros(1, requires_grad=True)])
@@ -95,7 +95,7 @@ def _no_room(error: BaseException) -> bool:
 
 
 def _files(request: dict[str, Any]) -> Iterator[list[str]]:
-    """The user's file and what was imported from its folder: path from there, and SHA-256."""
+    """Yield the path (relative to the user's file) and SHA-256 of that file and of modules from its folder."""
     if "path" not in request:
         return
     folder = os.path.dirname(os.path.realpath(request["path"]))
@@ -115,7 +115,7 @@ def _files(request: dict[str, Any]) -> Iterator[list[str]]:
 
 
 def main(request: dict[str, Any], reply: int) -> None:
-    """Answer one request on the pipe `reply`; lines that begin with + come before the answer."""
+    """Answer one request on the pipe `reply`; each shard's result is a line that begins with +, before the answer."""
 
     def tell(found: dict[str, Any]) -> None:
         data = b"+" + json.dumps(found).encode() + b"\n"

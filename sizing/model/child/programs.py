@@ -1,4 +1,4 @@
-"""A user's model as an exported program, of which stages are cut out and run alone."""
+"""A user's model as an exported program, from which stages are cut out and run alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SHAPES = (
     "view reshape _unsafe_view slice to contiguous flatten select unsqueeze squeeze clone transpose permute alias "
     "detach expand _to_copy add clamp where masked_fill"
 )
-"""Operators that hand on what they are given, for a look at what it is used for."""
+"""Operators that pass on their input's values, which `_rows` looks through to find their use."""
 
 
 def load(request: dict[str, Any], batch: int, fake: Any) -> models.Made:
-    """The user's model on tensors without contents, in the request's precision."""
+    """Load the user's model on tensors without contents, in the request's precision."""
     with fake, host.Host():
         made = models.load({**request, "batch": batch})
         if request["precision"] == "bf16-pure":
@@ -32,7 +32,7 @@ def load(request: dict[str, Any], batch: int, fake: Any) -> models.Made:
 
 
 class Program:
-    """The exported model for one batch and tensor-parallel size; `base` are the operators that shards count by."""
+    """The exported model for one batch and tensor-parallel size; shards are numbered by the operators of `base`."""
 
     def __init__(self, request: dict[str, Any], batch: int, base: Sequence[Sequence[str]]) -> None:
         self.request, self.base = request, base
@@ -65,7 +65,7 @@ class Program:
         self._exchanged: dict[tuple[str, int, str], int] | None = None
 
     def _follow(self, node: Any) -> None:
-        """Whether a node's result has a gradient, and whether it follows from weights or inputs at all."""
+        """Record whether a node's result has a gradient, and whether it depends on trained weights or inputs."""
         value = node.meta.get("val")
         real = isinstance(value, torch.Tensor) and value.is_floating_point()
         if node.op == "placeholder":
@@ -86,10 +86,10 @@ class Program:
     def _weight(self, node: Any) -> torch.Tensor:
         return self.made.model.get_parameter(str(self.specs[node.name].target))
 
-    # -- where a stage begins ---
+    # -- the beginning of a stage ---
 
     def starts(self, at: int) -> int:
-        """Where operator `at` of the graph that shards count by is in this program, which may have others between."""
+        """Return the position in this program of operator `at` of the base graph; programs may have extra operators."""
         if at >= len(self.base):
             return len(self.nodes)
         if at == 0 or len(self.base) == len(self.nodes):
@@ -114,7 +114,7 @@ class Program:
     # -- a stage ---
 
     def cut(self, first: int, last: int, device: str) -> Slice:
-        """Operators `first` to `last`, counted by the base graph, on a device."""
+        """Cut out operators `first` to `last`, numbered by the base graph, on a device."""
         begin, end = self.starts(first), self.starts(last + 1) - 1
         if end < begin:
             raise Refusal(f"the stage from {self.base[first][0]} to {self.base[last][0]} has no operator of its own")
@@ -141,7 +141,7 @@ class Program:
         return self._slice(module, outside, final, device, shared)
 
     def _sent(self, inside: list[Any], wanted: set[Any], end: int) -> list[Any]:
-        """What a stage hands on: used behind it, or a result of the model."""
+        """Return the nodes that a stage hands on: values used after it, or results of the model."""
         results = {node for node in self._user_outputs() if isinstance(node, torch.fx.Node)}
         return [
             node
@@ -156,7 +156,7 @@ class Program:
         return [node for node, spec in zip(output, specs, strict=True) if spec.kind.name == "USER_OUTPUT"]
 
     def _take(self, nodes: list[Any], wanted: set[Any], outside: list[Any]) -> None:
-        """Gather what nodes need: what follows from constants alone is made anew, all else comes from outside."""
+        """Gather the inputs of nodes: values computed from constants alone are recomputed, others come from outside."""
         seen: set[Any] = set()
         waiting = list(nodes)
         while waiting:
@@ -206,7 +206,7 @@ class Program:
         written = [_written(node) for node, (leaf, _) in zip(outside, arguments, strict=True) if leaf]
 
         def run(given: list[torch.Tensor]) -> list[torch.Tensor]:
-            # a leaf cannot be written in place, as a stage does with what another one made
+            # autograd allows no in-place write to a leaf, but a stage may write to another stage's result
             given = [each.clone() if new else each for each, new in zip(given, written, strict=True)]
             outs = module(*(given[at] if leaf else at for leaf, at in arguments))
             if not final:
@@ -218,7 +218,7 @@ class Program:
         return Slice(run, leaves, list(weights.values()), trained, note, autocast(self.request["precision"], device))
 
     def _shared(self, outside: list[Any], begin: int, end: int) -> str:
-        """The trained weights of a stage that another one uses, too: an embedding that is the output matrix."""
+        """Name the trained weights of a stage that another one also uses, such as a tied embedding."""
         mine = {id(self._weight(node)) for node in outside if node.op == "placeholder" and self.learns[node]}
         found = []
         for node in self.whole.graph.find_nodes(op="placeholder"):
@@ -228,12 +228,12 @@ class Program:
                     found.append(str(self.specs[node.name].target))
         return ", ".join(found)
 
-    # -- what ranks exchange ---
+    # -- collectives ---
 
     def exchanged(self, first: int, last: int) -> list[list[Any]]:
-        """The collectives of a stage: seen while the model runs whole without contents, by the modules they are in.
+        """Return the collectives of a stage, assigned by the modules that call them.
 
-        An export has those of the forward pass alone.
+        They are seen while the whole model runs without contents: an export only has those of the forward pass.
         """
         if self.request["tp"] == 1:
             return []
@@ -262,7 +262,7 @@ class Program:
             return exchanges.seen_by(place, run)
 
     def _operator_of(self, path: str) -> int:
-        """The last operator of the base graph within a module, or within the next one around it that has any."""
+        """Return the last operator of the base graph in a module, or in the nearest enclosing module that has any."""
         while path:
             inside = [at for at, row in enumerate(self.base) if row[1] == path or row[1].startswith(f"{path}.")]
             if inside:
@@ -272,7 +272,7 @@ class Program:
 
 
 def _asserts(node: Any) -> bool:
-    """Whether a node only checks forms as they were in the export, which autocast changes."""
+    """Whether a node only checks forms from the export, which autocast changes."""
     return "_assert" in getattr(node.target, "__name__", str(node.target))
 
 
@@ -286,7 +286,7 @@ def _written(node: Any) -> bool:
 
 
 def _on(arguments: Any, device: torch.device) -> Any:
-    """Arguments with the device in place of any that the program names."""
+    """Replace devices in arguments, however nested, by this device."""
     if isinstance(arguments, torch.device):
         return device
     if isinstance(arguments, (tuple, list)):
@@ -297,7 +297,7 @@ def _on(arguments: Any, device: torch.device) -> Any:
 
 
 def _rows(node: Any, depth: int = 6) -> int:
-    """How many rows what a value picks from has: those of an embedding's matrix; 0 where it picks from nothing."""
+    """Return the rows of the embedding matrix that a value is an index into; 0 if it is not an index."""
     for user in node.users:
         name = str(user.target).partition(".")[2].partition(".")[0] or str(user.target)
         if name == "embedding" and len(user.args) > 1 and user.args[1] is node:

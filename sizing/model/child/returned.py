@@ -1,4 +1,4 @@
-"""What a user's make_model returned: a model, its inputs, and how its output becomes a loss."""
+"""Reads the result of a user's make_model: a model, its inputs, and a function from its output to a loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sizing.model.child.refusal import Refusal
 
 
 def parts(said: Any, place: str) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any], Any]:
-    """Model, positional and keyword arguments, and loss of what `make_model` returned, checked; raises Refusal."""
+    """Check the result of `make_model`; return model, positional and keyword arguments, and loss. Raises Refusal."""
     form = "return (model, inputs) or (model, inputs, loss)"
     if not isinstance(said, tuple) or len(said) not in (2, 3):
         count = f" of {len(said)}" if isinstance(said, tuple) else ""
@@ -35,7 +35,7 @@ def parts(said: Any, place: str) -> tuple[torch.nn.Module, tuple[Any, ...], dict
 
 
 def usual_loss(output: Any) -> torch.Tensor:
-    """A scalar out of a model's output: itself, its `loss`, else the mean of its first tensor of real numbers."""
+    """Make a scalar of a model's output: itself, its `loss`, else the mean of its first floating point tensor."""
     if isinstance(output, torch.Tensor) and output.dim() == 0:
         return output
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
@@ -53,7 +53,7 @@ def usual_loss(output: Any) -> torch.Tensor:
 
 
 def plain(output: Any) -> Any:
-    """An output's values, also those of a class of its own."""
+    """Return an output's values, also for an output of a class of its own."""
     if isinstance(output, Mapping):
         return list(output.values())
     if hasattr(output, "__dict__") and not isinstance(output, torch.Tensor):

@@ -1,23 +1,23 @@
-"""Rounds of a measurement: how many it takes, and the median with its confidence interval."""
+"""Rounds of a measurement: their number, and the median with its confidence interval."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import median
 
-NEAR = 0.02  # a median is known well enough when its interval reaches no further than this to either side
-MOST = 3  # times the rounds that were asked for, where it does not become so
+NEAR = 0.02  # the median is settled when its interval reaches no further than this to either side
+MOST = 3  # limit of the rounds, in multiples of the requested ones, if the median does not settle
 
 
 def interval(samples: Sequence[float]) -> tuple[float, float, float]:
-    """The median and its 95 % confidence interval by order statistics, of any distribution (Hahn and Meeker 1991).
+    """Return the median and its 95 % confidence interval by order statistics (Hahn and Meeker 1991).
 
-    Below 6 samples no two of them are that far apart for sure: the least and the largest.
+    It holds for any distribution. Fewer than 6 samples give no such interval; it is then the least and the largest.
     """
     ordered = sorted(samples)
     count = len(ordered)
-    out = 0  # so many from each end are left out
-    ways = below = 1  # whole numbers: of 1,024 rounds 2**count is no float any more
+    out = 0  # the number of samples left out at each end
+    ways = below = 1  # whole numbers, because from 1,024 rounds on 2**count is too large for a float
     while out + 1 < count / 2:
         ways = ways * (count - out) // (out + 1)
         if 40 * (below + ways) > 2**count:
@@ -27,13 +27,13 @@ def interval(samples: Sequence[float]) -> tuple[float, float, float]:
 
 
 def settled(samples: Sequence[float]) -> bool:
-    """Whether the interval is near the median on both sides."""
+    """Whether both ends of the interval are near the median."""
     value, low, high = interval(samples)
     return high - value <= NEAR * value and value - low <= NEAR * value
 
 
 def repeated(one: Callable[[], tuple[float, float]], least: int) -> tuple[list[float], list[float]]:
-    """The two times of each round: `least` rounds, and more while the first of them is not settled."""
+    """Return the two times of each round: `least` rounds, and more while the first time is not settled."""
     first: list[float] = []
     second: list[float] = []
     while len(first) < least or (len(first) < MOST * least and not settled(first)):

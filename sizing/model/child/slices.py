@@ -1,4 +1,4 @@
-"""A stage's operators made to run on their own: their weights alone are there, and what crosses into them is random."""
+"""Makes a stage's operators that run alone: only their own weights are allocated, and their inputs are random."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sizing.model.child.measure import Slice, autocast
 
 
 def dtype_of(precision: str) -> torch.dtype:
-    """Of weights and of what crosses."""
+    """Return the type of weights and of tensors between stages."""
     return torch.bfloat16 if precision == "bf16-pure" else torch.float32
 
 
 def of_chain(sizes: dict[str, Any], shard: tuple[int, int, int, int], device: str, precision: str) -> Slice:
-    """Parts `first` to `last` of a family's chain for `batch` samples on one of `tp` ranks."""
+    """Make parts `first` to `last` of a family's chain for `batch` samples on one of `tp` ranks."""
     first, last, batch, tp = shard
     chain = families.chain(sizes, tp)
     end = len(chain.parts) - 1
@@ -50,7 +50,7 @@ def of_chain(sizes: dict[str, Any], shard: tuple[int, int, int, int], device: st
 def of_modules(
     run: Any, leaves: list[torch.Tensor], modules: list[torch.nn.Module], device: str, precision: str, note: str = ""
 ) -> Slice:
-    """A slice that runs whole modules."""
+    """Make a slice that runs whole modules."""
     weights: dict[int, torch.Tensor] = {}
     for module in modules:
         weights.update({id(each): each for each in (*module.parameters(), *module.buffers())})

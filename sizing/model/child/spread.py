@@ -1,4 +1,4 @@
-"""Training over several ranks, of which only this one is there: real meshes, and replicas without a reducer."""
+"""Training over several ranks in this process alone: real meshes, and replicas without a reducer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sizing.model.child.ledger import GRADIENTS
 
 
 def stand_alone(gpus: int, tracker: Any) -> None:
-    """Join a group of `gpus` ranks that do nothing, as rank 0, and replace what needs them to be there."""
+    """Join a group of `gpus` ranks that do nothing, as rank 0, and replace functions that need the others."""
     private.join_fake_group(gpus)
     distributed: Any = torch.distributed
     for name in ("init_process_group", "destroy_process_group", "barrier", "broadcast_object_list"):
@@ -24,7 +24,7 @@ def stand_alone(gpus: int, tracker: Any) -> None:
 
 
 def real_meshes(tracker: Any) -> None:
-    """Let device meshes be of real numbers, and let the tracker look away where shardings are worked out."""
+    """Let device meshes have real numbers, and let the tracker ignore the work on shardings."""
     private.shield_sharding(tracker)
     for holder in private.meshes():
         for name, value in list(vars(holder).items()):
@@ -45,7 +45,7 @@ _MESH = (
 
 
 def replicas(tracker: Any) -> None:
-    """Put the replica here into the place of torch's, before anybody imports that by name."""
+    """Replace torch's DistributedDataParallel by the one here, before any code imports it by name."""
 
     class Replica(DistributedDataParallel):
         watch = tracker
@@ -55,10 +55,10 @@ def replicas(tracker: Any) -> None:
 
 
 def join_when_asked(tracker: Any) -> None:
-    """Let a step that stands alone join a group of one, if it wants to."""
+    """Let a step on one GPU join a group of one when it calls init_process_group."""
     replicas(tracker)
     whole: Any = torch.nn.DataParallel
-    whole.forward = lambda self, *args, **kwargs: self.module(*args, **kwargs)  # with one GPU nothing is cut
+    whole.forward = lambda self, *args, **kwargs: self.module(*args, **kwargs)  # one GPU takes the whole batch
     distributed: Any = torch.distributed
     distributed.init_process_group = lambda *args, **kwargs: stand_alone(1, tracker)
 
@@ -68,7 +68,7 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 
 def _real(function: Any) -> Any:
-    """The function, with tensors that have contents: a mesh is one of ranks' numbers."""
+    """Wrap a function to run with real tensors, because a mesh is a tensor of the ranks' numbers."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -79,7 +79,7 @@ def _real(function: Any) -> Any:
 
 
 class DistributedDataParallel(torch.nn.Module):
-    """A replica: its gradients lie a second time in buckets, which are handed to the all-reduce of each backward."""
+    """A replica: buckets hold its gradients a second time, and each backward pass gives them to an all-reduce."""
 
     watch: Any = None
 
@@ -101,7 +101,7 @@ class DistributedDataParallel(torch.nn.Module):
             self._put_gradients_into(buckets)
 
     def _put_gradients_into(self, buckets: Any) -> None:
-        """Each gradient moves into its place in a bucket as soon as it is there."""
+        """Let each gradient move into its place in a bucket as soon as it is computed."""
         ends = dict.fromkeys(buckets, 0)
         for value in filter(lambda each: each.requires_grad, self.module.parameters()):
             key = value.dtype, value.device
@@ -115,14 +115,14 @@ class DistributedDataParallel(torch.nn.Module):
             value.register_post_accumulate_grad_hook(move)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own."""
+        """Call the module."""
         if self.require_backward_grad_sync and torch.is_grad_enabled():
             self.watch.work.hand("all_reduce", self._bytes)
         return self.module(*args, **kwargs)
 
     @contextlib.contextmanager
     def no_sync(self) -> Any:
-        """Gradients gather and are not reduced."""
+        """Return a context in which gradients accumulate and are not reduced."""
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
@@ -130,4 +130,4 @@ class DistributedDataParallel(torch.nn.Module):
             self.require_backward_grad_sync = before
 
     def register_comm_hook(self, *args: Any, **kwargs: Any) -> None:
-        """A hook is not called: nothing travels."""
+        """Ignore the hook: no gradients are sent."""

@@ -1,4 +1,4 @@
-"""Operators that torch cannot follow without contents, though their results' shapes are known."""
+"""Stand-ins for operators that torch cannot run without contents, although their results' shapes are known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sizing.model.child import private
 
 
 def grouped_product(func: Any, args: Any, kwargs: Any) -> Any:
-    """Products of matrices by groups (experts): torch's own form of it without contents takes bf16 alone."""
+    """Make the result of a matrix product by groups (experts); torch's own version without contents needs bf16."""
     one, two = args[0], args[1]
     groups = args[2] if len(args) > 2 else kwargs.get("offs")
     dtype = kwargs.get("out_dtype") or one.dtype
@@ -23,12 +23,12 @@ def grouped_product(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def histogram(func: Any, args: Any, kwargs: Any) -> Any:
-    """A histogram, which a GPU makes of whole numbers too."""
+    """Make the result of a histogram, which a GPU computes of whole numbers, too."""
     return args[0].new_empty([args[1] if len(args) > 1 else kwargs.get("bins", 100)])
 
 
 def equal(func: Any, args: Any, kwargs: Any) -> Any:
-    """A mask that remembers which number of which tensor it is true for."""
+    """Make a mask that remembers for which number of which tensor it is true."""
     out = func(*args, **kwargs)
     if isinstance(out, private.FakeTensor):
         setattr(out, "part", (weakref.ref(args[0]), args[0]._version, args[1]))  # noqa: B010  (it is one of ours)
@@ -36,10 +36,10 @@ def equal(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def most_of(mask: Any) -> int:
-    """How often a mask may be true: everywhere.
+    """Return the most places where a mask may be true: everywhere.
 
-    Masks of one tensor for several numbers (experts, `chosen == 3`) are true nowhere together: all is left to the first
-    of them, and to the others one place, so that they do something.
+    Masks of one tensor for several numbers (experts, `chosen == 3`) are disjoint. The first of them gets all places,
+    each other one a single place, so that its code still runs.
     """
     whole = int(mask.numel())
     source, version, value = getattr(mask, "part", (lambda: None, 0, 0))
@@ -51,12 +51,12 @@ def most_of(mask: Any) -> int:
 
 
 def selected(func: Any, args: Any, kwargs: Any) -> Any:
-    """Where a mask is true, at most."""
+    """Make the indices of the places where a mask is true: as many as possible."""
     return args[0].new_empty([most_of(args[0]), args[0].dim()], dtype=torch.int64)
 
 
 def masked(func: Any, args: Any, kwargs: Any) -> Any:
-    """What is indexed by masks, of which all may be true."""
+    """Index a tensor with masks, which may be true everywhere."""
     places: list[Any] = []
     for index in args[1]:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
@@ -68,12 +68,12 @@ def masked(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def chosen(func: Any, args: Any, kwargs: Any) -> Any:
-    """What a mask leaves of a tensor that it is spread over: all, at most."""
+    """Make the elements of a tensor that a mask selects after both are broadcast: at most all."""
     return args[0].new_empty([torch.logical_and(*args[:2]).numel()])
 
 
 def alignment(func: Any, args: Any, kwargs: Any) -> Any:
-    """The CTC loss: a number a sample, and what is kept of each place in its target for backward."""
+    """Make the results of the CTC loss: a number per sample, and the values per target position for backward."""
     scores, targets, lengths = args[0], args[1], args[3]
     longest = (
         targets.shape[1] if targets.dim() == 2 else max(lengths) if isinstance(lengths, (list, tuple)) else len(targets)
@@ -83,7 +83,7 @@ def alignment(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def alignment_backward(func: Any, args: Any, kwargs: Any) -> Any:
-    """As large as the scores."""
+    """Make the gradient of the CTC loss, which is as large as the scores."""
     return torch.empty_like(args[1])
 
 
@@ -96,16 +96,16 @@ _SHAPED = {
     "_ctc_loss_backward.Tensor": alignment_backward,
 }
 _BOUNDED = {"nonzero": selected, "masked_select": chosen}
-"""Operators whose results are as large as a mask says: at most so large."""
+"""Operators whose results depend on the contents of a mask, with stand-ins of the largest size."""
 
 
 def table() -> dict[Any, Any]:
-    """Those whose results have one shape, that this torch has."""
+    """Return the stand-ins for operators of this torch whose results have a known shape."""
     return _there(_SHAPED)
 
 
 def bounds(met: Callable[[], None]) -> dict[Any, Any]:
-    """Those whose results are only known to be no larger; `met` is called for each call of one."""
+    """Return the stand-ins that give upper bounds of results; each call of one calls `met`."""
 
     def told(function: Any) -> Any:
         def call(func: Any, args: Any, kwargs: Any) -> Any:
@@ -135,7 +135,7 @@ def _there(functions: Mapping[str, Any]) -> dict[Any, Any]:
 
 
 def quiet_init() -> None:
-    """Initial values that torch draws again while some are out of bounds are drawn once: nothing reads them."""
+    """Draw truncated initial values once; torch repeats the draw until all are in bounds, but here none are read."""
 
     def trunc_normal_(tensor: Any, mean: float = 0.0, std: float = 1.0, *args: Any, **kwargs: Any) -> Any:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Runs the user's step for real, on one core of this CPU or on this GPU, and tells the parent what that takes."""
+"""Runs the user's step for real, on one core of this CPU or on this GPU, and reports time and memory to the parent."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ def main(request: dict[str, Any], reply: int) -> None:
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """What the request's device needs for a step."""
+    """Measure a step on the request's device."""
     return _on_gpu(request) if request.get("target") == "cuda" else _on_cpu(request)
 
 
 def _on_gpu(request: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of a step by the GPU's own events, and the most memory since the first step; the latter as torch has it.
+    """Return the seconds of a step by the GPU's own events, and the most memory since the first step.
 
-    With `room_bytes` no more than that of the GPU is used, the driver's part of it included, or no step is done; the
-    time is taken without that limit. Raises Refusal where something else uses the GPU.
+    With `room_bytes`, steps may use only so much of the GPU's memory, including the driver's part; if that is too
+    little, the answer is `no_room`. The time is measured without that limit. Raises Refusal if something else uses the
+    GPU.
     """
     import torch
 
@@ -41,7 +42,7 @@ def _on_gpu(request: dict[str, Any]) -> dict[str, Any]:
     if not torch.cuda.is_available():
         raise Refusal("torch sees no GPU here: go to a node that has one, or name a partition with -p", True)
     torch.manual_seed(0)
-    torch.zeros(1, device="cuda")  # the driver's own part is there from now on
+    torch.zeros(1, device="cuda")  # makes the driver take its own memory
     free, whole = torch.cuda.mem_get_info()
     if (others := whole - free - torch.cuda.memory_reserved()) > _CONTEXT_BYTES:
         raise Refusal(f"{others / 2**30:.1f} GiB of the GPU are in use already: let nothing else run on it", True)
@@ -76,7 +77,7 @@ def _on_gpu(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _on_cpu(request: dict[str, Any]) -> dict[str, Any]:
-    """The median CPU time of a step on one thread, after one that warms up; what else runs here does not count."""
+    """Return the median CPU time of a step on one thread after a warm-up; other processes' time does not count."""
     import torch
 
     from sizing.model.child import main as child

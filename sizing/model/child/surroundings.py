@@ -1,4 +1,4 @@
-"""What a step may not do while it is traced: speak to the network, and let other processes load its data."""
+"""Limits of a step while it is traced: no network, no checkpoints, and data is loaded in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sizing.model.child import private
 
 
 def no_network() -> None:
-    """Refuse connections: a trace must not load anything, nor wait for it."""
+    """Refuse connections: a trace must not download anything, nor wait for it."""
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise OSError("a traced step has no network; load what it needs beforehand")
@@ -20,7 +20,7 @@ def no_network() -> None:
 
 
 def no_checkpoints() -> None:
-    """Write no checkpoint: there is nothing in the tensors, and the user's own may lie there."""
+    """Make torch.save do nothing: the tensors are empty, and the file may be a real checkpoint of the user."""
     import torch
 
     everything: Any = torch
@@ -28,7 +28,10 @@ def no_checkpoints() -> None:
 
 
 def load_data_here(tracker: Any) -> None:
-    """Data loaders work in this process, on real numbers (they draw orders and seeds), and hand out shapes."""
+    """Let data loaders work in this process and on real numbers (they draw orders and seeds).
+
+    The batches that they return have no contents.
+    """
     from torch.utils import data
 
     loader: Any = data.DataLoader

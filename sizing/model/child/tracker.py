@@ -1,4 +1,4 @@
-"""Watches every operator of a step: writes its storages into the ledger, and counts its work."""
+"""Watches every operator of a step: records its storages in the ledger, and counts its work."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ _ADD: Any = torch.ops.aten.add.Tensor
 _CPU = torch.device("cpu")
 _COLLECTIVE = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 _ACROSS = ("copy_", "_to_copy", "_foreach_copy_", "index", "index_put_", "_index_put_impl_")
-"""Operators that a GPU runs although a tensor of theirs lies on the host."""
+"""Operators that a GPU runs even if one of their tensors is on the host."""
 
 
 class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Stands above the fake mode; `on_gpu` says where a new tensor without inputs is (None: as its inputs are)."""
+    """The mode above the fake mode. `place` says whether new tensors are on the GPU; with None, any input decides.
+
+    A new tensor without inputs is then on the GPU once the user's code has named one (`named`).
+    """
 
     def __init__(self, fake: Any, ledger: Ledger, work: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -52,7 +55,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind not in private.PLAIN for kind in types):
-            return NotImplemented  # its own operators come by again, on the tensors that it wraps
+            return NotImplemented  # its operators run again, on the tensors that it wraps
         kwargs = kwargs or {}
         if func is _DEVICE:
             return args[0].fake_device
@@ -60,12 +63,12 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         before = self.place, self.inside
         self.inside = True
-        if str(kwargs.get("device", "")).startswith("cuda"):  # out of a function that no mode sees into
+        if str(kwargs.get("device", "")).startswith("cuda"):  # from a function that the Placing mode does not see
             kwargs = {**kwargs, "device": _CPU}
             self.place = self.named = True
         try:
             out = self._called(func, args, kwargs)
-            if func.namespace in _COLLECTIVE:  # what other ranks give is not known
+            if func.namespace in _COLLECTIVE:  # data from other ranks is unknown
                 private.forget(self.fake, (args, kwargs, out))
             if func in self._factories and not self.unread:
                 constants.keep(self.fake, func, args, kwargs, out)
@@ -91,24 +94,24 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             return func(*args, **kwargs) if call is None else call(func, args, kwargs)
         except (NotImplementedError, RuntimeError):
-            # a CPU cannot compute all that a GPU can: then what is known of small tensors is let go
+            # a CPU cannot compute all that a GPU can: forget the numbers of small tensors and try again
             if not private.forget(self.fake, (args, kwargs)):
                 raise
             return func(*args, **kwargs) if call is None else call(func, args, kwargs)
 
     def _accumulates(self, tensor: Any) -> bool:
-        """Whether backward adds up two gradients of a tensor: in place, but not where they have no contents."""
+        """Whether backward adds up two gradients of a tensor; torch does so in place, except without contents."""
         if not self.backward_depth or torch.is_grad_enabled() or not isinstance(tensor, private.FakeTensor):
             return False
         record = self._record(tensor)
         return record is not None and record.node not in (None, engine.node()) and engine.is_engines(tensor)
 
     def see(self, tensor: Any, inputs: Any = ()) -> Record | None:
-        """The record of a tensor's storage, opened where it is new: on the GPU if it is made there, or of `inputs`."""
+        """Return the record of a tensor's storage; a new one is on the GPU if made there or if an input is there."""
         tensor = private.local(tensor)
         if not isinstance(tensor, private.FakeTensor) or tensor.fake_device.type == "meta":
             return None
-        if tensor.fake_mode is not self.fake:  # torch reckons a sharding by the shapes of all ranks together
+        if tensor.fake_mode is not self.fake:  # torch works out a sharding with the shapes of all ranks together
             return None
         if tensor.layout is not torch.strided:
             raise Refusal("the step makes a sparse tensor, which a trace cannot follow; sparse=False for embeddings")
@@ -124,7 +127,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         return record
 
     def resized(self, storage: Any) -> None:
-        """A storage took another size in place."""
+        """Record that a storage changed its size in place."""
         record = self._records.get(storage._cdata)
         if record is None:
             return
@@ -140,7 +143,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         return any(self.on_gpu(value) for value in given) if given else self.named
 
     def on_gpu(self, tensor: Any) -> bool:
-        """Whether a tensor lies on the GPU; one that was never seen does not."""
+        """Whether a tensor is on the GPU; False for a tensor that was never seen."""
         tensor = private.local(tensor)
         if self.blind or not isinstance(tensor, private.FakeTensor):
             return False
@@ -148,14 +151,14 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         return record is not None and record.on_gpu
 
     def move(self, tensor: Any, gpu: bool) -> None:
-        """Let a tensor's storage lie on the GPU, or not."""
+        """Record that a tensor's storage is now on the GPU, or on the host."""
         record = self.see(tensor)
         if record is not None:
             record.on_gpu = gpu
 
     @contextlib.contextmanager
     def moving(self) -> Iterator[None]:
-        """Let parameters move from device to device, as those of a module do; else they are copied there."""
+        """Return a context in which parameters move between devices, as a module's do; otherwise they are copied."""
         before, self.moves = self.moves, True
         try:
             yield
@@ -167,22 +170,22 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         del self._watches[key]
 
     def _record(self, tensor: Any) -> Record | None:
-        """The record of a tensor's storage; None where the trace does not follow it."""
+        """Return the record of a tensor's storage; None if the trace does not follow it."""
         tensor = private.local(tensor)
         if not isinstance(tensor, private.FakeTensor) or tensor.fake_mode is not self.fake:
             return None
         return self._records.get(tensor.untyped_storage()._cdata)
 
     def _notice_apart(self, inputs: Any) -> None:
-        """Remember what lies on the host and is read beside what lies on the GPU: a real step would fail there."""
+        """Remember host tensors that are used together with GPU tensors: a real step would fail there."""
         given = [self._record(value) for value in private.tensors_in(inputs) if value.dim()]
         if any(record is not None and record.on_gpu for record in given):
             self._apart.update(record for record in given if record is not None and not record.on_gpu)
 
-    # -- who holds parameters ---
+    # -- modules and optimizers ---
 
     def find_owners(self) -> None:
-        """Find all modules and optimizers that live: a copy of a module registers nothing, and calls nobody."""
+        """Find all live modules and optimizers among all objects, because a copied module triggers no hook."""
         for each in gc.get_objects():
             if issubclass(type(each), torch.nn.Module):
                 self._modules.add(each)
@@ -190,30 +193,30 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._optimizers.add(each)
 
     def _of_modules(self) -> Iterator[tuple[str, Any]]:
-        """What modules hold, with a name for it."""
+        """Yield the parameters and buffers of modules, with names."""
         for module in list(self._modules):
-            for kind in ("_parameters", "_buffers"):  # one that is just being made may have none
+            for kind in ("_parameters", "_buffers"):  # a module under construction may lack them
                 for name, value in list((getattr(module, kind, None) or {}).items()):
                     if value is not None:
                         yield f"{type(module).__name__}.{name}", value
 
     @staticmethod
     def _of_optimizers(optimizers: Any) -> Iterator[tuple[str, Any]]:
-        """What optimizers train, with a name for it; one that wraps another may have no groups of its own."""
+        """Yield the parameters of optimizers, with names; an optimizer that wraps another may have no groups."""
         for optimizer in list(optimizers):
             for group in getattr(optimizer, "param_groups", None) or ():
                 for value in group["params"]:
                     yield f"a parameter of {type(optimizer).__name__}", value
 
     def trainable(self) -> int:
-        """The elements of this rank's parameters that are trained: in an optimizer, or given a gradient."""
+        """Return the number of elements of this rank's trained parameters: in an optimizer, or with a gradient."""
         held = {id(value) for _, value in self._of_optimizers(self._optimizers)}
         everything = [*self._of_modules(), *self._of_optimizers(self._optimizers)]
         found = {id(value): value for _, value in everything if value.requires_grad}
         return sum(private.local(value).numel() for at, value in found.items() if at in held or at in self._learned)
 
     def refuse_what_is_forgotten(self) -> None:
-        """Raise Refusal where the ledger lacks what a module or an optimizer holds, or has it in the wrong place."""
+        """Raise Refusal if a module's or an optimizer's tensor is missing in the ledger, or is in the wrong place."""
         trained = list(self._of_optimizers(self._stepped))
         states = [
             (f"the state of {type(optimizer).__name__}", value)
@@ -222,7 +225,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
             if value.dim()
         ]
         for name, value in self._of_modules():
-            if not (lazy.is_lazy(value) or private.local(value).device.type == "meta"):  # which take no memory
+            if not (lazy.is_lazy(value) or private.local(value).device.type == "meta"):  # these take no memory
                 self._refuse_unknown(name, value)
         for name, value in [*trained, *states]:
             self._refuse_unknown(name, value)
@@ -256,10 +259,10 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "follows, so its memory would be missing: make it with torch's functions within make_step"
             )
 
-    # -- what kind a storage is of ---
+    # -- kinds of storages ---
 
     def label_state(self) -> None:
-        """Label what modules hold, and its gradients, and those of what optimizers train."""
+        """Label the parameters and buffers of modules, the parameters of optimizers, and their gradients."""
         seen: set[int] = set()
         for _, value in [*self._of_modules(), *self._of_optimizers(self._optimizers)]:
             if id(value) in seen:
@@ -277,7 +280,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.ledger.label(record, kind)
 
     def before_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
-        """The optimizer is about to step."""
+        """Note that the optimizer is about to step. Raises Refusal for LBFGS."""
         if isinstance(optimizer, torch.optim.LBFGS):
             raise Refusal(
                 "LBFGS goes on by the numbers of the loss, which a trace does not know: let step() call the closure "
@@ -289,13 +292,13 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.label_state()
 
     def after_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
-        """The optimizer has stepped, and has its state by now."""
+        """Label the state of an optimizer, which exists after its step."""
         self._stepping = None
         for value in private.tensors_in([dict(state) for state in optimizer.state.values()]):
             self.label(value, OPTIMIZER)
 
     def in_optimizer(self, tensor: Any) -> bool:
-        """Whether a number is read by an optimizer for what it reckons: the steps taken, or any by torch's own."""
+        """Whether an optimizer reads a number for its own use: any by torch's own, else its count of steps."""
         if self._stepping is None:
             return False
         if f"{type(self._stepping).__module__}.".startswith("torch.optim."):
@@ -303,13 +306,13 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         return any(isinstance(state, dict) and state.get("step") is tensor for state in self._stepping.state.values())
 
     def begin_backward(self) -> None:
-        """Backward begins, or one within it."""
+        """Label activations at the beginning of a backward pass, which may be nested."""
         self.label_state()
         for record in self._records.values():
             self.ledger.label(record, ACTIVATIONS)
         self.backward_depth += 1
 
     def end_backward(self) -> None:
-        """Backward is done."""
+        """Label state at the end of a backward pass."""
         self.backward_depth -= 1
         self.label_state()

@@ -1,4 +1,4 @@
-"""The training step of a make_model, for a trace: forward, loss, backward, AdamW."""
+"""The training step of a user's make_model, for a trace: forward, loss, backward, AdamW."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sizing.model.child.refusal import Refusal
 
 
 def of_model(made: Any, name: str, *, on_gpu: bool, replicas: int) -> Callable[[], None]:
-    """A function that does one step of the model that a make_model returned, as one of so many replicas.
+    """Return a function that does one step of the model that a make_model returned, as one of `replicas`.
 
-    Raises Refusal for what is no model with inputs, and for one that has nothing to train.
+    Raises Refusal if make_model did not return a model with inputs, or if the model has nothing to train.
     """
     model, args, kwargs, loss = returned.parts(made, name)
     if on_gpu:

@@ -1,4 +1,4 @@
-"""Real tensors in the place of those without contents: random, and such that nothing runs away or out of bounds."""
+"""Real tensors in place of those without contents: random, but without overflows or indices out of bounds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sizing.model.child import private
 
 
 def weight(fake: Any, name: str, device: str) -> torch.Tensor:
-    """A parameter or buffer: matrices small and random, scales and what must be positive one, biases nothing."""
+    """Make a parameter or buffer: matrices are small and random, scales and variances one, biases and means zero."""
     made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=device)
     if not fake.is_floating_point():
-        return made.zero_()  # an index that is in bounds everywhere
+        return made.zero_()  # as an index, 0 is always in bounds
     if fake.dim() > 1:
         return made.normal_(0.0, 0.02)
     last = name.rpartition(".")[2]
@@ -22,7 +22,7 @@ def weight(fake: Any, name: str, device: str) -> torch.Tensor:
 
 
 def like(fake: Any, device: str, *, learns: bool = False, rows: int = 0) -> torch.Tensor:
-    """A tensor of that form; whole numbers below `rows` where that is known, else 0."""
+    """Make a tensor of the same form; whole numbers are random below `rows`, or 0 if `rows` is not given."""
     if fake.is_floating_point() or fake.is_complex():
         made = torch.randn(fake.shape, dtype=fake.dtype, device=device)
         return made.requires_grad_() if learns else made
@@ -32,7 +32,7 @@ def like(fake: Any, device: str, *, learns: bool = False, rows: int = 0) -> torc
 
 
 class Filled(TorchFunctionMode):
-    """Gives functions real tensors where they are handed such without contents, as a loss that holds its targets is."""
+    """A mode that replaces arguments without contents by real tensors, for example the targets that a loss holds."""
 
     def __init__(self, device: str) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Filled(TorchFunctionMode):
         self._known: dict[int, tuple[Any, torch.Tensor]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # such a tensor has no say in torch's functions, and is not among the types
+        # a tensor without contents does not override torch's functions, and is not among the types
         args, kwargs = private.mapped(self._real, (args, kwargs or {}))
         return func(*args, **kwargs)
 

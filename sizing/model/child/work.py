@@ -1,4 +1,4 @@
-"""The work of a step by operator: calls, floating point operations, bytes; and what collectives are handed."""
+"""The work of a step by operator (calls, floating point operations, bytes), and the bytes given to collectives."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _CUDNN = ("convolution", *products.RECURRENT)
 
 
 def _precision(name: str, given: Any) -> str:
-    """In what a GPU would compute an operator's products; what is shorter than 16 bits counts as those.
+    """Return the precision of an operator's products on a GPU; types below 16 bits count as 16 bits (bf16).
 
-    Products of fp32 are tf32 where the script lets them: of matrices by a setting, in cuDNN unless it says no.
+    Products of fp32 are tf32 if the script allows it: off by default for matrices, on by default in cuDNN.
     """
     kinds = (each.dtype for each in given if each.is_floating_point() or each.is_complex())
     found = _PRECISIONS.get(next(kinds, torch.bfloat16), "bf16")
@@ -46,12 +46,12 @@ def _bytes(tensors: Any) -> int:
 
 
 def _handed(namespace: str, kind: str, args: Any) -> Any:
-    """The argument that travels: torch's older collectives name what they write before what they read."""
+    """Return the argument that is sent: torch's older collectives take their output before their input."""
     return args[1 if namespace == "c10d" and kind not in ("all_reduce", "broadcast") else 0]
 
 
 class Work:
-    """Counts while `counting`: the second step, in which nothing is set up any more."""
+    """The counters of a step's work; they count while `counting`, in the second step, after all set-up."""
 
     def __init__(self) -> None:
         self.counting = False
@@ -61,11 +61,11 @@ class Work:
         self._flops = products.formulas()
 
     def bound(self) -> None:
-        """Count an operator whose result is only known to be no larger than it is taken to be."""
+        """Count an operator for whose result only an upper bound is known."""
         self.upper_bounds += self.counting
 
     def hand(self, kind: str, size: int) -> None:
-        """Count a call of a kind of collective, and the bytes that it is handed."""
+        """Count a call of a kind of collective, and the bytes given to it."""
         if self.counting:
             calls, bytes_ = self.collectives.get(kind, (0, 0))
             self.collectives[kind] = calls + 1, bytes_ + size

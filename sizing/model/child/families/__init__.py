@@ -1,4 +1,4 @@
-"""Models by their sizes, as chains of parts that are built one by one: a stage costs no more than its own weights."""
+"""Models by their sizes, as chains of parts that are built one by one, so a stage allocates only its own weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Part:
-    """One operator of a chain: its name, how it is built, and the shape of what it is given for a batch."""
+    """One operator of a chain: its name, a function that builds it, and the shape of its input for a batch."""
 
     name: str
     make: Callable[[], nn.Module]
@@ -23,8 +23,8 @@ class Part:
 class Chain:
     """The parts of a model in order.
 
-    The first takes `first(batch)`, the last also `targets(batch)` and returns the loss. `tied` says that the last
-    part's matrix is the first one's too: stages that hold one of them each have a copy.
+    The first part takes `first(batch)`; the last also takes `targets(batch)` and returns the loss. `tied` says that the
+    first and last part share their matrix; stages that hold only one of the two parts each have a copy.
     """
 
     parts: tuple[Part, ...]
@@ -34,7 +34,7 @@ class Chain:
 
 
 class Whole(nn.Module):
-    """All parts of a chain as one model; called with the first input and the targets it returns the loss."""
+    """All parts of a chain as one model, which maps the first input and the targets to the loss."""
 
     def __init__(self, chain: Chain) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Whole(nn.Module):
             last.weight = first.weight
 
     def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The loss."""
+        """Return the loss."""
         *inner, last = self.parts
         for part in inner:
             x = part(x)
@@ -53,7 +53,7 @@ class Whole(nn.Module):
 
 
 def chain(sizes: dict[str, Any], tp: int) -> Chain:
-    """The chain of a model; `sizes` are the fields of a ModelConfig or a WideResNet, as JSON has them."""
+    """Return the chain of a model; `sizes` are the fields of a ModelConfig or a WideResNet, as JSON has them."""
     if sizes["kind"] == "wide_resnet":
         from sizing.model.child.families import wide_resnet
 

@@ -1,8 +1,8 @@
-"""Experts with a fixed capacity: the shapes do not depend on where tokens go, so it exports and takes even time.
+"""Experts with a fixed capacity: shapes do not depend on the routing, so the model exports and its time is constant.
 
-A token goes to its best `experts_used` experts, each of which takes its even share of all tokens and no more (Lepikhin
-et al. 2020, GShard, with capacity factor 1). Over tensor-parallel ranks tokens and experts are cut, and two all-to-alls
-each way bring them together.
+A token goes to its best `experts_used` experts; each expert takes at most an even share of all tokens (Lepikhin et al.
+2020, GShard, with capacity factor 1). Tensor-parallel ranks split tokens and experts; two all-to-alls in each direction
+bring them together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sizing.model.child.families import parallel
 
 
 class Experts(nn.Module):
-    """Feed-forward experts behind a router; `capacity` is the share of its even part that an expert takes."""
+    """Feed-forward experts behind a router; an expert takes at most `capacity` times an even share of the tokens."""
 
     def __init__(self, sizes: dict[str, Any], width: int, tp: int, capacity: float = 1.0) -> None:
         super().__init__()
@@ -32,14 +32,14 @@ class Experts(nn.Module):
         self.down = parallel.parameter([self.experts // tp, width, hidden], cut)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of (batch, seq, hidden)."""
+        """Apply the experts to (batch, seq, hidden)."""
         tokens = parallel.scattered(x.flatten(0, -2), self.tp)
         count, hidden = tokens.shape
         weights, chosen = (tokens @ parallel.copied(self.router, self.tp).t()).float().softmax(-1).topk(self.used, -1)
         weights = (weights / weights.sum(-1, keepdim=True)).to(tokens.dtype).flatten()
         chosen = chosen.flatten()
         room = max(1, math.ceil(self.capacity * self.used * count / self.experts))
-        # each token's place in the row of its expert; who comes too late goes to one place more, which nobody reads
+        # each token's place in its expert's row; tokens over the capacity go to one extra place, which is not read
         place = functional.one_hot(chosen, self.experts).cumsum(0).gather(1, chosen[:, None])[:, 0] - 1
         slot = torch.where(place < room, chosen * room + place, self.experts * room)
         sent = tokens.new_zeros(self.experts * room + 1, hidden).index_add(

@@ -1,7 +1,7 @@
-"""Layers cut over tensor-parallel ranks by hand, with their collectives in them (Shoeybi et al. 2019, Megatron-LM).
+"""Layers cut over tensor-parallel ranks by hand, including their collectives (Shoeybi et al. 2019, Megatron-LM).
 
-Each parameter knows how it is cut: `cut` is (dimension, parts), where a matrix of several parts (queries, keys and
-values in one) is cut within each; None is on every rank.
+Each parameter has an attribute `cut`, (dimension, sizes of parts); a matrix of several parts (queries, keys and values
+in one) is cut within each part. A parameter with `cut` None is whole on every rank.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 
 def part(whole: torch.Tensor, cut: tuple[int, Sequence[int]] | None, tp: int, rank: int) -> torch.Tensor:
-    """What rank `rank` of `tp` has of a whole parameter; of a part with fewer rows than ranks, ranks share some."""
+    """Return the piece of a whole parameter that rank `rank` of `tp` holds; each part's size is a multiple of tp."""
     if cut is None or tp == 1:
         return whole
     dimension, sizes = cut
@@ -25,7 +25,7 @@ def part(whole: torch.Tensor, cut: tuple[int, Sequence[int]] | None, tp: int, ra
 
 
 def parameter(shape: Sequence[int], cut: tuple[int, Sequence[int]] | None, value: float | None = None) -> nn.Parameter:
-    """A parameter that knows how it is cut; small and random, or `value` everywhere."""
+    """Make a parameter with its attribute `cut`; it is small and random, or `value` everywhere."""
     made: Any = nn.Parameter(torch.empty(*shape))
     made.cut = cut
     with torch.no_grad():
@@ -37,7 +37,7 @@ def parameter(shape: Sequence[int], cut: tuple[int, Sequence[int]] | None, value
 
 
 class Columns(nn.Module):
-    """A linear layer whose output features are cut; `sizes` are the features of its parts, of all ranks together."""
+    """A linear layer whose output features are cut; `sizes` are the features of its parts over all ranks."""
 
     def __init__(self, inputs: int, sizes: Sequence[int], bias: bool, tp: int) -> None:
         super().__init__()
@@ -48,12 +48,12 @@ class Columns(nn.Module):
         self.bias = parameter([sum(sizes) // tp], cut, 0.0) if bias else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """This rank's features."""
+        """Return this rank's features."""
         return nn.functional.linear(x, self.weight, self.bias)
 
 
 class Rows(nn.Module):
-    """A linear layer whose input features are cut: the ranks' outputs are summed, and the bias added once."""
+    """A linear layer whose input features are cut; the ranks' outputs are summed, and the bias is added once."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool, tp: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Rows(nn.Module):
         self.bias = parameter([outputs], None, 0.0) if bias else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """All features, the same on each rank."""
+        """Return all features, the same on each rank."""
         if self.tp == 1:
             return nn.functional.linear(x, self.weight, self.bias)
         out = summed(nn.functional.linear(x, self.weight), self.tp)
@@ -70,7 +70,7 @@ class Rows(nn.Module):
 
 
 class Norm(nn.Module):
-    """LayerNorm or RMSNorm, on every rank."""
+    """LayerNorm or RMSNorm, whole on every rank."""
 
     def __init__(self, width: int, kind: str) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Norm(nn.Module):
         self.bias = parameter([width], None, 0.0) if kind == "layer" else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of the last dimension."""
+        """Normalise over the last dimension."""
         if self.bias is not None:
             return nn.functional.layer_norm(x, (self.width,), self.weight, self.bias)
         return nn.functional.rms_norm(x, (self.width,), self.weight, 1e-5)
@@ -156,32 +156,32 @@ def _all_to_all(x: torch.Tensor) -> torch.Tensor:
 
 
 def copied(x: torch.Tensor, tp: int) -> torch.Tensor:
-    """Hand the same tensor to all ranks: their gradients are summed."""
+    """Pass on a tensor that is the same on all ranks; their gradients are summed."""
     return x if tp == 1 else _Copied.apply(x)  # type: ignore[no-untyped-call]
 
 
 def summed(x: torch.Tensor, tp: int) -> torch.Tensor:
-    """The sum over ranks, in place; each has its gradient."""
+    """Sum over ranks in place; each rank gets the gradient of the sum."""
     return x if tp == 1 else _Summed.apply(x)  # type: ignore[no-untyped-call]
 
 
 def scattered(x: torch.Tensor, tp: int) -> torch.Tensor:
-    """This rank's part of the first dimension of what all ranks have."""
+    """Return this rank's part, along the first dimension, of a tensor that is the same on all ranks."""
     return x if tp == 1 else _Scattered.apply(x, tp)  # type: ignore[no-untyped-call]
 
 
 def gathered(x: torch.Tensor, tp: int) -> torch.Tensor:
-    """All ranks' parts, one behind the other along the first dimension, which all go on with alike."""
+    """Concatenate all ranks' parts along the first dimension; the result is the same on all ranks."""
     return x if tp == 1 else _Gathered.apply(x, tp)  # type: ignore[no-untyped-call]
 
 
 def exchanged(x: torch.Tensor, tp: int) -> torch.Tensor:
-    """Part i of the first dimension to rank i, and from each its part for this one."""
+    """Send part i of the first dimension to rank i, and receive this rank's part from each (all-to-all)."""
     return x if tp == 1 else _Exchanged.apply(x)  # type: ignore[no-untyped-call]
 
 
 class _SplitEntropy(torch.autograd.Function):
-    """Cross-entropy of logits whose columns are cut: maxima, sums and the targets' logits go round, no logits do."""
+    """Cross-entropy of logits with cut columns; ranks exchange only maxima, sums and the targets' logits."""
 
     @staticmethod
     def forward(ctx: Any, logits: Any, targets: Any, first: int) -> Any:
@@ -208,7 +208,7 @@ class _SplitEntropy(torch.autograd.Function):
 
 
 def entropy(logits: torch.Tensor, targets: torch.Tensor, tp: int) -> torch.Tensor:
-    """The mean cross-entropy of (rows, this rank's words) logits against (rows,) targets."""
+    """Return the mean cross-entropy of (rows, this rank's words) logits against (rows,) targets."""
     if tp == 1:
         return nn.functional.cross_entropy(logits.float(), targets)
     first = dist.get_rank() * logits.shape[-1]

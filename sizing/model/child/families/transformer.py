@@ -1,7 +1,7 @@
 """Transformers: GPT, BERT-like encoders, and LLaMA with grouped queries and SwiGLU, cut as Megatron-LM cuts them.
 
-Two all-reduces a layer and direction: columns of queries, keys and values and of the first feed-forward matrix, rows of
-the others. Embedding and output matrix are cut along the vocabulary.
+Queries, keys and values and the first feed-forward matrix are cut by columns, the others by rows, which takes two
+all-reduces per layer and direction. Embedding and output matrix are cut along the vocabulary.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DROPOUT = 0.1
 
 
 class Embedding(nn.Module):
-    """Tokens, of which each rank has some rows, and learned positions where there are any."""
+    """The token embedding, with its rows cut over ranks, and the learned positions, if any."""
 
     def __init__(self, sizes: dict[str, Any], tp: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Embedding(nn.Module):
         self.dropout = DROPOUT if sizes["dropout"] else 0.0
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """(batch, seq, hidden) of (batch, seq) ids."""
+        """Map (batch, seq) ids to (batch, seq, hidden)."""
         if self.tp == 1:
             out = functional.embedding(ids, self.weight)
         else:
@@ -69,7 +69,7 @@ class Attention(nn.Module):
         self.rotary = not sizes["positions"] and not sizes["encoder"]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of (batch, seq, hidden)."""
+        """Apply attention to (batch, seq, hidden)."""
         batch, seq, _ = x.shape
         widths = [self.heads * self.head, self.kv * self.head, self.kv * self.head]
         query, key, value = (
@@ -93,7 +93,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two matrices, or three (SwiGLU)."""
+    """A feed-forward layer of two matrices, or three (SwiGLU)."""
 
     def __init__(self, sizes: dict[str, Any], width: int, tp: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class FeedForward(nn.Module):
         self.written_out = sizes["gelu_new"]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of (..., hidden)."""
+        """Apply the layer to (..., hidden)."""
         up = self.up(parallel.copied(x, self.tp))
         if self.gated:
             gate, up = up.chunk(2, -1)
@@ -117,7 +117,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """A layer: attention and feed-forward, each behind a normalisation and beside the residual stream."""
+    """A layer: attention and feed-forward, each after a normalisation and added to the residual stream."""
 
     def __init__(self, sizes: dict[str, Any], tp: int) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class Block(nn.Module):
         self.recompute = sizes["recompute"] == "full"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of (batch, seq, hidden)."""
+        """Apply the layer to (batch, seq, hidden)."""
         if self.recompute:
             return checkpoint(self._layer, x, use_reentrant=False)  # type: ignore[no-any-return]
         return self._layer(x)
@@ -157,18 +157,18 @@ class Head(nn.Module):
         self.weight = parallel.parameter([vocab // tp, sizes["hidden"]], (0, (vocab,)))
 
     def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean cross-entropy of (batch, seq) targets."""
+        """Return the mean cross-entropy of (batch, seq) targets."""
         logits = functional.linear(parallel.copied(self.norm(x), self.tp), self.weight)
         return parallel.entropy(logits.flatten(0, 1), targets.flatten(), self.tp)
 
 
 def _padded(vocab: int, tp: int) -> int:
-    """Rows of the vocabulary, as many more as it takes to cut them evenly."""
+    """Return the rows of the vocabulary, rounded up to a multiple of tp."""
     return -(-vocab // tp) * tp
 
 
 def _rotated(x: torch.Tensor) -> torch.Tensor:
-    """Rotary positions (Su et al. 2021)."""
+    """Apply rotary positions (Su et al. 2021)."""
     half = x.shape[-1] // 2
     rates = 10000.0 ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = torch.arange(x.shape[-2], device=x.device, dtype=torch.float32)[:, None] * rates
@@ -178,7 +178,7 @@ def _rotated(x: torch.Tensor) -> torch.Tensor:
 
 
 def chain(sizes: dict[str, Any], tp: int) -> Chain:
-    """The embedding, the layers, and the head with its loss."""
+    """Return the chain of the embedding, the layers, and the head with its loss."""
     seq, vocab, hidden = sizes["seq"], sizes["vocab"], sizes["hidden"]
 
     def inner(batch: int) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
-"""Wide residual networks (Zagoruyko and Komodakis 2016), cut by hand.
+"""Wide residual networks (Zagoruyko and Komodakis 2016), cut over tensor-parallel ranks by hand.
 
-The first convolution of a block by its output channels, the second by its input channels, and an all-reduce behind it;
-the normalisation between them is of this rank's channels.
+The first convolution of a block is cut by its output channels, the second by its input channels and followed by an
+all-reduce. The normalisation between them covers this rank's channels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sizing.model.child.families import Chain, Part, parallel
 
 
 class Normed(nn.Module):
-    """Batch normalisation; `cut` where the channels are this rank's part of `channels`."""
+    """Batch normalisation of this rank's part of `channels`, which is all of them if tp is 1."""
 
     def __init__(self, channels: int, tp: int = 1) -> None:
         super().__init__()
@@ -28,14 +28,14 @@ class Normed(nn.Module):
         self.register_buffer("variance", torch.ones(channels // tp))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of (batch, channels, height, width)."""
+        """Normalise (batch, channels, height, width)."""
         mean: Any = self.mean
         variance: Any = self.variance
         return functional.batch_norm(x, mean, variance, self.weight, self.bias, self.training)
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions, each behind a normalisation, beside the input (through 1 x 1 where sizes change)."""
+    """Two 3 x 3 convolutions, each after a normalisation, plus the input (through a 1 x 1 one if sizes change)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, tp: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Block(nn.Module):
         self.beside = None if straight else parallel.parameter([outputs, inputs, 1, 1], None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of (batch, channels, height, width)."""
+        """Apply the block to (batch, channels, height, width)."""
         inner = functional.relu(self.first(x))
         beside = x if self.beside is None else functional.conv2d(inner, self.beside, stride=self.stride)
         out = functional.conv2d(parallel.copied(inner, self.tp), self.one, stride=self.stride, padding=1)
@@ -65,12 +65,12 @@ class Stem(nn.Module):
         self.weight = parallel.parameter([channels, 3, 3, 3], None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of (batch, 3, height, width)."""
+        """Apply the convolution to (batch, 3, height, width)."""
         return functional.conv2d(x, self.weight, padding=1)
 
 
 class Head(nn.Module):
-    """Mean over the image, the classes and the loss."""
+    """The mean over the image, the classifier and the loss."""
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
@@ -78,13 +78,13 @@ class Head(nn.Module):
         self.weight = parallel.parameter([classes, channels], None)
 
     def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean cross-entropy of (batch,) targets."""
+        """Return the mean cross-entropy of (batch,) targets."""
         seen = functional.relu(self.norm(x)).mean((-1, -2))
         return functional.cross_entropy(functional.linear(seen, self.weight).float(), targets)
 
 
 def chain(sizes: dict[str, Any], tp: int) -> Chain:
-    """The stem, the blocks of three groups, and the head with its loss."""
+    """Return the chain of the stem, the blocks of three groups, and the head with its loss."""
     image, base = sizes["image"], sizes["channels"]
     parts = [Part("stem", partial(Stem, base), lambda batch: (batch, 3, image, image))]
     inputs, size = base, image
