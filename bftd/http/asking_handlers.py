@@ -26,7 +26,7 @@ _LEASES_MOST = 20
 
 
 async def explain_node(request: web.Request) -> web.Response:
-    """One node: why it is or is not in the pool, who had it lately, and what was decided about it."""
+    """Return one node: why it is or is not in the pool, who had it lately, and the decisions about it."""
     service, privacy = request.app[SERVICE], _privacy(request)
     name = request.match_info["name"]
     limit = int(number_of(request, "limit", 50.0, MOST_EVENTS))
@@ -60,7 +60,7 @@ async def explain_node(request: web.Request) -> web.Response:
 
 
 async def trainers(request: web.Request) -> web.Response:
-    """The trainers that there are, each with the last decision about it, and with `all` those that ended before."""
+    """Return the present trainers, each with the last decision about it; with `all` also those that ended before."""
     service, privacy = request.app[SERVICE], _privacy(request)
     every = request.query.get("all", "") not in ("", "0")
     limit = int(number_of(request, "limit", 1000.0, MOST_FINISHED))

@@ -22,7 +22,7 @@ _What = list[tuple[PauseKind, str]]
 
 
 async def pause(request: web.Request) -> web.Response:
-    """Lend nothing more, on some nodes, to a user's or an account's trainers or at all; for administrators."""
+    """Stop lending some nodes, lending to a user's or an account's trainers, or all lending; for administrators."""
     service, caller = request.app[SERVICE], administrator(request, _MAY)
     fields = Fields(await body_of(request), "pause")
     why = fields.text("why")

@@ -43,7 +43,7 @@ _FEW = 100
 
 
 async def register(request: web.Request) -> web.Response:
-    """Take a trainer in, or its driver back."""
+    """Register a trainer, or a driver of a known one."""
     service = request.app[SERVICE]
     caller = caller_of(request)
     body, user = await body_of(request), None if caller.admin else caller.user
@@ -72,7 +72,7 @@ def _check_number(service: Service, caller: Caller) -> None:
 
 
 async def leases(request: web.Request) -> web.Response:
-    """Long poll: answer when the list is another than the driver's, or when the wait is over."""
+    """Long poll: answer when the list of leases differs from the driver's, or when the wait is over."""
     polls, id_ = request.app[POLLS], request.match_info["id"]
     if polls[id_] >= MOST_POLLS_OF_A_TRAINER:
         raise Refused(429, f"trainer {id_} is asked for {polls[id_]} times at once: its driver asks once")
@@ -124,7 +124,7 @@ def _told(request: web.Request, listed: Leases) -> Leases:
 
 
 async def report(request: web.Request) -> web.Response:
-    """Hear what happened: all that is told is understood before any of it counts."""
+    """Take reports of what happened: all are parsed before any of them counts."""
     service, trainer = own_trainer(request)
     epoch, items = reports_of(await body_of(request))
     reports: list[Report] = []

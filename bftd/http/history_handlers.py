@@ -22,7 +22,7 @@ _DAY_S = 86_400.0
 
 
 async def history(request: web.Request) -> web.Response:
-    """Nodes by state, trainers' sizes and node-seconds over time, as means of steps; and what became of the pool."""
+    """Return nodes by state, trainers' sizes and node-seconds over time, as means of steps, and the use of the pool."""
     service = request.app[SERVICE]
     privacy = Privacy(caller_of(request), service.state, service.private)
     now_s = service.now()

@@ -52,7 +52,7 @@ SCRAPES: web.AppKey[Scrapes] = web.AppKey("scrapes", Scrapes)
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """All metrics, as Prometheus scrapes them, or as OpenMetrics where that is accepted."""
+    """Return all metrics, in Prometheus's format, or as OpenMetrics if that is accepted."""
     accept = request.headers.get("Accept", "")
     body, content_type = await request.app[SCRAPES].answer(request.app[SERVICE], accept)
     return web.Response(body=body, headers={"Content-Type": content_type})

@@ -15,7 +15,7 @@ _LATEST_S = 1e11
 
 
 async def trace(request: web.Request) -> web.Response:
-    """The changes of the pool since a time, with the trainers of that time, for administrators."""
+    """Return the changes of the pool since a time, with the trainers of that time; for administrators."""
     service = request.app[SERVICE]
     administrator(request, "read all trainers' past")
     state, now_s = service.state, service.now()

@@ -13,7 +13,7 @@ _LATEST_S = 1e11
 
 
 async def usage(request: web.Request) -> web.Response:
-    """Node-seconds since a time, by user, account or both: all for administrators, his own for anybody else."""
+    """Return node-seconds since a time, by user, account or both: all of them for administrators, else one's own."""
     service, caller = request.app[SERVICE], caller_of(request)
     by = tuple(dict.fromkeys(request.query.get("by", "user").split(",")))
     if not set(by) <= set(kept.BY):

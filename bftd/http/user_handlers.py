@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 async def explain(request: web.Request) -> web.Response:
-    """One trainer, and the last sentences about it."""
+    """Return one trainer, and the last sentences about it."""
     service, privacy = request.app[SERVICE], _privacy(request)
     id_ = request.match_info["id"]
     limit = int(number_of(request, "limit", 50.0, MOST_EVENTS))
@@ -56,14 +56,14 @@ async def explain(request: web.Request) -> web.Response:
 
 
 async def status(request: web.Request) -> web.Response:
-    """What everybody may see, as with squeue: who trains on what; not how a training goes, which is its user's."""
+    """Return what everybody may see, as with squeue: who trains where, but not how well, except to its user."""
     _refuse_unread(request)
     nodes = request.query.get("nodes", "")
     return answered(await request.app[OVERVIEWS].answer(request.app[SERVICE], caller_of(request), nodes))
 
 
 async def tune(request: web.Request) -> web.Response:
-    """Change tunable keys, or go back to the configuration's values with `reset`, for administrators."""
+    """Change tunable keys, or with `reset` return to the configuration's values; for administrators."""
     service = request.app[SERVICE]
     administrator(request, "tune the daemon")
     body = await body_of(request)
@@ -76,7 +76,7 @@ async def tune(request: web.Request) -> web.Response:
 
 
 async def events(request: web.Request) -> web.Response:
-    """The ledger's events: all of them for administrators, those of his own trainers for anybody else."""
+    """Return the ledger's events: all of them for administrators, else those of the caller's own trainers."""
     service, caller, privacy = request.app[SERVICE], caller_of(request), _privacy(request)
     after, limit = int(number_of(request, "after", 0.0, 1e15)), int(number_of(request, "limit", 1000.0, MOST_EVENTS))
     since_s = number_of(request, "since", 0.0, 1e11)

@@ -59,7 +59,7 @@ PAGES: web.AppKey[Pages] = web.AppKey("pages", Pages)
 
 
 async def page(request: web.Request) -> web.Response:
-    """The web page: the last `hours` (1, 6, 24 or 168), else a day or as much of it as was recorded."""
+    """Return the web page of the last `hours` (1, 6, 24 or 168), else of a day or as much of it as was recorded."""
     asked = request.query.get("hours", "")
     hours = int(asked) if asked in {str(each) for each in STEPS} else 0
     made = await request.app[PAGES].answer(request.app[SERVICE], caller_of(request), hours)
