@@ -1,4 +1,4 @@
-"""What a training script imports to be elastic.
+"""The calls that make a training script elastic.
 
 A torchrun script loads, saves and calls one function a step::
 

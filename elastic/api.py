@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class _Progress:
-    """Where this worker is: counted steps and samples, and what the last save covers."""
+    """The steps and samples that this worker has counted."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -29,12 +29,12 @@ class _Progress:
 _progress = _Progress()
 
 
-# As torchrun tells it; what another framework's part of this package says comes after.
+# The world as torchrun describes it; another framework's integration replaces it later.
 world.use(world.World(lambda: _rank_and_size()[0], lambda: _rank_and_size()[1], lambda: _progress.step))
 
 
 def _timed(load: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Has the time that loading takes told with the first step: it is a part of what a resize costs."""
+    """Wrap `load` to report its time with the first step, as part of the cost of a resize."""
 
     @functools.wraps(load)
     def timed(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -48,12 +48,12 @@ def _timed(load: Callable[_P, _T]) -> Callable[_P, _T]:
 
 @_timed
 def load(into: Any | None = None) -> Any | None:
-    """Returns what the last `save` was given, on the CPU, or None when there is none yet; call it once, at the start.
+    """Returns the state given to the last `save`, on the CPU, or None if there is none yet; call it once, at the start.
 
-    With `into`, a state as `save` is given it, the saved tensors are read into those of `into`, sharded as these are,
-    and the state that is returned has them; all else in it (numbers, lists) is as it was saved. Every worker loads,
-    with `into` after `init_process_group`, without it before or after, as it suits the script. Raises StateError when
-    there is a saved state that cannot be read, or that is of another model: that is no first start.
+    With `into`, a state of the form that `save` takes, the saved tensors are read into the tensors of `into`, sharded
+    as those are, and the returned state holds them; everything else in it (numbers, lists) is as it was saved. Every
+    worker calls this: with `into` after `init_process_group`, without it before or after. Raises StateError if a saved
+    state exists but cannot be read or belongs to another model: training does not silently start from scratch.
     """
     fetched = _session.current().fetch_state()
     if fetched.generations:
@@ -65,7 +65,7 @@ def load(into: Any | None = None) -> Any | None:
         return loaded.state
     if fetched.file is None:
         return None
-    from elastic import snapshot  # which imports torch: a script outside bftd may have no need of it
+    from elastic import snapshot  # imports torch, which a script outside bftd may not need
 
     envelope = snapshot.read(fetched.file)
     if "state" not in envelope:
@@ -85,20 +85,20 @@ def step(
     global_samples: int | None = None,
     total_steps: int | None = None,
 ) -> bool:
-    """Counts one training step; returns True when the script should call `save` now.
+    """Counts one training step; returns True if the script should call `save` now.
 
     Args:
-        samples: how many samples *this* worker processed in the step; every worker is taken to have done as many.
+        samples: the number of samples that *this* worker processed in the step; the other workers are assumed to have
+            processed as many each.
         loss: the loss to show, if any.
-        save_every: ask for a save every so many steps, 1 or more; without it bftd asks, as often as what a save costs
-            is worth it.
-        global_samples: how many samples all workers together processed, where their shares differ; then `samples`
-            is not looked at.
-        total_steps: how many steps the whole training has, all starts together: `bft status` then tells when it is
+        save_every: save every this many steps, 1 or more. Without it bftd chooses how often, from the cost of a save.
+        global_samples: the number of samples that all workers together processed, if their shares differ; `samples` is
+            then ignored.
+        total_steps: the number of steps of the whole training, over all starts; `bft status` then shows when it is
             expected to end. With `elastic.batches(..., epochs=N)` it is known.
 
-    All workers are asked at the same step, so the save may use collectives; call this once a step on every one of them.
-    Raises UsageError.
+    Call this once a step on every worker. All workers get True at the same step, so the save may use collectives.
+    Raises UsageError if `save_every` is less than 1.
     """
     if save_every is not None and save_every < 1:
         raise UsageError(
@@ -108,7 +108,7 @@ def step(
     rank, size = _rank_and_size()
     progress = _progress
     progress.step += 1
-    # Scripts pass what they have: numbers of numpy's and tensors are taken, but are not what travels.
+    # Scripts may pass numpy numbers or tensors; what is sent to the driver is plain int and float.
     progress.samples += int(samples) * size if global_samples is None else int(global_samples)
     session = _session.current()
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", "0"))
@@ -123,18 +123,19 @@ def step(
 
 
 def save(state: Any) -> None:
-    """Keeps `state` (anything that torch.save takes) so that it outlives every node; call it on every worker.
+    """Keeps `state` (anything that torch.save takes) safe from the loss of every node; call it on every worker.
 
-    A replicated state is rank 0's; a sharded one, and any where `state=PATH` was given, is written by all workers. It
-    is copied before this returns, in about the time of one copy in memory, and travels in the background. A view of a
-    replicated state is kept with all that it is a view of, as by torch.save. While bftd resizes the trainer this call
-    does not return: the worker is started again, on the new nodes, and `load` gives it this state.
+    If the state is replicated, rank 0's is kept; all workers write a sharded state, and any state of a job with
+    `state=PATH`. It is copied before this returns, in about the time of one copy in memory, and is sent in the
+    background. A view in a replicated state is kept with the whole tensor that it views, as torch.save does. While bftd
+    resizes the trainer this call does not return: the worker is started again on the new nodes, and `load` returns this
+    state.
     """
     save_beside(state, None)
 
 
 def save_beside(state: Any, beside: Beside | None) -> None:
-    """As `save`, of a state that names what rank 0 writes `beside` it."""
+    """Save a state that refers to other content, which rank 0 writes `beside` it."""
     session = _session.current()
     if session.attached:
         _save(state, beside, session)
@@ -156,13 +157,13 @@ def _save(state: Any, beside: Beside | None, session: _session.Session) -> None:
     if beside is not None:
         saved = replace(saved, first=functools.partial(beside.put, beside.content), kept=beside.kept)
     if session.pause_requested.is_set():
-        # Nothing changes it any more: this worker rests until it is ended.
+        # Nothing changes the state any more: this worker rests until it is ended.
         session.commit(saved)
         session.rest()
     taken = snapshot.Snapshot(envelope if beside is None else beside.content)
     if beside is None:
         saved = replace(saved, write=taken.write)
-    else:  # the envelope has names and numbers alone, which nobody changes
+    else:  # the envelope holds only names and numbers, which do not change
         saved = replace(saved, first=functools.partial(taken.use, beside.put))
     session.commit(replace(saved, release=taken.release))
     taken.copy()
@@ -171,7 +172,7 @@ def _save(state: Any, beside: Beside | None, session: _session.Session) -> None:
 
 @dataclass(frozen=True)
 class Beside:
-    """What a state names: `put` writes `content` or a copy of it as `first`, and `kept` is called, of Saved."""
+    """Content that a state refers to: Saved's `first` calls `put` with `content` or a copy; its `kept` is `kept`."""
 
     content: Any
     put: Callable[[Any], dict[str, Any]]
@@ -179,15 +180,15 @@ class Beside:
 
 
 def run_id() -> str:
-    """The run's name for an experiment tracker, the same through resizes, suspensions and `resume=`; after `load`.
+    """Returns the run's name for an experiment tracker: the same after resizes, suspensions and `resume=`.
 
-    It is the trainer that the run began as, "" outside bftd.
+    Call it after `load`. The name is the id of the trainer that the run began as, "" outside bftd.
     """
     return _session.current().run_id
 
 
 def restarts() -> int:
-    """The number of times that the run has gone on from a saved state, 0 in its first start; after `load`."""
+    """Returns how often the run has resumed from a saved state, 0 in its first start; call it after `load`."""
     return _session.current().restarts
 
 

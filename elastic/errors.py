@@ -1,17 +1,17 @@
-"""What can go wrong around a trainer, each with one line that says what to do next."""
+"""The errors of a trainer and its commands, each with one line that says what to do next."""
 
 EXIT_LINK_LOST = 75
-"""What a worker exits with that has lost its driver: its script did nothing wrong, and is started again."""
+"""Exit code of a worker that has lost its driver: its script did nothing wrong, and is started again."""
 
 
 class ElasticError(Exception):
-    """A failure that ends a command; `exit_code` is what the command exits with."""
+    """A failure that ends a command with `exit_code`."""
 
     exit_code = 1
 
 
 class UsageError(ElasticError):
-    """The user asked for something that cannot be: nothing was started or submitted."""
+    """The user asked for something impossible; a command that raises this has started or submitted nothing."""
 
     exit_code = 2
 
@@ -21,7 +21,7 @@ class DaemonError(ElasticError):
 
 
 class WireError(ElasticError):
-    """A peer sent something that is not of the protocol, or too much of it."""
+    """A peer sent something that is not in the protocol, or too much of it."""
 
 
 class LinkLostError(ElasticError):
@@ -31,11 +31,11 @@ class LinkLostError(ElasticError):
 
 
 class StateError(ElasticError):
-    """There is a saved state, and it cannot be had."""
+    """A saved state exists, but it cannot be read."""
 
 
 SHARD_IN_OBJECT = (
     "the state holds a sharded tensor inside an object, where only rank 0's part of it would be kept: "
     "save state_dict() of the model and the optimizer instead of themselves"
 )
-"""What a StateError says of a state that no worker has the whole of."""
+"""The text of the StateError for a state that no worker has in full."""

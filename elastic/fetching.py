@@ -1,4 +1,4 @@
-"""What a worker begins with: it asks its driver on its link, and has a state come beside it, once a node."""
+"""A worker's first requests: it asks its driver on its link, and fetches the state beside it, once a node."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from elastic.link.wire import Message
 from elastic.sharing import Offer, forget, shared
 
 _ALTERED_TRIES = 3
-"""So often a state may come that is not what the driver has: then something on the way changes it."""
+"""A state may arrive altered this many times; after that, something on the way must be changing it."""
 
 _AGAIN_S = 0.5
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What the trainer goes on from: a whole state in a `file` of this node, or `generations` on a shared file system.
+    """The state to resume from: a whole one in a `file` of this node, or `generations` on a shared file system.
 
-    `generations`, the newest first, are as elastic.bypath writes and reads them. Neither: this is the first start.
+    `generations`, newest first, are as elastic.bypath writes and reads them. Without either, this is the first start.
     """
 
     file: BinaryIO | None = None
@@ -31,12 +31,12 @@ class Fetched:
 
 
 class Fetcher:
-    """One worker's way to the state; `fetch` blocks the thread that calls it, and no other."""
+    """One worker's access to the saved state; `fetch` blocks only the thread that calls it."""
 
     def __init__(self, connect: Callable[[Message], BlockingChannel], folder: str, lost: threading.Event) -> None:
         """`connect` opens a connection to fetch by, or raises OSError or WireError; `lost`: the link is gone.
 
-        `folder` is the node's own for this trainer, "" where there is none.
+        `folder` is the node's folder for this trainer, "" if there is none.
         """
         self._connect = connect
         self._folder = folder
@@ -44,16 +44,16 @@ class Fetcher:
         self._has_shared = False
 
     def forget(self) -> None:
-        """Removes the file that the node's workers share, in the background: training has begun, so all have it."""
+        """Remove the file that the node's workers share, in the background: training has begun, so all have it."""
         if self._has_shared:
             self._has_shared = False
             threading.Thread(target=forget, args=(self._folder,), name="bft-forget", daemon=True).start()
 
     def fetch(self, ask: Callable[[], Offer | Fetched | ElasticError]) -> Fetched:
-        """What `ask` has the driver answer, with the state in it if there is one; raises that answer's error.
+        """Return the driver's answer, which `ask` gets, with the state if there is one; raises an error in it.
 
-        A connection that breaks is made anew as long as the link holds. Raises StateError when the state is altered on
-        its way again and again.
+        A broken connection is made anew as long as the link holds. Raises StateError if the state arrives altered again
+        and again.
         """
         altered = 0
         while True:
@@ -73,7 +73,7 @@ class Fetcher:
                 self._lost.wait(_AGAIN_S)
 
     def _copy_of(self, offer: Offer) -> Callable[[BinaryIO], None]:
-        """How to write what was offered into a file; raises WireError, or OSError of the file."""
+        """Return a function that writes the offered state to a file; it raises WireError, or OSError of the file."""
 
         def copy(file: BinaryIO) -> None:
             try:
@@ -93,7 +93,7 @@ class Fetcher:
 
 
 def _announced(channel: BlockingChannel) -> Message:
-    """The driver's word before a state; raises WireError."""
+    """Receive the driver's announcement of a state; raises WireError."""
     about = channel.receive()
     if about is None or about["op"] != "sending":
         raise WireError("the driver hung up instead of sending the state")
@@ -101,7 +101,7 @@ def _announced(channel: BlockingChannel) -> Message:
 
 
 def answer_of(message: Message) -> Offer | Fetched | ElasticError:
-    """The driver's answer to a fetch."""
+    """Parse the driver's answer to a fetch."""
     if message.get("none") is True:
         return Fetched()
     if (offer := Offer.parse(message)) is not None:

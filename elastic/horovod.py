@@ -1,4 +1,4 @@
-"""What a Horovod script imports: `import elastic.horovod`; see elastic.backends.horovod.script."""
+"""The imports of a Horovod script, as `import elastic.horovod`; see elastic.backends.horovod.script."""
 
 from elastic.backends.horovod.script import ElasticSampler, TorchState, step
 

@@ -1,10 +1,10 @@
-"""How much memory a node has free."""
+"""The free memory of a node."""
 
 from __future__ import annotations
 
 
 def free_bytes() -> int | None:
-    """What programs can have without others being pushed out, None where the kernel does not say."""
+    """The memory that programs can have without evicting others' pages; None if the kernel does not say."""
     try:
         with open("/proc/meminfo") as file:
             found = dict(line.split(":", 1) for line in file)

@@ -1,8 +1,8 @@
-"""A shuffled order of a dataset of any length that needs no memory: which sample stands at which place.
+"""A shuffled order of a dataset of any length that needs no memory: it maps each place to a sample.
 
-A Feistel network over the smallest power of four that holds the dataset, walked until it lands inside (Black and
+A Feistel network over the smallest power of four that holds the dataset, iterated until it lands inside (Black and
 Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002). The order is the same in every release of every library
-and on every machine: a trainer goes on in the middle of an epoch long after it began.
+and on every machine, because a trainer may resume in the middle of an epoch long after it began.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _WORD = (1 << 64) - 1
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 _TABLE_BITS = 16
-"""Up to so large a half, four billion samples, what is mixed into a half is looked up in tables of some 3 MB."""
+"""Halves of up to this many bits (four billion samples) are mixed by lookup in tables of some 3 MB."""
 
 _FEW = 8
-"""Places that are found sooner one by one than all at once."""
+"""With fewer places than this, finding them one by one is faster than all at once."""
 
 
 class Order:
@@ -38,7 +38,7 @@ class Order:
         self._tables: list[Any] = []
 
     def at(self, place: int) -> int:
-        """The sample at a place, both from 0; raises IndexError beyond the dataset."""
+        """Return the sample at a place, both counted from 0; raises IndexError beyond the dataset."""
         if not 0 <= place < self._length:
             raise IndexError(f"place {place} of {self._length}")
         found = self._once(place)
@@ -47,9 +47,9 @@ class Order:
         return found
 
     def all_at(self, ranges: Sequence[range]) -> list[int]:
-        """The samples at all places of several ranges, one after the other; raises IndexError beyond the dataset.
+        """Return the samples at all places of several ranges, in order; raises IndexError beyond the dataset.
 
-        With numpy, thousands at once take a fiftieth of what they take one by one.
+        With numpy, thousands at once take a fiftieth of the time that they take one by one.
         """
         numpy = _numpy()
         if numpy is None or self._half > _TABLE_BITS or sum(map(len, ranges)) < _FEW:
@@ -64,10 +64,10 @@ class Order:
         return samples
 
     def _table(self, key: int) -> Any:
-        """What a round mixes into one half for each value of the other."""
+        """Tabulate what a round mixes into one half, for each value of the other half."""
         numpy = _numpy()
         mixed = numpy.arange(self._mask + 1, dtype=numpy.uint64) ^ numpy.uint64(key)
-        for shift, factor in (*_MIX, (31, 1)):  # as _mixed; words wrap around by themselves
+        for shift, factor in (*_MIX, (31, 1)):  # as in _mixed; words wrap around by themselves
             mixed = (mixed ^ mixed >> numpy.uint64(shift)) * numpy.uint64(factor)
         return (mixed & numpy.uint64(self._mask)).astype(numpy.int64)
 
@@ -86,7 +86,7 @@ class Order:
 
 @cache
 def _numpy() -> Any:
-    """numpy, None in a Python without it; agents and drivers import this module too, and need none."""
+    """Return numpy, or None if it is not installed; agents and drivers import this module too and do not need it."""
     try:
         import numpy
     except ImportError:
@@ -95,7 +95,7 @@ def _numpy() -> Any:
 
 
 def _mixed(value: int) -> int:
-    """All bits of a word in each of its bits (the finalizer of splitmix64)."""
+    """Mix all bits of a word into each of its bits (the finalizer of splitmix64)."""
     for shift, factor in _MIX:
         value = (value ^ value >> shift) * factor & _WORD
     return value ^ value >> 31

@@ -1,9 +1,9 @@
-"""Gradients that do not depend on how many workers there are: those of fixed pieces of each step, added in one order.
+"""Gradients that do not depend on the number of workers: each step has fixed pieces, added up in one order.
 
-A step is always the same pieces, whoever computes them (the logical workers of EasyScale, Li et al., SC 2023). Random
-numbers are seeded by step and piece, batch normalisation of each piece begins from what the step before left, and
-gradients are added as a binary tree over the pieces has it: a worker adds up the subtrees that it has whole, and the
-workers add up the rest, each of them a part of all elements.
+A step always has the same pieces, whichever worker computes them (the logical workers of EasyScale, Li et al., SC
+2023). Random numbers are seeded by step and piece, batch normalisation of each piece begins from the statistics that
+the previous step left, and gradients are added up along a binary tree over the pieces: each worker adds up the subtrees
+whose pieces it has all of, and the workers together add up the rest, each of them a part of all elements.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from elastic import world
 from elastic.errors import UsageError
 
 Node = tuple[int, int]
-"""A subtree: its pieces from the first to before the second number."""
+"""A subtree, as the range of its pieces: the first, and the one after the last."""
 
 
 def children(node: Node) -> tuple[Node, Node]:
-    """The two halves of a subtree of more than one piece; the first is the largest power of two."""
+    """Return the two halves of a subtree of more than one piece; the first has the largest power of two of them."""
     begin, end = node
     middle = begin + (1 << (end - begin - 1).bit_length() - 1)
     return (begin, middle), (middle, end)
@@ -37,7 +37,7 @@ def children(node: Node) -> tuple[Node, Node]:
 
 @functools.lru_cache(maxsize=256)
 def whole(node: Node, low: int, high: int) -> tuple[Node, ...]:
-    """The largest subtrees, in order, of which the pieces from `low` to before `high` are all."""
+    """Return the largest subtrees, in order, that together hold exactly the pieces from `low` to before `high`."""
     begin, end = node
     if low <= begin and end <= high:
         return (node,) if begin < end else ()
@@ -58,7 +58,7 @@ def _nodes(node: Node) -> frozenset[Node]:
 
 @dataclass(frozen=True)
 class Cut:
-    """Step `number`, cut into `count` pieces that `size` workers share; this one is worker `rank`."""
+    """Step `number`, cut into `count` pieces that `size` workers share; this worker has rank `rank`."""
 
     number: int
     seed: int
@@ -69,18 +69,18 @@ class Cut:
 
 @dataclass
 class _Kind:
-    """Tensors of one type on one device: parameters, and what batch normalisation keeps; sums that are `free` again."""
+    """Tensors of one type on one device: parameters, statistics of batch normalisation, and sums to use again."""
 
     parameters: list[torch.nn.Parameter] = field(default_factory=list)
     statistics: list[torch.Tensor] = field(default_factory=list)
     free: list[torch.Tensor] = field(default_factory=list)
     given: list[torch.Tensor] = field(default_factory=list)
     complete: bool = False
-    """Whether each parameter has had a gradient in this step, as far as this worker knows."""
+    """Whether every parameter has had a gradient in this step, as far as this worker knows."""
 
 
 class Gradients:
-    """The gradients of one model in one step after another."""
+    """The gradients of one model, step after step."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         """Raises UsageError for a model whose gradients cannot be added piece by piece."""
@@ -113,9 +113,9 @@ class Gradients:
 
     @contextlib.contextmanager
     def piece(self, cut: Cut, index: int, weight: float, last: bool) -> Iterator[None]:
-        """To compute a piece in; `weight` is its share of the step's samples, 0 for one that counts for nothing.
+        """Compute a piece in this context; `weight` is its share of the step's samples, 0 for one that does not count.
 
-        After the `last` piece of this worker the parameters have the gradients of the whole step.
+        After the `last` piece of this worker the parameters hold the gradients of the whole step.
         """
         self._begun = self._begun or [kept.clone() for kept in self._kept]
         for kept, before in zip(self._kept, self._begun, strict=True):
@@ -134,7 +134,7 @@ class Gradients:
             self._finish(cut)
 
     def _add(self, cut: Cut, index: int, weight: float) -> None:
-        """Puts a piece's gradients to those of its neighbours, as far as the tree has them together."""
+        """Add a piece's gradients to those of its neighbours, as far as the tree joins them."""
         nodes = _nodes((0, cut.count))
         for key, kind in self._kinds.items():
             added = self._added.setdefault(key, [])
@@ -154,12 +154,12 @@ class Gradients:
 
 
 def _length(kind: _Kind) -> int:
-    """Elements of all tensors, and one for each parameter that tells whether it has a gradient."""
+    """Return the number of elements of all tensors, plus a flag per parameter for whether it has a gradient."""
     return sum(one.numel() for one in (*kind.parameters, *kind.statistics)) + len(kind.parameters)
 
 
 def _flat(kind: _Kind, key: tuple[torch.dtype, torch.device], weight: float) -> torch.Tensor:
-    """What a piece adds to the sums."""
+    """Flatten what a piece adds to the sums; raises UsageError for a sparse gradient."""
     dtype, device = key
     flat = kind.free.pop() if kind.free else torch.empty(_length(kind), dtype=dtype, device=device)
     at = 0
@@ -178,12 +178,12 @@ def _flat(kind: _Kind, key: tuple[torch.dtype, torch.device], weight: float) -> 
         at += kept.numel()
     has = [one.grad is not None for one in kind.parameters]
     kind.complete |= all(has)
-    flat[at:] = 1.0 if all(has) else torch.tensor(has, dtype=dtype)  # which would wait for the device
+    flat[at:] = 1.0 if all(has) else torch.tensor(has, dtype=dtype)  # torch.tensor would wait for the device
     return flat
 
 
 def _spread(kind: _Kind, flat: torch.Tensor) -> None:
-    """Gives the sums to the parameters, and what batch normalisation keeps its mean over the step."""
+    """Give the sums to the parameters, and the mean over the step to the statistics of batch normalisation."""
     at, count = 0, len(kind.parameters)
     told = [1.0] * count if kind.complete else flat[flat.numel() - count :].tolist()
     kind.complete = False
@@ -196,7 +196,7 @@ def _spread(kind: _Kind, flat: torch.Tensor) -> None:
 
 
 def _sum(cut: Cut, mine: dict[Node, torch.Tensor], length: int, key: tuple[torch.dtype, torch.device]) -> torch.Tensor:
-    """The sums over all pieces, the same to the last bit whoever has them."""
+    """Return the sums over all pieces, the same to the last bit on any number of workers."""
     root = (0, cut.count)
     if cut.size == 1:
         return _total(root, mine)
@@ -208,7 +208,7 @@ def _sum(cut: Cut, mine: dict[Node, torch.Tensor], length: int, key: tuple[torch
     sent = torch.zeros((len(mine), cut.size * each), dtype=dtype, device=device)
     for row, node in zip(sent, of_all[cut.rank], strict=True):
         row[:length] = mine[node]
-    # each worker adds up its part of the elements: what travels is as much as in any other all-reduce
+    # Each worker adds up its part of the elements: this sends as much as any other all-reduce.
     sent = sent.view(len(mine), cut.size, each).transpose(0, 1).contiguous()
     counts = [len(nodes) * each for nodes in of_all]
     got = torch.empty(sum(counts), dtype=dtype, device=device)
@@ -221,7 +221,7 @@ def _sum(cut: Cut, mine: dict[Node, torch.Tensor], length: int, key: tuple[torch
 
 
 def _total(node: Node, parts: dict[Node, torch.Tensor]) -> torch.Tensor:
-    """The sum of a subtree of which `parts` are known; it is made in the first of them."""
+    """Return the sum of a subtree made up of `parts`, computed in place in the first of them."""
     if node in parts:
         return parts[node]
     first, second = children(node)
@@ -229,7 +229,7 @@ def _total(node: Node, parts: dict[Node, torch.Tensor]) -> torch.Tensor:
 
 
 def _seed(text: str) -> None:
-    """Seeds all random numbers that a step may draw in this process."""
+    """Seed all random number generators that a step may use in this process."""
     seed = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
     torch.manual_seed(seed)
     random.seed(seed)
@@ -238,13 +238,13 @@ def _seed(text: str) -> None:
 
 
 class Models:
-    """The gradients of each model that a script has, known from when it first asks for them."""
+    """The gradients of each model of a script, known from the first time that the script asks for them."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, Gradients]] = {}
 
     def of(self, model: torch.nn.Module) -> Gradients:
-        """Those of a model."""
+        """Return the gradients of a model."""
         if id(model) not in self._known:
             self._known[id(model)] = model, Gradients(model)
         return self._known[id(model)][1]

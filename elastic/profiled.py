@@ -1,7 +1,7 @@
-"""The progress of a script that runs outside bftd, for whoever measures it (`bft size cpu`).
+"""The progress of a script that runs outside bftd, for a program that measures it (`bft size cpu`).
 
-Where BFT_PROGRESS names a pipe, rank 0 writes a line there at its steps: the step, the samples so far, and the time of
-CLOCK_MONOTONIC in seconds. Nothing of that can hold a script up or end it: what cannot be written at once is left out.
+If BFT_PROGRESS names a pipe, rank 0 writes a line there as it steps: the step, the samples so far, and the time of
+CLOCK_MONOTONIC in seconds. This never holds up or ends the script: a line that cannot be written at once is left out.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import stat
 import time
 
 VARIABLE = "BFT_PROGRESS"
-_APART_S = 0.02  # who measures counts from line to line, so more of them say no more
+_APART_S = 0.02  # the reader counts from line to line, so more lines say no more
 
 
 class Teller:
-    """Writes to the pipe that the environment names; does nothing where it names none."""
+    """A writer to the pipe that the environment names; it does nothing if there is none."""
 
     def __init__(self) -> None:
         self._path = os.environ.get(VARIABLE, "")
@@ -23,7 +23,7 @@ class Teller:
         self._told_s = 0.0
 
     def step(self, step: int, samples: int, rank: int) -> None:
-        """Tells a step; `samples` are those of all workers since the beginning."""
+        """Report a step; `samples` are those of all workers since the beginning."""
         if not self._path or rank != 0:
             return
         now_s = time.monotonic()
@@ -38,9 +38,9 @@ class Teller:
                     return
             os.write(self._descriptor, f"{step} {samples} {now_s:.6f}\n".encode())
         except BlockingIOError:
-            pass  # it is not read just now: the next line says as much
+            pass  # the pipe is full: the next line says as much
         except OSError:
-            self._path = ""  # who measured has gone
+            self._path = ""  # the reader is gone
 
 
 teller = Teller()

@@ -1,8 +1,8 @@
-"""What a script does when its number of workers has changed: hooks, and rules for the learning rate.
+"""Reactions of a script to a changed number of workers: hooks, and rules for the learning rate.
 
-With `elastic.batches` nothing of this is needed: the global batch stays. It is for scripts whose batch grows with the
-workers. A learning rate then grows with it, in proportion (Goyal et al., Accurate, Large Minibatch SGD, 2017) or with
-its square root (Krizhevsky, One weird trick, 2014; You et al., LARS, 2017).
+With `elastic.batches` none of this is needed: the global batch stays the same. It is for scripts whose batch grows with
+the number of workers. The learning rate then grows with it, in proportion (Goyal et al., Accurate, Large Minibatch SGD,
+2017) or with its square root (Krizhevsky, One weird trick, 2014; You et al., LARS, 2017).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _now = 0
 
 
 def on_resize(hook: Hook) -> Hook:
-    """Has `hook(old, new)` called when the number of workers changes from `old` to `new`; also a decorator.
+    """Calls `hook(old, new)` whenever the number of workers changes from `old` to `new`; also usable as a decorator.
 
-    Under torchrun a resize starts the script again: call this once the optimizer has what `elastic.load` returned. The
-    hook is then called at once if the state was saved by another number of workers. Under Horovod it is called after
-    each resize.
+    Under torchrun a resize starts the script again, so call this once the optimizer has the state that `elastic.load`
+    returned: the hook is then called at once if another number of workers saved that state. Under Horovod the hook is
+    called after each resize.
     """
     _hooks.append(hook)
     if _before is not None and _before != _now:
@@ -32,7 +32,7 @@ def on_resize(hook: Hook) -> Hook:
 
 
 def began_with(before: object, now: int) -> None:
-    """Note that this process goes on with a state that `before` workers saved; None where the state does not say."""
+    """Note that this process resumes from a state saved by `before` workers; None if the state does not say."""
     global _before, _now
     _before, _now = before if isinstance(before, int) else None, now
 
@@ -47,12 +47,12 @@ def resized(before: int, now: int) -> None:
 
 
 def linear(optimizer: Any, scheduler: Any = None) -> Hook:
-    """A hook that scales the learning rates of an optimizer, and of its scheduler, in proportion to the workers."""
+    """Returns a hook that scales the learning rates of an optimizer and its scheduler with the number of workers."""
     return lambda old, new: _scale(optimizer, scheduler, new / old)
 
 
 def square_root(optimizer: Any, scheduler: Any = None) -> Hook:
-    """A hook that scales the learning rates of an optimizer, and of its scheduler, with the square root of it."""
+    """Returns a hook that scales the same learning rates with the square root of the number of workers."""
     return lambda old, new: _scale(optimizer, scheduler, math.sqrt(new / old))
 
 
@@ -60,6 +60,6 @@ def _scale(optimizer: Any, scheduler: Any, factor: float) -> None:
     for group in optimizer.param_groups:
         for name in ("lr", "initial_lr"):
             if name in group:
-                group[name] = group[name] * factor  # a tensor, it may be: no other reference to it is changed
+                group[name] = group[name] * factor  # not in place: it may be a tensor that others refer to
     if scheduler is not None:
         scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]

@@ -1,8 +1,8 @@
-"""The same batches on any number of workers: a constant global batch, in an order that the step alone decides.
+"""The same batches on any number of workers: a constant global batch, in an order that only the step decides.
 
-Step k of a training sees the same samples wherever and with how many workers it runs. Each worker has its share of
-them, in pieces that fit its memory, and weighs what it computes so that the averaged gradient is the mean over the
-global batch. The position after a resize is the number of steps done: nothing is stored beside it.
+Step k of a training sees the same samples on any nodes and any number of workers. Each worker has its share of them, in
+pieces that fit its memory, and weights its losses so that the averaged gradient is the mean over the global batch. The
+position after a resize is the number of steps done: no sampler state is saved.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from elastic.errors import UsageError
 from elastic.order import Order
 
 _BLOCK = 16384
-"""Samples that are found together, in a few milliseconds now and then: one by one each would take microseconds."""
+"""Samples to find at a time, a few milliseconds now and then; one by one, each sample would take microseconds."""
 
 
 @dataclass(frozen=True)
 class Part:
     """A piece of one worker's share that is computed at once.
 
-    `data` are the indices of its samples, or what the DataLoader made of them. The mean loss over the piece times
-    `weight` is what `backward` is called on. The `last` part of a step is the one whose gradients are exchanged.
+    `data` are the indices of its samples, or the batch that the DataLoader made of them. Call `backward` on the mean
+    loss over the piece times `weight`. Gradients are exchanged in the `last` part of a step.
     """
 
     data: Any
@@ -39,9 +39,10 @@ class Part:
     adding: Callable[[Any], contextlib.AbstractContextManager[Any]] | None = None
 
     def sync(self, model: Any) -> contextlib.AbstractContextManager[Any]:
-        """To compute the piece in: gradients are exchanged in the last one only, where `model` knows `no_sync`.
+        """Returns the context to compute the piece in: it exchanges gradients in the last part only.
 
-        With `pieces` they are added up there in the order of all workers' pieces.
+        For that `model` needs `no_sync`, as DistributedDataParallel has; other models get a context that does nothing.
+        With `pieces` the gradients are added up in the order of all workers' pieces.
         """
         if self.adding is not None:
             return self.adding(model)
@@ -53,9 +54,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Step:
-    """What one worker does in one step, its `parts` to be iterated over.
+    """One worker's work in one step; iterate over it to get its parts.
 
-    `number` counts all steps from 0 and `epoch` all passes; `samples` are this worker's, `global_samples` everybody's.
+    `number` counts steps from 0 over the whole training and `epoch` counts passes; `samples` are this worker's,
+    `global_samples` those of all workers.
     """
 
     number: int
@@ -70,7 +72,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Places [`begin`, `end`) of an epoch, of the share of a step; an idle worker's counts for nothing."""
+    """Places [`begin`, `end`) of an epoch that a worker computes in a step; an idle worker's piece does not count."""
 
     begin: int
     end: int
@@ -79,16 +81,16 @@ class _Piece:
 
     @property
     def samples(self) -> int:
-        """How many count."""
+        """The number of samples that count."""
         return 0 if self.idle else self.end - self.begin
 
 
 class Batches:
-    """Cuts a dataset into the same steps whatever the number of workers; make it on every worker alike.
+    """A dataset, cut into the same steps for any number of workers; create it alike on every worker.
 
-    It is a batch sampler for a DataLoader, too: iterating over it gives lists of indices, a part each, from the present
-    step on. So `DataLoader(dataset, batch_sampler=batches)` loads ahead as it likes, and `steps(loader)` puts the two
-    together. Scripts know it as `elastic.batches`.
+    It is also a batch sampler for a DataLoader: iterating over it gives a list of indices for each part, from the
+    current step on. So `DataLoader(dataset, batch_sampler=batches)` prefetches as usual, and `steps(loader)` combines
+    the two. Scripts know it as `elastic.batches`.
     """
 
     def __init__(
@@ -103,22 +105,25 @@ class Batches:
         shuffle: bool = True,
         drop_last: bool = False,
     ) -> None:
-        """Take what is cut, and how.
+        """Set what is cut, and how.
 
         Args:
-            dataset: what has a length, or the length itself.
-            global_batch: samples a step, of all workers together.
-            micro_batch: most samples that a worker computes at once; the others of its share follow, and gradients are
-                exchanged after the last. Without it a share is computed whole, however few workers there are.
-            pieces: cut each global batch into so many pieces whatever the number of workers, each computed by itself:
-                under torchrun the weights are then the same to the last bit. Needs `part.sync`; sets the random numbers
-                of each piece. Most workers should be no more, and evenly so.
-            seed: of the order; every epoch has its own.
-            epochs: how many passes; without it the steps do not end.
-            shuffle: False takes the samples as they come.
-            drop_last: leave out the samples of an epoch that do not fill a global batch, else its last step has fewer.
+            dataset: an object with a length, or the length itself.
+            global_batch: the number of samples of a step, over all workers.
+            micro_batch: the most samples that a worker computes at once. A larger share is computed in several parts,
+                and gradients are exchanged after the last. Without it a worker computes its share at once, however
+                large it is.
+            pieces: the number of pieces to cut each global batch into, on any number of workers. Each is computed by
+                itself, so under torchrun the weights are the same to the last bit. Needs `part.sync`, and seeds the
+                random numbers of each piece. Use no more workers than pieces, ideally a divisor of their number.
+            seed: the seed of the order, which differs from epoch to epoch.
+            epochs: the number of passes; without it the steps do not end.
+            shuffle: False takes the samples in their own order.
+            drop_last: leave out the samples at the end of an epoch that do not fill a global batch; otherwise the last
+                step of an epoch has fewer samples.
 
-        Raises UsageError.
+        Raises UsageError for a number that is not a positive integer, a dataset smaller than one global batch with
+        `drop_last`, more pieces than samples in a global batch, and `pieces` together with `micro_batch`.
         """
         self._length = dataset if isinstance(dataset, int) else len(dataset)
         for name, value in {
@@ -147,18 +152,19 @@ class Batches:
         self._epochs = epochs
         self._shuffle = shuffle
         self._drop_last = drop_last
-        self._begin: int | None = None  # while a loader is asked to begin
+        self._begin: int | None = None  # set while a loader is asked to begin
         self.a_step = 1
-        """How many of these steps the training counts as one, where a framework accumulates their gradients."""
+        """The number of these steps that the training counts as one, if a framework accumulates their gradients."""
         whole, rest = divmod(self._length, global_batch)
         self.steps_per_epoch = whole + (rest > 0 and not drop_last)
 
     def steps(self, loader: Iterable[Any] | None = None, *, start: int | None = None) -> Iterator[Step]:
-        """The steps from the present one on, or from `start`, with the data of `loader` or else with indices.
+        """Returns the steps from the current one on, or from `start`, with the data of `loader` or else with indices.
 
-        A step is to be gone through to its last part, and counted by one call of elastic.step. With `start` these are
-        steps beside the training's, as of an evaluation, which nobody counts. Raises UsageError for a loader that is
-        not over these batches, steps that are not counted, and where `_at` does.
+        Go through each step to its last part, and call elastic.step once for it. With `start` the steps are not the
+        training's but those of an evaluation, for example, and are not counted. Raises UsageError for a loader that is
+        not over these batches, steps left before their last part or not counted, training at a step beyond the last of
+        these, and batches that differ from those of the training or of the loaded state.
         """
         if loader is not None and getattr(loader, "batch_sampler", self) is not self:
             raise UsageError("elastic.batches: the loader has batches of its own; make it with batch_sampler=batches")
@@ -182,11 +188,11 @@ class Batches:
                 _check_counted(number)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Indices, a part each: what a DataLoader asks for."""
+        """Yields the indices of one part after another, as a DataLoader asks of a batch sampler."""
         return _Walk(self, self._at()).indices()
 
     def __len__(self) -> int:
-        """How many parts this worker has left, of batches beside the training's all; TypeError without an end."""
+        """The number of parts left for this worker, or all of an evaluation's; raises TypeError without `epochs`."""
         if self.end is None:
             raise TypeError("elastic.batches: without epochs= the steps do not end, so they have no length")
         now, plan = world.current(), session.current().plan
@@ -194,16 +200,16 @@ class Batches:
         if plan is not None and _difference(self.plan, plan):
             begin = 0
         steps = max(0, self.end - begin)
-        # The last step of each epoch may have fewer samples than all others.
+        # The last step of each epoch may have fewer samples than the others.
         short = -(-steps // self.steps_per_epoch)
         of_whole, of_short = (len(self.pieces(number, now.rank(), now.size())[0]) for number in (0, -1))
         return (steps - short) * of_whole + short * of_short
 
     def _at(self) -> int:
-        """The training's step, where a loader was not told another to begin at.
+        """Return the training's step, unless a loader was told another one to begin at.
 
-        Raises UsageError where others are the training's batches, or the state that was loaded is of others: the same
-        step is at other samples there.
+        Raises UsageError if the training uses other batches, or the loaded state belongs to others, where the same step
+        has other samples; and if the training's step is beyond the last of these.
         """
         if self._begin is not None:
             return self._begin
@@ -215,7 +221,7 @@ class Batches:
                     "other samples here; give what it was given, or begin anew without the state"
                 )
             now.plan = self.plan
-            if self._counted is not None and now.total_steps is None:  # what the script says is better known
+            if self._counted is not None and now.total_steps is None:  # the script's own number takes precedence
                 now.told_total(self._counted)
         elif differs := _difference(self.plan, now.plan):
             raise UsageError(
@@ -233,7 +239,7 @@ class Batches:
 
     @property
     def plan(self) -> dict[str, int]:
-        """What decides which samples a step has, by the names of the options; kept with each state."""
+        """The settings that decide the samples of a step, by the names of the options; saved with each state."""
         return {
             "length": self._length,
             "global_batch": self._global_batch,
@@ -245,14 +251,14 @@ class Batches:
         }
 
     def order(self, epoch: int) -> Order | None:
-        """Which sample is where in an epoch; None where they are as they come."""
+        """Return the shuffled order of an epoch; None without shuffling."""
         return Order(self._length, self._seed, epoch) if self._shuffle else None
 
     def pieces(self, number: int, rank: int, size: int) -> tuple[Sequence[_Piece], int]:
-        """The share of one of `size` workers in a step, as places in its epoch, and how many samples all have."""
+        """Return one worker's share of a step, as places in its epoch, and the number of samples of all workers."""
         first = number % self.steps_per_epoch * self._global_batch
         total = min(self._global_batch, self._length - first)
-        # With fewer samples fewer workers share them: batch normalisation takes no piece of one sample.
+        # Fewer workers share a smaller step: batch normalisation cannot take a piece of one sample.
         sharing = _sharing(total, self._global_batch, self._pieces or size)
         if self._pieces is not None:
             mine = range(*world.share(sharing, rank, size))
@@ -261,27 +267,27 @@ class Batches:
             return pieces or (_Piece(first, first + total // sharing, idle=True),), total
         begin, end = (first + place for place in world.share(total, rank, sharing))
         if rank >= sharing:
-            # It has to take part in the exchange of gradients all the same.
+            # An idle worker has to take part in the exchange of gradients all the same.
             return (_Piece(first, first + min(2, total, self._micro_batch or 2), idle=True),), total
         most = self._micro_batch or end - begin
         count = -(-(end - begin) // most)
-        # Pieces of about one size: a last one of a single sample would be hard on batch normalisation.
+        # Pieces of about equal size: a last one of a single sample would harm batch normalisation.
         edges = [begin + index * (end - begin) // count for index in range(count + 1)]
         return tuple(_Piece(*edge) for edge in pairwise(edges)), total
 
     @property
     def _counted(self) -> int | None:
-        """How many steps the training counts until the end."""
+        """The number of steps that the training counts until the end."""
         return None if self.end is None else -(-self.end // self.a_step)
 
     @property
     def end(self) -> int | None:
-        """The number of steps in all epochs, None where there is no end."""
+        """The number of steps in all epochs; None without an end."""
         return None if self._epochs is None else self._epochs * self.steps_per_epoch
 
 
 class _Walk:
-    """One worker's way through the steps, in a world that stays as it is."""
+    """One worker's walk through the steps, while the number of workers stays the same."""
 
     def __init__(self, plan: Batches, begin: int) -> None:
         if begin < 0:
@@ -292,14 +298,14 @@ class _Walk:
         self._plan = plan
 
     def steps(self) -> Iterator[tuple[int, Sequence[_Piece], int]]:
-        """Number, pieces, and samples of all workers."""
+        """Yield each step's number, this worker's pieces, and the number of samples of all workers."""
         number, end = self.begin, self._plan.end
         while end is None or number < end:
             yield (number, *self._plan.pieces(number, self.rank, self.size))
             number += 1
 
     def indices(self) -> Iterator[list[int]]:
-        """The samples of one piece after another."""
+        """Yield the samples of one piece after another."""
         order, of_epoch = None, -1
         for epoch, block in self._blocks():
             if epoch != of_epoch:
@@ -314,7 +320,7 @@ class _Walk:
                 taken += len(places)
 
     def _blocks(self) -> Iterator[tuple[int, list[_Piece]]]:
-        """Epoch and pieces of as many of its steps as are drawn together."""
+        """Yield an epoch and the pieces of as many of its steps as are drawn together."""
         block: list[_Piece] = []
         epoch, places = 0, 0
         for number, pieces, _ in self.steps():
@@ -330,12 +336,12 @@ class _Walk:
 
 
 def _sharing(total: int, global_batch: int, pieces: int) -> int:
-    """Of how many pieces a step of `total` samples is: none has a single sample unless those of full batches may."""
+    """Return the number of pieces of a step of `total` samples; none has a single sample unless full batches' may."""
     return min(pieces, total) if 2 * pieces > global_batch else max(1, min(pieces, total // 2))
 
 
 class _Adding:
-    """Adds gradients up in the order of the pieces, step after step; imports torch, which indices need not have."""
+    """The sum of gradients in the order of the pieces, step after step; it imports torch, unlike plain indices."""
 
     def __init__(self, most: int, seed: int, rank: int, size: int) -> None:
         from elastic.pieces import Cut, Models
@@ -349,17 +355,17 @@ class _Adding:
             print(f"bft: {most} pieces on {size} workers take as long as on {as_on}", file=sys.stderr, flush=True)
 
     def begin(self, number: int, count: int) -> None:
-        """The step that comes next, of so many pieces."""
+        """Begin a step of `count` pieces."""
         self._cut = dataclasses.replace(self._cut, number=number, count=count)
         self._used = False
 
     def piece(self, piece: _Piece, weight: float, last: bool, model: Any) -> contextlib.AbstractContextManager[None]:
-        """To compute a piece in."""
+        """Return the context to compute a piece in."""
         self._used = True
         return self._models.of(model).piece(self._cut, piece.index, weight, last)
 
     def check(self) -> None:
-        """Raises UsageError where nobody has come for a step's gradients."""
+        """Raise UsageError if the script computed no part of the step inside `part.sync`."""
         if not self._used:
             raise UsageError(
                 "elastic.batches: pieces= adds up the gradients of each part that is computed inside "
@@ -368,7 +374,7 @@ class _Adding:
 
 
 def _check_counted(number: int) -> None:
-    """Raises UsageError where the script has not counted step `number` once: a start after it would be at others."""
+    """Raise UsageError unless the script counted step `number` exactly once: a resume would begin at the wrong step."""
     now = world.current()
     if now.by_script and (calls := now.step() - number) != 1:
         raise UsageError(
@@ -378,14 +384,14 @@ def _check_counted(number: int) -> None:
 
 
 def _difference(here: Mapping[str, int], there: Mapping[str, int]) -> str:
-    """What is not the same, of what both tell; "" for nothing."""
+    """Describe the settings that differ, of those that both have; "" if none do."""
     return ", ".join(
         f"{name} {there[name]}, here {value}" for name, value in here.items() if there.get(name, value) != value
     )
 
 
 class _Parts:
-    """The parts of one step, each taken from the data as it is asked for."""
+    """The parts of one step, each taken from the data on demand."""
 
     def __init__(
         self, data: Iterator[Any], pieces: Sequence[_Piece], size: int, total: int, adding: _Adding | None
@@ -419,7 +425,7 @@ class _Parts:
         return len(self._pieces)
 
     def check(self) -> None:
-        """Raises UsageError where the script went on before the step's last part."""
+        """Raise UsageError if the script went on before the last part of the step."""
         if self._taken < len(self._pieces):
             raise UsageError(
                 f"elastic.batches: a step was left after {self._taken} of its {len(self._pieces)} parts; go through "

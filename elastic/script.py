@@ -1,7 +1,7 @@
 """An elastic job's script: the user's own, with the driver as its interpreter.
 
-`sbatch` copies the script when it is submitted. Rewritten, its first line runs the driver and its second line tells
-the driver what it replaced; the driver takes both off again, so line numbers in error messages are the user's.
+`sbatch` copies the script when it is submitted. Rewritten, its first line runs the driver and its second line tells the
+driver what it replaced; the driver removes both again, so line numbers in error messages are the user's.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _QUOTED = re.compile(r"""\\(\S?)|"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'""")
 
 @dataclass(frozen=True)
 class Header:
-    """What the second line carries: the `--elastic` value, the pilots' partition and options, the script's place.
+    """The content of the second line: the `--elastic` value, the pilots' partition and options, the script's path.
 
-    `partition` is "" where any harvested one will do; `constraint` is the job's own option of that name.
+    `partition` is "" if any harvested one will do; `constraint` is the job's own option of that name.
     """
 
     elastic: str
@@ -51,16 +51,16 @@ class Header:
 
 
 def elastic_option(source: str) -> str | None:
-    """The value of the script's own `#SBATCH --elastic=...` line; the last one counts, as with Slurm's options."""
+    """Return the value of the script's own `#SBATCH --elastic=...` line; the last one counts, as in Slurm."""
     values = [value for line in _OPTION.findall(_head(source)) if (value := _elastic(line)) is not None]
     return values[-1] if values else None
 
 
 def words_of(line: str) -> list[str]:
-    """The words of an `#SBATCH` line behind that mark, as sbatch reads them; raises UsageError for an open quote.
+    """Split an `#SBATCH` line into words as sbatch does, without the mark; raises UsageError for an open quote.
 
-    Unlike a shell it takes a backslash away before any letter, also between single quotes, a space ends a word in
-    spite of one, and # begins a comment wherever it is bare.
+    Unlike a shell, sbatch removes a backslash before any letter, also between single quotes; a space ends a word even
+    after a backslash; and # begins a comment wherever it is not quoted.
     """
     found, at, text = [], 0, line.removeprefix("#SBATCH").rstrip("\r\n")
     while True:
@@ -81,7 +81,7 @@ def _bare(match: re.Match[str]) -> str:
 
 
 def _elastic(line: str) -> str | None:
-    """The value of --elastic where it is all that the line says."""
+    """Return the value of --elastic if that is all that the line says."""
     words = words_of(line)
     if len(words) == 2 and words[0] == "--elastic":
         return words[1]
@@ -89,12 +89,12 @@ def _elastic(line: str) -> str | None:
 
 
 def constraints(source: str) -> tuple[str, ...]:
-    """The values of the script's own `#SBATCH --constraint=...` lines."""
+    """Return the values of the script's own `#SBATCH --constraint=...` lines."""
     return tuple(value.strip("\"'") for value in _CONSTRAINT.findall(_head(source)))
 
 
 def _head(source: str) -> str:
-    """The lines in which sbatch looks for options: they end at the first line of code."""
+    """Return the lines in which sbatch looks for options: they end at the first line of code."""
     head = []
     for line in source.split("\n"):
         if line.strip() and not line.startswith("#"):
@@ -104,9 +104,9 @@ def _head(source: str) -> str:
 
 
 def interpreter_of(source: str, path: str, *, contained: bool = False) -> str:
-    """The Python that the script's first line asks for, as an absolute path; raises UsageError when there is none.
+    """Return the absolute path of the Python that the script's first line names; raises UsageError if there is none.
 
-    Of a `contained` script it is as the image will find it: this host need not have it.
+    For a `contained` script it is the path as the image has it: this host need not have it.
     """
     first = source.splitlines()[0] if source else ""
     if not first.startswith("#!"):
@@ -126,9 +126,9 @@ def interpreter_of(source: str, path: str, *, contained: bool = False) -> str:
 
 
 def backend_of(source: str, path: str, asked: str | None = None) -> str:
-    """The back-end of a script: the one that was `asked` for, else the first that finds itself in its source.
+    """Return the back-end of a script: the one that was `asked` for, else the first that recognises its source.
 
-    Raises UsageError where the script trains with a library that the back-end does not carry.
+    Raises UsageError if the script trains with a library that the back-end does not support.
     """
     name = asked or next((kind.name for kind in KINDS.values() if kind.wants(source)), DEFAULT)
     refused = KINDS[name].refused
@@ -143,9 +143,10 @@ def backend_of(source: str, path: str, asked: str | None = None) -> str:
 
 
 def _imported(source: str) -> set[str]:
-    """The modules that a script imports anywhere, with their parents and the names that it takes from them.
+    """Return the modules that a script imports anywhere, with their parents and the names that it takes from them.
 
-    Of a script that this Python cannot parse, which may be older than the user's, the imports that stand on one line.
+    A script may be written for a newer Python than this one. If this one cannot parse it, only imports that stand on
+    one line are found.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the user's string literals
@@ -169,10 +170,10 @@ def _parsed(source: str) -> ast.Module | None:
 
 
 def rewrite(source: str, driver: str, header: Header) -> str:
-    """The script that is submitted: the driver's line, the header, and the user's lines from the second one on.
+    """Return the script to submit: the driver's line, the header, and the user's lines from the second one on.
 
-    The user's `#SBATCH --elastic` lines become plain comments: an sbatch without the plug-in refuses them. So do those
-    of `--constraint`: they are about the pool's nodes, and the driver runs on another.
+    The user's `#SBATCH --elastic` lines become plain comments: sbatch without the plug-in refuses them. So do the
+    `--constraint` lines: they are about the pool's nodes, and the driver runs on another.
     """
     first, _, rest = source.partition("\n")
     head = _head(rest)
@@ -183,7 +184,7 @@ def rewrite(source: str, driver: str, header: Header) -> str:
 
 
 def restore(text: str) -> tuple[Header, str]:
-    """The header and the user's script from what `rewrite` made; raises UsageError when it is not of that form."""
+    """Return the header and the user's script from what `rewrite` made; raises UsageError if it has another form."""
     lines = text.split("\n", 2)
     try:
         mark, fields = lines[1][: len(_MARK)], json.loads(lines[1][len(_MARK) :])

@@ -4,7 +4,8 @@ A side thread reads the commands. It runs while the main thread waits in a colle
 last saved state of a hung worker can still be fetched. States travel beside this link (elastic.shipping and, the other
 way, elastic.fetching), so nothing here ever waits for one.
 
-A worker that has lost its link ends: what it saved would not be kept, and nobody could stop it. It is started again.
+A worker that has lost its link ends, to be started again: its saves would not be kept, and the driver could not stop
+it.
 """
 
 from __future__ import annotations
@@ -32,35 +33,35 @@ from elastic.timing import FAREWELL_S, LINK_LOST_S, REPORT_S
 __all__ = ["Fetched", "Saved", "Session", "current", "install", "new_page", "read_page"]
 
 STEPS_MOST = 10**15
-"""No training has so many: what is above is a number that stands for no end, as sys.maxsize is."""
+"""No training has more steps: a larger number, such as sys.maxsize, stands for no end."""
 
 ERROR_BYTES = 2048
-"""What the driver is told of a script's error: the end, where it says what went wrong."""
+"""The most of a script's error that is sent to the driver: its end, which says what went wrong."""
 
 _PAGE = struct.Struct("=qd")
-"""The last step and when it ended, in memory that the parent reads after a SIGKILL."""
+"""The last step and the time it ended, in memory that the parent reads after a SIGKILL."""
 
 _PAUSES_S = (0.1, 0.4, 1.0)
-"""Between two tries to connect: a driver may be short of files, or taken for a moment by strangers."""
+"""Between tries to connect: a driver may be short of file descriptors, or busy with strangers for a moment."""
 
 _LOST = "the connection to the trainer's driver is gone; this worker ends and is started again"
 
 
 def new_page() -> mmap.mmap:
-    """Memory for a worker's last step, to be made before the fork."""
+    """Allocate memory for a worker's last step; to be called before the fork."""
     page = mmap.mmap(-1, _PAGE.size)
     _PAGE.pack_into(page, 0, -1, 0.0)
     return page
 
 
 def read_page(page: mmap.mmap) -> tuple[int, float]:
-    """The last step that a worker wrote (-1: none) and its time in unix seconds."""
+    """Return the last step that a worker wrote (-1 for none) and its time in unix seconds."""
     step, at_s = _PAGE.unpack_from(page, 0)
     return int(step), float(at_s)
 
 
 class Session:
-    """One worker's link; without a channel (a script run outside bftd) every call does nothing."""
+    """One worker's link to its driver; without a channel (a script run outside bftd) every call does nothing."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Session:
         open_state: Callable[[Message], BlockingChannel] | None = None,
         folder: str = "",
     ) -> None:
-        """`open_state` opens a connection for a state, as elastic.link.payload says; in `folder` workers share one."""
+        """`open_state` opens a connection for a state (elastic.link.payload); workers share one in `folder`."""
         self._channel = channel
         self._page = page
         open_state = open_state or _no_states
@@ -89,36 +90,36 @@ class Session:
         self._first = True
         self._previous_step_s = 0.0
         self.total_steps: int | None = None
-        """How many steps the whole training has, where the script has told; for `bft status` alone."""
+        """The number of steps of the whole training, if the script has told it; used by `bft status` only."""
         self.plan: Mapping[str, int] | None = None
         self.saved_plan: Mapping[str, int] | None = None
-        """How `elastic.batches` cuts the data, by what it was given, here and where this worker's state was saved."""
+        """The settings by which `elastic.batches` cuts the data, here and in the run that saved this worker's state."""
         self.run_id, self.restarts = os.environ.get("BFT_TRAINER", ""), 0
-        """The trainer that began this run, and how often the run has gone on from a saved state since."""
+        """The trainer that began this run, and how often the run has resumed from a saved state since."""
         self.pause_requested = threading.Event()
         self.fence = Fence()
         self.on_abort: Callable[[], None] = lambda: None
         self.on_message: dict[str, Callable[[Message], None]] = {}
-        """What else listens to the driver, by `op`; called by the side thread, so it returns at once."""
+        """Other listeners to the driver, by `op`; called by the side thread, so they return at once."""
         self.costs: dict[str, float] = {}
-        """What this worker's start took, in seconds by part (`load_s`, ...): told with its first step."""
+        """The seconds that each part of this worker's start took (`load_s`, ...), sent with its first step."""
         self.on_end: list[Callable[[int], None]] = []
-        """What is to be done when the script has ended with a code, before anything else is told of its end."""
+        """Functions to call with the script's exit code when it has ended, before its end is reported."""
 
     def about(self) -> Message:
-        """What is kept with each state of how this worker's training goes."""
+        """Return what is saved with each state about this worker's training."""
         return {"plan": self.plan, "run_id": self.run_id, "restarts": self.restarts}
 
     def goes_on(self, about: Message) -> None:
-        """Takes what was kept with the state that this worker begins with; an older bftd kept less."""
+        """Take what was saved with the state that this worker resumes from; an older bftd saved less."""
         self.saved_plan = about.get("plan")
         self.run_id, self.restarts = about.get("run_id", self.run_id), about.get("restarts", 0) + 1
 
     @classmethod
     def connect(cls, environ: Mapping[str, str], page: mmap.mmap | None) -> Session:
-        """Connects to the driver named in `environ`, in a few tries, and starts the side thread.
+        """Connect to the driver named in `environ`, in a few tries, and start the side thread.
 
-        Raises OSError, KeyError, and WireError when who listens there does not know the trainer's secret.
+        Raises OSError, KeyError, and WireError if the other end does not know the trainer's secret.
         """
         about: Message = {
             "role": "worker",
@@ -128,7 +129,7 @@ class Session:
         }
         secret = environ["BFT_SECRET"]
         channel = _connected(environ["BFT_DRIVER"], secret, about)
-        address = channel.address  # a name would be looked up for every state, also when Slurm takes the node
+        address = channel.address  # a name would be looked up for every state, even while Slurm takes the node
 
         def open_state(what: Message) -> BlockingChannel:
             return BlockingChannel.connect(address, secret, {**about, "role": "state", **what})
@@ -139,7 +140,7 @@ class Session:
 
     @property
     def attached(self) -> bool:
-        """Whether this worker is a driver's; one that has lost it ends."""
+        """Whether this worker has a driver; a worker that has lost its driver ends."""
         return self._channel is not None
 
     # -- the main thread ---
@@ -147,9 +148,9 @@ class Session:
     def step(
         self, step: int, samples: int, rank: int, size: int, loss: float | None, steps_lost: int = 0, nodes: int = 0
     ) -> None:
-        """Notes that `step` ended; tells the driver at the first one of a group, then once a second from rank 0.
+        """Note that `step` ended; report it to the driver if it is a group's first, else once a second from rank 0.
 
-        `nodes` is how many nodes the `size` workers are on, 0 where that is not known.
+        `nodes` is the number of nodes that the `size` workers are on, 0 if unknown.
         """
         now = time.time()
         if self._page is not None:
@@ -185,21 +186,21 @@ class Session:
         if first and (generation := os.environ.get("BFT_GENERATION")):
             message["generation"] = generation
         self._last = message
-        passed_s = time.monotonic()  # a wall clock that is set back would keep the reports back
+        passed_s = time.monotonic()  # a wall clock that is set back would delay the reports
         if first or (rank == 0 and passed_s - self._reported_s >= REPORT_S):
             self._reported_s = passed_s
             self._tell(message)
 
     def told_total(self, steps: object) -> None:
-        """Notes how many steps the whole training has; what is no number of steps is not known."""
+        """Note how many steps the whole training has; a value that is no number of steps means unknown."""
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             total = int(steps)  # type: ignore[call-overload]
             self.total_steps = total if 0 < total <= STEPS_MOST else None
 
     def ended(self, code: int) -> int:
-        """Notes that the script has ended, with `code`; returns what the worker is to exit with.
+        """Note that the script has ended with `code`; returns the worker's exit code.
 
-        From now on a link that goes ends nothing. A failure after it went is the link's, not the script's.
+        From now on losing the link does not end the process. A failure after the link was lost counts as the link's.
         """
         for hook in self.on_end:
             hook(code)
@@ -210,15 +211,15 @@ class Session:
         if code == 0:
             self.farewell()
         elif code == EXIT_LINK_LOST:
-            self.failed(f"sys.exit({code})")  # the script's own choice: without a word it would be taken for the link's
+            self.failed(f"sys.exit({code})")  # the script's own choice: without a report it would look like a lost link
         with self._end_lock:
             self._over = True
             return EXIT_LINK_LOST if code and self._lost.is_set() else code
 
     def _deliver(self, code: int) -> None:
-        """Sends what was saved last: the end of this process would cut short what the shipping thread has begun.
+        """Send the last saved state if it is under way, as the end of this process would cut the shipping thread short.
 
-        Of a script that ended well also what nobody has asked for yet, as the state that is kept.
+        If the script ended well, also send a state that nobody has asked for yet: it is the one to keep.
         """
         last = self._last
         final = code == 0 and not self._shipper.arrived and (last is None or last["rank"] == 0)
@@ -226,13 +227,13 @@ class Session:
             self.ship()
 
     def farewell(self) -> None:
-        """Tells the last step of a script that ended well: what it did counts though it saved no more."""
+        """Report the last step of a script that ended well: its steps count even if it did not save them."""
         last = self._last
         if last is not None and last["rank"] == 0:
             self._send({**last, "first": False, "saved_step": last["step"], "saved_samples": last["samples"]})
 
     def failed(self, text: str) -> None:
-        """Tells the error that ends the script, its last ERROR_BYTES; the news of the end would overtake it else."""
+        """Report the last ERROR_BYTES of the error that ends the script, and wait: its end must not be heard first."""
         if self._channel is None:
             return
         told = text.encode(errors="replace")[-ERROR_BYTES:].decode(errors="ignore")
@@ -241,27 +242,27 @@ class Session:
         self._heard.wait(FAREWELL_S)
 
     def regrouped(self) -> None:
-        """Notes that the world changed: the next step is the first one of the new group."""
+        """Note that the world changed: the next step is the first one of the new group."""
         self._first = True
 
     def commit(self, saved: Saved) -> None:
-        """Makes `saved` the state that the driver gets when it asks; the one before it is released."""
+        """Make `saved` the state that the driver gets when it asks; the previous one is released."""
         self._shipper.commit(saved)
 
     def ship(self) -> None:
-        """Sends the last saved state; returns when the driver has it, or cannot keep it, or is gone."""
+        """Send the last saved state; returns when the driver has it, cannot keep it, or is gone."""
         if self._channel is not None:
             self._shipper.ship()
 
     def ship_soon(self) -> None:
-        """Sends the last saved state in the background, so often that it stays a small share of a core's time."""
+        """Send the last saved state in the background, rarely enough to use only a small share of a core."""
         if self._channel is not None:
             self._shipper.ship_soon()
 
     def rest(self) -> None:
-        """Ships the state just saved at a step boundary, says so, and waits for the end that the driver will send."""
+        """Ship the state just saved at a step boundary, report the pause, and wait for the end from the driver."""
         last = self._last
-        if last is not None and last["rank"] == 0:  # else what was done since the last report would count as stall
+        if last is not None and last["rank"] == 0:  # else the steps since the last report would count as stall
             self._send({**last, "first": False})
         self.ship()
         self._send({"op": "paused"})
@@ -269,13 +270,13 @@ class Session:
             time.sleep(3600)
 
     def tell(self, message: Message) -> bool:
-        """Sends a message to the driver; False outside bftd, and when the link is gone."""
+        """Send a message to the driver; returns False outside bftd or if the link is gone."""
         return self._send(message)
 
     def fetch_state(self) -> Fetched:
-        """The state that the trainer goes on from; neither file nor generations when there is none yet.
+        """Return the state that the trainer resumes from; it has neither file nor generations if there is none yet.
 
-        Raises LinkLostError, and StateError when there is one that cannot be had: neither is a first start.
+        Raises LinkLostError, and StateError if there is a state that cannot be read: neither counts as a first start.
         """
         if self._channel is None:
             return Fetched()
@@ -290,14 +291,14 @@ class Session:
     # -- the side thread ---
 
     def _serve(self) -> None:
-        """Obeys the driver for as long as the link holds, and ends this process after that."""
+        """Obey the driver for as long as the link holds, then end this process."""
         try:
             self._commands()
-        except Exception as error:  # whatever it is: a worker without this thread would look frozen
+        except Exception as error:  # any error: a worker without this thread would look frozen
             _say(f"the connection to the trainer's driver failed: {error!r}")
         self._lost.set()
         self._shipper.stop()
-        self._heard.set()  # nobody is left to hear a script's last word: its own end is not to wait for that
+        self._heard.set()  # no driver is left to acknowledge the script's error: do not wait for that
         self._answers.put(LinkLostError(_LOST))
         time.sleep(LINK_LOST_S)
         with self._end_lock:
@@ -331,15 +332,15 @@ class Session:
                 self.on_message[op](message)
 
     def _tell(self, message: Message) -> None:
-        """Sends a progress message; while others send it is left to them, and never waited for."""
+        """Queue a progress message and send it; if another thread is sending, leave it to that one and do not wait."""
         with self._untold_lock:
             if self._untold and not (message["first"] or self._untold[-1]["first"]):
-                self._untold.pop()  # of two that wait, the newer one says it all
+                self._untold.pop()  # only the newer of two waiting messages matters
             self._untold.append(message)
         self._send_untold()
 
     def _send(self, message: Message) -> bool:
-        """Whether the message was sent; False outside bftd, and when the link is gone."""
+        """Send a message; returns False outside bftd or if the link is gone."""
         with self._sending:
             self._put_untold()
             sent = self._put(message)
@@ -347,7 +348,7 @@ class Session:
         return sent
 
     def _send_untold(self) -> None:
-        # Looked at again after each release: what was left to the one who sent is in the queue by then.
+        # Checked again after each release: by then the queue holds what was left to the sending thread.
         while self._untold and self._sending.acquire(blocking=False):
             try:
                 self._put_untold()
@@ -368,12 +369,12 @@ class Session:
             self._channel.send(message)
         except OSError:
             self._lost.set()
-            self._channel.hang_up()  # the side thread waits in a read, and ends this process
+            self._channel.hang_up()  # the side thread, which waits in a read, then ends this process
             return False
         return True
 
     def _complain(self, text: str) -> None:
-        """Says it, unless it was the last thing said."""
+        """Print the text, unless it was the last one printed."""
         if text != self._complaint:
             self._complaint = text
             _say(text)
@@ -393,7 +394,7 @@ def _no_states(_: Message) -> BlockingChannel:
 
 
 def _say(text: str) -> None:
-    """One line to the trainer's log: the agent reads it, whatever has become of this link."""
+    """Write a line to the trainer's log: the agent reads it, whether or not this link still works."""
     with contextlib.suppress(OSError):
         os.write(2, f"bft: {text}\n".encode(errors="backslashreplace"))
 
@@ -404,20 +405,21 @@ _parents: Session | None = None
 
 
 def current() -> Session:
-    """This process's session; one that does nothing outside bftd."""
+    """Return this process's session; outside bftd its calls do nothing."""
     return _current
 
 
 def install(session: Session) -> None:
-    """Makes `session` this process's (called once, by the worker's bootstrap)."""
+    """Make `session` this process's (called once, by the worker's bootstrap)."""
     global _current
     _current = session
 
 
 def _leave_to_parent() -> None:
-    """In a fork of a worker's: two processes that spoke on one sealed link would end it, and with it the worker."""
+    """Use a new session in a fork of a worker: two processes on one sealed link would end it, and so the worker."""
     global _current, _parents
-    # Kept, because its thread's read, which is not in this process, holds a lock that its end would wait for.
+    # Keep the parent's session: its thread, absent in this process, holds the lock of a read, and the end of the
+    # session would wait for that.
     _parents, _current = _current, Session()
 
 

@@ -1,4 +1,4 @@
-"""The part of a node that a trainer asks for, instead of the whole, as `share=` of `--elastic` says it."""
+"""The part of a node that a trainer asks for, instead of the whole, as `share=` of `--elastic` gives it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ NEVER, PROFILE = "no", "profile"
 
 @dataclass(frozen=True)
 class Share:
-    """CPUs and memory of each node. Without numbers they are those that were profiled.
+    """CPUs and memory of each node. Without numbers, the profiled ones are used.
 
-    `never` is for whole nodes in any case; `asked` is whether the user spoke of it at all.
+    `never` means whole nodes in any case; `asked` is whether the user gave `share=` at all.
     """
 
     cpus: int = 0
@@ -26,7 +26,7 @@ class Share:
 
     @classmethod
     def parse(cls, value: str | None) -> Share:
-        """Reads CPUS:MEMORY ("4:16G", units as Slurm's: powers of two), "profile" or "no"; raises UsageError."""
+        """Parse CPUS:MEMORY ("4:16G", with Slurm's units: powers of two), "profile" or "no"; raises UsageError."""
         if value is None:
             return cls(asked=False)
         if value in (NEVER, PROFILE):
@@ -40,7 +40,7 @@ class Share:
         return cls(int(match[1]), int(match[2]) * _UNITS[match[3]])
 
     def format(self) -> str:
-        """The same in the form that `parse` reads, "" where nothing was said."""
+        """Return the share in the form that `parse` reads, "" if the user gave none."""
         if self.cpus:
             unit = next(unit for unit in "TGM" if self.memory_bytes % _UNITS[unit] == 0)
             return f"{self.cpus}:{self.memory_bytes // _UNITS[unit]}{unit}"

@@ -1,8 +1,8 @@
 """A state as a file that the workers of one node share: one of them fetches it.
 
-The first worker that asks has a lock and fetches; the others wait for the lock and open the same file. The lock is the
-kernel's: when the one that fetches dies, the next one goes on. The folder is the node's own for one trainer (the
-agent's, in which it keeps $TMPDIR); where nothing can be shared there, each worker fetches for itself.
+The first worker that asks takes a lock and fetches; the others wait for the lock and open the same file. It is a kernel
+lock: if the fetching worker dies, the next one continues. The folder is the node's own for one trainer (the agent's, in
+which it keeps $TMPDIR); if nothing can be shared there, each worker fetches for itself.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 _turns: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
-"""Of the threads of this process, by the folder's inode."""
+"""Locks among the threads of this process, by the folder's inode."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What the driver has: a state's step, the samples seen until then, its size and the SHA-256 of its content."""
+    """A state that the driver has: its step, the samples seen until then, its size and the SHA-256 of its content."""
 
     step: int
     samples: int
@@ -44,7 +44,7 @@ class Offer:
 
     @classmethod
     def parse(cls, message: Message) -> Offer | None:
-        """The offer in a driver's answer, None where there is none."""
+        """Return the offer in a driver's answer, None if there is none."""
         size_bytes, digest = message.get("size"), message.get("sha256")
         if not isinstance(size_bytes, int) or not isinstance(digest, str) or not digest.isalnum():
             return None
@@ -52,7 +52,7 @@ class Offer:
 
     @property
     def name(self) -> str:
-        """What its file is called; no other content has this name."""
+        """The name of the state's file; no other content has this name."""
         return f"state-{self.step}-{self.digest}"
 
 
@@ -61,21 +61,21 @@ Copy = Callable[[BinaryIO], None]
 
 
 def shared(folder: str, offer: Offer, copy: Copy) -> BinaryIO:
-    """The offered state as a file to read, which can be mapped; fetched by `copy` unless a worker beside this one did.
+    """Return the offered state as a readable, mappable file; `copy` fetches it unless another worker of the node did.
 
-    `folder`: the node's own for this trainer, "" where there is none. Raises WireError.
+    `folder` is the node's own for this trainer, "" if there is none. Raises WireError.
     """
     if folder:
-        # No space, no locks, no folder: none of them is a reason not to begin.
+        # Start anyway if there is no space, no locks or no folder.
         with contextlib.suppress(OSError):
             return _shared(Path(folder) / _FOLDER, offer, copy)
     return alone(copy)
 
 
 def forget(folder: str) -> None:
-    """Removes what is shared in `folder`, once all who begin with it have it open: a node's disk is for others too.
+    """Remove the shared files in `folder`, to free the node's disk, once every worker has them open.
 
-    Who has it open reads on, and who comes later fetches it again.
+    A worker that has a file open reads on; one that comes later fetches it again.
     """
     with contextlib.suppress(OSError):
         fd = os.open(Path(folder) / _FOLDER, _READ | os.O_DIRECTORY)
@@ -87,7 +87,7 @@ def forget(folder: str) -> None:
 
 
 def alone(copy: Copy) -> BinaryIO:
-    """The state in memory that belongs to no folder; raises WireError, and StateError where there is no room."""
+    """Return the state as a file in memory; raises WireError, and StateError if there is not enough memory."""
     file = os.fdopen(os.memfd_create("bft-state"), "w+b", buffering=0)
     try:
         copy(file)
@@ -120,7 +120,7 @@ def _shared(folder: Path, offer: Offer, copy: Copy) -> BinaryIO:
 
 @contextlib.contextmanager
 def _locked(folder: int) -> Iterator[None]:
-    """Waits for its turn. The file's lock is a process's, so it is not handed on to what the script forks."""
+    """Hold the thread lock and the file lock. A file lock is one process's, so the script's forks do not keep it."""
     with _turns[os.fstat(folder).st_ino], _file_locked(folder):
         yield
 
@@ -140,7 +140,7 @@ def _opened(folder: int, offer: Offer) -> BinaryIO:
 
 
 def _empty(folder: int) -> None:
-    """Removes older states, and what one has left that died as it fetched; who has them open reads on."""
+    """Remove older states and the remains of a worker that died while it fetched; open files stay readable."""
     for name in os.listdir(folder):
         if name != _LOCK:
             with contextlib.suppress(OSError):
@@ -162,7 +162,7 @@ def _fetched(folder: int, offer: Offer, copy: Copy) -> BinaryIO:
 
 
 def _reserve(fd: int, size_bytes: int) -> None:
-    """Else a full disk is found at the end of the way only, and the state would come a second time."""
+    """Reserve the space now: a full disk found only at the end would make the state travel a second time."""
     try:
         os.posix_fallocate(fd, 0, size_bytes)
     except OSError as error:

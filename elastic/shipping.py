@@ -1,8 +1,8 @@
-"""A worker's saved state on its way to the driver: the newest counts, and neither the training nor the link waits.
+"""A worker's saved state on its way to the driver: only the newest counts, and neither training nor the link waits.
 
-One thread serializes and sends, on a connection of its own. At most two states are held: the one that travels and the
-newest; one between them that a newer one has overtaken is let go. What threads share is guarded for moments only, never
-while a state is written.
+One thread serializes and sends, on a connection of its own. At most two states are held: the travelling one and the
+newest; a state between the two is released. Locks on shared data are held for moments only, never while a state is
+written.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from elastic.priority import yield_to_others
 from elastic.timing import PUBLISH_APART_S, SAVING_S, SHIP_APART_S, SHIP_SHARE
 
 _PAUSES_S = (0.1, 0.4, 1.0)
-"""Before the next try, when a connection broke or the driver would not have it; the last one again and again."""
+"""Before the next try, if a connection broke or the driver rejected it; the last one is repeated."""
 
 _LOOK_S = 1.0
-"""A thread that waits for a state to arrive looks so often whether the link is there still."""
+"""A thread that waits for a state to arrive checks this often whether the link still exists."""
 
 
 @dataclass(frozen=True)
 class Saved:
     """A saved state: the step it was saved at, the samples seen until then, and how to write it into a file.
 
-    `write` is called by any thread, once or more, and needs no file that can seek; `release` once, when the state will
-    not be written any more.
+    `write` may be called by any thread, more than once, and needs no seekable file; `release` is called once, when the
+    state will not be written any more.
 
-    Where there is `publish` it goes by path instead: called by the shipping thread, with what tells whether the link is
-    gone, it returns whether the state is on a shared file system and counts.
+    A state with `publish` goes by path instead: the shipping thread calls `publish` with a function that tells whether
+    the link is gone, and it returns whether the state is on a shared file system and counts.
 
-    `first` is called by that thread before the driver hears of the state, once or more: it writes what the state only
-    names, and returns what the driver is told of that; `kept` once the driver has the state and nobody waits.
+    That thread calls `first`, once or more, before the driver hears of the state: it writes the content that the state
+    only refers to, and returns what to tell the driver about it. `kept` is called once the driver has the state and
+    nothing waits for it.
     """
 
     step: int
@@ -51,7 +52,7 @@ class Saved:
 
 
 class Shipper:
-    """Sends the newest saved state when it is asked to; every call but `ship` returns at once."""
+    """A sender of the newest saved state, on request; every call but `ship` returns at once."""
 
     def __init__(
         self,
@@ -60,10 +61,10 @@ class Shipper:
         lost: Callable[[], bool],
         complain: Callable[[str], None],
     ) -> None:
-        """`tell` speaks to the driver on the worker's link, of which `lost` says whether it is gone.
+        """`tell` sends a message to the driver on the worker's link; `lost` returns whether that link is gone.
 
-        `connect` opens a connection for the state that it is told, or raises OSError or WireError; `complain` tells the
-        user a line.
+        `connect` opens a connection for the state that it is told, or raises OSError or WireError; `complain` prints a
+        line for the user.
         """
         self._tell = tell
         self._connect = connect
@@ -71,7 +72,7 @@ class Shipper:
         self._complain = complain
         self._news = threading.Condition()
         self._newest: Saved | None = None
-        self._number = 0  # of the newest; a script may save twice at one step, the second time with more in it
+        self._number = 0  # of the newest; a script may save twice at one step, with more in the second state
         self._arrived = 0
         self._refused = 0
         self._travelling: Saved | None = None
@@ -85,22 +86,22 @@ class Shipper:
 
     @property
     def newest(self) -> Saved | None:
-        """What would be sent now."""
+        """The state that would be sent now."""
         return self._newest
 
     @property
     def arrived(self) -> bool:
-        """Whether the driver has the newest, as far as is known here."""
+        """Whether the driver has the newest state, as far as is known here."""
         return self._arrived == self._number
 
     @property
     def under_way(self) -> bool:
-        """Whether a state travels, or is to."""
+        """Whether a state is travelling or about to."""
         with self._news:
             return self._soon or self._travelling is not None or self._asks > self._answered
 
     def commit(self, saved: Saved) -> None:
-        """Makes `saved` the newest; the one before it is let go, at once unless it travels."""
+        """Make `saved` the newest; the previous one is released, at once unless it is travelling."""
         with self._news:
             before, self._newest = self._newest, saved
             self._number += 1
@@ -109,20 +110,20 @@ class Shipper:
             before.release()
 
     def ship_soon(self) -> None:
-        """Has the newest sent in the background, when it is time: it costs no more than a small share of a core."""
+        """Have the newest sent in the background, rarely enough to cost only a small share of a core."""
         with self._news:
             self._soon = True
             self._wake()
 
     def ask(self) -> None:
-        """Has the newest sent now, and the driver told if there is none or it has it."""
+        """Have the newest sent now, and tell the driver if there is none or it has it already."""
         with self._news:
             self._asked_by_driver = True
             self._asks += 1
             self._wake()
 
     def ship(self) -> None:
-        """Has the newest sent now; returns when the driver has it, or cannot keep it, or is gone."""
+        """Have the newest sent now; returns when the driver has it, cannot keep it, or is gone."""
         with self._news:
             if self._newest is None:
                 return
@@ -133,7 +134,7 @@ class Shipper:
                 self._news.wait(_LOOK_S)
 
     def refused(self) -> None:
-        """The driver could not keep what it was sent: it asks again when it can."""
+        """Note that the driver could not keep what it was sent; it asks again when it can."""
         with self._news:
             self._refused = self._travelling_number or self._number
             if self._arrived == self._refused:
@@ -142,7 +143,7 @@ class Shipper:
             self._news.notify_all()
 
     def stop(self) -> None:
-        """The link is gone: nobody waits any more."""
+        """End all waits: the link is gone."""
         with self._news:
             self._news.notify_all()
 
@@ -170,7 +171,7 @@ class Shipper:
             answered = self._serve(saved, number, asks, by_driver)
             with self._news:
                 self._travelling, self._travelling_number = None, 0
-                # One that did not travel was let go by whoever took its place.
+                # A state that did not travel was released when a newer one replaced it.
                 free = travels and saved is not self._newest
                 kept = travels and number == self._arrived
                 if answered:
@@ -183,7 +184,7 @@ class Shipper:
                 saved.release()
 
     def _wait_s(self, now_s: float) -> float | None:
-        """For how long there is nothing to do; None: until somebody says so."""
+        """Return how long there is nothing to do; None: until woken."""
         if self._asks > self._answered:
             return max(0.0, self._again_s - now_s)
         if self._soon and self._number not in (0, self._arrived, self._refused):
@@ -191,7 +192,7 @@ class Shipper:
         return None
 
     def _serve(self, saved: Saved | None, number: int, asks: int, by_driver: bool) -> bool:
-        """Whether who asked has an answer."""
+        """Send a state if need be; returns whether the requests have an answer."""
         if saved is None or number == self._arrived:
             if by_driver:
                 self._tell({"op": "nothing_saved"} if saved is None else {"op": "shipped", "step": saved.step})
@@ -213,12 +214,12 @@ class Shipper:
                 self._refused = number
         if outcome == "odd" and by_driver:
             self._tell({"op": "nothing_saved"})
-        elif by_driver and saved.publish is not None:  # of one that came by a connection the driver knows
+        elif by_driver and saved.publish is not None:  # a state sent by a connection needs no message: the driver knows
             self._tell({"op": "shipped", "step": saved.step})
         return True
 
     def _send(self, saved: Saved, last: bool) -> str:
-        """One try: "kept", "broken" (another one may do it), or "odd" where the state cannot be serialized."""
+        """Try once: returns "kept", "broken" (another try may succeed), or "odd" if the state cannot be serialized."""
         if saved.publish is not None:
             return self._published(saved, saved.publish)
         told_s = time.monotonic()
@@ -244,7 +245,7 @@ class Shipper:
             writer.whole()
             answer = channel.receive()
             return "kept" if answer is not None and answer["op"] == "kept" else "broken"
-        except Exception as error:  # of an object of the script's that cannot be serialized, say
+        except Exception as error:  # for example, an object of the script's cannot be serialized
             if writer.broken is not None:
                 return "broken"
             self._complain(f"the state of step {saved.step} cannot be saved: {error!r}")
@@ -254,7 +255,7 @@ class Shipper:
             channel.close()
 
     def _published(self, saved: Saved, publish: Callable[[Callable[[], bool]], bool]) -> str:
-        """As _send; why a state could not be written by path is the driver's to say."""
+        """Do as `_send`; the driver reports why a state could not be written by path."""
         try:
             return "kept" if publish(self._lost) else "odd"
         except Exception as error:

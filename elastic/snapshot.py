@@ -1,9 +1,9 @@
 """One copy in memory of what a script saves, so that it can be written while training goes on.
 
-`Snapshot(state)` freezes all but the data of tensors and arrays, by pickling it, and `copy()` copies that data, each
-storage once and whole, into memory that the snapshot before has left: touching fresh memory takes longer than the copy.
-In between belongs the commit: it releases the snapshot that waits behind the one being written, whose memory this one
-then takes.
+`Snapshot(state)` freezes everything but the data of tensors and arrays, by pickling it. `copy()` copies that data, each
+storage once and whole, into memory that an earlier snapshot has left: touching fresh memory takes longer than copying.
+The commit belongs between the two: it releases the snapshot that waits behind the one being written, so that the new
+one can take its memory.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from elastic.errors import SHARD_IN_OBJECT, StateError
 _T = TypeVar("_T")
 
 ALIGN_BYTES = 64
-"""Where a storage may begin: as far apart as torch's own allocator puts them, so that copies use whole cache lines."""
+"""The alignment of storages: that of torch's own allocator, so that copies use whole cache lines."""
 
 ARRAY_BYTES = 4096
-"""Smaller arrays of numpy's are pickled like any other object."""
+"""Smaller numpy arrays are pickled like any other object."""
 
 _WORD = torch.int64
 _cuda: Any = torch.cuda
 _PROTOCOL = 5
-"""Pickle's: the first that can leave the data of arrays out, and that does not put it through text."""
+"""The first pickle protocol that can leave out the data of arrays and does not encode it as text."""
 
 
 def write(state: Any, file: BinaryIO, protocol: int = torch.serialization.DEFAULT_PROTOCOL) -> None:
-    """Writes `state` for torch.load into a file, which need not seek; storages go to it as they lie in memory.
+    """Write `state` for torch.load into a file, which need not be seekable; storages are written as they lie in memory.
 
-    Where torch can leave its checksums out, it does: they take as long as half a digest, and all that is saved has one.
+    Checksums are left out if torch can do so: they take half as long as a digest, and every saved state has a digest.
     """
     with _no_checksums() as begun:
         torch.save(state, cast(BinaryIO, _Beginning(file, begun)), pickle_protocol=protocol)
 
 
 def read(file: BinaryIO) -> Any:
-    """What `write` has written, on the CPU; a real file is mapped, so that all that map it share its memory.
+    """Read what `write` has written, onto the CPU; a real file is mapped, so all its readers share the memory.
 
-    What is changed in place afterwards is the reader's own. The file may be closed and unlinked, not altered.
+    Changes in place stay private to the reader. The file may be closed and unlinked, but not altered.
     """
     try:
         named: BinaryIO | str = f"/proc/self/fd/{file.fileno()}"
@@ -59,7 +59,7 @@ def read(file: BinaryIO) -> Any:
 
 
 class _Beginning:
-    """A file that tells when it is written into for the first time."""
+    """A file that calls `begun` when it is written to."""
 
     def __init__(self, file: BinaryIO, begun: Callable[[], None]) -> None:
         self._file = file
@@ -73,9 +73,9 @@ class _Beginning:
 
 @contextlib.contextmanager
 def _no_checksums() -> Iterator[Callable[[], None]]:
-    """Sets torch's option, which is the whole process's, until what is given is called: nobody else's file is meant."""
+    """Turn off torch's process-wide checksum option until the yielded function is called, for this one file only."""
     option = getattr(torch.serialization, "set_crc32_options", None)  # from 2.6 on
-    if option is None or not _option.acquire(blocking=False):  # a child that was forked meanwhile has to get on, too
+    if option is None or not _option.acquire(blocking=False):  # a child forked meanwhile must not block
         yield lambda: None
         return
     before = [torch.serialization.get_crc32_options()]
@@ -97,7 +97,7 @@ _option = threading.Lock()
 
 @dataclass(frozen=True)
 class _Part:
-    """Where a storage or an array lies in an arena."""
+    """The place of a storage or an array in an arena."""
 
     source: torch.UntypedStorage | memoryview | None
     offset: int
@@ -105,10 +105,10 @@ class _Part:
 
 
 class Snapshot:
-    """A state as it was at one moment; `copy` ends that moment, and `write` may be called by any thread."""
+    """A state as it was at one moment; that moment ends with `copy`. Any thread may call `write`."""
 
     def __init__(self, state: Any, pool: Pool = POOL) -> None:
-        """Freezes all but the data. Raises what pickling `state` raises."""
+        """Freeze all but the data. Raises what pickling `state` raises."""
         self._pool = pool
         self._storages: list[_Part] = []
         self._arrays: list[_Part] = []
@@ -125,11 +125,11 @@ class Snapshot:
 
     @property
     def size_bytes(self) -> int:
-        """How much is copied."""
+        """The size of the copy."""
         return self._bytes
 
     def copy(self) -> None:
-        """Copies the data; the state may be changed afterwards. Raises StateError when there is no memory for it."""
+        """Copy the data; the state may be changed afterwards. Raises StateError if there is no memory for it."""
         try:
             arena = self._pool.take(self._bytes)
             with self._lock:
@@ -146,12 +146,12 @@ class Snapshot:
         self._pool.copied(self._bytes, time.monotonic())
 
     def write(self, file: BinaryIO) -> None:
-        """Writes the state as `write` does, once it is copied; raises what kept it from being copied."""
-        # torch's own is the one that torch.load takes with weights_only, too.
+        """Write the state as the function `write` does, once it is copied; raises the error of a failed copy."""
+        # torch's default protocol is also the one that torch.load takes with weights_only.
         self.use(lambda state: write(state, file, *([_PROTOCOL] if self._arrays else [])))
 
     def use(self, use: Callable[[Any], _T]) -> _T:
-        """Gives the copied state to `use`, which only reads it; raises what kept it from being copied."""
+        """Call `use` with the copied state, which it must only read; raises the error of a failed copy."""
         with self._lock:
             if self._released:
                 raise StateError("this state was released: a newer one has taken its place")
@@ -170,7 +170,7 @@ class Snapshot:
             self._give_back()
 
     def rebuilt(self) -> Any:
-        """The state again, its data where it was copied to: only to be read, and only until it is released."""
+        """Rebuild the state on the copied data: it may only be read, and only until it is released."""
         arena = self._arena
         assert arena is not None
         storages = [arena.storage(part.offset, part.size_bytes) for part in self._storages]
@@ -179,7 +179,7 @@ class Snapshot:
         return _Unpickler(io.BytesIO(self._pickle), storages, arrays).load()
 
     def release(self) -> None:
-        """Says that `write` is not called any more: the memory is the next snapshot's."""
+        """Declare that `write` is not called any more, so the next snapshot may use the memory."""
         with self._lock:
             self._released = True
         self._give_back()
@@ -200,7 +200,7 @@ class Snapshot:
         return file.getvalue()
 
     def placed(self, storage: torch.UntypedStorage, dtype: torch.dtype | None) -> int:
-        """The number of this storage among all; raises RuntimeError where two types are seen in one, as torch.save."""
+        """Return the index of this storage; raises RuntimeError if one is seen as two types, as torch.save does."""
         seen = self._dtypes.setdefault(storage._cdata, dtype or torch.uint8)
         if seen != (dtype or torch.uint8):
             raise RuntimeError(
@@ -212,7 +212,7 @@ class Snapshot:
         return self._numbers[storage._cdata]
 
     def keep_array(self, buffer: pickle.PickleBuffer) -> bool:
-        """Takes an array's data out of the pickle, unless it is small; whether it stays there."""
+        """Take an array's data out of the pickle, unless it is small; returns whether it stays in."""
         data = buffer.raw()
         if data.nbytes < ARRAY_BYTES:
             return True
@@ -247,7 +247,7 @@ class Snapshot:
 
 
 def _copy(target: torch.UntypedStorage, source: torch.UntypedStorage) -> None:
-    """Copies in words: torch takes a third longer for as many bytes one by one."""
+    """Copy in words: torch takes a third longer to copy byte by byte."""
     rest = source.nbytes() % _WORD.itemsize if source.data_ptr() % _WORD.itemsize == 0 else source.nbytes()
     words = (source.nbytes() - rest) // _WORD.itemsize
     _view(target, _WORD, 0, words).copy_(_view(source, _WORD, 0, words))
@@ -262,14 +262,14 @@ def _view(storage: torch.UntypedStorage, dtype: torch.dtype, start: int, count: 
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out the data of storages and of arrays."""
+    """A pickler that leaves out the data of storages and arrays."""
 
     def __init__(self, file: BinaryIO, snapshot: Snapshot) -> None:
         super().__init__(file, protocol=_PROTOCOL, buffer_callback=snapshot.keep_array)
         self._placed = snapshot.placed
 
     def persistent_id(self, obj: Any) -> tuple[int, torch.dtype | None] | None:
-        """A storage by its number, with the type that it is seen as."""
+        """Identify a storage by its index, with the type that it is seen as."""
         if isinstance(obj, torch.storage.TypedStorage):
             return (self._placed(obj._untyped_storage, obj.dtype), obj.dtype)
         if isinstance(obj, torch.UntypedStorage):
@@ -285,10 +285,10 @@ class _Unpickler(pickle.Unpickler):
         self._storages = storages
 
     def persistent_load(self, pid: tuple[int, torch.dtype | None]) -> Any:
-        """A storage that was left out; one without a type as torch.load has it: newer tensors rely on that."""
+        """Return a left-out storage; without a type as torch.load has it, since newer tensors rely on that."""
         number, dtype = pid
         return _typed(wrap_storage=self._storages[number], dtype=dtype or torch.uint8)
 
 
-# torch marks this class as one of its own, and warns at other uses.
+# torch marks this class as internal, and warns about other uses.
 _typed = functools.partial(torch.storage.TypedStorage, _internal=True)

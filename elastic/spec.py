@@ -1,4 +1,4 @@
-"""The value of `--elastic`: how far a trainer may grow and shrink, and what resizes it."""
+"""The value of `--elastic`: how far a trainer may grow and shrink, and its options."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ _KEYS = (
 _FLAGS = ("mix",)
 _COUNT = "[0-9]{1,9}"
 _PROGRESS = "progress="
-"""The last option: the rest of the value is its regular expression, whatever is in it."""
+"""The last option: the rest of the value is its regular expression, commas included."""
 
-# No letter of these means anything to a shell, to Slurm's comments or to JSON.
+# None of these characters has a meaning to a shell, to Slurm's comments or to JSON.
 _PATH = "/[A-Za-z0-9_=:.+@/~#%-]+"
-# Begun with a dash, it would be an option of the container runtime's.
+# With a leading dash, it would be an option of the container runtime.
 _IMAGE = "(?!-)[A-Za-z0-9_=:.+@/~#%-]+"
 _NAMED = re.compile(r"\(\?P<(\w*)>")
 _READ = ("step", "samples", "loss", "total_steps")
-"""What a line of a script's output is read for."""
+"""The values that are read from a line of a script's output."""
 _UNSAID = Share(asked=False)
 SAVE_SHARE_MOST = 0.05
-"""No save is made more often than once in twenty times what it costs."""
+"""The highest share of the time that saves may take: one save in twenty times what it costs."""
 
 _TRAINER = "[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}"
 
 
 @dataclass(frozen=True)
 class ElasticSpec:
-    """What the user asked for; `backend` is None when the script decides.
+    """The user's `--elastic` options; `backend` is None if the script decides.
 
-    `without` are types of GPUs whose nodes are not wanted. `estimates` asks for an estimate of the speed, with
-    `estimate_batch` samples a worker, None for what the script's function takes by default. `resume` is the id of the
-    trainer, a job's number mostly, with @CLUSTER behind it or not, from whose saved state this one goes on.
-    `state_path` is the folder on a shared file system that holds large states, `container` the image that the workers
-    run in, and `progress` the regular expression that reads their steps from what they print. `share` is the part of a
-    node that is asked for where nodes can be shared. `save_share` is the share of the time that saves may take where
-    bftd says when to save, None where that is left to bftd too.
+    `without` lists types of GPUs to avoid. `estimates` asks for an estimate of the speed, with `estimate_batch` samples
+    a worker, None for the default of the script's function. `resume` is the id of the trainer from whose saved state
+    this one resumes: usually a job's number, optionally followed by @CLUSTER. `state_path` is the folder on a shared
+    file system that holds large states, `container` the image that the workers run in, and `progress` the regular
+    expression that reads their steps from their output. `share` is the part of a node that is asked for if nodes can be
+    shared. `save_share` is the share of the time that saves may take if bftd chooses when to save, None if bftd chooses
+    the share too.
     """
 
     nodes_min: int
@@ -73,15 +73,15 @@ class ElasticSpec:
 
     @classmethod
     def parse(cls, text: str) -> ElasticSpec:
-        """Reads "MIN-MAX" and options behind commas: backend=B, sizes=1:2:4, weight=W, up=S, down=S, workers=N,
-        gpu=TYPE:N, without=TYPE:TYPE, mix, curve=estimate:BATCH, frozen=S, resume=JOBID, state=PATH, container=IMAGE,
-        share=CPUS:MEMORY, save_share=SHARE, and at the end progress=REGEX.
+        """Parse "MIN-MAX" and options, with commas between them.
 
-        Raises UsageError.
+        The options are backend=B, sizes=1:2:4, weight=W, up=S, down=S, workers=N, gpu=TYPE:N, without=TYPE:TYPE, mix,
+        curve=estimate:BATCH, frozen=S, resume=JOBID, state=PATH, container=IMAGE, share=CPUS:MEMORY, save_share=SHARE,
+        and at the end progress=REGEX. Raises UsageError.
         """
         front, has_progress, regex = text.partition("," + _PROGRESS)
         if not (front.isascii() and front.isprintable()) or " " in front:
-            # Not repeated: that goes to a terminal.
+            # Not repeated in the message, which goes to a terminal.
             raise UsageError(
                 "--elastic: no spaces and ASCII alone: give the nodes as MIN-MAX, for example --elastic=1-8"
             )
@@ -116,20 +116,20 @@ class ElasticSpec:
 
     @property
     def allowed(self) -> Sizes:
-        """On how many nodes the trainer can run."""
+        """The numbers of nodes that the trainer can run on."""
         return Sizes(self.nodes_min, self.nodes_max, self.sizes)
 
     @property
     def patience_s(self) -> float:
-        """After how many seconds without an answer and without a sign of life a worker counts as frozen."""
+        """The seconds without an answer or a sign of life after which a worker counts as frozen."""
         return max(FROZEN_LEAST_S, self.frozen_s if self.frozen_s is not None else FROZEN_S)
 
     def wish(self, features: tuple[str, ...]) -> Wish:
-        """What is asked of the nodes, with the features that `--constraint` names."""
+        """Return what is asked of the nodes, including the features that `--constraint` names."""
         return Wish(self.gpu, self.gpus, features, self.mix, self.without)
 
     def format(self) -> str:
-        """The same in the form that `parse` reads."""
+        """Return the value in the form that `parse` reads."""
         parts = [f"{self.nodes_min}-{self.nodes_max}"]
         if self.backend:
             parts.append(f"backend={self.backend}")
@@ -169,7 +169,7 @@ class ElasticSpec:
 
 
 def features_of(constraint: str) -> tuple[str, ...]:
-    """The features that a value of `--constraint` asks for, all of them on each node; raises UsageError."""
+    """Return the features that a value of `--constraint` asks for, all of them on each node; raises UsageError."""
     names = tuple(dict.fromkeys(constraint.split("&")))
     if not all(map(FEATURE.fullmatch, names)):
         raise UsageError(
@@ -251,7 +251,7 @@ def _save_share(value: str | None) -> float | None:
 
 
 def _gpu(value: str | None) -> tuple[str, int]:
-    """Type and number of GPUs a node has to have at least: "a100", "a100:4" or "4"."""
+    """Return the type and the least number of GPUs a node must have: "a100", "a100:4" or "4"."""
     if value is None:
         return "", 0
     kind, colon, count = value.partition(":")
@@ -265,7 +265,7 @@ def _gpu(value: str | None) -> tuple[str, int]:
 
 
 def _without(value: str | None) -> tuple[str, ...]:
-    """Types of GPUs with colons between them."""
+    """Parse types of GPUs with colons between them."""
     if value is None:
         return ()
     names = value.split(":")
@@ -275,7 +275,7 @@ def _without(value: str | None) -> tuple[str, ...]:
 
 
 def _curve(value: str | None) -> tuple[bool, int | None]:
-    """Whether the speed is to be estimated, and with what batch of one worker."""
+    """Return whether to estimate the speed, and the batch of one worker to do so with."""
     if value is None:
         return False, None
     word, colon, count = value.partition(":")
@@ -319,7 +319,7 @@ def _progress(value: str) -> str:
         groups = set(re.compile(value).groupindex)
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"--elastic: progress={value}: not a regular expression: {error}") from None
-    if not {"step", "samples"} & groups:  # what looks like one is within brackets, or behind a backslash
+    if not {"step", "samples"} & groups:  # such a group is in brackets or behind a backslash
         raise UsageError(f"--elastic: progress={value}: what looks like a group there is none")
     return value
 

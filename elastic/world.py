@@ -1,4 +1,4 @@
-"""Which worker of how many this process is, and at which step: as torchrun tells it, or as another framework does."""
+"""This process's rank, number of workers and step, as torchrun or another framework gives them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Where to ask: this worker's `rank` of `size`, and how many steps were done before the next one.
+    """Functions that return this worker's `rank`, the `size` of its group, and the number of steps done.
 
-    `by_script`: whether the script itself counts them, each with a call, and can forget to.
+    `by_script`: the script itself counts the steps, with a call for each, and may forget to.
     """
 
     rank: Callable[[], int]
@@ -23,16 +23,16 @@ _world = World(lambda: 0, lambda: 1, lambda: 0)
 
 
 def current() -> World:
-    """The one of the framework that the script uses."""
+    """Return the world of the framework that the script uses."""
     return _world
 
 
 def share(count: int, rank: int, size: int) -> tuple[int, int]:
-    """The part of `count` things in a row that is one's of `size` workers: its first, and the first of the next one."""
+    """Return one worker's part of `count` things in a row: the index of its first, and of the next worker's first."""
     return rank * count // size, (rank + 1) * count // size
 
 
 def use(world: World) -> None:
-    """Ask there from now on."""
+    """Set the world to ask from now on."""
     global _world
     _world = world

@@ -1,7 +1,7 @@
-"""What a back-end is: what the trainer asks of it, and what it may ask of the trainer.
+"""The interface of a back-end: what the trainer asks of it, and what it may ask of the trainer.
 
-A `Backend` lives in the driver. It speaks to a pilot's node process by `Pilot.tell` and hears it in `received`; the
-agent between them passes on what it does not know itself.
+A `Backend` lives in the driver. It sends messages to a pilot's node process by `Pilot.tell` and gets its messages in
+`received`; the agent between them passes on messages that it does not know itself.
 """
 
 from __future__ import annotations
@@ -22,38 +22,42 @@ class Host(Protocol):
     settings: DriverSettings
 
     def log(self, text: str) -> None:
-        """Writes one line to the trainer's log."""
+        """Write one line to the trainer's log."""
 
     def wake(self) -> None:
-        """Something changed: compare wanted and current members again."""
+        """Have the trainer compare wanted and current members again, because something changed."""
 
     def formed(self, leases: Collection[str]) -> None:
-        """Workers of these leases are to find each other; one that leaves meanwhile may be the end of the others."""
+        """Note that workers of these leases are about to connect; if one leaves meanwhile, the others may end."""
 
     def broke(self, step: int, at_s: float) -> None:
-        """A worker ended by itself at `step`: what follows is no resize but a crash's."""
+        """Note that a worker ended by itself at `step`: the following change is due to a crash, not a resize."""
 
     def crashed(self, pilot: Pilot, rc: int, early: str = "") -> None:
-        """A worker on `pilot` caused a crash by ending with `rc`; the node may be given back for it.
+        """Note that a worker on `pilot` caused a crash by ending with `rc`; the node may be given back for it.
 
-        `early` names a worker of its group that had ended with 0 by then: what follows of that is no node's fault.
+        `early` names a worker of its group that had ended with 0 before: a crash that follows from that is no node's
+        fault.
         """
 
     def absent(self, pilot: Pilot, text: str) -> None:
-        """A pilot that is ready does not take part in training: it is told of and given back."""
+        """Report a ready pilot that does not take part in training, and give it back."""
 
     def life_failed(self, reason: str) -> None:
-        """All workers ended without success and without a crash that was reported."""
+        """Note that all workers ended without success and without a reported crash."""
 
     def finish(self, exit_code: int, reason: str) -> None:
-        """Training is over."""
+        """End the training."""
 
     async def save_state(self, workers: Sequence[Peer], *, graceful: bool) -> None:
-        """Fetches the workers' last state, at a step boundary when `graceful`."""
+        """Fetch the workers' last state, at a step boundary if `graceful`."""
 
 
 class Backend(ABC):
-    """Resizes a running training job. Calls come one at a time, except `lost` and `received`, which never wait."""
+    """A back-end, which resizes a running training job.
+
+    Calls come one at a time, except `lost` and `received`, which never wait.
+    """
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -69,29 +73,29 @@ class Backend(ABC):
 
     @property
     def finishing(self) -> Sequence[Pilot]:
-        """The nodes that still have to come to the script's end, once others have; these need the others no more."""
+        """The nodes that still have to reach the script's end after others have; they no longer need the others."""
         return ()
 
     @abstractmethod
     async def start(self) -> None:
-        """Starts what lives beside the driver."""
+        """Start the processes beside the driver."""
 
     @abstractmethod
     async def set_members(self, pilots: Sequence[Pilot]) -> None:
-        """Makes `pilots` (never empty, in a stable order) the job's nodes; who is left out leaves gracefully."""
+        """Make `pilots` (never empty, in a stable order) the job's nodes; nodes left out leave gracefully."""
 
     @abstractmethod
     async def suspend(self) -> None:
-        """Fetches the state and ends every worker; pilots stay warm."""
+        """Fetch the state and end every worker; pilots stay warm."""
 
     @abstractmethod
     def lost(self, pilot: Pilot) -> None:
-        """The pilot's processes are gone, or will be within a moment."""
+        """Handle a pilot whose processes are gone, or will be within a moment."""
 
     @abstractmethod
     def received(self, pilot: Pilot, message: Message) -> None:
-        """Takes a message of the pilot's node process."""
+        """Take a message of the pilot's node process."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Ends what lives beside the driver."""
+        """End the processes beside the driver."""

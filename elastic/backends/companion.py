@@ -1,6 +1,6 @@
-"""A helper process beside the driver, in the user's interpreter, spoken to over its standard input and output.
+"""A helper process beside the driver, in the user's interpreter, with messages on its standard input and output.
 
-A trainer with an image has its libraries there alone: its helpers run inside, on the driver's host.
+If a trainer has an image, its libraries exist only there: its helpers run inside, on the driver's host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from elastic.node.container import Container, ContainerError
 from elastic.timing import FAREWELL_S
 
 _SHORT_OF = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY}
-"""Of what there may be enough in a moment."""
+"""Errors for lack of a resource that may be free again in a moment."""
 
 _STEP = ("--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--mpi=none", "--unbuffered")
 """Options of a step beside the driver, in the driver's own job."""
@@ -31,7 +31,7 @@ _PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 
 
 class Companion:
-    """Runs `interpreter -m module args...`; its messages go to `on_message`, its end to `on_exit`."""
+    """A process `interpreter -m module args...`; its messages go to `on_message`, its end to `on_exit`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Companion:
         on_exit: Callable[[int], None],
         on_line: Callable[[str], None] | None = None,
     ) -> None:
-        """`on_line` takes what the process says on standard error; without it that goes where the driver's own goes."""
+        """`on_line` takes the process's lines on standard error; without it they go to the driver's own."""
         self._on_message = on_message
         self._on_exit = on_exit
         self._on_line = on_line
@@ -47,12 +47,12 @@ class Companion:
         self._readers: list[asyncio.Task[None]] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.last_line = ""
-        """What the process said last on standard error."""
+        """The last line of the process on standard error."""
 
     async def start(self, interpreter: str, module: str, *args: str, image: Mapping[str, object] | None = None) -> None:
-        """Starts the process, inside an `image` as DriverSettings.container_message tells of it.
+        """Start the process, inside an `image` if given (see DriverSettings.container_message).
 
-        Raises ElasticError when the interpreter cannot be run here, or no container can be started.
+        Raises ElasticError if the interpreter cannot be run here, or no container can be started.
         """
         command, environ = _command(interpreter, module, args), dict(os.environ)
         if image is not None:
@@ -82,12 +82,12 @@ class Companion:
             self._readers.append(asyncio.create_task(_lines(self._process.stderr, self._said)))
 
     def send(self, message: Message) -> None:
-        """Sends one message; a companion that is gone says so through `on_exit`."""
+        """Send one message; if the companion is gone, `on_exit` reports it."""
         if self._process is not None and self._process.stdin is not None and not self._process.stdin.is_closing():
             self._process.stdin.write(encode(message))
 
     async def stop(self) -> None:
-        """Ends the process and waits for its end; `on_exit` is not called."""
+        """End the process and wait for its end; `on_exit` is not called."""
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
@@ -109,22 +109,22 @@ class Companion:
         try:
             while (line := await read_line(self._process.stdout)) is not None:
                 if self._folder is not None and not line.startswith(b"{"):
-                    self._said(line.decode(errors="replace").rstrip("\n"))  # of its runtime's, that fetches an image
+                    self._said(line.decode(errors="replace").rstrip("\n"))  # from its runtime, which fetches an image
                     continue
                 self._on_message(decode(line))
         except (WireError, KeyError, ValueError, TypeError):
-            # Who says what is not understood is of no use any more; that it ended is heard of.
+            # A companion that sends nonsense is of no use any more; `on_exit` reports its end.
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
         code = await self._process.wait()
-        # What it said last tells why it ended. Something that it left behind may have the pipe open for longer.
+        # Its last line tells why it ended. A process that it left behind may hold the pipe open for longer.
         if others := [reader for reader in self._readers if reader is not asyncio.current_task()]:
             await asyncio.wait(others, timeout=FAREWELL_S)
         self._on_exit(code)
 
 
 async def _lines(stream: asyncio.StreamReader, on_line: Callable[[str], None]) -> None:
-    """Reads to the end, so that the process never waits for somebody to take what it says."""
+    """Read to the end, so that the process never waits for a reader of its output."""
     while True:
         try:
             line = await stream.readline()
@@ -140,7 +140,7 @@ def _command(interpreter: str, module: str, args: Sequence[str]) -> list[str]:
 
 
 def _inside(image: Container, folder: str, interpreter: str, module: str, args: Sequence[str]) -> list[str]:
-    """The words that run one of our modules in an image on this host; raises ContainerError."""
+    """Return the command that runs one of our modules in an image on this host; raises ContainerError."""
     words = image.command(folder, interpreter, module, args)
     container.pack(folder)
     if not image.is_step:

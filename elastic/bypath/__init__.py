@@ -1,7 +1,7 @@
 """Large and sharded states: every worker writes its part of a checkpoint below one path, and reads any part of it.
 
-The files are those of torch.distributed.checkpoint. The driver keeps no more than a manifest of each *generation*: its
-step and its files with sizes and digests. This module imports no torch: a script outside bftd pays nothing for it.
+The files are those of torch.distributed.checkpoint. The driver keeps only a manifest of each *generation*: its step and
+its files with sizes and digests. This module does not import torch: it costs a script outside bftd nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from elastic.session import Fetched
 
 @dataclass(frozen=True)
 class Loaded:
-    """A state that was read, and when it was saved: its step, the samples until then, and by how many workers."""
+    """A state that was read, and when it was saved: its step, the samples until then, and the number of workers."""
 
     state: Any
     step: int
@@ -26,7 +26,7 @@ class Loaded:
 
 
 def wanted(state: Any) -> bool:
-    """Whether `state` goes by path: where the user gave one, and where it is sharded (holds DTensors)."""
+    """Whether `state` goes by path: if the user gave a path, or if it is sharded (holds DTensors)."""
     return os.environ.get("BFT_STATE_BY_PATH") == "1" or sharded(state)
 
 
@@ -41,15 +41,15 @@ def _is_sharded(value: Any, kind: type) -> bool:
         return any(_is_sharded(each, kind) for each in value.values())
     if isinstance(value, (list, tuple)):
         return any(_is_sharded(each, kind) for each in value)
-    # FSDP1's: refused there, where here rank 0's shard would be taken for the whole
+    # FSDP1's ShardedTensor: refused by path; otherwise rank 0's shard would be taken for the whole.
     return isinstance(value, kind) or type(value).__name__ == "ShardedTensor"
 
 
 def save(state: Any, step: int, samples: int, *, pause: bool) -> None:
-    """Has all workers write `state` in the background; with `pause` this returns no more, once it is written.
+    """Have all workers write `state` in the background; with `pause` this does not return once it is written.
 
-    Every worker calls it at the same step. What it holds may change as soon as it returns. Of states that come faster
-    than they can be written the newest is. Raises StateError where no state can go by path at all.
+    Every worker calls it at the same step. The content of `state` may change as soon as it returns. If states come
+    faster than they can be written, only the newest is. Raises StateError if no state can go by path at all.
     """
     from elastic.bypath import saving
 
@@ -57,10 +57,10 @@ def save(state: Any, step: int, samples: int, *, pause: bool) -> None:
 
 
 def load(fetched: Fetched, into: Any | None) -> Loaded | None:
-    """The newest whole generation of `fetched`, read into the tensors of `into`, or onto the CPU without it.
+    """Read the newest complete generation of `fetched` into the tensors of `into`, or onto the CPU without it.
 
-    None when there is no generation. Every worker calls it. Raises StateError when none can be read, and when they are
-    of another model; nothing in `into` was changed then.
+    Returns None if there is no generation. Every worker calls it. Raises StateError if none can be read or if they
+    belong to another model; `into` is then unchanged.
     """
     from elastic.bypath import loading
 
@@ -68,7 +68,7 @@ def load(fetched: Fetched, into: Any | None) -> Loaded | None:
 
 
 def copied(state: Any, into: Any) -> Any:
-    """`state`, which came whole, copied into the tensors of `into`; raises StateError where it is of another model."""
+    """Copy `state`, which is whole, into the tensors of `into`; raises StateError if it belongs to another model."""
     from elastic.bypath import loading
 
     return loading.copied(state, into)

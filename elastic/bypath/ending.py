@@ -1,7 +1,7 @@
-"""Before a script destroys its process groups, and with them those of a save that is still being written.
+"""Hooks that run before a script destroys its process groups, while a save may still be writing with its own.
 
-Scripts do so as their last act, mostly by a name that they imported in their first lines. So this is done before any
-script runs, and costs nothing until there is a save by path.
+Scripts destroy them as their last act, usually by a name that they imported in their first lines. So the function is
+replaced before any script runs; this costs nothing until there is a save by path.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _hooks: list[Callable[[], None]] = []
 
 
 def before_destroy(hook: Callable[[], None]) -> None:
-    """Has `hook` called before the script destroys its process groups."""
+    """Have `hook` called before the script destroys its process groups."""
     _hooks.append(hook)
 
 
 def watch() -> None:
-    """Has destroy_process_group call the hooks first, by whatever name scripts import it from now on."""
+    """Make destroy_process_group call the hooks first, under whatever name scripts import it from now on."""
     if not dist.is_available():
         return
     original = dist.destroy_process_group

@@ -36,7 +36,7 @@ class Sealed:
 
 
 def new_digest() -> Any:
-    """An empty digest; raises StateError where the library is missing."""
+    """Return an empty digest; raises StateError if the library is missing."""
     try:
         import xxhash
     except ImportError:
@@ -46,23 +46,23 @@ def new_digest() -> Any:
 
 
 class Pace:
-    """Counts the bytes of a save and tells them now and then: the sign of life of one that takes long."""
+    """A count of the bytes of a save, reported now and then as a long save's sign of life."""
 
     def __init__(self, tell: Callable[[int, bool], object]) -> None:
-        """`tell` takes how many bytes were written, and whether all of it waits for the disk."""
+        """`tell` takes the number of bytes written, and whether all of them wait for the disk."""
         self._tell = tell
         self._bytes = 0
         self._told_s = time.monotonic()
 
     def add(self, size_bytes: int) -> None:
-        """Notes that so many more bytes were written."""
+        """Count bytes that were written."""
         self._bytes += size_bytes
         if time.monotonic() - self._told_s >= SAVING_S:
             self._told_s = time.monotonic()
             self._tell(self._bytes, False)
 
     def flush(self, descriptor: int) -> None:
-        """Has a file on the disk. What the kernel has taken in at once may take it minutes to write."""
+        """Flush a file to the disk. The kernel may take minutes to write what it accepted at once."""
         over = threading.Event()
         telling = threading.Thread(target=self._wait, args=(over,), name="bft-flush", daemon=True)
         telling.start()
@@ -79,7 +79,7 @@ class Pace:
 
 
 class _Stream(io.RawIOBase):
-    """A file that is digested as it is written, and on the disk when it is closed."""
+    """A file that is digested as it is written, and flushed to the disk when it is closed."""
 
     def __init__(self, path: Path, pace: Pace) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class _Stream(io.RawIOBase):
 
 
 class SealingFileSystem(FileSystem):
-    """What torch.distributed.checkpoint writes through; knows afterwards what each file is to be."""
+    """The file system that torch.distributed.checkpoint writes through; it records the size and digest of each file."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
@@ -141,7 +141,7 @@ class SealingFileSystem(FileSystem):
         try:
             yield stream
         except BaseException:
-            if stream.error is not None:  # torch's own is of the positions that it has lost by that
+            if stream.error is not None:  # torch's error is about file positions, wrong because of this one
                 raise stream.error from None
             raise
         finally:
@@ -155,18 +155,18 @@ class SealingFileSystem(FileSystem):
         self._sealed[name] = Sealed(name, old.size_bytes, old.digest)
 
     def sealed(self) -> list[Sealed]:
-        """All that was written, by name."""
+        """Return all files written, by name."""
         return [self._sealed[name] for name in sorted(self._sealed)]
 
 
 def make_folder(path: Path) -> None:
-    """Makes a generation's folder, for its owner alone; several workers may do so at once."""
+    """Make a generation's folder, for its owner alone; several workers may do so at once."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
 
 
 def flush_folder(path: Path) -> None:
-    """Has the names in a folder, and its own, outlive the host; file systems that cannot do without are left alone."""
+    """Flush a folder and its parent, so that names survive a crash of the host; some file systems cannot do that."""
     for each in (path, path.parent):
         with contextlib.suppress(OSError):
             descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
@@ -177,7 +177,7 @@ def flush_folder(path: Path) -> None:
 
 
 def copy(source: Path, target: Path, pace: Pace) -> None:
-    """Copies a file and has it on the disk."""
+    """Copy a file and flush it to the disk."""
     with open(source, "rb") as reading, open(target, "wb") as writing:
         writeback = Writeback(writing.fileno(), keep=True)
         while block := reading.read(_COPY_BYTES):
@@ -189,7 +189,7 @@ def copy(source: Path, target: Path, pace: Pace) -> None:
 
 
 def listed(generation: dict[str, Any]) -> list[Sealed]:
-    """The files of a generation as the driver tells them, or as the manifest in its folder does; raises ValueError."""
+    """Return a generation's files, from the driver's list or the manifest in its folder; raises ValueError."""
     rows = generation.get("files")
     if rows is None:
         try:
@@ -206,9 +206,9 @@ def listed(generation: dict[str, Any]) -> list[Sealed]:
 
 
 def share(listed: Sequence[Sealed], rank: int, size: int) -> list[Sealed]:
-    """The files that one of `size` workers verifies.
+    """Return the files that one of `size` workers verifies.
 
-    Those that were written by a worker of its rank: it is about to read them, and finds them in its node's memory then.
+    They are those that a worker of its rank wrote: it is about to read them, and then finds them in its node's memory.
     """
     writers = [_WRITER.match(file.name) for file in listed]
     owners = [int(writer[1]) if writer else index for index, writer in enumerate(writers)]
@@ -216,9 +216,9 @@ def share(listed: Sequence[Sealed], rank: int, size: int) -> list[Sealed]:
 
 
 def faults(folder: Path, files: Sequence[Sealed]) -> Iterator[str]:
-    """What is wrong with each of these files that is not as it was written; every byte is read.
+    """Describe what is wrong with each of these files that differs from what was written; every byte is read.
 
-    Raises OSError where it cannot be told: a file server that is away has altered nothing.
+    Raises OSError if that cannot be determined: an unreachable file server has altered nothing.
     """
     for file in files:
         try:
@@ -234,7 +234,7 @@ def faults(folder: Path, files: Sequence[Sealed]) -> Iterator[str]:
 
 def _digest_of(file: io.BufferedReader, size_bytes: int) -> str:
     digest = new_digest()
-    # Read, not mapped: a mapped file that another host cuts short would end this process with SIGBUS.
+    # Read, not mapped: if another host truncates a mapped file, SIGBUS ends this process.
     block = memoryview(bytearray(_COPY_BYTES))
     while size_bytes > 0 and (got := file.readinto(block)):
         digest.update(block[:got])

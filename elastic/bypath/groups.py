@@ -1,7 +1,7 @@
-"""Two gloo groups of our own: on the training's, a save in the background would deadlock with its collectives.
+"""Two gloo groups for saving and loading: on the training's group, a save in the background would deadlock with it.
 
-One is for the thread that trains (votes about a save, what is loaded), the other for the thread that writes. Each of
-them is used by one thread, in the same order on all workers.
+One is for the thread that trains (votes about a save, the exchange before a load), the other for the thread that
+writes. Each group is used by one thread, in the same order on all workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from elastic.timing import HINT_S, WRITERS_S
 
 @dataclass(frozen=True)
 class Groups:
-    """This worker's `rank` of `size`, and the groups; None where there is one worker, or none that could be asked."""
+    """This worker's `rank` of `size`, and the groups; None if there is one worker or no process group."""
 
     rank: int
     size: int
@@ -31,7 +31,7 @@ class Groups:
     writing: Any = None
 
     def vote(self, values: Sequence[int]) -> list[list[int]]:
-        """The values (signed 64-bit) of every worker, by rank; called by the thread that trains."""
+        """Return the values (signed 64-bit) of every worker, by rank; called by the thread that trains."""
         if self.main is None:
             return [list(values)]
         mine = torch.tensor(list(values), dtype=torch.int64, device="cpu")  # a script may have set another default
@@ -41,15 +41,15 @@ class Groups:
         return [[int(value) for value in row] for row in rows]
 
     def gathered(self, value: Any) -> list[Any]:
-        """What every worker gives, by rank; called by the thread that trains."""
+        """Return the value of every worker, by rank; called by the thread that trains."""
         return self._gathered(value, self.main)
 
     def gathered_writing(self, value: Any) -> list[Any]:
-        """What every worker gives, by rank; called by the thread that writes."""
+        """Return the value of every worker, by rank; called by the thread that writes."""
         return self._gathered(value, self.writing)
 
     def meet_writing(self) -> None:
-        """Returns once the thread that writes has come here on every worker."""
+        """Wait until the thread that writes has come here on every worker."""
         if self.writing is not None:
             dist.barrier(group=self.writing)
 
@@ -66,7 +66,7 @@ _world: Any = None
 
 
 def current() -> Groups:
-    """This process's groups; all workers make them together, at their first save or load."""
+    """Return this process's groups; all workers make them together, at their first save or load."""
     global _groups, _world
     if not (dist.is_available() and dist.is_initialized()):
         return Groups(int(os.environ.get("RANK", "0")), 1)
@@ -86,7 +86,7 @@ def current() -> Groups:
 
 @contextlib.contextmanager
 def _hinted() -> Iterator[None]:
-    """Says what is wrong where the others do not come: a script that saves on rank 0 alone waits here for ever."""
+    """Print a hint if the others do not come: a script that saves on rank 0 only would wait here forever."""
     text = "bft: this worker waits for the others in elastic.save or elastic.load: call them on every rank\n"
     hint = threading.Timer(HINT_S, os.write, (2, text.encode()))
     hint.daemon = True

@@ -1,4 +1,4 @@
-"""Loads by path: which generation it is, agreed by all workers, and how it gets into the tensors of a state."""
+"""Loading by path: all workers agree on a generation and read it into the tensors of a state."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from elastic.errors import StateError
 from elastic.memory import free_bytes
 
 KIND = "torchrun"
-"""The scripts whose workers save together; a state of others is named in it."""
+"""The kind of script whose workers all save together; a state of another kind is marked with its kind."""
 
 _MEMORY_SHARE = 0.8
-"""How much of a node's free memory whole states may take."""
+"""The most of a node's free memory that whole states may take."""
 
 
 class _Unusable(Exception):
-    """This generation cannot be used; the one before may."""
+    """A generation that cannot be used; the previous one may be."""
 
 
 def load(generations: Sequence[dict[str, Any]], into: Any | None, kind: str = KIND) -> Loaded | None:
-    """As elastic.bypath.load, of the generations that the driver told, the newest first.
+    """Load as elastic.bypath.load does, from the generations that the driver listed, newest first.
 
-    Raises StateError for those of scripts of another `kind`.
+    Raises StateError for states of scripts of another `kind`.
     """
     groups = current()
-    # What the driver told rank 0: it may have heard of another generation between two workers' questions.
+    # Rank 0's answer from the driver counts: a newer generation may have come between two workers' requests.
     generations = groups.gathered(list(generations) if groups.rank == 0 or groups.main is None else None)[0]
     whys: list[str] = []
     for generation in generations:
@@ -63,7 +63,7 @@ def load(generations: Sequence[dict[str, Any]], into: Any | None, kind: str = KI
 
 
 def copied(state: Any, into: Any) -> Any:
-    """As elastic.bypath.copied."""
+    """Copy as elastic.bypath.copied does."""
     saved, skeleton = tree.flatten(state)
     given, asked = tree.flatten(into)
     room = tree.empty_below(into)
@@ -79,7 +79,7 @@ def copied(state: Any, into: Any) -> Any:
 
 
 def _loaded(generation: dict[str, Any], into: Any | None, groups: Groups, kind: str) -> Loaded:
-    """One generation, verified before it is read; raises _Unusable or StateError, on all workers alike."""
+    """Verify a generation and read it; raises _Unusable or StateError, on all workers alike."""
     folder = Path(str(generation.get("path", "")))
     _verify(folder, generation, groups)
     metadata = _all(lambda: FileSystemReader(folder).read_metadata(), groups)
@@ -127,13 +127,13 @@ def _set_generators(folder: Path, generation: str, metadata: Metadata, rank: int
 
 
 def _verify(folder: Path, generation: dict[str, Any], groups: Groups) -> None:
-    """Every file is read by one worker and compared with what was written; raises _Unusable or StateError on all."""
+    """Have each file read by one worker and compared with its record; raises _Unusable or StateError on all workers."""
     found: list[str] = []
     away = ""
     try:
-        os.stat(folder.parent)  # a node that does not see it says nothing of what is there
+        os.stat(folder.parent)  # a node that does not see the folder cannot tell what is there
         listed = files.listed(generation)
-        # Without a group nobody else looks at the others.
+        # Without a group no other worker looks at the other files.
         mine = files.share(listed, groups.rank, groups.size) if groups.main is not None else listed
         found = list(files.faults(folder, mine))
     except ValueError as error:
@@ -150,7 +150,7 @@ def _verify(folder: Path, generation: dict[str, Any], groups: Groups) -> None:
 
 
 def _targets(metadata: Metadata, skeleton: Any, into: Any | None, groups: Groups) -> dict[str, torch.Tensor]:
-    """Where each saved tensor is read to; raises StateError on all workers where it is of another model, say."""
+    """Return the tensor to read each saved one into; raises StateError on all workers, such as for another model."""
     saved = {
         name: each for name, each in metadata.state_dict_metadata.items() if isinstance(each, TensorStorageMetadata)
     }
@@ -159,7 +159,7 @@ def _targets(metadata: Metadata, skeleton: Any, into: Any | None, groups: Groups
     given = tree.flatten(into)[0] if into is not None else {}
     shapes = _shapes(given)
     if len({row[0] for row in groups.vote([tree.fingerprint(given)])}) > 1:
-        # The stages of a pipeline, say: together they have what was saved.
+        # For example the stages of a pipeline: together they have everything that was saved.
         shapes = {name: shape for each in groups.gathered(shapes) for name, shape in each.items()} | shapes
     try:
         targets = _given(saved, skeleton, into, given, shapes)
@@ -178,7 +178,7 @@ def _given(
     given: Mapping[str, torch.Tensor],
     shapes: Mapping[str, Sequence[int]],
 ) -> dict[str, torch.Tensor]:
-    """The tensors of this worker; `shapes` are those of all workers."""
+    """Return the tensors of this worker; `shapes` are those of all workers."""
     if into is None:
         _fits(saved)
         return {name: _empty(each) for name, each in saved.items()}
@@ -213,7 +213,7 @@ def _compare(saved: Mapping[str, Sequence[int]], given: Mapping[str, Sequence[in
 
 
 def _fits(saved: Mapping[str, TensorStorageMetadata]) -> None:
-    """Raises StateError where every worker of this node would have more of a whole state than there is memory."""
+    """Raise StateError if a whole state for every worker of this node would take too much of its free memory."""
     needed = sum(each.size.numel() * each.properties.dtype.itemsize for each in saved.values())
     workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     free = free_bytes()
@@ -226,7 +226,7 @@ def _fits(saved: Mapping[str, TensorStorageMetadata]) -> None:
 
 
 def _objects(folder: Path, names: Sequence[str], metadata: Metadata) -> dict[str, Any]:
-    """What is no tensor, by name; each worker reads for itself."""
+    """Read values that are not tensors, by name; each worker reads for itself."""
     found: dict[str, Any] = dict.fromkeys(names)
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     read(found, storage_reader=FileSystemReader(folder), planner=planner, no_dist=True)
@@ -234,7 +234,7 @@ def _objects(folder: Path, names: Sequence[str], metadata: Metadata) -> dict[str
 
 
 def _all(call: Callable[[], Any], groups: Groups) -> Any:
-    """What `call` returns; where it fails on one worker it raises on all, _Unusable or StateError as `_verify` does."""
+    """Return the result of `call`; a failure on one worker raises _Unusable or StateError on all, as in `_verify`."""
     value, why, away = None, "", False
     try:
         value = call()
@@ -250,14 +250,14 @@ def _all(call: Callable[[], Any], groups: Groups) -> Any:
 
 
 def _fill(target: DTensor, whole: torch.Tensor) -> None:
-    """Copies this worker's part of a whole tensor into its shard; every worker has the whole, nothing is sent."""
+    """Copy this worker's part of a whole tensor into its shard; every worker has the whole, so nothing is sent."""
     mesh, placements = target.device_mesh, target.placements
     everywhere = DTensor.from_local(whole.to(target.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
     target.to_local().copy_(everywhere.redistribute(mesh, placements).to_local())
 
 
 def _apart(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
-    """The elements of `tensor` that are not in the same memory, where `like` (None: itself) is expanded."""
+    """Narrow `tensor` to one element along each dimension in which `like` (None: `tensor` itself) is expanded."""
     strides = () if isinstance(tensor, DTensor) else (tensor if like is None else like).stride()
     for dimension, stride in enumerate(strides):
         if stride == 0 and tensor.size(dimension) > 1:
@@ -266,7 +266,7 @@ def _apart(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tens
 
 
 def _copy(name: str, target: torch.Tensor, saved: torch.Tensor) -> None:
-    """Copies into a tensor that may be expanded; raises StateError where its elements would have to differ."""
+    """Copy into a tensor that may be expanded; raises StateError if its elements would have to differ."""
     once = _apart(saved, like=target)
     if once is not saved and not torch.allclose(once.expand_as(saved), saved, rtol=0.0, atol=0.0, equal_nan=True):
         raise StateError(
@@ -278,7 +278,7 @@ def _copy(name: str, target: torch.Tensor, saved: torch.Tensor) -> None:
 
 
 def _root(error: BaseException) -> BaseException:
-    """What has failed, of a failure that torch.distributed.checkpoint tells by rank."""
+    """Return the error behind a failure that torch.distributed.checkpoint reports by rank."""
     while isinstance(error, CheckpointException) and error.failures:
         error = next(iter(error.failures.values()))[0]
     return error

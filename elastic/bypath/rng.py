@@ -1,4 +1,4 @@
-"""The random number generators of a worker: torch's on CPU and GPU, numpy's and Python's, saved and set again."""
+"""The random number generators of a worker: torch's on CPU and GPU, numpy's and Python's, saved and restored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def states() -> dict[str, Any]:
-    """The state of every generator that this worker uses."""
+    """Return the state of every generator that this worker uses."""
     found: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         found["cuda"] = torch.cuda.get_rng_state()
@@ -21,7 +21,7 @@ def states() -> dict[str, Any]:
 
 
 def restore(saved: dict[str, Any]) -> None:
-    """Sets each generator to what `states` found."""
+    """Set each generator to the state that `states` found."""
     torch.set_rng_state(saved["torch"])
     random.setstate(saved["python"])
     if "cuda" in saved and torch.cuda.is_available():
@@ -31,9 +31,9 @@ def restore(saved: dict[str, Any]) -> None:
 
 
 def begin(generation: str, rank: int) -> None:
-    """Seeds the generators of a worker that has none saved: of each generation and rank in a way of its own."""
+    """Seed the generators of a worker without saved ones, differently for each generation and rank."""
     seed = int.from_bytes(hashlib.blake2b(f"{generation} {rank}".encode(), digest_size=8).digest(), "big")
-    torch.manual_seed(seed)  # every GPU's, too
+    torch.manual_seed(seed)  # seeds every GPU too
     random.seed(seed)
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed(seed & 0xFFFFFFFF)

@@ -1,4 +1,4 @@
-"""Saves by path: what is agreed on at the step's end, what is written behind training's back, and what is told."""
+"""Saving by path: the agreement at the end of a step, the write in the background, and the report to the driver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from elastic.errors import SHARD_IN_OBJECT, StateError
 
 
 class Save:
-    """One state on its way to the disk: this worker's shares of it."""
+    """This worker's shares of one state on its way to the disk."""
 
     def __init__(self, groups: Groups, name: str, step: int, samples: int, give_back: Callable[[], None]) -> None:
         self.groups = groups
@@ -43,19 +43,19 @@ class Save:
         self.size_bytes = 0
         self.error: BaseException | None = None
         self.why = ""
-        """Why it could not be written, on this worker or on another one, once `run` is through."""
+        """The reason why it could not be written, on this worker or another one, after `run`."""
 
         self._give_back = give_back
 
     def run(self) -> None:
-        """Writes it and tells the driver, once all workers have written theirs."""
+        """Write the shares, and tell the driver once all workers have written theirs."""
         began_s = time.monotonic()
         session = _session.current()
         folder = Path(os.environ["BFT_STATE_PATH"]) / self.name
         why, sealed = "", []
         try:
             sealed = self._written(folder, files.Pace(_tell_growth))
-        except (Exception, CheckpointException) as error:  # the latter is no Exception
+        except (Exception, CheckpointException) as error:  # CheckpointException is no Exception
             why = _why(error)
         whys = self.groups.gathered_writing(why)
         if not any(whys):
@@ -75,7 +75,7 @@ class Save:
             return
         self.why = next(filter(None, whys))
         if self.groups.rank == 0:
-            # All workers are through with it: nobody writes there any more.
+            # All workers are done with the folder: none writes there any more.
             shutil.rmtree(folder, ignore_errors=True)
         session.tell({"op": "unwritten", "name": self.name, "text": f"the state of step {self.step}: {self.why}"})
 
@@ -93,7 +93,7 @@ class Save:
                     error = failed
             if error is not None or planner is None:
                 planner = _Refusing(error)
-            writer = FileSystemWriter(target, sync_files=False)  # our own streams do, and know what they wrote
+            writer = FileSystemWriter(target, sync_files=False)  # our own streams sync, and record what they wrote
             writer.fs = system
             group = self.groups.writing
             write({}, storage_writer=writer, planner=planner, process_group=group, no_dist=group is None)
@@ -108,13 +108,13 @@ class Save:
                 stage.remove()
 
     def release(self) -> None:
-        """Gives the copies back."""
+        """Give the copies back."""
         self._give_back()
         self.planner = None
 
 
 class _Refusing(Planner):
-    """Has a worker that cannot write take part all the same: the others wait for its word."""
+    """The planner of a worker that cannot write, which takes part because the others wait for its answer."""
 
     def __init__(self, error: BaseException | None) -> None:
         super().__init__({}, {})
@@ -125,7 +125,7 @@ class _Refusing(Planner):
 
 
 class Saver:
-    """This process's saves."""
+    """The saves of this process."""
 
     def __init__(self, groups: Groups) -> None:
         self.groups = groups
@@ -135,7 +135,7 @@ class Saver:
         self._shapes: int | None = None
 
     def put(self, state: Any, step: int, samples: int, pause: bool) -> bool:
-        """Has a copy of `state` written; returns whether any worker is asked to pause."""
+        """Have a copy of `state` written; returns whether any worker is asked to pause."""
         groups = self.groups
         tensors, skeleton = tree.flatten(state)
         shapes, token = tree.fingerprint(tensors), secrets.randbits(64) - (1 << 63)
@@ -174,7 +174,7 @@ class Saver:
 
         save = Save(groups, name, step, samples, give_back)
         try:
-            # Where workers have different tensors, a pipeline's stages say, each offers all it has.
+            # If workers have different tensors, such as the stages of a pipeline, each offers all it has.
             shares = tree.share(tensors, groups.rank, groups.size) if same else tensors
             objects: dict[str, Any] = {f"{RNG}{groups.rank}": rng.states()}
             if groups.rank == 0:
@@ -188,13 +188,13 @@ class Saver:
                 if self._shapes != shapes:
                     self._buffers.drop()
                     self._shapes = shapes
-                # Nobody trains during a pause: what is written then needs no copy, but has to be on the host.
+                # Training rests during a pause: a state written then needs no copy, but must be in host memory.
                 on_host = paused and all(part.device.type == "cpu" for part in parts.values())
                 data = parts if on_host else self._buffers.copies(parts)
             if not on_host:
                 copies.update(data)
             save.planner.fill({**data, **objects})
-        except Exception as error:  # the other workers have agreed on this save: it fails on all of them, in turn
+        except Exception as error:  # the other workers have agreed on this save: let it fail on all of them
             save.error = error
         return save
 
@@ -213,19 +213,19 @@ def _current() -> Saver:
 
 
 def drain(code: int = 0) -> None:
-    """Waits for what is being written; of a script that failed, its state is not waited for."""
+    """Wait for writes to finish; the state of a failed script is not waited for."""
     if _saver is not None and code == 0:
         _saver.writer.drain()
 
 
 def save(state: Any, step: int, samples: int, *, pause: bool) -> None:
-    """As elastic.bypath.save."""
+    """Save as elastic.bypath.save does."""
     if not os.environ.get("BFT_STATE_PATH"):
         raise StateError("this trainer's driver knows no states by path; update bftd where the job was submitted")
-    files.new_digest()  # rather now, in one line, than never a state
+    files.new_digest()  # fail now, with one line, and not at every state
     saver = _current()
     if saver.groups.main is None and saver.groups.rank != 0:
-        return  # nobody to agree with: the state is the same on all workers, and rank 0 writes it
+        return  # no group to agree with: all workers have the same state, and rank 0 writes it
     if saver.put(state, step, samples, pause):
         saver.writer.drain()
         _session.current().tell({"op": "paused"})
@@ -242,7 +242,7 @@ def _rest() -> NoReturn:
 
 
 class _Whole(pickle.Pickler):
-    """Refuses a worker's part of a tensor: within an object, rank 0's would be taken for the whole."""
+    """A pickler that refuses a worker's part of a tensor: in an object, rank 0's would be taken for the whole."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, DTensor) or type(obj).__name__ == "ShardedTensor":
@@ -254,14 +254,14 @@ _PICKLE = types.SimpleNamespace(__name__="pickle", Pickler=_Whole)
 
 
 def pickled(value: Any) -> bytes:
-    """An object as a generation holds it beside the tensors; raises what pickling raises."""
+    """Pickle an object that a generation holds beside the tensors; raises what pickling raises."""
     file = io.BytesIO()
     torch.save(value, file, pickle_module=_PICKLE)
     return file.getvalue()
 
 
 def _why(error: BaseException) -> str:
-    """The first cause in words."""
+    """Return the first cause as text."""
     if isinstance(error, CheckpointException):
         with contextlib.suppress(StopIteration):
             rank, (cause, _) = next(iter(error.failures.items()))

@@ -1,4 +1,4 @@
-"""What one worker writes of a state: copies of its shares, and the plan by which they become files."""
+"""One worker's part of a state to write: copies of its shares, and the plan that turns them into files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.metadata import MetadataIndex, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.tensor import DTensor
 
-# It is said of every save and load of one worker alone, which is what that is meant for.
+# torch warns at every save and load of a single worker, which is intended here.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
 
 SKELETON = "bft"
@@ -21,16 +21,16 @@ RNG = "bft.rng."
 
 
 class Buffers:
-    """Memory on the host that copies are made into, kept for the next copy of the same shape and type.
+    """Host memory for copies, kept for the next copy of the same shape and type.
 
-    The first touch of fresh memory costs more than the copy. A GPU is copied from into pinned memory.
+    The first touch of fresh memory costs more than the copy. Copies from a GPU go into pinned memory.
     """
 
     def __init__(self) -> None:
         self._free: dict[tuple[torch.Size, torch.dtype, bool], list[torch.Tensor]] = defaultdict(list)
 
     def copies(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copies of all tensors on the host, complete when this returns."""
+        """Copy all tensors to the host; the copies are complete when this returns."""
         found, devices = {}, set()
         for name, tensor in tensors.items():
             pinned = tensor.device.type == "cuda"
@@ -45,12 +45,12 @@ class Buffers:
         return found
 
     def give_back(self, copies: Mapping[str, torch.Tensor]) -> None:
-        """Takes copies back that are not looked at any more."""
+        """Take back copies that are not read any more."""
         for target in copies.values():
             self._free[(target.shape, target.dtype, target.is_pinned())].append(target)
 
     def drop(self) -> None:
-        """Frees what is not in use: the next state has other shapes."""
+        """Free the memory not in use: the next state has other shapes."""
         self._free.clear()
 
 
@@ -59,37 +59,37 @@ def _empty(like: torch.Tensor, pinned: bool) -> torch.Tensor:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a tensor that this worker has."""
+    """Return the part of a tensor that this worker has."""
     part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return part.detach()
 
 
 class Planner(DefaultSavePlanner):
-    """Plans with the tensors that the script trains on, while it is called, and then writes the copies of them."""
+    """A planner that plans with the script's own tensors, while they may be read, and later writes copies."""
 
     def __init__(self, shares: Mapping[str, torch.Tensor], objects: Mapping[str, Any]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         super().set_up_planner({**shares, **objects})
         self._mine = super().create_local_plan()
         self._data: Mapping[str, Any] = {}
-        self.state_dict = {}  # or the script's tensors would live as long as this
+        self.state_dict = {}  # else the script's tensors would live as long as this planner
 
     def fill(self, data: Mapping[str, Any]) -> None:
-        """Gives it what to write, by name."""
+        """Set the data to write, by name."""
         self._data = data
 
     def set_up_planner(
         self, state_dict: dict[str, Any], storage_meta: StorageMeta | None = None, is_coordinator: bool = False
     ) -> None:
-        """As upstream; it was done in the thread that trains."""
+        """Do what is left of upstream's set-up; the rest was done in the thread that trains."""
         self.is_coordinator = is_coordinator
 
     def create_local_plan(self) -> SavePlan:
-        """As upstream; it was made in the thread that trains."""
+        """Return the plan, which was made in the thread that trains."""
         return self._mine
 
     def lookup_object(self, index: MetadataIndex) -> Any:
-        """What to write at a place of the plan."""
-        # Brought to the host here: upstream would wait for this thread's device only, and the tensor may be on another.
+        """Return the data for an entry of the plan."""
+        # Copy to the host here: upstream would wait for this thread's device only, and the tensor may be on another.
         value = self._data[index.fqn]
         return value.cpu() if isinstance(value, torch.Tensor) else value

@@ -1,7 +1,7 @@
-"""Whole states by path, written by one worker: of frameworks whose workers all hold the same state in memory.
+"""Whole states by path, written by one worker, for frameworks whose workers all hold the same state in memory.
 
-A generation of theirs is one of a single rank, in the same form as all others. What it holds is named in it, since a
-script of another framework can do nothing with it. Random numbers are no part of such a state.
+Such a generation looks like that of a single rank and has the usual form. It names its kind, since a script of another
+framework cannot use it. Random number generators are not part of such a state.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from elastic.link.wire import Message
 from elastic.session import Session
 
 _LOOK_S = 1.0
-"""Who waits for the driver's word looks so often whether the link is there still."""
+"""A thread that waits for the driver's answer checks this often whether the link still exists."""
 
 
 class Publisher:
-    """Writes this process's states of a framework (`kind`), one at a time, and hears whether they count."""
+    """A writer of this process's states of a framework (`kind`), one at a time, which learns whether they count."""
 
     def __init__(self, session: Session, kind: str) -> None:
-        """Raises StateError where a library is missing: rather now, in one line, than never a state."""
+        """Raises StateError if a library is missing: now, with one line, and not at every state."""
         files.new_digest()
         self._kind = kind
         self._tell = session.tell
@@ -38,9 +38,9 @@ class Publisher:
         session.on_message["unpublished"] = partial(self._heard, counts=False)
 
     def publish(self, state: Any, step: int, samples: int, lost: Callable[[], bool]) -> bool:
-        """Writes `state`, which nothing may change meanwhile, as it lies in memory; whether it counts in the end.
+        """Write `state` directly from memory, where nothing may change it; returns whether it counts in the end.
 
-        Returns when the driver has said so, or the link to it is `lost`. Raises what pickling raises.
+        Returns once the driver has said so, or the link to it is `lost`. Raises what pickling raises.
         """
         name = f"step-{step:012d}-{secrets.token_hex(8)}"
         with self._news:
@@ -52,7 +52,7 @@ class Publisher:
         save.planner = Planner(tensors, objects)
         save.planner.fill({**tensors, **objects})
         save.size_bytes = sum(tensor.nbytes for tensor in tensors.values())
-        # A driver that waits has to hear at once that there is something to wait for: else it asks the next worker.
+        # A waiting driver must hear at once that there is something to wait for; otherwise it asks the next worker.
         self._tell({"op": "saving", "bytes": 0})
         save.run()
         self._tell({"op": "saving", "bytes": save.size_bytes})

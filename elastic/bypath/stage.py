@@ -1,4 +1,4 @@
-"""A folder on the node's own disk that a state is written to first, where the site names one."""
+"""A folder on the node's own disk that a state is written to first, if the site names one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _said: set[str] = set()
 
 @dataclass(frozen=True)
 class Stage:
-    """Where one worker's files of one generation are until they are at their place."""
+    """A folder for one worker's files of one generation until they are copied to their final place."""
 
     folder: Path
 
     @classmethod
     def of(cls, name: str, size_bytes: int, rank: int) -> Stage | None:
-        """A folder for so many bytes; None where none is named, and where it has no room, which is said once."""
+        """Return a folder for this many bytes; None if none is named, or if its disk is too full (reported once)."""
         root = os.environ.get("BFT_STATE_STAGE", "")
         if not root:
             return None
@@ -31,7 +31,7 @@ class Stage:
         try:
             _make_own(Path(root))
             if mine not in _swept:
-                # What a worker left that was killed; no other one has this folder.
+                # The remains of a killed worker; no other worker uses this folder.
                 shutil.rmtree(mine, ignore_errors=True)
                 _swept.add(mine)
             mine.mkdir(mode=0o700, exist_ok=True)
@@ -49,12 +49,12 @@ class Stage:
         return cls(folder)
 
     def remove(self) -> None:
-        """Takes the staged files away."""
+        """Remove the staged files."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _make_own(root: Path) -> None:
-    """Makes the user's own folder where the site names one for each user ({user}), and no other."""
+    """Make the user's own folder if the site names one for each user ({user}), and no other."""
     levels = [root, *root.parents]
     own = next((number for number, level in enumerate(levels) if level.name == _user()), -1)
     for level in reversed(levels[: own + 1]):
@@ -75,7 +75,7 @@ def _trainer() -> str:
 
 
 def _worker() -> str:
-    # By the node's name, too: several nodes may be one host.
+    # With the node's name, since several nodes may be one host.
     node = os.environ.get("SLURMD_NODENAME", "").replace("/", "-")
     return f"{node}-{os.environ.get('LOCAL_RANK') or os.environ.get('BFT_LOCAL_RANK', '0')}"
 

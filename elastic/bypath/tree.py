@@ -1,7 +1,7 @@
 """A state as named tensors and a skeleton: the same nested containers, with a leaf in the place of each tensor.
 
-Names are the keys on the way joined by dots, as torch.distributed.checkpoint names them, so that its own tools read
-these checkpoints too. What is no dense tensor stays in the skeleton, with the types of keys and containers.
+A name is the path of keys to the tensor joined by dots, as in torch.distributed.checkpoint, so that its own tools read
+these checkpoints too. Anything but a dense tensor stays in the skeleton, with the types of keys and containers.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _GONE = object()
 
 @dataclass(frozen=True)
 class Leaf:
-    """Where a tensor belongs; `sharded`: each worker had a part of it."""
+    """The place of a tensor in a skeleton; `sharded`: each worker had a part of it."""
 
     name: str
     sharded: bool
 
 
 def flatten(state: Any) -> tuple[dict[str, torch.Tensor], Any]:
-    """The tensors of a state by name, and its skeleton."""
+    """Return the tensors of a state by name, and its skeleton."""
     tensors: dict[str, torch.Tensor] = {}
 
     def leaf(tensor: torch.Tensor, way: tuple[Any, ...]) -> Leaf:
         name = ".".join(map(str, (ROOT, *way)))
-        if name in tensors:  # two ways that read the same: {"a.b": ..., "a": {"b": ...}}
+        if name in tensors:  # two paths with the same name: {"a.b": ..., "a": {"b": ...}}
             name = f"{ROOT}.{way!r}"
         tensors[name] = tensor.detach()
         return Leaf(name, isinstance(tensor, DTensor))
@@ -45,14 +45,14 @@ def flatten(state: Any) -> tuple[dict[str, torch.Tensor], Any]:
 
 
 def rebuild(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The state that `flatten` took apart, with these tensors in it; a dict goes without those that are not there."""
+    """Rebuild the state that `flatten` took apart, with these tensors; dicts lose entries without their tensor."""
     return _mapped(skeleton, (), lambda value: isinstance(value, Leaf), lambda leaf, _: tensors.get(leaf.name, _GONE))
 
 
 def merged(saved: Any, asked: Any) -> Any:
-    """The skeleton of what was asked for, with all that is no tensor as it was saved.
+    """Return the skeleton that was asked for, with everything but tensors as it was saved.
 
-    They are of one model, but rank 0's is saved: other workers may have tensors of their own.
+    Both belong to one model, but rank 0's was saved: other workers may have tensors of their own.
     """
     if isinstance(saved, dict) and isinstance(asked, dict):
         same = copy.copy(saved)
@@ -65,7 +65,7 @@ def merged(saved: Any, asked: Any) -> Any:
 
 
 def leaves(skeleton: Any) -> dict[str, Leaf]:
-    """The leaves of a skeleton by name."""
+    """Return the leaves of a skeleton by name."""
     found: dict[str, Leaf] = {}
 
     def note(leaf: Leaf, _: tuple[Any, ...]) -> Leaf:
@@ -76,7 +76,7 @@ def leaves(skeleton: Any) -> dict[str, Leaf]:
 
 
 def empty_below(state: Any) -> tuple[str, ...]:
-    """The beginnings of names that have room in `state`: below its empty dicts, as an optimizer has before step 1."""
+    """Return the prefixes of names that `state` has room for: below its empty dicts, as in a new optimizer."""
     found: list[str] = []
 
     def walk(value: Any, name: str) -> None:
@@ -94,7 +94,7 @@ def empty_below(state: Any) -> tuple[str, ...]:
 
 
 def differences(saved: Mapping[str, Sequence[int]], given: Mapping[str, Sequence[int]]) -> list[str]:
-    """What differs in names and shapes between a saved state and the one it is to go into, one phrase each."""
+    """Describe the differences in names and shapes between a saved state and the one to read it into, a phrase each."""
     found = []
     for name in sorted({*saved, *given}):
         shown = name.removeprefix(f"{ROOT}.")
@@ -108,22 +108,22 @@ def differences(saved: Mapping[str, Sequence[int]], given: Mapping[str, Sequence
 
 
 def told(found: Sequence[str]) -> str:
-    """The first differences in a line."""
+    """Join the first differences to a line."""
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return "; ".join(found[:_SHOWN]) + more
 
 
 def fingerprint(tensors: Mapping[str, torch.Tensor]) -> int:
-    """A signed 64-bit number that is the same on workers whose tensors have the same names, shapes and types."""
+    """Return a signed 64-bit number, equal on workers whose tensors have the same names, shapes and types."""
     rows = (f"{name} {tuple(each.shape)} {each.dtype} {isinstance(each, DTensor)}" for name, each in tensors.items())
     digest = hashlib.blake2b("\n".join(rows).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 def share(tensors: Mapping[str, torch.Tensor], rank: int, size: int) -> dict[str, torch.Tensor]:
-    """What one of `size` workers writes: its parts of sharded tensors, and of replicated ones about as much as others.
+    """Return what one of `size` workers writes: its parts of sharded tensors, and an even share of replicated ones.
 
-    Every worker comes to the same shares, as long as all have the same tensors.
+    Every worker computes the same shares, as long as all have the same tensors.
     """
     replicated = {name: each.nbytes for name, each in tensors.items() if not isinstance(each, DTensor)}
     owners = _spread(replicated, size)
@@ -131,7 +131,7 @@ def share(tensors: Mapping[str, torch.Tensor], rank: int, size: int) -> dict[str
 
 
 def _spread(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
-    """Names to ranks, the largest first, each to the one that has least."""
+    """Map names to ranks: the largest first, each to the rank with the least so far."""
     loads = [0] * ranks
     owners = {}
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
@@ -142,9 +142,9 @@ def _spread(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
 
 
 def _is_dense(value: Any) -> bool:
-    """Whether it is a tensor of the kinds that torch.distributed.checkpoint cuts and puts together.
+    """Whether it is a tensor of the kinds that torch.distributed.checkpoint splits and joins.
 
-    Raises StateError for a shard that cannot be: rank 0's alone would be kept.
+    Raises StateError for a shard of another kind: only rank 0's part would be kept.
     """
     if type(value).__name__ == "ShardedTensor":
         raise StateError(
@@ -158,11 +158,11 @@ def _is_dense(value: Any) -> bool:
 def _mapped(
     value: Any, way: tuple[Any, ...], chosen: Callable[[Any], bool], put: Callable[[Any, tuple[Any, ...]], Any]
 ) -> Any:
-    """A copy of nested containers in which `put(each, way)` stands for each value that is `chosen`."""
+    """Copy nested containers, with `put(each, way)` in the place of each value that is `chosen`."""
     if chosen(value):
         return put(value, way)
     if isinstance(value, dict):
-        same = copy.copy(value)  # its type, and what else it carries: a module's state_dict has its versions
+        same = copy.copy(value)  # keeps its type and attributes: a module's state_dict has its versions
         for key in list(value):
             same[key] = _mapped(value[key], (*way, key), chosen, put)
             if same[key] is _GONE:

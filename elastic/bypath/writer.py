@@ -1,8 +1,8 @@
-"""The thread that writes, and how all workers come to write the same states: the newest wins, everywhere the same one.
+"""A thread that writes states by path: all workers write the same ones, and a newer state replaces a waiting one.
 
-Each worker has a state that is being written and at most one that waits. A newer one takes the place of the one that
-waits on all workers or on none: they vote before, and nobody takes the waiting one between its vote and the exchange.
-Who takes it waits at a barrier until all have it. So the waiting states are the same whenever anybody takes one.
+Each worker has one state being written and at most one waiting. A newer state replaces the waiting one on all workers
+or on none: they vote first, and no thread takes the waiting state between its worker's vote and the exchange. A thread
+that takes it waits at a barrier until all have it. So the waiting states are the same whenever a thread takes one.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ class Job(Protocol):
     """One state to write."""
 
     def run(self) -> None:
-        """Writes it and tells of it; raises nothing but what a lost group raises."""
+        """Write the state and report it; raises only what a lost group raises."""
 
     def release(self) -> None:
-        """Gives its memory back; called once, when it was written or another took its place."""
+        """Give its memory back; called once, when it was written or replaced."""
 
 
 class Writer:
-    """A thread of one worker that writes states, together with those of the other workers.
+    """A thread of one worker that writes states together with those of the other workers.
 
-    `together` returns when every worker's thread has come to it; it raises when one of them is lost.
+    `together` returns when every worker's thread has come to it; it raises if one of them is lost.
     """
 
     def __init__(self, together: Callable[[], None]) -> None:
@@ -41,21 +41,21 @@ class Writer:
         self._thread: threading.Thread | None = None
 
     def put(self, agree: Callable[[int, int], tuple[int, int]], make: Callable[[], Job]) -> None:
-        """Has the state of `make` written next, in the place of one that waits; called by the thread that trains.
+        """Have the state of `make` written next, in place of a waiting one; called by the thread that trains.
 
-        `agree(begun, met)` is a vote of all workers, each with how often it has begun to take a state and how often
-        all have met at that: the most that any has begun, and the fewest that any has met.
+        `agree(begun, met)` is a vote of all workers. Each gives how often it has begun to take a state, and how often
+        all have met at that; the result is the largest `begun` and the smallest `met`.
         """
         while True:
             with self._news:
-                if self._lost is not None:  # nobody would write it, and nobody say so
+                if self._lost is not None:  # it would never be written, and no error reported
                     raise self._gone() from self._lost
                 self._deciding, begun, met = True, self._begun, self._met
             most, fewest = agree(begun, met)
             if most == fewest:
                 break
             self._meet(most)
-        # Nobody takes it now. Its memory is what the new one's copy is made into: there are never more than two.
+        # No thread takes it now. The new copy goes into its memory: there are never more than two copies.
         before, self._waiting = self._waiting, None
         if before is not None:
             before.release()
@@ -73,7 +73,7 @@ class Writer:
             self._thread.start()
 
     def _meet(self, times: int) -> None:
-        """Waits until this worker has taken it, too: all wait for that, and it has to come to the lock."""
+        """Wait until this worker's thread has taken the state too: the others wait for it, and it needs the lock."""
         with self._news:
             self._decided()
             self._news.wait_for(lambda: self._met >= times or self._lost is not None)
@@ -84,7 +84,7 @@ class Writer:
         return LinkLostError(f"a worker was lost while a state was written: {self._lost}")
 
     def drain(self) -> None:
-        """Returns when nothing is written or waits any more, or when it cannot be written."""
+        """Wait until nothing is being written or waits, or nothing can be written any more."""
         with self._news:
             self._news.wait_for(lambda: self._lost is not None or (self._waiting is None and self._writing is None))
 
@@ -96,7 +96,7 @@ class Writer:
         try:
             while True:
                 self._write_one()
-        except BaseException as error:  # a worker is gone: this one will be ended, too
+        except BaseException as error:  # a worker is gone: this one will be ended too
             with self._news:
                 self._lost = error
                 self._news.notify_all()
@@ -116,7 +116,7 @@ class Writer:
             job.run()
         finally:
             job.release()
-        self._together()  # nobody takes the next one while another still writes: training would wait for it
+        self._together()  # no thread takes the next one while another still writes: training would wait for it
         with self._news:
             self._writing = None
             self._news.notify_all()

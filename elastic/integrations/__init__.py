@@ -1,6 +1,6 @@
 """Callbacks for the frameworks that train for a script: hugging_face, lightning and accelerate.
 
-Each is imported by its own name (`from elastic.integrations.hugging_face import ElasticCallback`), because each needs
-a library that is nobody else's. What they have in common is `elastic.integrations.checkpoint`: the framework writes
-and reads its own checkpoint, and that is the state that bftd keeps.
+Import each by its own name (`from elastic.integrations.hugging_face import ElasticCallback`), because each needs a
+library that the others do not. They share `elastic.integrations.checkpoint`: the framework writes and reads its own
+checkpoint, and that is the state that bftd keeps.
 """

@@ -11,7 +11,7 @@ from elastic.integrations import checkpoint
 
 
 class Elastic:
-    """Tells bftd of an Accelerate script's steps, and saves and resumes with the Accelerator's own checkpoint::
+    """A helper that reports the script's steps to bftd, and saves and resumes with Accelerate's own checkpoint::
 
         model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)
         run = Elastic(accelerator)                       # resumes what is prepared and registered
@@ -19,12 +19,12 @@ class Elastic:
             ...
             run.step(global_samples=step.global_samples, loss=loss)  # saves when bftd asks for it
 
-    Models, optimizers, schedulers, the scaler, what was registered for checkpointing and each rank's random number
-    generators are resumed. The place in the dataset is the number of steps done, `run.done`, which `elastic.batches`
-    goes on from; for a prepared loader it is for `accelerator.skip_first_batches`. The checkpoint travels to the
-    driver; with `folder`, on a file system that all nodes share, it stays there and only its name travels: for sharded
-    models and those too large to travel. The two newest are kept. It is saved as often as that is worth what it costs,
-    or every `save_every` steps. Raises StateError.
+    Models, optimizers, schedulers, the scaler, objects registered for checkpointing and each rank's random number
+    generators are resumed. The place in the dataset is the number of steps done, `run.done`: `elastic.batches`
+    continues from it; with a prepared loader, pass it to `accelerator.skip_first_batches`. The checkpoint travels to
+    the driver; with `folder`, on a file system that all nodes share, it stays there and only its name travels: use that
+    for sharded models and for models too large to travel. The two newest are kept. bftd chooses how often to save, from
+    the cost of a save, or saves every `save_every` steps. Raises StateError.
     """
 
     def __init__(self, accelerator: Accelerator, *, folder: str | None = None, save_every: int | None = None) -> None:
@@ -47,9 +47,9 @@ class Elastic:
         global_samples: int | None = None,
         total_steps: int | None = None,
     ) -> None:
-        """Counts an optimizer step, `samples` being this worker's; call it once a step on every rank.
+        """Counts an optimizer step with `samples` of this worker, and saves if bftd asks for it; call it on every rank.
 
-        `total_steps` is how many steps the whole training has; with `elastic.batches(..., epochs=N)` it is known.
+        `total_steps` is the number of steps of the whole training; with `elastic.batches(..., epochs=N)` it is known.
         """
         self.done += 1
         due = elastic.step(
@@ -65,5 +65,5 @@ class Elastic:
 
 
 def sharded() -> bool:
-    """Whether the model is cut up among ranks, also in Hugging Face's Trainer, which trains with Accelerate too."""
+    """Whether the model is sharded among ranks; also for Hugging Face's Trainer, which trains with Accelerate too."""
     return AcceleratorState().distributed_type.value in ("FSDP", "DEEPSPEED", "MEGATRON_LM")

@@ -1,8 +1,8 @@
-"""A framework's own checkpoint as the state that bftd keeps: a folder's files, from all ranks, and back.
+"""A framework's own checkpoint as the state that bftd keeps: files of a folder, collected from all ranks and restored.
 
-The framework knows best what its training consists of, so it writes and reads; the files travel, and need no file
-system that nodes share. What it would write of tensors is held back: `elastic.save` copies that in memory, and it is
-written as a file where it is read. So training waits for one copy, and not for files.
+The framework knows best what its training consists of, so it writes and reads the checkpoint; the files travel, so no
+shared file system is needed. Files of tensors are not written at once: `elastic.save` copies their content in memory,
+and they are written where the state is read. So training waits for one copy, and not for files.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from elastic.errors import StateError, UsageError
 from elastic.timing import LAST_STATE_S, REPORT_S, SHIP_S
 
 RNG = "elastic-rng-{rank}.pt"
-"""The random number generators of a rank, where the framework leaves them out."""
+"""The file of a rank's random number generators, for frameworks that leave them out."""
 
 _PART = ".part"
-"""What the name of a checkpoint ends in until it is whole."""
+"""The suffix of a checkpoint's name until it is complete."""
 
 _swept: set[Path] = set()
-"""Folders in which this process has removed what an earlier life left half-written."""
+"""Folders in which this process has removed the half-written files of an earlier life."""
 
 _SIGN_S = SHIP_S / 4
-"""So often who writes beside training gives a sign of life: the driver, when it asks, waits so long for the first."""
+"""The interval of signs of life from a write beside training: a driver that asks waits SHIP_S for the first."""
 
 Held = dict[str, tuple[str, Any, Any]]
-"""What a file is to hold, by its relative name: the library that writes it, its content, and safetensors' metadata."""
+"""Contents of files by relative name: the library that writes the file, its content, and safetensors' metadata."""
 
 _WRITERS = (
     ("torch", "save", "torch"),
@@ -48,21 +48,21 @@ _WRITERS = (
     ("transformers.modeling_utils", "safe_save_file", "safetensors"),
     ("accelerate.utils.other", "safe_save_file", "safetensors"),
 )
-"""Functions that write a file, of `(content, path, ...)`, and whose they are: also under the names of who imports them.
+"""Functions that write a file, of `(content, path, ...)`, and their library, also as other modules imported them.
 
-Where a release has none of that name, its files are written at once and read again, which takes longer.
+If a release lacks such a name, its files are written at once and read again, which takes longer.
 """
 
 
 class Keeper:
-    """Where a framework writes its checkpoints and how they come to bftd: as files, or by name from a shared folder.
+    """The folder that a framework writes its checkpoints to, handed to bftd as files or as the name of a shared folder.
 
-    What goes to a shared folder is written beside training, as a state travels: under another name first, then flushed
-    and renamed, and only then the driver hears of it. The two newest are kept.
+    A checkpoint in a shared folder is written beside training, as a state travels: under another name first, then
+    flushed and renamed, and only then reported to the driver. The two newest are kept.
     """
 
     def __init__(self, shared: str | os.PathLike[str] | None = None) -> None:
-        """`shared` as for `stay`; None: the files travel."""
+        """`shared` as for `stay`; with None the files travel."""
         self._shared: Path | None = None
         self._whole: list[Path] = []
         self._parts: list[Path] = []
@@ -71,20 +71,20 @@ class Keeper:
             self.stay(shared)
 
     def stay(self, shared: str | os.PathLike[str]) -> None:
-        """Has checkpoints stay below a folder that all nodes see, in one of this trainer's own.
+        """Keep checkpoints below a folder that all nodes see, in a subfolder of this trainer.
 
-        Called before the training.
+        Call this before the training.
         """
         # Scripts of an array, or two jobs of one script, name the same folder: each would remove the others' files.
         self._shared = Path(shared).resolve() / os.environ.get("BFT_TRAINER", "")
-        # Once in a process: whoever trains a second time may still write what the first one saved.
+        # Once in a process: a second training in it may begin while the first one's state is still being written.
         if session.current().attached and _rank() == 0 and self._shared not in _swept:
             _swept.add(self._shared)
             for left in self._shared.glob(f"step-*{_PART}"):
                 shutil.rmtree(left, ignore_errors=True)
 
     def open(self, saved: dict[str, Any]) -> Path:
-        """The folder of a checkpoint that bftd kept, until `close`; raises StateError where it is not there."""
+        """Return the folder of a checkpoint that bftd kept, until `close`; raises StateError if it is gone."""
         if "folder" not in saved:
             self._unpacked = unpack(saved, scratch())
             return self._unpacked
@@ -95,15 +95,15 @@ class Keeper:
         return folder
 
     def close(self, folder: Path) -> None:
-        """Lets go of what `open` gave."""
+        """Release the folder that `open` returned."""
         if folder == self._unpacked:
             shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
     def saving(self, step: int, sharded: bool, **more: Any) -> Iterator[Path]:
-        """A folder to write a checkpoint into, on every rank; when it is written, bftd keeps it, and `more` beside it.
+        """Yield a folder to write a checkpoint into, on every rank; bftd then keeps it, with `more` beside it.
 
-        Where a resize waits for it, the end of this does not return (see elastic.save).
+        If a resize waits for it, this context does not end (see elastic.save).
         """
         folder = self.begin(step, sharded)
         with self.collecting() as held:
@@ -111,7 +111,7 @@ class Keeper:
         self.keep(step, folder, held, **more)
 
     def begin(self, step: int, sharded: bool) -> Path:
-        """A folder for the files of this rank; of a `sharded` model all write where it stays, as one could not."""
+        """Return a folder for this rank's files; a `sharded` model is written by all ranks to where it stays."""
         self._begun = scratch() if self._shared is None or not sharded else self._shared / f"step-{step}{_PART}"
         self._begun.mkdir(parents=True, exist_ok=True)
         if self._in_place:
@@ -120,31 +120,31 @@ class Keeper:
 
     @contextlib.contextmanager
     def collecting(self, hold: bool = True) -> Iterator[Held]:
-        """While the framework writes into what `begin` gave: what is held back of it, nothing where it stays there."""
+        """Yield what is held back while the framework writes into `begin`'s folder; nothing if files stay there."""
         with telling(self._begun), contextlib.ExitStack() as holding:
             yield holding.enter_context(held_back(self._begun)) if hold and not self._in_place else {}
 
     def copy(self, folder: Path, to: Path) -> None:
-        """Has what was written into `folder` at a place of the script's own, too."""
+        """Copy the files in `folder` to a place of the script's own."""
         if self._in_place:
             barrier()
         if not self._in_place or _rank() == 0:
             shutil.copytree(folder, to, copy_function=_linked, dirs_exist_ok=True)
 
     def keep(self, step: int, folder: Path, held: Held, **more: Any) -> None:
-        """Has bftd keep what was written into `folder`, which is or lies in what `begin` gave; see `saving`."""
+        """Have bftd keep the files in `folder`, which is the folder of `begin` or lies in it; see `saving`."""
         content: dict[str, Any] = {}
         if self._in_place:
             if bypath.wanted({}):
                 raise UsageError("a sharded model's checkpoints stay in the shared folder: leave out state=")
             barrier()
             if os.environ.get("LOCAL_RANK") == "0" and _rank() != 0:
-                _flush(folder)  # rank 0 cannot flush what another node has written
-            barrier()  # it is whole when everybody has written his part
+                _flush(folder)  # rank 0 cannot flush files that another node has written
+            barrier()  # complete once every rank has written its part
         else:
             content = {"files": gathered(folder), "held": held}
             shutil.rmtree(self._begun, ignore_errors=True)
-        if self._shared is None or bypath.wanted({}):  # where a state goes by path, this goes there
+        if self._shared is None or bypath.wanted({}):  # in a job whose states go by path, this goes there too
             elastic.save({**more, **content})
             return
         place = self._shared / f"step-{step}"
@@ -158,7 +158,7 @@ class Keeper:
     def _put(
         self, place: Path, folder: Path, begun: Path, done: dict[str, Any], content: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Has a checkpoint whole, on the disk and in its place, once; without `content` it lies in `folder` before."""
+        """Complete, flush and rename a checkpoint to `place`, once; without `content` its files are in `folder`."""
         if done:
             return done
         part, began_s = place.with_suffix(_PART) if content else folder, time.monotonic()
@@ -168,23 +168,23 @@ class Keeper:
                     unpack(content, part)
             with telling(part, _SIGN_S, flushing=True):
                 _flush(part)
-            if place.exists():  # of an earlier life, or of a training before this one
+            if place.exists():  # of an earlier life or training
                 place.rename(old := place.with_suffix(f".old{_PART}"))
                 shutil.rmtree(old, ignore_errors=True)
             part.rename(place)
         finally:
             if content:  # else it stays for another try
                 shutil.rmtree(part, ignore_errors=True)
-        for above in (place.parent, place.parent.parent):  # which may be new as well
+        for above in (place.parent, place.parent.parent):  # the parents may be new as well
             _flush(above, below=False)
         self._whole = [*(one for one in self._whole if one != place), place]
-        while not content and begun in self._parts:  # and those before, which this one overtook
+        while not content and begun in self._parts:  # and earlier ones, which this one overtook
             shutil.rmtree(self._parts.pop(0), ignore_errors=True)
         done |= {"beside_bytes": _size_bytes(place), "beside_s": time.monotonic() - began_s}
         return done
 
     def _rotate(self) -> None:
-        """Removes all but the two newest, now that the driver goes by the newest."""
+        """Remove all but the two newest checkpoints, now that the driver relies on the newest."""
         gone, self._whole = self._whole[:-2], self._whole[-2:]
         for old in gone:
             if old.parent == self._shared:
@@ -192,21 +192,21 @@ class Keeper:
 
 
 def _step(folder: Path) -> int:
-    """The step of a whole checkpoint in a shared folder, -1 where it is none."""
+    """Return the step of a complete checkpoint in a shared folder, -1 for any other name."""
     digits = folder.name.removeprefix("step-")
     return int(digits) if digits.isdigit() else -1
 
 
 def scratch() -> Path:
-    """A new folder of this worker's own, on its node."""
+    """Make a new folder for this worker alone, on its node."""
     return Path(tempfile.mkdtemp(prefix="bft-checkpoint-"))
 
 
 @contextlib.contextmanager
 def telling(folder: Path, every_s: float = REPORT_S, flushing: bool = False) -> Iterator[None]:
-    """Tells the driver again and again how much of a checkpoint is written: a sign of life of a save that takes long.
+    """Report repeatedly how much of a checkpoint is written: a long save's sign of life to the driver.
 
-    With `flushing` it need not grow, since all of it waits for the disk.
+    With `flushing` the size need not grow, since all of it waits for the disk.
     """
     over, until_s = threading.Event(), time.monotonic() + LAST_STATE_S
 
@@ -226,10 +226,10 @@ def telling(folder: Path, every_s: float = REPORT_S, flushing: bool = False) -> 
 
 @contextlib.contextmanager
 def held_back(folder: Path) -> Iterator[Held]:
-    """Keeps what rank 0 is to write below `folder` from being written, and collects it.
+    """Keep rank 0's files below `folder` from being written, and collect their content.
 
-    Other ranks write, as theirs is small; so does rank 0 sharded tensors, and what is written in an unusual way. What
-    is collected is as it was only until the script goes on: save it before.
+    Other ranks write their files, which are small; rank 0 writes sharded tensors and files written in an unusual way.
+    The collected content is valid only until the script goes on: save it before.
     """
     held: Held = {}
     root = folder.resolve()
@@ -256,7 +256,7 @@ def held_back(folder: Path) -> Iterator[Held]:
 
 
 def _below(root: Path, path: Any) -> str | None:
-    """The name of a file relative to `root`, None where it lies elsewhere or has no name."""
+    """Return the name of a file relative to `root`, None if it lies elsewhere or has no name."""
     if not isinstance(path, (str, os.PathLike)):
         return None
     file = Path(path).resolve()
@@ -264,7 +264,7 @@ def _below(root: Path, path: Any) -> str | None:
 
 
 def written(folder: Path, held: Mapping[str, tuple[str, Any, Any]]) -> None:
-    """Writes into `folder` what `held_back` has collected."""
+    """Write the content that `held_back` has collected into `folder`."""
     from elastic import snapshot
 
     for name, (kind, content, metadata) in held.items():
@@ -281,13 +281,13 @@ def written(folder: Path, held: Mapping[str, tuple[str, Any, Any]]) -> None:
             for key, tensor in content.items():
                 whole = tensor.detach().contiguous()
                 place = whole.untyped_storage().data_ptr()
-                apart[key] = whole.clone() if place in places else whole  # it takes none that lie in the same memory
+                apart[key] = whole.clone() if place in places else whole  # tensors must not share memory there
                 places.add(place)
             safetensors.torch.save_file(apart, str(file), metadata=metadata)
 
 
 def _linked(source: str, to: str) -> None:
-    """Links a file or, where that cannot be, copies it."""
+    """Link a file or, if that is impossible, copy it."""
     try:
         os.link(source, to)
     except OSError:
@@ -295,11 +295,11 @@ def _linked(source: str, to: str) -> None:
 
 
 def _flush(folder: Path, below: bool = True) -> None:
-    """Has a folder's names on the disk, and all `below` it."""
+    """Flush a folder's names to the disk, and everything `below` it."""
     for path in [*(folder.rglob("*") if below else ()), folder]:
         if path.is_symlink():
             continue
-        # There are file systems that cannot do that with folders, and folders that one may not read.
+        # Some file systems cannot flush folders, and some folders may not be read.
         with contextlib.suppress(*[OSError] if path.is_dir() else []):
             descriptor = os.open(path, os.O_RDONLY)
             try:
@@ -311,13 +311,13 @@ def _flush(folder: Path, below: bool = True) -> None:
 def _size_bytes(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # frameworks rename what they have written
+        with contextlib.suppress(OSError):  # frameworks rename files once written
             total += path.stat().st_size
     return total
 
 
 def existing(folder: str) -> Path:
-    """A folder that a saved state names; raises StateError where it is not there."""
+    """Return the folder that a saved state names; raises StateError if it does not exist."""
     if not os.path.isdir(folder):
         raise StateError(
             f"the saved state is in {folder}, which is not there: it was removed, or this node does not see it; "
@@ -327,10 +327,10 @@ def existing(folder: str) -> Path:
 
 
 def gathered(folder: Path) -> dict[str, Any]:
-    """The files below `folder` by their relative names, on rank 0 with those that the others wrote into theirs.
+    """Return the files below `folder` by relative name; rank 0 also gets those that the others wrote into theirs.
 
-    Every rank calls this at the same step. What rank 0 has all to itself, model and optimizer as a rule, is not sent.
-    A file is a tensor of bytes, mapped and not read: bytes would be copied several times on their way, and at once.
+    Every rank calls this at the same step. Rank 0's own files, usually model and optimizer, are not sent. A file is a
+    tensor of bytes, mapped and not read: bytes objects would be copied several times on their way, and at once.
     """
     import torch
     import torch.distributed as dist
@@ -353,7 +353,7 @@ def gathered(folder: Path) -> dict[str, Any]:
 
 
 def unpack(saved: Mapping[str, Any], folder: Path) -> Path:
-    """Writes the files of a saved state into a folder, as `gathered` and `held_back` have them, and returns that."""
+    """Write the files of a saved state, as `gathered` and `held_back` have them, into a folder; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     written(folder, saved.get("held", {}))  # an older bftd held nothing back
     for name, data in saved["files"].items():
@@ -376,14 +376,14 @@ def keep_rng(folder: Path) -> None:
 
 
 def restore_rng(folder: Path) -> None:
-    """Sets them again; a rank that was not there when they were saved keeps those of its start."""
+    """Restore this rank's generators; a rank that did not exist at the save keeps those of its start."""
     import numpy
     import torch
 
     file = folder / RNG.format(rank=_rank())
     if not file.exists():
         return
-    # Of bftd's own state: whoever could alter it could alter the script.
+    # The file is bftd's own state: anyone who could alter it could alter the script.
     states = torch.load(file, weights_only=False)
     random.setstate(states["python"])
     numpy.random.set_state(states["numpy"])
@@ -393,7 +393,7 @@ def restore_rng(folder: Path) -> None:
 
 
 def barrier() -> None:
-    """Returns when all ranks are here."""
+    """Wait until all ranks are here."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():

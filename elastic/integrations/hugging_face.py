@@ -16,27 +16,28 @@ from elastic.integrations.accelerate import sharded
 
 _STATE = "trainer_state.json"
 _FOLDER = "_elastic"
-"""In `output_dir`; the Trainer sends nothing to a hub whose name begins so, and takes it for none of its own."""
+"""In `output_dir`. The Trainer uploads nothing whose name begins with an underscore, and does not take this folder for
+one of its checkpoints."""
 _OURS = {"save_only_model": False, "push_to_hub": False, "save_total_limit": None}
-"""What a checkpoint that bftd asks for has nothing to do with."""
+"""Trainer settings that must not affect a checkpoint for bftd, and their values while it is written."""
 
 
 class ElasticCallback(TrainerCallback):
-    """Tells bftd of the Trainer's steps, and saves and resumes with the Trainer's own checkpoint::
+    """A callback that reports the Trainer's steps to bftd, and saves and resumes with the Trainer's own checkpoint::
 
         callback = ElasticCallback(global_batch=256)
         trainer = Trainer(..., callbacks=[callback])
         trainer.train(resume_from_checkpoint=callback.checkpoint())
 
     Model, optimizer, scheduler, scaler, the random number generators of every rank and the place in the epoch are
-    resumed as the Trainer resumes them. With `global_batch` the samples of an optimizer step are constant: the pieces
-    a worker accumulates follow the number of workers, and step k has the same samples on any of them.
+    resumed as the Trainer resumes them. With `global_batch` the number of samples of an optimizer step is constant: a
+    worker accumulates more pieces if there are fewer workers, and step k has the same samples on any number of them.
 
-    The checkpoint travels to the driver, so no file system has to be shared; `output_dir` and its checkpoints stay as
-    the script has them. With `shared=True` it goes to `_elastic` in `output_dir`, which all nodes share, and only its
-    name travels: for models too large to travel and for sharded ones (FSDP, DeepSpeed). The two newest are kept. It is
-    saved as often as that is worth what it costs, or every `save_every` steps. Outside bftd nothing is saved or
-    resumed.
+    The checkpoint travels to the driver, so no shared file system is needed; `output_dir` and its checkpoints stay as
+    the script has set them. With `shared=True` the checkpoint goes to `_elastic` in `output_dir`, which all nodes must
+    share, and only its name travels: use that for sharded models (FSDP, DeepSpeed) and for models too large to travel.
+    The two newest are kept. bftd chooses how often to save, from the cost of a save, or saves every `save_every` steps.
+    Outside bftd nothing is saved or resumed.
     """
 
     def __init__(self, *, global_batch: int | None = None, shared: bool = False, save_every: int | None = None) -> None:
@@ -54,7 +55,7 @@ class ElasticCallback(TrainerCallback):
         self._best: str | None = None
 
     def checkpoint(self) -> str | None:
-        """The folder to resume from, for `train`; None at the very first start. Raises StateError."""
+        """Returns the folder to resume from, for `train`, or None at the very first start. Raises StateError."""
         self._asked = True
         saved = elastic.load()
         if saved is None:
@@ -63,7 +64,7 @@ class ElasticCallback(TrainerCallback):
         return str(self._resumed)
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Has the workers accumulate as many pieces as make up the global batch; raises UsageError."""
+        """Sets the number of pieces that workers accumulate to make up the global batch; raises UsageError."""
         if self._global_batch is not None:
             at_once = args.train_batch_size * args.world_size
             pieces, rest = divmod(self._global_batch, at_once)
@@ -76,24 +77,24 @@ class ElasticCallback(TrainerCallback):
             args.gradient_accumulation_steps = pieces
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Refuses to begin anew by mistake; raises UsageError."""
+        """Sets up the shared folder; raises UsageError if the script would start from scratch by mistake."""
         if session.current().attached and not self._asked:
             raise UsageError("ElasticCallback: call trainer.train(resume_from_checkpoint=callback.checkpoint())")
         if self._shared:
             self._keeper.stay(Path(str(args.output_dir), _FOLDER))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Counts the step; where bftd asks for a save, has the Trainer write a checkpoint."""
+        """Counts the step; if bftd asks for a save, has the Trainer write a checkpoint."""
         if self._resumed is not None:
             self._keeper.close(self._resumed)
             self._resumed = None
         samples = args.train_batch_size * args.gradient_accumulation_steps
         logged = state.log_history[-1].get("loss") if state.log_history else None
-        # the Trainer works it out from the epochs, and a dataset without a length has none
+        # The Trainer computes it from the epochs; a dataset without a length has none.
         total = state.max_steps if state.max_steps > 0 else None
         due = elastic.step(samples=samples, loss=logged, save_every=self._save_every, total_steps=total)
         due = due and session.current().attached
-        if due or self._due:  # what an evaluation put off is done now
+        if due or self._due:  # a save that an evaluation delayed is made up for now
             self._begin(args, state, control)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -104,12 +105,12 @@ class ElasticCallback(TrainerCallback):
         self._end(args)
         best = state.best_global_step == state.global_step
         theirs = self._also_theirs or (best and args.save_strategy == "best")
-        if best:  # the Trainer has noted the folder that goes
+        if best:  # the Trainer has noted the folder that goes away
             state.best_model_checkpoint = str(Path(str(args.output_dir), folder.name)) if theirs else self._best
             if state.is_world_process_zero and (folder / _STATE).exists():
                 state.save_to_json(str(folder / _STATE))
         held = {name.removeprefix(f"{folder.name}/"): content for name, content in self._held.items()}
-        self._held = {}  # a whole model and optimizer may hang on it
+        self._held = {}  # it may hold a whole model and optimizer
         if theirs:
             checkpoint.written(folder, held)
             held = {}
@@ -117,7 +118,7 @@ class ElasticCallback(TrainerCallback):
         self._keeper.keep(state.global_step, folder, held)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Gives the script its own settings back, also where an evaluation put the last save off."""
+        """Restores the script's own settings, even if an evaluation delayed the last save."""
         self._end(args)
 
     def _begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:

@@ -1,4 +1,4 @@
-"""A Lightning Trainer that grows, shrinks and is suspended: a callback, and a loader that goes on at its step."""
+"""A Lightning Trainer that grows, shrinks and is suspended: a callback, and a loader that resumes at its step."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from elastic.timing import REPORT_S
 
 _FILE = "lightning.ckpt"
 _WHOLE = (SingleDeviceStrategy, DDPStrategy)
-"""Strategies by which every rank has all of the model; those of sharded models are derived from them."""
+"""Strategies in which every rank has the whole model; those of sharded models derive from them."""
 
 
 class EachStep:
-    """A loader over `elastic.batches` as one endless epoch, which goes on at exactly the next step.
+    """A loader over `elastic.batches` as one endless epoch, which resumes at exactly the next step.
 
-    Lightning counts the batches of an epoch, and would skip none of a loader that begins anew; here the position is
-    the step, of `accumulate_grad_batches` batches. Make the batches without `micro_batch`, with `drop_last`, and a
-    global batch that all numbers of workers divide.
+    Lightning counts the batches of an epoch, and would skip none of a loader that begins again. Here the position is
+    the step, of `accumulate_grad_batches` batches. Create the batches without `micro_batch`, with `drop_last`, and with
+    a global batch that every number of workers divides.
     """
 
     accumulated: ClassVar[int] = 1
-    """Batches a step of the process's Trainer, as its ElasticCallback found it set up."""
+    """Batches a step in this process's Trainer, as its ElasticCallback found it configured."""
 
     fed: ClassVar[Batches | None] = None
-    """What the process's Trainer trains on."""
+    """The batches that this process's Trainer trains on."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self._loader = loader
@@ -48,7 +48,7 @@ class EachStep:
 
 
 class ElasticCallback(Callback):
-    """Tells bftd of the Trainer's steps, and saves and resumes with Lightning's own checkpoint::
+    """A callback that reports the Trainer's steps to bftd, and saves and resumes with Lightning's own checkpoint::
 
         batches = elastic.batches(dataset, global_batch=256, epochs=90, drop_last=True)
         loader = EachStep(DataLoader(dataset, batch_sampler=batches, num_workers=4))
@@ -58,10 +58,10 @@ class ElasticCallback(Callback):
         trainer.fit(model, loader, ckpt_path=callback.checkpoint())
 
     Model, optimizers, schedulers, precision, loops, callbacks and each rank's random number generators are resumed.
-    With another loader Lightning begins an epoch that was left in the middle with its first samples again. The
+    With any loader but EachStep, Lightning resumes in the middle of an epoch with the epoch's first samples again. The
     checkpoint travels to the driver; with `folder`, on a file system that all nodes share, it stays there and only its
-    name travels: for sharded models and those too large to travel. The two newest are kept. It is saved as often as
-    that is worth what it costs, or every `save_every` steps.
+    name travels: use that for sharded models and for models too large to travel. The two newest are kept. bftd chooses
+    how often to save, from the cost of a save, or saves every `save_every` steps.
     """
 
     def __init__(self, *, folder: str | None = None, save_every: int | None = None) -> None:
@@ -75,7 +75,7 @@ class ElasticCallback(Callback):
         self._loss_s = 0.0
 
     def checkpoint(self) -> str | None:
-        """What to resume from, for `fit`; None at the very first start. Raises StateError."""
+        """Returns the checkpoint to resume from, for `fit`, or None at the very first start. Raises StateError."""
         self._asked = True
         saved = elastic.load()
         if saved is None:
@@ -88,7 +88,7 @@ class ElasticCallback(Callback):
         EachStep.accumulated = trainer.accumulate_grad_batches
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Sets what Lightning leaves out; refuses to begin anew by mistake (UsageError)."""
+        """Restores what Lightning leaves out; raises UsageError if the script would start from scratch by mistake."""
         if session.current().attached and not self._asked:
             raise UsageError("ElasticCallback: call trainer.fit(..., ckpt_path=callback.checkpoint())")
         self._step = trainer.global_step
@@ -99,14 +99,14 @@ class ElasticCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Counts the step, where the batch ended one; saves where bftd asks for it. Raises UsageError as `_check`."""
+        """Counts the step if the batch ended one, and saves if bftd asks for it. Raises UsageError as `_check` does."""
         self._samples += extract_batch_size(batch)
         self._batches += 1
         if trainer.global_step == self._step:
             return
         self._check()
         samples, self._step, self._samples, self._batches = self._samples, trainer.global_step, 0, 0
-        # with `max_steps`, Lightning's -1 being none; of an EachStep loader elastic.batches knows
+        # Set by `max_steps`; Lightning's -1 means none. With an EachStep loader, elastic.batches knows the number.
         total = trainer.max_steps if trainer.max_steps > 0 else None
         loss = self._loss(outputs)
         due = elastic.step(samples=samples, loss=loss, save_every=self._save_every, total_steps=total)
@@ -116,7 +116,7 @@ class ElasticCallback(Callback):
                 checkpoint.keep_rng(folder)
 
     def _check(self) -> None:
-        """Raises UsageError where the step took other batches than any other: EachStep would go on at other samples."""
+        """Raises UsageError if the step took another number of batches: EachStep would resume at the wrong samples."""
         fed, each = EachStep.fed, EachStep.accumulated
         if fed is None or self._batches in (each, (fed.end or 0) - world.current().step() * each):
             return
@@ -126,7 +126,7 @@ class ElasticCallback(Callback):
         )
 
     def _loss(self, outputs: Any) -> float | None:
-        """The loss, seldom: to read it off a GPU waits for the GPU."""
+        """Returns the loss, at most once in REPORT_S: to read it off a GPU waits for the GPU."""
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if loss is None or time.monotonic() - self._loss_s < REPORT_S:
             return None

@@ -1,1 +1,1 @@
-"""Connections: what goes over them, who may, and how a process at one end of one is prepared."""
+"""Connections: their messages, their authentication, and the set-up of a process at one end."""

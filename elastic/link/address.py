@@ -1,4 +1,4 @@
-"""Where a driver is on the network: `host:port`, with an IPv6 address in brackets."""
+"""A driver's address on the network: `host:port`, with an IPv6 address in brackets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import ipaddress
 
 
 def join_address(host: str, port: int) -> str:
-    """The text for a host's name or address and a port."""
+    """Return the text for a host's name or address and a port."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host, without brackets, and port of such a text; raises ValueError."""
+    """Split such a text into host, without brackets, and port; raises ValueError."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError(f"a driver's address is host:port, not {text!r}")
@@ -19,7 +19,7 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def plain(host: str) -> str:
-    """An address as every socket of a host tells it: without a zone, and IPv4 as such where IPv6 carries it."""
+    """Return an address in the form that all sockets of a host share: without a zone, and mapped IPv4 as IPv4."""
     bare = host.partition("%")[0]
     try:
         address = ipaddress.ip_address(bare)

@@ -18,9 +18,9 @@ from elastic.timing import HANDSHAKE_S, WORKER_LINK_S
 async def introduce(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str, about: Message
 ) -> Seals | None:
-    """Proves to the driver that this end knows the secret, once the driver has proved the same; None when it hangs up.
+    """Prove to the driver that this end knows the secret, once the driver has proved the same; None if it hangs up.
 
-    Raises WireError when the driver does not know the secret.
+    Raises WireError if the driver does not know the secret.
     """
     introduction = Introduction(secret, about)
     writer.write(introduction.hello)
@@ -33,20 +33,20 @@ async def introduce(
 
 
 class SealedReader:
-    """One end's incoming messages, with asyncio."""
+    """The incoming messages of one end, with asyncio."""
 
     def __init__(self, reader: asyncio.StreamReader, seal: Seal) -> None:
         self._reader = reader
         self._seal = seal
 
     async def receive(self) -> Message | None:
-        """The next message, or None at the end of the stream; raises WireError."""
+        """Return the next message, or None at the end of the stream; raises WireError."""
         line = await read_line(self._reader)
         return None if line is None else decode(self._seal.opened(line))
 
 
 class BlockingChannel:
-    """A worker's connection: blocking reads by one thread, writes by any."""
+    """A worker's connection: one thread reads and blocks, any thread writes."""
 
     def __init__(self, sock: socket.socket, seals: Seals) -> None:
         self._sock = sock
@@ -59,7 +59,7 @@ class BlockingChannel:
 
     @classmethod
     def connect(cls, address: str, secret: str, about: Message) -> BlockingChannel:
-        """Connects to the driver at "host:port"; raises OSError, and WireError when it does not know the secret."""
+        """Connect to the driver at "host:port"; raises OSError, and WireError if it does not know the secret."""
         sock = socket.create_connection(split_address(address), HANDSHAKE_S)
         try:
             seals = _introduced(sock, Introduction(secret, about))
@@ -71,26 +71,26 @@ class BlockingChannel:
 
     @property
     def address(self) -> str:
-        """Where the other end is, "host:port", as this connection found it."""
+        """The address of the other end, "host:port", as this connection resolved it."""
         host, port, *_ = self._sock.getpeername()
         return join_address(host, port)
 
     def send(self, message: Message) -> None:
-        """Sends one message, whole; raises OSError when the peer is gone."""
+        """Send one whole message; raises OSError if the peer is gone."""
         with self._lock:
             self._sock.sendall(self._seals.outgoing.line(encode(message)))
 
     def send_raw(self, *parts: bytes | memoryview) -> None:
-        """Sends bytes that a sealed line before or behind them speaks for; raises OSError."""
+        """Send bytes that a sealed line before or after them vouches for; raises OSError."""
         for part in parts:
             self._sock.sendall(part)
 
     def send_file(self, file: BinaryIO, start: int, size_bytes: int) -> int:
-        """Has the kernel send a part of a file; returns how much there was of it. Raises OSError."""
+        """Have the kernel send a part of a file; returns how much of it there was. Raises OSError."""
         return self._sock.sendfile(file, start, size_bytes)
 
     def receive(self) -> Message | None:
-        """The next message, or None when the peer is gone or what it sends does not fit its seal."""
+        """Return the next message, or None if the peer is gone or its message does not fit the seal."""
         try:
             line = self._file.readline(MAX_LINE_BYTES)
             return decode(self._seals.incoming.opened(line)) if line.endswith(b"\n") else None
@@ -98,12 +98,12 @@ class BlockingChannel:
             return None
 
     def hang_up(self) -> None:
-        """Ends the connection, also for a read that waits."""
+        """End the connection, even while a read waits."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def read_into(self, view: memoryview) -> int:
-        """Reads raw bytes, some at least; 0 when the peer has hung up. Raises OSError."""
+        """Read at least some raw bytes; returns 0 if the peer has hung up. Raises OSError."""
         return self._file.readinto1(view)
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class BlockingChannel:
 def _introduced(sock: socket.socket, introduction: Introduction) -> Seals:
     sock.sendall(introduction.hello)
     challenge = b""
-    # The driver says nothing more until it has the proof.
+    # The driver sends nothing more until it has the proof.
     while not challenge.endswith(b"\n"):
         if len(challenge) >= HELLO_BYTES:
             raise WireError("who listens at $BFT_DRIVER is no driver")

@@ -1,7 +1,7 @@
-"""How a process that runs user code is prepared, in one place, because each line of it was once forgotten.
+"""The set-up of a process that runs user code, in one place, because each line of it was once forgotten.
 
-Slurm sends SIGTERM to *every* process of a job, so a worker that obeyed it would die before its state is fetched; and
-a blocked signal mask, a core dump or a missing parent-death signal each cost seconds or leave processes behind.
+Slurm sends SIGTERM to *every* process of a job, so a worker that obeyed it would die before its state is fetched; and a
+blocked signal mask, a core dump or a missing parent-death signal each cost seconds or leave processes behind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent() -> None:
-    """Asks the kernel to kill this process when its parent ends, and covers the parent that already has."""
+    """Ask the kernel to kill this process when its parent ends, and exit if the parent already has."""
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -28,12 +28,12 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of every descendant whose own parent ends, daemons among them."""
+    """Make this process the parent of every descendant whose own parent ends, daemons among them."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def prepare_child() -> None:
-    """Makes this process a worker's: dies with its parent, ignores SIGTERM, no core file, no blocked signal."""
+    """Prepare a worker's process: it dies with its parent, ignores SIGTERM, dumps no core and blocks no signal."""
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -43,27 +43,27 @@ def prepare_child() -> None:
 
 
 def outlast_notice() -> None:
-    """Has SIGTERM do nothing here, but what it always does in all that this process starts.
+    """Make SIGTERM do nothing in this process, but keep its default effect in all processes that this one starts.
 
     An ignored signal stays ignored in children and through exec: `Popen.terminate()` would do nothing and a
-    multiprocessing pool never end. A handler does not outlive exec, and forks put the default back.
+    multiprocessing pool would never end. A handler does not outlive exec, and forks restore the default.
     """
     signal.signal(signal.SIGTERM, _stay)
-    # A system call that a handler interrupts goes on, as if the signal were ignored.
+    # A system call that the handler interrupts is restarted, as if the signal were ignored.
     signal.siginterrupt(signal.SIGTERM, False)
     os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_obey_again)
 
 
 def _stay(_number: int, _frame: FrameType | None) -> None:
-    """Slurm's notice is the agent's business."""
+    """Do nothing: the agent handles Slurm's notice."""
 
 
 _masks: dict[int, set[int]] = {}
-"""The signal mask of each thread that forks at this moment."""
+"""The signal mask of each thread that is forking."""
 
 
 def _hold_back() -> None:
-    # What reaches a fork before the default is back would be lost on it, and its parent would wait for ever.
+    # A signal that reached a fork before the default is restored would be lost, and its parent would wait forever.
     _masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
 

@@ -1,6 +1,6 @@
-"""How many files a driver may have open: a socket for each agent and worker, and a pipe for each srun.
+"""The limit of open files in a driver, which has a socket for each agent and worker, and a pipe for each srun.
 
-The usual limit of 1024 is there for programs that call select(); those that a driver starts get it back.
+The usual limit of 1024 exists for programs that call select(); the programs that a driver starts get it back.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import contextlib
 import resource
 
 MOST = 1 << 16
-"""Enough for the largest trainer. Where the hard limit is a thousand million, programs that close all files one by one
-take minutes to start."""
+"""Enough for the largest trainer. With a hard limit of a thousand million, programs that close all files one by one
+would take minutes to start."""
 
 _given: list[tuple[int, int]] = []
-"""The limits that this process was started with, once it has raised them."""
+"""The limits that this process started with, once it has raised them."""
 
 
 def raise_limit() -> int:
-    """Raises the limit of this process as far as it may; returns how many files it may have open."""
+    """Raise the limit of this process as far as allowed; returns how many files it may have open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -28,12 +28,12 @@ def raise_limit() -> int:
 
 
 def limit() -> int:
-    """How many files this process may have open."""
+    """Return how many files this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST if soft == resource.RLIM_INFINITY else soft
 
 
 def ordinary_limit() -> None:
-    """Gives a child, between fork and exec, the limit that its parent began with; srun hands it on to the node."""
+    """Give a child, between fork and exec, the limit that its parent began with; srun passes it on to the node."""
     if _given:
         resource.setrlimit(resource.RLIMIT_NOFILE, _given[0])

@@ -1,10 +1,10 @@
 """A step that all workers of a group treat alike, agreed with the driver without a collective.
 
-A script may use collectives in its save (a sharded model is gathered, a barrier is passed), so `elastic.step` has to
-ask for a save on every rank at the same step, or on none. The driver asks where the workers are, and has each put a
-gate behind a step that none has ended yet; once all have one, it opens them, and each worker saves at the end of that
-step. A worker that has ended the step already says so; the others' gates are then taken away, and a later step is
-tried. Who comes to a gate before it is opened or taken away waits: so nobody goes past a step at which others save.
+A script may use collectives in its save (to gather a sharded model, or a barrier), so `elastic.step` has to ask for a
+save on every rank at the same step, or on none. The driver asks where the workers are, and has each worker put a gate
+behind a step that none has ended yet. Once all have one, it opens the gates, and each worker saves at the end of that
+step. A worker that has already ended the step says so; the others' gates are then removed, and a later step is tried. A
+worker that comes to a gate before it is opened or removed waits, so no worker goes past a step at which others save.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from elastic.link.wire import Message
 
 ASKED = frozenset({"where", "gate", "open", "clear"})
-"""What the driver says."""
+"""Messages of the driver."""
 
 ANSWERS = frozenset({"at", "gated", "late"})
-"""What a worker answers."""
+"""Answers of a worker."""
 
 
 @dataclass
 class Gate:
-    """What to do at the end of a step; with `pause` the worker is stopped once it has saved. `number`: no other's."""
+    """A request at the end of a step; with `pause` the worker is stopped once it has saved. `number` is unique."""
 
     number: int
     pause: bool
@@ -33,11 +33,11 @@ class Gate:
 
 
 _STEPS = 5
-"""So many steps' median is what a step takes: the first one compiles, one in a hundred evaluates."""
+"""The duration of a step is the median of this many: the first one compiles, one in a hundred evaluates."""
 
 
 class Fence:
-    """One worker's gates: `answer` is called by the side thread, `passed` and `saved` by the one that trains."""
+    """One worker's gates: the side thread calls `answer`, the thread that trains calls `passed` and `saved`."""
 
     def __init__(self) -> None:
         self.by_clock = False
@@ -51,7 +51,7 @@ class Fence:
         self._ended_s: float | None = None
 
     def answer(self, message: Message) -> Message | None:
-        """Carries out what the driver says; returns the answer, if it wants one."""
+        """Carry out a message of the driver; returns the answer, if it wants one."""
         op = message["op"]
         with self._news:
             if op == "where":
@@ -66,7 +66,7 @@ class Fence:
             step, number = int(message["step"]), int(message["number"])
             gate = self._gates.get(step)
             if op == "gate":
-                # One gate a step: one that the others have agreed on already must not make room for this one.
+                # One gate a step: a gate that the others may have agreed on must not make room for this one.
                 if step <= self._step or gate is not None:
                     return {"op": "late", "number": number}
                 self._gates[step] = Gate(number, bool(message["pause"]))
@@ -84,10 +84,10 @@ class Fence:
         return statistics.median(self._steps_s) if self._steps_s else 0.0
 
     def passed(self, step: int, now_s: float) -> Gate | None:
-        """Notes that `step` ended at `now_s` (monotonic); returns its gate, once that is open, if it has one.
+        """Note that `step` ended at `now_s` (monotonic); returns its gate, if it has one, once that is open.
 
-        What lies between a gate and the end of the step behind it is what the save cost: until `saved`, or all that is
-        more than a step where nobody calls that.
+        The time from a gate to the end of the next step contains the cost of the save: it ends at `saved`, or, if that
+        is not called, is all that exceeds a usual step.
         """
         with self._news:
             if self._ended_s is not None:
@@ -105,7 +105,7 @@ class Fence:
             return gate
 
     def saved(self, now_s: float) -> None:
-        """Notes that the script has saved: an evaluation that follows before the next step is no part of the cost."""
+        """Note that the script has saved: an evaluation before the next step is not part of the cost."""
         with self._news:
             if self._saving and self._ended_s is not None:
                 self._save_s, self._saved = now_s - self._ended_s, True

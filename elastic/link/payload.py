@@ -1,12 +1,13 @@
 """States on a connection of their own (role `state`), so that nothing else ever waits behind them.
 
     sending    worker: pieces, {"op": "whole", bytes, sha256};  driver: {"op": "kept"}
-    fetching   driver: {"op": "sending", step, samples, bytes, sha256}, so many raw bytes;  worker: "whole" or "altered"
+    fetching   driver: {"op": "sending", step, samples, bytes, sha256}, the raw bytes;  worker: "whole" or "altered"
 
-What a connection is for is in its hello, `what`: `send` (with step, samples and whether it is the `last`) or `fetch`.
-A piece is its length in 4 bytes and so many bytes; one without any is the last. So nobody has to know how long a state
-is before it is written. Lines are sealed as on every connection, and the digest in one covers the raw bytes: one hash
-serves the way, the disk and the way back. Calls block; no torch is needed, nor anything else but Python.
+The hello of a connection says what it is for in `what`: `send` (with step, samples and whether it is the `last`) or
+`fetch`. A piece is its length in 4 bytes and that many bytes; an empty piece is the last. So the length of a state need
+not be known before it is written. Lines are sealed as on every connection, and the digest in a line covers the raw
+bytes: one hash serves the way to the driver, the disk and the way back. Calls block; only Python itself is needed, not
+torch.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 SEND, FETCH = "send", "fetch"
 
 LEAST_BYTES = 1 << 20
-"""Who brings less than this within STATE_STALL_S has come to a standstill, or wants to hold a thread for ever."""
+"""A sender of less than this within STATE_STALL_S has stalled, or wants to hold a thread forever."""
 
 _LENGTH = struct.Struct(">I")
 _SEND_BYTES = 8 << 20
@@ -38,11 +39,11 @@ _CUT_SHORT = "the other end went away in the middle of a state"
 _ALTERED = "a state was altered on its way"
 
 Moved = Callable[[int], None]
-"""Is told how many bytes of a state have passed, after every piece."""
+"""Called after every piece with the number of bytes of the state that have passed."""
 
 
 class AlteredError(WireError):
-    """A whole state came, and it is not what was saved."""
+    """A state arrived whole, but it is not what was saved."""
 
 
 def _nobody(_: int) -> None:
@@ -50,10 +51,10 @@ def _nobody(_: int) -> None:
 
 
 class PieceWriter(io.RawIOBase):
-    """A file that cannot seek: what is written into it travels at once, in pieces; `whole` ends it.
+    """A file that cannot seek: bytes written to it are sent at once, in pieces; `whole` ends it.
 
-    `size_bytes` and `digest` are of what was written so far. `broken`: the connection's error, which went through
-    whoever wrote. A write blocks for as long as the other end takes nothing.
+    `size_bytes` counts what was written so far. `broken` is the connection's error, which was also raised to the
+    writing code. A write blocks for as long as the other end takes nothing.
     """
 
     def __init__(self, channel: BlockingChannel, moved: Moved = _nobody) -> None:
@@ -66,13 +67,13 @@ class PieceWriter(io.RawIOBase):
         self.broken: OSError | None = None
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def write(self, data: Buffer, /) -> int:
-        """Sends all of `data`; raises OSError when the connection is gone."""
+        """Send all of `data`; raises OSError if the connection is gone."""
         view = memoryview(data).cast("B")
-        # Serializers write headers of a few bytes: a piece for each of them would cost a call each at both ends.
+        # Serializers write headers of a few bytes: a piece for each would cost a call at both ends.
         if len(view) + len(self._small) < CHUNK_BYTES:
             self._small += view
             return len(view)
@@ -82,7 +83,7 @@ class PieceWriter(io.RawIOBase):
         return len(view)
 
     def whole(self) -> str:
-        """Sends what is left, and the digest of all; returns it. Raises OSError."""
+        """Send the rest, and the digest of everything; returns the digest. Raises OSError."""
         self._flush()
         digest = self._hash.hexdigest()
         try:
@@ -110,7 +111,7 @@ class PieceWriter(io.RawIOBase):
 
 
 class Incoming:
-    """The other end of a PieceWriter; `size_bytes` grows, `digest` is set once all has come and was found right."""
+    """The other end of a PieceWriter; `size_bytes` grows, `digest` is set once everything has come and is right."""
 
     def __init__(self, channel: BlockingChannel, clock: Callable[[], float] = time.monotonic) -> None:
         self._channel = channel
@@ -119,9 +120,9 @@ class Incoming:
         self.digest = ""
 
     def pieces(self) -> Iterator[memoryview]:
-        """All of it, each part good until the next one is asked for.
+        """Yield all of the state in parts, each valid until the next one is asked for.
 
-        Raises WireError, at the latest after the last part, when it was cut short or altered, or comes too slowly.
+        Raises WireError, at the latest after the last part, if the state was cut short or altered, or comes too slowly.
         """
         content, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES))
         mark_s, mark_bytes = self._clock(), 0
@@ -156,7 +157,7 @@ class Incoming:
 
 
 def send_file(channel: BlockingChannel, about: Message, file: BinaryIO, moved: Moved = _nobody) -> bool:
-    """Sends a file whose size and digest `about` has; returns whether it came as it was saved.
+    """Send a file whose size and digest are in `about`; returns whether it came as it was saved.
 
     Nothing is read or hashed in this process. Raises ConnectionError or TimeoutError for the connection, another
     OSError for the file.
@@ -176,9 +177,9 @@ def send_file(channel: BlockingChannel, about: Message, file: BinaryIO, moved: M
 
 
 def receive_file(channel: BlockingChannel, about: Message, file: BinaryIO, moved: Moved = _nobody) -> None:
-    """Writes what follows `about` into a file, and tells the other end whether it is what was saved.
+    """Write the bytes that follow `about` into a file, and tell the other end whether they are what was saved.
 
-    Raises AlteredError when it is not, another WireError when it was cut short, and OSError of the file.
+    Raises AlteredError if they are not, another WireError if they were cut short, and OSError of the file.
     """
     content, buffer, left = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES)), size_of(about)
     passed = 0
@@ -186,7 +187,7 @@ def receive_file(channel: BlockingChannel, about: Message, file: BinaryIO, moved
         part = buffer[: _some(channel, buffer[: left - passed])]
         content.update(part)
         written = 0
-        while written < len(part):  # a file without a buffer may take less than it is given
+        while written < len(part):  # an unbuffered file may take less than it is given
             written += file.write(part[written:])
         passed += len(part)
         moved(passed)
@@ -200,7 +201,7 @@ def receive_file(channel: BlockingChannel, about: Message, file: BinaryIO, moved
 
 
 def size_of(about: Message) -> int:
-    """How many raw bytes follow a message; raises WireError."""
+    """Return how many raw bytes follow a message; raises WireError."""
     size_bytes = about.get("bytes")
     if not isinstance(size_bytes, int) or isinstance(size_bytes, bool) or size_bytes <= 0:
         raise WireError(f"a state cannot have {size_bytes!r} bytes")

@@ -11,7 +11,7 @@ from elastic.timing import AGENT_LINK_S, WORKER_LINK_S
 
 
 class Peer:
-    """One connection of the trainer's, an agent's or a worker's; what is sent is sealed."""
+    """A connection to the driver from an agent or a worker of the trainer; messages to it are sealed."""
 
     def __init__(self, writer: asyncio.StreamWriter, hello: Message, seal: Seal) -> None:
         self.writer = writer
@@ -19,24 +19,24 @@ class Peer:
         self._seal = seal
 
     def send(self, message: Message) -> None:
-        """Sends without waiting; a peer that is gone is noticed by its reader."""
+        """Send without waiting; the reader notices if the peer is gone."""
         if not self.writer.is_closing():
             self.writer.write(self._seal.line(encode(message)))
 
     @property
     def address(self) -> str:
-        """Where the peer connected from; an IPv4 address as such, also on a socket that serves IPv6."""
+        """The address that the peer connected from; IPv4 as such, even on a socket that serves IPv6."""
         return plain(str(self.writer.get_extra_info("peername")[0]))
 
     def watch(self) -> None:
-        """Has the connection end when the other end is silent for too long, also where nobody says that it is gone."""
+        """Have the connection end if the other end is silent for too long, even without a sign that it is gone."""
         within_s = AGENT_LINK_S if self.hello.get("role") == "agent" else WORKER_LINK_S
         notice_silence(self.writer.get_extra_info("socket"), within_s)
 
     def close(self) -> None:
-        """Drops the connection."""
+        """Close the connection."""
         self.writer.close()
 
     def abandon(self) -> None:
-        """Drops the connection of a peer that takes nothing any more: what was not sent yet never is."""
+        """Drop the connection of a peer that takes nothing any more: unsent data is lost."""
         self.writer.transport.abort()

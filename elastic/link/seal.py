@@ -4,10 +4,10 @@
     driver -> peer   challenge: a nonce, and the driver's proof
     peer -> driver   the peer's proof; from here on every message is sealed
 
-Proofs and keys are HMAC-SHA256 over what they are for, the whole hello and the driver's nonce, keyed with the secret,
-which itself never travels. What they are for differs by direction, so nothing can be sent back to whom it came from;
-both nonces are fresh, so nothing can be used again; and the hello is covered, so a proof holds for one role on one
-lease. Nothing is encrypted: who can listen on the network reads what is sent, but can neither alter nor add to it.
+Proofs and keys are HMAC-SHA256 over their purpose, the whole hello and the driver's nonce, keyed with the secret, which
+itself is never sent. The purpose differs by direction, so a proof cannot be sent back to its author; both nonces are
+fresh, so nothing can be replayed; and the hello is covered, so a proof holds for one role on one lease. Nothing is
+encrypted: an eavesdropper on the network can read the messages, but can neither alter them nor add any.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from elastic.link.wire import Message, decode, encode
 
 SECRET_BYTES = 32
 HELLO_BYTES = 4096
-"""The longest line that is taken from somebody who has proved nothing yet."""
+"""The longest line accepted from a peer that has proved nothing yet."""
 
 PROOF_BYTES = 64
-"""A proof alone on the wire: hexadecimal, without an end of line."""
+"""The length of a proof, which is alone on the wire: hexadecimal, without an end of line."""
 
 _LINE = b"l"
 _TAG = slice(0, 65)
 _REST = slice(65, None)
-"""A tag has 64 digits and a space behind it."""
+"""A tag is 64 digits followed by a space."""
 
 
 def new_secret() -> str:
-    """A secret for one trainer, for one life of its driver."""
+    """Return a new secret for one trainer, for one life of its driver."""
     return secrets.token_hex(SECRET_BYTES)
 
 
 class Seal:
-    """One direction of a connection: what is altered, repeated, left out or out of order does not fit its seal."""
+    """One direction of a connection: a message that is altered, repeated, dropped or out of order breaks the seal."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._count = 0
 
     def line(self, line: bytes) -> bytes:
-        """Puts the next seal in front of a message's line."""
+        """Put the next seal in front of a message's line."""
         return self._tag(line) + line
 
     def opened(self, line: bytes) -> bytes:
-        """Takes the seal off the next line; raises WireError when it does not fit."""
+        """Remove the seal from the next line; raises WireError if it does not fit."""
         if not hmac.compare_digest(line[_TAG], self._tag(line[_REST])):
             raise WireError("a message was altered on its way, or is not of this connection")
         return line[_REST]
@@ -68,14 +68,14 @@ class Seals:
 
 
 class Introduction:
-    """An agent's or a worker's side: sends `hello`, then what `answer` makes of the driver's challenge."""
+    """The side of an agent or a worker: it sends `hello`, then what `answer` returns for the driver's challenge."""
 
     def __init__(self, secret: str, about: Message) -> None:
         self._secret = secret
         self.hello = encode({**about, "op": "hello", "nonce": secrets.token_hex(SECRET_BYTES)})
 
     def answer(self, challenge: bytes) -> tuple[bytes, Seals]:
-        """The proof to send and the seals of this end; raises WireError when this driver does not know the secret."""
+        """Return the proof to send and this end's seals; raises WireError if this driver does not know the secret."""
         message = decode(challenge)
         terms = _Terms(self._secret, self.hello, str(message.get("nonce")))
         if not _equal(message.get("proof"), terms.of("driver")):
@@ -84,7 +84,7 @@ class Introduction:
 
 
 class Examination:
-    """The driver's side: sends `challenge`, then takes the proof; raises WireError when the hello is none."""
+    """The driver's side: it sends `challenge`, then takes the proof; raises WireError unless it gets a hello."""
 
     def __init__(self, secret: str, hello: bytes) -> None:
         self.about = decode(hello)
@@ -95,18 +95,18 @@ class Examination:
         self.challenge = encode({"op": "challenge", "nonce": nonce, "proof": self._terms.of("driver").hex()})
 
     def seals(self, proof: bytes) -> Seals:
-        """The seals of the driver's end; raises WireError when this peer does not know the secret."""
+        """Return the seals of the driver's end; raises WireError if this peer does not know the secret."""
         if not hmac.compare_digest(proof, self._terms.of("peer").hex().encode()):
             raise WireError("a connection did not know the trainer's secret")
         return Seals(Seal(self._terms.of("to peer")), Seal(self._terms.of("to driver")))
 
 
 class _Terms:
-    """What both ends derive from the secret, the hello and the driver's nonce."""
+    """Proofs and keys that both ends derive from the secret, the hello and the driver's nonce."""
 
     def __init__(self, secret: str, hello: bytes, nonce: str) -> None:
         self._key = secret.encode()
-        # Each part has a length of its own in front: no two hellos and nonces make the same text.
+        # Each part is preceded by its length: no two hellos and nonces make the same text.
         self._said = b"".join(len(part).to_bytes(4, "big") + part for part in (hello, nonce.encode(errors="replace")))
 
     def of(self, purpose: str) -> bytes:

@@ -1,7 +1,7 @@
 """The protocol between driver, agents and workers: one JSON object a line, typed by `op`.
 
-Between hosts a connection begins with a proof of both ends (elastic.link.seal) and is bound to one lease, so a message
-can never be taken for another's. States travel on connections of their own (elastic.link.payload).
+Between hosts a connection begins with a proof of both ends (elastic.link.seal) and is bound to one lease, so no message
+can be taken for one of another lease. States travel on connections of their own (elastic.link.payload).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ CHUNK_BYTES = 1 << 20
 
 
 def encode(message: Message) -> bytes:
-    """One message as a line; raises TypeError when it holds something that JSON has not."""
+    """Return a message as a line; raises TypeError if it holds something that JSON cannot express."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
-    """One line as a message; raises WireError when it is not an object with a string `op`."""
+    """Parse a line as a message; raises WireError unless it is an object with a string `op`."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -37,7 +37,7 @@ def decode(line: bytes) -> Message:
 
 
 async def read_line(reader: asyncio.StreamReader) -> bytes | None:
-    """The next line, or None at the end of the stream (a half line counts as the end); raises WireError."""
+    """Return the next line, or None at the end of the stream (a half line counts as the end); raises WireError."""
     try:
         return await reader.readuntil(b"\n")
     except (asyncio.IncompleteReadError, ConnectionError):
@@ -47,13 +47,13 @@ async def read_line(reader: asyncio.StreamReader) -> bytes | None:
 
 
 async def receive(reader: asyncio.StreamReader) -> Message | None:
-    """The next message of a pipe, or None at its end; raises WireError."""
+    """Return the next message of a pipe, or None at its end; raises WireError."""
     line = await read_line(reader)
     return None if line is None else decode(line)
 
 
 def notice_silence(sock: socket.socket | None, within_s: float) -> None:
-    """Has the kernel end a TCP connection whose other end acknowledges nothing for `within_s` (else for 15 minutes).
+    """Have the kernel end a TCP connection whose other end acknowledges nothing for `within_s` (else for 15 minutes).
 
     The time also runs while the other end has no room for more.
     """
@@ -70,7 +70,7 @@ def notice_silence(sock: socket.socket | None, within_s: float) -> None:
 
 
 def no_delay(writer: asyncio.StreamWriter) -> None:
-    """Sends small messages at once: a give-back waits for them."""
+    """Send small messages at once: a node that is given back waits for them."""
     sock = writer.get_extra_info("socket")
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

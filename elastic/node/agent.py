@@ -1,4 +1,4 @@
-"""The process inside a pilot: starts the node process, watches it, and has it gone in time.
+"""The process inside a pilot: it starts the node process, watches it, and makes sure that it is gone in time.
 
 It imports nothing heavy, so that it is up at once and can leave within 0.12 s of Slurm's notice. It never decides to
 stay: without its driver it ends the node process, its allocation and itself.
@@ -52,11 +52,11 @@ from elastic.timing import (
 
 _SCANCEL_S = 5.0
 _PAUSE_S = 0.05
-"""Shorter waits are put together: a sleep costs more than a line."""
+"""Shorter waits are accumulated: a sleep costs more than a line."""
 
 
 class Agent:
-    """One pilot's agent; `run` returns when the pilot is to end."""
+    """The agent of one pilot; `run` returns when the pilot is to end."""
 
     def __init__(self) -> None:
         self._driver: asyncio.StreamWriter | None = None
@@ -79,23 +79,23 @@ class Agent:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
-        """Serves until Slurm, the driver or a loss of the driver ends it; returns the exit code."""
+        """Serve until Slurm, the driver or a loss of the driver ends it; returns the exit code."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._notice)
         # Slurm precedes SIGTERM with SIGCONT; its default action is right, but it must not interrupt anything.
         loop.add_signal_handler(signal.SIGCONT, lambda: None)
-        # Beside the wait below: Slurm's notice ends an agent also while its driver does not answer.
+        # In a task beside the wait below, so that Slurm's notice ends an agent even while its driver does not answer.
         self._spawn(self._serve_driver())
         await self._over.wait()
         return 3 if self._lost_driver else 0
 
     def end(self) -> None:
-        """Kills what is left on the node, and gives up the allocation where nobody else will; then cleans up a little.
+        """Kill what is left on the node, give up the allocation if nothing else will, and clean up for a moment.
 
-        Nothing that a script left behind delays this: what is not removed in a moment is the next agent's.
+        Leftovers of a script do not delay this: the next agent removes the rest.
         """
         if self._node is not None:
-            # Its workers die with it; what is below them, wherever it went, is this process's to find.
+            # Its workers die with it; this process has to find their descendants, wherever they went.
             self._node.kill()
         killed = kill_all_below(os.getpid())
         cancelling = None
@@ -112,12 +112,12 @@ class Agent:
     # -- signals and time ---
 
     def _notice(self) -> None:
-        """Slurm wants the node: tell the driver, wait a moment for its word, and be gone."""
+        """Handle Slurm's notice: tell the driver, wait a moment for its answer, and leave."""
         if self._leaving:
             return
         self._leaving = True
         self._send({"op": "leaving", "at_s": time.time()})
-        # The last look at which shared memory is whose.
+        # Have the node process look a last time at which worker has which shared memory.
         self._tell_node({"op": "leaving"})
         asyncio.get_running_loop().call_later(LEAVE_S, self._over.set)
 
@@ -141,19 +141,19 @@ class Agent:
             print(f"bft: {error}", file=sys.stderr, flush=True)
         except (OSError, asyncio.TimeoutError):
             pass
-        except Exception as error:  # else nobody would hear why, nor any order of the driver's
+        except Exception as error:  # else the error would go unreported, and the driver's orders unheard
             self._send({"op": "cannot", "text": f"its agent failed: {error!r}"})
         if not self._leaving and not self._over.is_set():
             self._lost_driver = True
         self._over.set()
 
     async def _connect(self) -> SealedReader | None:
-        """Both ends prove who they are; None when the driver hangs up instead, which it does on a wrong secret."""
+        """Connect, with proof of both ends; None if the driver hangs up instead, as it does on a wrong secret."""
         reader, writer = await self._reach()
         no_delay(writer)
         sock = writer.get_extra_info("socket")
         notice_silence(sock, AGENT_LINK_S)
-        # What this process wants to tell at once does not wait behind much output, neither here nor in the kernel.
+        # Urgent messages of this process must not wait behind much output, neither here nor in the kernel.
         writer.transport.set_write_buffer_limits(high=OUT_QUEUE_BYTES)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, OUT_QUEUE_BYTES)
         about = {
@@ -170,7 +170,7 @@ class Agent:
         return SealedReader(reader, seals.incoming)
 
     async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connects to the driver; raises WireError, as one line for the trainer's log, where that cannot be done."""
+        """Connect to the driver; on failure raises WireError with one line for the trainer's log."""
         host, port = split_address(os.environ["BFT_DRIVER"])
         try:
             return await asyncio.wait_for(asyncio.open_connection(host, port, limit=MAX_LINE_BYTES), REACH_S)
@@ -186,16 +186,16 @@ class Agent:
             if op == "configure":
                 await self._start_node(message)
             elif op == "go":
-                # Slurm's notice is answered: the driver has all it wants of this node.
+                # Slurm's notice is answered: the driver needs nothing more of this node.
                 self._over.set()
             elif op == "end":
                 self._ended_by_driver = True
                 self._over.set()
             elif op == "beat":
-                # Silence means to the driver that this node is lost.
+                # To the driver, silence means that this node is lost.
                 self._send(message)
             elif op == "probe":
-                # A thread of its own for each: a file server that hangs holds up neither this nor the next probe.
+                # Each probe has its own thread: a file server that hangs holds up neither the agent nor the next probe.
                 threading.Thread(
                     target=self._probe, args=(message, asyncio.get_running_loop()), name="bft-probe", daemon=True
                 ).start()
@@ -203,12 +203,12 @@ class Agent:
                 if self._node is not None and (told := self._watcher.look(self._node.pid, message)):
                     self._send(told)
             else:
-                # What a back-end's two halves tell each other is theirs.
+                # Messages between the two halves of a back-end are passed on unread.
                 self._tell_node(message)
 
     def _probe(self, message: Message, loop: asyncio.AbstractEventLoop) -> None:
         answer = probe.probed(message, _node())
-        with contextlib.suppress(RuntimeError):  # the agent is at its end
+        with contextlib.suppress(RuntimeError):  # the agent is ending
             loop.call_soon_threadsafe(self._send, answer)
 
     def _send(self, message: Message) -> None:
@@ -255,18 +255,18 @@ class Agent:
         self._spawn(self._relay(self._node, self._spawn(self._output(self._node))))
 
     def _cannot(self, text: str, *, sure: bool = False) -> None:
-        """Tells why there is no node process; `sure`: it would be so on every other node."""
+        """Report why there is no node process; `sure`: it would fail on every other node too."""
         self._send({"op": "cannot", "text": text, **({"sure": True} if sure else {})})
 
     def _interface(self, variables: Sequence[str]) -> dict[str, str]:
-        """The variables that name the interface of the connection to the driver; none where it cannot be told."""
+        """Return the variables that name the interface of the connection to the driver; none if it is unknown."""
         interface = interface_of(self._driver)
         if interface is None and not all(os.environ.get(name) for name in variables):
             self._send({"op": "out", "line": f"bft: no interface holds this node's address; set {variables[0]}"})
         return interface_settings(variables, interface, os.environ)
 
     async def _watch_node(self, node: NodeProcess) -> None:
-        """Ends a node process that is stopped: none of its workers could be started or ended any more."""
+        """End a node process that is stopped: its workers could be neither started nor ended any more."""
         while not node.is_over:
             await asyncio.sleep(PING_S)
             if node.pid and self._watcher.node_is_frozen(node.pid):
@@ -283,7 +283,7 @@ class Agent:
         sock = await node.linked()
         if sock is None:
             await asyncio.wait([output], timeout=FAREWELL_S)
-            # Slurm's notice ends many a runtime that fetches an image, and may be heard of here a moment later.
+            # Slurm's notice also ends a runtime that is fetching an image, and may arrive here a moment later.
             await asyncio.sleep(LEAVE_S)
             assert self._image is not None
             if not self._leaving:
@@ -294,7 +294,7 @@ class Agent:
             self._tell_kills(message)
             self._send(message)
         rc = await node.wait()
-        # The driver ends this agent on the news, and why the node process ended may be in its last lines.
+        # The driver ends this agent on the news, and the node process's last lines may say why it ended.
         self._allowance = None
         await asyncio.wait([output], timeout=FAREWELL_S)
         ended: Message = {"op": "node_exit", "rc": rc}
@@ -302,12 +302,12 @@ class Agent:
         self._send(ended)
 
     def _tell_kills(self, message: Message) -> None:
-        """Tells why a process failed before that it did, where the kernel ended it or one that it needed."""
+        """Report an out-of-memory kill before the failure that it caused, directly or through another process."""
         if message.get("op") in ("exit", "node_exit") and message.get("rc") and self._kills.more():
             self._send({"op": "memory"})
 
     async def _output(self, node: NodeProcess) -> None:
-        """Sends what the workers print to the trainer's log; who prints faster than it travels waits in print."""
+        """Send the workers' output to the trainer's log; a worker that prints too fast waits in print."""
         lines = Lines()
         while True:
             due_s = lines.due_s
@@ -352,12 +352,12 @@ def _node() -> str:
 
 
 def _why(error: Exception) -> str:
-    """Why a connection was not made, in words."""
+    """Describe why a connection was not made."""
     if isinstance(error, socket.gaierror):
         return "the name does not resolve there"
     if isinstance(error, asyncio.TimeoutError):
         return f"no answer within {REACH_S:g} s"
-    # Where a name has several addresses, asyncio gives one error that lists the others in its text.
+    # If a name has several addresses, asyncio raises one error that lists the others in its text.
     number = error.errno if isinstance(error, OSError) and error.errno else None
     found = re.search(r"\[Errno (\d+)\]", str(error))
     number = number or (int(found[1]) if found else None)
@@ -365,7 +365,7 @@ def _why(error: Exception) -> str:
 
 
 def _missing(error: OSError, interpreter: str, cwd: str) -> str:
-    """Why the node process cannot be started, and what to do."""
+    """Describe why the node process cannot be started, and what to do."""
     if error.filename == cwd != interpreter:
         todo = "submit from a folder that every node has, or name one with --chdir"
         return f"the working folder {cwd}: {error.strerror}; {todo}"
@@ -385,8 +385,8 @@ async def _run() -> NoReturn:
         code = await agent.run()
     finally:
         agent.end()
-    # The end of asyncio waits for a look-up of the driver's name, and the interpreter's takes longer than giving the
-    # node back may.
+    # The end of asyncio would wait for a look-up of the driver's name, and the interpreter's end takes longer than
+    # giving the node back may.
     os._exit(code)
 
 

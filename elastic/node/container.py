@@ -1,7 +1,7 @@
-"""Starting bftd's own modules inside a user's image: what has to be there inside, and what must not come with it.
+"""Starting bftd's own modules inside a user's image: what must exist inside, and what must not come from the host.
 
-Of the host nothing is needed but one file, made anew in a folder that is bound: bftd's Python modules that run beside
-the script, as an archive that Python itself can run. It holds no other package, so that it hides none of the image's.
+The host provides one file only, made anew in a folder that is bound: bftd's Python modules that run beside the script,
+as an archive that Python itself can run. It holds no other package, so that it hides none of the image's.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where images that do not say otherwise have their programs."""
+"""The usual program folders, for images that do not set PATH."""
 
 _HOSTS = re.compile(
-    # how the host finds programs, libraries and Python modules: inside they are others, or not there
+    # The host's paths of programs, libraries and Python modules: inside they differ or do not exist.
     r"PATH|TMPDIR|LD_.*|PYTHON(HOME|PATH|STARTUP|USERBASE|EXECUTABLE|PLATLIBDIR)|VIRTUAL_ENV.*|CONDA.*|_CONDA.*|PYENV.*"
     r"|MANPATH|MODULE.*|LOADEDMODULES|_LMFILES_|LMOD.*|__LMOD.*|_ModuleTable.*|BASH_ENV|ENV|BASH_FUNC_.*"
-    # not for a runtime's eyes
+    # Hidden from the runtime.
     r"|BFT_SECRET"
 )
 _OURS = ("BFT_SECRET", "TMPDIR")
-"""Of these names, what an agent sets itself: the process inside is told them."""
+"""Variables among these that an agent sets itself, and passes to the process inside."""
 
 _SHARED: Mapping[str, tuple[str, ...]] = {"ch-run": ("/tmp", "/dev", "/proc", "/sys")}
-"""Folders that a runtime shares by itself, and in which it can make no mount point."""
+"""Folders that a runtime shares by itself, in which it cannot make mount points."""
 
 
 class ContainerError(ElasticError):
@@ -62,7 +62,7 @@ class ContainerError(ElasticError):
 
 @dataclass(frozen=True)
 class Container:
-    """A user's image and how the site starts a command in it; `binds` are folders of the host that are to be inside."""
+    """A user's image and how the site starts a command in it; `binds` are host folders that must exist inside."""
 
     template: str
     image: str
@@ -71,7 +71,7 @@ class Container:
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Container:
-        """As the driver tells it."""
+        """Build it from the driver's message."""
         return cls(
             str(message["template"]), str(message["image"]), str(message["cwd"]), tuple(map(str, message["binds"]))
         )
@@ -82,7 +82,7 @@ class Container:
         return templates.is_step(self.template)
 
     def command(self, folder: str, interpreter: str, module: str, arguments: Sequence[str]) -> list[str]:
-        """The words that run one of bftd's modules inside, from an archive in `folder`; raises ContainerError."""
+        """Return the command that runs a module of ours inside, from an archive in `folder`; raises ContainerError."""
         inside = [interpreter, "-u", f"{folder}/{ARCHIVE}", module, *arguments]
         try:
             shared = _SHARED.get(templates.words(self.template)[0].rpartition("/")[2], ())
@@ -100,7 +100,7 @@ class Container:
 
 
 def pack(folder: str) -> None:
-    """Writes into a folder what runs inside of bftd."""
+    """Write the archive of bftd's modules that run inside to a folder."""
     protocol = Path(templates.__file__).parent
     elastic = Path(__file__).parents[1]
     with zipfile.ZipFile(f"{folder}/{ARCHIVE}", "w") as archive:
@@ -112,19 +112,19 @@ def pack(folder: str) -> None:
 
 
 def outside(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment that a runtime is started with: the user's, without what is the host's alone."""
+    """Return the environment to start a runtime with: the user's, without variables of the host alone."""
     kept = {name: value for name, value in environ.items() if not _HOSTS.fullmatch(name)}
-    # Packages below the home folder are of the host's Python, and some runtimes show that folder inside.
+    # Packages below the home folder are for the host's Python, and some runtimes show that folder inside.
     return {"USER": _user(), **kept, "PATH": _PATH, "PYTHONNOUSERSITE": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def inside(environ: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment is told to the process inside itself, whatever its runtime lets through."""
+    """Return the variables that the process inside gets by message, whatever its runtime passes on."""
     return {name: value for name, value in environ.items() if name in _OURS or not _HOSTS.fullmatch(name)}
 
 
 def _there(path: str) -> str:
-    """A folder of this host, or the nearest one above it that is here: it is made by and by, and must not be inside."""
+    """Return a folder of this host, or its nearest existing parent: made later, it must not be in the image alone."""
     while path != "/" and not os.path.isdir(path):
         path = os.path.dirname(path.rstrip("/")) or "/"
     return path

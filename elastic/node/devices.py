@@ -1,8 +1,8 @@
-"""Which GPUs a pilot's workers have, of whatever make: read from what Slurm or the user set, and dealt out.
+"""The GPUs of a pilot's workers, of any vendor, read from the variables that Slurm or the user set.
 
 Every worker sees all GPUs of its pilot, in the same order, and takes the one of its local rank: scripts for torchrun
-and Horovod say `set_device(local_rank)`, and NCCL needs to see its peers' GPUs. Only where that cannot be are they
-dealt out one each, round robin: with more workers than GPUs, and where a process can use no more than one MIG part.
+and Horovod say `set_device(local_rank)`, and NCCL needs to see its peers' GPUs. They are dealt out one each, round
+robin, only if that is impossible: with more workers than GPUs, or with MIG, as a process can use one MIG part only.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 _NVIDIA = ("CUDA_VISIBLE_DEVICES",)
 _AMD = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-"""The innermost first: what ROCR_VISIBLE_DEVICES leaves is numbered anew, and the others choose among that. HIP reads
-CUDA_VISIBLE_DEVICES too."""
+"""The innermost first: the GPUs that ROCR_VISIBLE_DEVICES leaves are numbered anew, and the others choose among them.
+HIP reads CUDA_VISIBLE_DEVICES too."""
 
 _INTEL = ("ZE_AFFINITY_MASK",)
 
@@ -24,18 +24,18 @@ _VISIBLE = (*_NVIDIA, *(name for name in _AMD if name not in _NVIDIA), *_INTEL)
 
 _COUNTED = "SLURM_GPUS_ON_NODE"
 _LISTED = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "GPU_DEVICE_ORDINAL")
-"""Where sites have the variables above not set (`no_gpu_env` in gres.conf): how many there are, which of the node's."""
+"""For sites where the variables above are not set (`no_gpu_env` in gres.conf): the number of GPUs, and which ones."""
 
 _NAMES = re.compile(r"\d+(\.\d+)?|(GPU|MIG)-[\w/.-]+", re.ASCII)
-"""A number, one of a part of an Intel GPU, or what NVIDIA's and AMD's drivers call one."""
+"""A number, also of a part of an Intel GPU, or a name in the style of NVIDIA's and AMD's drivers."""
 
 _AMD_DRIVER, _NVIDIA_DRIVER = Path("/dev/kfd"), Path("/dev/nvidiactl")
 
 
 def names(value: str) -> tuple[str, ...]:
-    """The GPUs that a visibility variable leaves, in its order; none for `NoDevFiles`, `-1`, `none` and the like.
+    """Return the GPUs that a visibility variable leaves, in order; none for `NoDevFiles`, `-1`, `none` and the like.
 
-    As the drivers read it: what comes after a name that is none is not there, and one that is named twice spoils all.
+    The value is read as the drivers read it: an invalid name hides all after it, and a name given twice hides all GPUs.
     """
     found: list[str] = []
     for part in value.split(","):
@@ -46,7 +46,7 @@ def names(value: str) -> tuple[str, ...]:
 
 
 def count(environ: Mapping[str, str]) -> int:
-    """How many GPUs this pilot's workers have; 0 for none."""
+    """Return how many GPUs this pilot's workers have; 0 for none."""
     if any(name in environ for name in _VISIBLE):
         return next((len(names(environ[name])) for name in _innermost(environ)), 0)
     if (told := environ.get(_COUNTED, "").strip()).isdecimal():
@@ -55,16 +55,17 @@ def count(environ: Mapping[str, str]) -> int:
 
 
 def of_node(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the node process is to find in its environment, so that all its workers number the GPUs alike.
+    """Return the settings of the node process with which all its workers number the GPUs alike.
 
-    What the user has set for the order of CUDA's numbers stays.
+    The user's own setting for the order of CUDA's numbers is kept.
     """
     settings = {}
-    # Slurm counts by bus, as nvidia-smi does; CUDA puts the fastest first, which is another one where models differ.
+    # Slurm counts by bus, as nvidia-smi does; CUDA puts the fastest GPU first, which may be another one with mixed
+    # models.
     if not environ.get("CUDA_DEVICE_ORDER"):
         settings["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    # Without flags in gres.conf Slurm sets all vendors' variables alike, and on AMD one would filter what the other
-    # has left: of "2,3" nothing.
+    # Without flags in gres.conf Slurm sets all vendors' variables alike, and on AMD one would filter what the other has
+    # left: nothing, for "2,3".
     outer = names(environ.get("ROCR_VISIBLE_DEVICES", ""))
     for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         if outer and names(environ.get(name, "")) == outer and _is_amd():
@@ -73,7 +74,7 @@ def of_node(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_worker(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a worker with this environment is to set: nothing where it is to see all GPUs of the node."""
+    """Return the settings for a worker with this environment: none if it is to see all GPUs of the node."""
     local_rank, workers = int(environ.get("BFT_LOCAL_RANK", "0")), int(environ.get("BFT_WORKERS_PER_NODE", "1"))
     settings = {}
     for name in _innermost(environ):
@@ -84,10 +85,10 @@ def of_worker(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def unusable() -> str:
-    """Why workers, as forks of this process, can use no GPU; "" where they can.
+    """Return why workers, as forks of this process, can use no GPU; "" if they can.
 
-    To be asked after what they need is imported: what a driver has given to a process it does not give to its forks,
-    and whether torch has asked it for anything, if only for the number of GPUs, shows in a fork alone.
+    Call this after the imports that workers need: a GPU driver does not share with forks what it has given to a
+    process, and only a fork shows whether torch has asked the driver for anything, if only for the number of GPUs.
     """
     torch = sys.modules.get("torch")
     kinds = [getattr(torch, name, None) for name in ("cuda", "xpu")]
@@ -103,7 +104,7 @@ def unusable() -> str:
 
 
 def _innermost(environ: Mapping[str, str]) -> list[str]:
-    """For each make the variable that decides what is left of its GPUs, where one is set and leaves any."""
+    """Return, for each vendor, the variable that decides which of its GPUs are left, if one is set and leaves any."""
     ruling = (next((name for name in group if names(environ.get(name, ""))), "") for group in _groups())
     return [name for name in ruling if name]
 
@@ -117,7 +118,7 @@ def _is_amd() -> bool:
 
 
 def _counted(value: str) -> int:
-    """How many numbers "0-3,6" stands for; 0 where it is no such list."""
+    """Return how many numbers a list such as "0-3,6" has; 0 if it is no such list."""
     number = 0
     for part in value.split(","):
         first, dash, last = part.strip().partition("-")

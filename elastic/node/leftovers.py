@@ -1,8 +1,8 @@
-"""Processes that outlive the worker that started them: data loaders, services, whatever a script put in the background.
+"""Processes that outlive the worker that started them: data loaders, services, background processes of a script.
 
-Every worker adopts its own orphans while it lives, and the node process and the agent those of whoever ended below
-them (elastic.link.child.adopt_orphans). So nothing that a script starts ever leaves the tree below its pilot's agent,
-and a child of the node process that it did not start itself is what an ended worker left. Only /proc is read: this runs
+Every worker adopts its own orphans while it lives; the node process and the agent adopt those of processes that ended
+below them (elastic.link.child.adopt_orphans). So no process of a script ever leaves the tree below its pilot's agent,
+and a child of the node process that it did not start itself is left from an ended worker. Only /proc is read: this runs
 in the user's Python too.
 """
 
@@ -16,22 +16,22 @@ from collections.abc import Iterable, Iterator
 from math import inf
 
 _PASSES = 20
-"""A process that forks while it is looked for is found on the next pass; a fork bomb is left to Slurm."""
+"""A process that forks during a search is found on the next pass; a fork bomb is left to Slurm."""
 
 _SETTLE_S = 0.5
 _LOOK_S = 0.002
 
 _TRACKER_S = 10.0
-"""What calls itself a tracker and has not ended so long after its worker is none, or hangs."""
+"""A process that looks like a tracker and lives this long after its worker is no tracker, or hangs."""
 
 
 def parents() -> dict[int, int]:
-    """The parent of every process that has not ended, by process id."""
+    """Return the parent of every process that has not ended, by process id."""
     return {pid: parent for pid, state, parent in _processes() if state not in "ZX"}
 
 
 def below(roots: Iterable[int], parent_of: dict[int, int] | None = None) -> list[int]:
-    """All living descendants of some processes, without these, parents before children."""
+    """Return all living descendants of some processes, without these, parents before children."""
     children: dict[int, list[int]] = {}
     for pid, parent in (parents() if parent_of is None else parent_of).items():
         children.setdefault(parent, []).append(pid)
@@ -44,19 +44,19 @@ def below(roots: Iterable[int], parent_of: dict[int, int] | None = None) -> list
 
 
 def kill_trees(roots: Iterable[int]) -> None:
-    """Sends SIGKILL to some processes and all their descendants; does not wait for their end."""
+    """Send SIGKILL to some processes and all their descendants, without waiting for their end."""
     roots = list(roots)
     if not roots:
         return
-    # Found before the first is killed: a process whose parent has ended is no descendant of it any more.
+    # Collect them before the first is killed: once its parent has ended, a process is no longer a descendant.
     for pid in [*roots, *below(roots)]:
         _kill(pid)
 
 
 def kill_all_below(me: int) -> set[int]:
-    """Kills every descendant of this process, which has adopted their orphans, until there are no new ones.
+    """Kill every descendant of this process, which has adopted their orphans, until there are no new ones.
 
-    Returns who was killed; does not wait for their end.
+    Returns the killed processes; does not wait for their end.
     """
     killed: set[int] = set()
     for _ in range(_PASSES):
@@ -70,19 +70,19 @@ def kill_all_below(me: int) -> set[int]:
 
 
 class Leftovers:
-    """A node process's view: which of its children are its own, so that all others are an ended worker's."""
+    """A node process's record of its own children; all its other children are left from ended workers."""
 
     def __init__(self) -> None:
         self._own = set(_children())
         self._trackers: dict[int, float] = {}
         self.remain = False
-        """Whether something was still there when it was looked last."""
+        """Whether something was still there at the last look."""
 
     def clear(self, workers: Iterable[int]) -> None:
-        """Ends what workers left that are not among the living ones, and buries what has ended.
+        """End what workers other than the living ones have left, and reap ended processes.
 
         Python's resource trackers are left to end by themselves: they remove a dead worker's named semaphores and
-        shared memory as soon as nobody else of its processes lives.
+        shared memory as soon as no other of its processes lives.
         """
         known = self._own | set(workers)
         left = [pid for pid in _children() if pid not in known]
@@ -95,9 +95,9 @@ class Leftovers:
         self.remain = bool(left)
 
     def settle(self, workers: Iterable[int]) -> None:
-        """As `clear`, and waits a moment until they are gone: a process that ends holds its GPU's memory until then.
+        """Do as `clear`, and wait a moment until they are gone: a process holds its GPU's memory until its end.
 
-        What remains has to be cleared again later: a machine may be so busy that a tracker needs seconds.
+        Whatever remains has to be cleared again later: on a busy machine a tracker may need seconds.
         """
         workers = list(workers)
         deadline_s = time.monotonic() + _SETTLE_S
@@ -108,13 +108,13 @@ class Leftovers:
 
 
 def _children() -> list[int]:
-    """The children of this process, ended ones included."""
+    """Return the children of this process, ended ones included."""
     me = os.getpid()
     return [pid for pid, _, parent in _processes() if parent == me]
 
 
 def _processes() -> Iterator[tuple[int, str, int]]:
-    """Id, state and parent of every process, ended ones that nobody has waited for included."""
+    """Yield id, state and parent of every process, including ended ones that are not yet reaped."""
     for name in os.listdir("/proc"):
         if name.isdigit() and (fields := stat_of(int(name))) is not None:
             yield int(name), fields[0], int(fields[1])
@@ -129,10 +129,10 @@ def _is_tracker(pid: int) -> bool:
 
 
 def stat_of(pid: int) -> list[str] | None:
-    """What /proc/PID/stat says from the state on, its third field; None where the process is gone."""
+    """Return the fields of /proc/PID/stat from the third, the state, on; None if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            # The name comes first and may hold anything, brackets and spaces too.
+            # The name comes first and may hold anything, even brackets and spaces.
             fields = file.read().rpartition(")")[2].split()
     except OSError:
         return None

@@ -18,14 +18,14 @@ class AgentLink:
 
     @classmethod
     def opened(cls, where: str) -> AgentLink:
-        """The link at a descriptor's number, or from inside a container at a path, with the agent's environment.
+        """Open the link at a descriptor's number, or from inside a container at a path, with the agent's environment.
 
         Raises OSError.
         """
         if where.isdecimal():
             return cls(int(where))
         sock = socket.socket(socket.AF_UNIX)
-        # A socket's name is short, a folder's need not be.
+        # A socket's name must be short, but a folder's may be long.
         folder = os.open(os.path.dirname(where), os.O_PATH | os.O_DIRECTORY)
         try:
             sock.connect(f"/proc/self/fd/{folder}/{os.path.basename(where)}")
@@ -47,11 +47,11 @@ class AgentLink:
         return self._sock.fileno()
 
     def send(self, message: Message) -> None:
-        """Sends one message; raises OSError when the agent is gone (the kernel then ends this process as well)."""
+        """Send one message; raises OSError if the agent is gone (the kernel then ends this process as well)."""
         self._sock.sendall(encode(message))
 
     def poll(self, timeout_s: float | None = 0.0) -> Message | None:
-        """The next message, or None when there is none within the time; raises EOFError when the agent is gone."""
+        """Return the next message, or None if there is none within the time; raises EOFError if the agent is gone."""
         while b"\n" not in self._buffer:
             if timeout_s is not None and not wait([self._sock], timeout_s):
                 return None
@@ -63,5 +63,5 @@ class AgentLink:
         return decode(line)
 
     def close_in_child(self) -> None:
-        """A worker must not hold the agent's socket: the agent could not tell the node process's end."""
+        """Close the agent's socket in a worker: otherwise the agent could not see the end of the node process."""
         self._sock.close()

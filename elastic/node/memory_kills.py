@@ -1,4 +1,4 @@
-"""How many processes the kernel has ended for want of memory in this process's control group, of either version."""
+"""The number of out-of-memory kills in this process's control group, of cgroup version 1 or 2."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _COUNTED = "oom_kill"
 
 
 class MemoryKills:
-    """Counts those since it was made; where the group tells no count there are none."""
+    """The count of kills since it was made; without a count in the group there are none."""
 
     def __init__(self, groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> None:
         self._file = _file(groups, root)
         self._before = self._count()
 
     def more(self) -> bool:
-        """Whether there were any since this was asked last."""
+        """Whether there were any since the last call."""
         before, self._before = self._before, self._count()
         return self._before > before
 
@@ -28,9 +28,10 @@ class MemoryKills:
 
 
 def _file(groups: Path, root: Path) -> Path | None:
-    """The file with the count: of version 1 that of the agent's step, in which its children are, unless in an image.
+    """Return the file with the count.
 
-    Of version 2 that of the whole job, whose count has all its steps' in it: a container may be a step of its own.
+    In version 1 it is that of the agent's step, which has its children in it unless they are in an image. In version 2
+    it is that of the whole job, which includes all steps: a container may be a step of its own.
     """
     try:
         listed = [line.split(":", 2) for line in groups.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""What workers print, cut into lines for the trainer's log: progress bars thinned out, endless lines in pieces."""
+"""Workers' output as lines for the trainer's log: progress bars thinned out, endless lines cut into pieces."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import re
 from elastic.timing import BAR_S, OUT_BURST_BYTES, OUT_BYTES_S
 
 _PIECE = 32 * 1024
-"""The longest line that is forwarded whole, in characters; one may take twelve bytes in a message."""
+"""The longest line forwarded whole, in characters; a character may take twelve bytes in a message."""
 
 _UP = "\x1b[A"
-"""The cursor goes up a line: how a bar below another one gives way to it."""
+"""The cursor goes up a line: a bar below another one ends its turn with it."""
 
 _END = re.compile(r"[\r\n]|\x1b\[A")
 
 _LINE_BYTES = 512
-"""What a line counts for beyond its length: the driver's work with a short one is as much as with so long a one."""
+"""The cost of a line beyond its length: a short line is as much work for the driver as one of this length."""
 
 
 class Allowance:
-    """How fast a node's output may travel: `OUT_BYTES_S` in the long run, `OUT_BURST_BYTES` at once."""
+    """The allowed rate of a node's output: `OUT_BYTES_S` in the long run, `OUT_BURST_BYTES` at once."""
 
     def __init__(self) -> None:
         self._left_bytes = float(OUT_BURST_BYTES)
         self._at_s: float | None = None
 
     def take(self, line: str, now_s: float) -> float:
-        """Counts a line; how many seconds the next one has to wait."""
+        """Count a line; returns the seconds that the next one has to wait."""
         since_s = now_s - self._at_s if self._at_s is not None else 0.0
         self._at_s = now_s
         self._left_bytes = min(OUT_BURST_BYTES, self._left_bytes + since_s * OUT_BYTES_S) - len(line) - _LINE_BYTES
@@ -35,11 +35,11 @@ class Allowance:
 
 
 class Lines:
-    """Takes output as it comes and gives lines back; times are seconds of the caller's monotonic clock.
+    """A splitter of output into lines, as it arrives; times are seconds of the caller's monotonic clock.
 
-    What a carriage return ends is one state of a progress bar, which the next overwrites: of those one is given every
-    `BAR_S`, and always the last. A line that both end is one whose only state is the last. Bars below each other are
-    taken for one: whoever draws the lower one goes a line down, and up again.
+    A carriage return ends one state of a progress bar, which the next state overwrites: one state is returned every
+    `BAR_S`, and always the last. A line that ends in a carriage return and a newline has one state only, the last. Bars
+    below each other are treated as one: the code that draws the lower one goes a line down, and up again.
     """
 
     def __init__(self) -> None:
@@ -53,11 +53,11 @@ class Lines:
 
     @property
     def due_s(self) -> float | None:
-        """When `flush` has something to give although nothing more may come; None while it has not."""
+        """The time when `flush` has something to return even if no more output comes; None if there is nothing."""
         return self._shown_s + BAR_S if self._state() else None
 
     def feed(self, data: bytes, now_s: float) -> list[str]:
-        """The lines that are complete with `data`."""
+        """Return the lines that are complete with `data`."""
         text = self._rest + self._decoder.decode(data)
         lines: list[str] = []
         start = 0
@@ -73,7 +73,7 @@ class Lines:
         return lines
 
     def flush(self, now_s: float) -> list[str]:
-        """The present state of a progress bar, where it is time for it."""
+        """Return the current state of a progress bar if it is due."""
         state = self._state()
         if not state or now_s < self._shown_s + BAR_S:
             return []
@@ -81,13 +81,13 @@ class Lines:
         return [state]
 
     def end(self) -> list[str]:
-        """What is left at the end of the output, with a line's end or without."""
+        """Return the rest at the end of the output, with or without a line end."""
         self._rest += self._decoder.decode(b"", final=True)
         left, self._bar, self._rest = self._state() or ("" if self._in_bar else self._rest), "", ""
         return [left] if left else []
 
     def _state(self) -> str:
-        """The state of a progress bar that was not shown yet, blank where there is none."""
+        """Return the state of a progress bar that was not shown yet, blank if there is none."""
         if not self._in_bar:
             return ""
         state = self._rest if self._rest.strip() else self._bar

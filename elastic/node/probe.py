@@ -1,4 +1,4 @@
-"""Whether a folder is one that all nodes share: each writes a small file there, and looks for those of the others."""
+"""A check whether all nodes share a folder: each writes a small file there, and looks for those of the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = re.compile(r"(?!\.{1,2}$)[\w.-]{1,255}", re.ASCII)
 
 
 def write(path: str, token: str, name: str) -> None:
-    """Leaves the mark of node `name` in `path`, which is made if it is not there; raises OSError and ValueError."""
+    """Write the mark of node `name` in `path`, which is made if it does not exist; raises OSError and ValueError."""
     folder = _folder(path, token)
     _make(folder)
     mark = folder / _checked(name)
@@ -26,22 +26,22 @@ def write(path: str, token: str, name: str) -> None:
 
 
 def _make(folder: Path) -> None:
-    """Makes a folder and those above that are missing, each for its owner alone: the driver takes no others."""
+    """Make a folder and its missing parents, each for its owner alone: the driver accepts no others."""
     for level in reversed([level for level in (folder, *folder.parents) if not level.is_dir()]):
         with contextlib.suppress(FileExistsError):
             os.mkdir(level, 0o700)
 
 
 def read(path: str, token: str, names: Sequence[str]) -> list[str]:
-    """Those of `names` whose marks cannot be read in `path`; raises ValueError."""
+    """Return those of `names` whose marks cannot be read in `path`; raises ValueError."""
     folder = _folder(path, token)
     return [name for name in names if not _is_readable(folder / _checked(name))]
 
 
 def probed(message: Message, name: str) -> Message:
-    """The answer of node `name` to a probe {"path", "token", "names" of the nodes to look for, if any}.
+    """Return the answer of node `name` to a probe {"path", "token", "names" of the nodes to look for, if any}.
 
-    It waits for the file system, so a thread calls it. `free_bytes` is -1 where it cannot be told.
+    It waits for the file system, so call it in a thread. `free_bytes` is -1 if unknown.
     """
     answer: Message = {"op": "probed", "token": message.get("token"), "wrote": False, "missing": [], "free_bytes": -1}
     names = [str(each) for each in message.get("names") or ()]

@@ -1,7 +1,7 @@
-"""The node process as its agent has it: a child in the host's Python, or a process inside a container.
+"""The node process as its agent sees it: a child in the host's Python, or a process inside a container.
 
-A process inside connects to a socket in the pilot's own folder, because not every runtime hands descriptors on. There
-it gets its environment and where its output goes, and the kernel tells which process it is, as this host counts them.
+A process inside connects to a socket in the pilot's own folder, because not every runtime passes descriptors on. There
+it gets its environment and its output, and the kernel reports its process id as this host counts them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class NodeProcess:
-    """One node process; `output` is what it and its workers print, `pid` its id on this host (0: not known yet)."""
+    """One node process; `output` is what it and its workers print, `pid` its id on this host (0: not yet known)."""
 
     def __init__(self, process: asyncio.subprocess.Process | None, output: asyncio.StreamReader) -> None:
         self._process = process
@@ -39,15 +39,15 @@ class NodeProcess:
         return self._process is not None and self._process.returncode is not None
 
     async def linked(self) -> socket.socket | None:
-        """Waits for its link to the agent; None when it ends before it has one."""
+        """Wait for its link to the agent; None if it ends before it has one."""
         raise NotImplementedError
 
     async def wait(self) -> int:
-        """Waits for its end once its link has ended; returns its exit code."""
+        """Wait for its end once its link has ended; returns its exit code."""
         return 0 if self._process is None else await self._process.wait()
 
     def kill(self) -> None:
-        """Kills it; its workers die with it."""
+        """Kill it; its workers die with it."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -63,7 +63,7 @@ class Child(NodeProcess):
 
     @classmethod
     async def start(cls, argv: Sequence[str], arguments: Sequence[str], cwd: str, environ: Mapping[str, str]) -> Child:
-        """Starts `argv`, the number of the link, `arguments`; raises OSError."""
+        """Start `argv`, followed by the number of the link and `arguments`; raises OSError."""
         ours, theirs = socket.socketpair()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -92,7 +92,7 @@ class Child(NodeProcess):
 
 
 class Contained(NodeProcess):
-    """A node process inside a container: started from here, or by a job step that the driver is asked for."""
+    """A node process inside a container: started here, or by a job step that the driver is asked for."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Contained(NodeProcess):
     async def start(
         cls, image: Container, interpreter: str, backend: str, arguments: Sequence[str], environ: Mapping[str, str]
     ) -> tuple[Contained, list[str]]:
-        """Starts it, or has the driver do so where Slurm makes containers: then the words of the step are returned.
+        """Start it; if Slurm makes containers, return the command of the step that the driver is to start instead.
 
         $TMPDIR of `environ` is the pilot's own folder. Raises OSError, and ContainerError with what to do.
         """
@@ -157,7 +157,8 @@ class Contained(NodeProcess):
             self.pid = _CREDENTIALS.unpack(told)[0]
             sock.setblocking(True)
             line = encode({"op": "environment", "variables": dict(self._environ)})
-            # Who has read all of it may have said why it cannot go on, and ended: what it said is read all the same.
+            # A process that has read all of it may have printed why it cannot go on, and ended: its output is still
+            # read.
             with contextlib.suppress(ConnectionError):
                 sent = socket.send_fds(sock, [line], [self._output_fd])
                 sock.sendall(line[sent:])
@@ -169,14 +170,14 @@ class Contained(NodeProcess):
             os.close(self._output_fd)
 
     def kill(self) -> None:
-        """See NodeProcess. A runtime may stand between, and in a step of its own it is no child of this process."""
+        """See NodeProcess. A runtime may stand between, and a process in its own step is no child of this one."""
         if self.pid:
             kill_trees([self.pid])
         super().kill()
 
 
 def _listen(folder: str) -> socket.socket:
-    """A socket in a folder that nobody else enters, however long the folder's name is."""
+    """Open a socket in a folder that no other user enters, however long the folder's name is."""
     door = socket.socket(socket.AF_UNIX)
     at = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:

@@ -1,7 +1,7 @@
-"""A folder on the node for what workers leave in $TMPDIR: they are always killed, so they never clean up themselves.
+"""A folder on the node for workers' $TMPDIR: workers are always killed, so they never clean up themselves.
 
-It is locked as long as its agent lives: one that is not is dead, and the user's next agent on the node sweeps it, in
-a process of its own that delays nothing. So an agent that leaves removes what it can in a moment, and goes.
+It is locked as long as its agent lives. An unlocked folder belongs to a dead agent, and the user's next agent on the
+node sweeps it, in a process of its own that delays nothing. So an agent that leaves removes what it can in a moment.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from elastic.link.child import die_with_parent
 from elastic.node.segments import remove_noted
 from elastic.timing import SCRATCH_S
 
-# A temporary folder may be on a file system that nodes share, and whose locks are each node's own.
+# A temporary folder may be on a file system that nodes share while each node has locks of its own.
 _PREFIX = f"bft-agent-{os.uname().nodename}-"
 _IDLE_PRIORITY = 19
 
 _LARGE_BYTES = 64 << 20
-"""Removing a file is one step that nothing can interrupt; a file of this size takes some 10 ms."""
+"""Files above this size are left to the next agent: a removal cannot be interrupted, and one of this size takes some 10
+ms."""
 
 
 class Scratch:
@@ -35,12 +36,12 @@ class Scratch:
     def __init__(self) -> None:
         while True:
             self.path = tempfile.mkdtemp(prefix=_PREFIX)
-            # Until it is locked another process may sweep it, also before it is open.
+            # Until it is locked another process may sweep it, even before it is open.
             try:
                 self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             except FileNotFoundError:
                 continue
-            # Where nothing can be locked, nobody takes it for a dead agent's either.
+            # Where locks fail, no other agent can take the folder for a dead agent's either.
             with contextlib.suppress(OSError):
                 fcntl.flock(self._fd, fcntl.LOCK_EX)
             if os.path.exists(self.path):
@@ -48,14 +49,14 @@ class Scratch:
             os.close(self._fd)
 
     def sweep(self) -> None:
-        """Starts to remove the folders of agents that are gone, in a process of low priority that ends with this one.
+        """Start to remove the folders of dead agents, in a process of low priority that ends with this one.
 
-        To be called before any thread is started.
+        Call it before any thread is started.
         """
         if not list(_folders()) or os.fork():
             return
         try:
-            os.close(self._fd)  # else the lock would outlive the agent until this process, too, has come to its end
+            os.close(self._fd)  # else the lock would outlive the agent until this process ends too
             die_with_parent()
             os.setpriority(os.PRIO_PROCESS, 0, _IDLE_PRIORITY)
             sweep()
@@ -63,12 +64,12 @@ class Scratch:
             os._exit(0)
 
     def leave(self, killed: Collection[int] = ()) -> None:
-        """Removes of the folder, and of the shared memory noted in it, what `SCRATCH_S` suffices for.
+        """Remove as much of the folder, and of the shared memory noted in it, as is possible within `SCRATCH_S`.
 
-        The rest is the next agent's. Processes `killed` count as gone, though the kernel may not be done with them.
+        The rest is left to the next agent. `killed` processes count as gone, even if the kernel is not done with them.
         """
         deadline_s = time.monotonic() + SCRATCH_S
-        # Beside: a file system that hangs must not hold the agent.
+        # In a thread, so that a file system that hangs cannot hold the agent.
         removing = threading.Thread(target=self._remove, args=(deadline_s, killed), daemon=True)
         removing.start()
         removing.join(SCRATCH_S)
@@ -79,7 +80,7 @@ class Scratch:
 
 
 def sweep() -> None:
-    """Removes the folders of this user's agents that are gone, all that can be removed of them."""
+    """Remove the folders of this user's dead agents, as far as possible."""
     for folder in _folders():
         with contextlib.suppress(OSError):
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -97,11 +98,11 @@ def _folders() -> list[Path]:
 
 
 class _OutOfTime(Exception):
-    """The agent has to go."""
+    """The agent has to leave."""
 
 
 class _Removal:
-    """Removes a folder; never enters a link or what is mounted in it, and opens what a script has closed to itself."""
+    """The removal of a folder. It never follows links or enters mounts, and opens folders that a script has closed."""
 
     def __init__(self, path: str, deadline_s: float | None = None) -> None:
         self._path = path
@@ -109,7 +110,7 @@ class _Removal:
         self._mounted = _mount_points()
 
     def run(self) -> None:
-        """Ends without an error where the time is over, or where something cannot be removed."""
+        """Remove the folder; returns without an error if the time is over or something cannot be removed."""
         with contextlib.suppress(OSError, RecursionError, _OutOfTime):
             fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
@@ -119,7 +120,7 @@ class _Removal:
             os.rmdir(self._path)
 
     def _empty(self, fd: int, path: str) -> None:
-        # Some file systems leave entries out while others are being removed.
+        # Some file systems omit entries from a listing while others are being removed.
         while self._removed_some(fd, path):
             pass
 
@@ -166,7 +167,7 @@ def _is_large(fd: int, name: str) -> bool:
 
 
 def _mount_points() -> set[str]:
-    """Where something is mounted, as this process sees it."""
+    """Return the mount points that this process sees."""
     fields = [line.split()[4] for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
     # Blanks and the like are written as in C: \040.
     return {os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), field)) for field in fields}

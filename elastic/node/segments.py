@@ -1,10 +1,10 @@
-"""Shared memory that ended workers leave in /dev/shm: their own deaths do not free it, so it would stay until a reboot.
+"""Shared memory that ended workers leave in /dev/shm: their deaths do not free it, so it would stay until a reboot.
 
-A file there is a worker's when the worker or a process below it was seen with it mapped or open, when it is this
-user's, and when it was not there before the pilot. It is removed once all that were seen with it have ended and no
-other process of the user has it. What is known is kept in the pilot's folder for temporary files, so that the agent
-goes by it, and where it is killed, the next one. Not covered: a segment that its worker had neither mapped nor open
-when it was looked for (every `SAMPLE_S`, and before a worker is killed), and one that another user's process shares.
+A file there belongs to a worker if the worker or a process below it was seen with it mapped or open, if it is this
+user's, and if it did not exist before the pilot. It is removed once all workers seen with it have ended and no other
+process of the user has it. The record is kept in the pilot's temporary folder, for the agent and, if that is killed,
+for the next one. Not covered: a segment that its worker had neither mapped nor open at any look (every `SAMPLE_S`, and
+before a worker is killed), and a segment that another user's process shares.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _Key = tuple[int, int]
 
 
 class Segments:
-    """The shared memory of a node process's workers; `folder` is where it is noted."""
+    """The shared memory of a node process's workers, noted in `folder`."""
 
     def __init__(self, folder: str) -> None:
         self._record = Path(folder, RECORD)
-        # Never touched: it was there before, or was seen while no worker had it.
+        # Never touched: it existed before, or was seen while no worker had it.
         self._foreign = {key for key, _ in _ours()}
         self._of: dict[_Key, set[int]] = {}
         self._paths: dict[_Key, str] = {}
 
     def sample(self, workers: Iterable[int]) -> None:
-        """Looks which of them, with all below them, has what is new; costs a listing where there is nothing new."""
+        """Find new segments of the workers and all processes below them; costs one listing if there are none."""
         fresh = {key: path for key, path in _ours() if key not in self._foreign and key not in self._of}
         if not fresh:
             return
@@ -49,7 +49,7 @@ class Segments:
         self._note()
 
     def ended(self, living: Iterable[int]) -> None:
-        """Removes what only workers had that are not among the living ones."""
+        """Remove the segments that no living worker has."""
         if not self._of:
             return
         alive = set(living)
@@ -62,7 +62,7 @@ class Segments:
         self._note()
 
     def _note(self) -> None:
-        # A script may have removed the folder: then there is nobody to tell.
+        # A script may have removed the folder: then there is no place to note it.
         with contextlib.suppress(OSError):
             draft = self._record.with_suffix(".new")
             draft.write_text(json.dumps([[*key, path] for key, path in self._paths.items()]))
@@ -70,7 +70,7 @@ class Segments:
 
 
 def remove_noted(folder: str, deadline_s: float | None = None, but: Collection[int] = ()) -> None:
-    """Removes the segments that a dead pilot's folder names, those that nobody has (processes `but` do not count)."""
+    """Remove the segments noted in a dead pilot's folder that no process has (processes in `but` do not count)."""
     try:
         noted = json.loads(Path(folder, RECORD).read_text())
         segments = {(int(device), int(inode)): str(path) for device, inode, path in noted}
@@ -80,9 +80,9 @@ def remove_noted(folder: str, deadline_s: float | None = None, but: Collection[i
 
 
 def remove_unheld(segments: dict[_Key, str], deadline_s: float | None = None, but: Collection[int] = ()) -> set[_Key]:
-    """Unlinks those of some segments that no living process of this user has; returns those that are gone.
+    """Unlink the segments that no living process of this user has; returns the removed ones.
 
-    Past `deadline_s` (of the monotonic clock) it gives up, since who has them is no longer known.
+    Past `deadline_s` (of the monotonic clock) it gives up: not all processes have been checked by then.
     """
     if not segments:
         return set()
@@ -95,7 +95,7 @@ def remove_unheld(segments: dict[_Key, str], deadline_s: float | None = None, bu
                 del unheld[key]
     gone = set()
     for key, path in unheld.items():
-        # By its name only while that is still the same file, and only ever in /dev/shm.
+        # Unlink by name only while it is still the same file, and only in /dev/shm.
         if os.path.dirname(path) == SHM and _key(path) in (key, None):
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -104,7 +104,7 @@ def remove_unheld(segments: dict[_Key, str], deadline_s: float | None = None, bu
 
 
 def _ours() -> list[tuple[_Key, str]]:
-    """This user's files in /dev/shm."""
+    """Return this user's files in /dev/shm."""
     found = []
     with contextlib.suppress(OSError), os.scandir(SHM) as entries:
         for entry in entries:
@@ -124,7 +124,7 @@ def _key(path: str) -> _Key | None:
 
 
 def _held_by(pid: int, segments: dict[_Key, str]) -> set[_Key]:
-    """Which of the segments a process has mapped or open; none of those of a process that is not this user's."""
+    """Return the segments that a process has mapped or open; none for another user's process."""
     held = set()
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:

@@ -1,4 +1,4 @@
-"""Keeps a node clean between one worker and the next: of processes (leftovers) and of shared memory (segments)."""
+"""Cleaning a node between one worker and the next: of processes (leftovers) and of shared memory (segments)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LOOK_S = 0.002
 
 
 class Upkeep:
-    """One node process's; to be made before its first worker. `workers` are the ids of all its living workers.
+    """The upkeep of one node process, to be made before its first worker. `workers` are the ids of its living workers.
 
-    `helpers` tells the node process's own children that were started later and are no worker's.
+    `helpers` returns the node process's own children that were started later and belong to no worker.
     """
 
     def __init__(self, helpers: Callable[[], Collection[int]] = tuple) -> None:
@@ -28,16 +28,17 @@ class Upkeep:
         self._doomed: set[int] = set()
 
     def look(self, workers: Collection[int]) -> list[int]:
-        """Has what ended workers left cleared, and keeps in mind which shared memory is whose; cheap, call it often.
+        """Clear what ended workers left, and note which shared memory each worker has; cheap, to be called often.
 
-        Returns the exit codes, as subprocess gives them, of the workers that have ended; they stay to be waited for.
+        Returns the exit codes, as subprocess gives them, of the workers that have ended; they are not reaped.
         """
-        # Forgotten as soon as it is gone: its number may be another worker's one day.
+        # Forget a process as soon as it is gone: another worker may get its id later.
         self._doomed = {pid for pid in self._doomed if _lives(pid)}
         ended = {pid: rc for pid in workers if (rc := exit_code(pid)) is not None}
         due = time.monotonic() >= self._next_s
         if ended or (due and self._leftovers.remain):
-            # Forks of a worker hold what its parent waits on: while one lives, nobody hears that the worker ended.
+            # Forks of a worker hold the descriptor that its parent waits on: while one lives, the worker's end goes
+            # unnoticed.
             self._leftovers.clear((*workers, *self._helpers()))
             self._segments.ended(set(workers) - ended.keys())
         if due:
@@ -45,21 +46,21 @@ class Upkeep:
         return list(ended.values())
 
     def sample(self, workers: Collection[int]) -> None:
-        """Looks now which shared memory is whose."""
+        """Note now which shared memory each worker has."""
         self._segments.sample(workers)
         self._next_s = time.monotonic() + SAMPLE_S
 
     def kill(self, doomed: Collection[int], workers: Collection[int]) -> None:
-        """Kills some of the workers with all that they started."""
+        """Kill some of the workers with all processes that they started."""
         if doomed:
             self._segments.sample(workers)
             kill_trees(doomed)
             self._doomed.update(doomed)
 
     def wait_for_killed(self) -> None:
-        """Returns when those that were killed have ended, or after KILLED_S: until then they hold their GPU's memory.
+        """Wait until the killed workers have ended, at most KILLED_S: until then they hold their GPU's memory.
 
-        A worker is gone at once as a rule; with gigabytes of pinned memory the kernel takes seconds to unpin it.
+        Usually a worker is gone at once; with gigabytes of pinned memory the kernel takes seconds to unpin it.
         """
         deadline_s = time.monotonic() + KILLED_S
         while self._doomed and time.monotonic() < deadline_s:
@@ -69,13 +70,13 @@ class Upkeep:
         self._doomed.clear()
 
     def settle(self, workers: Collection[int]) -> None:
-        """Clears what workers left that are not among the living ones; returns when it is gone, or after a moment."""
+        """Clear what ended workers left (`workers` are the living ones); returns when it is gone, or after a moment."""
         self._leftovers.settle((*workers, *self._helpers()))
         self._segments.ended(workers)
 
 
 def exit_code(pid: int) -> int | None:
-    """How a child has ended, None while it lives; its exit status stays for whom it is for."""
+    """Return a child's exit code, None while it lives; its exit status remains to be waited for."""
     try:
         seen = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -86,7 +87,7 @@ def exit_code(pid: int) -> int | None:
 
 
 def _lives(pid: int) -> bool:
-    """Whether a child has not ended yet; its exit status stays for whom it is for."""
+    """Whether a child has not ended yet; its exit status remains to be waited for."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:

@@ -1,8 +1,8 @@
-"""What the kernel says of a worker that does not answer: stopped, without a sign of life, or at work.
+"""The state of a worker that does not answer, as the kernel shows it: stopped, without a sign of life, or at work.
 
 One call can hold Python's lock for minutes (json.loads of a data set), and meanwhile no thread of the worker answers:
-its silence alone proves nothing. A process is known by when it began, in seconds since boot: neither a clock that is
-set nor a process id that is used again leads to another one's end.
+its silence alone proves nothing. A process is identified by its start time, in seconds since boot, so that neither a
+clock that is set nor a reused process id ends another process.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from elastic.timing import BUSY_TIMES, FROZEN_S
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 _LIVELY_SHARE = 0.01
-"""Threads that only wait and look now and then, as NCCL's do beside a hung device, use less of a CPU than this."""
+"""Threads that only wait and poll, as NCCL's do beside a hung device, use less of a CPU than this."""
 
 _SLACK_S = 1.0
-"""The driver heard the worker's last answer a moment after it was given, and asks a moment before it is heard."""
+"""The driver heard the worker's last answer a moment after it was given, and the question takes a moment too."""
 
 _GENERATIONS = 64
 """Workers are children of the node process; a user's launcher may stand in between."""
@@ -32,7 +32,7 @@ _GENERATIONS = 64
 
 @dataclass(frozen=True)
 class Vitals:
-    """One process as the kernel shows it; `began_s` is since boot, `work` counts what only a living process does."""
+    """One process as the kernel shows it; `began_s` is since boot, `work` counts faults and bytes read."""
 
     state: str
     parent: int
@@ -42,7 +42,7 @@ class Vitals:
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal or a debugger holds it."""
+        """Whether a signal or a debugger has stopped it."""
         return self.state in "Tt"
 
     @property
@@ -52,7 +52,7 @@ class Vitals:
 
 
 def vitals_of(pid: int) -> Vitals | None:
-    """Reads a process's vitals; None when there is no such process."""
+    """Read a process's vitals; returns None if there is no such process."""
     fields = stat_of(pid)
     if fields is None:
         return None
@@ -62,7 +62,7 @@ def vitals_of(pid: int) -> Vitals | None:
 
 
 def _read_bytes(pid: int) -> int:
-    """What the process has read: a call that holds Python's lock may wait for a disk more than it computes."""
+    """Return the bytes that the process has read: a call that holds Python's lock may wait for a disk, not compute."""
     read = 0
     with contextlib.suppress(OSError), open(f"/proc/{pid}/io", "rb") as file:
         for line in file:
@@ -72,7 +72,7 @@ def _read_bytes(pid: int) -> int:
 
 
 def descends(pid: int, ancestor: int) -> bool:
-    """Whether a process was started by `ancestor` or by what that started."""
+    """Whether a process was started by `ancestor` or by a descendant of it."""
     for _ in range(_GENERATIONS):
         found = vitals_of(pid)
         if found is None or found.parent == 0:
@@ -84,9 +84,9 @@ def descends(pid: int, ancestor: int) -> bool:
 
 
 def on_this_host(pid: int, node_pid: int) -> int:
-    """The id here of a process that calls itself `pid`; they differ where a runtime gives containers ids of their own.
+    """Return the id on this host of a process that calls itself `pid`; some runtimes give containers ids of their own.
 
-    What is told is of the namespace that the node process is in; 0 where there is no such process.
+    `pid` is read in the namespace of the node process; returns 0 if there is no such process.
     """
     if len(_ids_of(node_pid)) < 2:
         return pid
@@ -94,7 +94,7 @@ def on_this_host(pid: int, node_pid: int) -> int:
 
 
 def _ids_of(pid: int) -> list[int]:
-    """A process's ids, from this namespace's to that of its own."""
+    """Return a process's ids, from this namespace's to that of its own."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.startswith("NSpid:"):
@@ -103,7 +103,7 @@ def _ids_of(pid: int) -> list[int]:
 
 
 def kill(pid: int, began_s: float) -> bool:
-    """Kills the process that began then, and no other one of that id; returns whether it was there to be killed."""
+    """Kill the process that began then, and no later one with its id; returns whether it was there to be killed."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:
@@ -122,7 +122,7 @@ def kill(pid: int, began_s: float) -> bool:
 
 @dataclass
 class _Watch:
-    """One silence: looks at it from `first_s` to `last_s`, no sign of life since `since_s`, when `seen` was seen."""
+    """One silence: observed from `first_s` to `last_s`, with `seen` at `since_s` and no sign of life after that."""
 
     first_s: float
     last_s: float
@@ -132,7 +132,7 @@ class _Watch:
 
 
 class Watcher:
-    """Judges the workers of one node process that are silent to the driver, and ends those that are frozen."""
+    """A judge of one node process's workers that do not answer the driver; it ends those that are frozen."""
 
     def __init__(self, frozen_s: float = FROZEN_S, clock: Callable[[], float] = time.monotonic) -> None:
         self.frozen_s = frozen_s
@@ -141,10 +141,10 @@ class Watcher:
         self._stopped_since_s: float | None = None
 
     def look(self, node_pid: int, message: Message) -> Message | None:
-        """Looks at the worker `pid` that has been silent for `silent_s`; returns what the driver is told, if anything.
+        """Look at the worker `pid` that has been silent for `silent_s`; returns what to tell the driver, if anything.
 
         `stepped` is whether it has ended a step: before the first one, while a script imports and reads its data, it
-        may wait without a sign of life for as long as a busy one. Only what the node process started is ever killed.
+        may wait without a sign of life for as long as a busy one. Only descendants of the node process are ever killed.
         """
         told, silent_s, now_s = int(message["pid"]), float(message["silent_s"]), self._clock()
         pid = on_this_host(told, node_pid)
@@ -169,7 +169,7 @@ class Watcher:
         return None
 
     def _why_frozen(self, watch: _Watch, silent_s: float, now_s: float, stepped: bool) -> str:
-        """Why a silent worker is to be killed now; "" while it is not."""
+        """Return why to kill a silent worker now; "" to leave it alone."""
         if silent_s < self.frozen_s:
             return ""
         if watch.stopped_s is not None and now_s - watch.stopped_s >= self.frozen_s / 2:
@@ -180,7 +180,7 @@ class Watcher:
         return "that is too long, whatever it does" if silent_s >= BUSY_TIMES * self.frozen_s else ""
 
     def node_is_frozen(self, node_pid: int) -> bool:
-        """Whether the node process has been stopped for too long; to be called again and again."""
+        """Whether the node process has been stopped for too long; to be called repeatedly."""
         seen, now_s = vitals_of(node_pid), self._clock()
         if seen is None or not seen.stopped:
             self._stopped_since_s = None
@@ -191,7 +191,7 @@ class Watcher:
 
 
 def _lively(watch: _Watch, seen: Vitals, now_s: float) -> bool:
-    """Whether the process worked since its last sign of life: computed, read or had memory brought in."""
+    """Whether the process has worked since its last sign of life: computed, read or faulted memory in."""
     used_s = seen.cpu_s - watch.seen.cpu_s
     return used_s > max(_TICK_S, _LIVELY_SHARE * (now_s - watch.since_s)) or seen.work > watch.seen.work
 

@@ -1,4 +1,4 @@
-"""Workers as forks of a process that has torch imported already: a start costs milliseconds instead of seconds."""
+"""Workers as forks of a process that has already imported torch: a start costs milliseconds instead of seconds."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from elastic.link.child import adopt_orphans, outlast_notice, prepare_child
 from elastic.node import devices
 
 _UNFLUSHED = 120
-"""What python exits with when its last output cannot be written."""
+"""Python's exit code if its last output cannot be written."""
 
 
 def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap) -> int:
-    """Becomes a worker: runs the script `argv[0]` as `__main__` and returns its exit code, everything said goodbye to.
+    """Become a worker: run the script `argv[0]` as `__main__`, finish as Python does, and return the exit code.
 
     Refuses to run without a rank: a worker that trains alone by mistake looks like one that works.
     """
@@ -46,42 +46,42 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
     try:
         session.install(session.Session.connect(os.environ, page))
     except (OSError, WireError):
-        # The driver went away between the start and now, or another process has its port: the agent learns it too.
+        # The driver has gone away since the start, or another process has its port: the agent finds out too.
         os._exit(EXIT_LINK_LOST)
-    # Neither the script nor what it starts needs it, and some scripts log their environment.
+    # Neither the script nor its children need the secret, and some scripts log their environment.
     os.environ.pop("BFT_SECRET", None)
     code = _run_script(argv)
-    # Looked up only now: a fork that runs to the script's end has a session that says nothing.
+    # Looked up only now: a fork that runs to the script's end has a session that does nothing.
     code = session.current().ended(code)
-    # From here on in Python's own order. An executor's last task may be the one that writes the final checkpoint.
+    # From here on in Python's own order. An executor's last task may write the final checkpoint.
     threading._shutdown()  # type: ignore[attr-defined]
-    # Horovod says goodbye to its peers at exit; a fork would leave without these handlers.
+    # Horovod takes leave of its peers at exit; a fork would end without these handlers.
     atexit._run_exitfuncs()
     code = _flush_all() or code
     if code == -signal.SIGINT:
-        # As python does, so that who waits sees what it was.
+        # As Python does, so that a waiting parent sees the signal.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return code
 
 
 def has_rank() -> bool:
-    """Whether this process was told by any back-end which worker of how many it is."""
+    """Whether any back-end has told this process its rank among the workers."""
     return any(kind.rank_variable in os.environ for kind in KINDS.values())
 
 
 def _become_ordinary() -> None:
-    """Takes off what a fork of the node process has and a process that a shell started has not."""
+    """Undo what a fork of the node process has and a process started by a shell does not."""
     outlast_notice()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # What the script does to its group is not done to the other workers.
+    # Signals that the script sends to its group do not reach the other workers.
     os.setpgid(0, 0)
-    # A helper that goes into the background stays this worker's, so that it is known whose it was; see leftovers.
+    # A helper that goes into the background stays below this worker, so that its origin is known; see leftovers.
     adopt_orphans()
     multiprocessing.current_process().name = "MainProcess"
-    # The first one to ask finds it out, and that was the node process: the script may set $TMPDIR yet.
+    # The first call caches the folder, and the node process made it: the script may still set $TMPDIR.
     tempfile.tempdir = None
-    # Unlike Python's own, numpy's generator goes on in every fork from where it was: all workers of a node, and all
+    # Unlike Python's own, numpy's generator continues in every fork from the same point: all workers of a node, and all
     # their restarts, would shuffle and augment alike.
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()
@@ -96,7 +96,7 @@ def _run_script(argv: Sequence[str]) -> int:
     except SystemExit as stop:
         return _exit_code(stop.code)
     except ElasticError as error:
-        return _exit_code(f"bft: {error}")  # it says what to do next; where it was noticed does not matter
+        return _exit_code(f"bft: {error}")  # the text says what to do next; a traceback would not help
     except BaseException as error:
         _print_own_traceback()
         return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
@@ -104,7 +104,7 @@ def _run_script(argv: Sequence[str]) -> int:
 
 
 def _execute(path: str) -> None:
-    """Runs a file as `__main__`, which it stays to the end: threads and exit handlers pickle what it defines."""
+    """Run a file as `__main__`, which it stays to the end: threads and exit handlers pickle what it defines."""
     main = ModuleType("__main__")
     vars(main).update(
         __file__=path,
@@ -118,7 +118,7 @@ def _execute(path: str) -> None:
 
 
 def _compiled(path: str) -> CodeType:
-    """The script's code, of the very bytes whose digest the driver has told; exits where it is another script."""
+    """Compile the script from the very bytes whose digest the driver gave; exits if it is another script."""
     wanted = os.environ.pop("BFT_SCRIPT_SHA256", "")
     try:
         with io.open_code(path) as file:
@@ -132,7 +132,7 @@ def _compiled(path: str) -> CodeType:
 
 
 def _exit_code(wanted: object) -> int:
-    """What python exits with after sys.exit(wanted)."""
+    """Return Python's exit code after sys.exit(wanted)."""
     if wanted is None:
         return 0
     if isinstance(wanted, int):
@@ -143,7 +143,7 @@ def _exit_code(wanted: object) -> int:
 
 
 def _flush_all() -> int:
-    """Writes what files still hold that nobody closed, as the end of an interpreter does; 0 when all is written."""
+    """Write out what unclosed files still hold, as the end of an interpreter does; returns 0 if all is written."""
     code = 0
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -153,14 +153,14 @@ def _flush_all() -> int:
             code = _UNFLUSHED
             with contextlib.suppress(Exception):
                 print(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}", file=sys.stderr)
-    # Scripts freeze what they have before they start data loaders: it would not be found.
+    # Scripts freeze their objects before they start data loaders: the search would not find them.
     gc.unfreeze()
     files = [(type(file), file) for file in gc.get_objects() if issubclass(type(file), io.IOBase)]
     # A text file writes into its buffer and a compressed one into a file, so they come before buffers.
     for is_due, end in _ENDS:
         for kind, file in files:
             if is_due(kind):
-                with contextlib.suppress(Exception):  # closed, detached, or nobody reads it: python says nothing either
+                with contextlib.suppress(Exception):  # closed, detached or without a reader: Python ignores that too
                     end(file)
     return code
 
@@ -174,11 +174,11 @@ _ENDS: tuple[tuple[Callable[[type], bool], Callable[[Any], object]], ...] = (
     (_is_compressed, lambda file: file.close()),
     (lambda kind: issubclass(kind, (io.BufferedWriter, io.BufferedRandom)), lambda file: file.flush()),
 )
-"""Which open files are ended how, in this order."""
+"""The ways to end open files, by their type, in this order."""
 
 
 def _print_own_traceback() -> None:
-    """Prints the user's error as `python script.py` would: without the frames of bftd."""
+    """Print the user's error as `python script.py` would: without the frames of bftd."""
     kind, error, trace = sys.exc_info()
     assert kind is not None
     assert error is not None

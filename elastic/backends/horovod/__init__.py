@@ -1,11 +1,11 @@
 """Elastic Horovod as a back-end: workers hold a common state, and a change of nodes stalls them for less than a second.
 
-driver        beside the trainer, in bftd's Python: which nodes, and what an exit means; alive: which workers there are
+driver        beside the trainer, in bftd's Python: the wanted nodes and the meaning of exits; alive: the live workers
 life          beside the driver, in the user's Python: one life of Horovod's own driver
-rendezvous    in a life: where gloo's ranks find each other; announcement: how a worker tells there where it is notified
-node          on a pool node: forks the workers; environment: what these find in theirs
-script        in a worker: what `import elastic.horovod` brings; sockets: how a hung collective is broken;
-               stuck: what is done where NCCL stays in one; generations: states by path
+rendezvous    in a life: gloo's ranks find each other there; announcement: workers tell it where to notify them
+node          on a pool node: forks the workers; environment: the variables of these workers
+script        in a worker: the content of `import elastic.horovod`; sockets: how a hung collective is broken;
+               stuck: the end of a worker that stays in NCCL; generations: states by path
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ KIND = Kind(
     asked_for=r"^\s*(?:import|from)\s+(?:elastic\.)?horovod\b",
     refused=NOT_TORCH,
     interface_variables=("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
-    # Neither Horovod's rendezvous server nor its clients know another one.
+    # Neither Horovod's rendezvous server nor its clients support IPv6.
     ipv4_only=True,
-    # A survivor of a lost node logs an error for each; what it means, the driver says.
+    # Survivors of a lost node log an error for each; the driver reports what it means.
     defaults={"HOROVOD_LOG_LEVEL": "fatal"},
     # Commits stay in the workers' memory.
     ships_in_background=True,
-    # How a worker that Horovod removed ends; it is what a revocation looks like.
+    # The end of a worker that Horovod removed; it is what a revocation looks like.
     noise=r"terminate called after throwing|has been removed from elastic job",
 )

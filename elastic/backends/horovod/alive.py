@@ -1,4 +1,4 @@
-"""Which workers are alive on which pilot, found from either side at once: with a thousand of them a search costs."""
+"""The live workers of each pilot, indexed both ways: with a thousand of them a search would take time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Worker = tuple[str, int]
 
 
 class Alive:
-    """The workers that were started and have not ended; a pilot may have some under an old name, some under a new."""
+    """The workers that were started and have not ended; a pilot may have some under an old host name too."""
 
     def __init__(self) -> None:
         self._pilots: dict[str, Pilot] = {}
@@ -25,30 +25,30 @@ class Alive:
 
     @property
     def pilots(self) -> list[Pilot]:
-        """Those with workers, in the order of their first one."""
+        """The pilots with workers, in the order of their first one."""
         return list(self._hosts)
 
     def hosts(self) -> dict[str, Pilot]:
-        """The hosts with workers, and whose they are."""
+        """Return the hosts with workers, and their pilots."""
         return dict(self._pilots)
 
     def on(self, pilot: Pilot) -> list[Worker]:
-        """The workers on a pilot."""
+        """Return the workers on a pilot."""
         return [(host, rank) for host in self._hosts.get(pilot, ()) for rank in sorted(self._ranks[host])]
 
     def pilot_of(self, host: str) -> Pilot | None:
-        """Where the workers of this host run; None when it has none."""
+        """Return the pilot of this host's workers; None if it has none."""
         return self._pilots.get(host)
 
     def add(self, worker: Worker, pilot: Pilot) -> None:
-        """Notes a start."""
+        """Note a start."""
         host, local_rank = worker
         self._pilots[host] = pilot
         self._ranks.setdefault(host, set()).add(local_rank)
         self._hosts.setdefault(pilot, set()).add(host)
 
     def remove(self, worker: Worker) -> None:
-        """Notes an end; of a worker that has ended before, it is none."""
+        """Note an end; nothing happens if the worker has ended before."""
         host, local_rank = worker
         ranks = self._ranks.get(host)
         if ranks is None:
@@ -63,7 +63,7 @@ class Alive:
             del self._hosts[pilot]
 
     def clear(self) -> None:
-        """Forgets them all."""
+        """Forget all workers."""
         self._pilots.clear()
         self._ranks.clear()
         self._hosts.clear()

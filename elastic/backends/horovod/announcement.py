@@ -1,8 +1,8 @@
-"""How a Horovod worker tells Horovod's driver where it is to be notified of new hosts: signed, and without a pickle.
+"""The announcement of a Horovod worker's address to Horovod's driver, for notifications: signed, and without a pickle.
 
-Upstream puts the worker's address and a fresh key, pickled and in the clear, on a server that anybody may write to and
-read from: a stranger's pickle would run in the driver, and a key that was read would let one run in the worker. Here
-both ends have a key of this life from the trainer's driver, so the address is JSON under an HMAC, and the key with
+Upstream puts the worker's address and a fresh key, pickled and in the clear, on a server that anyone can write to and
+read from: a stranger's pickle would run in the driver, and a stranger who has read a key could run one in the worker.
+Here both ends have a key of this life from the trainer's driver, so the address is JSON under an HMAC, and the key with
 which Horovod signs its notifications is derived and not sent.
 """
 
@@ -25,28 +25,28 @@ _ANNOUNCE_S = 30.0
 Addresses = dict[str, list[tuple[str, int]]]
 
 _own_key: str | None = None
-"""This worker's, or of the workers that are forked from this process; None outside bftd."""
+"""The key of this worker, or of the workers that are forked from this process; None outside bftd."""
 
 
 def keep_key(environ: MutableMapping[str, str]) -> None:
-    """Takes the key out of what becomes a worker's environment: scripts log theirs, and hand it to what they start."""
+    """Remove the key from a worker's future environment: scripts log theirs, and pass it to their children."""
     global _own_key
     _own_key = environ.pop(KEY_NAME, None)
 
 
 def notification_key(key: str, worker: str) -> bytes:
-    """What signs Horovod's notifications of one worker ("HOST:LOCAL_RANK")."""
+    """Return the key that signs Horovod's notifications of one worker ("HOST:LOCAL_RANK")."""
     return _mac(key, "notifications", worker.encode())
 
 
 def announcement(key: str, worker: str, addresses: Addresses) -> bytes:
-    """A worker's addresses, signed."""
+    """Return a worker's addresses, signed."""
     text = json.dumps(addresses).encode()
     return _sign(key, worker, text) + b" " + text
 
 
 def read_announcement(key: str, worker: str, data: bytes) -> Addresses:
-    """The addresses in an announcement; raises ValueError when it is not this worker's."""
+    """Return the addresses in an announcement; raises ValueError if it is not this worker's."""
     tag, _, text = data.partition(b" ")
     if not hmac.compare_digest(tag, _sign(key, worker, text)):
         raise ValueError(f"an announcement that is not of worker {worker[:80]!r}")
@@ -54,7 +54,7 @@ def read_announcement(key: str, worker: str, data: bytes) -> Addresses:
 
 
 def mend_worker() -> None:
-    """Makes workers of bftd announce themselves so; a script that runs without bftd does as upstream."""
+    """Make workers of bftd announce themselves this way; a script that runs without bftd does as upstream."""
     original = WorkerNotificationManager.init
     if getattr(original, "_bft_signed", False):
         return
@@ -80,7 +80,7 @@ def _announced(manager: Any, key: str) -> Any:
     server = f"{environ['HOROVOD_GLOO_RENDEZVOUS_ADDR']}:{environ['HOROVOD_GLOO_RENDEZVOUS_PORT']}"
     data = announcement(key, worker, service.addresses())
     request = Request(f"http://{server}/{PUT_WORKER_ADDRESSES}/{worker}", data=data, method="PUT")
-    # Never by the proxy that a site's environment names: it is for what is outside, and is not who may speak there.
+    # Never by the proxy in a site's environment: that is for the outside, and the rendezvous would not accept it.
     with build_opener(ProxyHandler({})).open(request, timeout=_ANNOUNCE_S):
         return service
 

@@ -15,14 +15,14 @@ from elastic.link.peer import Peer
 from elastic.link.wire import Message
 
 _WORKER_END_S = 3.0
-"""How long killed workers may take to be reported before a new life begins without them."""
+"""The time that killed workers have to be reported before a new life begins without them."""
 
 _BURST_S = 0.02
-"""Workers that end so shortly after each other end for one reason: the survivors are told once."""
+"""Workers that end this shortly after each other end for one reason: the survivors are told once."""
 
 
 class HorovodBackend(Backend):
-    """One life lasts from the first workers to completion, suspension or a failure of all of them."""
+    """The Horovod back-end. One life lasts from the first workers to completion, suspension or the failure of all."""
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
@@ -48,16 +48,16 @@ class HorovodBackend(Backend):
         return bool(self._alive.on(pilot))
 
     async def start(self) -> None:
-        """Starts the process of the first life, which imports Horovod while the first nodes get warm."""
+        """Start the process of the first life, which imports Horovod while the first nodes get warm."""
         await self._prepare()
 
     async def set_members(self, pilots: Sequence[Pilot]) -> None:
         if not self._told.is_set():
             await self._told.wait()
             if not all(pilot.wanted for pilot in pilots):
-                return  # they went in the same moment; who noted it has woken the trainer
+                return  # some were lost at the same moment; that has woken the trainer
         if self._life is not None and set(pilots).isdisjoint(self._listed.values()):
-            # Horovod cannot hand the state over when every old node goes at once: it goes by way of the disk.
+            # Horovod cannot hand over the state if all old nodes go at once: the state goes by way of the disk.
             await self.suspend()
         wanted = {pilot.host: pilot for pilot in pilots}
         if self._life is None:
@@ -86,12 +86,12 @@ class HorovodBackend(Backend):
         if (host, local_rank) not in self._alive:
             return
         if rc == 0 and pilot.leaving:
-            return  # in the script's own SIGTERM handler, maybe: it is lost in a moment, and has not trained to the end
+            return  # maybe in the script's own SIGTERM handler: it is lost in a moment, and has not trained to the end
         if rc == 0 and pilot.wanted and host in self._listed:
             self._early = self._early or f"a worker on {pilot.node} ended with 0 at step {message['step']}"
-        # Removed workers end by an abort in Horovod's library: after a revocation any code is a good one.
+        # Removed workers end by an abort in Horovod's library: after a revocation any code is good.
         planned = self._life is None or rc == 0 or pilot.revoked or pilot.expiring or host not in self._listed
-        # After the first crash on a node its other workers are killed: they are not crashes of their own.
+        # After the first crash on a node its other workers are killed: those are no crashes of their own.
         planned = planned or host != pilot.host
         if not planned and pilot.wanted:
             self._host.broke(int(message["step"]), float(message["at_s"]))
@@ -108,13 +108,13 @@ class HorovodBackend(Backend):
     # -- a life ---
 
     async def _prepare(self) -> None:
-        """Has the process of the next life ready before there are nodes; one in a container comes with them."""
+        """Get the process of the next life ready before there are nodes; in a container it starts when there are."""
         if self._next is None and self._host.settings.container_message() is None:
-            with contextlib.suppress(ElasticError):  # it is told once a life is needed
+            with contextlib.suppress(ElasticError):  # reported once a life is needed
                 self._next = await self._process()
 
     async def _process(self) -> Companion:
-        """Starts the process of a life, which waits for its first command."""
+        """Start the process of a life, which waits for its first command."""
         settings = self._host.settings
 
         def exited(rc: int) -> None:
@@ -124,7 +124,7 @@ class HorovodBackend(Backend):
                 self._life_exited(rc)
 
         def said(line: str) -> None:
-            if life is not self._next:  # of one that waits nobody need know: its nodes will say the same
+            if life is not self._next:  # a waiting life's lines are not shown: its nodes will say the same
                 self._host.log(line)
 
         life = Companion(self._request, exited, said)
@@ -144,14 +144,15 @@ class HorovodBackend(Backend):
         self._listed = dict(wanted)
         self._admit()
         slots = {host: pilot.workers_per_node for host, pilot in wanted.items()}
-        # What the smallest of them have together: any allowed number of them has as many.
+        # The slots of the smallest pilots together: any allowed number of pilots has at least these.
         least = sum(sorted(slots.values())[: self._host.settings.spec.nodes_min])
         self._life.send({"op": "hosts", "hosts": slots, "least": least})
 
     def _admit(self) -> None:
-        """Has Horovod's rendezvous hear the trainer's nodes of the moment: a node given back is soon another user's.
+        """Admit only the trainer's current nodes to Horovod's rendezvous: a node given back may soon be another user's.
 
-        Workers connect from where their agents do, and one that leaves in order asks once more before it ends.
+        Workers connect from the same addresses as their agents, and one that leaves in order asks once more before it
+        ends.
         """
         pilots = {*self._listed.values(), *self._alive.pilots}
         # An agent may be gone before the last of its workers is known to be.
@@ -166,7 +167,7 @@ class HorovodBackend(Backend):
             self._life.send({"op": "guests", "addresses": guests})
 
     def _request(self, message: Message) -> None:
-        """A request of Horovod's driver."""
+        """Handle a request of Horovod's driver."""
         if message["op"] == "formed":
             self._host.formed([str(host).rpartition(".")[0] for host in message["hosts"]])
         elif message["op"] == "start":
@@ -191,7 +192,7 @@ class HorovodBackend(Backend):
         life, self._life = self._life, None
         await life.stop()
         await self._end_workers()
-        # Horovod calls it a success as soon as one rank ended well: every rank has to.
+        # Horovod calls it a success as soon as one rank ended well: here every rank has to.
         if message["ok"] and not any(message["codes"]):
             self._host.finish(0, "training is complete")
         else:
@@ -234,7 +235,7 @@ class HorovodBackend(Backend):
         self._host.wake()
 
     def _broke(self, pilot: Pilot, message: Message) -> None:
-        """Half of the nodes may go in one moment: that is one abort for each survivor, not one for each lost worker."""
+        """Collect ends for a moment: if half of the nodes go at once, each survivor gets one abort, not many."""
         self._clean = False
         self._burst.append((pilot, message))
         if self._told.is_set():
@@ -245,7 +246,7 @@ class HorovodBackend(Backend):
             pilot.tell({"op": "kill", "host": message["host"]})
 
     def _tell_burst(self) -> None:
-        """First the survivors, then Horovod's driver: an abort must not meet sockets that are new already."""
+        """Tell the survivors first, then Horovod's driver: an abort must not hit sockets that are already new."""
         burst, self._burst = self._burst, []
         self._told.set()
         if self._life is None or not burst:

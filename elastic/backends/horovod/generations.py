@@ -1,4 +1,4 @@
-"""A Horovod script's states by path, where `state=PATH` was given: whichever worker is asked writes all of one."""
+"""A Horovod script's states by path, if `state=PATH` was given: the worker that is asked writes all of one."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _publisher: Publisher | None = None
 
 
 def way(state: Callable[[], dict[str, Any]], step: int, samples: int) -> Callable[[Callable[[], bool]], bool] | None:
-    """How a committed state goes by path, as Saved.publish says; None where it goes through the driver.
+    """Return how to publish a committed state by path (see Saved.publish); None if it goes through the driver.
 
-    Raises StateError where the libraries for it are missing.
+    Raises StateError if the libraries for it are missing.
     """
     global _publisher
     if not (_session.current().attached and bypath.wanted(None)):
         return None
     if _publisher is None:
-        from elastic.bypath.single import Publisher  # torch.distributed.checkpoint takes a while
+        from elastic.bypath.single import Publisher  # torch.distributed.checkpoint takes a while to import
 
         _publisher = Publisher(_session.current(), _KIND)
     publisher = _publisher
@@ -33,9 +33,9 @@ def way(state: Callable[[], dict[str, Any]], step: int, samples: int) -> Callabl
 
 
 def load(generations: Sequence[Message]) -> dict[str, Any]:
-    """The state of the newest whole one; raises StateError when there is none that this script can go on from."""
+    """Load the state of the newest complete generation; raises StateError if this script can resume from none."""
     from elastic.bypath import loading
 
     loaded = loading.load(generations, None, _KIND)
-    assert loaded is not None  # of some generations one is read, or it is said why not
+    assert loaded is not None  # if there are generations, one is read or StateError raised
     return cast(dict[str, Any], loaded.state)

@@ -1,12 +1,12 @@
 """python -m elastic.backends.horovod.life: one life of Horovod's ElasticDriver, beside the driver.
 
-A child process of its own, because `get_results` may never return and anybody may connect to Horovod's rendezvous.
-Commands come on standard input (begin, hosts, exit), requests go to standard output (formed, start, kill, done); the
-driver carries them out through the agents, so there is no ssh. A host's name is `LEASE.INCARNATION`: a name is
-blacklisted for ever after a crash and need not resolve. A life begins with about how many ranks there may be, for
-gloo's time-out.
+It is a child process because `get_results` may never return and anybody may connect to Horovod's rendezvous. Commands
+come on standard input (begin, guests, hosts, exit), requests go to standard output (formed, start, kill, done); the
+driver carries them out through the agents, so there is no ssh. A host's name is `LEASE.INCARNATION`: Horovod blacklists
+a name forever after a crash, and a name need not resolve. `begin` gives the most ranks there may be, for gloo's
+time-out.
 
-Nothing here looks again and again for what can be told, since with hundreds of workers that alone fills a core.
+Nothing here polls for events that can be reported, since with hundreds of workers that alone fills a core.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from elastic.link.wire import Message, decode, encode
 from elastic.timing import GLOO_TIMEOUT_S
 
 _RECONCILE_S = 1.0
-"""A notification that arrives during a reset is lost, so wanted and current hosts are compared again and again."""
+"""A notification that arrives during a reset is lost, so wanted and current hosts are compared repeatedly."""
 
 _KILL_AFTER_S = 1.0
-"""A worker that has not left so long after Horovod gave it up waits in a collective that will not come."""
+"""A worker that has not left this long after Horovod gave it up waits in a collective that will not come."""
 
 _SLOTS_S = 60.0
-"""The driver lists enough hosts or ends this life at once; where neither happens, a new life mends it."""
+"""The driver lists enough hosts or ends this life at once; if neither happens, a new life mends it."""
 
 _RANKS_SQUARED_A_S = 2500
-"""How many pairs of ranks find each other in a second, with a wide margin: measured are four to ten times as many."""
+"""The pairs of ranks that find each other in a second, with a wide margin: measured are four to ten times as many."""
 
 
 class _Hosts(HostDiscovery):  # type: ignore[misc]
@@ -59,13 +59,13 @@ class _Hosts(HostDiscovery):  # type: ignore[misc]
 
 
 class _Driver(upstream.ElasticDriver):  # type: ignore[misc]
-    """Horovod's driver, led by the list of hosts alone; `on_given_up` hears of hosts whose workers have to end.
+    """Horovod's driver, led by the list of hosts alone; `on_given_up` gets the hosts whose workers have to end.
 
-    Every change is told as "mixed": after a removal-only update the survivors skip the next synchronization; if an
-    addition follows, the newcomer waits in it alone, for ever (horovod issue 3494).
+    Every change is reported as "mixed": after a removal-only update the survivors skip the next synchronization; if an
+    addition follows, the new worker waits in it alone, forever (horovod issue 3494).
 
-    Upstream fixes how many slots there must and may be when it starts. Here the least number comes with each list, as
-    nodes may be unequal, and there is no largest: the list is what the driver wants.
+    Upstream fixes the least and the largest number of slots at the start. Here the least number comes with each list,
+    as nodes may be unequal, and there is no largest: the list is what the driver wants.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class _Driver(upstream.ElasticDriver):  # type: ignore[misc]
         self._on_given_up = on_given_up
         super().__init__(rendezvous, hosts, 0, None, timeout=_SLOTS_S)
         self._worker_registry = Rounds(self, self._host_manager)
-        # Both the driver and its registry of workers give hosts up by this object.
+        # Both the driver and its registry of workers give up hosts through this object.
         original = self._host_manager.blacklist
 
         def blacklist(host: str) -> None:
@@ -92,7 +92,7 @@ class _Driver(upstream.ElasticDriver):  # type: ignore[misc]
         self._host_manager.blacklist = blacklist
 
     def list_hosts(self, slots: dict[str, int], least: int) -> None:
-        """Makes these the wanted hosts; with fewer than `least` slots no group of workers is formed."""
+        """Make these the wanted hosts; with fewer than `least` slots no group of workers is formed."""
         with self._wait_hosts_cond:
             self._hosts.slots, self._least = slots, least
             self._host_manager.update_available_hosts()
@@ -100,7 +100,7 @@ class _Driver(upstream.ElasticDriver):  # type: ignore[misc]
         self._listed.set()
 
     def wait_for_available_slots(self, min_num_proc: int, min_hosts: int = 1) -> Any:
-        """As upstream, for what the present list demands and not what one of the past did."""
+        """Wait as upstream does, but for the demand of the current list instead of an earlier one."""
         deadline_s = time.monotonic() + self._timeout
         with self._wait_hosts_cond:
             while not self._enough(self._host_manager.current_hosts):
@@ -117,14 +117,14 @@ class _Driver(upstream.ElasticDriver):  # type: ignore[misc]
         self._on_given_up(None)
 
     def _discover_hosts(self) -> None:
-        """Tells workers of a new list; upstream looks for one instead, and forgets what it told during a reset."""
+        """Notify workers of a new list; upstream polls for one instead, and loses notifications during a reset."""
         while not self._shutdown.is_set():
             self._listed.wait(_RECONCILE_S)
             self._listed.clear()
             self._notify_workers_host_changes(self._host_manager.current_hosts, HostUpdateResult.mixed)
 
     def _update_host_assignments(self, current_hosts: Any) -> Any:
-        """As upstream, for each new group of workers; tells its hosts before the workers that are to be started."""
+        """Assign as upstream does for each new group of workers; report its hosts before its workers are started."""
         pending = super()._update_host_assignments(current_hosts)
         self._on_formed(list(self._host_assignments))
         return pending
@@ -142,7 +142,7 @@ class _Driver(upstream.ElasticDriver):  # type: ignore[misc]
 
 
 class _Worker:
-    """A worker that runs somewhere, as Horovod's driver sees it: something that ends with a code."""
+    """A worker on some node, as Horovod's driver sees it: it ends with a code."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()
@@ -150,7 +150,7 @@ class _Worker:
 
 
 class Life:
-    """Couples Horovod's driver to the pipe."""
+    """The coupling of Horovod's driver to the pipe."""
 
     def __init__(self, ranks: int, out: Any) -> None:
         self._out = out
@@ -162,18 +162,18 @@ class Life:
         key = new_secret()
         port = rendezvous.start(handler_for(self._driver, key, self._guests))
         run_env = {name: str(value) for name, value in create_run_env_vars("", [""], port, elastic=True).items()}
-        # The way is each node's own matter: its agent knows by which interface and address it reaches the driver.
+        # Each node has its own way here: its agent knows the interface and address by which it reaches the driver.
         for name in ("HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_RENDEZVOUS_ADDR"):
             run_env.pop(name, None)
         self._env = {**run_env, KEY_NAME: key}
         self._defaults = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(gloo_timeout_s(ranks))}
 
     def start(self) -> None:
-        """Runs Horovod's driver in the background."""
+        """Run Horovod's driver in the background."""
         threading.Thread(target=self._run, daemon=True).start()
 
     def command(self, message: Message) -> None:
-        """Carries out one command of the driver."""
+        """Carry out one command of the driver."""
         if message["op"] == "guests":
             self._guests.replace(message["addresses"])
         elif message["op"] == "hosts":
@@ -192,12 +192,12 @@ class Life:
             codes = [code for code, _ in results.worker_results.values()]
             error = results.error_message
         except Exception as failure:
-            # Whatever Horovod raises here ends this life, not the trainer: the driver starts another one.
+            # Any error of Horovod ends this life, but not the trainer: the driver starts another one.
             codes, error = [], str(failure)
         self._send({"op": "done", "ok": not error and 0 in codes, "error": error or "", "codes": codes})
 
     def _create_worker(self, slot: Any, events: list[threading.Event]) -> tuple[int, float]:
-        """Runs in a thread of this worker's own, which does nothing but wait for its end."""
+        """Start a worker and wait for its end, in a thread of its own."""
         key, worker = (slot.hostname, slot.local_rank), _Worker()
         with self._lock:
             self._workers[key] = worker
@@ -214,7 +214,7 @@ class Life:
         self._send({"op": "formed", "hosts": hosts})
 
     def _given_up(self, host: str | None) -> None:
-        """Has the workers of a host, or all, killed in a moment, if they have not ended by then."""
+        """Have the workers of a host, or all, killed in a moment, unless they have ended by then."""
         killing = threading.Timer(_KILL_AFTER_S, self._kill, (host,))
         killing.daemon = True
         killing.start()
@@ -232,21 +232,21 @@ class Life:
 
 
 def gloo_timeout_s(ranks: int) -> int:
-    """How long gloo may wait for another rank, in seconds: the ranks of a large group find each other one by one."""
+    """Return the seconds that gloo may wait for another rank: ranks of a large group find each other one by one."""
     return max(GLOO_TIMEOUT_S, math.ceil(ranks * ranks / _RANKS_SQUARED_A_S))
 
 
 def mend_upstream() -> None:
-    """Changes what Horovod fixes at import time."""
-    # Upstream's stamps are whole seconds: the second of two changes within one would be taken for the first.
+    """Change what Horovod fixes at import time."""
+    # Upstream's stamps are whole seconds: two changes within one second would look like one.
     upstream._epoch_time_s = time.time
 
 
 def main() -> None:
-    """Serves until standard input ends."""
+    """Serve until standard input ends."""
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Standard output is the protocol; what libraries print must not get into it.
+    # Standard output carries the protocol; output of libraries must not get into it.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     logging.basicConfig(

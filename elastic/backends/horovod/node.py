@@ -1,4 +1,4 @@
-"""Starts Horovod workers on this node as the driver's ElasticDriver asks for them."""
+"""The start of Horovod workers on this node, when the driver's ElasticDriver asks for them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from elastic.session import new_page, read_page
 
 _LOOK_S = 1.0
 _SOON_S = 0.02
-"""A worker that has closed its files ends within microseconds, or goes on for ever as a daemon of its own making."""
+"""A worker that has closed its files ends within microseconds, or goes on forever as a daemon of its own making."""
 
 
 def preload() -> None:
-    """Imports what every worker needs."""
+    """Import what every worker needs."""
     import torch
     import torch._dynamo  # noqa: F401  (torch.optim imports it at the first optimizer otherwise: a second of stall)
 
@@ -37,7 +37,7 @@ class _Worker:
     page: mmap.mmap
 
     end: int | None
-    """Readable once the worker has ended, unlike multiprocessing's: no fork of the worker holds its other end."""
+    """Readable once the worker has ended. Unlike with multiprocessing, no fork of the worker holds its other end."""
 
     def close(self) -> None:
         if self.end is not None:
@@ -46,7 +46,7 @@ class _Worker:
 
 
 class HorovodNode:
-    """Forks a worker for each `start`, reports each exit with the last step that the worker reached."""
+    """The Horovod side of a node: it forks a worker for each `start`, and reports each exit with its last step."""
 
     def __init__(self, link: AgentLink, argv: Sequence[str]) -> None:
         self._link = link
@@ -55,7 +55,7 @@ class HorovodNode:
         self._upkeep = Upkeep()
 
     def run(self) -> None:
-        """Serves until the agent goes away."""
+        """Serve until the agent goes away."""
         while True:
             workers = self._workers.values()
             ends = {worker.end: worker for worker in workers if worker.end is not None}
@@ -78,7 +78,7 @@ class HorovodNode:
                 self._upkeep.sample(self._living())
 
     def _start(self, message: Message) -> None:
-        # A worker that was ended a moment ago may hold the GPU still.
+        # A worker that was ended a moment ago may still hold the GPU.
         self._upkeep.wait_for_killed()
         self._upkeep.settle(self._living())
         page = new_page()
@@ -93,7 +93,7 @@ class HorovodNode:
         self._workers[host, local_rank] = _Worker(pid, page, ours)
 
     def _become_worker(self, environ: dict[str, str], page: mmap.mmap, end: int) -> None:
-        """Runs the script in the fork; does not return."""
+        """Run the script in the fork; does not return."""
         code = 1
         try:
             self._link.close_in_child()
@@ -129,7 +129,7 @@ class HorovodNode:
 
 
 def _close_once(ends: list[int]) -> None:
-    # Below a fork's fork the number may be another file's.
+    # In a fork of a fork the descriptor's number may be another file's.
     while ends:
         with contextlib.suppress(OSError):
             os.close(ends.pop())

@@ -1,7 +1,7 @@
-"""Notifies Horovod workers of new hosts without waiting for them.
+"""Notification of Horovod workers of new hosts, without waiting for them.
 
-Upstream waits for rank 0's answer without a limit, and holds the lock under which new workers are started. Rank 0 may
-be stopped, or its node dead without a word: then no other worker would ever be started again.
+Upstream waits for rank 0's answer without a limit, and holds the lock under which new workers are started. If rank 0 is
+stopped, or its node dies silently, no other worker would ever be started again.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 
 
 class Notifier:
-    """One worker's notifications, in a thread of their own: the newest is sent once the one before was answered."""
+    """One worker's notifications, in a thread of their own: the newest is sent once the previous one was answered."""
 
     def __init__(self, client: Any) -> None:
-        """`client` is Horovod's for this worker."""
+        """`client` is Horovod's client for this worker."""
         self._client = client
         self._lock = threading.Lock()
         self._newest: tuple[Any, Any] | None = None
         self._sending = False
 
     def notify_hosts_updated(self, timestamp: Any, update_res: Any) -> None:
-        """As upstream's, but returns at once."""
+        """Notify as upstream does, but return at once."""
         with self._lock:
             self._newest = timestamp, update_res
             if self._sending:
@@ -37,6 +37,6 @@ class Notifier:
                 if newest is None:
                     self._sending = False
                     return
-            # As upstream: a worker that is gone is noticed elsewhere, and one that missed it is notified again.
+            # As upstream: a lost worker is noticed elsewhere, and one that missed this is notified again.
             with contextlib.suppress(Exception):
                 self._client.notify_hosts_updated(*newest)

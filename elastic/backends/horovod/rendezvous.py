@@ -1,8 +1,8 @@
-"""Horovod's rendezvous server, for the trainer's own nodes alone, and quick enough for hundreds of ranks.
+"""Horovod's rendezvous server, for the trainer's own nodes only, and fast enough for hundreds of ranks.
 
 In each of gloo's three contexts every rank asks for every other one's address twice, over a new connection each time:
-with n ranks more than 2 n (n - 1) questions, all at once. Upstream starts a thread for each, which reads it with the
-parser for mail. Here the thread that accepts answers them itself, and leaves what may wait to threads.
+with n ranks more than 2 n (n - 1) requests, all at once. Upstream starts a thread for each, which parses it with the
+parser for mail. Here the accepting thread answers them itself, and leaves requests that may wait to other threads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BACKLOG = 4096
 """Connections that may wait for the rendezvous; the kernel cuts it to its own limit (net.core.somaxconn)."""
 
 _WITHIN_S = 3
-"""So long the kernel keeps a connection back that has not asked anything."""
+"""The time that the kernel holds back a connection that has not asked anything."""
 
 _QUESTION_BYTES = 4096
 _ACCEPTED_AT_ONCE = 256
@@ -34,13 +34,13 @@ _NOT_FOUND = b"HTTP/1.0 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
 class Guests:
-    """The addresses from which the rendezvous may be asked anything at all; any thread may look."""
+    """The addresses that may use the rendezvous at all; any thread may read them."""
 
     def __init__(self) -> None:
         self._addresses: frozenset[str] = frozenset()
 
     def replace(self, addresses: Iterable[str]) -> None:
-        """Admits these and nobody else: who looks meanwhile sees the old list or the new one, never a part."""
+        """Admit these and no others: a concurrent reader sees the old list or the new one, never a part."""
         self._addresses = frozenset(addresses)
 
     def __contains__(self, address: object) -> bool:
@@ -48,7 +48,7 @@ class Guests:
 
 
 def handler_for(driver: Any, key: str, guests: Guests) -> type[Any]:
-    """Horovod's rendezvous without its unpickling, as the class that its server wants."""
+    """Return Horovod's rendezvous without its unpickling, as the handler class that its server wants."""
     original: type[Any] = create_rendezvous_handler(driver)
 
     class Handler(original):  # type: ignore[misc]
@@ -58,7 +58,7 @@ def handler_for(driver: Any, key: str, guests: Guests) -> type[Any]:
 
         @staticmethod
         def quick_answer(server: Any, address: str, question: bytes) -> bytes | None:
-            """The answer to a whole question that needs no waiting; None for any other, b"" for a stranger."""
+            """Return the answer to a whole request that needs no waiting; None for any other, b"" for a stranger."""
             if address not in guests:
                 return b""
             words = question.split(b" ", 2)
@@ -93,14 +93,14 @@ def handler_for(driver: Any, key: str, guests: Guests) -> type[Any]:
                 host, _, local_rank = name.rpartition(":")
                 rank = int(local_rank)
             except ValueError:
-                return  # a stranger's
+                return  # from a stranger
             self._put_worker_addresses(host, rank, addresses, notification_key(key, name))
 
     return Handler
 
 
 class QuickServer(upstream.RendezvousHTTPServer):  # type: ignore[misc]
-    """Answers what needs no waiting in the thread that accepts; see the head of this module."""
+    """A server that answers requests without waiting in the accepting thread; see the module's docstring."""
 
     # A backlog of 5, Python's default, drops connections, and the kernel tries again after one, three and seven
     # seconds: eight ranks took 5 s to come together.
@@ -108,7 +108,7 @@ class QuickServer(upstream.RendezvousHTTPServer):  # type: ignore[misc]
     daemon_threads = True
 
     def server_activate(self) -> None:
-        # A connection comes with its question, so that the thread that accepts never waits for one.
+        # A connection arrives with its request, so that the accepting thread never waits for one.
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _WITHIN_S)
         super().server_activate()
         self.socket.setblocking(False)
@@ -124,13 +124,13 @@ class QuickServer(upstream.RendezvousHTTPServer):  # type: ignore[misc]
                 self.process_request(sock, address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # Upstream prints it, for every odd question, into the user's log.
+        # Upstream prints every odd request into the user's log.
         logging.info("a question of %s was not answered", client_address, exc_info=True)
 
     def _answered(self, sock: socket.socket, address: str) -> bool:
         try:
             sock.setblocking(False)
-            # Left where it is for the thread that answers what is not answered here.
+            # Peeked at: if it is not answered here, another thread reads it.
             answer = self.RequestHandlerClass.quick_answer(self, address, sock.recv(_QUESTION_BYTES, socket.MSG_PEEK))
         except BlockingIOError:
             return False
@@ -141,7 +141,7 @@ class QuickServer(upstream.RendezvousHTTPServer):  # type: ignore[misc]
         rest = b""
         with contextlib.suppress(OSError):
             if answer:
-                # Bytes that were not read would reset the connection before the answer is.
+                # Unread bytes would reset the connection before the answer arrives.
                 sock.recv(_QUESTION_BYTES)
                 rest = answer[sock.send(answer) :]
         if rest:
@@ -162,7 +162,7 @@ class Rendezvous(upstream.RendezvousServer):  # type: ignore[misc]
     """Horovod's rendezvous server in a thread of its own, on a port that the kernel chooses."""
 
     def start(self, handler: type[Any]) -> int:
-        """Serves from now on; returns the port."""
+        """Start to serve; returns the port."""
         self._httpd = QuickServer(("", 0), handler, self._verbose)
         self._listen_thread = threading.Thread(target=self._httpd.serve_forever, daemon=True)
         self._listen_thread.start()

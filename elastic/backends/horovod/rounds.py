@@ -1,4 +1,4 @@
-"""Horovod's registry of the workers that ask for a new round, which counts workers where upstream counts requests."""
+"""Horovod's registry of the workers that ask for a new round; it counts workers where upstream counts requests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from horovod.runner.elastic.registration import FAILURE, WorkerStateRegistry
 
 
 class Rounds(WorkerStateRegistry):  # type: ignore[misc]
-    """Ends a round once each of its workers has said whether it is ready, was successful or failed.
+    """A registry that ends a round once each of its workers has reported to be ready, successful or failed.
 
     A worker can ask for the next round, be lost with its node and, before it dies, ask once more. Upstream's barrier
-    counts every request: the round ends before all survivors have asked, and who asks then waits for ever.
+    counts every request: the round then ends before all survivors have asked, and a survivor that asks later waits
+    forever.
     """
 
     def __init__(self, driver: Any, host_manager: Any) -> None:
@@ -22,7 +23,7 @@ class Rounds(WorkerStateRegistry):  # type: ignore[misc]
         self._ending = False
 
     def _record_state(self, host: str, slot: int, state: str) -> int:
-        """Returns the number of the round that ended; raises RuntimeError where the worker is known to have failed."""
+        """Return the number of the round that ended; raises RuntimeError if the worker is known to have failed."""
         key = (host, slot)
         with self._told:
             self._told.wait_for(lambda: not self._ending)

@@ -1,9 +1,9 @@
-"""What a Horovod script imports: `import elastic.horovod`, and hvd.elastic.TorchState reports, suspends and resumes.
+"""The content of `import elastic.horovod`, with which hvd.elastic.TorchState reports, suspends and resumes.
 
 The script stays as in Horovod's own documentation. Steps are counted at the optimizer, samples at
-`ElasticSampler.record_batch`; where a script has no such sampler, `elastic.horovod.step(samples=...)` once a step
-tells them. A state attribute named `loss` is shown as the loss, and one named `total_steps` is how many steps the whole
-training has.
+`ElasticSampler.record_batch`; a script without such a sampler calls `elastic.horovod.step(samples=...)` once a step. A
+state attribute named `loss` is shown as the loss, and one named `total_steps` is the number of steps of the whole
+training.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _sockets = SocketWatch()
 
 
 def _watch_init() -> None:
-    """Lets every hvd.init tell which sockets it opened.
+    """Make every hvd.init record the sockets that it opens.
 
     hvd.elastic keeps a reference to the bound method, so the class is patched, and before horovod.torch is imported.
     """
@@ -65,10 +65,10 @@ _UpstreamSampler = hvd.elastic.ElasticSampler
 
 
 def _abort() -> None:
-    """Has every collective that waits for a dead worker fail now.
+    """Make every collective that waits for a dead worker fail now.
 
-    Horovod's own thread aborts NCCL's communicators when it loses its sockets; where that does not help, this worker
-    ends by itself.
+    Horovod's own thread aborts NCCL's communicators when it loses its sockets; if that does not help, this worker ends
+    by itself.
     """
     _sockets.shut()
     if hvd.nccl_built():
@@ -76,7 +76,7 @@ def _abort() -> None:
 
 
 def _last_words() -> None:
-    """What a worker does that gives up: one state is enough, and all of them may be stuck."""
+    """Ship the state before this worker gives up, on rank 0 only: one state is enough, and all workers may be stuck."""
     if _counter.rank == 0:
         _session.current().ship()
 
@@ -105,11 +105,11 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         self._commit()
 
     def save(self) -> None:
-        """Keeps the present state in memory, as upstream, and as what the driver may ask for."""
+        """Keeps the current state in memory, as upstream does, and makes it the state that the driver may ask for."""
         super().save()
         self._commit()
         if hvd.rank() == 0:
-            # When the user cancels the job, Slurm kills every worker before the driver can ask for anything.
+            # If the user cancels the job, Slurm kills every worker before the driver can ask for anything.
             _session.current().ship_soon()
 
     def restore(self) -> None:
@@ -118,10 +118,10 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         self._take_back()
 
     def check_host_updates(self) -> None:
-        """As upstream; in addition a graceful resize loses nothing although it is noticed between two commits.
+        """Does as upstream; in addition, a graceful resize loses nothing even if it is noticed between two commits.
 
-        Upstream broadcasts the *committed* attributes (epoch, batch) with the *live* weights after a resize; saving
-        first makes them one.
+        After a resize, upstream broadcasts the *committed* attributes (epoch, batch) with the *live* weights; saving
+        first makes them consistent.
         """
         session = _session.current()
         if session.pause_requested.is_set() and hvd.rank() == 0:
@@ -134,12 +134,12 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
             raise
 
     def sync(self) -> None:
-        """As upstream; the optimizer step that it takes to create empty optimizer state is none of training's."""
+        """Does as upstream, but does not count the optimizer step that it takes to create empty optimizer state."""
         began_s = time.monotonic()
         _counter.muted = True
         try:
             super().sync()
-            # Upstream keeps of what was broadcast the attributes alone: a worker that lost all others before its first
+            # Of a broadcast state upstream keeps only the attributes: a worker that lost all others before its first
             # commit would go on at their step with the weights of its own start.
             super().save()
             self._commit()
@@ -156,7 +156,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         resizing.resized(before, _counter.size)
 
     def step_done(self, samples: int) -> None:
-        """Counts one step of this worker with `samples` samples in the whole world."""
+        """Counts one step of this worker, in which all workers together processed `samples` samples."""
         self.bft_step += 1
         self.bft_samples += samples
         lost, self._bft_lost = self._bft_lost, 0
@@ -164,12 +164,12 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         total = _number(getattr(self, "total_steps", None))
         if total is not None:
             _session.current().told_total(total)
-        # Every node has a worker with rank 0's local rank, which is 0: its cross size is the number of nodes.
+        # Every node has a worker with local rank 0, as rank 0 has: its cross size is the number of nodes.
         nodes = hvd.cross_size() if hvd.local_rank() == 0 else 0
         _session.current().step(self.bft_step, self.bft_samples, hvd.rank(), hvd.size(), loss, lost, nodes)
 
     def _commit(self) -> None:
-        """Makes what upstream has just copied the state that the driver gets.
+        """Make upstream's latest copy the state that the driver gets.
 
         It is written later and without a lock: upstream's next save makes new copies, and changes none of these.
         """
@@ -185,7 +185,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         _session.current().commit(Saved(step, samples, write, attributes.release, publish))
 
     def _take_back(self) -> None:
-        """Upstream's restore. An optimizer goes on in the very tensors that it is given, so they are a copy."""
+        """Restore as upstream does, from a copy: an optimizer goes on to change the tensors that it is given."""
         handlers = [handler for handler in self._handlers.values() if _OPTIMIZER in vars(handler)]
         saved = [(handler, vars(handler)[_OPTIMIZER]) for handler in handlers]
         try:
@@ -214,11 +214,11 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
 
 
 _OPTIMIZER = "_saved_optimizer_state"
-"""Where upstream's handler of an optimizer keeps its copy."""
+"""The attribute in which upstream's handler of an optimizer keeps its copy."""
 
 
 class _Attributes:
-    """A state's attributes as they are now: upstream keeps no copies, and what is in one may change in place."""
+    """A state's attributes as they are now: upstream keeps no copies, and their values may change in place."""
 
     _pool = arenas.Pool()
 
@@ -231,17 +231,17 @@ class _Attributes:
         try:
             self._taken = snapshot.Snapshot(attributes, self._pool)
             self._taken.copy()
-        except Exception as error:  # said when the state is to be sent, as of any that cannot be: training goes on
+        except Exception as error:  # reported when the state is sent, as for any other state: training goes on
             self._error = error.with_traceback(None)
 
     def get(self) -> dict[str, Any]:
-        """The attributes; raises what kept them from being copied."""
+        """Return the attributes; raises the error that kept them from being copied."""
         if self._error is not None:
             raise self._error
         return self._plain if self._taken is None else self._taken.rebuilt()
 
     def release(self) -> None:
-        """They are not asked for any more."""
+        """Declare that they are not needed any more."""
         if self._taken is not None:
             self._taken.release()
 
@@ -255,7 +255,7 @@ def _state(handlers: dict[str, Any], attributes: _Attributes) -> dict[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """A script's number or tensor of one; None for all else that a script may call its loss: one of each class, say."""
+    """Return a number, or a tensor of one, as a float; None for anything else, such as a loss for each class."""
     if isinstance(value, Real) or torch.is_tensor(value):
         with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
             return float(value)
@@ -263,7 +263,7 @@ def _number(value: object) -> float | None:
 
 
 class _Counter:
-    """Counts optimizer steps once each, though hvd.DistributedOptimizer.step calls the wrapped class's step too."""
+    """A counter of optimizer steps. hvd.DistributedOptimizer.step calls the wrapped class's too: that counts once."""
 
     def __init__(self) -> None:
         self.state: TorchState | None = None
@@ -284,7 +284,7 @@ class _Counter:
         self.depth = max(0, self.depth - 1)
         if self.depth or self.muted or self.explicit or self.state is None:
             return
-        # The first optimizer that steps is the one whose steps are counted (a GAN has two).
+        # Only the steps of the first optimizer that steps are counted (a GAN has two).
         if self._optimizer is None:
             self._optimizer = id(optimizer)
         if self._optimizer == id(optimizer):
@@ -292,14 +292,14 @@ class _Counter:
             self.state.step_done(self._counted)
 
     def count_by_call(self) -> None:
-        """From now on the script's calls count: the step of the first one was counted at the optimizer already."""
+        """Count the script's calls from now on: the step of the first call was already counted at the optimizer."""
         if not self.explicit and self.state is not None and self._counted is not None:
             self.state.bft_step -= 1
             self.state.bft_samples -= self._counted
         self.explicit = True
 
     def take_samples(self) -> int:
-        """The samples since the last step; a script without a sampler counts one a worker and step."""
+        """Return the samples since the last step; without a sampler, one for each worker and step."""
         if not self.sampled:
             return int(hvd.size())
         samples, self.samples = self.samples, 0
@@ -310,10 +310,10 @@ _counter = _Counter()
 
 
 class ElasticSampler(_UpstreamSampler):  # type: ignore[misc, valid-type]
-    """hvd.elastic.ElasticSampler that tells how many samples were processed."""
+    """hvd.elastic.ElasticSampler that also counts the processed samples."""
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """As upstream; the samples count with the next step (scripts record the batch after the optimizer's step)."""
+        """Does as upstream; samples count with the next step, as scripts call this after the optimizer's step."""
         super().record_batch(batch_idx, batch_size)
         _counter.sampled = True
         _counter.samples += int(batch_size) * self.num_replicas
@@ -322,7 +322,7 @@ class ElasticSampler(_UpstreamSampler):  # type: ignore[misc, valid-type]
 def step(samples: int = 0, loss: float | None = None, *, total_steps: int | None = None) -> None:
     """Counts one training step with `samples` samples of this worker; for scripts without an ElasticSampler.
 
-    `total_steps` is how many steps the whole training has, where that is known.
+    `loss` is the loss to show, if any, and `total_steps` the number of steps of the whole training, if known.
     """
     _counter.count_by_call()
     if total_steps is not None:
@@ -334,7 +334,7 @@ def step(samples: int = 0, loss: float | None = None, *, total_steps: int | None
 
 
 def _done() -> int:
-    """Steps that the state counts; they roll back with it."""
+    """Return the steps that the state has counted; they roll back with it."""
     return 0 if _counter.state is None else int(_counter.state.bft_step)
 
 

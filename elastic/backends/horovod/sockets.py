@@ -1,4 +1,4 @@
-"""Breaks a hung collective: shuts the sockets that hvd.init opened, so that every survivor gets an error at once.
+"""The way out of a hung collective: shut the sockets that hvd.init opened, so that all survivors get an error at once.
 
 Only the ring neighbours of a dead rank notice it; the others would wait for gloo's time-out, seconds to half a minute.
 """
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 
 
 def connected_sockets() -> dict[int, int]:
-    """The connected TCP sockets of this process: file descriptor -> inode."""
+    """Return the connected TCP sockets of this process: file descriptor -> inode."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             about = os.fstat(int(name))
-            # Asked first: a socket object that cannot be made of a file would leave the copy of its descriptor behind.
+            # Check first: a socket object that cannot be made from a file would leave the copy of its descriptor open.
             if not stat.S_ISSOCK(about.st_mode):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as sock:
@@ -29,16 +29,16 @@ def connected_sockets() -> dict[int, int]:
 
 
 class SocketWatch:
-    """Knows the sockets that were opened inside `opening()` and can shut them from another thread."""
+    """The sockets that were opened inside `opening()`, which another thread can shut."""
 
     def __init__(self) -> None:
         self._sockets: dict[int, int] = {}
         self.openings = 0
-        """How often `opening` was entered: a worker that enters it again has got out of what it waited in."""
+        """The number of entries into `opening`: a worker that enters it again has left the call that it waited in."""
 
     @contextlib.contextmanager
     def opening(self) -> Iterator[None]:
-        """Takes every socket that is connected inside the block for gloo's."""
+        """Treat every socket that is connected inside the block as gloo's."""
         self._sockets = {}
         self.openings += 1
         before = connected_sockets()
@@ -46,11 +46,11 @@ class SocketWatch:
         self._sockets = {fd: inode for fd, inode in connected_sockets().items() if before.get(fd) != inode}
 
     def forget(self) -> None:
-        """The sockets are being closed in order: their numbers may soon be somebody else's."""
+        """Forget the sockets, which are being closed in order: their numbers may soon belong to other files."""
         self._sockets = {}
 
     def shut(self) -> int:
-        """Shuts the sockets down in both directions and returns how many there were."""
+        """Shut the sockets down in both directions; returns how many there were."""
         count = 0
         for fd, inode in list(self._sockets.items()):
             with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""A worker that NCCL does not let go of after an abort ends by itself: it is started again, and the others go on.
+"""The end of a worker that stays in NCCL after an abort: it ends by itself, to be started again, and the others go on.
 
-Shutting gloo's sockets has Horovod's own thread leave its loop and call ncclCommAbort for each communicator, which
-ends the kernels that wait for the dead peer. That is no way out of ncclCommInitRank, which that thread itself is in
-then, nor where the device or its driver hangs. Nothing but the end of the process helps there.
+When gloo's sockets are shut, Horovod's own thread leaves its loop and calls ncclCommAbort for each communicator, which
+ends the kernels that wait for the dead peer. That does not help if that thread itself is in ncclCommInitRank, nor if
+the device or its driver hangs. Only the end of the process helps there.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _HOROVOD = str(Path(horovod.__file__).parent)
 
 
 def end_if_stuck(sockets: SocketWatch, last_words: Callable[[], None]) -> None:
-    """To be called after an abort, in a thread of its own: ends this process when its collective does not fail.
+    """End this process if its collective does not fail; to be called after an abort, in a thread of its own.
 
-    A script that computes or reads has not heard of the abort yet, and one that has begins anew by itself.
+    A script that computes or reads has not noticed the abort yet, and one that has noticed it starts over by itself.
     """
     openings = sockets.openings
     time.sleep(ABORTED_S)
@@ -37,7 +37,7 @@ def end_if_stuck(sockets: SocketWatch, last_words: Callable[[], None]) -> None:
     words = threading.Thread(target=last_words, daemon=True)
     words.start()
     words.join(ABORTED_S)
-    # Neither Python's end nor the library's: both would wait for the device.
+    # Skip the end of Python and of the library: both would wait for the device.
     os._exit(EXIT_LINK_LOST)
 
 

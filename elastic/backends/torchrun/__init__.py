@@ -1,14 +1,14 @@
-"""torch.distributed.elastic as a back-end: a change of nodes restarts all workers, from the state that was saved.
+"""torch.distributed.elastic as a back-end: a change of nodes restarts all workers, from the saved state.
 
     driver  beside the trainer, in bftd's Python: generations, their members and ranks
-    blame   who caused a crash
+    blame   the cause of a crash
     store   beside the driver, in the user's Python: the store of each generation, which is
     hidden  where no other user of that host can reach it, so the only way to it is a
-    tunnel  on a pool node, from the workers to the store, over proved connections
+    tunnel  on a pool node, from the workers to the store, over authenticated connections
     node    on a pool node: torch's own agent, with the driver as its
     rendezvous
 
-A script's calls are those of `elastic` itself (elastic.api): they ask for no more than RANK and WORLD_SIZE.
+A script's calls are those of `elastic` itself (elastic.api): they need only RANK and WORLD_SIZE.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ KIND = Kind(
     defaults={
         # gloo then asks the store for all addresses at once, not three times a peer: 200,000 times among 256 workers.
         "GLOO_ENABLE_STORE_V2_API": "1",
-        # Else each worker asks the store once a second whether a peer wants its flight recorder written, and one that
-        # lost a peer waits up to 15 s for that before it ends, for a file on a node that is given back.
+        # Without this, each worker asks the store once a second whether a peer wants its flight recorder written, and
+        # one that lost a peer waits up to 15 s for that before it ends, for a file on a node that is given back.
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     },
     saves_together=True,
-    # How a process ends whose peers were taken away.
+    # The last lines of a process whose peers were taken away.
     noise=r"terminate called after throwing|ProcessGroupNCCL\.cpp:\d+\]",
 )

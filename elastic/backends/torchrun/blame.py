@@ -1,4 +1,4 @@
-"""Which ends of workers belong to one crash: one end takes the others along, and theirs may be heard of first."""
+"""The ends of workers that belong to one crash: one end causes others, and those may be reported first."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from elastic.backends.base import Host
 from elastic.driver.pilots import Pilot
 
 _BLAME_S = 0.5
-"""Ends that belong to one crash are heard of within this. Nodes look each 0.05 s, but who takes the group down before
-its own error is told, as `finally: destroy_process_group()` does, ends last: it must not be stopped before it has."""
+"""Ends that belong to one crash are reported within this. Nodes look each 0.05 s, but a worker that takes the group
+down before its own error is reported, as `finally: destroy_process_group()` does, ends last: it must not be stopped
+before."""
 
 
 class Blame:
-    """Collects the ends of one generation's workers and tells them to the trainer together, once a generation.
+    """The ends of one generation's workers, reported to the trainer together, once a generation.
 
-    Which of them caused the others is the trainer's to say: it knows what the workers told.
+    The trainer decides which of them caused the others: it knows what the workers reported.
     """
 
     def __init__(self, host: Host) -> None:
@@ -29,17 +30,17 @@ class Blame:
         self._settled.set()
 
     def begin(self, members: Sequence[Pilot]) -> None:
-        """A new generation: what was heard of the one before is settled first."""
+        """Begin a generation, after settling the ends of the previous one."""
         self.end()
         self._suspects, self._early = list(members), ""
 
     def end(self) -> None:
-        """From now on the driver itself has workers ended."""
+        """Stop collecting: from now on the driver itself has workers ended."""
         self._settle()
         self._suspects = []
 
     def heard(self, pilot: Pilot, rc: int) -> bool:
-        """Notes a worker's end; False where it is not to be counted: its peers were taken, or it is an old one's."""
+        """Note a worker's end; False if it does not count: its peers were taken, or it is of an old generation."""
         if pilot not in self._suspects:
             return False
         loop = asyncio.get_running_loop()
@@ -53,21 +54,21 @@ class Blame:
         return True
 
     async def settled(self) -> None:
-        """Waits until no more ends are to be expected that belong to those that were heard."""
+        """Wait until no more ends are expected that belong to those already noted."""
         await self._settled.wait()
 
     def finished(self, pilot: Pilot) -> None:
-        """A member is done: that its node goes is no reason for the others to fail."""
+        """Note that a member is done: the loss of its node gives the others no reason to fail."""
         if pilot in self._suspects:
             self._suspects.remove(pilot)
 
     def ended_well(self, rank: int, step: int) -> None:
-        """A worker ended with 0 after `step` (-1: unknown): others that fail before they have, too, fail of that."""
+        """Note that a worker ended with 0 after `step` (-1: unknown): others that fail later fail because of it."""
         at = f" at step {step}" if step >= 0 else ""
         self._early = self._early or f"rank {rank} ended with 0{at}"
 
     def excuse(self, pilot: Pilot) -> None:
-        """A member's node is gone: that the others' workers end now is its doing, also where that was heard before."""
+        """Excuse ends caused by the loss of a member's node, including ends that were reported before it."""
         if pilot in self._suspects:
             self._exits.clear()
             self._suspects = []

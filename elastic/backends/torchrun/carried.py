@@ -1,4 +1,4 @@
-"""A stream of bytes as sealed messages: torch's own protocol, whatever its version, on a connection that is proved."""
+"""A stream of bytes as sealed messages: torch's own protocol, of any version, on an authenticated connection."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _PIECE_BYTES = 1 << 16
 
 
 async def seal(plain: asyncio.StreamReader, sealed: Peer) -> None:
-    """Sends on what is read, until its end; raises OSError when the other side is gone."""
+    """Forward the bytes of a stream until its end; raises OSError if the other side is gone."""
     while data := await plain.read(_PIECE_BYTES):
         sealed.send({"op": "bytes", "data": b64encode(data).decode()})
         await sealed.writer.drain()
 
 
 async def unseal(message: Message, plain: asyncio.StreamWriter) -> None:
-    """Writes on what a message carries; raises WireError when it carries nothing, OSError when nobody reads it."""
+    """Forward the bytes in a message; raises WireError if there are none, OSError if the reader is gone."""
     try:
         data = b64decode(message["data"])
     except (KeyError, TypeError, ValueError) as error:

@@ -3,8 +3,8 @@
 Every change of members restarts all workers (that is torchrun's way), so the state is saved at a step boundary first;
 workers are forks of warm processes, so the restart costs no import.
 
-Training is complete when the script has ended with 0 on every member. Who has ended so is not needed any more: it may
-leave. Whatever befalls another one first has all begin anew from the last state, those that were done as well.
+Training is complete when the script has ended with 0 on every member. A member that has ended so is not needed any more
+and may leave. But if another member fails before it ends, all start over from the last state, including those done.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STORE_S = 120.0
 
 
 class TorchrunBackend(Backend):
-    """Counts generations; one has fixed members, ranks and a store of its own."""
+    """The torchrun back-end. It counts generations, each with fixed members, fixed ranks and its own store."""
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
@@ -68,14 +68,14 @@ class TorchrunBackend(Backend):
     async def set_members(self, pilots: Sequence[Pilot]) -> None:
         if self._goes_on_with(pilots):
             return
-        # Who caused a crash may be the last to end: what is stopped now says nothing of itself any more.
+        # The worker that caused a crash may end last: once stopped, it would not report its own end.
         await self._blame.settled()
         await self._stop_workers()
         members = await self._assemble(list(pilots))
         if members is None:
             return
-        # A node tells its workers' ends before it comes: all that belong to the last group are known now. Who is to
-        # blame may be given back, and must not be part of the next group.
+        # A node reports its workers' ends before it joins, so all of the last group are known now. The node to blame
+        # may be given back, and must not be part of the next group.
         self._blame.end()
         await asyncio.sleep(0)
         port = await self._port()
@@ -102,7 +102,7 @@ class TorchrunBackend(Backend):
             self._waiting.add(pilot.lease)
             self._news.set()
             if pilot in self._group and not self._broken:
-                # Its workers are gone, and it did not say how.
+                # Its workers are gone, and it did not report how.
                 self._break()
         elif op == "exit":
             self._exited(pilot, message)
@@ -111,12 +111,12 @@ class TorchrunBackend(Backend):
             if pilot in self._group:
                 self._blame.ended_well(self._first_ranks[pilot.lease], int(message.get("step", -1)))
             if self._broken:
-                return  # others failed of it, and were heard of before
+                return  # others failed because of it, and their ends came first
             self._unfinished.discard(pilot.lease)
             if pilot in self._group:
                 self._ending = True
                 self._blame.finished(pilot)
-            # A group that is being stopped may have ended by itself first: nothing is to be done again.
+            # A group that is being stopped may have ended by itself first: then no step has to be repeated.
             if not self._unfinished:
                 self._host.finish(0, "training is complete")
 
@@ -129,34 +129,34 @@ class TorchrunBackend(Backend):
         return not self._broken and member.lease not in self._unfinished
 
     def _goes_on_with(self, pilots: Sequence[Pilot]) -> bool:
-        """Whether the group may stay as it is, but for members that are done and leave."""
+        """Whether the group may stay as it is, except for members that are done and leave."""
         if self._broken or not self._group:
             return False
         if not self._ending:
             return self._group == list(pilots)
-        # The end is near: to grow now would have the last steps done again, also where who was done has gone.
+        # The end is near: to grow now would repeat the last steps, even if a member that was done has left.
         if not all(member in pilots for member in self.finishing):
             return False
         for member in list(self._group):
             if member not in pilots:
                 self._group.remove(member)
-                # Should it be needed again, it waits at the rendezvous.
+                # If it is needed again, it waits at the rendezvous.
                 member.working = False
                 member.tell({"op": "regroup"})
         return True
 
     async def _stop_workers(self) -> None:
-        """Saves the state and has every member's workers stopped; the members then wait for a rendezvous."""
+        """Save the state and have every member's workers stopped; the members then wait for a rendezvous."""
         group, self._group = self._group, []
         if not group:
             return
         workers: list[Peer] = [peer for pilot in group for peer in pilot.workers.values()]
-        # Workers of a broken group hang in a collective: what was saved last has to do, and is here already.
+        # Workers of a broken group hang in a collective: the last saved state must do, and is already here.
         await self._host.save_state(workers, graceful=not self._broken)
         if self._broken:
             self._unfinished.clear()
         else:
-            self._blame.end()  # what is stopped first takes the others along
+            self._blame.end()  # the first stopped workers make the others end
         for pilot in group:
             pilot.working = False
             if pilot.lease not in self._waiting:
@@ -164,14 +164,14 @@ class TorchrunBackend(Backend):
         self._broken = False
 
     async def _assemble(self, pilots: list[Pilot]) -> list[Pilot] | None:
-        """Waits until every node is at the rendezvous; None when the members changed meanwhile."""
+        """Wait until every node is at the rendezvous; returns None if the members changed meanwhile."""
         for pilot in pilots:
             if pilot.lease not in self._invited:
                 self._invited.add(pilot.lease)
                 pilot.tell({"op": "join"})
         deadline = asyncio.get_running_loop().time() + _JOIN_S
         while missing := [pilot for pilot in pilots if pilot.lease not in self._waiting]:
-            # Looked at before every wait: a node may have been lost while the state of the others was being saved.
+            # Checked before every wait: a node may have been lost while the state of the others was being saved.
             if not all(pilot.wanted for pilot in pilots):
                 self._host.wake()
                 return None
@@ -210,12 +210,12 @@ class TorchrunBackend(Backend):
             first_rank += pilot.workers_per_node
 
     async def _port(self) -> int | None:
-        """The port of a new generation's store; None when there is none, and the trainer ends."""
+        """Return the port of a new generation's store; None if there is none, and the trainer ends."""
         self._generation += 1
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._ports[self._generation] = future
         self._store.send({"op": "open", "generation": self._generation, "secret": self._host.settings.secret})
-        # Nodes may have an image already that the driver's host still fetches.
+        # Nodes may already have an image that the driver's host is still fetching.
         fetches = self._host.settings.spec.container is not None and not self._store_ready
         limit_s = _STORE_S + (PULL_S if fetches else 0.0)
         try:
@@ -231,15 +231,15 @@ class TorchrunBackend(Backend):
     # -- what goes wrong ---
 
     def _is_short_of(self, pilot: Pilot) -> None:
-        """A group that is being stopped cannot have trained to the end without this member."""
+        """Note that a group being stopped cannot have trained to the end if it lacks this member."""
         if pilot not in self._group and pilot.lease in self._unfinished:
             self._unfinished.clear()
 
     def _exited(self, pilot: Pilot, message: Message) -> None:
-        """A member's worker ended by itself, with an error."""
+        """Handle the end of a member's worker, which ended by itself with an error."""
         self._is_short_of(pilot)
         if not pilot.wanted:
-            # What happens on a node that is being taken is nobody's fault.
+            # A failure on a node that is being taken has no one to blame.
             self._blame.excuse(pilot)
             if pilot in self._group and not self._broken:
                 self._break()

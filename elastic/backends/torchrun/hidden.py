@@ -1,10 +1,10 @@
-"""torch's TCPStore where nobody but this process can reach it.
+"""torch's TCPStore in a place that only this process can reach.
 
-The store asks nobody who he is, and listens on nothing but a TCP port: a path with a mode, or a port that demands a
-secret, it does not take. Where the user may not have a network of his own (elastic.backends.torchrun.network), it gets
-a socket that we made, with a filter: the kernel drops every packet that does not come from 127.0.0.1 and one certain
-source port. That port is bound, on all addresses, as long as the store lives, and a port can be shared with sockets of
-the same user alone, so no other user can send from it.
+The store authenticates nobody and listens only on a TCP port: it supports neither a socket path with permissions nor a
+port with a secret. If the user may not have a network of their own (elastic.backends.torchrun.network), the store gets
+a socket made here, with a filter: the kernel drops every packet that does not come from 127.0.0.1 and one particular
+source port. That port is bound, on all addresses, as long as the store lives, and a port can only be shared with
+sockets of the same user, so no other user can send from it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any
 from elastic.backends.torchrun.owner import owner
 
 _SOURCE = "127.0.0.1"
-"""torch looks up the name of who connects: this one's is in every host's own table."""
+"""torch looks up the name of a connecting address: this one is in every host's own table."""
 
 _DOOR = "127.0.0.2"
-"""Where the store's own client connects, on the store's port: torch lets nobody say which source port it uses."""
+"""The address that the store's own client connects to, on the store's port: its source port cannot be set in torch."""
 
 _FIRST_TARGET = ipaddress.IPv4Address("127.1.0.0")
-"""All connections have one source, so each has a target of its own; 127.0.0.0/8 is all this host."""
+"""All connections have the same source, so each has its own target; all of 127.0.0.0/8 is this host."""
 
 _SO_ATTACH_FILTER = 26
-"""Linux's number on all of its architectures but two old ones; Python has no name for it."""
+"""Linux's number on all of its architectures except two old ones; Python has no name for it."""
 
 _PIECE_BYTES = 1 << 16
 
@@ -43,7 +43,7 @@ class HiddenStore:
     """One TCPStore and the only way to it."""
 
     def __init__(self, alone: bool = False) -> None:
-        """`alone`: nobody else is in this process's network."""
+        """`alone`: no other process is in this process's network."""
         self._alone = alone
         self._source = _shared_socket()
         self._source.bind(("0.0.0.0", 0))
@@ -52,7 +52,7 @@ class HiddenStore:
         self._store: Any = None
 
     async def open(self) -> None:
-        """Starts the store; raises OSError, ImportError where there is no torch, and RuntimeError when torch fails."""
+        """Start the store; raises OSError, ImportError without torch, and RuntimeError if torch fails."""
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         listening, door = _shared_socket(), _shared_socket()
@@ -64,7 +64,7 @@ class HiddenStore:
             self._port = listening.getsockname()[1]
             door.bind((_DOOR, self._port))
             door.listen()
-            # From here on the descriptor is torch's.
+            # From here on torch owns the descriptor.
             number = listening.detach()
         finally:
             listening.close()
@@ -87,7 +87,7 @@ class HiddenStore:
             door.close()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A new connection to the store; raises OSError."""
+        """Open a new connection to the store; raises OSError."""
         sock = _shared_socket()
         try:
             sock.bind((_SOURCE, self._source.getsockname()[1]))
@@ -101,12 +101,12 @@ class HiddenStore:
             raise
 
     def close(self) -> None:
-        """Ends the store."""
+        """End the store."""
         self._store = None
         self._source.close()
 
     async def _let_own_client_in(self, door: socket.socket) -> None:
-        """Carries what torch's constructor says to its own store; strangers are left at the door."""
+        """Forward the traffic between torch's constructor and its own store; strangers are rejected."""
         loop = asyncio.get_running_loop()
         while True:
             sock, _ = await loop.sock_accept(door)
@@ -135,7 +135,7 @@ def _shared_socket() -> socket.socket:
 
 
 def _admit(listening: socket.socket, source_port: int) -> None:
-    """Drops all that does not come from 127.0.0.1 and this port; the connections that are accepted inherit it."""
+    """Drop all packets that do not come from 127.0.0.1 and this port; accepted connections inherit the filter."""
     program = [
         (0x28, 0, 0, 0),  # load the half-word at 0 of the TCP header: the source port
         (0x15, 0, 3, source_port),  # the next instruction if it is this one, else to the last

@@ -1,6 +1,6 @@
-"""A network of this process's own: what listens in it is reached by nobody else on the host.
+"""A network of this process's own: no other process on the host can reach sockets that listen in it.
 
-A user may make one where the kernel lets him have a user namespace. Sockets stay in the network that they were made in,
+A user may make one if the kernel lets them have a user namespace. Sockets stay in the network that they were made in,
 so one that was opened before still serves the host's.
 """
 
@@ -18,14 +18,14 @@ _IFF_UP_AND_RUNNING = 0x1 | 0x40
 
 
 def leave_hosts_network() -> bool:
-    """Moves this process, which must have no second thread yet, to a network with a loopback alone; whether it could.
+    """Move this process, which must still be single-threaded, to a network with only a loopback; returns success.
 
-    What a parent-death signal was set to is forgotten.
+    The parent-death signal is reset by this.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
         return False
     with socket.socket() as sock:
-        # Where this fails, nothing in this network could be reached, and there is no way back.
+        # If this fails, nothing in this network can be reached, and there is no way back.
         fcntl.ioctl(sock.fileno(), _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP_AND_RUNNING))
     return True

@@ -1,7 +1,7 @@
 """torch.distributed.elastic's own agent on this node, with the driver as its rendezvous.
 
-Workers are forks of this process: a restart of all of them costs no import. This process outlives whatever goes wrong
-with one group of workers: it tells the driver, and comes to the next rendezvous.
+Workers are forks of this process: a restart of all of them costs no import. This process survives any failure of a
+group of workers: it reports to the driver, and comes to the next rendezvous.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from elastic.node.workers import run_worker
 from elastic.session import new_page, read_page
 
 _RESTARTS = 1 << 30
-"""Restarts are the driver's to count: it alone knows which of them were resizes."""
+"""The driver counts restarts: it alone knows which of them were resizes."""
 
 _LAST_WORDS_S = 0.25
-"""One that takes the group down before it tells its own error ends after its peers: it is left this time for it."""
+"""The time for a worker that takes the group down before it reports its own error, and so ends after its peers."""
 
 
 def preload() -> None:
-    """Imports what every worker needs."""
-    # Every restart of workers is a warning there; here it is a resize.
+    """Import what every worker needs."""
+    # torch logs every restart of workers as a warning; here it is a resize.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     import torch._dynamo  # noqa: F401  (torch.optim imports it at the first optimizer otherwise)
 
@@ -47,7 +47,7 @@ def preload() -> None:
 
 
 class _NoLogFiles(LogsSpecs):
-    """Workers write to this process's output, which travels to the trainer's log: no file on the node."""
+    """No log files: workers write to this process's output, which goes to the trainer's log."""
 
     @property
     def root_log_dir(self) -> str:
@@ -60,7 +60,7 @@ class _NoLogFiles(LogsSpecs):
 
 
 class _ElasticAgent(LocalElasticAgent):
-    """torch's agent; it kills instead of asking (workers ignore SIGTERM) and tells the driver how workers ended."""
+    """torch's agent, except that it kills (workers ignore SIGTERM) and reports to the driver how workers ended."""
 
     def __init__(self, spec: WorkerSpec, rendezvous: DriverRendezvous, pages: Sequence[Any], upkeep: Upkeep) -> None:
         super().__init__(spec, logs_specs=_NoLogFiles(), start_method="fork")
@@ -74,7 +74,7 @@ class _ElasticAgent(LocalElasticAgent):
         self._killed = False
 
     def tell_exit(self, local_rank: int, rc: int) -> None:
-        """Tells the driver that a worker ended with an error, or could not be started."""
+        """Report that a worker ended with an error, or could not be started."""
         step, at_s = last_step(self._pages)
         told = {"op": "exit", "local_rank": local_rank, "rc": rc, "step": step, "at_s": at_s}
         if self._ended is not None:
@@ -84,7 +84,7 @@ class _ElasticAgent(LocalElasticAgent):
     def _assign_worker_ranks(
         self, store: Store, group_rank: int, group_world_size: int, spec: WorkerSpec
     ) -> list[Worker]:
-        """The driver has told the ranks: torch would gather them from all nodes, also from one that is gone."""
+        """Assign the driver's ranks: torch would gather them from all nodes, including one that is gone."""
         world, first = self._rendezvous_of_driver.world, self._rendezvous_of_driver.first_rank
         return [
             Worker(
@@ -98,7 +98,7 @@ class _ElasticAgent(LocalElasticAgent):
         ]
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 5) -> None:
-        # torch kills the workers; what they started goes with them.
+        # torch kills the workers; the processes that they started must go with them.
         workers = self._worker_pids()
         self._upkeep.kill(workers, workers)
         super()._shutdown(signal.SIGKILL, timeout)
@@ -118,12 +118,12 @@ class _ElasticAgent(LocalElasticAgent):
             self._seen_s = self._seen_s or time.monotonic()
             if len(ended) < len(workers) and time.monotonic() < self._seen_s + _LAST_WORDS_S:
                 return RunResult(WorkerState.HEALTHY)
-            # Those that are seen next were killed here.
+            # Ends seen after this are of workers killed here.
             self._killed = True
-            # torch would ask the others to end, which they do not hear, and wait 30 s for it.
+            # torch would send the others a SIGTERM, which they ignore, and wait 30 s.
             self._upkeep.kill(workers, workers)
         result: RunResult = super()._monitor_workers(worker_group)
-        # Of workers that are to be stopped, those that are stopped first take the others along: that is no crash.
+        # If workers are to be stopped, the first that are stopped make the others end: that is no crash.
         is_failure = result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY)
         if is_failure and not self._rendezvous_of_driver.num_nodes_waiting():
             local_rank, failure = next(iter(result.failures.items()), (0, None))
@@ -135,7 +135,7 @@ class _ElasticAgent(LocalElasticAgent):
         return result
 
     def _all_ended_well(self) -> bool:
-        """By exit codes; torch waits for what each one's function returns, and a script may end by os._exit(0)."""
+        """Whether all have exited with 0; torch waits for each function's result, but a script may call os._exit(0)."""
         return self._pcontext is not None and all(map(_ended_well, self._processes))
 
     @property
@@ -145,11 +145,11 @@ class _ElasticAgent(LocalElasticAgent):
         return context._pc.processes if context is not None else ()
 
     def _exit_barrier(self) -> None:
-        """The driver waits for the others: a barrier in the store would wait for a node that was just preempted."""
+        """Skip it, as the driver waits for the others: a barrier in the store would wait for a node just preempted."""
 
 
 class TorchrunNode:
-    """Runs torch's elastic agent for one pilot: from each rendezvous to the end of that group's workers."""
+    """A run of torch's elastic agent for one pilot: from each rendezvous to the end of that group's workers."""
 
     def __init__(self, link: AgentLink, argv: Sequence[str]) -> None:
         self._tunnel = Tunnel()
@@ -168,25 +168,25 @@ class TorchrunNode:
         )
 
     def run(self) -> None:
-        """Waits for the driver's `join` and serves until the agent goes away."""
-        # Slurm's SIGTERM is the pilot agent's business; torch would stop the workers at once.
+        """Wait for the driver's `join`, then serve until the agent goes away."""
+        # The pilot's agent handles Slurm's SIGTERM; torch would stop the workers at once.
         os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGUSR2"
         self._tunnel.start()
         self._rendezvous.wait_for("join")
         while True:
             if self._train():
                 self._rendezvous.say({"op": "done", "step": last_step(self._pages)[0]})
-                # Another node's script may fail yet: then all begin anew, from the last state.
+                # Another node's script may still fail: then all start over from the last state.
                 self._rendezvous.wait_for("join", "regroup")
 
     def _train(self) -> bool:
-        """Comes to the rendezvous, and again after each resize and crash; True once all workers have ended with 0."""
+        """Come to the rendezvous, and again after each resize and crash; True once all workers have ended with 0."""
         agent = _ElasticAgent(self._spec, self._rendezvous, self._pages, self._upkeep)
         try:
             return not agent.run().is_failed()
         except EOFError:
             raise
-        except Exception as error:  # torch's own errors are of many kinds, and so are those of a node short of memory
+        except Exception as error:  # torch raises many kinds of errors, and so does a node short of memory
             said = str(error).partition("\n")[0]
             print(f"bft: workers could not be run: {type(error).__name__}: {said}", file=sys.stderr, flush=True)
             agent.tell_exit(0, 1)
@@ -194,26 +194,26 @@ class TorchrunNode:
 
 
 def last_step(pages: Sequence[Any]) -> tuple[int, float]:
-    """The last step that a worker of the node is known to have ended, -1 for none, and when."""
+    """Return the last step that a worker of the node is known to have ended, -1 for none, and its time."""
     return max((read_page(page) for page in pages), default=(-1, 0.0))
 
 
 def _cause(codes: Sequence[int]) -> int:
-    """How the one ended that took the others along: who was killed did not fail for want of them."""
+    """Return the exit code of the worker that caused the others' ends: a killed one did not fail for lack of peers."""
     return min(codes, key=lambda rc: rc >= 0 or rc == -signal.SIGABRT)
 
 
 def _ended_well(worker: multiprocessing.Process) -> bool:
     assert worker.pid is not None
     rc = exit_code(worker.pid)
-    # None while it lives, and where torch has taken its status.
+    # None while it lives, or if torch has already reaped it.
     return (worker.exitcode if rc is None else rc) == 0
 
 
 def _entry(
     link: AgentLink, rendezvous: DriverRendezvous, tunnel: Tunnel, argv: Sequence[str], pages: Sequence[Any]
 ) -> None:
-    """The function that torch's agent forks for each local rank."""
+    """Run a worker: the function that torch's agent forks for each local rank."""
     generation = rendezvous.generation
     local_rank = int(os.environ["LOCAL_RANK"])
     link.close_in_child()
@@ -222,8 +222,8 @@ def _entry(
         "BFT_HOST": os.environ["BFT_LEASE"],
         "BFT_LOCAL_RANK": str(local_rank),
         "BFT_GENERATION": str(generation),
-        # Names the workers' prefix in the store. Agents count their own restarts, so it would differ between nodes.
+        # It names the workers' prefix in the store. Agents count their own restarts, so it would differ between nodes.
         "TORCHELASTIC_RESTART_COUNT": str(generation),
     }
-    # Not by torch's way, on which one that ends waits for the node's others.
+    # Not torch's way of ending, in which a worker waits for the others of its node.
     os._exit(run_worker(argv, environ, pages[local_rank]))

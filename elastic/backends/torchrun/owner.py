@@ -1,4 +1,4 @@
-"""Whose process holds the other end of a connection within this host: the kernel knows, whatever the process says."""
+"""The user of the process at the other end of a connection within this host, as the kernel knows it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import struct
 from pathlib import Path
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-"""A socket for IPv6 that was connected to an address of IPv4 is in the second one."""
+"""An IPv6 socket that is connected to an IPv4 address is in the second one."""
 
 _LOOKS = 3
-"""A row may be missed when others come and go while the table is being read."""
+"""A row may be missed if others come and go while the table is being read."""
 
 _ESTABLISHED = "01"
 
 
 def owner(connection: socket.socket) -> int | None:
-    """The user id of who connected to this side over IPv4; None when he is not on this host, or has hung up since.
+    """Return the user id at the other end of an IPv4 connection; None if it is not on this host, or has hung up.
 
-    Of a connection that its owner has closed the kernel says that it is root's: such a row counts for nothing.
+    The kernel shows a connection that its owner has closed as root's: such a row does not count.
     """
     far, near = connection.getpeername(), connection.getsockname()
     wanted = {(_plain(far), _plain(near)), (_mapped(far), _mapped(near))}
@@ -36,7 +36,7 @@ def _look_up(table: str, wanted: set[tuple[str, str]]) -> int | None:
     except OSError:  # a host without IPv6
         return None
     for local, remote in wanted:
-        # Looked for as text: a busy host has very many rows, and every worker of a node connects at once.
+        # A text search, since a busy host has very many rows, and every worker of a node connects at once.
         found = text.find(f" {local} {remote} {_ESTABLISHED} ")
         if found >= 0:
             _, _, _, _, _, _, uid, _, inode, *_ = text[found : text.find("\n", found)].split()
@@ -53,6 +53,6 @@ def _mapped(address: tuple[str, int]) -> str:
 
 
 def _written(address: bytes, port: int) -> str:
-    """As the kernel writes it: words of four bytes in this machine's order."""
+    """Format an address as the kernel does: words of four bytes in this machine's order."""
     words = struct.unpack(f"={len(address) // 4}I", address)
     return "".join(f"{word:08X}" for word in words) + f":{port:04X}"

@@ -1,8 +1,8 @@
 """torch's rendezvous on a node, as the driver decides it: `join` goes up, `rendezvous` comes down.
 
-torchrun's stock rendezvous finds a change of members by time-outs (join 14 s, leave 11 s). The driver knows the
-members exactly, so it tells each node its ranks; nodes gather nothing among each other, which would wait for one that
-was taken meanwhile. Only workers use the store, which lives beside the driver: losing any node loses no store.
+torchrun's stock rendezvous finds a change of members by time-outs (join 14 s, leave 11 s). The driver knows the members
+exactly, so it tells each node its ranks; the nodes exchange nothing, as that would wait for a node that was taken
+meanwhile. Only workers use the store, which lives beside the driver: losing any node loses no store.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class DriverRendezvous(RendezvousHandler):
         self.first_rank = 0
         """The rank of this node's first worker among all nodes' workers; nodes may have different numbers of them."""
         self.world = 0
-        """How many workers there are on all nodes."""
+        """The number of workers on all nodes."""
         self.on_leaving: Callable[[], None] = lambda: None
-        """What is done while workers still live when Slurm takes the node: all of it is over within 0.1 s."""
+        """Called while workers still live when Slurm takes the node: it must be done within 0.1 s."""
 
     def get_backend(self) -> str:
         return "bft"
@@ -42,39 +42,39 @@ class DriverRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Workers are clients of the driver's store; none of them serves one, since any of them may vanish."""
+        """True: workers are clients of the driver's store; none of them serves one, since any of them may vanish."""
         return True
 
     def say(self, message: Message) -> None:
-        """Tells the driver; raises EOFError when the agent is gone."""
+        """Send a message to the driver; raises EOFError if the agent is gone."""
         try:
             self._link.send(message)
         except OSError:
             raise EOFError from None
 
     def wait_for(self, *ops: str) -> Message:
-        """The driver's next message with one of these; raises EOFError when the agent is gone."""
+        """Return the driver's next message with one of these `op`; raises EOFError if the agent is gone."""
         while True:
             message = self._link.poll(None)
             if message is not None and message["op"] in ops:
                 return message
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Blocks until the driver has all members together."""
+        """Wait until the driver has all members together."""
         self._regroup = False
         self.say({"op": "join", "generation": self.generation})
         message = self.wait_for("rendezvous")
         self.generation = int(message["generation"])
         self.first_rank, self.world = int(message["first_rank"]), int(message["world"])
         nodes = int(message["nodes"])
-        # The store is beside the driver, which this node reaches in its own way.
+        # The store is beside the driver, which this node reaches by its own address for it.
         host, _ = split_address(os.environ["BFT_DRIVER"])
         port = self._tunnel.open(self.generation, host, int(message["port"]))
         # torch's agent wants a store of its own; with the ranks known it has nothing to keep there.
         return RendezvousInfo(HashStore(), int(message["rank"]), nodes, RendezvousStoreInfo(ADDRESS, port))
 
     def num_nodes_waiting(self) -> int:
-        """1 when the driver wants the workers of this node stopped and regrouped."""
+        """Return 1 if the driver wants the workers of this node stopped and regrouped."""
         while (message := self._link.poll()) is not None:
             if message["op"] == "regroup":
                 self._regroup = True
@@ -86,7 +86,7 @@ class DriverRendezvous(RendezvousHandler):
         return False
 
     def set_closed(self) -> None:
-        """Nothing: the driver ends a trainer by ending its pilots' processes."""
+        """Do nothing: the driver ends a trainer by ending its pilots' processes."""
 
     def shutdown(self) -> bool:
         return True

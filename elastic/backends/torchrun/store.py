@@ -1,7 +1,7 @@
 """python -m elastic.backends.torchrun.store: torchrun's store, beside the driver: no pool node can take it along.
 
-Reads `open` lines on standard input and answers each with the port at which the nodes' tunnels reach a fresh store,
-once they have proved that they know the trainer's secret: an old generation's keys cannot meddle with a new one's.
+It reads `open` lines on standard input and answers each with the port at which the nodes' tunnels reach a fresh store,
+once they have proved that they know the trainer's secret. An old generation's keys cannot interfere with a new one's.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class Relay:
     """The hub's listener: carries each connection to the store of the generation that it asks for."""
 
     def __init__(self, alone: bool) -> None:
-        """`alone`: nobody else is in this process's network."""
+        """`alone`: no other process is in this process's network."""
         self._alone = alone
         self._stores: dict[int, HiddenStore] = {}
         self._to_store: dict[Peer, asyncio.Future[asyncio.StreamWriter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, generation: int) -> None:
-        """Opens a generation's store, and closes those that are older than the one before; raises OSError."""
+        """Open a generation's store, and close those older than the previous one; raises OSError."""
         store = HiddenStore(self._alone)
         await store.open()
         self._stores[generation] = store
-        # The one before may still have clients that are being stopped.
+        # The previous one may still have clients that are being stopped.
         for old in sorted(self._stores)[:-2]:
             self._stores.pop(old).close()
 
     def connected(self, peer: Peer) -> bool:
-        """Takes a tunnel's hello; one of a generation that is over is turned away."""
+        """Take a tunnel's hello; one of a generation that is over is rejected."""
         store = self._stores.get(int(peer.hello.get("generation", -1)))
         if peer.hello.get("role") != "store" or store is None:
             return False
@@ -54,11 +54,11 @@ class Relay:
         return True
 
     async def received(self, peer: Peer, message: Message) -> None:
-        """Hands on what a worker said to its store."""
+        """Forward a worker's message to its store."""
         await unseal(message, await self._to_store[peer])
 
     def disconnected(self, peer: Peer) -> None:
-        """The worker is gone, or its node."""
+        """Close the connection to the store of a worker that is gone, or whose node is."""
         to_store = self._to_store.pop(peer, None)
         if to_store is None or to_store.cancel():
             return
@@ -66,17 +66,17 @@ class Relay:
             to_store.result().close()
 
     async def _from_store(self, peer: Peer, store: HiddenStore) -> None:
-        """Hands on what the store answers, until one of them ends."""
+        """Forward the store's answers until one of the ends closes."""
         ready = self._to_store[peer]
         try:
             reader, writer = await store.connect()
         except OSError as error:
             if not ready.done():
                 ready.set_exception(ConnectionError(str(error)))
-                ready.exception()  # a worker that says nothing more does not ask for it
+                ready.exception()  # a worker that sends nothing more never retrieves it
             peer.close()
             return
-        if ready.done():  # it went away meanwhile
+        if ready.done():  # the worker went away meanwhile
             writer.close()
             return
         ready.set_result(writer)
@@ -95,7 +95,7 @@ async def _serve(listening: socket.socket, alone: bool) -> None:
     _say({"op": "ready"})
     while (message := await receive(commands)) is not None:
         generation = int(message["generation"])
-        # The secret comes this way because the command line and files have other readers.
+        # The secret comes this way because others can read the command line and files.
         hub = hub or Hub(relay, str(message["secret"]), listening)
         try:
             await relay.open(generation)
@@ -111,18 +111,18 @@ def _say(message: Message) -> None:
 
 
 def main() -> None:
-    """Serves until standard input ends."""
-    # Nodes come from the host's network; the stores are kept out of it, if this user may.
+    """Serve until standard input ends."""
+    # Nodes connect from the host's network; the stores are kept out of it, if this user may.
     listening = listen()
     alone = leave_hosts_network()
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Three for each connection of a worker's: the usual limit of 1024 would be that of a few hundred workers.
+    # Each worker connection needs three descriptors: the usual limit of 1024 would suffice for a few hundred workers.
     descriptors.raise_limit()
     try:
         import_module("torch.distributed")
     except ImportError:
-        # The driver says it in one line.
+        # The driver reports it in one line.
         raise SystemExit(1) from None
     asyncio.run(_serve(listening, alone))
 

@@ -1,10 +1,10 @@
 """python -m elastic.backends.torchrun.tunnel: the way from a node's workers to their group's store beside the driver.
 
-Workers are given an address on their own node as the store's. Who connects there has to be a process of the same user;
-then the connection goes on, sealed, to the driver's host, where it proves that it knows the trainer's secret. A process
-of its own, so that the node process, which forks workers, has no second thread whose locks a fork might copy.
+Workers are given an address on their own node as the store's. Only a process of the same user may connect there; the
+connection then goes on, sealed, to the driver's host, where it proves that it knows the trainer's secret. It is a
+separate process so that the node process, which forks workers, has no second thread whose locks a fork might copy.
 
-    open  ->  generation, address, port: where this generation's store is      <-  opened: port on this node
+    open  ->  generation, address, port: the place of this generation's store      <-  opened: port on this node
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from elastic.link.wire import MAX_LINE_BYTES, Message, decode, encode, no_delay,
 from elastic.timing import CONNECT_S, HANDSHAKE_S
 
 ADDRESS = "127.0.0.1"
-"""Where workers look for their store: nobody on another host can."""
+"""The address at which workers look for their store: no other host can reach it."""
 
 _BACKLOG = 1024
 
 
 class Tunnel:
-    """The process, as the node process sees it; it is started when it is needed and again when it has ended."""
+    """The process, as the node process sees it; it is started when it is needed, and again if it has ended."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts the process unless it runs; raises OSError."""
+        """Start the process unless it runs; raises OSError."""
         if self._process is not None and self._process.poll() is None:
             return
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # It runs in the user's folder, and imports nothing from there.
+            # It runs in the user's folder, and must import nothing from there.
             env={**os.environ, "PYTHONSAFEPATH": "1"},
         )
 
     def open(self, generation: int, address: str, port: int) -> int:
-        """The port on this node that leads to a generation's store, and to no older one; raises OSError."""
+        """Return the port on this node that leads to a generation's store, and to no older one; raises OSError."""
         self.start()
         assert self._process is not None
         assert self._process.stdin is not None
@@ -65,11 +65,11 @@ class Tunnel:
         return int(decode(line)["port"])
 
     def processes(self) -> tuple[int, ...]:
-        """The id of the process, if there is one: it is no worker's."""
+        """Return the id of the process, if there is one: it belongs to no worker."""
         return () if self._process is None else (self._process.pid,)
 
     def close_in_child(self) -> None:
-        """A worker has no business with the process, but for what it lets through."""
+        """Close the pipes to the process in a worker, which needs only the connections that it carries."""
         if self._process is not None:
             assert self._process.stdin is not None
             assert self._process.stdout is not None
@@ -78,7 +78,7 @@ class Tunnel:
 
 
 class _Carrier:
-    """The process's inside: one generation at a time."""
+    """The inside of the process: one generation at a time."""
 
     def __init__(self) -> None:
         self._server: asyncio.Server | None = None
@@ -86,7 +86,7 @@ class _Carrier:
         self._target: Message = {}
 
     async def open(self, target: Message) -> int:
-        """Leaves the generation before, whose workers have ended, and leads to this one's store from a port."""
+        """Leave the previous generation, whose workers have ended, and return a port that leads to this one's store."""
         if self._server is not None:
             self._server.close()
         for task in list(self._tasks):
@@ -107,7 +107,7 @@ class _Carrier:
             said = str(error) or "no answer in time"
             print(f"bft: no way to torchrun's store: {said}", file=sys.stderr, flush=True)
         except asyncio.CancelledError:
-            # asyncio would print a connection that was cancelled as a fault.
+            # asyncio would report a cancelled connection as a fault.
             pass
         finally:
             self._tasks.discard(task)
@@ -132,7 +132,7 @@ class _Carrier:
                 raise WireError("it hung up")
             sending = asyncio.create_task(seal(reader, Peer(far_writer, about, seals.outgoing)))
             hearing = asyncio.create_task(_hear(SealedReader(far_reader, seals.incoming), writer))
-            # When one end hangs up, nothing that the other one says will be asked for.
+            # Once one end hangs up, nothing from the other is needed.
             await _first_of(sending, hearing)
         finally:
             far_writer.close()
@@ -150,7 +150,7 @@ async def _first_of(*tasks: asyncio.Task[None]) -> None:
         for task in tasks:
             task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
-            # A worker that is killed resets its connection: that is no fault of the way.
+            # A worker that is killed resets its connection: that is no fault of the tunnel.
             if isinstance(result, WireError):
                 raise result
 
@@ -166,7 +166,7 @@ async def _serve() -> None:
 
 
 def main() -> None:
-    """Serves until standard input ends."""
+    """Serve until standard input ends."""
     die_with_parent()
     # Slurm's notice reaches every process of the pilot; the agent ends this one with the node process.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
