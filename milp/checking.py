@@ -1,6 +1,6 @@
-"""The independent check of a plan against its problem: no plan is carried out that did not pass here.
+"""The independent check of a plan against its problem: only a plan that passes is carried out.
 
-It shares no code with the solvers but equation (16) itself, so that a fault in one of them cannot hide.
+It shares no code with the solvers except equation (16) itself, so a fault in a solver cannot hide here.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from milp.errors import PlanError
 from milp.problem import Plan, Problem, Status
 from milp.worth import outcome, relative_gap, rescale_cost
 
-# Summation order alone moves a sum of floats by far less, a wrong term by far more.
+# Summation order moves a sum of floats by far less, a wrong term by far more.
 _RELATIVE_TOLERANCE = 1e-9
 # A broken plan may break a rule at every node; the message must still fit on a line.
 _MOST_VIOLATIONS_TOLD = 5
 
 
 def verify(problem: Problem, plan: Plan) -> None:
-    """Raise `PlanError`, listing the violated rules, unless the plan is one that its problem allows.
+    """Raise `PlanError`, listing the violated rules, unless the problem allows the plan.
 
-    Rules: the plan speaks of exactly the problem's trainers; every node is in the pool and used once (5); counts
-    agree with the nodes and are allowed (3); nobody migrates (6); a trainer's nodes are of one class unless it may mix
-    them, and of those that it may use; caps hold; groups are used whole by one trainer or not at all; the objective is
-    that of (16), not above the bound, and the gap is theirs.
+    Rules: the plan names exactly the problem's trainers; every node is in the pool and used once (5); counts agree with
+    the nodes and are allowed (3); no trainer migrates (6); a trainer's nodes are of classes that it may use, and of one
+    class unless it may mix them; caps hold; each group goes whole to one trainer or to none; the objective is that of
+    (16) and not above the bound; the gap follows from both.
     """
     violations = list(_name_faults(problem, plan))
     if not violations:
@@ -48,7 +48,7 @@ def verify(problem: Problem, plan: Plan) -> None:
 def _name_faults(problem: Problem, plan: Plan) -> Iterator[str]:
     names = {trainer.name for trainer in problem.trainers}
     speaks_of = {"assignment": plan.assignment.keys(), "counts": plan.counts.keys()}
-    if plan.reasons:  # none at all where nobody asked for sentences
+    if plan.reasons:  # empty if sentences were not asked for
         speaks_of["reasons"] = plan.reasons.keys()
     for field, named in speaks_of.items():
         if named != names:
@@ -62,7 +62,7 @@ def _node_faults(problem: Problem, plan: Plan) -> Iterator[str]:
     left = set(problem.pool)
     left.difference_update(*plan.assignment.values())
     used = sum(map(len, plan.assignment.values()))
-    if len(problem.pool) - len(left) == used:  # each of them took a node of its own out of the pool
+    if len(problem.pool) - len(left) == used:  # every assigned node is in the pool and used once
         return
     distinct = Counter(chain.from_iterable(plan.assignment.values()))
     for node, times in distinct.items():
@@ -81,7 +81,7 @@ def _trainer_faults(problem: Problem, plan: Plan) -> Iterator[str]:
             yield f"trainer {name} has a count of {counts[name]} but {len(nodes)} nodes"
         if not trainer.allows(len(nodes)):
             yield f"trainer {name} is not allowed a count of {len(nodes)}"
-        # The common cases are told by one comparison of tuples; sets are for the rest.
+        # One comparison of tuples settles the common cases; the sets are for the rest.
         if nodes[: len(held)] != held:
             old, new = set(held), set(nodes)
             if not (old <= new or new <= old):

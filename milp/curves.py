@@ -16,7 +16,7 @@ Points = tuple[tuple[int, float], ...]
 
 
 def interpolate(points: Points, nodes: int) -> float:
-    """The value at `nodes`: linear between the points, constant before the first and beyond the last; 0 without any."""
+    """Return the value at `nodes`: linear between points, constant outside them, 0 without points."""
     if not points:
         return 0.0
     after = bisect_right(points, (nodes, math.inf))
@@ -35,8 +35,8 @@ def _on_line(left: int, low: float, right: int, high: float, nodes: int) -> floa
 class Curve:
     """A trainer's objective per second against its number of nodes, O_j of equations (11)-(12).
 
-    Piecewise linear between the points, constant beyond the last one; starts at (0, 0). It need not be concave
-    nor rise throughout. `values` is in objective units per second, usually samples/s.
+    Piecewise linear between the points, constant beyond the last one; starts at (0, 0). It may be non-concave and may
+    fall. `values` is in objective units per second, usually samples/s.
     """
 
     nodes: tuple[int, ...]
@@ -59,7 +59,7 @@ class Curve:
         return tuple(zip(self.nodes, self.values, strict=True))
 
     def __call__(self, count: int) -> float:
-        # `interpolate`, but on the two tuples: to pair them takes longer than the few calls that a plan needs.
+        # Like `interpolate`, but on the two tuples: zipping them takes longer than the few calls that a plan needs.
         after = bisect_right(self.nodes, count)
         if after == len(self.nodes):
             return self.values[-1]
@@ -67,7 +67,7 @@ class Curve:
 
 
 def slowest(curves: Sequence[Curve]) -> Curve:
-    """The lowest of several curves at every whole number of nodes: synchronous training waits for its slowest node."""
+    """Return the minimum of the curves at every whole count: synchronous training waits for its slowest node."""
     first, *others = dict.fromkeys(curves)
     for other in others:
         first = _lower(first, other)

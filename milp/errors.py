@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class MilpError(Exception):
-    """Root of everything that `milp` raises on purpose; `exit_code` is what a command line ends with."""
+    """The root of all errors that `milp` raises on purpose; `exit_code` is that of a command which fails with it."""
 
     exit_code = 1
 
@@ -16,7 +16,7 @@ class ProblemError(MilpError):
 
 
 class UnsupportedError(MilpError):
-    """The chosen solver does not exist, is not installed, or cannot carry what the problem asks for."""
+    """The chosen solver does not exist, is not installed, or cannot handle a feature of the problem."""
 
     exit_code = 2
 

@@ -12,16 +12,16 @@ from milp.errors import ProblemError
 
 T = TypeVar("T", bound=Hashable)
 
-# Equation (16) multiplies three such numbers and sums over the trainers; solvers go astray when that overflows.
+# Equation (16) multiplies three such numbers and sums over the trainers; solvers fail when that overflows.
 _LARGEST = 1e30
-# Far beyond any cluster, and sums of such counts still fit the 64 bits of the solvers' arrays.
+# Far beyond any cluster, and sums of such counts still fit the 64-bit arrays of the solvers.
 _MOST_NODES = 10**15
 _WIDEST = 2**63 - 1
 _LONGEST = 80
 
 
 def whole(where: str, value: object, *, at_least: int) -> None:
-    """Require an integer (booleans and floats are none) from `at_least` to more nodes than any cluster has."""
+    """Require an integer (no bool, no float) from `at_least` up to a limit far above any cluster's size."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise ProblemError(f"{where} must be a whole number, not {_shown(value)}")
     if value < at_least:
@@ -31,7 +31,7 @@ def whole(where: str, value: object, *, at_least: int) -> None:
 
 
 def real(where: str, value: object) -> None:
-    """Require a number of zero or more whose products with others of its kind are finite too."""
+    """Require a number of zero or more that is small enough for products of such numbers to be finite."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise ProblemError(f"{where} must be a number, not {_shown(value)}")
     if isinstance(value, float) and not math.isfinite(value):
@@ -45,7 +45,7 @@ def real(where: str, value: object) -> None:
 
 
 def text(where: str, value: object, *, empty: bool = False) -> None:
-    """Require a string, not an empty one unless `empty`."""
+    """Require a string, non-empty unless `empty`."""
     if not isinstance(value, str) or not (value or empty):
         raise ProblemError(f"{where} must be a {'' if empty else 'non-empty '}string, not {_shown(value)}")
 
@@ -58,7 +58,7 @@ def increasing(where: str, values: tuple[int, ...]) -> None:
 
 
 def first_repeated(values: Iterable[T]) -> T | None:
-    """The first value seen a second time, or None."""
+    """Return the first value seen a second time, or None."""
     seen: set[T] = set()
     for value in values:
         if value in seen:
@@ -68,7 +68,7 @@ def first_repeated(values: Iterable[T]) -> T | None:
 
 
 def mapping(where: str, value: object, known: Collection[str], required: Collection[str]) -> Mapping[str, Any]:
-    """Require a JSON object that has every required key and none that is unknown (the nearest known key is named)."""
+    """Require a JSON object with every required key and no unknown one; the error suggests the nearest known key."""
     if not isinstance(value, Mapping):
         raise ProblemError(f"{where} must be a JSON object, not {type(value).__name__}")
     for key in value:
@@ -90,7 +90,7 @@ def array(where: str, value: object) -> tuple[Any, ...]:
 
 
 def _shown(value: object) -> str:
-    """The value as a message has it: one short line, however long or nested it is."""
+    """Return the value as one short line for a message, however long or nested it is."""
     if isinstance(value, int) and abs(value) > _WIDEST:  # Python refuses to write thousands of digits
         return f"a number of {value.bit_length()} bits"
     try:

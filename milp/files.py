@@ -1,6 +1,6 @@
-"""PROBLEM.json and the answer to it, as decoded JSON: reading checks every field, writing is the way back.
+"""Reading and writing of PROBLEM.json and its answer, as decoded JSON; reading checks every field.
 
-What has a default in the classes of `milp.problem` may be left out. No file is touched here.
+Fields that have a default in the classes of `milp.problem` may be left out. No file is touched here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OPTIONAL_OF_A_TRAINER = (
 
 
 def problem_from_json(data: object) -> Problem:
-    """Read a decoded PROBLEM.json; any fault is a `ProblemError` that names the trainer and the field."""
+    """Read a decoded PROBLEM.json; any fault raises a `ProblemError` that names the trainer and the field."""
     keys = ("nodes", "t_fwd_s", "trainers")
     got = fields.mapping("the problem", data, (*keys, "caps", "groups"), keys)
     return Problem(
@@ -84,7 +84,7 @@ def _curve(where: str, data: object) -> Curve:
 
 
 def _amount(value: Any) -> Any:
-    """An amount that JSON has as a whole number of any length, as the float that it is meant to be."""
+    """Return an amount as a float if JSON has it as a whole number too large for one to be exact."""
     if isinstance(value, int) and not isinstance(value, bool) and 2**53 < value < 2**1023:
         return float(value)
     return value
@@ -107,7 +107,7 @@ def _group(data: object) -> NodeGroup:
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:
-    """The shape that `problem_from_json` reads; what is as by default is left out of the trainers."""
+    """Return the problem as `problem_from_json` reads it; trainers' fields that have their default are left out."""
     data: dict[str, Any] = {
         "nodes": [{"name": n.name, "class": n.node_class} if n.node_class else n.name for n in problem.nodes],
         "t_fwd_s": problem.t_fwd_s,
@@ -121,7 +121,7 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """The answer of `bft solve --json`."""
+    """Return the answer of `bft solve --json`."""
     return {
         "status": plan.status,
         "solver": plan.solver,

@@ -1,7 +1,7 @@
-"""Maps of the pool: its blocks of nodes that are as good as each other, nodes for counts, and the map that stays.
+"""Maps of the pool: blocks of interchangeable nodes, the choice of nodes for counts, and the map that stays.
 
-In a block any nodes that keep what a trainer holds there are as good as any others, so a count per block says all about
-a map. Doing nothing is the current map as far as it is allowed: the answer when no solver has a better one.
+Without migration all choices of nodes within a block are equally good, so a count per block describes a map. Doing
+nothing is the current map as far as it is allowed: the answer if no solver has a better one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from milp.worth import outcome
 
 @dataclass(frozen=True)
 class Block:
-    """Nodes of one class in order of preference, or where `whole` a group that is given out whole or not at all."""
+    """Nodes of one class in order of preference, or, if `whole`, a group that is given out whole or not at all."""
 
     nodes: tuple[str, ...]
     classes: frozenset[str]
@@ -30,7 +30,7 @@ class Block:
 
 
 def blocks(problem: Problem) -> tuple[Block, ...]:
-    """A block for the ungrouped nodes of every class, then one for every group of more than one node."""
+    """Return a block for the ungrouped nodes of every class, then one for every group of more than one node."""
     groups = [group for group in problem.groups if len(group.nodes) > 1]
     grouped = {node for group in groups for node in group.nodes}
     by_class: dict[str, list[str]] = {name: [] for name in problem.classes}
@@ -42,7 +42,7 @@ def blocks(problem: Problem) -> tuple[Block, ...]:
 
 
 def counts_in(nodes: Collection[str], parts: Sequence[Block]) -> tuple[int, ...]:
-    """How many of `nodes` are in each block."""
+    """Count the `nodes` in each block."""
     if len(parts) == 1:
         return (len(nodes),)
     inside = set(nodes)
@@ -50,7 +50,7 @@ def counts_in(nodes: Collection[str], parts: Sequence[Block]) -> tuple[int, ...]
 
 
 def sums(sizes: Iterable[int]) -> frozenset[int]:
-    """Every total that some of the `sizes` add up to, 0 included."""
+    """Return every total that some of the `sizes` add up to, including 0."""
     reached = {0}
     for size in sizes:
         reached |= {total + size for total in reached}
@@ -78,9 +78,10 @@ def assign(problem: Problem, counts: Mapping[str, int]) -> dict[str, tuple[str, 
 def assign_blocks(
     problem: Problem, parts: Sequence[Block], shares: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[str, ...]]:
-    """The same for a pool of several blocks, from every trainer's count in each of them (as many as `parts`).
+    """Name the nodes of every trainer in a pool of several blocks, from its count in each block (as many as `parts`).
 
-    Within every block a trainer must grow, or in every block shrink, and a group is given out whole.
+    In each block a trainer keeps its nodes first, as in `assign`. Its counts must grow in every block or shrink in
+    every block, and a group is given out whole.
     """
     if len(parts) == 1:
         return assign(problem, {name: share[0] for name, share in shares.items()})
@@ -99,14 +100,14 @@ def assign_blocks(
 
 
 def _first(problem: Problem, held: tuple[str, ...], count: int) -> tuple[str, ...]:
-    """All of `held`, or the `count` most preferred of them."""
+    """Return all of `held`, or the `count` most preferred of them."""
     return held if count >= len(held) else tuple(sorted(held, key=problem.pool.__getitem__)[:count])
 
 
 def _filled(
     nodes: Iterable[str], taken: Collection[str], kept: Mapping[str, tuple[str, ...]], counts: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]]:
-    """What is kept, filled up to the counts from the nodes that are not `taken`, all that somebody keeps."""
+    """Return the kept nodes, filled up to the counts from the nodes that are not `taken` (all nodes kept by anyone)."""
     filled = dict(kept)
     growing = [(name, more) for name, mine in kept.items() if (more := counts[name] - len(mine))]
     if not growing:
@@ -118,15 +119,15 @@ def _filled(
 
 
 def _held_first(nodes: tuple[str, ...], held: tuple[str, ...]) -> tuple[str, ...]:
-    """The nodes with those that are held in front, in the order they are held."""
+    """Return the nodes with the held ones in front, in the order they are held."""
     given, had = set(nodes), set(held)
     return (*(node for node in held if node in given), *(node for node in nodes if node not in had))
 
 
 def keep(problem: Problem) -> dict[str, tuple[str, ...]]:
-    """Every trainer keeps its nodes, or the most of them that its sizes and caps allow, earlier trainers first.
+    """Let every trainer keep its nodes, or as many as its sizes and caps allow, earlier trainers first.
 
-    Nobody gets a node that it does not hold, so this costs no solving and is never infeasible.
+    No trainer gets a node that it does not hold, so this needs no solving and is never infeasible.
     """
     parts = blocks(problem)
     left = {cap: cap.nodes_max for cap in problem.caps}
@@ -141,9 +142,9 @@ def keep(problem: Problem) -> dict[str, tuple[str, ...]]:
 
 
 def _share(problem: Problem, trainer: TrainerSpec, parts: tuple[Block, ...], at_most: int) -> tuple[int, ...]:
-    """The counts per block that the trainer keeps."""
+    """Return the counts per block that the trainer keeps."""
     held = counts_in(trainer.current, parts)
-    # Part of a group is of no use: it goes together or not at all.
+    # Part of a group is of no use: a group is kept whole or not at all.
     usable = [0 if part.whole and count < len(part.nodes) else count for part, count in zip(parts, held, strict=True)]
     if trainer.only_classes is not None:
         allowed = [part.classes <= set(trainer.only_classes) for part in parts]
@@ -158,7 +159,7 @@ def _share(problem: Problem, trainer: TrainerSpec, parts: tuple[Block, ...], at_
 
 
 def _largest(trainer: TrainerSpec, parts: tuple[Block, ...], usable: list[int], at_most: int) -> tuple[int, ...]:
-    """The most of the `usable` counts that make an allowed size: whole groups, and any part of the rest."""
+    """Return the most of the `usable` counts that make an allowed size: whole groups, and any part of the rest."""
     loose = sum(count for part, count in zip(parts, usable, strict=True) if not part.whole)
     groups = [place for place, part in enumerate(parts) if part.whole and usable[place]]
     totals = sums(usable[place] for place in groups)

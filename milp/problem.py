@@ -1,7 +1,7 @@
-"""The allocation problem and its answer: which node of the pool works for which trainer until the next event.
+"""The allocation problem and its answer: a trainer for each node of the pool until the next event.
 
-Liu et al., "BFTrainer" (arXiv:2106.12091), section 3. Everything here is immutable and checks itself when it is
-built, so a solver never meets a malformed problem.
+Liu et al., "BFTrainer" (arXiv:2106.12091), section 3. Everything here is immutable and checks itself when it is built,
+so a solver never meets a malformed problem.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class NodeSpec:
 
 @dataclass(frozen=True)
 class TrainerSpec:
-    """One elastic trainer: what it may use, what a node is worth to it, and what it holds.
+    """One elastic trainer: the nodes it may use, their worth to it, and the nodes it holds.
 
-    Runs on 0 or nodes_min..nodes_max nodes (N_j^min, N_j^max), where `sizes` is given only on those of them. A
-    change of size stalls it for `up_cost_s` or `down_cost_s` (R_j^up, R_j^dw). `current` are the pool nodes that it
-    holds now (c_jn), possibly fewer than nodes_min after a preemption. `weight` multiplies its part of the objective.
+    It runs on 0 or nodes_min..nodes_max nodes (N_j^min, N_j^max); if `sizes` is given, only on those of them. A change
+    of size stalls it for `up_cost_s` or `down_cost_s` (R_j^up, R_j^dw). `current` lists the pool nodes that it holds
+    now (c_jn), possibly fewer than nodes_min after a preemption. `weight` multiplies its part of the objective.
 
     `class_curves` holds the curves of node classes on which it is faster or slower than `curve` says. All its nodes are
-    of one class, unless `mixes_classes`: then it runs at the rate of its slowest class. Where `only_classes` is given,
-    it gets nodes of these classes alone. `user` and `account` are whose caps it counts towards.
+    of one class, unless `mixes_classes`: then it runs at the rate of its slowest class. If `only_classes` is given, it
+    gets only nodes of these classes. It counts towards the caps of `user` and `account`.
     """
 
     name: str
@@ -99,7 +99,7 @@ class TrainerSpec:
         return self.nodes_min <= count <= self.nodes_max and (self.sizes is None or count in self.sizes)
 
     def largest_allowed(self, at_most: int) -> int:
-        """The largest allowed count of `at_most` or fewer nodes."""
+        """Return the largest allowed count of at most `at_most` nodes."""
         top = min(at_most, self.nodes_max)
         if self.sizes is not None:
             top = max((size for size in self.sizes if size <= top), default=0)
@@ -110,7 +110,7 @@ class TrainerSpec:
         return self.only_classes is None or node_class in self.only_classes
 
     def curve_on(self, classes: Collection[str]) -> Curve:
-        """The curve on nodes of these classes, that of the slowest where there are several."""
+        """Return the curve on nodes of these classes; with several classes, the slowest."""
         if not self.class_curves or not classes:
             return self.curve
         return slowest([self.class_curves.get(name, self.curve) for name in classes])
@@ -118,7 +118,7 @@ class TrainerSpec:
 
 @dataclass(frozen=True)
 class Cap:
-    """All trainers of one user, or of one account, together get at most `nodes_max` nodes."""
+    """A limit on the nodes of all trainers of one user, or of one account, together."""
 
     nodes_max: int
     user: str = ""
@@ -160,9 +160,9 @@ class NodeGroup:
 class Problem:
     """The node pool, the trainers with the map they hold, and how long the pool is assumed to last.
 
-    `nodes` (the paper's N) are in order of preference: growing takes the earlier-listed free ones first, shrinking
-    gives up the later-listed ones first. `trainers` (J) are first come first: of equal plans the one that serves an
-    earlier trainer is taken. `t_fwd_s` is T^fwd. `caps` and `groups` are limits that the paper does not have.
+    `nodes` (the paper's N) are in order of preference: a growing trainer takes the first free ones, a shrinking trainer
+    gives up the last ones. Earlier `trainers` (J) go first: of equal plans, the one that serves an earlier trainer is
+    taken. `t_fwd_s` is T^fwd. `caps` and `groups` are limits that the paper does not have.
     """
 
     nodes: tuple[NodeSpec, ...]
@@ -220,9 +220,9 @@ class Problem:
 
     @cached_property
     def class_sizes(self) -> Counter[str]:
-        """How many nodes of each class are in the pool."""
+        """Number of nodes of each class in the pool."""
         names = dict.fromkeys(map(attrgetter("node_class"), self.nodes))
-        if len(names) == 1:  # as nearly always, and twice as quick as to count them
+        if len(names) == 1:  # nearly always so, and twice as fast as counting
             return Counter(dict.fromkeys(names, len(self.nodes)))
         return Counter(map(attrgetter("node_class"), self.nodes))
 
@@ -232,11 +232,11 @@ class Problem:
         return {node.name: node.node_class for node in self.nodes}
 
     def kept_out(self, trainer: TrainerSpec) -> bool:
-        """Whether some class of the pool is none that the trainer may use."""
+        """Whether the pool has a class that the trainer may not use."""
         return trainer.only_classes is not None and not all(map(trainer.may_use, self.class_sizes))
 
     def classes_of(self, nodes: Iterable[str]) -> frozenset[str]:
-        """The classes that some nodes are of, as far as they are in the pool."""
+        """Return the classes of the nodes, as far as they are in the pool."""
         if len(self.class_sizes) == 1:
             return self._all_classes
         return frozenset(self.class_of[node] for node in nodes if node in self.class_of)
@@ -247,12 +247,12 @@ class Problem:
 
     @cached_property
     def binding_caps(self) -> tuple[Cap, ...]:
-        """The caps that are lower than what their trainers could use."""
+        """The caps that are lower than the number of nodes that their trainers could use."""
         return tuple(cap for cap in self.caps if cap.nodes_max < self._could_use(cap))
 
     @cached_property
     def capped_rows(self) -> tuple[tuple[frozenset[int], int], ...]:
-        """The binding caps as the trainers that they cover, by place, and their nodes_max."""
+        """The binding caps as (rows of the trainers that they cover, nodes_max)."""
         return tuple(
             (frozenset(row for row, t in enumerate(self.trainers) if cap.covers(t.user, t.account)), cap.nodes_max)
             for cap in self.binding_caps
@@ -260,7 +260,7 @@ class Problem:
 
     @cached_property
     def caps_cross(self) -> bool:
-        """Whether two binding caps cover some trainers together and some each alone."""
+        """Whether two binding caps overlap and neither covers all trainers of the other."""
         covered = [rows for rows, _ in self.capped_rows]
         return any(one & other and not (one <= other or other <= one) for one, other in combinations(covered, 2))
 
@@ -282,16 +282,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer: nodes per trainer, what equation (16) says it is worth, and why each trainer got what it got.
+    """The answer: nodes per trainer, their worth by equation (16), and the reason for each trainer's count.
 
     `bound` is a proven upper bound of the optimum and `gap` = (bound - objective) / max(|bound|, |objective|).
-    `status`: "optimal" (gap within what was asked), "feasible" (not proven), "kept" (nothing better than the current
-    map was found in time, so it stays). `reasons` are empty where nobody asked for sentences.
-    `failed` are the solvers in whose place `solver` made it, each with why. `distrusted` are those whose engine said
-    that a point is worth what it is not.
-
-    `verified_for` is the very problem that `milp.solve` has verified the plan for, None for any other plan: it is no
-    argument, and neither `replace` nor a plan made by hand has it.
+    `status`: "optimal" (gap within the requested one), "feasible" (not proven), "kept" (no map better than the current
+    one was found in time, so it stays). `reasons` is empty if sentences were not asked for. `failed` maps each solver
+    that `solver` stood in for to the reason. `distrusted` lists solvers whose engine reported a wrong value for a
+    point. `verified_for` is the very problem that `milp.solve` has verified the plan for, None for any other plan. It
+    is no argument: neither `replace` nor a plan made by hand sets it.
     """
 
     assignment: Mapping[str, tuple[str, ...]]

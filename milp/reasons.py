@@ -1,4 +1,4 @@
-"""Why each trainer got what it got: one sentence a trainer, in the numbers of equation (16)."""
+"""The reason for each trainer's count: one sentence per trainer, in the numbers of equation (16)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from milp.worth import outcome, rescale_cost
 
 @dataclass(slots=True)
 class _Case:
-    """One trainer's part of a plan: its new count, the classes that speak for it, and the nodes left over for it.
+    """One trainer's part of a plan: its new count, its node classes, and the free nodes that it could take.
 
-    `most` is the largest number of pool nodes that it could ever have, `cap` what stops it from taking free nodes.
+    `most` is the largest number of pool nodes that it could ever have, `cap` the cap that keeps it from taking free
+    nodes.
     """
 
     problem: Problem
@@ -30,7 +31,7 @@ class _Case:
         return f"over the next {self.problem.t_fwd_s:g} s"
 
     def gain(self, count: int) -> float:
-        """What `count` nodes earn over t_fwd beyond the current ones (which earn nothing below nodes_min)."""
+        """Return the gain of `count` nodes over t_fwd against the current ones (which earn nothing below nodes_min)."""
         now = self.problem.t_fwd_s * self.problem.earns_now[self.trainer.name]
         return outcome(self.problem, self.trainer, count, self.classes) - now
 
@@ -39,7 +40,7 @@ class _Case:
 
 
 def explain(problem: Problem, assignment: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """One sentence for every trainer: gain over t_fwd against rescale cost, or what stands in the way."""
+    """Return one sentence for every trainer: gain over t_fwd against rescale cost, or what stands in the way."""
     free = _free(problem, assignment)
     used = {cap: _used(problem, cap, assignment) for cap in problem.caps}
     said = {}
@@ -64,18 +65,18 @@ def explain(problem: Problem, assignment: Mapping[str, Collection[str]]) -> dict
 
 
 def _most(problem: Problem, trainer: TrainerSpec) -> int:
-    """The most pool nodes that a trainer could have, were it alone there."""
+    """Return the most pool nodes that a trainer could have if it were alone."""
     sizes = [size for name, size in problem.class_sizes.items() if trainer.may_use(name)]
     return sum(sizes) if trainer.mixes_classes else max(sizes, default=0)
 
 
 def _used(problem: Problem, cap: Cap, assignment: Mapping[str, Collection[str]]) -> int:
-    """Nodes that the plan gives to those whom a cap covers."""
+    """Count the nodes that the plan gives to trainers that a cap covers."""
     return sum(len(assignment[t.name]) for t in problem.trainers if cap.covers(t.user, t.account))
 
 
 def _free(problem: Problem, assignment: Mapping[str, Collection[str]]) -> Counter[str]:
-    """Nodes that the plan gives to nobody, by class."""
+    """Count the nodes that the plan gives to no trainer, by class."""
     if len(problem.classes) == 1:
         return Counter({problem.classes[0]: len(problem.nodes) - sum(map(len, assignment.values()))})
     used = {node for nodes in assignment.values() for node in nodes}
@@ -85,7 +86,7 @@ def _free(problem: Problem, assignment: Mapping[str, Collection[str]]) -> Counte
 def _room(
     problem: Problem, trainer: TrainerSpec, nodes: Collection[str], free: Counter[str]
 ) -> tuple[Collection[str], int]:
-    """The classes that the trainer is on or would best start on, and how many free nodes there are."""
+    """Return the classes that the trainer is on or would best start on, and the number of free nodes of them."""
     if len(problem.classes) <= 1 and not problem.kept_out(trainer):
         return problem.classes, free[problem.classes[0]] if problem.classes else 0
     classes: Collection[str] = problem.classes_of(nodes or trainer.current)

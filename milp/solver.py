@@ -1,4 +1,4 @@
-"""What a solver is to the rest of the package: a function with declared capabilities, and what it is asked and says."""
+"""The interface of a solver: a function with declared capabilities, its effort and its answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from milp.problem import Problem
 
 
 class Feature(Enum):
-    """Something that not every solver can carry; the value is how messages call it."""
+    """A feature that some solvers cannot handle; the value is its name in messages."""
 
     NODE_CLASSES = "several node classes"
     MIXING = "a trainer that mixes node classes"
@@ -22,7 +22,7 @@ class Feature(Enum):
 
 
 def features(problem: Problem) -> frozenset[Feature]:
-    """What a problem asks of its solver beyond equations (1)-(16) on interchangeable nodes.
+    """Return the features that a problem asks of its solver beyond equations (1)-(16) on interchangeable nodes.
 
     Limits that cannot bind ask for nothing: a cap above what its trainers can use, a group of one node.
     """
@@ -44,9 +44,9 @@ def _no_time() -> float:
 
 @dataclass(frozen=True)
 class Effort:
-    """The relative gap at which a solver may stop, and how long it may take.
+    """The relative gap at which a solver may stop, and the time it may take.
 
-    `deadline_s` is a reading of `clock`, in seconds; infinite where there is no limit.
+    `deadline_s` is a reading of `clock`, in seconds; infinite if there is no limit.
     """
 
     gap: float
@@ -55,11 +55,11 @@ class Effort:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the deadline, below 0 after it."""
+        """Seconds until the deadline, negative after it."""
         return math.inf if self.deadline_s == math.inf else self.deadline_s - self.clock()
 
     def is_over(self) -> bool:
-        """Whether the deadline has come."""
+        """Whether the deadline has passed."""
         return self.left_s <= 0
 
 
@@ -67,9 +67,9 @@ class Effort:
 class Answer:
     """A solver's answer before it is checked: nodes per trainer and a proven upper bound of equation (16).
 
-    `assignment` is None where none was found in time. A `bound` of None says that the assignment is proven optimal, so
-    that its own value is the bound; where nothing is proven it is infinite. `note` is why there is nothing better.
-    `died` says that the solver did not come to an end of its own, `distrusted` that its engine's word was found wrong.
+    `assignment` is None if none was found in time. A `bound` of None says that the assignment is proven optimal, so its
+    own value is the bound; an infinite one says that nothing is proven. `note` says why there is no better plan. `died`
+    says that the solver did not finish by itself, `distrusted` that its engine reported something wrong.
     """
 
     assignment: dict[str, tuple[str, ...]] | None
@@ -87,11 +87,11 @@ def _ready() -> None:
 class Solver:
     """A named way to solve a problem.
 
-    `features` is what it can carry, `proves` whether it finds optima rather than merely allowed plans; "auto" takes no
-    other. The map of a `baseline` stands even where doing nothing is worth more, to be compared with. `missing` tells
-    in one line what has to be installed first, or None when it is ready. `engine` is what solves its programs in a
-    child process, "" where it computes by itself. One that `compares` is there to be compared with: "auto" never takes
-    it.
+    `features` lists what it can handle. `proves` says whether it finds optima rather than merely allowed plans; "auto"
+    takes no other. The map of a `baseline` stands even if doing nothing is worth more, so that it can be compared.
+    `missing` returns one line that says what has to be installed first, or None when the solver is ready. `engine`
+    names the engine that solves its models in a child process, "" for a solver that computes by itself. A solver that
+    `compares` exists only for comparison: "auto" never takes it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The one door to all solvers: choose, solve, compare with doing nothing, explain, check."""
+"""The single entry point to all solvers: choose, solve, compare with doing nothing, explain, check."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from milp.solvers.programs import process
 from milp.solvers.registry import allowed, every, fitting, in_turn
 from milp.worth import most_worth, objective_of, relative_gap
 
-# Relative difference below which two objectives are the same but for rounding.
+# Objectives that differ relatively by less than this are the same but for rounding.
 _ROUNDING = 1e-9
-# Of the time that is left, what an engine may take that others follow: theirs is the rest.
+# An engine that other solvers follow may take this share of the time left; the rest is theirs.
 _FIRST_SHARE = 0.75
 
 
@@ -36,14 +36,14 @@ def solve(
 ) -> Plan:
     """Solve the allocation problem and return a plan that passed `verify`: its `verified_for` is the problem.
 
-    `solver` is a name, or a solver that no table knows. `gap` is the relative gap at which a MILP solver may stop; the
+    `solver` is a name, or a solver that is in no table. `gap` is the relative gap at which a MILP solver may stop; the
     exact solver proves its optimum and needs neither that nor a time limit. Without `explain` no sentences are written.
-    Equal plans resolve to the one that moves the fewest nodes, then to earlier trainers, where the solver is exact. A
-    solver that runs out of time or dies without anything better leaves the current map, as far as it is allowed (status
-    "kept"). Raises `UnsupportedError` for a solver that cannot be used here, `PlanError` when one returned nonsense.
+    Among equal plans an exact solver takes the one that moves the fewest nodes, then favours earlier trainers. A solver
+    that runs out of time or dies without anything better leaves the current map, as far as it is allowed (status
+    "kept"). Raises `UnsupportedError` for a solver that cannot be used here, `PlanError` if a solver returned nonsense.
 
-    With `fallback` a solver that cannot be used, fails, dies, or has no proof when its time is over is followed by
-    others, and the best of their plans is taken: see `registry.in_turn`, also for `without`.
+    With `fallback`, other solvers follow one that cannot be used, fails, dies, or has no proof when its time is over,
+    and the best of their plans is taken: see `registry.in_turn`, also for `without`.
     """
     start = time.perf_counter()
     deadline_s = math.inf if time_limit_s is None else start + time_limit_s
@@ -83,14 +83,14 @@ def solve(
     if failed or len(plans) > 1:
         distrusted = tuple(name for plan in plans for name in plan.distrusted)
         best = replace(best, wall_s=time.perf_counter() - start, failed=MappingProxyType(failed), distrusted=distrusted)
-    object.__setattr__(best, "verified_for", problem)  # no argument of Plan's: nobody else can say so by accident
+    object.__setattr__(best, "verified_for", problem)  # not an argument of Plan: no other code can set it by accident
     return best
 
 
 def prepare(solver: str, asked: frozenset[Feature] = frozenset()) -> None:
-    """Have what a solver runs in, where that is a process of its own, started for a later `solve`; takes no time.
+    """Start the process that a solver runs in, if it has one, for a later `solve`; takes no time.
 
-    For "auto" it is the solver that is taken for a problem that asks for these features.
+    For "auto" it is that of the solver that is taken for a problem with these features.
     """
     able = fitting(asked) if solver == "auto" else (each for each in every() if each.name == solver)
     ready = next((each for each in able if each.missing() is None), None)
@@ -99,14 +99,14 @@ def prepare(solver: str, asked: frozenset[Feature] = frozenset()) -> None:
 
 
 def _solved(problem: Problem, chosen: Solver, effort: Effort, start_s: float, *, explain: bool) -> tuple[Plan, Answer]:
-    """A solver's plan, verified, and the answer that it is made of."""
+    """Return a solver's verified plan, and the answer that it is made from."""
     answer = chosen.run(problem, effort)
     if answer.assignment is not None and answer.assignment.keys() != problem.earns_now.keys():
         raise PlanError((f"solver {chosen.name!r} answered for other trainers than it was asked about",))
     assignment, kept = _better_of(problem, answer, stands=chosen.baseline)
     counts = {name: len(nodes) for name, nodes in assignment.items()}
     value = objective_of(problem, assignment)
-    # A bound below the value of a plan in hand can only be rounding.
+    # A bound below the value of a plan in hand can only be due to rounding.
     bound = value if answer.bound is None else max(_finite(problem, answer.bound), value)
     reached = relative_gap(value, bound)
     status: Status = "optimal" if reached <= effort.gap else "kept" if kept else "feasible"
@@ -114,7 +114,7 @@ def _solved(problem: Problem, chosen: Solver, effort: Effort, start_s: float, *,
     if explain:
         reasons = _nothing_better(counts, answer.note) if status == "kept" else sentences(problem, assignment)
     plan = Plan(
-        # What was verified stays as it was.
+        # Read-only, so that the verified plan stays as it was.
         assignment=MappingProxyType(assignment),
         counts=MappingProxyType(counts),
         objective=value,
@@ -131,10 +131,10 @@ def _solved(problem: Problem, chosen: Solver, effort: Effort, start_s: float, *,
 
 
 def _better_of(problem: Problem, answer: Answer, *, stands: bool) -> tuple[dict[str, tuple[str, ...]], bool]:
-    """The solver's map or the current one as far as allowed, and whether it is the latter.
+    """Return the solver's map or the current one as far as allowed, and whether it is the latter.
 
-    A map that `stands` is taken as it is, and so is one that is proven optimal. What is worse than doing nothing comes
-    from a solver that was stopped early, or that solves another problem.
+    A map that `stands` or is proven optimal is taken as it is. A map worse than doing nothing comes from a solver that
+    was stopped early, or that solves another problem.
     """
     found = answer.assignment
     if found is not None and (stands or answer.bound is None):
@@ -149,7 +149,7 @@ def _better_of(problem: Problem, answer: Answer, *, stands: bool) -> tuple[dict[
 
 
 def _finite(problem: Problem, bound: float) -> float:
-    """The bound, or where nothing is proven what the trainers would earn were each alone in the pool."""
+    """Return the bound; if nothing is proven, the sum of what each trainer would earn alone in the pool."""
     return bound if math.isfinite(bound) else sum(most_worth(problem, trainer) for trainer in problem.trainers)
 
 

@@ -1,9 +1,9 @@
-"""Equations (13) and (16) in plain Python: the yardstick that every solver is measured with, and what solvers ask it.
+"""Equations (13) and (16) in plain Python: the yardstick for every solver, and helpers for solvers.
 
-A trainer's terms of (16) stand here alone, but for `milp.solvers.one_class.worths`, the same for arrays. Beside the
-worth of a given map there are the *pieces*: all that a trainer may do next, as straight lines over ranges of its node
-count. No migration (6) means that its new nodes contain its current ones or are among them, so on several node classes
-it may grow, stay or shrink on the classes that it is on, and start on any.
+A trainer's terms of (16) are computed only here and, for arrays, in `milp.solvers.one_class.worths`. Besides the worth
+of a given map there are the *pieces*: all that a trainer may do next, as straight lines over ranges of its node count.
+No migration (6) means that its new nodes contain its current ones or are among them, so on several node classes it may
+grow, stay or shrink on the classes that it is on, and start on any.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from itertools import chain, combinations, pairwise
 from milp.curves import Curve
 from milp.problem import Problem, TrainerSpec
 
-# What all nodes together cost for changing hands, as a part of the problem's total value: enough to decide between
-# plans of equal value, too little to make a better plan lose.
+# The cost of all nodes changing hands, as a share of the problem's total value: enough to decide between plans of equal
+# value, too little to make a better plan lose.
 TIE_BREAK = 1e-10
 
 
 def rescale_cost(problem: Problem, trainer: TrainerSpec, count: int) -> float:
-    """O_j(C_j) R_j: the objective lost while the trainer goes from its current count to `count`, equation (13)."""
+    """Return O_j(C_j) R_j, equation (13): the objective lost while the trainer goes from its count to `count`."""
     held = len(trainer.current)
     if count == held:
         return 0.0
@@ -30,30 +30,30 @@ def rescale_cost(problem: Problem, trainer: TrainerSpec, count: int) -> float:
 
 
 def earned(problem: Problem, trainer: TrainerSpec, count: int, curve: Curve) -> float:
-    """T^fwd w_j O_j(N_j): the weighted objective that `curve` says is earned on `count` nodes over t_fwd."""
+    """Return T^fwd w_j O_j(N_j): the weighted objective earned on `count` nodes over t_fwd, by `curve`."""
     return problem.t_fwd_s * trainer.weight * curve(count)
 
 
 def outcome(problem: Problem, trainer: TrainerSpec, count: int, classes: Collection[str] | None = None) -> float:
-    """What is earned on `count` nodes over t_fwd, without any stall.
+    """Return what is earned on `count` nodes over t_fwd, without any stall.
 
-    `classes` are those of the nodes; it may be left out where the pool has one.
+    `classes` are those of the nodes; they may be left out if the pool has one class.
     """
     return earned(problem, trainer, count, trainer.curve_on(problem.classes if classes is None else classes))
 
 
 def worth(problem: Problem, trainer: TrainerSpec, count: int, curve: Curve) -> float:
-    """The trainer's terms of equation (16) on `count` nodes of the classes that `curve` is for."""
+    """Return the trainer's terms of equation (16) on `count` nodes of the classes that `curve` is for."""
     return earned(problem, trainer, count, curve) - rescale_cost(problem, trainer, count)
 
 
 def objective(problem: Problem, counts: Mapping[str, int]) -> float:
-    """Equation (16) for the counts of a pool of one class: the sum of what they are worth to the trainers."""
+    """Return equation (16) for the counts in a pool of one class: the sum of their worths to the trainers."""
     return sum(worth(problem, t, counts[t.name], t.curve_on(problem.classes)) for t in problem.trainers)
 
 
 def objective_of(problem: Problem, assignment: Mapping[str, Collection[str]]) -> float:
-    """Equation (16) for named nodes, of whatever classes."""
+    """Return equation (16) for named nodes of any classes."""
     total = 0.0
     for trainer in problem.trainers:
         nodes = assignment[trainer.name]
@@ -62,7 +62,7 @@ def objective_of(problem: Problem, assignment: Mapping[str, Collection[str]]) ->
 
 
 def most_earned(problem: Problem) -> float:
-    """What all trainers would earn over t_fwd at the peaks of their curves, without limits and costs."""
+    """Return what all trainers would earn over t_fwd at the peaks of their curves, without limits and costs."""
     return problem.t_fwd_s * sum(
         trainer.weight * max(max(curve.values) for curve in (trainer.curve, *trainer.class_curves.values()))
         for trainer in problem.trainers
@@ -70,12 +70,12 @@ def most_earned(problem: Problem) -> float:
 
 
 def relative_gap(objective_value: float, bound: float) -> float:
-    """(bound - objective) over the larger magnitude of the two, 0 where the bound is reached."""
+    """Return (bound - objective) over the larger magnitude of the two, 0 if the bound is reached."""
     return max(0.0, bound - objective_value) / max(abs(bound), abs(objective_value), math.ulp(0.0))
 
 
 def tie_break(size: float, nodes: int) -> float:
-    """What a node costs for changing hands, where plans add up to `size` and there are `nodes` in the pool.
+    """Return the cost of a node changing hands, if plans add up to `size` and the pool has `nodes` nodes.
 
     A plan gives up at most all nodes and takes as many, so its tie-breaks are at most `TIE_BREAK` of that size.
     """
@@ -84,7 +84,7 @@ def tie_break(size: float, nodes: int) -> float:
 
 @dataclass(frozen=True)
 class Piece:
-    """Counts `low`..`high` (1 or more), all of which the trainer may have; worth is linear from one to the other.
+    """Counts `low`..`high` (1 or more), all allowed for the trainer; the worth is linear between them.
 
     `worth_low` and `worth_high` are the trainer's terms of (16). `change` is -1, 0 or 1: fewer nodes, the very same
     ones, more. The nodes are of `classes` only, not necessarily of all of them.
@@ -104,12 +104,12 @@ class Piece:
 
 
 def idle_worth(problem: Problem, trainer: TrainerSpec) -> float:
-    """The trainer's terms of (16) when it gets nothing: what giving up its nodes costs."""
+    """Return the trainer's terms of (16) when it gets nothing: the cost of giving up its nodes."""
     return -rescale_cost(problem, trainer, 0)
 
 
 def pieces(problem: Problem, trainer: TrainerSpec) -> tuple[Piece, ...]:
-    """Every allowed count but 0, class choice by class choice, in ascending order of counts within one."""
+    """Return every allowed count but 0, class choice by class choice, each in ascending order of counts."""
     held_on = problem.classes_of(trainer.current) if trainer.current else frozenset[str]()
     return tuple(
         piece
@@ -120,13 +120,16 @@ def pieces(problem: Problem, trainer: TrainerSpec) -> tuple[Piece, ...]:
 
 
 def most_worth(problem: Problem, trainer: TrainerSpec) -> float:
-    """The most that a trainer can contribute to (16), were it alone in the pool."""
+    """Return the most that a trainer can contribute to (16) if it is alone in the pool."""
     worths = ((piece.worth_low, piece.worth_high) for piece in pieces(problem, trainer))
     return max(idle_worth(problem, trainer), *chain.from_iterable(worths), float("-inf"))
 
 
 def class_sets(problem: Problem, trainer: TrainerSpec) -> tuple[frozenset[str], ...]:
-    """The sets of classes that the trainer may be on: single ones, or for a mixing trainer the largest of each rate."""
+    """Return the sets of classes that the trainer may be on.
+
+    These are single classes; for a trainer that mixes classes, the largest set of each rate.
+    """
     allowed = tuple(filter(trainer.may_use, problem.classes))
     if not trainer.mixes_classes:
         return tuple(frozenset({name}) for name in allowed)
@@ -141,7 +144,7 @@ def class_sets(problem: Problem, trainer: TrainerSpec) -> tuple[frozenset[str], 
 def _ranges(
     problem: Problem, trainer: TrainerSpec, classes: frozenset[str], held_on: frozenset[str]
 ) -> Iterator[tuple[int, int, int]]:
-    """(change, low, high) of the counts on these classes that no migration and nodes_min, nodes_max leave."""
+    """Yield (change, low, high) of the counts on these classes that no migration and nodes_min, nodes_max leave."""
     held = len(trainer.current)
     room = min(trainer.nodes_max, sum(problem.class_sizes[name] for name in classes))
     if held_on & classes:

@@ -1,1 +1,1 @@
-"""What a regular job should ask Slurm for: GPUs by the memory that a model's training takes (Frenzy)."""
+"""Sizing of regular Slurm jobs: GPUs to ask for, by the memory that a model's training takes (Frenzy)."""

@@ -1,4 +1,4 @@
-"""What would help a model that fits nowhere: by how much it misses, and which changes were tried that make it fit."""
+"""Advice for a model that fits nowhere: the memory it lacks, and the changes that, when tried, made it fit."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "attention=flash": {"attention": "flash"},
     "zero=3": {"zero": 3},
 }
-"""Changes of a configuration that take memory off it and leave the model as it is."""
+"""Changes of a configuration that reduce its memory and leave the model as it is."""
 
 
 def sentence(source: Source, choices: Sequence[Choice], others: Sequence[Candidate]) -> str:
-    """One line on plans, at least one, of which none fits. `others` are candidates that the user has ruled out."""
+    """Return one line on plans (at least one), none of which fits. `others` are candidates the user has ruled out."""
     near = choices[0].plan
     lacks = near.peak.high - near.gpu_bytes
     told = (
@@ -51,7 +51,7 @@ def _elsewhere(source: Source, others: Sequence[Candidate]) -> Iterator[str]:
 
 
 def _changes(source: Formula, candidates: Sequence[Candidate]) -> Iterator[str]:
-    """Changes of the configuration that make it fit, each tried alone, and all together where none does it alone."""
+    """Yield changes of the configuration that make it fit, each tried alone; if none does, all together."""
     changes: list[tuple[str, Formula]] = []
     together = source
     for name, fields in _FIELDS.items():
@@ -70,13 +70,13 @@ def _changes(source: Formula, candidates: Sequence[Candidate]) -> Iterator[str]:
 
 
 def _best(source: Source, candidates: Sequence[Candidate]) -> Plan | None:
-    """The best plan that fits."""
+    """Return the best plan that fits."""
     best = next(iter(fit(source, candidates)), None)
     return best.plan if best is not None and best.plan.fits else None
 
 
 def _of_step(parts: Mapping[Category, int], near: Plan) -> Iterator[str]:
-    """What to change in a step, by what most of its peak is."""
+    """Yield changes of the step, by the largest part of its peak."""
     state = sum(parts.get(name, 0) for name in STATE)
     rest = sum(parts.values()) - state
     if state >= rest:

@@ -16,16 +16,18 @@ from sizing.model.config import ModelConfig
 from sizing.model.parallel import Parallel
 
 OPERATORS_A_LAYER, OPERATORS_AROUND = 150, 60
-"""Operators that are started forward and backward for each layer of a transformer, views among them, and beside its
-layers, as traced of GPT under autocast (benchmarks/sizing_formula_steps.py); half as many layers again where they are
-recomputed."""
+"""Operators started forward and backward, views among them, per layer of a transformer and outside its layers.
+
+Traced for GPT under autocast (benchmarks/sizing_formula_steps.py). Recomputed layers count half as much again.
+"""
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A model by its sizes. With a `fixed` micro-batch a rank accumulates gradients over as many as its batch has.
+    """A model given by its sizes.
 
-    Without one, its batch is cut into as many micro-batches as the model's `accumulation` says.
+    With a `fixed` micro-batch a rank accumulates gradients over as many micro-batches as its batch has. Without one,
+    its batch is cut into as many micro-batches as the model's `accumulation` says.
     """
 
     model: ModelConfig
@@ -33,26 +35,26 @@ class Formula:
 
     @property
     def precision(self) -> str:
-        """As the configuration says."""
+        """The precision in the configuration."""
         return self.model.precision
 
     def micro_batch(self, parallel: Parallel, batch: int) -> int:
-        """How much of a rank's batch is worked on at once; all of it where it cannot be cut so."""
+        """Return the part of a rank's batch that is processed at once; all of it if it cannot be cut so."""
         placed = self._placed(parallel, batch)
         return batch if placed is None else placed.batch
 
     def peak(self, parallel: Parallel, batch: int) -> Estimate | None:
-        """By formula; None where the model cannot be spread so."""
+        """Return the peak by formula; None if the model cannot be spread so."""
         found = self.memory(parallel, batch)
         return None if found is None else found.peak
 
     def memory(self, parallel: Parallel, batch: int) -> MemoryPeak | None:
-        """The peak with what it consists of."""
+        """Return the peak with its parts."""
         placed = self._placed(parallel, batch)
         return None if placed is None else _memory(placed)
 
     def work(self, parallel: Parallel, batch: int) -> Work | None:
-        """By formula; None where the model cannot be spread so."""
+        """Return the work by formula; None if the model cannot be spread so."""
         placed = self._placed(parallel, batch)
         if placed is None:
             return None
@@ -65,7 +67,7 @@ class Formula:
         return cost.configured(config.step_flops(placed), parallel, alone, others, calls, sums, passes)
 
     def checked(self, parallel: Parallel, batch: int) -> ModelConfig:
-        """The model with a rank's batch and its spread; raises UsageError where that cannot be."""
+        """Return the model with a rank's batch and its spread; raise UsageError if that is impossible."""
         if self.fixed is not None:
             micro = min(self.fixed, batch)
             pieces, rest = divmod(batch, micro)

@@ -1,4 +1,4 @@
-"""All ways to spread a step over the GPUs that there are, before anything is known of its memory."""
+"""All ways to spread a step over the available GPUs, before its memory is known."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sizing.sources import Point
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """In which ways a model can be spread: the keywords that a make_step takes, or what a formula knows.
+    """The ways in which a model can be spread: the keywords that a make_step takes, or those a formula supports.
 
-    Attention `heads` are cut by tensor parallelism, None where they are not known.
+    Tensor parallelism splits the attention `heads`, None if unknown.
     """
 
     tensor: bool = False
@@ -26,7 +26,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """So many GPUs of a pool, used so; `batch` are the samples of one rank."""
+    """Some GPUs of a pool and a spread over them; `batch` is the number of samples of one rank."""
 
     pool: Pool
     nodes: int
@@ -35,14 +35,14 @@ class Candidate:
 
     @property
     def place(self) -> Place:
-        """On which GPUs, and what each does."""
+        """The GPUs, and the work of each."""
         return self.pool.gpu.name, self.parallel.gpus, self.nodes, Point(self.parallel, self.batch)
 
 
 def candidates(
     pools: Iterable[Pool], global_batch: int, spread: Spread, max_gpus: int | None = None
 ) -> tuple[Candidate, ...]:
-    """Every spread of a global batch in equal whole parts over up to `max_gpus` GPUs.
+    """Return every spread of a global batch in equal whole parts over up to `max_gpus` GPUs.
 
     Several nodes are used whole. A tensor-parallel group is a power of two, stays within a node and divides its GPUs.
     Raises UsageError for sizes below 1.
@@ -61,8 +61,8 @@ def candidates(
 
 
 def _shapes(pool: Pool, max_gpus: int | None) -> Iterator[tuple[int, int]]:
-    """(nodes, GPUs of each): any part of one node, or whole ones."""
-    if pool.gpu.slice:  # parts of a GPU cannot speak to each other
+    """Yield (nodes, GPUs of each): any part of one node, or whole nodes."""
+    if pool.gpu.slice:  # slices of GPUs cannot communicate
         yield 1, 1
         return
     sizes = sorted({group.gpus for group in pool.groups})

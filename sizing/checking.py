@@ -1,4 +1,4 @@
-"""What is told of steps beside what they take on a GPU, and what that corrects of its type."""
+"""Estimates of steps compared with their real time and memory on a GPU, and the correction of its type."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from sizing.model.stepping import GpuStep
 from sizing.model.trace import StepTrace
 
 _MOST_LACKING = 0.15
-"""The part of a GPU's memory that a correction may take off: more is a fault of something else."""
-_NO_NETWORK = 1.0  # bytes a second: one GPU needs none
+"""The share of a GPU's memory that a correction may take off: a larger lack has another cause."""
+_NO_NETWORK = 1.0  # bytes/s: one GPU needs no network
 STEPS = launch.CHILD / "check_steps.py"
 BATCHES: Mapping[str, int] = {
     "language_fp32": 4,
@@ -40,7 +40,7 @@ BATCHES: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A step's trace beside what it takes, and on a known type of GPU its assumed time beside the measured one."""
+    """A step's trace with its real run, and on a known type of GPU its assumed time with the measured one."""
 
     name: str
     trace: StepTrace
@@ -49,12 +49,12 @@ class Compared:
 
     @property
     def expected_s(self) -> Estimate:
-        """What is told of the time by the rule alone, as if nobody had checked the type before."""
+        """The time by the rule alone, without earlier checks of the type."""
         return cost.step_s(cost.traced(self.trace), Parallel(), replace(self.gpu, checked={}), 1, _NO_NETWORK, "")
 
     @property
     def corrected_s(self) -> Estimate:
-        """The same as the type's checks correct it."""
+        """The time as corrected by the type's checks."""
         return cost.step_s(cost.traced(self.trace), Parallel(), self.gpu, 1, _NO_NETWORK, "")
 
     @property
@@ -64,16 +64,16 @@ class Compared:
 
     @property
     def lacking_bytes(self) -> int:
-        """What was in use of the GPU beyond the peak with the guard band, where the step does not run with that."""
+        """The GPU memory in use beyond the peak with its guard band, if the step does not run within that."""
         return 0 if self.real.in_room else max(0, self.real.in_use_bytes - guarded_bytes(self.trace.peak_bytes))
 
     @property
     def kind(self) -> str:
-        """What most of its time goes by."""
+        """The kind of work that bounds the step."""
         return cost.bound_by(cost.traced(self.trace), self.gpu, "")
 
     def to_json(self) -> dict[str, Any]:
-        """The form of `bft size check --json`."""
+        """Return the form of `bft size check --json`."""
         return {
             "step": self.name,
             "batch": self.real.batch,
@@ -90,12 +90,12 @@ class Compared:
 
 
 def within(real: GpuStep, told: Estimate) -> bool:
-    """Whether a measured time lies in the range that is told."""
+    """Whether a measured time lies in the estimated range."""
     return told.low <= real.step_s.value <= told.high
 
 
 def named_type(named: str, own: Mapping[str, GpuType]) -> GpuType:
-    """The type that the site or the catalogue calls so; raises UsageError where neither knows it, or it is several."""
+    """Return the type that the site or the catalogue calls so; raise UsageError if the name is unknown or ambiguous."""
     known = recognise(named)
     found = own.get(named) or (known.type if known is not None and not known.note else None)
     if found is None:
@@ -104,13 +104,13 @@ def named_type(named: str, own: Mapping[str, GpuType]) -> GpuType:
 
 
 def type_of(device: str, own: Mapping[str, GpuType], named: str = "") -> GpuType:
-    """The type of a GPU that its driver calls `device`, as the site calls it: `own` are its words by name.
+    """Return the type of a GPU that its driver calls `device`, by the site's name: `own` are the site's types by name.
 
-    `named` is what the user calls it. Raises UsageError where the type is not known, could be several, or is another.
+    `named` is the user's name for it. Raises UsageError if the type is unknown, ambiguous, or differs from `named`.
     """
     known = recognise(device)
     if known is not None and known.note:
-        known = recognise(f"{device} sxm")  # the form that drivers leave out: NVIDIA H200 beside NVIDIA H200 NVL
+        known = recognise(f"{device} sxm")  # the form factor that drivers leave out: NVIDIA H200 (not NVL)
     if named:
         found = named_type(named, own)
         if known is not None and not known.note and known.type.name not in (found.name, found.like) and not found.slice:
@@ -127,13 +127,13 @@ def type_of(device: str, own: Mapping[str, GpuType], named: str = "") -> GpuType
 
 
 def has_units(trace: StepTrace, gpu: GpuType) -> bool:
-    """Whether a GPU has units for the products of a step, or only runs them as fp32: nobody trains so."""
+    """Whether a GPU has units for the products of a step, or only runs them as fp32, which is never used to train."""
     kind = cost.bound_by(cost.traced(trace), gpu, "")
     return kind not in ("bf16", "fp16") or gpu.flops.get(kind, 0.0) > gpu.flops.get("fp32", 0.0)
 
 
 def corrected(gpu: GpuType, rows: Sequence[Compared]) -> GpuType:
-    """The type as these steps found it: its memory, less what the guard band lacked, and its pace by kind of step."""
+    """Return the type corrected by these steps: less memory by the guard band's lack, and the pace by kind of step."""
     kinds: dict[str, list[float]] = {}
     for row in rows:
         kinds.setdefault(row.kind, []).append(row.ratio)
@@ -155,9 +155,9 @@ def corrected(gpu: GpuType, rows: Sequence[Compared]) -> GpuType:
 
 
 def kept_in(text: str, gpu: GpuType, name: str) -> str:
-    """The text of a file of GPUs ("" for a new one) with a type's correction; all else in it stays.
+    """Return the text of a file of GPUs ("" for a new one) with a type's correction; all else in it stays.
 
-    Raises UsageError where the file, called `name`, is none of GPUs.
+    Raises UsageError if the file, called `name`, is not a file of GPUs.
     """
     if text:
         parse(text, name=name)
@@ -175,10 +175,10 @@ def kept_in(text: str, gpu: GpuType, name: str) -> str:
 def measured(
     rooms: Mapping[str, int], python: str, timeout_s: float, tell: Callable[[str], None]
 ) -> Iterator[tuple[str, GpuStep | str | None]]:
-    """Each of STEPS as this GPU runs it, or why it does not, by its name; None for one that is larger than the GPU.
+    """Yield the name of each of STEPS with its run on this GPU, or the reason it failed; None if it does not fit.
 
-    `rooms` are the bytes that a GPU is asked for by step; `tell` is called with the name of one that begins. Raises
-    UsageError where there is no GPU, another process uses it, or no Python has torch.
+    `rooms` are the bytes that a GPU is asked for by step; `tell` is called with the name of each step at its start.
+    Raises UsageError if there is no GPU, another process uses it, or no Python has torch.
     """
     for name, batch in BATCHES.items():
         tell(name)

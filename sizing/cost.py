@@ -1,10 +1,10 @@
-"""How long a step takes and what it costs: a rough rule on data-sheet figures, to rank plans by and for no more.
+"""The time and cost of a step: a rough rule on data-sheet figures, meant only for ranking plans.
 
 A step is its operators one after another, then its collectives. An operator takes as long as its arithmetic or its
-memory traffic, whichever is longer (the roofline model), each at a share of what the data sheet says; all of them
+memory traffic, whichever is longer (the roofline model), each at a share of the data sheet's figure; all of them
 together take no less than their host takes to start them. A collective of n GPUs is a ring's (Patarasuk and Yuan 2009),
-and waits for a tree's hops before. No figure here is fitted to a GPU, so times are `assumed`, and their interval
-spans what well and badly tuned programs reach; `bft size check` corrects them for a type.
+preceded by the hops of a tree. No figure here is fitted to a GPU, so times are `assumed`, and their interval spans
+badly to well tuned programs; `bft size check` corrects them for a type.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Collectives = Mapping[str, float]
 """Bytes of the whole tensors of each kind of collective ("all_reduce", "all_gather", "reduce_scatter") in a step."""
 
 WEIGHT_BYTES = 4
-"""Of one weight or gradient that GPUs exchange in a traced step: torch's mixed precision keeps both in fp32."""
+"""Size of one weight or gradient that GPUs exchange in a traced step: torch's mixed precision keeps both in fp32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which part of a data sheet's figure a program reaches: usually, at worst and at best."""
+    """The share of a data sheet's figure that a program reaches: usually, at worst and at best."""
 
     usual: float
     least: float
@@ -36,40 +36,51 @@ class Share:
 
 
 ARITHMETIC = Share(0.5, 0.25, 0.9)
-"""Of the peak of matrix products, in one operator: large ones in training reach about half of the dense peak."""
+"""Share of the peak of matrix products, in one operator: large ones in training reach about half of the dense peak."""
 WINOGRAD = 2.25
-"""A convolution with a 3 x 3 kernel may take so many times fewer products in fp32 at best (Lavin and Gray 2016)."""
+"""A convolution with a 3 x 3 kernel may take this many times fewer products in fp32 at best (Lavin and Gray 2016)."""
 TRAFFIC = Share(0.7, 0.4, 1.0)
-"""Of the memory's bandwidth, in one operator."""
+"""Share of the memory's bandwidth, in one operator."""
 WHOLE = Share(0.35, 0.15, 0.72)
-"""Of the peak, over a whole step, where its operators are not known one by one; 30 to 50 % are published of well tuned
-transformers on A100 (Korthikanti et al. 2022), 72 % of the best one (Dao 2023), fewer of most others."""
+"""Share of the peak over a whole step whose operators are not known one by one.
+
+Published figures of well tuned transformers on A100 are 30 to 50 % (Korthikanti et al. 2022), 72 % for the best one
+(Dao 2023), less for most others.
+"""
 LINKS = Share(0.7, 0.3, 1.0)
-"""Of a link's or the network's bandwidth, in a collective of many bytes."""
+"""Share of a link's or the network's bandwidth, in a collective of many bytes."""
 STARTED = Share(1.0e5, 3.3e4, 2.5e5)
-"""Operators, views among them, that a process starts on a GPU in a second. On a CPU, without the call into a GPU's
-driver, PyTorch 2.13 started 1.7e5 to 3.6e5 (`python -m benchmarks.times_ranges --dispatch`)."""
+"""Operators, views among them, that a process starts on a GPU per second.
+
+On a CPU, without the call into a GPU's driver, PyTorch 2.13 started 1.7e5 to 3.6e5 (`python -m benchmarks.times_ranges
+--dispatch`).
+"""
 HOP_S, NETWORK_HOP_S = 3e-6, 10e-6
-"""From one GPU to the next of a collective's tree, within a node and between two, as nccl-tests shows of small ones."""
+"""Time from one GPU to the next in a collective's tree, within a node and between two.
+
+nccl-tests shows these times for small collectives.
+"""
 HOPS = Share(1.0, 0.4, 2.0)
-"""The speed of hops, over that of those."""
+"""Speed of hops, relative to the times above."""
 BUCKET_BYTES = 25 * 2**20
-"""DistributedDataParallel reduces gradients in buckets of so many."""
+"""DistributedDataParallel reduces gradients in buckets of this size."""
 BACKWARD = 2 / 3
-"""Of a forward and backward pass, the share of the backward one: two products of matrices for each of forward."""
+"""The backward pass's share of a forward and backward pass: two matrix products for each forward one."""
 HIDDEN = Share(0.5, 0.0, 1.0)
-"""Of the backward pass, behind which collectives of data parallelism hide: most of it where the network leaves GPUs
-alone."""
+"""Share of the backward pass behind which data-parallel collectives hide.
+
+It is most of the pass if the network leaves the GPUs alone.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one rank does in a step: (FLOPs, bytes moved) by operator and precision, and its collectives by group.
+    """The work of one rank in a step: (FLOPs, bytes moved) by operator and precision, and its collectives by group.
 
-    An operator whose bytes are not known has None of them, and then stands for the whole step. `tensor` is what
-    tensor-parallel GPUs exchange, `sharded` those that share state (FSDP), `data` replicas. `calls` is how many
-    operators are started, 0 where that is not known, `tensor_calls` how many collectives of `tensor`; those of the
-    others are taken to be buckets. Gradients are added up over `passes` before they are reduced.
+    An operator with unknown bytes (None) stands for the whole step. `tensor` is the traffic between tensor-parallel
+    GPUs, `sharded` that between GPUs that share state (FSDP), `data` that between replicas. `calls` is the number of
+    operators started, 0 if unknown, `tensor_calls` the number of collectives of `tensor`; those of the others are taken
+    to be buckets. Gradients are added up over `passes` before they are reduced.
     """
 
     operators: Mapping[tuple[str, str], tuple[float, float | None]]
@@ -81,7 +92,7 @@ class Work:
     passes: int = 1
 
     def scaled(self, factor: float) -> Work:
-        """The work of `factor` times the batch: as many operators, weights and gradients as before."""
+        """Return the work of `factor` times the batch: as many operators, weights and gradients as before."""
         return replace(
             self,
             operators={
@@ -91,9 +102,9 @@ class Work:
         )
 
     def cut(self, parallel: Parallel, weights: float) -> Work:
-        """The work of one GPU as a rank of `parallel` would have it, with so many `weights` on all GPUs.
+        """Return the work of one GPU cut for a rank of `parallel`, with `weights` on all GPUs.
 
-        Tensor parallelism is taken to move as much as FSDP does: it is not known before it is traced.
+        Tensor parallelism is taken to move as much as FSDP does: its traffic is not known before it is traced.
         """
         parts = parallel.tp
         operators = {name: (flops / parts, moved and moved / parts) for name, (flops, moved) in self.operators.items()}
@@ -103,10 +114,10 @@ class Work:
 
 
 def traced(trace: StepTrace) -> Work:
-    """The work of a traced step.
+    """Return the work of a traced step.
 
-    What replicas and shards exchange follows from the weights, whether the step wraps its model in
-    DistributedDataParallel or leaves that to the script. The rest that is traced is tensor parallelism's.
+    The traffic of replicas and shards follows from the weights, whether the step wraps its model in
+    DistributedDataParallel or leaves that to the script. The rest of the traced traffic is tensor parallelism's.
     """
     parallel = trace.parallel
     own = float(trace.parameters * parallel.fsdp)
@@ -133,10 +144,10 @@ def configured(
     tensor_calls: float = 0.0,
     passes: int = 1,
 ) -> Work:
-    """The work of a step of a model by its sizes, of whose operators only FLOPs and number together are known.
+    """Return the work of a step of a model given by its sizes, with operators known only by total FLOPs and number.
 
-    `tensor` is what tensor-parallel GPUs exchange, `others` all else: its gathers and scatters are of FSDP's shards
-    where there are some, and else of the replicas' (ZeRO).
+    `tensor` is the traffic between tensor-parallel GPUs, `others` all else: its gathers and scatters are of FSDP's
+    shards if there are any, otherwise of the replicas' (ZeRO).
     """
     shards = {kind: moved for kind, moved in others.items() if kind != "all_reduce" and parallel.fsdp > 1}
     data = {kind: moved for kind, moved in others.items() if kind not in shards}
@@ -144,19 +155,19 @@ def configured(
 
 
 def _of_weights(weights: float) -> dict[str, float]:
-    """What FSDP exchanges: weights are gathered for each forward and backward, gradients scattered."""
+    """Return FSDP's traffic: weights are gathered for each forward and backward pass, gradients scattered."""
     return {"all_gather": 2 * WEIGHT_BYTES * weights, "reduce_scatter": WEIGHT_BYTES * weights}
 
 
 def _states(weights: float, parallel: Parallel) -> tuple[Collectives, Collectives]:
-    """What shards and what replicas exchange, of so many weights of a tensor-parallel rank."""
+    """Return the traffic of shards and of replicas, for `weights` of a tensor-parallel rank."""
     sharded = _of_weights(weights) if parallel.fsdp > 1 else {}
     data = {"all_reduce": WEIGHT_BYTES * weights / parallel.fsdp} if parallel.dp > 1 else {}
     return sharded, data
 
 
 def between(low: Work, high: Work, part: float) -> Work:
-    """The work at a batch between two others, all of it linear in the batch; `part` is 0 at `low` and 1 at `high`."""
+    """Return the work at a batch between two others, linear in the batch; `part` is 0 at `low` and 1 at `high`."""
 
     def mixed(first: Collectives, second: Collectives) -> Collectives:
         return {kind: _mix(first.get(kind, 0.0), second.get(kind, 0.0), part) for kind in {**first, **second}}
@@ -182,9 +193,9 @@ def _mix(low: float, high: float, part: float) -> float:
 def step_s(
     work: Work, parallel: Parallel, gpu: GpuType, nodes: int, network_bytes_s: float, precision: str
 ) -> Estimate:
-    """How long a step of `parallel` takes on `nodes` nodes, in seconds: assumed, and corrected where `gpu` was checked.
+    """Return the seconds of a step of `parallel` on `nodes` nodes: assumed, and corrected if `gpu` was checked.
 
-    All arithmetic is timed in `precision`, that of each operator in its own where it is "".
+    All arithmetic is timed in `precision`; if it is "", each operator in its own.
     """
     usual, slow, fast = (_compute_s(work, gpu, precision, which) for which in ("usual", "least", "most"))
     tensor = _exchange(work.tensor, work.tensor_calls or _buckets(work.tensor), parallel.tp, 1, gpu.link_bytes_s)
@@ -196,9 +207,9 @@ def step_s(
 
 
 def bound_by(work: Work, gpu: GpuType, precision: str) -> str:
-    """What most of a step's time goes by: "host" (starting operators), "memory", or the precision of its products.
+    """Return the bound of most of a step's time: "host" (starting operators), "memory", or its products' precision.
 
-    "" where its operators are not known one by one.
+    Returns "" if its operators are not known one by one.
     """
     parts: dict[str, float] = {}
     for kind, arithmetic_s, traffic_s in _operators_s(work, gpu, precision):
@@ -210,9 +221,9 @@ def bound_by(work: Work, gpu: GpuType, precision: str) -> str:
 
 
 def _operators_s(work: Work, gpu: GpuType, precision: str) -> list[tuple[str, float, float]]:
-    """Of each operator its products' precision and the usual seconds of its arithmetic and its traffic.
+    """Return each operator's precision of products and the usual seconds of its arithmetic and its traffic.
 
-    Nothing where operators are not known one by one.
+    Returns nothing if operators are not known one by one.
     """
     found = []
     for (name, own), (flops, moved) in work.operators.items():
@@ -224,10 +235,10 @@ def _operators_s(work: Work, gpu: GpuType, precision: str) -> list[tuple[str, fl
 
 
 def _corrected(compute: Estimate, work: Work, gpu: GpuType, precision: str) -> Estimate:
-    """What was assumed, each part of it moved by what steps that are bound by the like took over it.
+    """Return the assumed time, each part scaled by the measured ratio of checked steps with the same bound.
 
-    The range moves along, and is widened until it holds all steps that were checked, whatever bound them. Products of a
-    precision that was not checked go by those of the others.
+    The range moves along, and is widened until it holds all checked steps, whatever bound them. Products of a precision
+    that was not checked use the median ratio of the others.
     """
     operators = _operators_s(work, gpu, precision) if gpu.checked and compute.value else []
     if not operators:
@@ -247,9 +258,9 @@ def _corrected(compute: Estimate, work: Work, gpu: GpuType, precision: str) -> E
 
 
 def beside(compute: Estimate, exchange: Estimate, passes: int = 1) -> Estimate:
-    """Seconds that both take together: at best one hides the other, at worst nothing hides behind anything.
+    """Return the seconds of both together: at best one hides the other, at worst nothing is hidden.
 
-    Usually a part of the last of so many backward `passes` hides what data-parallel workers exchange.
+    Usually a part of the last of the backward `passes` hides the exchange of data-parallel workers.
     """
     low = max(compute.low, exchange.low)
     shown_s = max(0.0, exchange.value - HIDDEN.usual * BACKWARD * compute.value / passes)
@@ -257,13 +268,13 @@ def beside(compute: Estimate, exchange: Estimate, passes: int = 1) -> Estimate:
 
 
 def all_reduce_s(moved: float, size: int, nodes: int, bytes_s: float) -> Estimate:
-    """Seconds for `size` workers on so many nodes to sum so many bytes over links of `bytes_s`, in buckets."""
+    """Return the seconds for `size` workers on `nodes` nodes to sum `moved` bytes in buckets over `bytes_s` links."""
     collectives = {"all_reduce": moved}
     return _exchange(collectives, _buckets(collectives), size, nodes, bytes_s)
 
 
 def peak_flops(gpu: GpuType, precision: str) -> float:
-    """The dense peak of a precision; what a GPU has no units for runs as fp32 does, and fp64 at half of that."""
+    """Return the dense peak of a precision; without units for it the peak of fp32, or half of that for fp64."""
     wanted = precision.partition("-")[0]  # bf16-pure, fp16-amp
     plain = gpu.flops.get("fp32") or max(gpu.flops.values())
     return gpu.flops.get(wanted) or (plain / 2 if wanted == "fp64" else plain)
@@ -281,7 +292,7 @@ def _compute_s(work: Work, gpu: GpuType, precision: str, which: str) -> float:
 
 
 def _operator_s(name: str, precision: str, flops: float, moved: float, gpu: GpuType, which: str) -> tuple[float, float]:
-    """Seconds of an operator's arithmetic, and of its memory traffic."""
+    """Return the seconds of an operator's arithmetic, and of its memory traffic."""
     peak = peak_flops(gpu, precision)
     in_fp32 = precision in ("fp32", "tf32") and peak <= gpu.flops.get("fp32", 0.0)
     fewer = WINOGRAD if which == "most" and in_fp32 and name.startswith("convolution") else 1.0
@@ -290,9 +301,9 @@ def _operator_s(name: str, precision: str, flops: float, moved: float, gpu: GpuT
 
 
 def _data(work: Work, parallel: Parallel, gpu: GpuType, nodes: int, network_bytes_s: float) -> Estimate:
-    """All-reduce of gradients between replicas, and FSDP's gathers.
+    """Return the time of the replicas' all-reduce of gradients and of FSDP's gathers.
 
-    The rings of a node's tensor-parallel ranks share its way out. Shards are kept within nodes where they fit.
+    The rings of a node's tensor-parallel ranks share its network link. Shards are kept within nodes if they fit.
     """
     across = min(gpu.link_bytes_s, network_bytes_s / parallel.tp)
     per_node = parallel.gpus // nodes // parallel.tp
@@ -317,9 +328,9 @@ def _buckets(collectives: Collectives) -> float:
 
 
 def _exchange(collectives: Collectives, calls: float, size: int, nodes: int, bytes_s: float) -> Estimate:
-    """So many collectives of `size` GPUs on `nodes` nodes: their bytes in rings, the first of them over a tree's hops.
+    """Return the time of `calls` collectives of `size` GPUs on `nodes` nodes: bytes in rings, plus a tree's hops.
 
-    Of a gather or a scatter each GPU passes on all parts but one, of an all-reduce twice.
+    In a gather or a scatter each GPU passes on all parts but one, in an all-reduce twice.
     """
     whole = sum(collectives.values())
     if size == 1 or not whole:
@@ -335,6 +346,6 @@ def _exchange(collectives: Collectives, calls: float, size: int, nodes: int, byt
 
 
 def cost_of(step: Estimate, gpus: int, gpu: GpuType) -> Estimate:
-    """GPUs x seconds x what an hour of the type is worth, in the inventory's unit (GPU-seconds where all are 1)."""
+    """Return GPUs x seconds x the type's hourly worth, in the inventory's unit (GPU-seconds if all are 1)."""
     factor = gpus * gpu.cost
     return Estimate(step.value * factor, step.low * factor, step.high * factor, step.origin)

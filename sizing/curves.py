@@ -1,12 +1,12 @@
-"""How many samples a second data-parallel training makes on 1, 2, 4, ... nodes of a class: a rule, to start with.
+"""The samples per second of data-parallel training on 1, 2, 4, ... nodes of a class: an initial rule.
 
 A node of `workers` workers takes part in every step with as many batches of `batch` samples, so that n nodes make
 
     n * workers * batch / (compute + the part of the all-reduce that does not hide behind the backward pass)
 
 samples a second. The computation is a step's traced operators on a data sheet's figures (`sizing.cost`), a profile of
-the whole model on that type of GPU where there is one (`sizing.cells`), or the CPU time of a real step where nodes have
-no GPU. The all-reduce is a ring's over the slowest link. All of it is `assumed`.
+the whole model on that type of GPU if there is one (`sizing.cells`), or the CPU time of a real step if nodes have no
+GPU. The all-reduce is a ring's over the slowest link. All of it is `assumed`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from sizing.model.stepping import RealStep
 from sizing.model.trace import StepTrace
 
 CORES = Share(0.7, 0.3, 1.0)
-"""Of their number, by which cores are together faster than one of them: memory's bandwidth is shared."""
+"""Speed of cores together over one core, as a share of their number: they share the memory's bandwidth."""
 NETWORK_BYTES_S = 1.25e10
-"""Of one node to another, where nobody says: 100 Gbit/s."""
+"""Default bandwidth from one node to another: 100 Gbit/s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """A class of nodes, each with so many `workers`, and of what type its `gpus` are; None and 0 on CPUs alone."""
+    """A class of nodes: `workers` and `gpus` of each node, with the type `gpu`; None and 0 if they have only CPUs."""
 
     name: str
     workers: int
@@ -43,11 +43,14 @@ class Nodes:
 
 
 Curve = tuple[tuple[int, Estimate], ...]
-"""Samples/s by number of nodes, which increases; more nodes are never slower."""
+"""Samples/s by number of nodes, in ascending order; more nodes are never slower."""
 
 
 def on_gpus(trace: StepTrace, nodes: Nodes, sizes: Iterable[int], precision: str = "") -> Curve:
-    """The curve on nodes with GPUs, of the traced step of one worker without replicas; by default in its precision."""
+    """Return the curve on nodes with GPUs from one worker's traced step; by default in the step's precision.
+
+    The step has no replicas.
+    """
     assert nodes.gpu is not None
     compute = cost.step_s(cost.traced(trace), Parallel(), nodes.gpu, 1, nodes.network_bytes_s, precision)
     # workers that share a GPU take turns on it
@@ -56,9 +59,9 @@ def on_gpus(trace: StepTrace, nodes: Nodes, sizes: Iterable[int], precision: str
 
 
 def on_profile(found: Mapping[Shard, ShardProfile], batch: int, nodes: Nodes, sizes: Iterable[int]) -> Curve | None:
-    """The curve on nodes with GPUs of a type on which the whole model was profiled; None where it was not.
+    """Return the curve on nodes with GPUs of a type on which the whole model was profiled; None if it was not.
 
-    Of profiles with other batches that of the nearest counts, and as long a time for each sample.
+    Among profiles with other batches the nearest one is used, with the same time per sample.
     """
     assert nodes.gpu is not None
     last = max((shard.last for shard in found), default=-1)
@@ -73,7 +76,7 @@ def on_profile(found: Mapping[Shard, ShardProfile], batch: int, nodes: Nodes, si
 
 
 def on_cpus(ran: RealStep, nodes: Nodes, sizes: Iterable[int]) -> Curve:
-    """The curve on nodes without GPUs, of a worker's step that was run on one core."""
+    """Return the curve on nodes without GPUs, from a worker's step that was run on one core."""
     cores = max(1.0, nodes.cpus / nodes.workers)
     usual, least, most = (max(1.0, cores * part) for part in (CORES.usual, CORES.least, CORES.most))
     step = Estimate(ran.core_s / usual, ran.core_s / most, ran.core_s / least, "assumed")
@@ -81,7 +84,7 @@ def on_cpus(ran: RealStep, nodes: Nodes, sizes: Iterable[int]) -> Curve:
 
 
 def sizes_of(low: int, high: int, only: Iterable[int] = ()) -> tuple[int, ...]:
-    """The numbers of nodes at which a curve is worked out: powers of two and both ends, of `only` where it has some."""
+    """Return the numbers of nodes to evaluate a curve at: powers of two and both ends, or the nearest in `only`."""
     allowed = sorted(only)
     powers = {2**power for power in range(high.bit_length()) if low <= 2**power <= high}
     if not allowed:
@@ -91,7 +94,7 @@ def sizes_of(low: int, high: int, only: Iterable[int] = ()) -> tuple[int, ...]:
 
 
 def scaled(estimate: Estimate, factor: float) -> Estimate:
-    """So many times as much."""
+    """Return `factor` times the estimate."""
     return Estimate(estimate.value * factor, estimate.low * factor, estimate.high * factor, estimate.origin)
 
 
@@ -105,7 +108,7 @@ def _curve(
         tuple(made / step_s for step_s in (step.value, step.high, step.low))
         for made, step in zip(samples, steps, strict=True)
     ]
-    # beyond the size that is fastest, a trainer is not slower than there: it would not be given more
+    # beyond the fastest size, a trainer counts as fast as there: it would not be given more
     risen = [accumulate(column, max) for column in zip(*rates, strict=True)]
     return tuple(
         (size, Estimate(value, low, high, "assumed")) for size, value, low, high in zip(ordered, *risen, strict=True)
@@ -113,7 +116,7 @@ def _curve(
 
 
 def _step(compute: Estimate, parameters: int, nodes: Nodes, size: int, inside_bytes_s: float) -> Estimate:
-    """One step of all workers of `size` nodes; at best all of the all-reduce hides, at worst none."""
+    """Return the time of a step of all workers of `size` nodes; at best all of the all-reduce hides, at worst none."""
     ranks = size * nodes.workers
     slowest = inside_bytes_s if size == 1 else min(inside_bytes_s, nodes.network_bytes_s)
     return cost.beside(compute, cost.all_reduce_s(WEIGHT_BYTES * parameters, ranks, size, slowest))

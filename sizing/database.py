@@ -1,7 +1,7 @@
-"""One SQLite file of a user's, which several processes may use at once: found damaged it is set aside, never lost.
+"""A user's SQLite file that several processes may use at once; a damaged file is set aside, never deleted.
 
-The journal is SQLite's usual one and no write-ahead log: home folders lie on file servers, where that is wrong between
-hosts.
+The journal is SQLite's default, not a write-ahead log: home folders lie on file servers, where a write-ahead log does
+not work between hosts.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _BUSY_S = 15.0
 class Database:
     """The file at `path`; it and its folder are made at the first write, for the user alone.
 
-    A file that is none, or of another version, is set aside under another name, which `said` tells in one line.
-    Raises SizingError, one line, where it cannot be read or written.
+    A file that is not such a database, or has another version, is renamed, and one line in `said` says so. Raises
+    SizingError, one line, if it cannot be read or written.
     """
 
     def __init__(self, path: Path, schema: str, version: int, tables: Sequence[str]) -> None:
-        """`schema` are the statements that make its `tables`."""
+        """Set up the database; `schema` are the statements that make its `tables`."""
         self.path = path
         self.said: list[str] = []
         self._schema, self._version, self._tables = schema, version, frozenset(tables)
 
     def rows(self, query: str, values: Sequence[object]) -> list[Any]:
-        """What a query finds; nothing where the file is not there."""
+        """Return the rows of a query; none if the file does not exist."""
         if not _is_there(self.path):
             return []
         for _ in range(2):
@@ -47,7 +47,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: all that is done in it, or nothing."""
+        """Open a transaction: either all of it is written, or nothing."""
         db = None
         try:
             for _ in range(2):
@@ -81,7 +81,7 @@ class Database:
             version = db.execute("PRAGMA user_version").fetchone()[0]
             if version == 0:
                 db.execute("BEGIN IMMEDIATE")
-                if db.execute("PRAGMA user_version").fetchone()[0] == 0:  # another may have been quicker
+                if db.execute("PRAGMA user_version").fetchone()[0] == 0:  # another process may have been faster
                     for statement in filter(str.strip, self._schema.split(";")):
                         db.execute(statement)
                     db.execute(f"PRAGMA user_version = {self._version}")
@@ -96,7 +96,7 @@ class Database:
         return db
 
     def _aside(self, error: sqlite3.DatabaseError) -> None:
-        """Give a file that cannot be used another name; one that only is busy or unwritable stays, and is told."""
+        """Rename a file that cannot be used; raise SizingError if it is only busy or unwritable."""
         if isinstance(error, sqlite3.OperationalError):
             raise SizingError(f"{self.path}: {error}; try again, or $XDG_CACHE_HOME names another folder") from None
         for number in range(100):
@@ -116,13 +116,13 @@ class Database:
 
 
 def cache_folder() -> Path:
-    """Where caches are: `$XDG_CACHE_HOME` or ~/.cache, bft."""
+    """Return the folder of caches: bft in `$XDG_CACHE_HOME` or ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "bft"
 
 
 def _is_there(path: Path) -> bool:
-    """Whether a file is there; raises SizingError where that cannot be known."""
+    """Whether a file exists; raises SizingError if that cannot be determined."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

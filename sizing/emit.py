@@ -1,4 +1,4 @@
-"""The #SBATCH lines of a plan, each with where its number comes from."""
+"""The #SBATCH lines of a plan, each with the reason for its value."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sizing.pools import Pool
 
 _MEBIBYTE = 2**20
 HOST_GUARD = 1.1
-"""Times what jobs took of a node's memory is asked for: samples miss what lasts for less than they are apart."""
+"""Factor on the node memory that earlier jobs used: samples miss peaks shorter than the sampling interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One option of sbatch's by its long name, and why it has its value."""
+    """One option of sbatch by its long name, and the reason for its value."""
 
     option: str
     value: str
@@ -28,9 +28,10 @@ class Line:
 
 
 def written(plan: Plan, pool: Pool, tasks_per_node: int | None = None) -> tuple[Line, ...]:
-    """The lines that ask for a plan's GPUs, and for their share of the nodes' CPUs and memory.
+    """Return the lines that ask for a plan's GPUs, and for their share of the nodes' CPUs and memory.
 
-    `tasks_per_node` is how many tasks the user's script has on a node (torchrun wants one); else there is one a GPU.
+    `tasks_per_node` is the number of tasks that the user's script has on a node (torchrun wants one); by default there
+    is one per GPU.
     """
     per_node = plan.gpus // plan.nodes
     tasks = per_node if tasks_per_node is None else tasks_per_node
@@ -58,24 +59,24 @@ def written(plan: Plan, pool: Pool, tasks_per_node: int | None = None) -> tuple[
 
 
 def _host(plan: Plan, share_bytes: int, most_bytes: int, of_node: str) -> Line:
-    """The share of a node's memory, and more where jobs that have run used more; so many nodes have `most_bytes`."""
+    """Return the line for the share of a node's memory, or more if earlier jobs used more, up to `most_bytes`."""
     share = f"{of_node} memory (proportional share)"
     if plan.host_bytes is None:
         return Line("mem", _size(share_bytes), share)
     used = f"jobs that ran used {plan.host_bytes / GIB:.1f} GiB at most (measured)"
-    wanted = -(-int(plan.host_bytes * HOST_GUARD) // GIB) * GIB  # in whole ones, rounded up
+    wanted = -(-int(plan.host_bytes * HOST_GUARD) // GIB) * GIB  # rounded up to whole GiB
     if wanted <= share_bytes:
         return Line("mem", _size(share_bytes), f"{share}; {used}")
     return Line("mem", _size(min(wanted, most_bytes)), used)
 
 
 def lines(plan: Plan, pool: Pool, tasks_per_node: int | None = None) -> tuple[str, ...]:
-    """The lines of a plan without the reasons, as sbatch reads them."""
+    """Return the lines of a plan without the reasons, as sbatch reads them."""
     return tuple(line.text for line in written(plan, pool, tasks_per_node))
 
 
 def commented(texts: tuple[str, ...], reasons: tuple[str, ...]) -> tuple[str, ...]:
-    """Lines with their reasons behind them, in a column; sbatch reads from a bare # on as a comment."""
+    """Return the lines with their reasons behind them, in a column; sbatch takes a bare # as the start of a comment."""
     width = max(map(len, texts), default=0)
     return tuple(f"{text:<{width}}  # {why}" for text, why in zip(texts, reasons, strict=True))
 
@@ -91,6 +92,6 @@ def _memory(plan: Plan) -> str:
 
 
 def _size(memory_bytes: int) -> str:
-    """Rounded down to what Slurm counts in: whole gibibytes where it has some."""
+    """Return the size rounded down to a unit of Slurm: whole gibibytes from 4 on, else mebibytes."""
     whole = memory_bytes // GIB
     return f"{whole}G" if whole >= 4 else f"{memory_bytes // _MEBIBYTE}M"

@@ -1,16 +1,16 @@
-"""What can go wrong while a job is sized; every message is one line that says what to do next."""
+"""Errors of sizing a job; every message is one line that says what to do next."""
 
 from __future__ import annotations
 
 
 class SizingError(Exception):
-    """Root of the errors of this package; `exit_code` is what a command line ends with."""
+    """The root of this package's errors; `exit_code` is that of a command which fails with it."""
 
     exit_code = 1
 
 
 class UsageError(SizingError):
-    """What was asked for cannot be: a wrong option, name, size or file."""
+    """A request that cannot be met: a wrong option, name, size or file."""
 
     exit_code = 2
 
@@ -20,9 +20,9 @@ class Untraceable(SizingError):
 
 
 class DoesNotFit(SizingError):
-    """A model fits none of the GPUs that there are; the message says by how much, and what would help.
+    """A model fits no available GPU; the message says by how much, and what would help.
 
-    `times` is how many times as much memory as a GPU has it needs, infinity where it is not for memory.
+    `times` is the memory it needs over that of a GPU, infinity if memory is not the reason.
     """
 
     def __init__(self, said: str, times: float = float("inf")) -> None:

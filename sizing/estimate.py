@@ -1,4 +1,4 @@
-"""A number with where it comes from: nothing that is guessed looks like something that was measured."""
+"""A number with its origin, so that a guess never looks like a measurement."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 Origin = Literal["measured", "traced", "formula", "interpolated", "assumed"]
-"""From the best to the worst.
+"""The origins from the best to the worst.
 
 measured: read on the real thing; traced: counted while the user's own step ran on tensors without contents; formula:
-worked out of a model's sizes, or of numbers of a better origin; interpolated: between or beside values of a better
-origin; assumed: a data sheet's, or a rule's. What is put together has the worst origin of its parts.
+computed from a model's sizes, or from numbers of a better origin; interpolated: between or next to values of a better
+origin; assumed: from a data sheet or a rule. A combination has the worst origin of its parts.
 """
 
 ORIGINS: tuple[Origin, ...] = ("measured", "traced", "formula", "interpolated", "assumed")
@@ -18,7 +18,7 @@ ORIGINS: tuple[Origin, ...] = ("measured", "traced", "formula", "interpolated", 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value between `low` and `high`, all in the same unit, which the name of the field that holds it says."""
+    """A value between `low` and `high`, all in the unit that the name of the holding field says."""
 
     value: float
     low: float
@@ -31,5 +31,5 @@ class Estimate:
 
 
 def worst(*origins: Origin) -> Origin:
-    """The origin of what is worked out of several numbers: that of the least certain one."""
+    """Return the origin of a number computed from several: that of the least certain one."""
     return max(origins, key=ORIGINS.index)

@@ -1,4 +1,4 @@
-"""Reading objects of a JSON file with an error for whatever is wrong: its place, and what to write there."""
+"""Readers of objects of a JSON file; an error names the place of a fault and what to write there."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sizing.errors import UsageError
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.nodeset import expand
 
-_MOST = 2**63 - 1  # of a number: more than any cluster has, and none that a float could not hold
-# A name that Slurm takes as it is: none of these can be in one, or they mean something else in an option of sbatch's.
+_MOST = 2**63 - 1  # largest number: more than any cluster has, and a float can hold it
+# A name that Slurm takes literally: these characters cannot be in one, or mean something else in an sbatch option.
 _WORD = re.compile(r"[^\s#,'\"\\|&()\[\]*]*")
 
 
@@ -22,14 +22,14 @@ class _Repeated(ValueError):
 
 
 def decoded(text: str, name: str) -> Any:
-    """What is in a JSON file of this name; raises UsageError with the place of what is not JSON or is there twice."""
+    """Decode a JSON file called `name`; raise UsageError with the place of a syntax error or a repeated field."""
     try:
         return json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
         raise UsageError(f"{name}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
     except _Repeated as error:
         raise UsageError(f"{name}: {error}") from None
-    except (RecursionError, ValueError):  # the latter for numbers of thousands of digits
+    except (RecursionError, ValueError):  # ValueError: numbers of thousands of digits
         raise UsageError(f"{name} is nested too deeply, or has too long numbers, to be such a file") from None
 
 
@@ -43,7 +43,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Fields:
-    """An object of the file: `where` is its place in messages, `known` the keys that it may have, None for any."""
+    """An object of the file: `where` is its place in messages, `known` its allowed keys, None for any."""
 
     def __init__(self, where: str, data: Any, known: Collection[str] | None = None) -> None:
         self.where = where
@@ -59,51 +59,51 @@ class Fields:
         return key in self._data
 
     def wrong(self, key: str, wanted: str) -> UsageError:
-        """The error of a field that is not what it should be."""
+        """Return the error of a field with a wrong value."""
         shown = json.dumps(self._data[key]) if key in self._data else "missing"
         return UsageError(f"{self.where}: {key} is {shown[:60]}: give {wanted}")
 
     def number(self, key: str, default: float | None = None, *, least: float = 0.0) -> float:
-        """A number of at least `least`, which without a default must be there."""
+        """Return a number of at least `least`; without a default it is required."""
         value = self._data.get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= _MOST:
             raise self.wrong(key, f"a number of {least:g} or more")
         return value
 
     def number_or_none(self, key: str, *, least: float = 0.0) -> float | None:
-        """A number of at least `least`, None where it is null or not there."""
+        """Return a number of at least `least`, None if it is null or missing."""
         return None if self._data.get(key) is None else self.number(key, least=least)
 
     def count(self, key: str, default: int | None = None, *, least: int = 0) -> int:
-        """A whole number of at least `least`."""
+        """Return a whole number of at least `least`."""
         value = self._data.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
             raise self.wrong(key, f"a whole number of {least} or more")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A text, which without a default must be there."""
+        """Return a text; without a default it is required."""
         value = self._data.get(key, default)
         if not isinstance(value, str) or not value.isprintable():
             raise self.wrong(key, "a text of one line")
         return value
 
     def word(self, key: str, default: str | None = None) -> str:
-        """A name as it stands in an option of sbatch's, which without a default must be there and not be empty."""
+        """Return a name as it stands in an sbatch option; without a default it is required and not empty."""
         value = self.text(key, default)
         if not _WORD.fullmatch(value) or (not value and default is None):
             raise self.wrong(key, "a name as Slurm has it, without spaces and marks")
         return value
 
     def words(self, key: str) -> tuple[str, ...]:
-        """A list of such names, by default an empty one."""
+        """Return a list of such names, by default an empty one."""
         value = self.texts(key)
         if not all(item and _WORD.fullmatch(item) for item in value):
             raise self.wrong(key, "a list of names as Slurm has them, without spaces and marks")
         return value
 
     def texts(self, key: str, *, plain: bool = True) -> tuple[str, ...]:
-        """A list of texts, by default an empty one; `plain` ones have no line ends or the like."""
+        """Return a list of texts, by default an empty one; `plain` texts have only printable characters."""
         value = self._data.get(key, [])
         if not isinstance(value, list) or not all(
             isinstance(item, str) and (item.isprintable() or not plain) for item in value
@@ -112,18 +112,18 @@ class Fields:
         return tuple(value)
 
     def flag(self, key: str, default: bool) -> bool:
-        """true or false."""
+        """Return true or false."""
         value = self._data.get(key, default)
         if not isinstance(value, bool):
             raise self.wrong(key, "true or false")
         return value
 
     def nodes(self, key: str) -> tuple[str, ...]:
-        """A set of nodes, folded or not."""
+        """Return a set of nodes, folded or not."""
         return self._expanded(key, self.text(key))
 
     def counts_by_node(self, key: str, nodes: Collection[str], most: int) -> dict[str, int]:
-        """A number from 0 to `most` for each of some nodes, which may be folded."""
+        """Return a number from 0 to `most` for each of some nodes, which may be folded."""
         data = self._data.get(key, {})
         if not isinstance(data, dict):
             raise self.wrong(key, "an object of nodes and numbers")
@@ -139,18 +139,18 @@ class Fields:
         return {node: found[node] for node in nodes if node in found}
 
     def items(self, key: str) -> Iterable[tuple[str, Any]]:
-        """What is in an object, which by default is empty."""
+        """Return the entries of an object, which by default is empty."""
         value = self._data.get(key, {})
         if not isinstance(value, dict):
             raise self.wrong(key, "an object, {...}")
         return value.items()
 
     def inner(self, key: str, known: Collection[str]) -> Fields:
-        """An object in this one."""
+        """Return an object in this one."""
         return Fields(f"{self.where}, {key}", self._data[key], known)
 
     def each(self, key: str, known: Collection[str] | None = None) -> Iterable[Fields]:
-        """The objects of a list, which by default is empty."""
+        """Return the objects of a list, which by default is empty."""
         items = self._data.get(key, [])
         if not isinstance(items, list):
             raise self.wrong(key, "a list")

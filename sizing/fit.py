@@ -1,4 +1,4 @@
-"""Which GPUs a model should be trained on: all spreads over an inventory, ranked by what a step costs."""
+"""The choice of GPUs to train a model on: all spreads over an inventory, ranked by the cost of a step."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from sizing.sources import Point, Source, Traces, ends
 T = TypeVar("T")
 
 By = Literal["cost", "time"]
-"""What the best plan has least of: GPUs x time x what the type is worth, or time alone."""
+"""The ranking of plans: by GPUs x time x the type's worth, or by time alone."""
 
 MOST_TRACES = 16
-"""Of one `bft size fit`: two at a time, a trace takes a few seconds."""
+"""Most traces of one `bft size fit`: two at a time, a trace takes a few seconds."""
 
 AT_ONCE = 2
 """Traces that run side by side: each takes a core and up to 2 GB."""
 
 Measure = Callable[[Sequence[Point]], Sequence[StepTrace | Untraceable]]
-"""Traces points, some of them at once, and gives for each the trace or why there is none."""
+"""A function that traces points, some at once, and returns each trace or the reason there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A plan with the candidate that it was made of."""
+    """A plan with the candidate that it was made from."""
 
     plan: Plan
     candidate: Candidate
 
 
 def fit(source: Source, candidates: Iterable[Candidate], by: By = "cost") -> tuple[Choice, ...]:
-    """Plans of all candidates of which the source knows the memory, best first, with their #SBATCH lines.
+    """Return plans of all candidates for which the source knows the memory, best first, with their #SBATCH lines.
 
-    Those that fit come first, by cost or time; of equal ones the faster, also at worst, then the one on fewer nodes.
-    The others follow by how many bytes a GPU lacks.
+    Plans that fit come first, by cost or time; of equal ones the faster, also at worst, then the one on fewer nodes.
+    The others follow by the bytes that a GPU lacks.
     """
     chosen = [choice for candidate in candidates if (choice := _choice(source, candidate)) is not None]
     return tuple(sorted(chosen, key=lambda choice: _rank(choice.plan, by)))
@@ -53,7 +53,7 @@ def fit(source: Source, candidates: Iterable[Candidate], by: By = "cost") -> tup
 def retimed(
     choices: Iterable[Choice], time: Callable[[Candidate, int], Estimate | None], by: By = "cost"
 ) -> tuple[Choice, ...]:
-    """Plans ranked anew with the times of steps that `time` knows of a candidate and its number of micro-batches."""
+    """Rank plans anew with the step times that `time` knows for a candidate and its number of micro-batches."""
     found = []
     for choice in choices:
         plan, candidate = choice.plan, choice.candidate
@@ -66,7 +66,7 @@ def retimed(
 
 
 def with_runs(choices: Iterable[Choice], runs: Sequence[Ran], by: By = "cost") -> tuple[Choice, ...]:
-    """Plans ranked anew with what jobs of the very step used on just their GPUs."""
+    """Rank plans anew with the time and memory of jobs that ran exactly this step on exactly their GPUs."""
     places: dict[object, list[Ran]] = {}
     for ran in runs:
         places.setdefault(ran.place, []).append(ran)
@@ -85,7 +85,7 @@ def with_runs(choices: Iterable[Choice], runs: Sequence[Ran], by: By = "cost") -
 
 
 def best_of(choices: Iterable[Choice], top: int) -> list[Choice]:
-    """The best plans that fit, of those that ask Slurm for the same GPUs only the first."""
+    """Return the best plans that fit; of those that ask Slurm for the same GPUs only the first."""
     fitting = (choice for choice in choices if choice.plan.fits)
     return list(islice(_distinct(fitting, lambda choice: _request(choice.candidate)), top))
 
@@ -99,11 +99,11 @@ def explore(
     by: By = "cost",
     most: int = MOST_TRACES,
 ) -> tuple[Choice, ...]:
-    """As `fit`, tracing what is needed for it: few batches at first, then the best plans' own until they are sure.
+    """Like `fit`, with the traces it needs: few batches at first, then the best plans' own until they are certain.
 
     First one GPU and plain replicas are traced, each at the smallest and the largest batch. Then, as long as one of the
-    `top` best that may fit (as `best_of` counts) was not traced as it is, that is, `most` traces
-    in all. Raises Untraceable where none is to be had.
+    `top` best plans that may fit (as `best_of` counts) was not traced itself, it is, up to `most` traces in all. Raises
+    Untraceable if no trace succeeds.
     """
     plain = [point for point in map(_point, candidates) if point.parallel.tp == point.parallel.fsdp == 1]
     wanted = sorted(set(ends(plain or map(_point, candidates))))
@@ -118,13 +118,13 @@ def explore(
         tried = sum(map(len, traces.found.values())) + len(traces.failed)
         best = list(islice(_distinct(_promising(traces, candidates, by), _request), top))
         fresh = dict.fromkeys(point for point in map(_point, best) if not traces.is_known(point))
-        # few at a time: what one shows may rule the next one out
+        # few at a time: one trace may rule the next one out
         wanted = list(fresh)[: min(AT_ONCE, most - tried)]
     return fit(traces, candidates, by)
 
 
 def _request(candidate: Candidate) -> tuple[object, ...]:
-    """What Slurm is asked for: it does not see how a model is spread over its GPUs."""
+    """Return the key of a request to Slurm, which does not see how a model is spread over its GPUs."""
     pool = candidate.pool
     return pool.partition, pool.gpu.name, pool.gres_type, candidate.nodes, candidate.parallel.gpus
 
@@ -138,7 +138,7 @@ def _distinct(items: Iterable[T], key: Callable[[T], object]) -> Iterator[T]:
 
 
 def _promising(traces: Traces, candidates: Sequence[Candidate], by: By) -> list[Candidate]:
-    """The candidates that fit for all that is known, best first; their memory may not be known yet."""
+    """Return the candidates that may fit by all that is known, best first; their memory may still be unknown."""
     ranked = []
     for candidate in candidates:
         point = _point(candidate)
@@ -165,7 +165,7 @@ def _choice(source: Source, candidate: Candidate) -> Choice | None:
 
 
 def _lined(plan: Plan, candidate: Candidate) -> Plan:
-    """The plan with the lines that ask for it."""
+    """Return the plan with the lines that ask for it."""
     written = emit.written(plan, candidate.pool)
     return replace(plan, sbatch=tuple(line.text for line in written), why=tuple(line.why for line in written))
 

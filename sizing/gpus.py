@@ -1,8 +1,8 @@
-"""What is known of GPUs beforehand, from data sheets, and which of them a site means by the name it gives Slurm.
+"""A catalogue of GPUs from data sheets, and the recognition of a site's names in Slurm.
 
-Memory is what a program can have: the board's, less 1 % and half a GiB for the driver, and less a sixteenth first where
-error correction takes its part of the same memory (GDDR6 of data-centre cards). Rates are those of dense matrices with
-sums in fp32, never the doubled ones of sparse matrices; a precision that a GPU has no units for has the rate of fp32.
+Memory is what a program can use: the board's, less 1 % and half a GiB for the driver, and first less a sixteenth if
+error correction uses part of the same memory (GDDR6 of data-centre cards). Rates are those of dense matrices with sums
+in fp32, never the doubled ones of sparse matrices; a precision that a GPU has no units for has the rate of fp32.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from functools import lru_cache
 GIB = 2**30
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 _FIELDS = frozenset({"memory_bytes", "flops", "memory_bytes_s", "link_bytes_s", "link", "cost"})
-_ECC = 15 / 16  # of the memory is left where error correction has no memory of its own
-# An hour costs as the square root of the speed: what centres and clouds ask for a GPU grows more slowly than its rate.
+_ECC = 15 / 16  # the share of memory left if error correction uses part of it
+# An hour costs as the square root of the speed: prices of centres and clouds grow more slowly than a GPU's rate.
 _COST_FP16 = 312.0
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """How long so many `steps` of one kind took on a type over what was assumed: least, median and most."""
+    """The real time of `steps` checked steps of one kind on a type over the assumed time: least, median and most."""
 
     steps: int
     low: float
@@ -32,14 +32,14 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class GpuType:
-    """One model of GPU. `memory_bytes` is what a program can have of it; bandwidths are bytes a second, one way.
+    """One model of GPU. `memory_bytes` is usable by a program; bandwidths are bytes a second, one way.
 
     `flops` is the peak of dense matrix products a second by precision ("fp32", "tf32", "fp16", "bf16"). `link_bytes_s`
-    joins the GPUs of a node, `cost` is what an hour of it is worth beside other types (any unit). `assumed` names the
-    fields that come from data sheets and not from the site, and `names` are those in Slurm's gres that the site said
-    mean this type. A `slice` is a part of a GPU (MIG): a job has one of them, as they cannot speak to each other.
-    `like` is the type of the catalogue that the site named for all that it does not say, "" where it named none.
-    `checked` corrects assumed times by what bounds a step (`cost.bound_by`); nothing where nobody has measured any.
+    joins the GPUs of a node, `cost` is the worth of an hour relative to other types (any unit). `assumed` names the
+    fields that come from data sheets and not from the site, and `names` are those in Slurm's gres that the site maps to
+    this type. A `slice` is a part of a GPU (MIG): a job gets one, as slices cannot communicate. `like` is the catalogue
+    type that the site named for all fields it does not give, "" if none. `checked` corrects assumed times by the bound
+    of a step (`cost.bound_by`); empty if nothing was measured.
     """
 
     name: str
@@ -58,9 +58,9 @@ class GpuType:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The type that a name means; `note` is one sentence where it could mean others too.
+    """The type that a name means; `note` is one sentence if it could mean others too.
 
-    `most_bytes` is the memory of the largest of these, 0 where there are no others.
+    `most_bytes` is the memory of the largest possible type, 0 if there is no other.
     """
 
     type: GpuType
@@ -70,10 +70,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class _Board:
-    """One row of the catalogue: what it is called, as words and numbers, and what its data sheet says.
+    """One row of the catalogue: the name as words and numbers, and the data sheet's figures.
 
     `gb` is the board's memory in GiB, rates are in TFLOPS (fp32, tf32, fp16, bf16), bandwidths in GB/s one way. `form`
-    is a word that tells it from others of the same `words`. A `rare` board is meant only where its memory is named.
+    is a word that tells it from others of the same `words`. A `rare` board is meant only if its memory is named.
     """
 
     name: str
@@ -130,7 +130,7 @@ _BOARDS = (
     _Board("h100-nvl-94gb", "h 100", 94, (60.0, 417.5, 835.0, 835.0), 3900, 64, form="nvl"),
     _Board("h200-nvl-141gb", "h 200", 141, (60.0, 417.5, 835.0, 835.0), 4800, 64, form="nvl"),
     _Board("h200-sxm-141gb", "h 200", 141, _H100, 4800, 450, "nvlink", "sxm"),
-    # Sold as 96 and 144 GB; of the smaller one the system shows 95.
+    # Sold as 96 and 144 GB; the system shows 95 for the smaller one.
     _Board("gh200-96gb", "gh 200", 95, _H100, 4000, 150, "nvlink"),
     _Board("gh200-144gb", "gh 200", 141, _H100, 4900, 150, "nvlink"),
     _Board("b200-180gb", "b 200", 180, (75.0, 1100.0, 2250.0, 2250.0), 7672, 900, "nvlink"),
@@ -144,10 +144,10 @@ _BOARDS = (
     _Board("rtx-6000-ada", "rtx 6000", 48, (91.1, 182.1, 364.2, 364.2), 960, 32, form="ada", ecc=True),
     _Board("mi100", "mi 100", 32, (46.1, 46.1, 184.6, 92.3), 1228, 46, "infinity"),
     _Board("mi210", "mi 210", 64, (45.3, 45.3, 181.0, 181.0), 1638, 50, "infinity"),
-    # Of the boards that are two GPUs to a program (two dies, two stacks): one of the two.
+    # Boards that are two GPUs to a program (two dies, two stacks) are listed as one of the two.
     _Board("mi250", "mi 250", 64, (45.3, 45.3, 181.0, 181.0), 1638, 50, "infinity"),
     _Board("mi250x", "mi 250 x", 64, (47.9, 47.9, 191.5, 191.5), 1638, 50, "infinity"),
-    # Of 128 GB that are the processor's as well.
+    # The 128 GB are shared with the processor.
     _Board("mi300a", "mi 300 a", 112, (122.6, 490.3, 980.6, 980.6), 5300, 128, "infinity"),
     _Board("mi300x", "mi 300 x", 192, (163.4, 653.7, 1307.4, 1307.4), 5300, 448, "infinity"),
     _Board("mi325x", "mi 325 x", 256, (163.4, 653.7, 1307.4, 1307.4), 6000, 448, "infinity"),
@@ -159,20 +159,20 @@ CATALOGUE: Mapping[str, GpuType] = {board.name: board.type for board in _BOARDS}
 _WORD = re.compile(r"[a-z]+|\d+")
 _FORMS = {"pcie": "pcie", "sxm": "sxm", "hgx": "sxm", "nvl": "nvl", "quadro": "quadro", "ada": "ada"}
 _MIG = re.compile(r"(?<![a-z0-9])(?:mig[_.-]?)?(\d)g[._](\d+)gb?")
-# A slice has eighths of the memory by its sevenths of the GPU.
+# Eighths of the memory that a slice has, by its sevenths of the GPU.
 _EIGHTHS = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
-_SLICE_MEMORY = 7 / 8  # of what a slice is called, rounded up as it is: 18 GB are 16.0 GiB
-# What a feature may consist of beside a GPU's name: one with other words (a rack's, say) means something else.
+_SLICE_MEMORY = 7 / 8  # a slice's real memory over its rounded-up nominal size: 18 GB are 16.0 GiB
+# Words that a feature may have besides a GPU's name: a feature with other words (a rack's, say) means something else.
 _VENDORS = "nvidia tesla geforce quadro rtx amd instinct radeon intel gpu vram gpumem generation"
 _SIZES = frozenset({"g", "gb", "gib"})
 _FILLING = frozenset([*_VENDORS.split(), *_FORMS, *_SIZES, "mem", "hbm", "e"])
 
 
 def recognise(name: str, features: Sequence[str] = ()) -> Known | None:
-    """Find the type that a name in gres means ("nvidia_a100-sxm4-80gb", "h100", "a100_1g.5gb"), None where none is.
+    """Find the type that a name in gres means ("nvidia_a100-sxm4-80gb", "h100", "a100_1g.5gb"), None if there is none.
 
-    `features` are the node's: they decide where the name does not, and stand for it where it is "". What may still be
-    several types is taken for the smallest and slowest of them, which is noted. Slices are types of their own.
+    `features` are the node's: they decide if the name does not, and replace it if it is "". An ambiguous name is taken
+    for the smallest and slowest possible type, which is noted. Slices are types of their own.
     """
     return _recognised(name, tuple(features))
 
@@ -226,13 +226,13 @@ def _slice(whole: GpuType, sevenths: int, gb: int) -> GpuType:
 
 
 def _words(text: str) -> list[str]:
-    """A name as words and numbers: "A100-SXM4-80GB" is a 100 sxm 4 80 gb."""
-    # The H100 that has HBM3 is the SXM one: that is what its driver calls it by.
+    """Split a name into words and numbers: "A100-SXM4-80GB" is a 100 sxm 4 80 gb."""
+    # The H100 with HBM3 is the SXM one: its driver names it by HBM3.
     return _WORD.findall(text.lower().replace("hbm3", "sxm-3"))
 
 
 def _boards_of(words: Sequence[str]) -> list[_Board]:
-    """The boards that go by the longest of the names that stand in the words."""
+    """Return the boards with the longest of the catalogue names found in the words."""
     text = f" {' '.join(words)} "
     found = [board for board in _BOARDS if f" {board.words} " in text]
     longest = max((len(board.words) for board in found), default=0)
@@ -240,7 +240,7 @@ def _boards_of(words: Sequence[str]) -> list[_Board]:
 
 
 def _speaks_of_gpus(words: Sequence[str]) -> bool:
-    """Whether a feature says something of a GPU, and nothing else."""
+    """Whether a feature describes a GPU, and nothing else."""
     own = {word for board in _boards_of(words) for word in board.words.split()}
     if any(word not in own and word not in _FILLING and not word.isdecimal() for word in words):
         return False
@@ -248,7 +248,7 @@ def _speaks_of_gpus(words: Sequence[str]) -> bool:
 
 
 def _narrowed(boards: list[_Board], words: Sequence[str]) -> list[_Board]:
-    """Those of the boards whose memory and form the words name, or all where they name none of them."""
+    """Return the boards whose memory and form the words name, or all if they name none."""
     own = boards[0].words.split()
     rest = list(words)
     for word in own:

@@ -1,4 +1,4 @@
-"""What GPUs a centre has, on which nodes and in which partitions, as Slurm or a file says it."""
+"""The GPUs of a centre, by node and partition, as read from Slurm or a file."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _HARMLESS = frozenset({"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "POWERED_DOWN"
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes that are alike: how many GPUs of which type, CPUs and memory each has. `gres_type` is Slurm's name of it.
+    """Equal nodes: the number and type of GPUs, the CPUs and the memory of each. `gres_type` is Slurm's type name.
 
-    `idle` maps a node to its GPUs that no job has, `idle_cpus` and `idle_memory_bytes` to what is left of the rest; of
-    a node that is not in one of them it is all. `network_bytes_s` is one node's bandwidth to another. Where a node has
-    GPUs of several types, a group has the part of its CPUs and memory that its GPUs are of them.
+    `idle` maps a node to its GPUs that no job has, `idle_cpus` and `idle_memory_bytes` to its free CPUs and memory; a
+    node missing from one of them has all of it free. `network_bytes_s` is one node's bandwidth to another. If a node
+    has GPUs of several types, a group has a share of its CPUs and memory in proportion to its GPUs of this type.
     """
 
     nodes: tuple[str, ...]
@@ -42,7 +42,7 @@ class NodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A partition and what a job may have there; in an `exclusive` one it has whole nodes."""
+    """A partition and the limits of a job there; in an `exclusive` one a job gets whole nodes."""
 
     partition: str
     groups: tuple[NodeGroup, ...]
@@ -53,10 +53,10 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All types of GPUs by name, and all partitions that have some; `unknown` names types of which nothing is known.
+    """All types of GPUs by name, and all partitions that have some; `unknown` names unrecognised types.
 
-    `notes` are sentences on what was taken for granted, and on what to do about the unknown types; `closed` are
-    partitions that are left out because they are not up, and their states.
+    `notes` are sentences on assumptions made, and on what to do about the unknown types; `closed` maps partitions that
+    are left out because they are not up to their states.
     """
 
     types: Mapping[str, GpuType]
@@ -73,10 +73,10 @@ def from_slurm(
     without: Collection[str] = (),
     types: Mapping[str, GpuType] | None = None,
 ) -> Inventory:
-    """The partitions that are up and have GPUs, each with its groups of equal nodes; two may have the same nodes.
+    """Return the partitions that are up and have GPUs, each with its groups of equal nodes; partitions may share nodes.
 
-    `without` are partitions to leave out: those of bftd. `types` are the site's own words on its GPUs; they come before
-    the catalogue. A node's GPUs of a type that neither knows are left out and named in `unknown`.
+    `without` are partitions to leave out: those of bftd. `types` are the site's own GPU types; they precede the
+    catalogue. A node's GPUs of a type unknown to both are left out and named in `unknown`.
     """
     reader = _Reader(types or {})
     offers, closed = [], {}
@@ -95,7 +95,7 @@ def from_slurm(
 
 
 def with_idle(inventory: Inventory, nodes: Mapping[str, Node]) -> Inventory:
-    """The same inventory with what Slurm says is idle now; of a node that Slurm does not know nothing is."""
+    """Return the same inventory with what Slurm says is idle now; a node that Slurm does not know has nothing idle."""
     offers = []
     for offer in inventory.offers:
         groups = []
@@ -107,7 +107,7 @@ def with_idle(inventory: Inventory, nodes: Mapping[str, Node]) -> Inventory:
 
 
 def emptied(inventory: Inventory) -> Inventory:
-    """The same inventory without a job on it."""
+    """Return the same inventory without any job on it."""
     offers = [replace(offer, groups=tuple(_with(group, {}) for group in offer.groups)) for offer in inventory.offers]
     return replace(inventory, offers=tuple(offers))
 
@@ -116,7 +116,7 @@ _Shape = tuple[str, str, int, int, int, tuple[str, ...]]  # type, gres, GPUs, CP
 
 
 class _Reader:
-    """Groups nodes by what they have, and remembers every type that it met."""
+    """A reader that groups nodes by their resources, and remembers every type that it met."""
 
     def __init__(self, own: Mapping[str, GpuType]) -> None:
         self.types: dict[str, GpuType] = {}
@@ -125,7 +125,7 @@ class _Reader:
         self._own = {name: known for known in own.values() for name in (known.name, *known.names)}
 
     def groups(self, nodes: Iterable[Node], *, exclusive: bool) -> tuple[NodeGroup, ...]:
-        """The groups of a partition, in the order of their first nodes."""
+        """Return the groups of a partition, in the order of their first nodes."""
         alike: dict[_Shape, list[Node]] = defaultdict(list)
         for node in nodes:
             whole = sum(node.gpus.values())
@@ -137,7 +137,7 @@ class _Reader:
         return tuple(_group(shape, members, exclusive=exclusive) for shape, members in alike.items())
 
     def notes(self) -> tuple[str, ...]:
-        """What was taken for granted, and what to do about what is not known."""
+        """Return the assumptions made, and what to do about unknown types."""
         told = [
             f"nothing is known of the GPU type {name or 'without a name'} ({fold(nodes)}): name it in a file, as in "
             f'{{"types": {{"{name or "NAME"}": {{"like": "a100-sxm-80gb"}}}}}}'
@@ -166,11 +166,11 @@ def _group(shape: _Shape, members: Collection[Node], *, exclusive: bool) -> Node
 
 
 def _idle(node: Node, group: NodeGroup, *, exclusive: bool) -> tuple[int, int, int]:
-    """The GPUs, CPUs and bytes of memory that a job could have of a node now; of an exclusive one all or none."""
+    """Return the GPUs, CPUs and bytes of memory that a job could get on a node now; of an exclusive one all or none."""
     if node.state not in _TAKES_JOBS or not node.flags <= _HARMLESS or (exclusive and node.state != "IDLE"):
         return 0, 0, 0
     if group.gres_type:
-        # Some clusters tell how many GPUs are in use and not of which type: they may be any.
+        # Some clusters report how many GPUs are in use but not their type: they may be any.
         there = node.gpus.get(group.gres_type, 0)
         used = node.gpus_used.get(group.gres_type, 0) + node.gpus_used.get("", 0)
     else:
@@ -183,7 +183,7 @@ def _idle(node: Node, group: NodeGroup, *, exclusive: bool) -> tuple[int, int, i
 
 
 def _with(group: NodeGroup, idle: Mapping[str, tuple[int, int, int]]) -> NodeGroup:
-    """The group with what is idle on each node, all of it where nothing is said."""
+    """Return the group with what is idle on each node; all of it for a node that is not in `idle`."""
     full = (group.gpus, group.cpus, group.memory_bytes)
     found = {name: idle.get(name, full) for name in group.nodes}
     return replace(

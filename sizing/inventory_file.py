@@ -1,8 +1,8 @@
-"""An inventory as a file that an administrator can read and correct: JSON, and back without loss.
+"""An inventory as a JSON file that an administrator can read and correct, converted without loss in both directions.
 
-`types` says what the GPUs are and `partitions` where they are. A type that the catalogue knows by its name, or by the
-one in `like`, needs only the fields that are to be other; those that differ no longer count as assumed. Without
-`partitions` a file corrects what Slurm shows. Nodes are folded as Slurm writes them, n[1-4].
+`types` describes the GPUs and `partitions` their places. A type that the catalogue knows by its name, or by the one in
+`like`, needs only the fields that differ; those no longer count as assumed. Without `partitions` a file corrects what
+Slurm shows. Nodes are folded as Slurm writes them, n[1-4].
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from slurm_plugin.nodeset import fold
 _RATES = ("memory_bytes_s", "link_bytes_s", "cost")
 _CORRECTED = ("memory_bytes", "flops", *_RATES, "link")
 _TYPE = frozenset({"like", "names", "slice", "assumed", "checked", *_CORRECTED})
-_KINDS = frozenset({"host", "memory", "fp64", *PRECISIONS})  # as cost.bound_by has them
+_KINDS = frozenset({"host", "memory", "fp64", *PRECISIONS})  # as returned by cost.bound_by
 _CHECKED = frozenset(field.name for field in fields(Checked))
 _GROUP = frozenset(field.name for field in fields(NodeGroup))
 _OFFER = frozenset(field.name for field in fields(Offer))
 _IDLE = ("idle", "idle_cpus", "idle_memory_bytes")
-_LEAST_RATIO = 1e-6  # of times: nothing is so much quicker than its data sheet
-_MOST_GPUS = 1024  # of a node: none has so many, and plans are made for every number of them
-_FEWEST_LINK_BYTES_S = 1.6e10  # PCI Express 3 with 16 lanes: the least that joins GPUs that are still in use
+_LEAST_RATIO = 1e-6  # of times: no GPU is so much faster than its data sheet
+_MOST_GPUS = 1024  # per node: more than any node has; plans are made for every number of them
+_FEWEST_LINK_BYTES_S = 1.6e10  # PCI Express 3 with 16 lanes: the slowest link between GPUs still in use
 
 
 def to_json(inventory: Inventory) -> dict[str, Any]:
-    """The form of `bft size inventory --json`."""
+    """Return the form of `bft size inventory --json`."""
     return {
         "types": {name: _type_json(known) for name, known in inventory.types.items()},
         "partitions": [
@@ -52,12 +52,12 @@ def to_json(inventory: Inventory) -> dict[str, Any]:
 
 
 def text_of(inventory: Inventory) -> str:
-    """The text of the file."""
+    """Return the text of the file."""
     return json.dumps(to_json(inventory), indent=2)
 
 
 def parse(text: str, *, name: str = "the inventory") -> Inventory:
-    """Read the text of such a file; raises UsageError with the place (`name` is the file's) and what to write there."""
+    """Read the text of such a file called `name`; raise UsageError with the place of a fault and what to write."""
     whole = Fields(name, decoded(text, name), frozenset({"format", "types", "partitions", "unknown", "notes"}))
     types = {key: _type(Fields(f"{name}, types, {key}", item, _TYPE), key) for key, item in whole.items("types")}
     offers = tuple(_offer(item, types) for item in whole.each("partitions", _OFFER))
@@ -108,7 +108,7 @@ def _group_json(group: NodeGroup) -> dict[str, Any]:
 
 
 def _type(given: Fields, name: str) -> GpuType:
-    """One type: what is given, over what the catalogue says of it."""
+    """Return one type: the given fields override the catalogue's."""
     like = given.text("like", name)
     known = recognise(like)
     if known is None and "like" in given:
@@ -157,7 +157,7 @@ def _checked(given: Fields) -> dict[str, Checked]:
 
 
 def _assumed(given: Fields, values: Mapping[str, Any], base: GpuType | None) -> frozenset[str]:
-    """The fields that nobody at the site has stood for: those that the file calls so, but for what differs."""
+    """Return the fields that the site has not confirmed: those that the file lists as assumed, unless they differ."""
     if base is not None:
         told = given.texts("assumed") if "assumed" in given else _CORRECTED
         return frozenset(key for key in told if values.get(key) == getattr(base, key, None))
@@ -185,7 +185,7 @@ def _offer(given: Fields, types: dict[str, GpuType]) -> Offer:
 
 
 def _group(given: Fields, types: dict[str, GpuType]) -> NodeGroup:
-    """A group; where nothing is said of what its nodes have idle it is all. The catalogue's types need not be told."""
+    """Read a group; idle counts that are not given are all of it. Catalogue types need not be in the file."""
     gpu_type = given.text("gpu_type")
     if gpu_type not in types:
         known = recognise(gpu_type)

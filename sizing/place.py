@@ -1,16 +1,16 @@
-"""On which idle GPUs a plan could run now: the placement of Frenzy (HAS, Algorithm 1), corrected.
+"""The idle GPUs on which a plan could run now: the placement of Frenzy (HAS, Algorithm 1), corrected.
 
-What is chosen for a plan is always: GPUs of one type in one partition, on each node a whole number of tensor-parallel
-groups, no more than is idle there. Whatever can be placed so is placed:
+The GPUs chosen for a plan are always of one type in one partition, on each node a whole number of tensor-parallel
+groups, no more than is idle there. Every plan that can be placed so is placed:
 
 1. Plans are tried from the best on; for each the types of GPU that hold its peak, from the smallest memory on.
-2. A plan that says how many GPUs of each node it asks Slurm for gets them so where it can, on the fullest nodes.
-3. Where one node has room for the rest of the plan, the node with the least room takes it.
+2. A plan that says how many GPUs of each node it asks Slurm for gets them so if possible, on the fullest nodes.
+3. If one node has room for the rest of the plan, the node with the least such room takes it.
 4. Otherwise the node with the most room gives all of it, leaves the candidates, and the rest goes back to 3. So no
    placement has fewer nodes.
 
 As printed, the algorithm passes over the GPUs that fit best (">"), counts GPUs of several types for one plan, never
-drops a node that it has emptied, and goes on where no plan was found.
+drops a node that it has emptied, and goes on if no plan was found.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from sizing.plans import Plan
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is to be placed: so many GPUs with `need_bytes` each, of which `tp` at a time are on one node.
+    """A request for a placement: `gpus` GPUs with `need_bytes` each, in groups of `tp` on one node.
 
-    A `partition` or `gpu_type` that is not "" is the only one. `per_node` is how many GPUs of each node the plan's own
-    lines ask Slurm for, 0 for any number. `cpus` and `memory_bytes` go with each GPU; None is the GPU's share of
-    its node.
+    A non-empty `partition` or `gpu_type` is the only one allowed. `per_node` is the number of GPUs of each node that
+    the plan's own lines ask Slurm for, 0 for any number. `cpus` and `memory_bytes` go with each GPU; None is the GPU's
+    share of its node.
     """
 
     gpus: int
@@ -50,14 +50,14 @@ class Ask:
 
     @classmethod
     def of(cls, plan: Plan) -> Ask:
-        """What a plan asks for, with its guard band."""
+        """Return the request of a plan, with its guard band."""
         per_node = plan.gpus // plan.nodes if plan.nodes and plan.gpus % plan.nodes == 0 else 0
         return cls(plan.gpus, int(plan.peak.high), plan.parallel.tp, plan.partition, plan.gpu_type, per_node)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the plan of this `index` would run: its nodes, in the order in which they were taken, with GPUs of each."""
+    """The place of the plan of this `index`: its nodes, in the order in which they were taken, with GPUs of each."""
 
     index: int
     partition: str
@@ -66,7 +66,7 @@ class Placement:
     nodes: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """The form of `bft size place --json`."""
+        """Return the form of `bft size place --json`."""
         return {
             "plan": self.index + 1,
             "partition": self.partition,
@@ -78,8 +78,9 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a plan cannot be placed, as half a sentence; `lacking` is how many idle GPUs it lacks, None where more of
-    them would not help.
+    """The reason why a plan cannot be placed, as half a sentence.
+
+    `lacking` is the number of idle GPUs it lacks, None if more of them would not help.
     """
 
     index: int
@@ -89,7 +90,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class _Pool:
-    """The GPUs of one name in one partition; `rooms` is how many of each node plans of a kind can use."""
+    """The GPUs of one name in one partition; `rooms` maps a kind of plan to the usable GPUs of each node."""
 
     offer: Offer
     type: GpuType
@@ -99,13 +100,13 @@ class _Pool:
 
 
 def place(plans: Sequence[Plan | Ask], inventory: Inventory) -> Placement | None:
-    """The first plan that can be placed, and where; None where none can. Nothing that is given is changed."""
+    """Return the first plan that can be placed, and where; None if none can. The arguments are not changed."""
     found = [*trial(plans, inventory)][-1:]
     return found[0] if found and isinstance(found[0], Placement) else None
 
 
 def trial(plans: Sequence[Plan | Ask], inventory: Inventory) -> Iterator[Placement | Refusal]:
-    """Why each plan is passed over, up to the first that can be placed."""
+    """Yield the refusal of each plan passed over, then the placement of the first that can be placed."""
     pools = list(_pools(inventory))
     for index, plan in enumerate(plans):
         answer = _placed(index, Ask.of(plan) if isinstance(plan, Plan) else plan, pools)
@@ -131,7 +132,7 @@ def _known(index: int, what: str, name: str, known: Collection[str]) -> None:
 
 
 def _pools(inventory: Inventory) -> Iterator[_Pool]:
-    """All GPUs that a job could have together, from the smallest memory on, the fastest of equal ones first."""
+    """Yield all GPUs that a job could have together, from the smallest memory on, the fastest of equal ones first."""
     found: dict[tuple[int, str, str], _Pool] = {}
     for at, offer in enumerate(inventory.offers):
         for group in offer.groups:
@@ -148,7 +149,7 @@ def _speed(known: GpuType) -> float:
 
 
 def _placed(index: int, ask: Ask, pools: Sequence[_Pool]) -> Placement | Refusal:
-    """The place of one plan in the first of the pools that has one, or why none has, by the one that lacks least."""
+    """Return the place of one plan in the first pool that has one, or the refusal of the pool that lacks least."""
     named = [
         pool for pool in pools if ask.partition in ("", pool.offer.partition) and ask.gpu_type in ("", pool.type.name)
     ]
@@ -172,7 +173,7 @@ def _placed(index: int, ask: Ask, pools: Sequence[_Pool]) -> Placement | Refusal
 
 
 def _chosen(ask: Ask, pool: _Pool) -> dict[str, int] | tuple[str, int | None]:
-    """GPUs by node, or why there are not enough, with how many more would be."""
+    """Return GPUs by node, or the reason why there are not enough, with the number that is lacking."""
     where = f"{pool.type.name} in {pool.offer.partition}"
     if pool.type.slice and ask.gpus > 1:
         return f"needs {ask.gpus} GPUs, and {where} are slices, of which a job has one", None
@@ -193,7 +194,7 @@ def _chosen(ask: Ask, pool: _Pool) -> dict[str, int] | tuple[str, int | None]:
 
 
 def _room(ask: Ask, pool: _Pool) -> dict[str, int]:
-    """How many GPUs of each node the plan can have, in whole tensor-parallel groups; nodes without any are left out."""
+    """Return the GPUs of each node that the plan can have, in whole tensor-parallel groups; omit nodes without any."""
     key = (ask.tp, ask.cpus, ask.memory_bytes)
     if key not in pool.rooms:
         found: dict[str, int] = {}
@@ -204,7 +205,7 @@ def _room(ask: Ask, pool: _Pool) -> dict[str, int]:
 
 
 def _room_in(group: NodeGroup, tp: int, cpus: int | None, memory_bytes: int | None) -> Iterator[tuple[str, int]]:
-    """The same for one group: each GPU takes its CPUs and memory with it."""
+    """Yield the same for one group: each GPU takes its CPUs and memory with it."""
     cpus = group.cpus // group.gpus if cpus is None else cpus
     memory_bytes = group.memory_bytes // group.gpus if memory_bytes is None else memory_bytes
     for node in group.nodes:
@@ -218,7 +219,7 @@ def _room_in(group: NodeGroup, tp: int, cpus: int | None, memory_bytes: int | No
 
 
 def _evenly(ask: Ask, room: Mapping[str, int], most: int | None) -> dict[str, int] | None:
-    """As many GPUs of each node as the plan's own lines ask for, on the nodes that have the least room for them."""
+    """Return as many GPUs of each node as the plan's own lines ask for, on the nodes with the least room for them."""
     if not ask.per_node or ask.gpus % ask.per_node or ask.per_node % ask.tp:
         return None
     count = ask.gpus // ask.per_node
@@ -227,9 +228,9 @@ def _evenly(ask: Ask, room: Mapping[str, int], most: int | None) -> dict[str, in
 
 
 def _best_fit(gpus: int, room: Mapping[str, int]) -> dict[str, int] | None:
-    """Best fit where one node does, else the emptiest first; None where all of them together have too few.
+    """Return the best fitting node if one suffices, else the emptiest first; None if all together have too few.
 
-    `room` counts whole groups, and so does what is left of `gpus` at any time.
+    `room` counts whole groups, and so does the rest of `gpus` at any time.
     """
     if sum(room.values()) < gpus:
         return None

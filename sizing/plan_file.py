@@ -8,9 +8,9 @@ from sizing.place import Ask
 
 
 def asks(text: str, *, name: str = "the plans") -> tuple[Ask, ...]:
-    """What the plans of a file ask for, best first; raises UsageError with the place and what to write there.
+    """Return the requests of the plans in a file, best first; raise UsageError with the place and what to write there.
 
-    Of a plan only what a placement needs is read: gpus, tp, partition, gpu_type, nodes, and high_bytes, or peak_bytes
+    Only the fields that a placement needs are read: gpus, tp, partition, gpu_type, nodes, and high_bytes, or peak_bytes
     to which the guard band is added.
     """
     whole = Fields(name, decoded(text, name))

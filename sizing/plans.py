@@ -1,4 +1,4 @@
-"""A plan: which GPUs of which partition a model is trained on, and how it is spread over them."""
+"""A plan: the GPUs and partition on which a model is trained, and its spread over them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from sizing.model.parallel import Parallel
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One way to train a model. `peak` are the bytes of one GPU, its `high` with the guard band on it; `step_s` is how
-    long a step takes, `cost` what it costs in the inventory's unit; `sbatch` are the lines that ask Slurm for it.
+    """One way to train a model.
 
-    `why` says for each of these lines where it comes from. `start` is what Slurm says of when it could begin, in its
-    own words, None where it was not asked. `micro_batch` is what of a GPU's `batch` is worked on at once, where
-    gradients are accumulated over several. So many `runs` on just these GPUs say what it takes, and that processes took
-    `host_bytes` of a node at most, None where none of them told.
+    `peak` is the bytes of one GPU, its `high` with the guard band on it; `step_s` is the time of a step, `cost` its
+    cost in the inventory's unit; `sbatch` are the lines that ask Slurm for it, and `why` has the reason for each of
+    them. `start` is Slurm's answer on when it could begin, in its own words, None if it was not asked. `micro_batch` is
+    the part of a GPU's `batch` that is processed at once, if gradients are accumulated over several. `runs` earlier
+    jobs on exactly these GPUs gave its figures; their processes used at most `host_bytes` of a node, None if none of
+    them reported it.
     """
 
     partition: str
@@ -43,7 +44,7 @@ class Plan:
         return self.peak.high <= self.gpu_bytes
 
     def to_json(self) -> dict[str, Any]:
-        """The form of a plan in `bft size fit --json` and in the files that `bft size place` reads."""
+        """Return the form of a plan in `bft size fit --json` and in the files that `bft size place` reads."""
         return {
             "partition": self.partition,
             "gpu_type": self.gpu_type,

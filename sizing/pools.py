@@ -1,7 +1,7 @@
-"""The GPUs of one type in one partition, as far as a job can ask for them: what plans are made on.
+"""The GPUs of one type in one partition that a job can ask for: the basis of plans.
 
-Slurm tells GPUs apart by the type of a gres, and where two models share a type only by a feature of their nodes. A job
-that can name neither may get either, so it counts with the smaller memory.
+Slurm tells GPUs apart by the type of a gres and, if two models share a type, only by a feature of their nodes. A job
+that can name neither may get either model, so the smaller memory counts.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from sizing.inventory import GpuType, Inventory, NodeGroup, Offer
 class Pool:
     """Nodes of a partition that have the same type of GPU and may differ in all else.
 
-    `gpu_bytes` is what a job can rely on; `constraint` is the feature that keeps others' GPUs of the same gres type
-    away, "" where none is needed, and `mixed` names the types that it may get instead where there is no such feature.
-    `others` are those of them that are known: all of a job goes at the pace of the slowest.
-    In an `exclusive` partition a job has whole nodes. No job runs longer than `max_time_s`, None for any time.
+    `gpu_bytes` is the memory that a job can rely on. `constraint` is the feature that excludes other GPUs of the same
+    gres type, "" if none is needed; `mixed` names the types that a job may get instead if there is no such feature.
+    `others` are the known ones of these: all of a job runs at the pace of the slowest. In an `exclusive` partition a
+    job has whole nodes. No job runs longer than `max_time_s`, None for no limit.
     """
 
     partition: str
@@ -35,32 +35,32 @@ class Pool:
 
     @property
     def possible(self) -> tuple[GpuType, ...]:
-        """The types that a job may get, the one it is meant to get first."""
+        """The types that a job may get, the intended one first."""
         return (self.gpu, *self.others)
 
     @property
     def gres_type(self) -> str:
-        """How Slurm's gres calls the type, "" where it has no name."""
+        """The name of the type in Slurm's gres, "" if it has none."""
         return self.groups[0].gres_type
 
     def having(self, per_node: int) -> tuple[NodeGroup, ...]:
-        """The groups whose nodes have so many GPUs."""
+        """Return the groups whose nodes have at least `per_node` GPUs."""
         return tuple(group for group in self.groups if group.gpus >= per_node)
 
     def paid(self, gpus: int, nodes: int) -> int:
-        """How many GPUs a job takes from others: whole nodes' where the partition gives nothing less."""
+        """Return the number of GPUs that a job takes from others: whole nodes' if the partition is exclusive."""
         if not self.exclusive:
             return gpus
         return nodes * max(group.gpus for group in self.having(gpus // nodes))
 
     def nodes(self, per_node: int) -> int:
-        """How many nodes with so many GPUs a job may have."""
+        """Return the number of nodes with at least `per_node` GPUs that a job may have."""
         there = sum(len(group.nodes) for group in self.having(per_node))
         return there if self.max_nodes is None else min(there, self.max_nodes)
 
 
 def pools(inventory: Inventory) -> Iterator[Pool]:
-    """All pools, in the order of the inventory; GPUs of unknown types make none."""
+    """Yield all pools, in the order of the inventory; GPUs of unknown types make none."""
     for offer in inventory.offers:
         kinds: dict[tuple[str, str], list[NodeGroup]] = {}
         for group in offer.groups:
@@ -82,7 +82,7 @@ def _pool(
     gpu = inventory.types[name]
     constraint = _constraint(groups, others) if others else ""
     mixed = tuple(sorted({group.gpu_type for group in others})) if others and not constraint else ()
-    # of a type that nobody knows nothing can be said; the administrator is told to name it
+    # an unknown type cannot be compared; the administrator is told to name it
     known = tuple(inventory.types[other] for other in mixed if other in inventory.types)
     return Pool(
         offer.partition,
@@ -99,7 +99,7 @@ def _pool(
 
 
 def _constraint(groups: Sequence[NodeGroup], others: Sequence[NodeGroup]) -> str:
-    """The shortest feature that all these nodes have and none of the others."""
+    """Return the shortest feature that all these nodes have and none of the others."""
     shared = set.intersection(*(set(group.features) for group in groups))
     found = shared.difference(*(group.features for group in others))
     return min(found, key=lambda name: (len(name), name), default="")

@@ -1,7 +1,8 @@
-"""What jobs used that have run: the next one of the same step on the same GPUs is planned by it.
+"""The time and memory of jobs that have run: they size the next job of the same step on the same GPUs.
 
-A file has a run a line, as JSON: each user has one in his cache, and a centre may have one beside its file of GPUs. A
-run is of a step whose trace was the same (`work_of`); what is traced otherwise today is another step.
+A file has one run per line, as JSON: each user has one in their cache, and a centre may have one next to its file of
+GPUs. A run belongs to a step if the trace was the same (`work_of`); a step that is traced differently today is another
+step.
 """
 
 from __future__ import annotations
@@ -27,29 +28,29 @@ from sizing.sources import Point, Traces
 
 NAME = "ran.jsonl"
 MOST_POINTS = 8
-"""Of one command, that are traced to know whose runs are there."""
+"""Most points of one command that are traced to find the runs of a step."""
 BETWEEN_RUNS = 1.1
-"""How much longer or shorter than all that were measured another run may be: other nodes, other data (assumed)."""
+"""Factor by which another run may be longer or shorter than all measured ones: other nodes, other data (assumed)."""
 MOST_BYTES = 16 * 2**20
-"""Of a file: some fifty thousand runs, which are read within a second or two."""
+"""Largest file: some fifty thousand runs, which are read within a second or two."""
 _COUNTS = ("gpus", "nodes", "dp", "tp", "fsdp", "batch", "parameters")
 _BYTES = ("peak_bytes", "in_use_bytes", "host_bytes")
 _OF_JOB = re.compile(r"statistics for job: *(\w+)")
 _USED = re.compile(r"^\W*Max GPU Memory Used \(bytes\)[ *]*\W\s*(\d+)", re.MULTILINE)
 _JOB = re.compile("[0-9]+")
-_LEAST_S = 1e-6  # of a step: nothing that trains is so quick
+_LEAST_S = 1e-6  # of a step: no training step is faster
 
 
 Place = tuple[str, int, int, Point]
-"""The type of GPUs, their number and that of nodes, and what each GPU does."""
+"""The type of GPUs, the numbers of GPUs and of nodes, and the work of each GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One job: its step by name and `work`, its GPUs and spread, the samples of one GPU, and what it used.
+    """One job: its step by name and `work`, its GPUs and spread, the samples of one GPU, and its time and memory.
 
     `step_s` is the time of a step, `peak_bytes` the tensors of the fullest GPU, `in_use_bytes` the most that a process
-    had of a GPU, `host_bytes` at most the memory of a node; None for what nobody told. `parameters` are one rank's.
+    had of a GPU, `host_bytes` the most memory of a node; None if not reported. `parameters` are one rank's.
     """
 
     step: str
@@ -71,18 +72,18 @@ class Ran:
 
     @property
     def point(self) -> Point:
-        """What one of its ranks did."""
+        """The work of one of its ranks."""
         return Point(Parallel(self.dp, self.tp, self.fsdp), self.batch)
 
     @property
     def place(self) -> Place:
-        """On which GPUs, and what each did: only plans of just this go by the run."""
+        """The GPUs and the work of each: a run informs only plans with the same place."""
         return self.gpu_type, self.gpus, self.nodes, self.point
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a script says of its own job: so many `steps` of `step_s` seconds, and the tensors of its fullest GPU."""
+    """A script's report on its own job: `steps` steps of `step_s` seconds, and the tensors of its fullest GPU."""
 
     job: str
     global_batch: int
@@ -93,7 +94,7 @@ class Report:
     peak_bytes: int | None
 
     def point(self, gpus: int) -> Point:
-        """What one of `gpus` ranks did; raises UsageError where they cannot be divided so."""
+        """Return the work of one of `gpus` ranks; raise UsageError if they cannot be divided so."""
         if gpus % (self.tp * self.fsdp):
             raise UsageError(f"{gpus} GPUs cannot be divided into groups of tp {self.tp} x fsdp {self.fsdp}")
         parallel = Parallel(gpus // (self.tp * self.fsdp), self.tp, self.fsdp)
@@ -105,9 +106,9 @@ _REPORT = frozenset(field.name for field in fields(Report))
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Runs by name held against what is traced now: those of the `same` step, and how many of the user's own are not.
+    """Runs compared with today's traces: those of the `same` step, and the number of the user's own that are not.
 
-    Of `unknown` ones it could not be told, or not within the traces that one command makes.
+    `unknown` counts the user's runs that could not be compared, also for lack of traces within one command's limit.
     """
 
     same: tuple[Ran, ...]
@@ -117,7 +118,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What `runs` on the same GPUs say of the next one: seconds of a step, bytes of a GPU and of a node."""
+    """The expectation for the next job from `runs` on the same GPUs: time of a step, memory of a GPU and of a node."""
 
     runs: int
     step_s: Estimate
@@ -126,7 +127,7 @@ class Used:
 
 
 def work_of(trace: StepTrace) -> str:
-    """What a step is: a digest of what its trace counts, but for the torch that ran it."""
+    """Return the identity of a step: a digest of its trace's counts, without the version of torch that ran it."""
     known = [
         *(trace.batch, asdict(trace.parallel), trace.peak_bytes, trace.parameters),
         *(sorted(trace.by_category.items()), sorted(trace.collectives.items())),
@@ -141,9 +142,9 @@ def of_step(
     traces: Traces,
     measure: Callable[[Sequence[Point]], Sequence[StepTrace | Untraceable]],
 ) -> Compared:
-    """Which runs are of the step that `traces` are of; `measure` makes those that are missing, the user's own first.
+    """Return the runs of the step of `traces`; `measure` makes missing traces, for the user's own runs first.
 
-    Published ones that are not are not counted: others have steps of the same name.
+    Published runs of other steps are not counted: other users have steps of the same name.
     """
     sizes = {
         trace.parameters for key, each in traces.found.items() if key.tp == key.fsdp == 1 for trace in each.values()
@@ -165,7 +166,7 @@ def of_step(
 
 
 def reported(text: str, name: str) -> Report:
-    """A script's report: one JSON object, or one a line for each rank, of which the slowest and the fullest count.
+    """Read a script's report: one JSON object, or one per rank and line; the slowest and the fullest rank count.
 
     Raises UsageError.
     """
@@ -198,7 +199,7 @@ def _report(row: Fields) -> Report:
 
 
 def refuse_wrong_units(report: Report, lasted_s: float, trace: StepTrace, gpu_bytes: int) -> None:
-    """Raise UsageError for a report that cannot be of a job which lasted so long, on GPUs of so many bytes."""
+    """Raise UsageError for a report that cannot be of a job that lasted `lasted_s`, on GPUs of `gpu_bytes`."""
     if report.steps * report.step_s > lasted_s + 1.0:
         raise UsageError(
             f"{report.steps} steps of {report.step_s:g} s are longer than the job, which took {lasted_s:.0f} s: "
@@ -213,7 +214,7 @@ def refuse_wrong_units(report: Report, lasted_s: float, trace: StepTrace, gpu_by
 
 
 def in_use(texts: Sequence[str], job: str, gpus: int) -> int:
-    """The most that a process had of a GPU, by `dcgmi stats -v -j JOB` of each node; raises UsageError.
+    """Return the most that a process had of a GPU, by `dcgmi stats -v -j JOB` of each node; raise UsageError.
 
     GPUs that no process of the job used are left out.
     """
@@ -232,19 +233,19 @@ def in_use(texts: Sequence[str], job: str, gpus: int) -> int:
 
 
 def usual_path() -> Path:
-    """The user's own file."""
+    """Return the path of the user's own file."""
     return cache_folder() / NAME
 
 
 def line_of(ran: Ran) -> str:
-    """A run as its line; raises UsageError for one that could not be read again."""
+    """Return the line of a run; raise UsageError for a run that could not be read again."""
     text = json.dumps({key: value for key, value in asdict(ran).items() if value is not None})
     _ran("the run", text)
     return text
 
 
 def add(path: Path, ran: Ran) -> None:
-    """Write a run down in a user's file; raises SizingError where that cannot be done."""
+    """Append a run to a user's file; raise SizingError if that fails."""
     line = f"{line_of(ran)}\n".encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -252,7 +253,7 @@ def add(path: Path, ran: Ran) -> None:
         try:
             size_bytes = os.fstat(file).st_size
             if size_bytes and os.pread(file, 1, size_bytes - 1) != b"\n":
-                line = b"\n" + line  # a full disk has cut the last one
+                line = b"\n" + line  # a full disk has cut the last line
             if os.write(file, line) != len(line):
                 raise OSError(28, "only a part of the run could be written")
         finally:
@@ -262,12 +263,12 @@ def add(path: Path, ran: Ran) -> None:
 
 
 def read(path: Path, step: str = "") -> tuple[list[Ran], str]:
-    """The runs in a file, or those of a step by its name, and what is to be said of the file, "" where nothing is.
+    """Return the runs in a file, or those of one step by name, and a sentence on the file's faults ("" if none).
 
-    Of a job that was learnt twice the later line counts. What is no run does not count, nor a file that cannot be read.
+    If a job was learnt twice, the later line counts. Invalid lines and unreadable files are skipped.
     """
     try:
-        if path.exists() and not path.is_file():  # a pipe would keep us waiting
+        if path.exists() and not path.is_file():  # a pipe would block
             raise OSError(22, "it is no file")
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
@@ -302,10 +303,10 @@ def _ran(where: str, line: str) -> Ran:
 
 
 def used(runs: Sequence[Ran], peak: Estimate, gpu_bytes: int) -> Used:
-    """What runs of one `place` say: `peak` is what is traced of a GPU, which has `gpu_bytes`.
+    """Return the expectation from runs of one `place`: `peak` is the traced peak of a GPU, which has `gpu_bytes`.
 
-    What ran there fits. What was in use of a GPU bounds the guard band, but where it is less than the tensors: samples
-    have missed them.
+    A step that ran there fits. The memory in use of a GPU bounds the guard band, unless it is less than the tensors:
+    then the samples missed the peak.
     """
     times = [each.step_s for each in runs]
     peaks = [each.peak_bytes for each in runs if each.peak_bytes is not None]

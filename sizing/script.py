@@ -1,4 +1,4 @@
-"""Putting #SBATCH lines into a user's batch script: nothing of his is changed, line endings included."""
+"""Insertion of #SBATCH lines into a user's batch script; all other lines and the line endings stay as they are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sizing.emit import Line
 from sizing.errors import UsageError
 
-# Options that settle the same thing: who has written one of them has decided.
+# Options that settle the same thing: a script with one of them has decided.
 _SAME: tuple[frozenset[str], ...] = (
     frozenset({"partition"}),
     frozenset({"nodes"}),
@@ -24,7 +24,7 @@ _ENDING = re.compile(r"\r\n|\n")
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An option of the script that settles what a line would have: it stays as it is."""
+    """An option of the script that settles the same as a line: it stays as it is."""
 
     option: str
     value: str | None
@@ -36,7 +36,7 @@ class Kept:
         return (self.option, self.value) != (self.instead.option, self.instead.value)
 
     def sentence(self, whose: str = "plan") -> str:
-        """What a user is told of it; `whose` lines they are that would have it otherwise."""
+        """Return the sentence on it for the user; `whose` names the owner of the lines that would differ."""
         mine = f"--{self.option}" if self.value is None else f"--{self.option}={self.value}"
         if not self.differs:
             return f"{mine} stands in the script already"
@@ -44,7 +44,7 @@ class Kept:
 
 
 def agree(lines: Sequence[Line], given: Mapping[str, str | None]) -> tuple[tuple[Line, ...], tuple[Kept, ...]]:
-    """The lines that the script lacks, and what it has instead of the others. `given` is its options by long name."""
+    """Return the lines that the script lacks, and its options in place of others. `given` has them by long name."""
     missing, kept = [], []
     for line in lines:
         same = next((names for names in _SAME if line.option in names), frozenset({line.option}))
@@ -58,9 +58,9 @@ def agree(lines: Sequence[Line], given: Mapping[str, str | None]) -> tuple[tuple
 
 
 def insert(source: str, lines: Sequence[str]) -> str:
-    """The script with lines behind its last #SBATCH line, or behind its first line where it has none.
+    """Return the script with lines after its last #SBATCH line, or after its first line if it has none.
 
-    Raises UsageError where it is no batch script: sbatch wants a first line with #!.
+    Raises UsageError if it is no batch script: sbatch wants a first line with #!.
     """
     if not source.startswith("#!"):
         raise UsageError("the first line of a batch script must name its shell, for example #!/bin/bash")
@@ -70,21 +70,21 @@ def insert(source: str, lines: Sequence[str]) -> str:
     parts = _lines(source)
     at = _place(parts)
     new = [line + ending for line in lines]
-    if not parts[at - 1].endswith("\n"):  # the script's last line, and it stays without an end
+    if not parts[at - 1].endswith("\n"):  # the script's last line had no line ending; the new last line keeps it so
         parts[at - 1] += ending
         new[-1] = new[-1].removesuffix(ending)
     return "".join([*parts[:at], *new, *parts[at:]])
 
 
 def _lines(source: str) -> list[str]:
-    """Lines with their endings. Only line feeds end one: a form feed in a comment does not."""
+    """Return lines with their endings. Only line feeds end one: a form feed in a comment does not."""
     parts = source.split("\n")
     whole = [part + "\n" for part in parts[:-1]]
     return [*whole, parts[-1]] if parts[-1] else whole
 
 
 def _place(parts: Sequence[str]) -> int:
-    """Before which line the new ones go: sbatch looks for options up to the first line of code."""
+    """Return the place of the new lines: sbatch looks for options up to the first line of code."""
     at = 1
     for index, line in enumerate(parts):
         if index and line.strip() and not line.lstrip().startswith("#"):

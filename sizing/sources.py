@@ -1,4 +1,4 @@
-"""What is known of a step's memory and work at a spread and a batch: from traces, or by formula."""
+"""A step's memory and work at a spread and a batch: from traces, or by formula."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sizing.model.parallel import Parallel
 from sizing.model.trace import Category, StepTrace
 
 STATE: tuple[Category, ...] = ("parameters", "gradients", "optimizer")
-"""What does not grow with the batch, and what FSDP shares among GPUs."""
+"""The memory that does not grow with the batch, and that FSDP shares among GPUs."""
 
 
 _WHOLE = (Parallel(), Parallel(2))
@@ -22,46 +22,46 @@ _WHOLE = (Parallel(), Parallel(2))
 
 
 class Source(Protocol):
-    """Where a plan's numbers come from."""
+    """The source of a plan's numbers."""
 
     @property
     def precision(self) -> str:
-        """In what all of the step's arithmetic is timed; "" for what each operator computes in."""
+        """The precision in which all of the step's arithmetic is timed; "" for each operator's own."""
         ...
 
     def peak(self, parallel: Parallel, batch: int) -> Estimate | None:
-        """The bytes of one GPU, `high` with the guard band; None where nothing is known."""
+        """Return the bytes of one GPU, `high` with the guard band; None if unknown."""
         ...
 
     def work(self, parallel: Parallel, batch: int) -> Work | None:
-        """What one rank does in a step; None where nothing is known."""
+        """Return the work of one rank in a step; None if unknown."""
         ...
 
     def micro_batch(self, parallel: Parallel, batch: int) -> int:
-        """How much of a rank's batch is worked on at once."""
+        """Return the part of a rank's batch that is processed at once."""
         ...
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """What is traced: one rank's batch in a spread."""
+    """The subject of a trace: one rank's batch in a spread."""
 
     parallel: Parallel
     batch: int
 
     @property
     def key(self) -> Parallel:
-        """What decides about memory beside the batch: any number of replicas above one is as good as two."""
+        """The spread as far as memory depends on it: any number of replicas above one equals two."""
         return Parallel(min(self.parallel.dp, 2), self.parallel.tp, self.parallel.fsdp)
 
 
 @dataclass
 class Traces:
-    """Traces of one step, and what follows from them for batches in between.
+    """Traces of one step, and the figures that follow from them for batches in between.
 
-    The most that is held at once is a maximum of sums which each grow linearly with the batch, hence convex in it: a
-    straight line between two traces is never too low, and a step never takes less than one of a smaller batch. What is
-    told between two traces is `interpolated`; beyond the last one nothing is told.
+    The peak is a maximum of sums which each grow linearly with the batch, hence convex in it: a straight line between
+    two traces is never too low, and a step never takes less than one of a smaller batch. Figures between two traces are
+    `interpolated`; beyond the last one there are none.
     """
 
     precision: str = ""
@@ -69,28 +69,28 @@ class Traces:
     failed: dict[Point, str] = field(default_factory=dict)
 
     def add(self, point: Point, trace: StepTrace) -> None:
-        """Take a trace in."""
+        """Add a trace."""
         self.found.setdefault(point.key, {})[point.batch] = trace
 
     def fail(self, point: Point, reason: str) -> None:
-        """Take in that a point cannot be traced."""
+        """Note that a point cannot be traced."""
         self.failed[Point(point.key, point.batch)] = reason
 
     def is_known(self, point: Point) -> bool:
-        """Whether it was traced, or tried."""
+        """Whether the point was traced, or tried."""
         return point.batch in self.found.get(point.key, {}) or Point(point.key, point.batch) in self.failed
 
     def is_out(self, point: Point) -> bool:
-        """Whether it could not be traced, itself or at all in this spread."""
+        """Whether the point could not be traced, itself or at all in this spread."""
         tried = [each for each in self.failed if each.parallel == point.key]
         return any(each.batch == point.batch for each in tried) or (bool(tried) and point.key not in self.found)
 
     def least_bytes(self, parallel: Parallel, batch: int) -> int:
-        """What the step takes in any case, 0 where nothing is known.
+        """Return a lower bound of the step's memory, 0 if unknown.
 
-        That is the peak at the nearest smaller batch; and of what one GPU or a replica holds its weights and the
-        optimizer's state cut among the GPUs of a replica, and its activations among tensor-parallel ones: no spread
-        does better. Gradients and temporary tensors are left out, as replicas have buckets among them.
+        It is the peak at the nearest smaller batch, or, from what one GPU or a replica holds, its weights and optimizer
+        state divided among the GPUs of a replica, and its activations among tensor-parallel ones: no spread does
+        better. Gradients and temporary tensors are left out, as replicas have buckets among them.
         """
         traces = self.found.get(Point(parallel, batch).key, {})
         own = max((trace.peak_bytes for at, trace in traces.items() if at <= batch), default=0)
@@ -98,13 +98,13 @@ class Traces:
         return max([own, *(_cut_bytes(trace, parallel) for trace in whole)])
 
     def categories(self, parallel: Parallel, batch: int) -> dict[Category, int]:
-        """What the nearest trace's peak consists of; nothing where there is none."""
+        """Return the parts of the nearest trace's peak; nothing if there is none."""
         traces = self.found.get(Point(parallel, batch).key, {})
         near = min(traces, key=lambda at: abs(at - batch), default=None)
         return {} if near is None else dict(traces[near].by_category)
 
     def peak(self, parallel: Parallel, batch: int) -> Estimate | None:
-        """Traced at this very batch, or interpolated between the two nearest."""
+        """Return the peak traced at this very batch, or interpolated between the two nearest."""
         point = Point(parallel, batch)
         if self.is_out(point):
             return None
@@ -121,7 +121,7 @@ class Traces:
         return Estimate(value, min(value, traces[low].peak_bytes), guarded_bytes(value), "interpolated")
 
     def work(self, parallel: Parallel, batch: int) -> Work | None:
-        """That of the traces in this spread, else that of one GPU cut into equal parts."""
+        """Return the work from traces in this spread, else that of one GPU cut into equal parts."""
         point = Point(parallel, batch)
         if traces := self.found.get(point.key):
             return _work(traces, batch)
@@ -137,7 +137,7 @@ class Traces:
         return bool(replicas) and all(trace.collectives.get("all_reduce", 0) < trace.parameters for trace in replicas)
 
     def micro_batch(self, parallel: Parallel, batch: int) -> int:
-        """The step is given its whole batch: what it makes of it is its own."""
+        """Return the whole batch: the step decides itself how to cut it."""
         return batch
 
 
@@ -163,7 +163,7 @@ def _work(traces: dict[int, StepTrace], batch: int) -> Work:
 
 
 def ends(points: Iterable[Point]) -> Iterator[Point]:
-    """Of each key among the points those with the smallest and the largest batch."""
+    """Yield, for each key among the points, those with the smallest and the largest batch."""
     by_key: dict[Parallel, list[Point]] = {}
     for point in points:
         by_key.setdefault(point.key, []).append(point)

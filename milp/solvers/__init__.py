@@ -1,1 +1,1 @@
-"""The solvers, in folders by what they work on; `registry` lists them all."""
+"""The solvers, in folders by the problems they solve; `registry` lists them all."""

@@ -24,20 +24,20 @@ _ALL: tuple[Solver, ...] = (
 
 
 def every() -> tuple[Solver, ...]:
-    """All solvers, ready or not, in the order in which "auto" tries them."""
+    """Return all solvers, ready or not, in the order in which "auto" tries them."""
     return _ALL
 
 
 def names(among: Sequence[Solver] = _ALL) -> tuple[str, ...]:
-    """What `choose` knows."""
+    """Return the names that `choose` accepts."""
     return ("auto", *(solver.name for solver in among))
 
 
 def choose(problem: Problem, name: str, among: Sequence[Solver] = _ALL) -> Solver:
-    """The solver called `name`, or for "auto" the first ready one that finds optima of such a problem.
+    """Return the solver called `name`, or for "auto" the first ready one that finds optima of such a problem.
 
-    Raises `UnsupportedError` for a name that is not known, a solver that is not installed, and one that cannot carry
-    what the problem asks for; the message says what to use instead.
+    Raises `UnsupportedError` for an unknown name, a solver that is not installed, and one that cannot handle a feature
+    of the problem; the message says what to use instead.
     """
     if name == "auto":
         asked = features(problem)
@@ -49,7 +49,7 @@ def choose(problem: Problem, name: str, among: Sequence[Solver] = _ALL) -> Solve
 
 
 def after(name: str, among: Sequence[Solver] = _ALL) -> str:
-    """What is asked in place of a solver that fails: another engine for one that runs on an engine, then "auto"."""
+    """Return the stand-in for a failed solver: another engine if it runs on an engine, else "auto"."""
     on_engine = any(solver.name == name and solver.engine for solver in among)
     return "highs" if on_engine and name != "highs" else "auto"
 
@@ -57,11 +57,11 @@ def after(name: str, among: Sequence[Solver] = _ALL) -> str:
 def in_turn(
     problem: Problem, name: str, *, fallback: bool, without: Collection[str] = (), among: Sequence[Solver] = _ALL
 ) -> tuple[list[Solver], dict[str, str]]:
-    """The solvers to ask one after the other until one answers, and why some that have a name cannot be asked.
+    """Return the solvers to ask in turn until one answers, and why named solvers cannot be asked.
 
-    For "auto" those that find optima, but for those `without` which others can do. With `fallback` the solver called
-    `name` is followed by those that take its place, in the end by one that finds allowed plans. Raises as `choose` does
-    where there is none.
+    For "auto" these are the solvers that find optima, except those in `without` if others can do the job. With
+    `fallback`, the solver called `name` is followed by its stand-ins, ending with one that finds allowed plans. Raises
+    as `choose` does if there is none.
     """
     if name != "auto" and not fallback:
         return [choose(problem, name, among)], {}
@@ -83,7 +83,7 @@ def in_turn(
 
 
 def allowed(problem: Problem, chosen: Solver, among: Sequence[Solver] = _ALL) -> Solver:
-    """The solver itself, or `UnsupportedError` where it is not ready or cannot carry the problem."""
+    """Return the solver itself; raise `UnsupportedError` if it is not ready or cannot handle the problem."""
     asked = features(problem)
     if lacking := asked - chosen.features:
         raise UnsupportedError(f"solver {chosen.name!r} cannot carry {_listed(lacking)}: {_instead(asked, among)}")
@@ -93,19 +93,19 @@ def allowed(problem: Problem, chosen: Solver, among: Sequence[Solver] = _ALL) ->
 
 
 def fitting(asked: frozenset[Feature], among: Sequence[Solver] = _ALL) -> Iterator[Solver]:
-    """The solvers that "auto" tries for what is asked, in this order, ready or not."""
+    """Return the solvers that "auto" tries for these features, in order, ready or not."""
     return (solver for solver in among if solver.proves and asked <= solver.features and not solver.compares)
 
 
 def _instead(asked: frozenset[Feature], among: Sequence[Solver]) -> str:
-    """What would work: solvers that are ready, else what to install."""
+    """Return the advice on what would work: solvers that are ready, else packages to install."""
     able = [solver.name for solver in fitting(asked, among) if solver.missing() is None]
     lacks = dict.fromkeys(filter(None, (solver.missing() for solver in fitting(asked, among))))
     return f"use {' or '.join(able)}" if able else " or ".join(lacks) or "pip install highspy"
 
 
 def named(name: str, among: Sequence[Solver] = _ALL) -> Solver:
-    """The solver of that name, ready or not; `UnsupportedError` with the nearest one for a name that is not known."""
+    """Return the solver of that name, ready or not; raise `UnsupportedError` with the nearest name if it is unknown."""
     for solver in among:
         if solver.name == name:
             return solver

@@ -1,1 +1,1 @@
-"""Which GPUs end a job earliest: cells of a centre, how long they run, when Slurm would start them."""
+"""The choice of GPUs that end a job earliest: cells of a centre, their run times, and Slurm's start times."""

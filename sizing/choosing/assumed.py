@@ -1,8 +1,8 @@
-"""How long a step takes on a cell nobody has profiled: part 1's rule on data sheets, for each stage of a pipeline.
+"""The time of a step on a cell without profiles: the rule on data sheets, for each stage of a pipeline.
 
 A stage has its share of the model's work and memory. A pipeline of stages that take T_i over the whole batch in B
-micro-batches takes sum T_i / B + (B - 1) / B x max T_i (GPipe), at best with a micro-batch a sample, and reduces the
-gradients of its largest stage. All micro-batches' activations are kept until their backward pass. Every time is
+micro-batches takes sum T_i / B + (B - 1) / B x max T_i (GPipe), at best with one sample per micro-batch, and reduces
+the gradients of its largest stage. All micro-batches' activations are kept until their backward pass. Every time is
 `assumed`.
 """
 
@@ -25,12 +25,15 @@ from sizing.model.parallel import Parallel
 from sizing.sources import Source
 
 MICRO_BATCHES = 4
-"""Of a pipeline, a stage: as many keep the stages busy four fifths of the time and more (Huang et al. 2019, GPipe)."""
+"""Micro-batches of a pipeline per stage: they keep the stages busy four fifths of the time or more.
+
+Source: Huang et al. 2019 (GPipe).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One stage: its GPUs, its share of the model's FLOPs and of its weights, and what it sends on of one sample."""
+    """One stage: its GPUs, its share of the model's FLOPs and of its weights, and the bytes it sends on per sample."""
 
     gpus: int
     flops: float
@@ -39,10 +42,10 @@ class Part:
 
 
 class Cut(Protocol):
-    """How a model is cut into stages."""
+    """The division of a model into stages."""
 
     def parts(self, gpus: int, stages: int) -> Sequence[Part]:
-        """The stages in order, at least two; raises DoesNotFit where the model cannot be cut so."""
+        """Return the stages in order, at least two; raise DoesNotFit if the model cannot be cut so."""
         ...
 
 
@@ -50,7 +53,7 @@ class Cut(Protocol):
 class Assumed:
     """A Timer by data sheets. `source` knows memory and work of one GPU, `whole` the same without micro-batches.
 
-    `cut` is None where it is not known how the model is cut; it is then one stage.
+    `cut` is None if the model's division into stages is unknown; it is then one stage.
     """
 
     source: Source
@@ -60,7 +63,7 @@ class Assumed:
     cut: Cut | None = None
 
     def time(self, shape: Shape, stages: int) -> Timed:
-        """The fastest split that fits; raises DoesNotFit."""
+        """Return the fastest split that fits; raise DoesNotFit."""
         if stages == 1:
             parts: Sequence[Part] = (Part(shape.gpus, 1.0, 1.0, 0.0),)
         elif self.cut is None:
@@ -81,7 +84,7 @@ class Assumed:
         )
 
     def _tensor(self, shape: Shape, parts: Sequence[Part]) -> Iterator[int]:
-        """Sizes of tensor-parallel groups: within a node, a stage and the heads."""
+        """Yield the sizes of tensor-parallel groups that fit a node, a stage and the heads."""
         tp, most = 1, min(shape.per_node, *(part.gpus for part in parts))
         while tp <= most and (tp == 1 or self.spread.tensor):
             if self.spread.heads is None or self.spread.heads % tp == 0:
@@ -119,7 +122,7 @@ class Assumed:
     def _stage(
         self, shape: Shape, part: Part, parallel: Parallel, source: Source, cut: int
     ) -> tuple[Estimate, Estimate, Estimate] | None:
-        """(peak, time of all micro-batches, time to reduce the gradients) of one stage; the batch is `cut` further."""
+        """Return a stage's (peak, time of all micro-batches, time to reduce gradients); the batch is `cut` further."""
         batch = self.global_batch // parallel.dp
         peak, work = source.peak(parallel, batch), source.work(parallel, batch)
         if peak is None or work is None:
@@ -152,13 +155,13 @@ def _share(peak: Estimate, share: float) -> Estimate:
 
 
 def _plus(time: Estimate, sending_s: float) -> Estimate:
-    """With what is sent to the next stage and back, at a link's full bandwidth: at best it hides."""
+    """Add the time to send to the next stage and back, at a link's full bandwidth: at best it hides."""
     usual_s, worst_s = sending_s / cost.LINKS.usual, sending_s / cost.LINKS.least
     return Estimate(time.value + usual_s, time.low, time.high + worst_s, "assumed")
 
 
 def _way_bytes_s(shape: Shape, part: Part, parallel: Parallel) -> float:
-    """What one replica of a stage has of the way to the next one, which is on another node where there are several."""
+    """Return one replica's bandwidth to the next stage, which is on another node if there are several."""
     if shape.nodes == 1:
         return shape.pool.gpu.link_bytes_s
     replicas = max(1, min(shape.per_node, part.gpus) // parallel.tp)
@@ -166,5 +169,5 @@ def _way_bytes_s(shape: Shape, part: Part, parallel: Parallel) -> float:
 
 
 def _divisor(batch: int, most: int) -> int:
-    """The largest divisor of a batch up to `most`."""
+    """Return the largest divisor of a batch up to `most`."""
     return next(count for count in range(min(batch, most), 0, -1) if batch % count == 0)

@@ -1,4 +1,4 @@
-"""How a model is cut into stages for what is assumed of them: as for what is profiled, along its graph."""
+"""The division of a model into assumed stages: along its graph, as for profiled stages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ByGraph:
     _cuts: dict[tuple[int, int], Sequence[Stage]] = field(default_factory=dict)
 
     def parts(self, gpus: int, stages: int) -> tuple[Part, ...]:
-        """The stages that a cell would have; raises DoesNotFit."""
+        """Return the stages that a cell would have; raise DoesNotFit."""
         try:
             if (gpus, stages) not in self._cuts:
                 self._cuts[gpus, stages] = cut(self.graph, gpus, stages)

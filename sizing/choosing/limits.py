@@ -1,4 +1,4 @@
-"""Time limits as Slurm writes them, and lengths of time as people do."""
+"""Time limits in Slurm's notation, and durations in words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sizing.estimate import Estimate
 
 _STEP_S = 300
 YEAR_S = 365 * 86400.0
-"""From which on a time is told in years alone: no plan of Slurm's and no estimate is worth a date then."""
+"""From this length on a duration is told in years alone: neither Slurm's plans nor estimates are worth a date then."""
 _FORMS = (
     (re.compile(r"(\d{1,9})$"), (60,)),
     (re.compile(r"(\d{1,9}):(\d{1,9})$"), (60, 1)),
@@ -21,13 +21,13 @@ _FORMS = (
 
 
 def limit_s(longest_s: float, max_time_s: float | None) -> float:
-    """A time limit for a run that may take so long: rounded up to five minutes, within the partition's."""
+    """Return a time limit for a run of at most `longest_s`: rounded up to five minutes, within the partition's."""
     rounded = float(math.ceil(longest_s / _STEP_S) * _STEP_S)
     return rounded if max_time_s is None else min(rounded, max_time_s)
 
 
 def slurm(seconds: float) -> str:
-    """[days-]hours:minutes:seconds, as --time takes it."""
+    """Return the duration as [days-]hours:minutes:seconds, as --time takes it."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -36,9 +36,10 @@ def slurm(seconds: float) -> str:
 
 
 def of_slurm(text: str) -> float | None:
-    """Seconds of a --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]].
+    """Return the seconds of a --time.
 
-    Infinity for one without an end (0, UNLIMITED, INFINITE, -1), None for what is none.
+    Its forms are minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]. Infinity for no limit
+    (0, UNLIMITED, INFINITE, -1), None for an invalid text.
     """
     if text.strip().upper() in ("0", "-1", "UNLIMITED", "INFINITE"):
         return math.inf
@@ -49,7 +50,7 @@ def of_slurm(text: str) -> float | None:
 
 
 def words(seconds: float) -> str:
-    """About two figures for people: 45 s, 12 min, 3 h 20 min, 2 d 4 h, over a year, over 20 years."""
+    """Return about two figures for people: 45 s, 12 min, 3 h 20 min, 2 d 4 h, over a year, over 20 years."""
     if seconds >= YEAR_S:
         years = int(seconds / YEAR_S) if math.isfinite(seconds) else 0
         return f"over {years:,} years" if years > 1 else "over a year"
@@ -66,10 +67,10 @@ def words(seconds: float) -> str:
 
 
 def hours(count: float) -> str:
-    """Three figures of GPU-hours: 0.0336, 12.4, 1,620."""
+    """Return three figures of GPU-hours: 0.0336, 12.4, 1,620."""
     return f"{count:.3g}" if count < 999.5 else f"{float(f'{count:.3g}'):,.0f}"
 
 
 def too_long(run: Estimate, max_time_s: float) -> str:
-    """Why a run is no choice in a partition."""
+    """Return the reason why a run is too long for a partition."""
     return f"it would run {words(run.value)} ({run.origin}), and the partition's MaxTime is {words(max_time_s)}"

@@ -1,4 +1,4 @@
-"""How long a step takes on a cell whose stages were profiled on that very type of GPU."""
+"""The time of a step on a cell whose stages were profiled on that very type of GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sizing.errors import DoesNotFit, NoProfile, UsageError
 from sizing.estimate import Estimate
 
 Profiles = Callable[[Cell], Mapping[Shard, ShardProfile]]
-"""All profiles of a cell's stages on its type of GPU; raises NoProfile."""
+"""A function that returns all profiles of a cell's stages on its type of GPU; it raises NoProfile."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Measured:
     _cells: dict[tuple[str, int, int], Cell] = field(default_factory=dict)
 
     def time(self, shape: Shape, stages: int) -> Timed:
-        """The fastest plan of the splits that were profiled; raises DoesNotFit, NoProfile and NoTable."""
+        """Return the fastest plan of the profiled splits; raise DoesNotFit, NoProfile and NoTable."""
         cell = self._cell(shape, stages)
         try:
             found = estimate(
@@ -51,7 +51,7 @@ class Measured:
         return Timed(found.best.step_s, peak, found.best.splits, found.best.micro_batches)
 
     def step_s(self, shape: Shape, split: Split, micro_batches: int = 1) -> Estimate:
-        """A step of one stage, spread so; raises NoProfile, NoTable, and DoesNotFit where no cell is so."""
+        """Return the time of a one-stage step with this split; raise DoesNotFit, NoProfile and NoTable."""
         cell = self._cell(shape, 1)
         try:
             whole = assembly(
@@ -72,7 +72,7 @@ class Measured:
         return whole.plan([sample]).step_s
 
     def _cell(self, shape: Shape, stages: int) -> Cell:
-        kind = shape.pool.gpu.like or shape.pool.gpu.name  # a profile has the catalogue's name, by the driver's
+        kind = shape.pool.gpu.like or shape.pool.gpu.name  # profiles have the catalogue's name, taken from the driver's
         key = (kind, shape.gpus, stages)
         if key not in self._cells:
             try:

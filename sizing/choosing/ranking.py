@@ -1,4 +1,4 @@
-"""Which run ends first, which ends by a deadline, and why the winner wins."""
+"""The ranking of runs: the one that ends first, those that end by a deadline, and the reason for the winner."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from sizing.choosing.limits import hours, words
 from sizing.choosing.runs import Run, best_of_shapes
 
 MOST_ASKED = 16
-"""Of one `bft size choose`: each is a request that slurmctld plans its queue for."""
+"""Most requests of one `bft size choose`: slurmctld plans its queue for each."""
 
 By = Literal["end", "gpu-hours"]
-"""The measure that the first run has least of; not said, GPU-hours among those that may end as early as any."""
+"""The measure that the first run has least of.
+
+By default it is GPU-hours, among the runs that may end as early as any.
+"""
 
 _SAME_S = 60.0
 _SAME_SHARE = 0.01
-"""Runs that end within a minute, or a hundredth of their length, end together: fewer GPU-hours are then better."""
+"""Runs that end within a minute, or a hundredth of their length, end together: then fewer GPU-hours are better."""
 
 _SAME_HOURS = 0.1
-"""GPU-hours that are no further apart count as the same: the earlier end is then better."""
+"""GPU-hours within this share of each other count as equal: then the earlier end is better."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Slurm's on one request: when it would start, None where it refuses, and its own words."""
+    """Slurm's answer to one request: the start time, None if it refuses, and its own words."""
 
     start_s: float | None
     words: str
@@ -41,12 +44,12 @@ def ask(
     deadline_s: float | None = None,
     by: By | None = None,
 ) -> tuple[Run, ...]:
-    """The best run of each request with what Slurm says of it, as far as it was asked.
+    """Return the best run of each request with Slurm's answer on it, as far as Slurm was asked.
 
-    Asked are the shortest of each partition and type, then the others by length, until `top` runs are known to end
-    before any other could if it started at once, and by the deadline where there is one, and no other could still be
-    the first of `ranked`; by GPU-hours those of the fewest. Where Slurm refuses one, the smallest request of the same
-    GPUs shows whether it refuses all: then they are all refused in the same words.
+    Slurm is asked about the shortest run of each partition and type, then the others by length, until `top` runs are
+    known to end before any other could if it started at once, and by the deadline if there is one, and no other could
+    still be the first of `ranked`; by GPU-hours about those with the fewest. If Slurm refuses one, the smallest request
+    for the same GPUs shows whether it refuses all: then they are all refused in the same words.
     """
     waiting = list(best_of_shapes(runs))
     order = _firsts(waiting)
@@ -90,10 +93,10 @@ def ask(
 
 
 def ranked(runs: Sequence[Run], now_s: float, by: By | None = None) -> tuple[Run, ...]:
-    """Those that Slurm has a start for, or all where it has none, by their end; by GPU-hours those that end together.
+    """Return the runs with a known start, or all if there are none, by their end; by GPU-hours those that end together.
 
-    Those do that end within a minute of the first one; unless it is `by` end also those that are expected to end
-    while that one may still run; and all of them by GPU-hours. Else GPU-hours within a tenth count as the same.
+    Runs end together if they end within a minute of the first one; also, unless `by` is "end", if they are expected to
+    end while that one may still run; and all do by GPU-hours. Otherwise GPU-hours within a tenth count as equal.
     """
     taken = [run for run in runs if not run.refused]
     known = [run for run in taken if run.start_s is not None]
@@ -114,12 +117,12 @@ def ranked(runs: Sequence[Run], now_s: float, by: By | None = None) -> tuple[Run
 
 
 def by_deadline(best: Sequence[Run], deadline_s: float, now_s: float) -> tuple[Run, ...]:
-    """The runs that end in time even if they take as long as they may, and are not cut off by a time limit before."""
+    """Return the runs that end in time even at their slowest, and are not cut off by a time limit before."""
     return tuple(run for run in best if run.ends_s(now_s).high <= deadline_s and not run.may_be_cut)
 
 
 def misses(best: Sequence[Run], deadline_s: float, now_s: float) -> str:
-    """By how much a deadline is missed that no run, of at least one, holds."""
+    """Return the sentence on how far the best run misses a deadline that none of the runs (at least one) meets."""
     near = min(best, key=lambda run: run.ends_s(now_s).high)
     ends = near.ends_s(now_s)
     late, usual = ends.high - deadline_s, ends.value - deadline_s
@@ -131,7 +134,7 @@ def misses(best: Sequence[Run], deadline_s: float, now_s: float) -> str:
 
 
 def why(best: Sequence[Run], now_s: float, by: By | None = None) -> str:
-    """One or two sentences on the first of ranked runs: against what would win by speed, by start and by cost."""
+    """Return one or two sentences on the first ranked run, against the winners by speed, by start and by cost."""
     first, others = best[0], best[1:]
     started = first.start_s is not None
     ends = first.ends_s(now_s)
@@ -173,7 +176,7 @@ def why(best: Sequence[Run], now_s: float, by: By | None = None) -> str:
 
 
 def _caution(best: Sequence[Run], now_s: float) -> str:
-    """Where the first one's time is assumed, the first of those whose times rest on measurements."""
+    """Return a sentence on the first run with a measured time, if the first one's time is assumed."""
     first = best[0]
     sure = next((run for run in best if run.run_s.origin != "assumed"), None)
     if first.run_s.origin != "assumed" or sure is None:
@@ -184,7 +187,7 @@ def _caution(best: Sequence[Run], now_s: float) -> str:
 
 
 def _firsts(waiting: Sequence[Run]) -> list[int]:
-    """The indices of runs, which are by length: the shortest of each partition and type, then the others."""
+    """Return the indices of runs, given by length: the shortest of each partition and type, then the others."""
     first: dict[tuple[str, str], int] = {}
     for at, run in enumerate(waiting):
         first.setdefault(_kind(run), at)
@@ -192,7 +195,7 @@ def _firsts(waiting: Sequence[Run]) -> list[int]:
 
 
 def _reach_s(first: Run, now_s: float, by: By | None) -> float:
-    """Until when a run has to end, to end together with the first one."""
+    """Return the time by which a run has to end, to end together with the first one."""
     if by == "gpu-hours":
         return math.inf
     ends = first.ends_s(now_s)

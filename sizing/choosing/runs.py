@@ -1,4 +1,4 @@
-"""A whole run on a cell: how long it takes, what it costs in GPU-hours, when it ends, and the lines that ask for it."""
+"""A whole run on a cell: its duration, its GPU-hours, its end, and the lines that ask Slurm for it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from sizing.plans import Plan
 from sizing.pools import Pool
 
 START_UP_S = Estimate(120.0, 30.0, 600.0, "assumed")
-"""Until the first step: prolog, containers, imports, reading a checkpoint; nobody has measured it here."""
+"""Time until the first step: prolog, containers, imports, reading a checkpoint; not measured."""
 
 
 SIMPLER = 0.1
-"""By how much a pipeline has to be faster than fewer stages where that is only assumed: its bubble is certain."""
+"""The share by which a pipeline must be faster than fewer stages if times are assumed: only its bubble is certain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A job on the GPUs of a shape in so many pipeline stages. `run_s` are all its steps and the start-up.
+    """A job on the GPUs of a shape, in `stages` pipeline stages. `run_s` covers all its steps and the start-up.
 
-    `start_s` is when Slurm would start it, in unix seconds, and `said` are Slurm's words on it, of a refusal where
-    `refused`. None and "" where it was not asked.
+    `start_s` is when Slurm would start it, in unix seconds, and `said` Slurm's words on that, or on its refusal if
+    `refused`. None and "" if Slurm was not asked.
     """
 
     shape: Shape
@@ -43,28 +43,28 @@ class Run:
 
     @property
     def gpu_hours(self) -> Estimate:
-        """Of all GPUs that others cannot have meanwhile."""
+        """GPU-hours of all GPUs that others cannot have meanwhile."""
         hours = self.shape.pool.paid(self.shape.gpus, self.shape.nodes) / 3600
         return Estimate(self.run_s.value * hours, self.run_s.low * hours, self.run_s.high * hours, self.run_s.origin)
 
     @property
     def limit_s(self) -> float:
-        """What --time says: the longest that it may take, as far as the partition allows."""
+        """The value of --time: the longest that it may take, as far as the partition allows."""
         return limits.limit_s(self.run_s.high, self.shape.pool.max_time_s)
 
     @property
     def may_be_cut(self) -> bool:
-        """Whether the partition's limit would end it before its last step, if all goes as slowly as it may."""
+        """Whether the partition's limit would end it before its last step if it runs as slowly as it may."""
         return self.limit_s < self.run_s.high
 
     def ends_s(self, now_s: float) -> Estimate:
-        """When its last step is done, in unix seconds; as if it started now where Slurm was not asked."""
+        """Return the end of its last step, in unix seconds; as if it started now if Slurm was not asked."""
         start_s = now_s if self.start_s is None else max(now_s, self.start_s)
         run = self.run_s
         return Estimate(start_s + run.value, start_s + run.low, start_s + run.high, run.origin)
 
     def lines(self, tasks_per_node: int | None = 1) -> tuple[Line, ...]:
-        """What it asks Slurm for; torchrun is one task a node."""
+        """Return the lines that ask Slurm for it; torchrun is one task per node."""
         shape, timed = self.shape, self.timed
         dp, tp = timed.splits[0].dp, timed.splits[0].tp
         plan = Plan(
@@ -99,11 +99,11 @@ class Run:
 
     @property
     def spread(self) -> str:
-        """How the model lies on its GPUs."""
+        """The spread of the model over its GPUs, in words."""
         return spread(self.timed)
 
     def to_json(self, now_s: float) -> dict[str, Any]:
-        """The form of `bft size choose --json`; times in seconds, moments in unix seconds."""
+        """Return the form of `bft size choose --json`; times in seconds, moments in unix seconds."""
         ends = self.ends_s(now_s)
         return {
             "partition": self.shape.pool.partition,
@@ -134,10 +134,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """A cell that is no choice, and why.
+    """A cell that is ruled out, and why.
 
-    `run_s` is how long it would run, None where it fits no GPU; `times` is then how many times as much memory it needs
-    as a GPU has, infinity where it is out for something else.
+    `run_s` is its run time, None if it fits no GPU; `times` is then the memory it needs over that of a GPU, infinity if
+    it is ruled out for another reason.
     """
 
     shape: Shape
@@ -147,7 +147,7 @@ class Out:
     times: float = float("inf")
 
     def to_json(self) -> dict[str, Any]:
-        """The form of `bft size choose --json`."""
+        """Return the form of `bft size choose --json`."""
         return {
             "partition": self.shape.pool.partition,
             "gpu_type": self.shape.pool.gpu.name,
@@ -166,7 +166,7 @@ def survey(
     max_gpus: int | None = None,
     max_stages: int | None = None,
 ) -> tuple[tuple[Run, ...], tuple[Out, ...]]:
-    """All cells of the pools: those that can run `steps` steps, the shortest first, and the others."""
+    """Return all cells of the pools: those that can run `steps` steps, the shortest first, and the others."""
     runs: list[Run] = []
     out: list[Out] = []
     for pool in pools:
@@ -186,9 +186,9 @@ def survey(
 
 
 def best_of_shapes(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Of each partition, type and number of GPUs the shortest run, shortest first: Slurm does not see the rest.
+    """Return the shortest run of each partition, type and number of GPUs, shortest first: Slurm does not see the rest.
 
-    Of runs whose times are assumed, one of more stages has to be shorter by a share of `SIMPLER`.
+    If times are assumed, a run with more stages must be shorter by a share of `SIMPLER`.
     """
     found: dict[object, Run] = {}
     for run in sorted(runs, key=lambda run: run.stages):
@@ -202,7 +202,7 @@ def best_of_shapes(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 def spread(timed: Timed) -> str:
-    """Stages, and dp and tp of each: "2 stages, dp 4, tp 1, 8 micro-batches"."""
+    """Return the stages, and dp and tp of each: "2 stages, dp 4, tp 1, 8 micro-batches"."""
     parts = []
     if len(timed.splits) > 1:
         parts.append(f"{len(timed.splits)} stages")
@@ -216,7 +216,10 @@ def spread(timed: Timed) -> str:
 
 
 def _run_s(step: Estimate, steps: int, start_up: Estimate) -> Estimate:
-    """The origin is the step's: of a start-up that is assumed the range is told, and it does not grow with the run."""
+    """Return the time of a run with the step's origin.
+
+    An assumed start-up shows in the range, and does not grow with the run.
+    """
     value, low, high = (getattr(step, end) * steps + getattr(start_up, end) for end in ("value", "low", "high"))
     return Estimate(value, low, high, step.origin)
 
@@ -231,5 +234,5 @@ def _json(estimate: Estimate) -> dict[str, Any]:
 
 
 def origins(runs: Iterable[Run]) -> frozenset[str]:
-    """Where the times of runs come from."""
+    """Return the origins of the runs' times."""
     return frozenset(run.run_s.origin for run in runs)

@@ -1,4 +1,4 @@
-"""Who knows how long a step takes on a cell; several are asked one after another, the best informed first."""
+"""Timers of steps on cells; several are asked in turn, the best informed first."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sizing.estimate import Estimate, worst
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The best way to run a cell that is known: `splits` of its stages, and what comes of them.
+    """The best known way to run a cell: `splits` of its stages, and the resulting time and memory.
 
     `step_s` is a step of the whole global batch, `peak` the bytes of one GPU of the fullest stage, its `high` with the
-    guard band. A replica's batch is cut into `micro_batches`. So many `runs` on just these GPUs say so, in which
-    processes took `host_bytes` of a node at most.
+    guard band. A replica's batch is cut into `micro_batches`. `runs` earlier jobs on exactly these GPUs gave the
+    figures; their processes took at most `host_bytes` of a node.
     """
 
     step_s: Estimate
@@ -30,27 +30,27 @@ class Timed:
 
 
 class Timer(Protocol):
-    """Tells how long a step takes on the GPUs of a shape, with so many pipeline stages.
+    """A source of the time of a step on the GPUs of a shape, with a number of pipeline stages.
 
-    Raises DoesNotFit where it does not fit them, and NoProfile or NoTable where nothing is known of them.
+    Raises DoesNotFit if it does not fit them, and NoProfile or NoTable if nothing is known of them.
     """
 
     def time(self, shape: Shape, stages: int) -> Timed:
-        """The best way to run the cell."""
+        """Return the best way to run the cell."""
         ...
 
 
 @dataclass(frozen=True)
 class Slowest:
-    """A timer for pools in which a job may get one type of GPU or another: all of them are timed, the slowest counts.
+    """A timer for pools in which a job may get one of several types of GPU: all are timed, the slowest counts.
 
-    Raises what `timer` raises of any of them: of a step that may run on a GPU nothing is known of, nothing is known.
+    Raises any error that `timer` raises for one of them: without knowledge of one possible GPU the time is unknown.
     """
 
     timer: Timer
 
     def time(self, shape: Shape, stages: int) -> Timed:
-        """The plan of the slowest, with the peak of the fullest; `low` is of the quickest, which it may be."""
+        """Return the plan of the slowest, with the peak of the fullest; `low` is that of the fastest."""
         found = [self.timer.time(each, stages) for each in shape.possible]
         slowest = max(found, key=lambda each: each.step_s.value)
         step = slowest_of([each.step_s for each in found])
@@ -58,7 +58,7 @@ class Slowest:
 
 
 def slowest_of(steps: Sequence[Estimate]) -> Estimate:
-    """How long a step takes that may run on several types of GPU, of which it takes so long on each."""
+    """Return the time of a step that may run on any of several types of GPU, from its time on each."""
     return Estimate(
         max(each.value for each in steps),
         min(each.low for each in steps),
@@ -68,14 +68,14 @@ def slowest_of(steps: Sequence[Estimate]) -> Estimate:
 
 
 class FirstThatKnows:
-    """Timers by rank. Why the first did not know is remembered, once a type of GPU for profiles and once for tables."""
+    """Timers by rank. It remembers why the first did not know, one reason per type of GPU and kind of error."""
 
     def __init__(self, timers: Sequence[Timer]) -> None:
         self._timers = timers
         self.unknown: dict[tuple[str, type[Exception]], str] = {}
 
     def time(self, shape: Shape, stages: int) -> Timed:
-        """What the first timer says that knows; raises the last one's error where none does."""
+        """Return the answer of the first timer that knows; raise the last one's error if none does."""
         for timer in self._timers[:-1]:
             try:
                 return timer.time(shape, stages)

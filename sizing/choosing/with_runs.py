@@ -1,4 +1,4 @@
-"""A timer that goes by jobs which have run on just these GPUs, and else by another one."""
+"""A timer by jobs that have run on exactly these GPUs, with another timer as the fallback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sizing.sources import Traces
 
 @dataclass(frozen=True)
 class WithRuns:
-    """`runs` are of the very step whose `traces` these are."""
+    """A timer by earlier runs; `runs` are of exactly the step of `traces`."""
 
     timer: Timer
     runs: Sequence[Ran]
@@ -23,9 +23,9 @@ class WithRuns:
     global_batch: int
 
     def time(self, shape: Shape, stages: int) -> Timed:
-        """The quickest split that ran, or `timer`'s where that is another and quicker.
+        """Return the fastest split that ran, or `timer`'s if that is another and faster.
 
-        Raises what `timer` raises where nothing ran.
+        Raises `timer`'s errors if nothing ran.
         """
         ran = self._ran(shape) if stages == 1 and not shape.pool.mixed else {}
         found = [self._used(runs, shape) for runs in ran.values()]
@@ -39,7 +39,7 @@ class WithRuns:
         return min(found, key=lambda each: each.step_s.value)
 
     def _ran(self, shape: Shape) -> dict[tuple[int, int], list[Ran]]:
-        """Runs on these GPUs by their split, without those that shared a replica's state."""
+        """Return runs on these GPUs by their split, without those that shared a replica's state."""
         found: dict[tuple[int, int], list[Ran]] = {}
         for each in self.runs:
             on = (each.gpu_type, each.gpus, each.nodes) == (shape.pool.gpu.name, shape.gpus, shape.nodes)
@@ -50,7 +50,7 @@ class WithRuns:
     def _used(self, runs: Sequence[Ran], shape: Shape) -> Timed:
         point = runs[0].point
         peak = self.traces.peak(point.parallel, point.batch)
-        assert peak is not None  # it was traced to know whose runs these are
+        assert peak is not None  # it was traced to identify these runs
         told = used(runs, peak, shape.pool.gpu_bytes)
         split = Split(point.parallel.dp, point.parallel.tp)
         return Timed(told.step_s, told.peak, (split,), 1, told.runs, told.host_bytes)

@@ -1,1 +1,1 @@
-"""How many CPUs and how much memory a training job needs beside its GPUs (Synergy, Mohan et al., OSDI 2022)."""
+"""The CPUs and memory that a training job needs besides its GPUs (Synergy, Mohan et al., OSDI 2022)."""

@@ -1,11 +1,11 @@
-"""How fast data comes from the disk where a job's files are, and from memory: measured here, within bounds.
+"""The speed at which data comes from the disk of a job's files, and from memory: measured here, within bounds.
 
 The disk is read as shuffled training does: pieces of 1 MiB in random order, small files whole, by a few readers at a
-time. Pieces are read around the page cache (O_DIRECT), which neither fills it nor throws anything out of it. Where the
-file system cannot do that, only pieces that the cache has nothing of are read, and dropped from it afterwards (what
-others had read stays, what we read goes). Where the cache has everything (or the files are in memory, as with tmpfs)
-reads from it are what is measured, and it is said. What a disk, a file server or a hypervisor caches on its own cannot
-be seen from here; nor can what other jobs take of a disk that is shared.
+time. Pieces are read around the page cache (O_DIRECT), which neither fills it nor evicts anything. If the file system
+cannot do that, only pieces without any part in the cache are read, and dropped from it afterwards (other programs'
+pages stay, ours go). If the cache has everything (or the files are in memory, as with tmpfs), reads from it are
+measured, and the result says so. Caches of a disk, a file server or a hypervisor cannot be seen from here; nor can the
+share that other jobs take of a shared disk.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from typing import Literal
 from sizing.errors import SizingError
 
 How = Literal["direct", "dropped", "cached"]
-"""Read around the page cache; through it where it had nothing, and dropped again; from the page cache."""
+"""Ways to read: around the page cache; through it where it had nothing, then dropped; from the page cache."""
 
 PIECE_BYTES = 2**20
-_READERS = 4  # as many pieces are on their way at once: what a few workers of a data loader have
-_GRACE_S = 20.0  # for the last pieces of a disk that is slow; after that it does not answer
+_READERS = 4  # pieces read at the same time, as by a few workers of a data loader
+_GRACE_S = 20.0  # for the last pieces of a slow disk; after that it counts as not answering
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Bytes a second, of how many bytes in how many seconds, and how they were read."""
+    """Bytes a second, with the bytes read, the seconds taken and the way of reading."""
 
     bytes_per_s: float
     read_bytes: int
@@ -45,9 +45,9 @@ class Bandwidth:
 
 
 def disk(files: Sequence[tuple[str, int]], limit_s: float = 3.0, most_bytes: int = 2**30) -> Bandwidth:
-    """How fast these files (path and bytes each) are read; no piece twice, no longer and no more than the bounds.
+    """Measure how fast these files (path and bytes each) are read, no piece twice, within the bounds.
 
-    Raises SizingError where none can be read, or the disk does not answer.
+    Raises SizingError if none can be read, or the disk does not answer.
     """
     pieces = _Pieces(files, limit_s, most_bytes)
     found = _read(pieces)
@@ -60,9 +60,9 @@ def disk(files: Sequence[tuple[str, int]], limit_s: float = 3.0, most_bytes: int
 
 
 def memory(limit_s: float = 0.5, size_bytes: int = 2**26) -> Bandwidth:
-    """How fast one thread copies what is in memory: the median of passes over a piece that no cache of a CPU holds."""
+    """Measure how fast one thread copies memory: the median of passes over a piece too large for any CPU cache."""
     source, target = memoryview(bytearray(size_bytes)), memoryview(bytearray(size_bytes))
-    target[:] = source  # the first pass gets the pages
+    target[:] = source  # a first pass, which allocates the pages
     passes: list[float] = []
     over = time.perf_counter() + limit_s
     while len(passes) < 3 or time.perf_counter() < over:
@@ -75,7 +75,7 @@ def memory(limit_s: float = 0.5, size_bytes: int = 2**26) -> Bandwidth:
 
 @dataclass
 class _Pieces:
-    """What is left to read, shared by the readers, and what came of it."""
+    """The pieces left to read, shared by the readers, and the results so far."""
 
     files: Sequence[tuple[str, int]]
     limit_s: float
@@ -91,12 +91,12 @@ class _Pieces:
     def __post_init__(self) -> None:
         self._ends = list(accumulate(-(-size // PIECE_BYTES) for _, size in self.files))
         total = self._ends[-1] if self._ends else 0
-        # all of them are drawn from, so that one that cannot be read, or is in the cache, has another in its place
+        # drawn from all pieces, so that another one replaces a piece that is unreadable or in the cache
         self._order = iter(random.Random(0).sample(range(total), min(total, 2**17)))
         self.began_s = time.perf_counter()
 
     def next(self) -> tuple[str, int] | None:
-        """A file and the place in it that is to be read next; None where it is enough."""
+        """Return a file and the place in it to read next; None when enough was read."""
         with self._lock:
             if self.read_bytes >= self.most_bytes or time.perf_counter() - self.began_s >= self.limit_s:
                 return None
@@ -108,7 +108,7 @@ class _Pieces:
         return self.files[at][0], (number - first) * PIECE_BYTES
 
     def done(self, read_bytes: int, how: How) -> None:
-        """One piece was read."""
+        """Record a piece that was read."""
         with self._lock:
             self.read_bytes += read_bytes
             self.modes.add(how)
@@ -116,7 +116,7 @@ class _Pieces:
 
 
 def _read(pieces: _Pieces) -> Bandwidth:
-    """Read until it is enough; waits for no disk that does not answer."""
+    """Read until enough was read; do not wait for a disk that does not answer."""
     readers = [threading.Thread(target=_reader, args=(pieces,), daemon=True) for _ in range(_READERS)]
     pieces.began_s = time.perf_counter()
     for reader in readers:
@@ -132,7 +132,7 @@ def _read(pieces: _Pieces) -> Bandwidth:
 
 
 def _reader(pieces: _Pieces) -> None:
-    with mmap.mmap(-1, PIECE_BYTES) as memory_, memoryview(memory_) as buffer:  # direct reads want it aligned to pages
+    with mmap.mmap(-1, PIECE_BYTES) as memory_, memoryview(memory_) as buffer:  # direct reads need page alignment
         while (piece := pieces.next()) is not None:
             path, offset = piece
             try:
@@ -147,12 +147,12 @@ def _reader(pieces: _Pieces) -> None:
                 pieces.done(*read)
 
 
-# a file that was made a pipe meanwhile does not hold a reader up
+# without blocking on a file that has become a pipe meanwhile
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def _directly(path: str, offset: int, buffer: memoryview) -> tuple[int, How] | None:
-    """Read one piece around the cache; None where the file system cannot. Raises OSError."""
+    """Read one piece around the cache; None if the file system cannot. Raises OSError."""
     handle = -1
     try:
         handle = os.open(path, _FLAGS | os.O_DIRECT)
@@ -167,7 +167,7 @@ def _directly(path: str, offset: int, buffer: memoryview) -> tuple[int, How] | N
 
 
 def _buffered(path: str, offset: int, buffer: memoryview, cached: bool) -> tuple[int, How] | None:
-    """Read one piece through the cache; unless `cached`, None where the cache has some of it. Raises OSError."""
+    """Read one piece through the cache; unless `cached`, None if the cache has some of it. Raises OSError."""
     handle = os.open(path, _FLAGS)
     try:
         if cached:
@@ -175,7 +175,7 @@ def _buffered(path: str, offset: int, buffer: memoryview, cached: bool) -> tuple
         length = min(PIECE_BYTES, os.fstat(handle).st_size - offset)
         if length <= 0 or _in_cache(handle, offset, length):
             return None
-        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)  # no more than is asked for
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead
         read_bytes = os.preadv(handle, [buffer[:length]], offset)
         os.posix_fadvise(handle, offset, length, os.POSIX_FADV_DONTNEED)
         return read_bytes, "dropped"
@@ -184,11 +184,11 @@ def _buffered(path: str, offset: int, buffer: memoryview, cached: bool) -> tuple
 
 
 def _in_cache(handle: int, offset: int, length: int) -> bool:
-    """Whether the page cache has any of it; also where the kernel does not tell, as for files of others."""
+    """Whether the page cache has any of it; also True if the kernel does not tell, as for files of others."""
     pages = -(-length // mmap.PAGESIZE)
     vector = (ctypes.c_ubyte * pages)()
     libc = ctypes.CDLL(None, use_errno=True)
-    # private and writable in memory only: ctypes takes no address of what is read-only, and nothing is written
+    # writable but private, and never written to: ctypes takes no address of read-only memory
     with mmap.mmap(handle, length, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE, offset=offset) as mapped:
         first = ctypes.c_ubyte.from_buffer(mapped)
         failed = libc.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(length), vector)

@@ -1,4 +1,4 @@
-"""What the memory axis of a profile needs: how much data the command reads, and how fast it comes from where."""
+"""The basis of a profile's memory axis: the size of the command's data, and the speed of its sources."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sizing.cpu.points import PointResult
 from sizing.errors import SizingError
 
 _LEAST_READ = 0.01
-"""Of the rate at which the disk is read: a command that reads less has its data mapped, or in memory already."""
+"""Share of the disk's rate: a command that reads less has its data mapped, or already in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caching:
-    """The data set and the two bandwidths; `loading` is None where something is missing, which `why` tells."""
+    """The data set and the two bandwidths; `loading` is None if something is missing, and `why` says what."""
 
     loading: Loading | None
     why: str = ""
@@ -29,9 +29,9 @@ class Caching:
 def caching(
     files: DataFiles | None, dataset_bytes: float | None, samples: float | None, best: PointResult, process_bytes: int
 ) -> Caching:
-    """Measure how fast the data comes, and put it together; `best` is the point with the most CPUs.
+    """Measure how fast the data comes, and combine it; `best` is the point with the most CPUs.
 
-    Without `samples` (in the unit of the rates) these are worked out of the bytes that the command read for each.
+    Without `samples` (in the unit of the rates) these are computed from the bytes that the command read for each.
     """
     if files is None:
         if dataset_bytes is None:

@@ -1,7 +1,7 @@
-"""What there is to confine a command with: a step of Slurm's, a cpuset of a cgroup, or CPU affinity.
+"""The means to confine a command to CPUs: a Slurm step, a cpuset of a cgroup, or CPU affinity.
 
-In each the guard (sizing/cpu/guard.py) is the command's parent: it narrows the CPUs down itself where a step was not
-confined by Slurm, and says how many it has in the end. Data-loader workers inherit either.
+In each the guard (sizing/cpu/guard.py) is the command's parent: it narrows the CPUs itself if Slurm did not confine the
+step, and reports the final CPUs. Data-loader workers inherit them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from slurm_plugin.env import scrubbed
 Kind = Literal["srun", "cgroup", "affinity"]
 How = Literal["auto", "srun", "cgroup", "affinity"]
 
-_ANSWER_S = 60.0  # a step of a busy controller; the allocation is there already
+_ANSWER_S = 60.0  # for a step of a busy controller; the allocation exists already
 _NESTED = ("srun", "sbatch", "salloc", "mpirun", "mpiexec", "docker", "ssh", "systemd-run")
-# Of the caller's own step, or a size that ours replaces.
+# Variables of the caller's own step, or a size that ours replaces.
 _NOT_HANDED_ON = re.compile("SLURM_(STEP|CPU_BIND|TRES_PER_TASK|CPUS_PER_TASK|TASK|LOCALID|PROCID|NODEID|GTIDS)")
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Where commands run: its name, the CPUs at hand there, and what CPUs, GPUs and memory it has."""
+    """The place where commands run: its name, the usable CPUs, and its hardware."""
 
     name: str
     cpus: int
@@ -43,7 +43,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """How commands are confined on `host`; in an allocation `job` is its id and `node` the one of its nodes."""
+    """The way commands are confined on `host`; in an allocation `job` is its id and `node` the chosen node."""
 
     kind: Kind
     host: Host
@@ -52,7 +52,7 @@ class Confinement:
     gpus: int = 0
 
     def argv(self, command: Sequence[str], cpus: int, grace_s: float, environ: Mapping[str, str]) -> list[str]:
-        """The guard's command line for a command on so many CPUs."""
+        """Return the guard's command line for a command on `cpus` CPUs."""
         request: dict[str, Any] = {"command": list(command), "cpus": cpus, "grace_s": grace_s}
         request["cgroup"] = self.kind == "cgroup"
         if self.kind != "srun":
@@ -63,9 +63,9 @@ class Confinement:
         return [*_step(self.job, self.node, cpus, self.gpus), *_guard(request)]
 
     def environ(self, environ: Mapping[str, str], cpus: int) -> dict[str, str]:
-        """The environment for that, in which scripts read how many CPUs they have as in a job of Slurm's.
+        """Return the environment for that; scripts read their number of CPUs in it as in a Slurm job.
 
-        Threads of OpenMP follow the CPUs by themselves; OMP_NUM_THREADS is changed only where it was what Slurm gave.
+        OpenMP's threads follow the CPUs by themselves; OMP_NUM_THREADS is changed only if it was the number Slurm gave.
         """
         found = dict(scrubbed(environ)) if self.kind == "srun" else dict(environ)
         if (given := environ.get("SLURM_CPUS_PER_TASK")) and environ.get("OMP_NUM_THREADS") == given:
@@ -76,9 +76,9 @@ class Confinement:
 
 
 def confinement(how: How, environ: Mapping[str, str], gpus: int = 0) -> Confinement:
-    """The best there is, or the one asked for.
+    """Return the best available confinement, or the one asked for.
 
-    Raises UsageError where that is not there, SizingError where Slurm does not start a step in the allocation.
+    Raises UsageError if that is not available, SizingError if Slurm does not start a step in the allocation.
     """
     job = environ.get("SLURM_JOB_ID", "")
     if how == "srun" and not job:
@@ -92,13 +92,13 @@ def confinement(how: How, environ: Mapping[str, str], gpus: int = 0) -> Confinem
         raise UsageError("this user may make no cpuset of cgroup v2 here: --confine affinity does without")
     kind: Kind = "cgroup" if how == "cgroup" or (how == "auto" and said["cgroup"]) else "affinity"
     host = _host(said)
-    if job:  # where Slurm does not confine jobs to their CPUs, all of the node's are at hand, and not ours
+    if job:  # if Slurm does not confine jobs to their CPUs, we see all of the node's, not just ours
         host = replace(host, cpus=min(host.cpus, _given(environ) or host.cpus))
     return Confinement(kind, host, gpus=gpus)
 
 
 def refuse_command(command: Sequence[str]) -> None:
-    """Raise UsageError for a command that cannot be confined, or is none."""
+    """Raise UsageError for a command that is empty or cannot be confined."""
     if not command or not command[0]:
         raise UsageError("name the command to profile behind --, for example -- python train.py")
     if (name := Path(command[0]).name) in _NESTED:
@@ -111,7 +111,7 @@ def refuse_command(command: Sequence[str]) -> None:
 
 
 def _in_allocation(job: str, environ: Mapping[str, str], gpus: int) -> Confinement:
-    """Steps of this job, on the node where we are or else its first."""
+    """Return the confinement in steps of this job, on our own node or else the job's first."""
     node = environ.get("SLURMD_NODENAME", "")
     cpus = _given(environ) or 1
     argv = [*_step(job, node, cpus, gpus), *_guard({"describe": True})]
@@ -143,13 +143,13 @@ def _in_allocation(job: str, environ: Mapping[str, str], gpus: int) -> Confineme
 
 
 def _given(environ: Mapping[str, str]) -> int:
-    """How many CPUs Slurm says that a job has on its node; of several nodes the first. 0 where it does not say."""
+    """Return the job's number of CPUs on its node by Slurm (the first of several nodes), 0 if it does not say."""
     counts = re.match("[0-9]+", environ.get("SLURM_CPUS_ON_NODE") or environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
     return int(counts.group()) if counts else 0
 
 
 def _step(job: str, node: str, cpus: int, gpus: int) -> list[str]:
-    """A step on one node with so many CPUs; memory and GPUs are the job's own, beside whatever else runs in it."""
+    """Return the srun command of a step on one node with `cpus` CPUs; it shares memory and GPUs with the whole job."""
     options = [f"--jobid={job}", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}", "--exact", "--overlap"]
     options += ["--cpu-bind=cores", "--mem=0", "--mpi=none", "--kill-on-bad-exit=1", "--job-name=bft-cpu", "--quiet"]
     options += [f"--nodelist={node}"] if node else []
@@ -167,7 +167,7 @@ def _host(said: Mapping[str, Any]) -> Host:
 
 
 def message_of(text: str) -> dict[str, Any] | None:
-    """What the guard says in a text that may have words of srun's beside it; None where it says nothing."""
+    """Return the guard's message in a text that may also have output of srun; None if there is none."""
     for line in text.split("\n"):
         _, mark, body = line.partition(guard.MARK)
         if mark:

@@ -1,4 +1,4 @@
-"""The files that a job reads: how many bytes they are, and some of them to measure the disk with."""
+"""The files that a job reads: their size, and a sample of them to measure the disk with."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 
 from sizing.errors import UsageError
 
-_KEPT = 20_000  # files that are remembered by name: enough to measure with, and a few MB
+_KEPT = 20_000  # files remembered by name: enough to measure with, and a few MB of memory
 
 
 @dataclass(frozen=True, slots=True)
 class DataFiles:
-    """Files below some paths: their number and bytes, and up to 20,000 of them, drawn evenly, with theirs.
+    """Files below some paths: their number and bytes, and up to 20,000 of them, drawn evenly, with their bytes.
 
-    `whole` is whether all were counted within the time; else there are more. `unread` are folders that could not be
-    read, as (path, reason), at most ten.
+    `whole` says whether all were counted within the time; if not, there are more. `unread` are folders that could not
+    be read, as (path, reason), at most ten.
     """
 
     count: int
@@ -31,10 +31,10 @@ class DataFiles:
 
 
 def find(paths: Sequence[Path], limit_s: float = 20.0) -> DataFiles:
-    """Count the regular files at and below some paths, each once, links followed; looks no longer than `limit_s`.
+    """Count the regular files at and below some paths, each once, following links, for at most `limit_s`.
 
-    Folders and hard links count once whatever their number; of more than 20,000 files those that symbolic links name
-    again count again. Raises UsageError where a path is not there, or where there is no file with anything in it.
+    Folders and hard links count once whatever their number; beyond 20,000 files, those that symbolic links name again
+    count again. Raises UsageError if a path does not exist, or if there is no file with any data.
     """
     over = time.monotonic() + limit_s
     draw = random.Random(0)
@@ -60,7 +60,7 @@ def find(paths: Sequence[Path], limit_s: float = 20.0) -> DataFiles:
 
 
 def _regular(paths: Sequence[Path], unread: list[tuple[str, str]]) -> Iterator[tuple[str, int]]:
-    """The files with something in them and their bytes; what cannot be read is added to `unread`."""
+    """Yield the non-empty files and their bytes; add unreadable folders to `unread`."""
     seen: set[tuple[int, int]] = set()
     folders: list[str] = []
     for path in paths:
@@ -77,7 +77,7 @@ def _regular(paths: Sequence[Path], unread: list[tuple[str, str]]) -> Iterator[t
                     try:
                         about = entry.stat()
                     except OSError:
-                        continue  # a link to nowhere, or gone since
+                        continue  # a dangling link, or removed meanwhile
                     yield from _one(entry.path, about, seen, folders)
         except OSError as error:
             unread.append((folder, error.strerror or str(error)))

@@ -1,9 +1,9 @@
-"""Beside the user's command on its node: confines it to CPUs, hears its progress, and ends all that it started.
+"""The guard beside the user's command: it confines it to CPUs, hears its progress, and ends all that it started.
 
-Run as a program of its own by its path, with one argument (JSON); it imports nothing of ours, so that it starts in a
-moment. The command's output goes to descriptor 1, what the guard says to 2: lines that begin with MARK, JSON behind it.
-Descriptor 0 is its lifeline: when that ends, everything ends. The guard adopts the orphans of the command, so what
-leaves its session or its parent stays below the guard.
+It is run as a program by its path, with one argument (JSON), and imports nothing of ours, so that it starts quickly.
+The command's output goes to descriptor 1, the guard's messages to 2: lines of MARK followed by JSON. Descriptor 0 is
+its lifeline: when that ends, everything ends. The guard adopts the command's orphans, so a process that leaves its
+session or its parent stays below the guard.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from typing import Any
 MARK = "\x02bft "
 PROGRESS = "BFT_PROGRESS"  # as in elastic/profiled.py
 _KILLED_WITHIN_S = 10.0
-_AFTER_END_S = 0.5  # for what the command leaves behind when it ends by itself
+_AFTER_END_S = 0.5  # for processes that the command leaves behind when it ends by itself
 _LOOK_S = 1.0
-_LOOK_SHARE = 0.02  # of a CPU's time, for looking at memory
+_LOOK_SHARE = 0.02  # share of a CPU's time for looking at memory
 _MOST_CPUS = 8192
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None)  # before any fork: it cannot be loaded safely after one
 
 
 def say(op: str, **what: Any) -> None:
-    """Tell who started us one thing."""
+    """Send one message to the caller."""
     with contextlib.suppress(OSError):
         os.write(2, f"{MARK}{json.dumps({'op': op, **what})}\n".encode())
 
 
 def choose(allowed: set[int], count: int) -> list[int]:
-    """So many of the CPUs, whole cores first and close together, as Slurm gives them to a task."""
+    """Return `count` of the CPUs, whole cores first and close together, as Slurm gives them to a task."""
 
     def place(cpu: int) -> tuple[int, int, int]:
         folder = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
@@ -56,7 +56,7 @@ def choose(allowed: set[int], count: int) -> list[int]:
 
 
 def describe() -> dict[str, Any]:
-    """This node: its name, CPUs at hand, their model and the GPUs' models."""
+    """Describe this node: its name, usable CPUs, their model and the GPUs' models."""
     model = ""
     with contextlib.suppress(OSError):
         rows = (line.partition(":") for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines())
@@ -77,10 +77,10 @@ def describe() -> dict[str, Any]:
 
 
 def _cpuset_parent() -> Path | None:
-    """The folder of cgroup v2 in which this user may make a cpuset; None where there is none.
+    """Return the folder of cgroup v2 in which this user may make a cpuset; None if there is none.
 
-    Beside our own group, because a group with processes in it cannot hand controllers on. Not for root: he may write
-    anywhere, also where a service manager does not expect it.
+    It is beside our own group, because a group with processes in it cannot hand controllers on. None for root, who may
+    write anywhere, even where a service manager does not expect it.
     """
     if os.geteuid() == 0:
         return None
@@ -101,7 +101,7 @@ def _cpuset_parent() -> Path | None:
 
 
 def _cpuset(cpus: list[int]) -> Path | None:
-    """A new group for these CPUs, None where it cannot be made."""
+    """Make a group for these CPUs; return None if that fails."""
     parent = _cpuset_parent()
     if parent is None:
         return None
@@ -127,7 +127,7 @@ def _is_in(group: Path | None, pid: int) -> bool:
 
 
 def _listed(text: str) -> set[int]:
-    """The numbers of a list as the kernel prints it: 0-3,8."""
+    """Return the numbers of a list as the kernel prints it: 0-3,8."""
     found: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -136,19 +136,19 @@ def _listed(text: str) -> set[int]:
 
 
 class Tree:
-    """The processes below this one: who they are, what they use, and their end."""
+    """The processes below this one: their list, their usage, and their end."""
 
     def __init__(self, cpus: list[int]) -> None:
         self._cpus = frozenset(f"cpu{cpu}" for cpu in cpus)
         self.memory_bytes = 0
-        """The most that they had together and that the kernel cannot drop."""
+        """The most that they had together, of memory that the kernel cannot drop."""
         self._read: dict[tuple[int, str], int] = {}
         self._cpu: dict[tuple[int, str], float] = {}
         self._parents: dict[tuple[int, str], int] = {}
         self._next_s = 0.0
 
     def living(self) -> dict[int, list[str]]:
-        """All descendants that have not ended, with what /proc says of them from the state on."""
+        """Return all descendants that have not ended, with their fields of /proc/PID/stat from the state on."""
         found: dict[int, list[str]] = {}
         children: dict[int, list[int]] = {}
         for name in os.listdir("/proc"):
@@ -165,7 +165,7 @@ class Tree:
         return mine
 
     def look(self, *, last: bool = False) -> None:
-        """Say what they use, about once a second; less often where there are so many that looking takes long."""
+        """Report their usage about once a second; less often if so many processes make it slow."""
         now_s, busy_s = time.monotonic(), time.process_time()
         if now_s < self._next_s and not last:
             return
@@ -189,21 +189,21 @@ class Tree:
         self._next_s = time.monotonic() + max(_LOOK_S, took_s / _LOOK_SHARE)
 
     def _forget(self, living: dict[int, list[str]]) -> None:
-        """Drop the counts of those whose parent lives and has waited for them: the kernel added theirs to its own."""
+        """Drop counts of ended processes that a living parent waited for: the kernel added them to the parent's."""
         for (pid, began), parent in list(self._parents.items()):
             if parent in living and not (pid in living and living[pid][19] == began) and _stat(pid)[19:20] != [began]:
                 for counts in (self._read, self._cpu, self._parents):
                     counts.pop((pid, began), None)
 
     def _busy_ticks(self) -> int:
-        """Ticks that our CPUs have worked since the machine started, for whomever, a hypervisor's guests included."""
+        """Return the ticks of our CPUs' work since boot, for any process, a hypervisor's guests included."""
         with contextlib.suppress(OSError, ValueError):
             rows = (line.split() for line in Path("/proc/stat").read_text().splitlines())
             return sum(sum(map(int, (*row[1:4], *row[6:9]))) for row in rows if row[0] in self._cpus)
         return 0
 
     def end(self, grace_s: float) -> int:
-        """SIGTERM to all, SIGKILL to those who stay, until there is none; returns how many would not end."""
+        """Send SIGTERM to all, then SIGKILL to those left, until none is left; return how many would not end."""
         _signal(self.living(), signal.SIGTERM)
         ends_s = time.monotonic() + grace_s
         while self._reaped() and time.monotonic() < ends_s:
@@ -215,7 +215,7 @@ class Tree:
         return len(left)
 
     def _reaped(self) -> dict[int, list[str]]:
-        """Those who live, after those who ended were waited for."""
+        """Reap the ended processes; return those that live."""
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -223,7 +223,7 @@ class Tree:
 
 
 def _stat(pid: int) -> list[str]:
-    """What /proc says of a process from the state on; nothing where there is none."""
+    """Return the fields of /proc/PID/stat from the state on; none if there is no such process."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return []
@@ -236,7 +236,7 @@ def _signal(pids: dict[int, list[str]], number: int) -> None:
 
 
 def guard(request: dict[str, Any]) -> int:
-    """Run the command of a request until it ends, or we are told to end it."""
+    """Run the command of a request until it ends, or the guard is told to end it."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -272,7 +272,7 @@ def guard(request: dict[str, Any]) -> int:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             say("unstartable", why=getattr(error, "strerror", None) or str(error))
             return 1
-        # Ours is not to keep the pipe open when all who write to it are gone.
+        # Our copy must not keep the pipe open when all writers are gone.
         if relayed >= 0:
             os.close(out)
         else:
@@ -294,7 +294,7 @@ def guard(request: dict[str, Any]) -> int:
 
 
 def _prepared(cpus: list[int], group: Path | None) -> None:
-    """In the child, before the command: a session of its own, on its CPUs alone; it dies with the guard."""
+    """Prepare the child before the command: its own session, only its CPUs, and death with the guard."""
     guard_pid = os.getppid()
     os.setsid()
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -304,13 +304,13 @@ def _prepared(cpus: list[int], group: Path | None) -> None:
         signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if group is not None:
-        with contextlib.suppress(OSError):  # the affinity holds all the same
+        with contextlib.suppress(OSError):  # the affinity confines it all the same
             (group / "cgroup.procs").write_text("0")
     os.sched_setaffinity(0, cpus)
 
 
 def _attended(pid: int, tree: Tree, heard: int, relayed: int, wake: int, told: list[int]) -> int | None:
-    """The command's exit code, minus the signal's number where one killed it; None where it was to end."""
+    """Return the command's exit code, minus the signal's number if one killed it; None if it was told to end."""
     poll = select.poll()
     for descriptor in (0, heard, wake, *([relayed] if relayed >= 0 else [])):
         poll.register(descriptor, select.POLLIN | select.POLLHUP)
@@ -337,7 +337,7 @@ def _attended(pid: int, tree: Tree, heard: int, relayed: int, wake: int, told: l
 
 
 def _relay(relayed: int) -> bool:
-    """Hand output on; a step of Slurm holds it back until a line ends, which a progress bar's never does."""
+    """Pass output on; a Slurm step holds it back until a line ends, and a progress bar's never does."""
     chunk = os.read(relayed, 65536).replace(b"\r", b"\n")
     try:
         view = memoryview(chunk)
@@ -349,7 +349,7 @@ def _relay(relayed: int) -> bool:
 
 
 def _hear(heard: int) -> None:
-    """Hand on the newest of what the progress API wrote: it counts from the beginning."""
+    """Pass on the newest progress that the API wrote: its counts are totals."""
     try:
         lines = os.read(heard, 65536).split(b"\n")
     except BlockingIOError:

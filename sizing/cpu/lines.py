@@ -1,4 +1,4 @@
-"""From a sensitivity matrix to the #SBATCH lines of a job, and what they cost others or leave to them."""
+"""The #SBATCH lines of a job from its sensitivity matrix, and their effect on other jobs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sizing.estimate import Origin
 
 GUARD = 0.1
 GUARD_LEAST_BYTES = 512 * 2**20
-"""Of the processes' own memory, so much more is asked for: what a run of seconds has not seen yet (assumed)."""
+"""Extra memory to ask for, as a share of the processes' own: a run of seconds has not seen all (assumed)."""
 
 _MEBIBYTE, _GIBIBYTE = 2**20, 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What the job's node has: a job's proportional share of it is what its GPUs are of the node's."""
+    """The resources of the job's node; a job's proportional share of them is its share of the GPUs."""
 
     cpus: int
     memory_bytes: float
@@ -27,17 +27,17 @@ class Node:
 
     @property
     def share(self) -> Point | None:
-        """CPUs and memory for each GPU; None of a node without GPUs."""
+        """CPUs and memory for each GPU; None for a node without GPUs."""
         return Point(self.cpus / self.gpus, self.memory_bytes / self.gpus) if self.gpus else None
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What the profile says: `gpus` is 0 of a job without, which the matrix counts as one.
+    """The result of a profile: `gpus` is 0 for a job without GPUs, which the matrix counts as one.
 
-    `process_bytes` is what its processes took at most, of the whole job, None where it was not seen. `modelled` is
-    whether the matrix's memory axis is: without the size of the data set it has one column, which says nothing.
-    `unit` is that of the rates, `available` how many CPUs there are, of all the job (0: not known).
+    `process_bytes` is the most memory of the whole job's processes, None if it was not seen. `modelled` says whether
+    the matrix's memory axis is meaningful: without the size of the data set it has a single column. `unit` is that of
+    the rates, `available` the total number of CPUs for the job (0: unknown).
     """
 
     matrix: Matrix
@@ -59,7 +59,7 @@ class Need:
 
     @property
     def memory_bytes(self) -> float | None:
-        """Memory to ask for, for each GPU, the guard band included; None where nothing is known of it."""
+        """Memory to ask for, for each GPU, with the guard band; None if unknown."""
         if self.process_bytes is None and not self.modelled:
             return None
         each = max(1, self.gpus)
@@ -69,7 +69,7 @@ class Need:
 
     @property
     def gain(self) -> float:
-        """How much faster it is at best than with the fewest CPUs that were measured: 0.1 is 10 %."""
+        """The gain of the best rate over that of the fewest measured CPUs: 0.1 is 10 %."""
         rates = [row[-1] for row in self.matrix.rates]
         origins = self.matrix.origins or ("measured",) * len(rates)
         least = next((rate for rate, of in zip(rates, origins, strict=True) if rate > 0 and of == "measured"), 0.0)
@@ -77,29 +77,29 @@ class Need:
 
     @property
     def sensitive(self) -> bool:
-        """Whether more CPUs than the fewest that were looked at make it faster by more than the search's threshold.
+        """Whether more CPUs than the fewest tried make it faster by more than the search's threshold.
 
-        Not so of a single measurement, which says nothing of fewer.
+        False for a single measurement, which says nothing about fewer CPUs.
         """
         return self.measured > 1 and self.demand.cpus > self.matrix.cpus[0]
 
     @property
     def measured(self) -> int:
-        """With how many numbers of CPUs it was measured."""
+        """The number of CPU counts that were measured."""
         return self.matrix.origins.count("measured") if self.matrix.origins else len(self.matrix.cpus)
 
     @property
     def memory_matters(self) -> bool:
-        """Whether any memory beyond the least that was looked at makes it faster."""
+        """Whether any memory beyond the least tried makes it faster."""
         return any(min(row) < max(row) for row in self.matrix.rates)
 
     def origin(self) -> Origin:
-        """Where the rate of the CPUs that are asked for is from."""
+        """Return the origin of the rate with the requested CPUs."""
         at = self.matrix.cpus.index(self.demand.cpus)
         return self.matrix.origins[at] if self.matrix.origins else "measured"
 
     def lines(self) -> tuple[Line, ...]:
-        """What the job's script should ask for."""
+        """Return the lines that the job's script should have."""
         row = self.matrix.cpus.index(self.demand.cpus)
         share = self.matrix.rates[row][-1] / self.matrix.best
         why = f"{100 * share:.0f} % of the most {self.unit} there are ({self.origin()})"
@@ -120,7 +120,7 @@ class Need:
         return " + ".join(said)
 
     def remarks(self, node: Node | None) -> Iterator[str]:
-        """What the lines mean beside the proportional share of a node, one sentence each."""
+        """Yield what the lines mean against the proportional share of a node, one sentence each."""
         if self.measured == 1:
             yield "one number of CPUs was measured, which says nothing of others"
         elif not self.sensitive:
@@ -137,7 +137,7 @@ class Need:
             yield from self._beside(share)
 
     def _beside(self, share: Point) -> Iterator[str]:
-        """The price of more than the share, or what less of it leaves to others."""
+        """Yield the price of more than the share, or what less of it leaves to others."""
         all_memory = self.matrix.memory_bytes[-1]
         left = math.floor(share.cpus) - self.cpus
         if self.cpus > share.cpus:
@@ -165,7 +165,7 @@ class Need:
 
 
 def slurm_size(memory_bytes: float) -> str:
-    """Rounded up to what Slurm counts in, powers of two: whole gibibytes from four of them on."""
+    """Return the size rounded up to a unit of Slurm (powers of two): whole gibibytes from 4 on, else mebibytes."""
     if memory_bytes >= 4 * _GIBIBYTE:
         return f"{math.ceil(memory_bytes / _GIBIBYTE - 1e-9)}G"
     return f"{max(1, math.ceil(memory_bytes / _MEBIBYTE - 1e-9))}M"

@@ -1,4 +1,4 @@
-"""Sensitivity matrices as a file: the public ones of Synergy, and others of the same form with axes of their own."""
+"""Files of sensitivity matrices: the public ones of Synergy, and others of the same form with their own axes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from sizing.fields import Fields, decoded
 
 GB = 10**9
 CPUS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 9.0, 12.0, 24.0)
-"""For each GPU, what the rows are where a file does not say: those of Synergy's servers of 8 GPUs and 24 CPUs."""
+"""Default rows, CPUs per GPU: those of Synergy's servers of 8 GPUs and 24 CPUs."""
 MEMORY_GB = (20.8, 62.5, 125.0, 187.5, 250.0)
-"""For each GPU, what the columns are where a file does not say; with four, the first is not there."""
+"""Default columns, memory per GPU; a file with four columns lacks the first."""
 _MOST_BYTES = 64 * 2**20
-_MOST = 2.0**63  # of a number: no rate, CPUs or GB are so many, and nothing overflows that is worked out of them
-_FARTHEST = 1e12  # apart are rates of a job: more than any are, and no ratio of them is too great to be reckoned with
+_MOST = 2.0**63  # largest number: no rate or number of CPUs or GB is so large, and nothing computed from them overflows
+_FARTHEST = 1e12  # largest ratio of a job's rates: more than any real one, and still safe to compute with
 _KNOWN = (
     *("class", "gpus", "iteration_s", "throughput", "cpus_per_gpu", "memory_gb_per_gpu", "cpus_searched"),
-    *("cpus", "memory_gb", "speedup"),  # the demand as the public file tells it, which is worked out here
+    *("cpus", "memory_gb", "speedup"),  # the demand as the public file has it, which is computed here instead
 )
 
 
 def load(path: Path) -> Matrices:
-    """The matrices of a file; raises UsageError with the place and what to write there where it is not such a file."""
+    """Return the matrices of a file; raise UsageError with the place and what to write there if it is malformed."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)
@@ -43,12 +43,12 @@ def load(path: Path) -> Matrices:
 
 
 def parse(text: str, name: str = "the matrices") -> Matrices:
-    """The matrices of a JSON text, an object of one object for each job; raises UsageError as `load` does.
+    """Return the matrices of a JSON text, an object with one object per job; raise UsageError as `load` does.
 
-    Each has `throughput`, one row for each number of CPUs, one column for each size of memory; what these are, say
-    `cpus_per_gpu` and `memory_gb_per_gpu` (lists, ascending), by default the axes of the public file; `cpus_searched`
-    is the one of its CPUs that a search found enough, where the rates were measured with few of them. Rows and columns
-    at the end that are all 0 stand for servers that there are not, and are left out.
+    Each has `throughput`, one row per number of CPUs, one column per size of memory. `cpus_per_gpu` and
+    `memory_gb_per_gpu` (ascending lists) give these, by default the axes of the public file. `cpus_searched` is the
+    number of CPUs that a search found sufficient, if the rates were measured with few of them. Rows and columns at the
+    end that are all 0 stand for servers that do not exist, and are left out.
     """
     data = decoded(text, name)
     whole = Fields(name, data)
@@ -61,7 +61,7 @@ def parse(text: str, name: str = "the matrices") -> Matrices:
 
 
 def one(matrices: Matrices, name: str) -> Recorded:
-    """The matrix of a name; raises UsageError with the nearest where there is none."""
+    """Return the matrix of a name; raise UsageError with the nearest name if there is none."""
     if name in matrices:
         return matrices[name]
     near = difflib.get_close_matches(name, matrices, n=1, cutoff=0.4)
@@ -70,7 +70,7 @@ def one(matrices: Matrices, name: str) -> Recorded:
 
 
 def to_json(matrices: Iterable[Recorded]) -> dict[str, Any]:
-    """The same as it stands in a file, with its axes."""
+    """Return the matrices as in a file, with their axes."""
     return {
         each.name: {
             "class": each.kind,
@@ -134,7 +134,7 @@ def _table(fields: Fields, rows: Any) -> list[list[float]]:
 def _axis(
     fields: Fields, data: dict[str, Any], key: str, count: int, usual: Sequence[float], what: str
 ) -> tuple[float, ...]:
-    """The axis that a file says, or that of the public file; of its columns the last ones where the first is absent."""
+    """Return the file's axis, or that of the public file: its last columns if the first is absent."""
     if key in data:
         axis = data[key]
         if not isinstance(axis, list) or not all(map(_is_number, axis)) or len(axis) != count:

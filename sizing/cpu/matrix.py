@@ -1,4 +1,4 @@
-"""The sensitivity matrix of a job: how fast it is with how many CPUs and how much memory."""
+"""The sensitivity matrix of a job: its speed by number of CPUs and size of memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sizing.estimate import Origin
 
 SATURATED = 0.98
-"""Of the best throughput: the least CPUs and memory that reach it are what a job demands (Synergy, section 3)."""
+"""Share of the best throughput: a job demands the least CPUs and memory that reach it (Synergy, section 3)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -26,10 +26,10 @@ class Matrix:
     """Throughput by CPUs (rows) and memory (columns), both for each GPU and ascending.
 
     `rates[i][j]` is with `cpus[i]` and `memory_bytes[j]`, in samples/s or relative to any one point, for the whole job;
-    0 is where it does not run, or where there is no such server. `origins[i]` says where a row's rate with all the
-    memory is from; columns with less are worked out unless the file says all of it. `searched` are the CPUs that a
-    search found enough (sizing/cpu/search.py), None where no rate is in doubt. Raises ValueError where the shapes or
-    orders are wrong.
+    0 means that it does not run, or that there is no such server. `origins[i]` is the origin of a row's rate with all
+    the memory; columns with less are computed unless the file has them all. `searched` is the number of CPUs that a
+    search found sufficient (sizing/cpu/search.py), None if no rate is in doubt. Raises ValueError for wrong shapes or
+    orders.
     """
 
     gpus: int
@@ -51,21 +51,21 @@ class Matrix:
             raise ValueError("the CPUs that a search found are among those of the matrix")
 
     def rate(self, at: Point) -> float:
-        """With so much or what is next below it: what is beyond a row or column counts as that; 0 below the first."""
+        """Return the rate of the cell at or next below this point; below the first row or column it is 0."""
         row = bisect_right(self.cpus, at.cpus * (1 + 1e-9)) - 1
         column = bisect_right(self.memory_bytes, at.memory_bytes * (1 + 1e-9)) - 1
         return self.rates[row][column] if row >= 0 and column >= 0 else 0.0
 
     @property
     def best(self) -> float:
-        """The greatest rate there is."""
+        """The greatest rate."""
         return max(max(row) for row in self.rates)
 
     def demand(self, share: float = SATURATED) -> Point:
-        """The least CPUs, and with these the least memory, that reach `share` of the best rate.
+        """Return the least CPUs, and with these the least memory, that reach `share` of the best rate.
 
-        Where CPUs were searched, these, and the least memory that reaches `share` of the best with them: of what was
-        measured the search decides, which does not take its noise for a gain.
+        If CPUs were searched, return these, and the least memory that reaches `share` of the best with them: for
+        measured rates the search decides, because it does not take noise for a gain.
         """
         if self.searched is not None:
             row = self.rates[self.cpus.index(self.searched)]
@@ -80,7 +80,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A matrix of a file, by name, with the job's class (image, language, speech...) and seconds an iteration."""
+    """A matrix of a file, by name, with the job's class (image, language, speech...) and seconds per iteration."""
 
     name: str
     kind: str

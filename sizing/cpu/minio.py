@@ -1,15 +1,15 @@
-"""The memory axis of a job's sensitivity, worked out and not run: the model of a cache that never evicts (MinIO).
+"""The memory axis of a job's sensitivity, computed and not run: the model of a cache that never evicts (MinIO).
 
-Synergy (section 3.1) measures CPUs only. With a cache that keeps the same m bytes of the data from epoch to epoch, what
-an epoch has to fetch is known: D - m bytes from the disk, m from memory. Fetching goes on beside the work on what is
-there already, so an epoch takes as long as the slower of both:
+Synergy (section 3.1) measures CPUs only. With a cache that keeps the same m bytes of the data from epoch to epoch, the
+fetches of an epoch are known: D - m bytes from the disk, m from memory. Fetching overlaps the work on data already
+there, so an epoch takes as long as the slower of both:
 
     rate(c, m) = samples / max(samples / rate(c), (D - m) / disk + m / memory)
 
-The memory that the processes need comes first: with less, the job does not run, and what is above it caches. This is
-the best that a loader can do that caches in such a way: where fetching and working take about as long, a run of misses
-makes the work wait, which cost up to a tenth with 32 items fetched ahead (tests/sizing/cpu/test_minio.py). The page
-cache is no such cache: it evicts what is next needed, and with less memory than the data is of less use than this says.
+The processes' memory comes first: with less, the job does not run, and memory above it caches. This is the best that a
+loader with such a cache can do: if fetching and working take about as long, a run of misses makes the work wait, which
+cost up to a tenth with 32 items fetched ahead (tests/sizing/cpu/test_minio.py). The page cache is not such a cache: it
+evicts data that is needed next, and with less memory than the data it helps less than this says.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sizing.cpu.matrix import Matrix
 from sizing.cpu.search import Found, curve
 from sizing.estimate import Origin
 
-_PARTS = 8  # of what can be cached, for each of which the axis has a column
+_PARTS = 8  # columns of the axis, as parts of the cacheable data
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """What a job reads in an epoch, and how fast it can: `samples` in the unit of its rates, bytes, and bytes/s.
+    """The data that a job reads in an epoch, and its speed: `samples` in the unit of its rates, bytes, and bytes/s.
 
-    `process_bytes` is what its processes need beside the cache. All is of the whole job.
+    `process_bytes` is the memory of its processes without the cache. All values are for the whole job.
     """
 
     samples: float
@@ -44,21 +44,21 @@ class Loading:
             raise ValueError("processes need 0 bytes or more")
 
     def fetch_s(self, memory_bytes: float) -> float:
-        """Seconds that fetching takes in an epoch, with so much memory for processes and cache."""
+        """Return the seconds that fetching takes in an epoch, with `memory_bytes` for processes and cache."""
         cached = min(self.dataset_bytes, max(0.0, memory_bytes - self.process_bytes))
         return (self.dataset_bytes - cached) / self.disk_bytes_per_s + cached / self.memory_bytes_per_s
 
     def shown(self, rate: float) -> Loading:
-        """The same of a job that did `rate` on this data: memory is as fast at least as that took, and as the disk.
+        """Return the same for a job that did `rate` here: memory is at least as fast as that took, and as the disk.
 
-        What one thread copies says little of a loader with many workers, and what comes from the disk passes memory.
+        The copy speed of one thread says little about a loader with many workers, and data from the disk passes memory.
         """
         least = max(self.disk_bytes_per_s, self.dataset_bytes * rate / self.samples)
         return replace(self, memory_bytes_per_s=max(self.memory_bytes_per_s, least))
 
 
 def memory_rates(rate: float, loading: Loading, memory_bytes: Sequence[float]) -> tuple[float, ...]:
-    """The rate with each memory of a job that does `rate` when nothing has to be fetched; 0 where it does not run."""
+    """Return the rates by memory of a job that does `rate` without any fetching; 0 if it does not run."""
     return tuple(
         min(rate, loading.samples / loading.fetch_s(each)) if each >= loading.process_bytes else 0.0
         for each in memory_bytes
@@ -66,10 +66,10 @@ def memory_rates(rate: float, loading: Loading, memory_bytes: Sequence[float]) -
 
 
 def memory_axis(rate: float, loading: Loading, most_bytes: float) -> tuple[float, ...]:
-    """Memory worth telling of a job that does `rate` at best: its processes', and parts of what can be cached beside.
+    """Return memory sizes to show for a job that does `rate` at best: its processes', and parts of the cacheable data.
 
-    Among them is the least with which fetching does not slow it. None is more than `most_bytes`, what there is; where
-    the processes need more, that alone.
+    Among them is the least with which fetching does not slow it. None is more than `most_bytes`, the memory of the
+    node; if the processes need more, that is the only one.
     """
     loading, base = loading.shown(rate), loading.process_bytes
     if base > most_bytes:
@@ -85,10 +85,10 @@ def memory_axis(rate: float, loading: Loading, most_bytes: float) -> tuple[float
 
 
 def matrix(found: Found, gpus: int, loading: Loading | None, memory_bytes: Sequence[float]) -> Matrix:
-    """The sensitivity of a job whose CPUs were searched, with each of the memories (ascending).
+    """Return the sensitivity of a job whose CPUs were searched, with each of the memories (ascending).
 
-    All that is given is of the whole job, and so are the rates; CPUs and memory of the matrix are for each GPU (one
-    where there is none). Without `loading`, memory counts for nothing.
+    All arguments are for the whole job, and so are the rates; CPUs and memory of the matrix are per GPU (one if there
+    is none). Without `loading`, memory has no effect.
     """
     share = max(1, gpus)
     rates = curve(found)

@@ -1,6 +1,6 @@
-"""What profiles said, by the script that was profiled: for who submits the same script later, from whatever host.
+"""Results of profiles by the profiled script: for a later submission of the same script, from any host.
 
-Points are kept beside it (`sizing.cpu.store`); this is what came of them. A script is known by what its file holds.
+Points are kept separately (`sizing.cpu.store`); this has their results. A script is identified by its file's content.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ CREATE TABLE needs (
     PRIMARY KEY (script, arguments, host)
 );
 """
-_MOST_BYTES = 16 * 2**20  # of a file that counts as part of a command
+_MOST_BYTES = 16 * 2**20  # largest file that counts as part of a command
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """CPUs and memory for each GPU, or of the whole command where it uses none (`gpus` 0), as bytes.
+    """CPUs and memory (bytes) for each GPU, or of the whole command if it uses none (`gpus` 0).
 
-    It was profiled on `host` at `made_s`. `same_arguments` says whether with those that were asked about.
+    It was profiled on `host` at `made_s`. `same_arguments` says whether the arguments were those asked about.
     """
 
     cpus: int
@@ -42,7 +42,7 @@ class Kept:
 
 
 def keep(command: Sequence[str], folder: Path, need: Kept, path: Path | None = None) -> str:
-    """Keep what a command needs, for each file among its words; returns why it could not be kept, "" where it was."""
+    """Keep the needs of a command, for each file among its words; return why that failed, "" if it did not."""
     rows = []
     for at, word in enumerate(command):
         if (digest := _digest(folder / word)) is not None:
@@ -58,9 +58,9 @@ def keep(command: Sequence[str], folder: Path, need: Kept, path: Path | None = N
 
 
 def find(script: Path, arguments: Sequence[str], path: Path | None = None) -> Kept | None:
-    """The newest profile of a script, one with these arguments before all others; None where there is none.
+    """Return the newest profile of a script, preferably with these arguments; None if there is none.
 
-    Raises SizingError where the cache cannot be read, OSError where the script cannot.
+    Raises SizingError if the cache cannot be read, OSError if the script cannot.
     """
     digest = hashlib.sha256(script.read_bytes()).hexdigest()
     words = json.dumps(list(arguments))
@@ -74,7 +74,7 @@ def find(script: Path, arguments: Sequence[str], path: Path | None = None) -> Ke
 
 
 def age_s(kept: Kept) -> float:
-    """How old it is; never less than 0, whatever clocks say."""
+    """Return its age; never less than 0, whatever the clocks say."""
     return max(0.0, time.time() - kept.made_s)
 
 
@@ -83,7 +83,7 @@ def _database(path: Path | None) -> Database:
 
 
 def _digest(path: Path) -> str | None:
-    """The digest of a file that may be a script; None for what is none, such as an interpreter."""
+    """Return the digest of a file that may be a script; None for others, such as an interpreter."""
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             return None

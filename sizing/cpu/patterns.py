@@ -1,6 +1,6 @@
 """A regular expression that reads a command's progress from its output, and the lines that it is searched in.
 
-Like progress= of --elastic (elastic/driver/printed.py), which rooms that may be without a driver cannot import.
+Like progress= of --elastic (elastic/driver/printed.py), which this package cannot import.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from sizing.errors import UsageError
 
 Group = Literal["samples", "step", "rate"]
 GROUPS: tuple[Group, ...] = ("samples", "step", "rate")
-"""What an expression may have groups for; of several the first one here that a line has is taken."""
+"""Groups that an expression may have; of several, the first one here that a line has is taken."""
 
 _LINE_BYTES = 4096
-"""Of a line is looked at; a line without an end is not kept in memory."""
+"""The part of a line that is looked at; a line without an end is not kept in memory."""
 
 _MATCH_S = 0.5
-"""CPU time for one line: an expression that needs more never ends."""
+"""CPU time for one line: an expression that needs more may never end."""
 
 COUNT_MOST = 2**53
-"""From here on a float is not the count that was printed, and sums of such are none at all."""
+"""From here on a float is not the exact count that was printed, and sums of floats are not exact either."""
 
 _EXAMPLE = "--regex 'step (?P<step>[0-9]+)'"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -36,10 +36,10 @@ class _TooLongError(Exception):
 
 
 class Pattern:
-    """A checked expression; `said` is why it is searched for no more, "" while it is."""
+    """A checked expression; `said` says why it is no longer searched for, "" while it is."""
 
     def __init__(self, text: str) -> None:
-        """Raises UsageError, one line, for what is no expression or has no known group."""
+        """Compile the expression; raise UsageError, one line, if it is invalid or has no known group."""
         try:
             self._expression = re.compile(text)
         except (re.error, OverflowError, RecursionError) as error:
@@ -55,9 +55,9 @@ class Pattern:
         self._matching = False
 
     def search(self, line: str) -> tuple[Group, float] | None:
-        """What a line says: the group, and the number in it; None where it says nothing.
+        """Return the group that a line has, and the number in it; None if it has none.
 
-        In the main thread no line takes longer than a moment: Python's engine looks for signals while it searches.
+        In the main thread no line takes longer than a moment: Python's engine checks for signals while it searches.
         """
         if self.said:
             return None
@@ -97,7 +97,7 @@ class Pattern:
 
 
 def number(text: str) -> float | None:
-    """A number as scripts print it, with or without separators between thousands; None for what is none."""
+    """Return a number as scripts print it, with or without thousands separators; None for any other text."""
     text = text.strip()
     if len(text) > 40 or not _NUMBER.match(text):
         return None
@@ -106,15 +106,15 @@ def number(text: str) -> float | None:
 
 
 class Lines:
-    """Cuts output into lines: also at carriage returns, as of progress bars; colours are left out."""
+    """A splitter of output into lines, also at the carriage returns of progress bars; colours are removed."""
 
     def __init__(self) -> None:
         self._rest = b""
         self.last = ""
-        """The last line with something on it."""
+        """The last non-empty line."""
 
     def feed(self, chunk: bytes) -> list[str]:
-        """The lines that end in a chunk; of a line no more than its begin is kept."""
+        """Return the lines that end in a chunk; only the beginning of a long line is kept."""
         parts = chunk.replace(b"\r", b"\n").split(b"\n")
         parts[0] = self._rest + parts[0][:_LINE_BYTES]
         self._rest = parts.pop()[:_LINE_BYTES]
@@ -124,11 +124,11 @@ class Lines:
         return found
 
     def end(self) -> list[str]:
-        """What was printed last, without an end of its line."""
+        """Return the last output without a line ending."""
         return self.feed(b"\n")
 
 
 def plain(line: bytes) -> str:
-    """A line as text that a terminal can be given: without colours and control characters."""
+    """Return a line as text that is safe for a terminal: without colours and control characters."""
     text = _ESCAPES.sub("", line.decode(errors="replace"))
     return "".join(each if each.isprintable() else " " if each == "\t" else "?" for each in text).strip()

@@ -1,4 +1,4 @@
-"""One point of a profile: the user's own command run on so many CPUs for some seconds, and how fast it trained."""
+"""One point of a profile: the user's own command run on a number of CPUs for some seconds, and its training speed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LOOK_S = 0.2
 
 
 class Runner:
-    """Runs a command on CPUs that it is confined to; nothing that it started is left when `measure` returns.
+    """Runs a command confined to CPUs; no process that it started is left when `measure` returns.
 
-    To be used in the main thread of a process: the regular expression is bounded by a timer there.
+    Use it in the main thread of a process, in which a timer bounds the regular expression.
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class Runner:
     ) -> None:
         """Find out where and how the command is run; it is not started yet.
 
-        Raises UsageError for a command that is none, or a `regex` without a group step, samples or rate, SizingError
-        where Slurm starts no step.
+        Raises UsageError for an invalid command, or a `regex` without a group step, samples or rate, SizingError if
+        Slurm starts no step.
         """
         confine.refuse_command(command)
         self.command = tuple(command)
@@ -52,11 +52,11 @@ class Runner:
 
     @property
     def available(self) -> int:
-        """How many CPUs a point may have."""
+        """The number of CPUs that a point may have."""
         return self.confinement.host.cpus
 
     def measure(self, cpus: int, heard: Heard | None = None, most_s: float = math.inf) -> PointResult:
-        """The throughput on so many CPUs, within `most_s` where that is less than the limit for a point.
+        """Return the throughput on `cpus` CPUs, within `most_s` if that is less than the limit for a point.
 
         Raises Unmeasured, and UsageError for more CPUs than there are.
         """
@@ -85,12 +85,12 @@ class Runner:
                         heard(watch.progress(now_s))
             finally:
                 last = running.end()
-            # A run that we end is looked at a last time; of a short one that may be the only look that saw it at work.
+            # Take the last message of a run that we end: for a short run it may be the only one that saw it at work.
             if last:
                 watch.take(b"", [each for each in last if each.get("op") == "used"], looked_s)
             return watch.result(list(running.words), running.left)
         except Unmeasured as error:
-            keep = output.path in str(error)  # else nobody knows of the file
+            keep = output.path in str(error)  # otherwise the user does not know of the file
             error.output = output.path if keep else ""
             raise
         finally:
@@ -98,7 +98,7 @@ class Runner:
 
 
 def too_few(cpus: int, where: confine.Confinement) -> str:
-    """What is said where more CPUs are asked for than there are."""
+    """Return the message for a request of more CPUs than there are."""
     there = where.host.cpus
     if where.kind == "srun":
         return (

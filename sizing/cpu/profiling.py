@@ -23,20 +23,20 @@ from sizing.estimate import Estimate
 
 _MOST_CPUS = 4096
 _START_S = 5.0  # assumed, until a point has shown it
-_SLOWER = 1.2  # than the points before: with fewer CPUs a command starts more slowly
-_NOISY = 0.05  # of a rate: an interval so wide is worth a second look where the search hangs on it
+_SLOWER = 1.2  # factor on the points before: with fewer CPUs a command starts more slowly
+_NOISY = 0.05  # of a rate: so wide an interval is worth a second measurement if the search depends on it
 _COUNT_S = 30.0  # for the files of a data set; a file server may take a second for a thousand
 _TWICE = "measured twice"
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is profiled: a command with the CPUs to choose from (all told; none: all that there are).
+    """A request for a profile: a command with the CPUs to choose from, in total (none: all there are).
 
-    `gpus` is how many the command uses, 0 for none. Without `regex` the progress API is listened to. `data` are files
-    and folders that it reads, `dataset_bytes` their size where they are only some; without `data` there is no memory
-    axis. `dataset_samples` is how many samples (steps, where these are what is counted) an epoch has, by default worked
-    out. `again` asks for points that the cache has.
+    `gpus` is the number of GPUs the command uses, 0 for none. Without `regex` the progress API is listened to. `data`
+    are files and folders that it reads, `dataset_bytes` their size if these are only some; without `data` there is no
+    memory axis. `dataset_samples` is the number of samples of an epoch (steps, if these are counted), computed by
+    default. `again` measures points anew that the cache has.
     """
 
     command: tuple[str, ...]
@@ -64,7 +64,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a profile will take: so many points at most, of about so many seconds each, `known` are in the cache."""
+    """The expected cost of a profile: at most `points` points of about `point_s` each; `known` ones are cached."""
 
     points: int
     point_s: float
@@ -74,11 +74,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What came of it: points in the order they were tried, and the matrix for each GPU.
+    """The result of a profile: points in the order they were tried, and the matrix for each GPU.
 
-    `ages_s` has the age of those that the cache knew. `left_out` are CPUs that the search wanted and the budget did not
-    allow. `memory_modelled` says whether the matrix has a memory axis; else its one column is `process_bytes`.
-    `available` is how many CPUs the host or the allocation has.
+    `ages_s` has the age of the points from the cache. `left_out` are CPUs that the search wanted and the budget did not
+    allow. `memory_modelled` says whether the matrix has a memory axis; if not, its one column is `process_bytes`.
+    `available` is the number of CPUs of the host or the allocation.
     """
 
     ask: Ask
@@ -99,7 +99,7 @@ class Profile:
 
 
 def cost(ask: Ask) -> Cost:
-    """What `profile` would take, before it starts; raises UsageError for what cannot be asked."""
+    """Return what `profile` would take, before it starts; raise UsageError for an invalid request."""
     work = _Work(ask)
     found = search.begin(tuple(map(float, work.axis)))
     while (at := found.following()) is not None and int(at) in work.known:
@@ -116,10 +116,10 @@ def profile(
     heard: Callable[[Progress], None] | None = None,
     done: Callable[[PointResult], None] | None = None,
 ) -> Profile:
-    """Run the points; `heard` hears of the one that runs a few times a second, `done` of each that is there.
+    """Run the points; call `heard` on the running one a few times a second, `done` on each finished one.
 
     Every point is written to the cache as soon as it is measured. Ctrl-C ends the command and passes on. Raises
-    UsageError for what cannot be asked, Unmeasured where no throughput was found.
+    UsageError for an invalid request, Unmeasured if no throughput was found.
     """
     work = _Work(ask, heard, done)
     files = _files(ask)
@@ -137,7 +137,7 @@ def profile(
 
 
 def _files(ask: Ask) -> DataFiles | None:
-    """The files of the data set; None without paths. Raises UsageError where that is none, or too many to count."""
+    """Return the files of the data set; None without paths. Raise UsageError if there are none, or too many."""
     if not ask.data:
         return None
     found = data_files.find(ask.data, most_s := min(_COUNT_S, ask.budget_s))
@@ -147,7 +147,7 @@ def _files(ask: Ask) -> DataFiles | None:
 
 
 class _Work:
-    """One profile while it is made."""
+    """The work of one profile."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class _Work:
         self._said: list[str] = []
 
     def rate(self, cpus: int, found: search.Found) -> float | None:
-        """The rate with so many CPUs, from the cache or measured now; None where there is no time for it."""
+        """Return the rate with `cpus` CPUs, from the cache or measured now; None if there is no time for it."""
         point = self.known.get(cpus)
         if point is not None and all(point.unit == other.unit for other in self.points.values()):
             self._ages[cpus] = age_s(point)
@@ -194,9 +194,9 @@ class _Work:
         return point.rate.value
 
     def doubted(self, cpus: int, found: search.Found) -> int | None:
-        """Measure a point again whose interval leaves the search's decision open; returns which, if any.
+        """Measure a point again if its interval leaves the search's decision open; return its CPUs, if any.
 
-        That is the point just told or the best one, whichever is less certain; each once.
+        That is the point just told or the best one, whichever is less certain; each at most once.
         """
         best = max(self.points.values(), key=lambda each: each.rate.value)
         here = self.points.get(cpus)
@@ -214,10 +214,10 @@ class _Work:
         return again.cpus
 
     def cold(self, found: search.Found) -> int | None:
-        """Measure a point again that was slower than one with fewer CPUs; returns which, if any, each once.
+        """Measure a point again that was slower than one with fewer CPUs; return its CPUs, if any, each at most once.
 
-        The first point may have found its data on the disk, where those after it found them in memory: where the
-        second is clearly faster, the first does not count.
+        The first point may have read its data from the disk, and later points from memory: if the second measurement is
+        clearly faster, the first does not count.
         """
         first = None if found.slower is None else self.points.get(int(found.slower))
         if first is None or _TWICE in first.notes or (second := self._second(first)) is None:
@@ -227,7 +227,7 @@ class _Work:
         return first.cpus
 
     def _second(self, first: PointResult) -> PointResult | None:
-        """The same point measured once more; None where that cannot be, or could not before."""
+        """Measure the point once more; return None if that fails, or was tried before."""
         if first.cpus in self._again:
             return None
         self._again.add(first.cpus)
@@ -246,7 +246,7 @@ class _Work:
             self._done(point)
 
     def made(self, found: search.Found, files: DataFiles | None) -> Profile:
-        """The profile of what was tried."""
+        """Return the profile of the points tried."""
         ask, confined = self._ask, self._runner.confinement
         process_bytes = max(point.process_bytes for point in self.points.values())
         most = self.points[max(self.points)]
@@ -280,7 +280,7 @@ class _Work:
         )
 
     def _run(self, cpus: int) -> PointResult | None:
-        """Measure a point and keep it; None where the budget does not allow it."""
+        """Measure a point and keep it; return None if the budget does not allow it."""
         left_s = self._ask.budget_s - (time.monotonic() - self._began_s)
         expected_s = max((_SLOWER * point.took_s for point in self._measured), default=0.0)
         if self._measured and left_s < expected_s:
@@ -304,7 +304,7 @@ class _Work:
         return point
 
     def _axis(self) -> tuple[int, ...]:
-        """CPUs to choose from, ascending: as many for each GPU where that can be."""
+        """Return the CPUs to choose from, ascending: as many for each GPU if possible."""
         there, gpus = self._runner.available, max(1, self._ask.gpus)
         if self._ask.cpus:
             if max(self._ask.cpus) > there:
@@ -314,9 +314,9 @@ class _Work:
 
 
 def pooled(first: PointResult, second: PointResult) -> PointResult:
-    """Two measurements of a point as one: the blocks of both, where these may be of the same rate.
+    """Combine two measurements of a point: the blocks of both, if these may have the same rate.
 
-    Else the faster one counts: what else runs on a machine makes a command slower and never faster.
+    Otherwise the faster one counts: other programs make a command slower, never faster.
     """
     if first.rate.high < second.rate.low or second.rate.high < first.rate.low:
         faster, slower = (first, second) if first.rate.value > second.rate.value else (second, first)
@@ -337,7 +337,7 @@ def pooled(first: PointResult, second: PointResult) -> PointResult:
 
 
 def _without_output(error: Unmeasured) -> None:
-    """Remove the file of a run of which nobody is told."""
+    """Remove the output file of a run that is not reported."""
     with suppress(OSError):
         os.unlink(error.output)
 

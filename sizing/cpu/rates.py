@@ -1,4 +1,4 @@
-"""Throughput out of what a command says of its progress: without the warm-up, as a median with an interval."""
+"""Throughput from a command's progress: without the warm-up, as a median with an interval."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from statistics import median
 
 _BLOCKS = 10
 _SETTLED = 0.1
-"""A block of the beginning that is off by more than this part of the later half's median belongs to the warm-up."""
+"""A block at the beginning that is off by more than this share of the later half's median belongs to the warm-up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """At a time the command had done so many steps or samples; or it printed a rate itself."""
+    """One sign of progress: the steps or samples done by then, or a rate that the command printed."""
 
     at_s: float
     value: float
@@ -29,7 +29,7 @@ class Count:
         self._last = -1.0
 
     def total(self, value: float) -> float | None:
-        """The count from the very beginning; None for a line that says nothing new.
+        """Return the count from the very beginning; None for a line with nothing new.
 
         Half as much or less is another epoch; somewhat less is the line of a slower rank.
         """
@@ -43,7 +43,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """The steady part of a series: the rates of its blocks, how much was counted there and for how long."""
+    """The steady part of a series: the rates of its blocks, the count in it, and its seconds."""
 
     blocks: tuple[float, ...]
     counted: float
@@ -51,11 +51,11 @@ class Steady:
 
 
 def steady(seen: Sequence[Seen], warmup_s: float, *, printed: bool = False) -> Steady | None:
-    """What a series says after `warmup_s` from its first entry; None while that is nothing.
+    """Return the steady part of a series after `warmup_s` from its first entry; None while there is none.
 
-    Entries are cut into blocks of about equal time, each from entry to entry; blocks at the beginning that differ
-    from the later half still belong to the warm-up (prefetched batches make the first steps too fast, compilers and
-    caches too slow). With `printed` the values are rates themselves.
+    Entries are cut into blocks of about equal time, each from entry to entry; blocks at the beginning that differ from
+    the later half still belong to the warm-up (prefetched batches make the first steps too fast, compilers and caches
+    too slow). With `printed` the values are rates themselves.
     """
     if len(seen) < 2:
         return None
@@ -74,7 +74,7 @@ def steady(seen: Sequence[Seen], warmup_s: float, *, printed: bool = False) -> S
 
 
 def interval(blocks: Sequence[float]) -> tuple[float, float, float]:
-    """Median of blocks, with its 95 % interval by their order; of fewer than six the interval is all of them."""
+    """Return the median of blocks, with its 95 % interval by order statistics; below six blocks the interval is all."""
     ordered = sorted(blocks)
     count = len(ordered)
     skip = -1
@@ -87,7 +87,7 @@ def interval(blocks: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _cuts(kept: Sequence[Seen]) -> list[int]:
-    """Where blocks of about equal time begin and the last ends: at most _BLOCKS of them, of one entry or more."""
+    """Return where blocks of about equal time begin and the last ends: at most _BLOCKS of one entry or more."""
     total_s = kept[-1].at_s - kept[0].at_s
     if total_s <= 0:
         return [0]
@@ -105,7 +105,7 @@ def _rate(part: Sequence[Seen], *, printed: bool) -> float:
 
 
 def _settled(rates: Sequence[float]) -> int:
-    """How many blocks at the beginning are of the warm-up yet; half of them at most."""
+    """Return how many blocks at the beginning still belong to the warm-up; at most half."""
     usual = median(rates[len(rates) // 2 :])
     first = 0
     while first < len(rates) // 2 and abs(rates[first] - usual) > _SETTLED * usual:

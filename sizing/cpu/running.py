@@ -1,4 +1,4 @@
-"""A confined command that runs: what it prints and what its guard says, until both are over, and the end of both."""
+"""A running confined command: its output and its guard's messages, until both are over, and the end of both."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _MARK = "BFT_CPU"
 _KEPT_BYTES = 32 * 2**20
 _TAIL_BYTES = 64 * 2**10
 _WORDS = 20
-_LEAVE_S = 12.0  # the guard kills what it guards within about ten
+_LEAVE_S = 12.0  # the guard kills its processes within about ten
 _PAUSE_S = 0.05
 _DRAIN_S = 1.0
 
 
 class Output:
-    """The file that keeps what a command prints, up to a size, and from there the end of it alone."""
+    """The file that keeps a command's output up to a size, and beyond that only the end."""
 
     def __init__(self, folder: Path | None) -> None:
-        """In the system's temporary folder where `folder` is None or cannot be written. Raises SizingError."""
+        """Make the file in `folder`, or if that is None or not writable in the temporary folder. Raises SizingError."""
         for place in (folder, None) if folder else (None,):
             try:
                 self._descriptor, self.path = tempfile.mkstemp(".log", "bft-cpu-", place)
@@ -70,16 +70,16 @@ class Running:
     """One run of a command below its guard; `end` leaves nothing of it, whatever happened before."""
 
     def __init__(self, argv: Sequence[str], environ: Mapping[str, str], output: Output) -> None:
-        """Raises SizingError where the guard cannot be started."""
+        """Start the guard; raise SizingError if that fails."""
         self.words: deque[str] = deque(maxlen=_WORDS)
-        """What was said on the error output that was not the guard's: srun's complaints."""
+        """Lines on the error output that were not the guard's, such as srun's complaints."""
         self.left = 0
         self._mark = f"{os.getpid()}-{os.urandom(8).hex()}"
         self._output = output
         self._is_step, self._step = argv[0] == "srun", ""
         self._said = b""
         self._over = False
-        self._drained_s = 0.0  # until when output is read after the guard has ended; 0 while it has not
+        self._drained_s = 0.0  # deadline for reading output after the guard has ended; 0 before that
         try:
             self._process = subprocess.Popen(
                 list(argv),
@@ -100,18 +100,18 @@ class Running:
 
     @property
     def over(self) -> bool:
-        """Whether the guard has said its last, and what was printed until then is read."""
+        """Whether the guard has ended, and all output until then is read."""
         return self._over
 
     def events(self, wait_s: float) -> tuple[bytes, list[dict[str, Any]]]:
-        """What was printed, and what the guard said, after at most so many seconds."""
+        """Return the output and the guard's messages, after at most `wait_s`."""
         printed: bytes = b""
         said: list[dict[str, Any]] = []
         if self.over:
             return printed, said
         ready = self._selector.select(0.0 if self._drained_s else wait_s)
         if self._drained_s and (not ready or time.monotonic() > self._drained_s):
-            self._over = True  # what still holds the pipe open, nobody guards
+            self._over = True  # any process that still holds the pipe open is not guarded
         for key, _ in ready:
             chunk = os.read(key.fd, 65536)
             if not chunk:
@@ -126,7 +126,7 @@ class Running:
         return printed, said
 
     def end(self) -> list[dict[str, Any]]:
-        """End the command and all that it started, as far as that can be; returns what the guard said meanwhile."""
+        """End the command and all that it started, as far as possible; return the guard's messages meanwhile."""
         assert self._process.stdin is not None
         said: list[dict[str, Any]] = []
         with suppress(OSError):

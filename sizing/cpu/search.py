@@ -1,19 +1,19 @@
-"""How many CPUs a job can use, found with few of them tried: Synergy's binary search (section 3.1).
+"""The CPUs that a job can use, found with few points: Synergy's binary search (section 3.1).
 
-The most CPUs are tried first, then the middle of what is left: where the best that was seen is less than `threshold`
-(10 %) faster, the search goes on among fewer CPUs, else among more. The comparison is with the best and not with the
-point before, so losses of several halvings do not add up, and a curve that is flat for a while and rises again is
-followed to where it ends: less than the best stays less than the best, however flat it is there.
+The most CPUs are tried first, then the middle of the rest: if the best rate so far is less than `threshold` (10 %)
+faster, the search goes on among fewer CPUs, else among more. The comparison is with the best and not with the point
+before, so losses of several halvings do not add up, and a curve that is flat for a while and rises again is followed to
+its end: less than the best stays less than the best, however flat it is there.
 
-**How this agrees with a full sweep**, which asks for the least CPUs that reach 98 % of the best (`matrix.SATURATED`).
-On an exact curve that rises by more than the threshold with the last CPUs that count, both find the same. A measured
-curve is not exact: on a plateau that is measured within 3 %, the 98 % are wherever chance has them, while the
-threshold does not see the noise. What it does not see besides is the end of a rise: a loader that needs 24 CPUs is
-within 10 % of its best on 22. Below its knee such a job is as fast as it has CPUs, so there is one place to look at: as
-many more CPUs as it lacks speed. They are tried, and asked for where the rate grew by at least half (`WORTH`) of what
-the CPUs did. With this, any curve that rises in proportion and then is flat has the sweep's demand, within one step.
-On one that bends slowly (each CPU brings less than the one before, and none nothing) the search stops where the sweep
-goes on: what it leaves is below the threshold, and costs more than twice its share of CPUs.
+**How this agrees with a full sweep**, which finds the least CPUs that reach 98 % of the best (`matrix.SATURATED`). On
+an exact curve that rises by more than the threshold with the last CPUs that count, both find the same. A measured curve
+is not exact: on a plateau measured within 3 %, chance decides where the 98 % are reached, while the threshold is not
+affected by the noise. The threshold also misses the end of a rise: a loader that needs 24 CPUs is within 10 % of its
+best on 22. Below its knee such a job's speed is proportional to its CPUs, so there is one place to look at: as many
+more CPUs as it lacks speed. They are tried, and asked for if the rate grew by at least half (`WORTH`) as much as the
+CPUs. With this, any curve that rises in proportion and then is flat has the sweep's demand, within one step. On a curve
+that bends slowly (each CPU brings less than the one before, but always something) the search stops before the sweep
+does: the gain that it forgoes is below the threshold, and costs more than twice its share of CPUs.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from sizing.cpu.matrix import SATURATED
 from sizing.errors import SizingError
 
 THRESHOLD = 0.1
-"""How much faster the best must be for more CPUs to be looked at (Synergy, section 3.1)."""
+"""The share by which the best must be faster for the search to go on among more CPUs (Synergy, section 3.1)."""
 
 WORTH = 0.5
-"""Of the growth of CPUs, the least growth of the rate for which the last of them are asked for."""
+"""The least growth of the rate, as a share of the growth of CPUs, for which the last CPUs are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search has seen: `cpus` are all that could be tried, ascending; `tried` maps those that were to rates.
+    """The state of a search: `cpus` are all that could be tried, ascending; `tried` maps those that were to rates.
 
-    `tried` is in the order of trying. It may be of a search that was broken off: all here holds of what there is.
+    `tried` is in the order of trying. The search may have been broken off: all properties hold for the points so far.
     """
 
     cpus: tuple[float, ...]
@@ -47,12 +47,12 @@ class Found:
 
     @property
     def best(self) -> float:
-        """The greatest rate that was seen."""
+        """The greatest rate so far."""
         return max(self.tried.values(), default=0.0)
 
     @property
     def within(self) -> float:
-        """The least CPUs tried that the best is less than the threshold faster than; raises SizingError if none."""
+        """The least CPUs tried whose rate is within the threshold of the best; raises SizingError if there are none."""
         best = self.best
         if not best > 0:
             most = f"{max(self.tried):g} CPUs" if self.tried else "any CPUs"
@@ -61,7 +61,7 @@ class Found:
 
     @property
     def demand(self) -> float:
-        """The CPUs that the job can use; raises SizingError where it makes no progress at all."""
+        """The CPUs that the job can use; raises SizingError if it makes no progress at all."""
         asked = self.within
         for cpus in sorted(each for each in self.tried if each > asked):
             now, then = self.tried[asked], self.tried[cpus]
@@ -73,10 +73,11 @@ class Found:
 
     @property
     def slower(self) -> float | None:
-        """The most CPUs with which it was slower than with fewer, by more than half the threshold; None without such.
+        """The largest number of CPUs slower than a smaller one by more than half the threshold; None if there is none.
 
-        A job can leave CPUs idle, so there is no reason to be: the first point, which has the most CPUs, may have found
-        its data not in memory yet, or something else ran. Measured once more, it does not hide what CPUs bring.
+        A job can leave CPUs idle, so more CPUs should not be slower: the first point, which has the most CPUs, may not
+        have found its data in memory yet, or something else ran. Measured once more, it does not hide the gain from
+        CPUs.
         """
         for cpus in sorted(self.tried, reverse=True):
             fewer = max((rate for other, rate in self.tried.items() if other < cpus), default=0.0)
@@ -85,7 +86,7 @@ class Found:
         return None
 
     def following(self) -> float | None:
-        """The CPUs to try next, None where enough is known."""
+        """Return the CPUs to try next, None if enough is known."""
         if not self.tried:
             return self.cpus[-1]
         within = self.within
@@ -99,24 +100,24 @@ class Found:
         return None if lacking <= 1 or knee in self.tried else knee
 
     def tell(self, cpus: float, rate: float) -> Found:
-        """The same with one more point; raises ValueError where it is no rate, or of CPUs that are not to be tried."""
+        """Return the search with one more point; raise ValueError for an invalid rate, or CPUs outside `cpus`."""
         if not (math.isfinite(rate) and rate >= 0) or cpus not in self.cpus:
             raise ValueError(f"{rate} with {cpus} CPUs: give a rate of 0 or more, with CPUs of {self.cpus}")
         return Found(self.cpus, {**self.tried, cpus: rate}, self.threshold)
 
 
 def begin(cpus: Sequence[float], threshold: float = THRESHOLD) -> Found:
-    """A search that has seen nothing yet; raises ValueError where CPUs do not ascend, or any number is not above 0."""
+    """Start a search; raise ValueError if CPUs do not ascend, or any number is not above 0."""
     if not cpus or cpus[0] <= 0 or any(a >= b for a, b in itertools.pairwise(cpus)) or not threshold > 0:
         raise ValueError("CPUs to try ascend, and are more than 0, as the threshold is")
     return Found(tuple(cpus), {}, threshold)
 
 
 def search(cpus: Sequence[float], measure: Callable[[float], float], threshold: float = THRESHOLD) -> Found:
-    """Try as few of the CPUs (ascending) as needed; `measure` gives a rate, and is called once at most for each.
+    """Try as few of the CPUs (ascending) as needed; `measure` returns a rate, and is called at most once for each.
 
-    At most 2 + log2(len(cpus)) are tried while rates do not fall with more CPUs. Raises SizingError where there is no
-    progress with the most CPUs, and what `measure` raises.
+    At most 2 + log2(len(cpus)) are tried while rates do not fall with more CPUs. Raises SizingError if there is no
+    progress with the most CPUs, and any error of `measure`.
     """
     found = begin(cpus, threshold)
     while (at := found.following()) is not None:
@@ -125,21 +126,21 @@ def search(cpus: Sequence[float], measure: Callable[[float], float], threshold: 
 
 
 def sweep(cpus: Sequence[float], rates: Sequence[float]) -> float:
-    """What trying all of them finds: the least CPUs that reach 98 % of the best rate."""
+    """Return the result of trying all CPUs: the least that reach 98 % of the best rate."""
     best = max(rates)
     return next(count for count, rate in zip(cpus, rates, strict=True) if rate >= SATURATED * best)
 
 
 def points_most(count: int) -> int:
-    """How many of so many CPUs are tried at most, where rates do not fall with more CPUs."""
+    """Return how many of `count` numbers of CPUs are tried at most, if rates do not fall with more CPUs."""
     return min(count, 2 + math.ceil(math.log2(count)))
 
 
 def curve(found: Found) -> dict[float, float]:
-    """The rate with each of the CPUs: tried, or on the straight line between those that were; never falls.
+    """Return the rate with each of the CPUs: tried, or on the straight line between tried ones; never falling.
 
-    A job that has more CPUs can leave some idle, so a rate below one with fewer CPUs counts as that. Below the least
-    tried it is as if in proportion to CPUs, which is no more than a job has that gains less with each.
+    A job that has more CPUs can leave some idle, so a rate below one with fewer CPUs counts as that one. Below the
+    least tried the rate is taken as proportional to CPUs, which does not exceed that of a job with diminishing gains.
     """
     at = sorted(found.tried)
     known = list(itertools.accumulate((found.tried[cpus] for cpus in at), max))

@@ -1,8 +1,8 @@
-"""The cache of measured points: each is written as soon as it is there, so a profile that was ended is resumed.
+"""The cache of measured points: each is written at once, so a profile that was ended can be resumed.
 
-A command is known by its words, the folder it is run in, what the files that it names hold, the CPUs and GPUs of the
-host, how its progress is read, and how long it is measured. Not seen are modules that its script imports, installed
-packages, data files, and most of the environment: age is told, and a profile can be made again.
+A command is identified by its words, its working folder, the content of the files that it names, the CPUs and GPUs of
+the host, the way its progress is read, and the time it is measured. Modules that its script imports, installed
+packages, data files and most of the environment are not seen: the age is shown, and a profile can be made again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CREATE TABLE points (
     PRIMARY KEY (key, cpus)
 );
 """
-_MOST_BYTES = 16 * 2**20  # of a file that counts as part of the command
+_MOST_BYTES = 16 * 2**20  # largest file that counts as part of the command
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 
 
@@ -45,7 +45,7 @@ def key_of(
     folder: Path,
     limits: Limits | None = None,
 ) -> str:
-    """What a command's points are kept under; raises nothing. Of `limits` what is left out and what is measured."""
+    """Return the key of a command's points; it raises nothing. Of `limits` only warm-up and least time count."""
     files = {}
     for word in command:
         for place in (place for part in (word, *word.split()) for place in _places(part)):
@@ -60,7 +60,7 @@ def key_of(
 
 
 class Points:
-    """The points of one command; where the cache cannot be used they are not kept, which `said` tells once."""
+    """The points of one command; if the cache cannot be used they are not kept, which `said` reports once."""
 
     def __init__(self, key: str, name: str, path: Path | None = None) -> None:
         self._key, self._name = key, name
@@ -74,11 +74,11 @@ class Points:
 
     @property
     def said(self) -> list[str]:
-        """What is to be told of the cache."""
+        """Sentences about the cache for the user."""
         return [*(self._database.said if self._database is not None else ()), *self._said]
 
     def known(self) -> dict[int, PointResult]:
-        """The points by CPUs, oldest first."""
+        """Return the points by CPUs, oldest first."""
         found: dict[int, PointResult] = {}
         if self._database is not None:
             query = "SELECT body FROM points WHERE key = ? ORDER BY made"
@@ -108,17 +108,17 @@ class Points:
 
 
 def usual_path() -> Path:
-    """Where the cache is: beside the one of profiles of stages."""
+    """Return the path of the cache: next to the cache of stage profiles."""
     return cache_folder() / "cpu.sqlite"
 
 
 def age_s(point: PointResult) -> float:
-    """How old a point is; never less than 0, whatever clocks say."""
+    """Return the age of a point; never less than 0, whatever the clocks say."""
     return max(0.0, time.time() - point.made_s)
 
 
 def read(body: dict[str, Any]) -> PointResult:
-    """A point out of its JSON; raises KeyError, TypeError or ValueError for what is none."""
+    """Return a point from its JSON; raise KeyError, TypeError or ValueError if it is invalid."""
     names = {field.name for field in dataclasses.fields(PointResult)}
     if set(body) - names or not isinstance(body["cpus"], int):
         raise ValueError("of another form")
@@ -132,7 +132,7 @@ def read(body: dict[str, Any]) -> PointResult:
 
 
 def _places(word: str) -> tuple[str, ...]:
-    """Which files a word of a command may name: itself, the value of an option, a module of Python's."""
+    """Return the files that a word of a command may name: itself, the value of an option, a Python module."""
     value = word.rpartition("=")[2]
     dotted = word.replace(".", os.sep)
     modules = (f"{dotted}.py", f"{dotted}{os.sep}__main__.py") if word.replace(".", "").isidentifier() else ()

@@ -1,4 +1,4 @@
-"""What a run of a command amounts to: when enough was seen of it, and the point that comes of it."""
+"""The observation of a command's run: whether enough was seen of it, and the resulting point."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from sizing.estimate import Estimate
 Unit = Literal["samples/s", "steps/s", "as printed"]
 Phase = Literal["starting", "warming up", "measuring"]
 
-_APART_S = 0.01  # entries of a series
-_FEW = 5  # blocks from which on a rate of slow steps is taken for steady
-_SHORT_S = 3.0  # of training, from which on the rate of a command that ended by itself counts
+_APART_S = 0.01  # between entries of a series
+_FEW = 5  # number of blocks from which a rate of slow steps counts as steady
+_SHORT_S = 3.0  # training time from which the rate of a command that ended by itself counts
 _SHORT_ENTRIES = 10
 _SHORT_WARMUP = 0.3
 _USE = ("read", "cpu_s", "busy_s")
-_DISTURBED = 0.1  # of its CPUs
-_LOOKED_S = 0.3  # between looks: in less, a count of ticks of 10 ms says nothing
-_IDLE = 0.03  # of a CPU: less than any training needs to start its steps
+_DISTURBED = 0.1  # share of its CPUs
+_LOOKED_S = 0.3  # least time between looks: in less, a count of ticks of 10 ms says nothing
+_IDLE = 0.03  # share of a CPU: less than any training needs to start its steps
 _UNITS: Mapping[Group, Unit] = {"samples": "samples/s", "step": "steps/s", "rate": "as printed"}
 
 
 class Unmeasured(SizingError):
-    """A point has no throughput: the command died, ended too soon, or printed none; `output` is the file of it.
+    """A point has no throughput: the command died, ended too soon, or printed none; `output` is its output file.
 
-    `timed_out` is whether it still ran when its time was over: with more time there might be one.
+    `timed_out` says whether it still ran when its time was over: with more time there might be a throughput.
     """
 
     def __init__(self, said: str, output: str = "", *, timed_out: bool = False) -> None:
@@ -41,11 +41,11 @@ class Unmeasured(SizingError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a point is measured.
+    """The time limits of a point's measurement.
 
     From the first sign of progress, `warmup_s` are left out; then the point is over after `least_steps` steps and
-    `least_s` seconds, or after `enough_s` seconds with fewer steps. All of it, the start included, takes `timeout_s` at
-    most. Raises UsageError for times that cannot be.
+    `least_s` seconds, or after `enough_s` seconds with fewer steps. All of it, the start included, takes at most
+    `timeout_s`. Raises UsageError for an invalid time.
     """
 
     timeout_s: float = 120.0
@@ -60,13 +60,13 @@ class Limits:
 
     @property
     def usual_s(self) -> float:
-        """What a point takes beside the command's start, where its steps are no slower than usual."""
+        """The time of a point without the command's start, if its steps are no slower than usual."""
         return min(self.warmup_s + self.least_s, self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a point is: seconds since its start, of `of_s` at most, steps seen and the rate so far (None: none)."""
+    """The progress of a point: seconds since its start, of at most `of_s`, steps and the rate so far (None: none)."""
 
     cpus: int
     phase: Phase
@@ -78,12 +78,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class PointResult:
-    """What a command did on `cpus` CPUs, all told.
+    """The result of a command on `cpus` CPUs in total.
 
     `rate` is the median of `blocks`, rates of pieces of the steady time, with its 95 % interval. `process_bytes` is the
-    most memory that the command's processes had together and that cannot be dropped (0: not known), `read_bytes_s` what
-    they read a second, from memory or disk (0: not known), `cpu_s` the CPU time used in a second, `others` the part of
-    its CPUs that other programs took meanwhile (0 where nothing was seen).
+    most memory that the command's processes had together and that cannot be dropped (0: unknown), `read_bytes_s` the
+    bytes they read per second, from memory or disk (0: unknown), `cpu_s` the CPU time used per second, `others` the
+    share of its CPUs that other programs took meanwhile (0 if unknown).
     """
 
     cpus: int
@@ -107,7 +107,7 @@ Heard = Callable[[Progress], None]
 
 
 class Watch:
-    """Sees a run from its start on; times are seconds of one clock, except those of the progress API, of another."""
+    """The observer of a run from its start; times are seconds of one clock, but the progress API's of another."""
 
     def __init__(
         self, cpus: int, limits: Limits, pattern: Pattern | None, kind: Kind, command: Sequence[str], output: str
@@ -122,7 +122,7 @@ class Watch:
         self._group: Group = "samples"
         self._count = Count()
         self._seen: list[Seen] = []
-        self._steps: list[Seen] = []  # as the progress API counts them, beside samples
+        self._steps: list[Seen] = []  # as the progress API counts them, besides samples
         self._used: list[dict[str, float]] = []
         self._measuring_s: float | None = None
         self._memory_bytes = 0
@@ -135,7 +135,7 @@ class Watch:
     # -- while it runs ---
 
     def take(self, printed: bytes, said: Sequence[Mapping[str, Any]], now_s: float) -> None:
-        """Note what was printed and what the guard said until now."""
+        """Note the output and the guard's messages until now."""
         self._over_s = now_s
         for line in self._lines.feed(printed) if printed else ():
             if self._pattern is not None and (found := self._pattern.search(line)) is not None:
@@ -158,7 +158,7 @@ class Watch:
                 self._failed = dict(each)
 
     def enough(self, now_s: float) -> bool:
-        """Whether the run may end: all was seen that is needed, or its time is over."""
+        """Whether the run may end: enough was seen, or its time is over."""
         self._done = self._is_enough(now_s)
         return self._done
 
@@ -176,7 +176,7 @@ class Watch:
         return len(found.blocks) >= _FEW and found.seconds >= self._limits.enough_s
 
     def progress(self, now_s: float) -> Progress:
-        """Where the run is."""
+        """Return the progress of the run."""
         phase: Phase = "starting"
         if self._first_s is not None:
             phase = "warming up" if self._measuring_s is None else "measuring"
@@ -186,7 +186,7 @@ class Watch:
     # -- when it is over ---
 
     def result(self, words: Sequence[str], left: int) -> PointResult:
-        """The point; raises Unmeasured, with what to do, where there is none."""
+        """Return the point; raise Unmeasured, with advice, if there is none."""
         self._lines.end()
         self._refuse(words)
         found = self._found(self._limits.warmup_s)
@@ -234,7 +234,7 @@ class Watch:
     def _step(self, said: Mapping[str, Any], now_s: float) -> None:
         told = [said[key] for key in ("at_s", "step", "samples")]
         if not all(0 <= each < COUNT_MOST for each in told):
-            return  # whatever wrote that, it was not elastic.step
+            return  # not written by elastic.step
         at_s, step, samples = map(float, told)
         if not self._seen:
             self._group = "samples" if samples > 0 else "step"
@@ -256,14 +256,14 @@ class Watch:
         if self._first_s is None:
             self._first_s = now_s
         if len(self._seen) > 1 and entry.at_s - self._seen[-2].at_s < _APART_S:
-            self._seen.pop()  # of entries in the same moment the last one says it
+            self._seen.pop()  # of entries at the same moment only the last counts
         self._seen.append(entry)
 
     def _found(self, warmup_s: float) -> Steady | None:
         return steady(self._seen, warmup_s, printed=self._group == "rate")
 
     def _short(self) -> Steady | None:
-        """What a run that was short says: of a part of it, where that is enough to go by."""
+        """Return the steady part of a short run, if it is long enough to count."""
         if len(self._seen) < 3:
             return None
         span_s = self._seen[-1].at_s - self._seen[0].at_s
@@ -274,7 +274,7 @@ class Watch:
         return self._found(_SHORT_WARMUP * span_s)
 
     def _counted(self, found: Steady) -> float:
-        """Steps of the steady time; where only samples or rates were printed, how often they were."""
+        """Return the steps of the steady time; if only samples or rates were printed, their number of entries."""
         if self._group == "step":
             return found.counted
         last_s = self._seen[-1].at_s
@@ -282,10 +282,10 @@ class Watch:
         return inside[-1].value - inside[0].value if self._steps else len(inside) - 1.0
 
     def _rates_of_use(self) -> tuple[float, float, float] | None:
-        """Bytes read, CPU seconds used, and those that anybody used of its CPUs, in a second of the measured time.
+        """Return bytes read, CPU seconds used, and CPU seconds of any program on its CPUs, per second of measured time.
 
-        Of a run too short for that, since its first progress: what a command reads to start is no data of its samples.
-        None of one that was hardly looked at.
+        For a run too short for that, count from its first progress: data read at the start does not belong to samples.
+        None for a run that was hardly looked at.
         """
         for since_s in (self._measuring_s, self._first_s):
             used = [each for each in self._used if since_s is not None and each["seen_s"] >= since_s]
@@ -297,7 +297,7 @@ class Watch:
         read, cpu_s, busy_s = (max(0.0, used[-1][key] - used[0][key]) / seconds for key in _USE)
         return read, cpu_s, busy_s
 
-    # -- what is said where there is no point ---
+    # -- messages if there is no point ---
 
     def _refuse(self, words: Sequence[str]) -> None:
         """Raise Unmeasured for a run that failed, UsageError for one that could not begin."""
@@ -318,7 +318,7 @@ class Watch:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
             why = " (is there enough memory?)" if code == -9 else ""
             raise Unmeasured(f"{self._name} {how}{why} on {self._on}{self._last()}; {self._see()}", self._output)
-        if failed.get("code") is None and not self._done:  # its guard was told to end, and not by us: by Slurm, say
+        if failed.get("code") is None and not self._done:  # the guard was told to end by another party, such as Slurm
             why = f": {words[-1]}" if words else ""
             raise Unmeasured(f"the run of {self._name} on {self._on} was ended{why}; try again", self._output)
 

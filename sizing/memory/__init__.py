@@ -1,1 +1,1 @@
-"""How much memory of a GPU a training step takes: traced, or by formula."""
+"""The GPU memory that a training step takes: traced, or by formula."""

@@ -1,10 +1,10 @@
-"""What a micro-batch leaves in memory between forward and backward, by the operators of a layer.
+"""The memory that a micro-batch holds between forward and backward, by the operators of a layer.
 
 After Korthikanti et al. 2022 (Reducing Activation Recomputation in Large Transformer Models), section 4, whose 16-bit
-layer is s b h (34 + 5 a s / h): the same tensors here, with the bytes that the model's precision gives each, without
-dropout's masks where there is none, with shared keys and values, gated and several feed-forward layers, and normalised
-tensors that torch keeps. Tensor parallelism cuts heads and inner width; normalisations and the residual stream are
-whole.
+layer is s b h (34 + 5 a s / h). The tensors here are the same, with the bytes that the model's precision gives each,
+without dropout's masks if there is none, with shared keys and values, gated and several feed-forward layers, and
+normalised tensors that torch keeps. Tensor parallelism cuts heads and inner width; normalisations and the residual
+stream are whole.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from sizing.model.transformer import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one layer saves for backward, in bytes of a micro-batch on one rank.
+    """The tensors that one layer saves for backward, in bytes of a micro-batch on one rank.
 
-    `boundary` is its input, which also is what full recomputation keeps; `attention` from the first normalisation to
-    the output projection, `core` what of it grows with the square of the sequence; `feed_forward` the rest.
+    `boundary` is its input, which full recomputation keeps as well; `attention` is from the first normalisation to the
+    output projection, `core` the part of it that grows with the square of the sequence; `feed_forward` is the rest.
     """
 
     boundary: int
@@ -30,17 +30,17 @@ class Layer:
 
     @property
     def saved(self) -> int:
-        """All of it."""
+        """All saved bytes."""
         return self.boundary + self.attention + self.core + self.feed_forward
 
 
 def layer_of(model: ModelConfig) -> Layer:
-    """A layer's saved tensors.
+    """Return a layer's saved tensors.
 
     Attention: normalised input, queries, keys and values, the heads' output (with flash attention also a log-sum in
-    fp32 of each row), a mask of dropout. Feed-forward: residual stream, normalised input, what goes into the activation
-    function and what comes out (a gated one: both halves, the function's output and their product), a mask. With
-    experts each token's input and output once for each expert that it goes through.
+    fp32 of each row), a mask of dropout. Feed-forward: residual stream, normalised input, the activation function's
+    input and output (if gated: both halves, the function's output and their product), a mask. With experts each token's
+    input and output once for each expert that it goes through.
     """
     size = bytes_of(model)
     tokens, h = model.tokens, model.hidden
@@ -69,11 +69,12 @@ def layer_of(model: ModelConfig) -> Layer:
 
 
 def _normalised(model: ModelConfig, products: int = 1) -> int:
-    """What a normalisation leaves, beside its input: its output as the `products` that follow take it (under autocast
-    each makes a cast of its own), and for RMSNorm as the transformers package writes it the normalised tensor.
+    """Return the bytes per token that a normalisation leaves, besides its input.
 
-    In fp32 and under autocast that is one tensor of 4 bytes. In 16 bits it is one of 2, and the input's copy in fp32,
-    in whose place the input itself goes (2 less), if recomputation does not keep it.
+    They are its output as the `products` that follow take it (under autocast each makes its own cast), and for RMSNorm
+    as the transformers package writes it the normalised tensor. In fp32 and under autocast that is one tensor of 4
+    bytes. In 16 bits it is one of 2, and the input's copy in fp32, which replaces the input itself (2 less) unless
+    recomputation keeps that.
     """
     size = bytes_of(model)
     extra = 0
@@ -86,9 +87,9 @@ def _normalised(model: ModelConfig, products: int = 1) -> int:
 
 
 def _written_out(model: ModelConfig) -> int:
-    """GPT-2's x / 2 (1 + tanh(... x^3)) in single operations: three tensors of the inner width more.
+    """Return GPT-2's x / 2 (1 + tanh(... x^3)) in single operations: three more tensors of the inner width.
 
-    Under autocast the power makes fp32 of 16 bits: 4 each for x, tanh and 1 + tanh; half of x stands in for x in 2.
+    Under autocast the power turns 16 bits into fp32: 4 each for x, tanh and 1 + tanh; half of x stands in for x in 2.
     """
     if not model.gelu_new or model.master:
         return 0
@@ -96,9 +97,10 @@ def _written_out(model: ModelConfig) -> int:
 
 
 def _score_bytes(model: ModelConfig) -> int:
-    """Of a pair of tokens and head, with attention written out: the softmax, and with dropout its mask and its output.
+    """Return the bytes per pair of tokens and head with attention written out.
 
-    16 bits: 2 + 1 + 2. Autocast: the softmax in fp32 and its cast for the product. fp32: 4, with dropout + 1 + 4.
+    They are the softmax, and with dropout its mask and its output. 16 bits: 2 + 1 + 2. Autocast: the softmax in fp32
+    and its cast for the product. fp32: 4, with dropout + 1 + 4.
     """
     size = bytes_of(model)
     if model.autocast:
@@ -107,11 +109,11 @@ def _score_bytes(model: ModelConfig) -> int:
 
 
 def backward_extra(model: ModelConfig, layer: Layer) -> int:
-    """The most that a layer's backward holds beyond what the layers below have saved, its own saved tensors included.
+    """Return the most that a layer's backward holds beyond the saved tensors of the layers below, its own included.
 
     Its moments: the gradient of the activation function while all is still saved; that of the second normalisation when
-    the feed-forward layer's own tensors are gone; that of the softmax; that of the first normalisation. At each there
-    is the gradient that came in.
+    the feed-forward layer's own tensors are gone; that of the softmax; that of the first normalisation. The incoming
+    gradient is there at each.
     """
     size = bytes_of(model)
     tokens, h = model.tokens, model.hidden
@@ -141,15 +143,18 @@ def _gradient_of_score(model: ModelConfig) -> int:
 
 
 def _core_again(model: ModelConfig) -> int:
-    """What recomputation brings back of attention's core for one layer."""
+    """Return the part of attention's core that recomputation restores for one layer."""
     if model.attention == "flash":
         return 0
     return model.query_width // model.head * model.seq * _score_bytes(model) * model.tokens
 
 
 def once_of(model: ModelConfig) -> int:
-    """What is saved outside the layers: the last normalisation's input, the output layer's, and the mask after the
-    embedding (Korthikanti et al. 2022, section 4.3: 4 s b h in 16 bits, and s b h)."""
+    """Return the bytes saved outside the layers.
+
+    They are the last normalisation's input, the output layer's, and the mask after the embedding (Korthikanti et al.
+    2022, section 4.3: 4 s b h in 16 bits, and s b h).
+    """
     size = bytes_of(model)
     each = size.residual * model.hidden + _normalised(model) + (model.hidden if model.dropout else 0)
     if model.encoder:
@@ -160,8 +165,10 @@ def once_of(model: ModelConfig) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Bytes of the logits and of cross-entropy: what is saved for backward; beside it at the end of forward, and at the
-    start of backward; all of it in the product that follows; what stays while a variable of the step holds the logits.
+    """Bytes of the logits and of cross-entropy.
+
+    `saved` is saved for backward; `forward` comes on top at the end of forward, `backward` at the start of backward;
+    `product` is all of it in the product that follows; `held` stays while a variable of the step holds the logits.
     """
 
     saved: int
@@ -172,12 +179,12 @@ class Loss:
 
 
 def loss_of(model: ModelConfig) -> Loss:
-    """Logits of every token, cut along the vocabulary.
+    """Return the bytes for the logits of every token, cut along the vocabulary.
 
     torch: the logits (4 bytes, 2 in 16 bits) stay while a variable names them, log-softmax is saved in fp32; forward
-    has the logits' cast to fp32 beside them, backward the gradient that comes in and the one that goes out, 4 each;
-    then that one's cast for the product. Megatron-LM's parallel cross-entropy goes without one of them:
-    2 (logits) + 4 (softmax) + 4 (gradient) = 10.
+    has the logits' cast to fp32 beside them, backward the incoming and the outgoing gradient, 4 each; then the outgoing
+    one's cast for the product. Megatron-LM's parallel cross-entropy goes without one of them: 2 (logits) + 4 (softmax)
+    + 4 (gradient) = 10.
     """
     size = bytes_of(model)
     logits = model.tokens * model.rank_vocab

@@ -1,10 +1,11 @@
-"""The peak of one GPU's memory out of a transformer's sizes: MARP's idea with what it leaves out.
+"""The peak of one GPU's memory from a transformer's sizes: MARP's idea, with the parts it leaves out.
 
 A step is followed through its moments, and the largest counts: the end of forward, the loss going backward, the output
 matrix's gradient, the last layer's backward, the first layer's, the embedding's, the optimizer's step. Between two of
 them memory only grows or only shrinks, layer by layer. With master weights (Megatron-LM, Alpa) the terms are added up
-instead, as MARP and Korthikanti et al. do: there gradients lie in buffers that stay, and memory is planned ahead.
-Not in it: CUDA's context, NCCL's buffers, what the allocator cannot reuse (the guard band stands for those), pipelines.
+instead, as MARP and Korthikanti et al. do: there gradients lie in buffers that stay, and memory is planned ahead. Not
+included: CUDA's context, NCCL's buffers, memory that the allocator cannot reuse (the guard band covers those), and
+pipelines.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from sizing.model.transformer import ModelConfig
 
 
 def peak_of(model: ModelConfig) -> MemoryPeak:
-    """The peak of one rank by formula, by category at that moment, and MARP's number beside it.
+    """Return the peak of one rank by formula, by category at that moment, with MARP's number.
 
-    Its range is as far on both sides as the formula may miss.
+    Its range extends on both sides as far as the formula may be wrong.
     """
     moments = moments_of(model)
     worst = max(moments.values(), key=lambda each: sum(each.values()))
@@ -37,14 +38,14 @@ def peak_of(model: ModelConfig) -> MemoryPeak:
 
 
 def moments_of(model: ModelConfig) -> Mapping[str, Mapping[Category, int]]:
-    """Bytes by category at each moment of a step that can be its peak."""
+    """Return the bytes by category at each moment of a step that can be its peak."""
     counts = parameters_of_rank(model)
     held = states.states_of(model, counts)
     layer = activations.layer_of(model)
     loss = activations.loss_of(model)
     below = layer.boundary if model.recompute == "full" else layer.saved
     saved = model.layers * below + activations.once_of(model)
-    # the last layer's own tensors are in `saved` but for what is computed again
+    # `saved` has the last layer's own tensors, except those that are recomputed
     extra = activations.backward_extra(model, layer) - below
     gathered = states.gathered_bytes(model, counts)
 
@@ -86,5 +87,5 @@ def moments_of(model: ModelConfig) -> Mapping[str, Mapping[Category, int]]:
 
 
 def _share(part: int, whole: int, of: int) -> int:
-    """A part of all gradients, cut as they are."""
+    """Return a part of all gradients, in proportion to their size."""
     return part * whole // of if of else 0

@@ -1,4 +1,4 @@
-"""The peak of one GPU's memory as `bft size` tells it."""
+"""The peak of one GPU's memory as `bft size` reports it."""
 
 from __future__ import annotations
 
@@ -12,26 +12,29 @@ from sizing.model.trace import CATEGORIES, Category
 
 _RESERVE_SHARE = 0.06
 _RESERVE_BYTES = 3 * 2**29
-"""What is asked for beyond the tensors: at least 1.5 GiB for the CUDA context, NCCL's buffers and torch's own cache,
-and 6 % of the tensors where those are large, for what lies between blocks."""
+"""The guard band beyond the tensors.
+
+It is at least 1.5 GiB for the CUDA context, NCCL's buffers and torch's own cache, and 6 % of the tensors if those are
+large, for the gaps between blocks.
+"""
 
 FORMULA_LOW_SHARE = 0.75
-"""The least part of the real peak that the formula may say: of the peaks that were measured, 76 % at worst."""
+"""The least share of the real peak that the formula may give: 76 % at worst for the measured peaks."""
 
 
 def guarded_bytes(peak_bytes: float, origin: Origin = "traced") -> int:
-    """What a GPU must have for a step whose tensors take `peak_bytes`; by formula the band is as wide as its misses."""
+    """Return the memory a GPU needs for tensors of `peak_bytes`; by formula the band is as wide as its errors."""
     share = 1 / FORMULA_LOW_SHARE - 1 if origin == "formula" else _RESERVE_SHARE
     return int(peak_bytes + max(share * peak_bytes, _RESERVE_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """The peak of one rank's tensors in bytes, what it consists of, and MARP's number for the same beside it.
+    """The peak of one rank's tensors in bytes, its parts, and MARP's number for comparison.
 
-    `peak` is traced or by formula; its `high` is what a GPU must have (`guarded_bytes`). `marp_bytes` is None where the
-    model's sizes are not known. `why` says why the better way was not taken, "" where it was. With `upper_bounds` the
-    peak is one itself, as `StepTrace` has them.
+    `peak` is traced or by formula; its `high` is the memory that a GPU needs (`guarded_bytes`). `marp_bytes` is None if
+    the model's sizes are unknown. `why` says why the better method was not used, "" if it was. With `upper_bounds` the
+    peak is itself an upper bound, as in `StepTrace`.
     """
 
     peak: Estimate
@@ -44,7 +47,7 @@ class MemoryPeak:
     upper_bounds: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The form of `bft size mem --json`."""
+        """Return the form of `bft size mem --json`."""
         return {
             "peak_bytes": int(self.peak.value),
             "low_bytes": int(self.peak.low),

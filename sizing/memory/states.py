@@ -1,6 +1,6 @@
-"""What a rank holds from step to step: weights, gradients, the optimizer's state, and how ZeRO and FSDP cut them.
+"""The memory that a rank holds between steps: weights, gradients and optimizer state, as ZeRO and FSDP cut them.
 
-Sources: Rajbhandari et al. 2020 (ZeRO; stages and their shares), Smith et al. 2022 (Megatron-Turing NLG: 20 bytes a
+Sources: Rajbhandari et al. 2020 (ZeRO; stages and their shares), Smith et al. 2022 (Megatron-Turing NLG: 20 bytes per
 parameter), torch's own optimizers and DistributedDataParallel for the rest.
 """
 
@@ -15,10 +15,10 @@ from sizing.model.transformer import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Bytes of one element by what holds it.
+    """Bytes of one element by its role.
 
-    `weight` and `gradient` as the step keeps them; `compute` what matrix products take and give; `residual` the stream
-    between layers; `cast` a weight's copy for a product, where autocast makes one.
+    `weight` and `gradient` as the step keeps them; `compute` for the inputs and outputs of matrix products; `residual`
+    for the stream between layers; `cast` for a weight's copy for a product, if autocast makes one.
     """
 
     weight: int
@@ -30,7 +30,7 @@ class Bytes:
 
 
 def _moments(model: ModelConfig, element: int) -> float:
-    """The optimizer's own state of a parameter, in elements of `element` bytes.
+    """Return the bytes of the optimizer's own state of a parameter, for elements of `element` bytes.
 
     Adam has two moments, momentum one, plain SGD none. Adafactor (Shazeer and Stern 2018) has a row and a column of
     each matrix: 1/h of it and less, left out. Adam of 8 bits (Dettmers et al. 2022) has two bytes and two fp32 scales
@@ -47,12 +47,12 @@ def _moments(model: ModelConfig, element: int) -> float:
 
 
 def bytes_of(model: ModelConfig) -> Bytes:
-    """The bytes of an element under the model's precision.
+    """Return the bytes of an element under the model's precision.
 
-    fp32: 4 each, 16 a parameter with Adam. Autocast: the same, products in 16 bits (a weight's cast lives until its
-    backward), and layer normalisation, softmax and the residual stream in fp32, as torch's list of operators says.
-    Masters: 2 + 2 for weights and gradients, 4 for gradients in fp32, 4 for the master and 8 for Adam: 20. bf16-pure:
-    2 each, 8 with Adam.
+    fp32: 4 each, 16 per parameter with Adam. Autocast: the same, with products in 16 bits (a weight's cast lives until
+    its backward), and layer normalisation, softmax and the residual stream in fp32, as in torch's list of operators.
+    Masters: 2 + 2 for weights and gradients, 4 for gradients in fp32, 4 for the master and 8 for Adam: 20. bf16-pure: 2
+    each, 8 with Adam.
     """
     if model.precision in ("fp32", "tf32"):
         return Bytes(4, 4, 4, 4, 0, _moments(model, 4))
@@ -65,9 +65,9 @@ def bytes_of(model: ModelConfig) -> Bytes:
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """What one rank holds, in bytes. `gradients` are all of them; `kept` what of them is there in forward already.
+    """The state of one rank, in bytes. `gradients` are all of them; `kept` those present already in forward.
 
-    `buckets` are copies for the sum over replicas; `step` what the optimizer makes for itself while it steps.
+    `buckets` are copies for the sum over replicas; `step` is the optimizer's temporary memory while it steps.
     """
 
     parameters: int
@@ -79,12 +79,12 @@ class States:
 
 
 def states_of(model: ModelConfig, counts: Parameters) -> States:
-    """Weights, gradients and the optimizer's state of one rank.
+    """Return the weights, gradients and optimizer state of one rank.
 
     ZeRO cuts the optimizer's state (1), gradients too (2) and weights too (3, FSDP) over the replicas, and `fsdp` all
-    three over its GPUs. Gradients are dropped after a step (`set_to_none`, torch's default), so they are there in
-    forward only where micro-batches add up, or a framework with masters keeps a buffer. DistributedDataParallel copies
-    gradients into buckets as large as all of them. torch's Adam goes over all parameters at once (`foreach`) and holds
+    three over its GPUs. Gradients are dropped after a step (`set_to_none`, torch's default), so they are present in
+    forward only if micro-batches accumulate, or a framework with masters keeps a buffer. DistributedDataParallel copies
+    gradients into buckets as large as all of them. torch's Adam processes all parameters at once (`foreach`) and holds
     the square roots of all second moments meanwhile: one more element each.
     """
     size = bytes_of(model)
@@ -108,8 +108,11 @@ def states_of(model: ModelConfig, counts: Parameters) -> States:
 
 
 def gathered_bytes(model: ModelConfig, counts: Parameters) -> int:
-    """Weights and gradients that FSDP and ZeRO 3 hold whole for a moment: two layers (one is fetched ahead), the
-    gradients of one, and embedding and output matrix, which stand in the root and stay from forward to backward."""
+    """Return the bytes of weights and gradients that FSDP and ZeRO 3 hold whole for a moment.
+
+    They are two layers (one is fetched ahead), the gradients of one, and embedding and output matrix, which belong to
+    the root and stay from forward to backward.
+    """
     if model.parallel.fsdp == 1 and not (model.zero == 3 and model.parallel.dp > 1):
         return 0
     size = bytes_of(model)

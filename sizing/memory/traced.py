@@ -1,4 +1,4 @@
-"""The peak of memory out of a trace."""
+"""The peak of memory from a trace."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sizing.model.trace import StepTrace
 
 
 def peak_of(trace: StepTrace) -> MemoryPeak:
-    """The traced peak, with the guard band above it."""
+    """Return the traced peak, with the guard band above it."""
     peak = trace.peak_bytes
     return MemoryPeak(
         peak=Estimate(peak, peak, guarded_bytes(peak), "traced"),

@@ -1,1 +1,1 @@
-"""Jobs on servers with GPUs, CPUs and memory: who gets how much of what, and where (Synergy, section 4)."""
+"""Packing of jobs on servers with GPUs, CPUs and memory: amounts and places for each job (Synergy, section 4)."""

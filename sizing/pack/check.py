@@ -1,4 +1,4 @@
-"""What must hold of every packing, checked by code that packs nothing."""
+"""The rules that every packing must keep, checked by code that packs nothing."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterator, Sequence
 
 from sizing.pack.types import Packing, PackJob, Servers, Share
 
-# Relative: what sums of shares, or a rate worked out of them, may be off by rounding.
+# Relative tolerance for rounding in sums of shares, or in a rate computed from them.
 _TOLERANCE = 1e-6
 
 
 def broken(
     packing: Packing, jobs: Sequence[PackJob], servers: Servers, floor: bool = True, order: bool = False
 ) -> list[str]:
-    """All that is wrong with a packing, a sentence each; `jobs` come in the order of their priority.
+    """Return all faults of a packing, a sentence each; `jobs` come in the order of their priority.
 
-    With `floor` every job must run, and none below its throughput with GPU-proportional CPUs and memory (`FAIR`).
-    With `order` of two jobs with the same matrix the earlier one must be as fast as the later. Without either it is
-    only checked that servers can give what jobs have, and that jobs have it as they can use it.
+    With `floor` every job must run, and none below its throughput with GPU-proportional CPUs and memory (`FAIR`). With
+    `order` the earlier of two jobs with the same matrix must be as fast as the later. Without either, the check covers
+    only that servers can give what jobs have, and that jobs can use it as given.
     """
     found = [*_of_jobs(packing, jobs, servers), *_of_servers(packing, servers)]
-    if found:  # points of what is malformed mean nothing
+    if found:  # points of a malformed packing mean nothing
         return found
     if floor:
         found += _of_floors(packing, jobs, servers)
@@ -58,7 +58,7 @@ def _of_jobs(packing: Packing, jobs: Sequence[PackJob], servers: Servers) -> Ite
 
 
 def _alike(shares: Sequence[Share]) -> bool:
-    """Whether CPUs and memory for each GPU are the same on all servers."""
+    """Whether CPUs and memory per GPU are the same on all servers."""
     first = shares[0]
     return all(
         math.isclose(share.cpus * first.gpus, first.cpus * share.gpus, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)

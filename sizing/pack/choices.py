@@ -1,4 +1,4 @@
-"""Jobs that are alike, with what any of them can be given: what the programs of OPT count."""
+"""Equal jobs with the options that any of them can get: the units that the programs of OPT count."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sizing.pack.worth import base
 class Kind:
     """Jobs with the same matrix, in the order of their priority; `least` is the option that each can always have.
 
-    `below` are cells that are slower than the proportional share: no job is left with one, the relaxed program mixes
-    them in.
+    `below` are cells that are slower than the proportional share: no job ends up with one, but the relaxed program
+    mixes them in.
     """
 
     jobs: tuple[PackJob, ...]
@@ -27,12 +27,12 @@ class Kind:
 
     @property
     def gpus(self) -> int:
-        """Of each of the jobs."""
+        """GPUs of each of the jobs."""
         return self.jobs[0].gpus
 
 
 def kinds(jobs: Sequence[PackJob], servers: Servers) -> tuple[Kind, ...]:
-    """All jobs by kind: that programs count them, and do not tell them apart, loses nothing and makes them small."""
+    """Return all jobs by kind: programs count equal jobs, which loses nothing and makes the programs small."""
     alike: dict[object, list[PackJob]] = {}
     for job in jobs:
         alike.setdefault(job.matrix, []).append(job)
@@ -41,13 +41,13 @@ def kinds(jobs: Sequence[PackJob], servers: Servers) -> tuple[Kind, ...]:
 
 def _kind(jobs: tuple[PackJob, ...], servers: Servers) -> Kind:
     found = menu(jobs[0].matrix, servers.proportional)
-    most = servers.gpus * (1 + ROUNDING)  # what one server has, in its GPUs' shares
+    most = servers.gpus * (1 + ROUNDING)  # the capacity of one server, in its GPUs' shares
     options = tuple(option for option in found.options if option.cpus <= most and option.memory <= most)
     return Kind(jobs, options, found.options[found.base], _below(jobs[0], servers))
 
 
 def _below(job: PackJob, servers: Servers) -> tuple[Option, ...]:
-    """The cells in which a job runs, and slower than with its share."""
+    """Return the cells in which a job runs, but slower than with its share."""
     matrix, share, unit = job.matrix, servers.proportional, base(job, servers)
     return tuple(
         Option(cpus / share.cpus, memory_bytes / share.memory_bytes, rate / unit, Point(cpus, memory_bytes))

@@ -18,7 +18,7 @@ Mix = Mapping[str, float]
 
 
 def mix_of(text: str, kinds: tuple[str, ...] = KINDS) -> Mix:
-    """Read percentages of image/language/speech, such as 20/70/10; raises UsageError, one line, for others."""
+    """Read percentages of image/language/speech, such as 20/70/10; raise UsageError, one line, for an invalid text."""
     try:
         percent = [float(part) for part in text.split("/")]
     except ValueError:
@@ -31,10 +31,10 @@ def mix_of(text: str, kinds: tuple[str, ...] = KINDS) -> Mix:
 
 
 def draw(matrices: Matrices, mix: Mix, gpus: int, seed: int) -> tuple[PackJob, ...]:
-    """As many one-GPU jobs as there are GPUs: each of a class by its share in `mix`, then of any model of that class.
+    """Draw as many one-GPU jobs as there are GPUs: a class by its share in `mix`, then any model of that class.
 
-    The same matrices, mix, GPUs and seed give the same jobs. Raises UsageError where the file has no one-GPU job of a
-    class that is asked for.
+    The same matrices, mix, GPUs and seed give the same jobs. Raises UsageError if the file has no one-GPU job of a
+    requested class.
     """
     models: dict[str, list[str]] = {}
     for name, recorded in matrices.items():

@@ -1,8 +1,8 @@
-"""Hands out what servers have beyond what every job must have, in steps of the matrices, where a step is worth most.
+"""Distribution of the servers' spare CPUs and memory, in steps of the matrices, where a step is worth most.
 
-Everyone begins with the least it must have. A step lifts a job to a better cell of its matrix. Steps are taken in the
-order of what they gain for what they take, CPUs and memory at their prices, and only where every server of the job has
-it. A step gains, or gains nothing and takes less at these prices, so no job comes back to where it was: this ends.
+Every job begins with the least it must have. A step lifts a job to a better cell of its matrix. Steps are taken in the
+order of their gain over their cost, CPUs and memory at their prices, and only if every server of the job has enough. A
+step gains, or gains nothing and costs less at these prices, so no job returns to an earlier cell, and this ends.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import NamedTuple
 from sizing.pack.menu import Menu
 
 SPARE = 1e-9
-"""Shares of a GPU by which sums may be off, for sums of fractions are."""
+"""Rounding tolerance of sums, in shares of a GPU, because sums of fractions are inexact."""
 
 Places = tuple[tuple[int, int], ...]
 """The servers of a job with the GPUs it has on each."""
 
 
 class Prices(NamedTuple):
-    """What a share of CPUs and of memory costs against each other."""
+    """The prices of a share of CPUs and of memory, relative to each other."""
 
     cpus: float = 1.0
     memory: float = 1.0
 
 
 class Step(NamedTuple):
-    """From a job's option to a better one; `worth` is negated, so that the best is the least."""
+    """A step from a job's option to a better one; `worth` is negated, so that the best is the least."""
 
     worth: float
     to: int
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 class Steps:
-    """The steps of a menu at given prices, none to an option with more than `most` of a server's shares for a GPU."""
+    """The steps of a menu at given prices, none to an option with more than `most` of a server's shares per GPU."""
 
     __slots__ = ("_best", "menu", "most", "prices")
 
@@ -46,14 +46,14 @@ class Steps:
         self._best: dict[int, Step | None] = {}
 
     def best(self, at: int) -> Step | None:
-        """The best step from an option where everything is to be had."""
+        """Return the best step from an option if enough of everything is free."""
         if at not in self._best:
             now = self.menu.options[at]
             self._best[at] = self.within(at, self.most[0] - now.cpus, self.most[1] - now.memory)
         return self._best[at]
 
     def within(self, at: int, cpus: float, memory: float) -> Step | None:
-        """The best step from an option that takes no more than this for each GPU; of equals the greatest."""
+        """Return the best step from an option that takes no more than this per GPU; of equals the greatest."""
         now_cpus, now_memory, now_value, _ = self.menu.options[at]
         cpu_price, memory_price = self.prices
         best, best_worth = None, 0.0
@@ -61,7 +61,7 @@ class Steps:
         for to in range(len(options) - 1, -1, -1):
             to_cpus, to_memory, to_value, _ = options[to]
             if to_value < now_value:
-                break  # they are in the order of their values
+                break  # options are in the order of their values
             more_cpus, more_memory = to_cpus - now_cpus, to_memory - now_memory
             if more_cpus > cpus or more_memory > memory:
                 continue
@@ -76,7 +76,7 @@ class Steps:
 
 
 class Stock:
-    """What each server has left, in shares of a GPU."""
+    """The CPUs and memory left on each server, in shares of a GPU."""
 
     __slots__ = ("cpus", "memory")
 
@@ -85,13 +85,13 @@ class Stock:
         self.memory = [float(gpus)] * servers
 
     def take(self, places: Places, cpus: float, memory: float) -> None:
-        """So much for each GPU of a job."""
+        """Take CPUs and memory for each GPU of a job."""
         for server, gpus in places:
             self.cpus[server] -= gpus * cpus
             self.memory[server] -= gpus * memory
 
     def left(self, places: Places) -> tuple[float, float]:
-        """How much more each GPU of a job can have."""
+        """Return how much more each GPU of a job can have."""
         if len(places) == 1:
             server, gpus = places[0]
             return self.cpus[server] / gpus + SPARE, self.memory[server] / gpus + SPARE
@@ -102,7 +102,7 @@ class Stock:
 
 
 def begin(steps: Sequence[Steps], places: Sequence[Places], stock: Stock) -> list[int]:
-    """The option of each job to begin with, which is within its share; `stock` is what is left then."""
+    """Return the option of each job to begin with, which is within its share, and take it from `stock`."""
     for each, of in zip(steps, places, strict=True):
         option = each.menu.options[each.menu.base]
         stock.take(of, option.cpus, option.memory)
@@ -110,9 +110,9 @@ def begin(steps: Sequence[Steps], places: Sequence[Places], stock: Stock) -> lis
 
 
 def fill(steps: Sequence[Steps], places: Sequence[Places], stock: Stock, chosen: list[int]) -> None:
-    """Take all steps that there is stock for: `chosen`, the option of each job, and `stock` are changed in place.
+    """Take all steps that there is stock for; change `chosen`, the option of each job, and `stock` in place.
 
-    Of jobs whose steps are worth the same the first is served first.
+    Among jobs whose steps are worth the same the first is served first.
     """
     heap = []
     for job, of in enumerate(steps):

@@ -11,7 +11,7 @@ from sizing.pack.choices import Kind, kinds
 from sizing.pack.room import Room, refuse_too_many
 from sizing.pack.types import Packing, PackJob, Servers, Share
 
-# Of all kinds together: of more each kind keeps few, and of many more kinds no patterns are made.
+# Limit on options of all kinds together: above it each kind keeps few. With too many kinds no patterns are made.
 _MOST_OPTIONS = 60
 _MOST_KINDS = 60
 
@@ -19,11 +19,11 @@ _MOST_KINDS = 60
 def pack(jobs: Sequence[PackJob], servers: Servers) -> Packing:
     """Place all jobs, none slower than with its proportional share, with the most throughput and few jobs split.
 
-    What counts is the sum of throughputs over the proportional ones, each times the job's GPUs. `pooled.bounds` is what
-    it would be if all servers were one (the paper's first program, linear and integer); this is the second program on
-    servers as they are. It is a yardstick: jobs of some tens of models take well below a second. For more kinds of jobs
-    than that its choices are fewer, and what is best of all may be missed, but never what `priced` finds. Of jobs with
-    the same matrix no earlier one is slower. Raises SizingError for more GPUs than there are.
+    The objective is the sum of throughputs over the proportional ones, each times the job's GPUs. `pooled.bounds` is
+    its value if all servers were one (the paper's first program, linear and integer); this is the second program on
+    servers as they are. It is a yardstick: jobs of some tens of models take well below a second. With more kinds of
+    jobs its choices are fewer and it may miss the optimum, but it is never worse than `priced`. Among jobs with the
+    same matrix no earlier one is slower. Raises SizingError if jobs ask for more GPUs than there are.
     """
     refuse_too_many(jobs, servers)
     known = priced.pack(jobs, servers)
@@ -34,7 +34,7 @@ def pack(jobs: Sequence[PackJob], servers: Servers) -> Packing:
 
 
 def _programmed(jobs: Sequence[PackJob], servers: Servers) -> Packing | None:
-    """What the programs find, None where that is nothing."""
+    """Return the packing that the programs find, None if there is none."""
     alike = _fewer(kinds(jobs, servers), servers)
     placed = patterns.place(alike, servers) if len(alike) <= _MOST_KINDS else None
     if placed is None:
@@ -46,7 +46,7 @@ def _programmed(jobs: Sequence[PackJob], servers: Servers) -> Packing | None:
 
 
 def _fewer(alike: Sequence[Kind], servers: Servers) -> Sequence[Kind]:
-    """Where there are too many options, only those that all servers as one would take, and the least of each kind."""
+    """Limit too many options to those used if all servers were one, and the least of each kind."""
     if sum(len(kind.options) for kind in alike) <= _MOST_OPTIONS:
         return alike
     found = []
@@ -61,7 +61,7 @@ def _fewer(alike: Sequence[Kind], servers: Servers) -> Sequence[Kind]:
 def _dealt(
     alike: Sequence[Kind], placed: Sequence[patterns.Pattern], servers: Servers
 ) -> list[list[tuple[Share, ...]]]:
-    """For each kind what its jobs have, the fastest first."""
+    """Return the shares of each kind's jobs, the fastest first."""
     room = Room(servers)
     found: list[list[tuple[float, tuple[Share, ...]]]] = [[] for _ in alike]
     single: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
@@ -73,7 +73,7 @@ def _dealt(
                 continue
             for _ in range(number):
                 found[piece.kind].append((option.value, (room.take(server, piece.gpus, option.point),)))
-    # single GPUs with the same option stand in a line by their servers, which is cut into jobs
+    # single GPUs with the same option form a line by their servers, which is cut into jobs
     for (kind, at), there in single.items():
         option, gpus = alike[kind].options[at], alike[kind].gpus
         line = [server for number, server in sorted(there, reverse=True) for _ in range(number)]

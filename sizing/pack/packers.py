@@ -17,11 +17,11 @@ PACKERS: Mapping[str, Packer] = {
     "proportional": proportional.pack,
 }
 FAIR = ("priced", "tune", "opt", "proportional")
-"""Those under which every job runs, and none slower than with its GPU-proportional share."""
+"""Packers under which every job runs, and none slower than with its GPU-proportional share."""
 
 
 def packer(name: str) -> Packer:
-    """The packer of a name. Raises UsageError, one line, for a name that there is not."""
+    """Return the packer of a name. Raises UsageError, one line, for an unknown name."""
     if name in PACKERS:
         return PACKERS[name]
     near = difflib.get_close_matches(name.lower(), PACKERS, n=1, cutoff=0.5)

@@ -1,9 +1,10 @@
-"""Synergy-OPT's second program: which jobs a server holds together, so that throughput is most and few are split.
+"""Synergy-OPT's second program: the jobs that each server holds, for the most throughput and few split jobs.
 
-All servers are alike, so what counts is how many hold the same *pattern* of pieces. The relaxed program over patterns
-is solved by column generation: few patterns at first, then always the one that earns most beyond the prices of its jobs
-and of a server, which is a small integer program. What is whole in its solution is settled, or else what is nearest to
-it, and the rest solved anew; the last few servers are filled by an integer program of their own, exact for them.
+All servers are equal, so only the number of servers with the same *pattern* of pieces matters. The relaxed program over
+patterns is solved by column generation: few patterns at first, then always the one that earns most beyond the prices of
+its jobs and of a server, which is a small integer program. Whole parts of its solution are settled, or else the part
+nearest to whole, and the rest is solved anew. The last few servers are filled by an integer program of their own, exact
+for them.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from sizing.pack.room import ROUNDING
 from sizing.pack.types import Servers
 
 SPLIT_COST = 1e-3
-"""What a job that is split costs, in its own throughput for a GPU: of equally fast plans that with fewest is taken."""
-# Servers that are filled together in the end, at least. With more it is slower and, where this was tried, no better.
+"""The cost of a split job, in its own throughput per GPU: of equally fast plans the one with fewest splits is taken."""
+# Least number of servers that are filled together at the end. More is slower and, where tried, no better.
 _LAST = 4
-# Work is bounded by counts and not by time, so that equal jobs get equal packings: none of these is reached with the
-# few tens of kinds that jobs of known models are.
+# Work is bounded by counts and not by time, so that equal jobs get equal packings. The few tens of kinds that jobs of
+# known models have reach none of these limits.
 _PATTERNS = 150
 _NODES = 100
-_MISSING = 10.0  # what a GPU of a job that has no place costs, in the greatest worth: more than any packing gains by it
-_SLACK = 1e-6  # of a number of servers, or of throughput
-_GAPS = (1e-2, 1e-4)  # any pattern that is better will do to go on with; that there is none is to be said more exactly
+_MISSING = 10.0  # cost of a GPU of a job without a place, in the greatest worth: more than any packing gains by it
+_SLACK = 1e-6  # tolerance on a number of servers, or on throughput
+_GAPS = (1e-2, 1e-4)  # any better pattern will do to go on with; that there is none must be shown more exactly
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Of one of the jobs of a kind, with one of its options: all its GPUs, or one GPU of a job that is split."""
+    """A piece of a job of a kind, with one of its options: all its GPUs, or one GPU of a split job."""
 
     kind: int
     option: int
@@ -42,11 +43,11 @@ class Piece:
 
 
 Pattern = tuple[tuple[Piece, int], ...]
-"""Pieces on a server, and how many of each."""
+"""Pieces on a server, and the number of each."""
 
 
 def place(alike: Sequence[Kind], servers: Servers) -> list[Pattern] | None:
-    """What each server holds: all jobs, those that are split in pieces of a GPU. None where none is found."""
+    """Return each server's pattern, with all jobs in place, split ones as one-GPU pieces; None if none is found."""
     relaxed = _Relaxed(alike, servers)
     while relaxed.left > _LAST:
         relaxed.settle()
@@ -60,7 +61,7 @@ def place(alike: Sequence[Kind], servers: Servers) -> list[Pattern] | None:
 
 
 def _pieces(alike: Sequence[Kind], servers: Servers) -> list[Piece]:
-    """All pieces that a server can hold."""
+    """Return all pieces that a server can hold."""
     found = []
     for place, kind in enumerate(alike):
         for at, option in enumerate(kind.options):
@@ -73,18 +74,18 @@ def _pieces(alike: Sequence[Kind], servers: Servers) -> list[Piece]:
 
 
 def _most(option: Option, servers: Servers) -> int:
-    """GPUs of one server with so much for each."""
+    """Return the GPUs of one server that can each have an option."""
     return int(servers.gpus / max(1.0, option.cpus, option.memory) * (1 + ROUNDING))
 
 
 def _sizes(piece: Piece, alike: Sequence[Kind]) -> tuple[float, float, float]:
-    """What a piece takes of a server: GPUs, and CPUs and memory in the shares of so many."""
+    """Return what a piece takes of a server: GPUs, and CPUs and memory in GPU shares."""
     option = alike[piece.kind].options[piece.option]
     return piece.gpus, piece.gpus * option.cpus, piece.gpus * option.memory
 
 
 def _gpus_left(alike: Sequence[Kind], patterns: Iterable[Pattern]) -> list[int]:
-    """GPUs of each kind's jobs that are not in the patterns."""
+    """Return the GPUs of each kind's jobs that are not in the patterns."""
     left = [kind.gpus * len(kind.jobs) for kind in alike]
     for pattern in patterns:
         for piece, number in pattern:
@@ -97,7 +98,7 @@ def _pattern(pieces: Sequence[Piece], x: Sequence[float]) -> Pattern:
 
 
 class _Relaxed:
-    """The program over patterns, of which more and more servers are settled: `settled` says what these hold."""
+    """The program over patterns, in which more and more servers are settled: `settled` lists their patterns."""
 
     def __init__(self, alike: Sequence[Kind], servers: Servers) -> None:
         self.pieces = _pieces(alike, servers)
@@ -107,7 +108,7 @@ class _Relaxed:
         self._best = _Best(self.pieces, alike, servers)
         self._columns: dict[Pattern, int] = {}
         self._program = Program()
-        # in GPUs, so that the pieces of a job that is split add up to it
+        # in GPUs, so that the pieces of a split job add up to it
         self._jobs = [self._program.row() for _ in alike]
         self._count = self._program.row()
         most = max(1.0, *(option.value for kind in alike for option in kind.options))
@@ -116,11 +117,11 @@ class _Relaxed:
 
     @property
     def left(self) -> int:
-        """How many servers are not settled yet."""
+        """The number of servers that are not settled yet."""
         return self._servers.count - len(self.settled)
 
     def settle(self) -> None:
-        """Settle the servers that are whole in the best solution, or one that is nearest to it; never the last."""
+        """Settle the servers that are whole in the best solution, or the one nearest to it; never the last `_LAST`."""
         x = self._solved()
         order = sorted(self._columns, key=lambda pattern: -x[self._columns[pattern]])
         whole = [int(x[self._columns[pattern]] + _SLACK) for pattern in order]
@@ -132,7 +133,7 @@ class _Relaxed:
             self.settled += [pattern] * min(count, self.left - _LAST)
 
     def _solved(self) -> tuple[float, ...]:
-        """How many servers hold each pattern, by its column, beside those that are settled."""
+        """Return the number of unsettled servers that hold each pattern, by column."""
         gpus = _gpus_left(self._alike, self.settled)
         for row, count in zip(self._jobs, gpus, strict=True):
             self._program.bound_row(row, count, count)
@@ -169,7 +170,7 @@ class _Best:
             self._program.column(0.0, {**sizes, self._jobs[piece.kind]: piece.gpus}, integer=True)
 
     def worth(self, piece: Piece) -> float:
-        """What a piece adds to the throughput; a job's cost of being split is spread over its pieces."""
+        """Return a piece's contribution to the throughput; a job's cost of being split is spread over its pieces."""
         kind = self._alike[piece.kind]
         return kind.options[piece.option].value * piece.gpus - (0.0 if piece.whole else SPLIT_COST / kind.gpus)
 
@@ -179,7 +180,7 @@ class _Best:
             self._program.bound_row(row, 0, most)
 
     def __call__(self, prices: Sequence[float], more_than: float) -> Pattern | None:
-        """That which earns more beyond the prices of its GPUs by kind, if there is one."""
+        """Return the pattern that earns most beyond the prices of its GPUs by kind, if it is above `more_than`."""
         self._program.change_worths([self.worth(piece) - prices[piece.kind] * piece.gpus for piece in self._pieces])
         for gap in _GAPS:
             self._program.close_to(gap)
@@ -192,12 +193,12 @@ class _Best:
 def _filled(
     alike: Sequence[Kind], settled: Sequence[Pattern], pieces: Sequence[Piece], servers: Servers
 ) -> list[Pattern] | None:
-    """What the servers that are not settled hold, with all jobs that are left; None where they have no place."""
+    """Return the patterns of the servers that are not settled, with all remaining jobs; None if these have no place."""
     gpus = _gpus_left(alike, settled)
     program = Program(nodes=_NODES)
     jobs = [program.row(count, count) for count in gpus]
     able = [piece for piece in pieces if gpus[piece.kind]]
-    # jobs are split a GPU at a time, and are whole jobs all the same, with what is settled
+    # jobs are split one GPU at a time, but must be whole jobs together with the settled pieces
     cuts: dict[tuple[int, int], int] = {}
     had: Counter[tuple[int, int]] = Counter()
     for pattern in settled:

@@ -1,4 +1,4 @@
-"""Where the GPUs of jobs are: together where they can be, demanding jobs beside frugal ones, and where they were."""
+"""The placement of jobs' GPUs: together if possible, demanding jobs beside frugal ones, and where they were before."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def place(
     per_server: int,
     stay: Mapping[int, Places] | None = None,
 ) -> list[Places]:
-    """Servers for each job: those with the most GPUs first, of these the most demanding, each where most is left.
+    """Return servers for each job: jobs with the most GPUs first, then the most demanding, each where most is left.
 
-    A job goes on one server if any has the GPUs, else it is split over those with the most left. Where being choosy
-    about CPUs and memory splits more jobs than taking the fullest server that will do, the latter it is. Jobs in `stay`
-    keep the servers they have, but for few small ones in the way of a large one that would be split.
+    A job goes on one server if any has the GPUs, else it is split over those with the most left. If this care for CPUs
+    and memory splits more jobs than taking the fullest sufficient server, the latter is done. Jobs in `stay` keep their
+    servers, except a few small ones in the way of a large one that would be split.
     """
     order = sorted(range(len(gpus)), key=lambda job: (-gpus[job], -max(wanted[job].cpus, wanted[job].memory), job))
     if stay:
@@ -31,12 +31,12 @@ def place(
 
 
 def _split(places: Sequence[Places]) -> int:
-    """How many jobs are on several servers."""
+    """Count the jobs that are on several servers."""
     return sum(len(of) > 1 for of in places)
 
 
 class _Deal:
-    """Servers that are filled one job after the other; `tight` looks at GPUs first for jobs with several."""
+    """Servers that are filled one job after the other; `tight` considers GPUs first for jobs with several."""
 
     def __init__(
         self, servers: int, per_server: int, gpus: Sequence[int], wanted: Sequence[Option], *, tight: bool = False
@@ -47,7 +47,7 @@ class _Deal:
         self.memory = [float(per_server)] * servers
 
     def run(self, order: Sequence[int], stay: Mapping[int, Places]) -> list[Places]:
-        """Places for all jobs; those that stay come first, as far as their servers have the GPUs."""
+        """Return places for all jobs; those that stay come first, as far as their servers have the GPUs."""
         places: list[Places] = [()] * len(self.gpus)
         for job in sorted(stay):
             if all(self.free[server] >= part for server, part in stay[job]):
@@ -68,9 +68,9 @@ class _Deal:
         return places
 
     def _cleared(self, job: int, places: list[Places]) -> int | None:
-        """The server that has the job's GPUs once jobs leave it that have few of them, all smaller: they come later.
+        """Return the server that has the job's GPUs once smaller jobs with the fewest GPUs leave it.
 
-        They lose their places. None where larger jobs are in the way on every server.
+        Those jobs lose their places and are placed later. None if larger jobs are in the way on every server.
         """
         size = self.gpus[job]
         there: dict[int, list[int]] = {}
@@ -86,7 +86,7 @@ class _Deal:
                     lacking -= self.gpus[other]
                 else:
                     rest.append(other)
-            if lacking > 0 and rest:  # the smallest of those that are each too many
+            if lacking > 0 and rest:  # the smallest of the jobs that each free more than enough
                 gone.append(rest[-1])
                 lacking -= self.gpus[rest[-1]]
             gpus = sum(self.gpus[other] for other in gone)
@@ -98,7 +98,7 @@ class _Deal:
         return best
 
     def _best(self, job: int) -> int | None:
-        """The server that has the job's GPUs and most left of what it then has least of; None if none has them."""
+        """Return the server with the job's GPUs and then most left of its scarcer resource; None if none has them."""
         size = self.gpus[job]
         fits = [server for server, free in enumerate(self.free) if free >= size]
         if self.tight and size > 1 and fits:
@@ -116,7 +116,7 @@ class _Deal:
         return best
 
     def _parts(self, job: int) -> Places:
-        """A job's GPUs on several servers, few of them."""
+        """Return a job's GPUs on several servers, as few as possible."""
         parts, rest = [], self.gpus[job]
         for server in sorted(range(len(self.free)), key=lambda server: (-self.free[server], server)):
             part = min(rest, self.free[server])

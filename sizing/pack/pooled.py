@@ -13,7 +13,7 @@ from sizing.pack.types import PackJob, Servers
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What no packing's mean throughput over the proportional one can exceed: `relaxed` is never below `whole`.
+    """Upper bounds of any packing's mean throughput over the proportional one: `relaxed` is never below `whole`.
 
     `whole` is with one cell of its matrix for each job, `relaxed` with any mixture of cells.
     """
@@ -23,7 +23,7 @@ class Bounds:
 
 
 def bounds(jobs: Sequence[PackJob], servers: Servers) -> Bounds:
-    """Both, of the mean for each GPU that jobs ask for, in which no job is slower than with its proportional share."""
+    """Return both bounds per GPU that jobs ask for, with no job slower than with its proportional share."""
     alike = kinds(jobs, servers)
     gpus = sum(job.gpus for job in jobs)
     relaxed = _solved(_program(alike, servers, integer=False)).value
@@ -32,20 +32,20 @@ def bounds(jobs: Sequence[PackJob], servers: Servers) -> Bounds:
 
 
 def chosen(alike: Sequence[Kind], servers: Servers) -> list[list[int]]:
-    """For each kind how many of its jobs have each of its options, where the throughput is most."""
+    """Return the number of jobs of each kind with each of its options, at the most throughput."""
     x = iter(_solved(_program(alike, servers, integer=True)).x)
     return [[round(next(x)) for _ in kind.options] for kind in alike]
 
 
 def _program(alike: Sequence[Kind], servers: Servers, *, integer: bool) -> Program:
-    """max sum g W y under the totals of CPUs and memory, sum y = 1 for a job, and sum W y >= its proportional W.
+    """Build max sum g W y under the totals of CPUs and memory, sum y = 1 per job, and sum W y >= its proportional W.
 
-    A column counts the jobs of a kind that have an option. In whole numbers the last row only says which options there
-    are, so it is left out there.
+    A column counts the jobs of a kind that have an option. In whole numbers the last row would only restrict the
+    options, so it is left out there.
     """
     program = Program()
     gpus = servers.count * servers.gpus
-    cpus, memory = program.row(high=gpus), program.row(high=gpus)  # in the shares of so many GPUs
+    cpus, memory = program.row(high=gpus), program.row(high=gpus)  # in GPU shares
     for kind in alike:
         jobs = program.row(len(kind.jobs), len(kind.jobs))
         floor = None if integer or not kind.below else program.row(low=len(kind.jobs) * kind.least.value)

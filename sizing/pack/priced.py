@@ -1,12 +1,12 @@
 """Our own packer: every job runs, none slower than with its share of a server, and the rest goes where it helps most.
 
-It has the aims and the guarantee of Synergy's TUNE (`sizing.pack.synergy`), and not its procedure.
+It has the aims and the guarantee of Synergy's TUNE (`sizing.pack.synergy`), but not its procedure.
 
-Whatever their places, all jobs can have their GPU-proportional share at once, or what of it makes them as fast: that is
-where everyone begins, and no later step takes it away. First all servers are taken for one great one, which shows what
-each job would have if places did not matter. Jobs that would have much are then put beside jobs that would have little,
-and on the servers as they are the CPUs and the memory that are left are given out in steps of the matrices, each where
-it is worth the most for what it takes.
+Whatever their places, all jobs can have their GPU-proportional share at once, or the part of it that makes them as
+fast: every job begins there, and no later step takes it away. First all servers are taken for one large one, which
+shows what each job would have if places did not matter. Jobs that would have much are then put beside jobs that would
+have little. On the real servers the remaining CPUs and memory are given out in steps of the matrices, each where it is
+worth most for its cost.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from sizing.pack.targets import most_of, pooled, prices_of, steps_of
 from sizing.pack.types import Packing, PackJob, Servers, Share
 
 TRIED_JOBS = 640
-"""Which prices are best shows on the servers alone: so many jobs are packed, the same ones again at other prices."""
+"""Number of jobs packed to find the best prices, which only show on real servers: the same jobs at other prices."""
 
 
 def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = None) -> Packing:
-    """Who has what, all jobs on the servers; earlier jobs are never slower than later ones with the same matrix.
+    """Return the shares of all jobs; earlier jobs are never slower than later ones with the same matrix.
 
-    Jobs of a `previous` round stay on their servers, but for few where that would split another job or would be much
-    worse; the order among equals then holds on each server. Raises SizingError for more GPUs than there are.
+    Jobs of a `previous` round stay on their servers, except a few if staying would split another job or would be much
+    worse; the order among equals then holds on each server. Raises SizingError if jobs ask for more GPUs than there
+    are.
     """
     refuse_too_many(jobs, servers)
     menus = _menus(jobs, servers)
@@ -45,7 +46,7 @@ def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = N
         if best is None or attempt.value > best.value:
             best = attempt
         if attempt.value >= attempt.pooled:
-            break  # everyone has what it would have if places did not matter
+            break  # every job has what it would have if places did not matter
     assert best is not None  # there is at least one pair of prices
     _put_in_order(menus, best.places, best.chosen, within_servers=bool(stay))
     points = [each.options[i].point for each, i in zip(menus, best.chosen, strict=True)]
@@ -58,7 +59,7 @@ def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = N
 
 
 class _Attempt(NamedTuple):
-    """Places and options of all jobs: `value` is their throughput, `pooled` what it could be at most."""
+    """Places and options of all jobs: `value` is their throughput, `pooled` its upper bound."""
 
     value: float
     pooled: float
@@ -69,7 +70,7 @@ class _Attempt(NamedTuple):
 def _attempt(
     menus: Sequence[Menu], steps: Sequence[Steps], prices: Prices, servers: Servers, stay: Mapping[int, Places]
 ) -> _Attempt:
-    """A packing at these prices."""
+    """Return a packing at these prices."""
     aims, _ = pooled(steps, servers.count * servers.gpus)
     wanted = [each.options[i] for each, i in zip(menus, aims, strict=True)]
     places = place([each.gpus for each in menus], wanted, servers.count, servers.gpus, stay)
@@ -82,12 +83,12 @@ def _attempt(
 
 
 def _value(menus: Sequence[Menu], chosen: Sequence[int]) -> float:
-    """Throughput over the proportional one, added up over GPUs."""
+    """Return the throughput over the proportional one, summed over GPUs."""
     return sum(each.gpus * each.options[i].value for each, i in zip(menus, chosen, strict=True))
 
 
 def _stay(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None) -> dict[int, Places]:
-    """The places that jobs had, as far as there are such servers and the job still has as many GPUs."""
+    """Return the earlier places of jobs, if these servers exist and the job still has as many GPUs."""
     stay = {}
     for number, job in enumerate(jobs):
         if previous is not None and (shares := previous.shares.get(job.id)):
@@ -98,7 +99,7 @@ def _stay(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None) -
 
 
 def _put_in_order(menus: Sequence[Menu], places: list[Places], chosen: list[int], *, within_servers: bool) -> None:
-    """Of jobs with the same matrix the earliest has the place with the most, and so on; with equal ones none moves."""
+    """Among jobs with the same matrix give the best place to the earliest, and so on; equally good ones do not move."""
     alike: dict[tuple[int, Places], list[int]] = {}
     for job, each in enumerate(menus):
         alike.setdefault((id(each), places[job] if within_servers else ()), []).append(job)
@@ -111,7 +112,7 @@ def _put_in_order(menus: Sequence[Menu], places: list[Places], chosen: list[int]
 
 
 def _menus(jobs: Sequence[PackJob], servers: Servers) -> list[Menu]:
-    """The same menu for the same matrix."""
+    """Return the menus, the same one for the same matrix."""
     proportional = servers.proportional
     known: dict[int, Menu] = {}
     for job in jobs:

@@ -1,4 +1,4 @@
-"""Linear and integer programs on HiGHS, as rows and columns that may still be added after a solution."""
+"""Linear and integer programs on HiGHS, as rows and columns that can still be added after a solution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from milp.solvers.programs import highs
 
-# What no program here comes near: only there so that nothing can hang. Nodes are counted and not timed, so that equal
+# Limits that no program here comes near: they only prevent hanging. Nodes are counted and not timed, so that equal
 # programs have equal solutions on any machine.
 _TIME_LIMIT_S = 20.0
 _NODES = 2000
@@ -19,7 +19,7 @@ _NODES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """The best point found, its value, what no point exceeds, and of a program without integers the rows' prices."""
+    """The best point found, its value, an upper bound of all points, and, without integers, the rows' prices."""
 
     x: tuple[float, ...]
     value: float
@@ -28,7 +28,7 @@ class Solved:
 
 
 class Program:
-    """Maximise the columns' worth under the rows; rows and columns are numbered in the order in which they are added.
+    """A program: maximise the columns' worth under the rows, which are numbered like columns in the order of addition.
 
     An integer program is solved to the relative gap `gap`.
     """
@@ -36,7 +36,7 @@ class Program:
     def __init__(self, gap: float = 1e-6, nodes: int = _NODES) -> None:
         self._highs = highs.make()
         options = {"time_limit": _TIME_LIMIT_S, "mip_max_nodes": nodes, "mip_rel_gap": gap, "mip_abs_gap": 0.0}
-        # as exact as capacities are checked, and better
+        # at least as exact as capacities are checked
         options |= {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9}
         for name, value in options.items():
             self._highs.setOptionValue(name, value)
@@ -46,13 +46,13 @@ class Program:
         self._integer = False
 
     def row(self, low: float = -math.inf, high: float = math.inf) -> int:
-        """Add a bounded sum; what is in it is said with the columns."""
+        """Add a bounded sum; its terms are given with the columns."""
         self._highs.addRow(low, high, 0, np.empty(0, np.int32), np.empty(0, np.float64))
         self._rows += 1
         return self._rows - 1
 
     def column(self, worth: float, rows: Mapping[int, float], *, high: float = math.inf, integer: bool = False) -> int:
-        """Add a variable from 0 to `high` with what one of it is in each row."""
+        """Add a variable from 0 to `high` with its coefficient in each row."""
         places, values = np.array(list(rows), np.int32), np.array(list(rows.values()), np.float64)
         self._highs.addCol(worth, 0.0, high, len(rows), places, values)
         if integer:
@@ -62,26 +62,26 @@ class Program:
         return self._columns - 1
 
     def close_to(self, gap: float) -> None:
-        """Another relative gap to solve to."""
+        """Set another relative gap to solve to."""
         self._highs.setOptionValue("mip_rel_gap", gap)
 
     def bound_row(self, row: int, low: float, high: float) -> None:
-        """Other bounds of a sum."""
+        """Change the bounds of a sum."""
         self._highs.changeRowBounds(row, low, high)
 
     def bound_column(self, column: int, high: float) -> None:
-        """Another upper bound of a variable."""
+        """Change the upper bound of a variable."""
         self._highs.changeColBounds(column, 0.0, high)
 
     def change_worths(self, worths: Sequence[float]) -> None:
-        """Other worths for all columns."""
+        """Change the worths of all columns."""
         places = np.arange(self._columns, dtype=np.int32)
         self._highs.changeColsCost(self._columns, places, np.array(worths, np.float64))
 
     def solve(self) -> Solved | None:
-        """The best point, or the best found within the limits; None where there is none."""
+        """Return the best point, or the best found within the limits; None if there is none."""
         if self._integer:
-            self._highs.clearSolver()  # what is left of an earlier solution shall not decide between equal ones
+            self._highs.clearSolver()  # traces of an earlier solution must not decide between equal ones
         self._highs.run()
         info = self._highs.getInfo()
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:

@@ -1,4 +1,4 @@
-"""Each GPU with its share of a server's CPUs and memory: what schedulers do that look at GPUs alone."""
+"""Each GPU with its share of a server's CPUs and memory, as in schedulers that consider only GPUs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from sizing.pack.types import Packing, PackJob, Servers, Share
 
 
 def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = None) -> Packing:
-    """Place all jobs, on the fullest server that has their GPUs; one that fits none is split over few servers.
+    """Place all jobs, each on the fullest server that has its GPUs; a job that fits none is split over few servers.
 
-    The largest come first, and among equals the earlier. As every job is placed none loses its priority by it, and
-    where sizes divide each other and a server's GPUs, only jobs larger than a server are split. Jobs of a
-    `previous` round stay where they are, whatever comes of it for the others. Raises SizingError where there are too
-    few GPUs.
+    The largest come first, and among equals the earlier. As every job is placed, none loses its priority by it, and if
+    sizes divide each other and a server's GPUs, only jobs larger than a server are split. Jobs of a `previous` round
+    stay where they are, whatever this costs the others. Raises SizingError if there are too few GPUs.
     """
     refuse_too_many(jobs, servers)
     room = Room(servers)
@@ -33,5 +32,5 @@ def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = N
 
 
 def _has(room: Room, share: Share) -> bool:
-    """Whether a server has so many GPUs left; one that there is not has none."""
+    """Whether a server has the share's GPUs left; a server that does not exist has none."""
     return share.server < room.servers.count and room.gpus[share.server] >= share.gpus

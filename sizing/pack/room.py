@@ -1,4 +1,4 @@
-"""What is left of servers while jobs are given their places."""
+"""The GPUs, CPUs and memory left on servers while jobs are placed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from sizing.cpu.matrix import Point
 from sizing.errors import SizingError
 from sizing.pack.types import PackJob, Servers, Share
 
-# Sums of shares of a server: equal but for the rounding of so many additions.
+# Relative tolerance for rounding in sums of shares of a server.
 ROUNDING = 1e-9
 
 GPUS_ALONE = Point(0.0, 0.0)
-"""For each GPU neither CPUs nor memory: a server's GPUs are all that is asked for."""
+"""Neither CPUs nor memory per GPU: only a server's GPUs are requested."""
 
 
 class Room:
-    """GPUs, CPUs and bytes of memory that are left of each server."""
+    """GPUs, CPUs and bytes of memory left on each server."""
 
     def __init__(self, servers: Servers) -> None:
         self.servers = servers
@@ -25,7 +25,7 @@ class Room:
         self.memory_bytes = [servers.memory_bytes] * servers.count
 
     def most(self, server: int, point: Point) -> int:
-        """How many GPUs a server has left with so many CPUs and so much memory for each."""
+        """Return the number of GPUs that a server has left with CPUs and memory of `point` for each."""
         left = self.gpus[server]
         if point.cpus > 0:
             left = min(left, int((self.cpus[server] + ROUNDING * self.servers.cpus) / point.cpus))
@@ -43,17 +43,17 @@ class Room:
         return share
 
     def change(self, server: int, gpus: int, had: Point, gets: Point) -> None:
-        """Give GPUs that have been given away other CPUs and memory for each of them."""
+        """Change the CPUs and memory of each of some GPUs that were given away."""
         self.cpus[server] -= gpus * (gets.cpus - had.cpus)
         self.memory_bytes[server] -= gpus * (gets.memory_bytes - had.memory_bytes)
 
     def spread(self, gpus: int, point: Point) -> tuple[Share, ...] | None:
-        """Give a job's GPUs away as `parts` has them; None where there is not so much room."""
+        """Give a job's GPUs away as `parts` says; None if there is not enough room."""
         parts = self.parts(gpus, point)
         return None if parts is None else tuple(self.take(server, here, point) for server, here in parts)
 
     def parts(self, gpus: int, point: Point) -> list[tuple[int, int]] | None:
-        """Servers, as few as can be and those with most room first, and the GPUs of each; None where room is short."""
+        """Return the fewest servers possible, those with most room first, and GPUs of each; None if room is short."""
         most = [self.most(server, point) for server in range(self.servers.count)]
         if sum(most) < gpus:
             return None
@@ -65,19 +65,19 @@ class Room:
         return found
 
     def fullest(self, gpus: int, point: Point) -> int | None:
-        """The server with the fewest GPUs left of those that have so many with that for each; None where none has."""
+        """Return the server with the fewest GPUs left of those that have room for `gpus` GPUs; None if none has."""
         fits = [server for server in range(self.servers.count) if self.most(server, point) >= gpus]
         return min(fits, key=self.gpus.__getitem__, default=None)
 
 
 def exceeds(point: Point, share: Point) -> bool:
-    """Tell whether a point has more CPUs or more memory than a share, beyond rounding."""
+    """Whether a point has more CPUs or more memory than a share, beyond rounding."""
     most = 1 + ROUNDING
     return point.cpus > share.cpus * most or point.memory_bytes > share.memory_bytes * most
 
 
 def refuse_too_many(jobs: Sequence[PackJob], servers: Servers) -> None:
-    """Raise SizingError where jobs ask for more GPUs than there are: a round's policy leaves some of them out."""
+    """Raise SizingError if jobs ask for more GPUs than there are: a round's policy must leave some jobs out."""
     asked, there = sum(job.gpus for job in jobs), servers.count * servers.gpus
     if asked > there:
         raise SizingError(f"{len(jobs)} jobs ask for {asked} GPUs and there are {there}: pack fewer at a time")

@@ -1,4 +1,4 @@
-"""Servers as they are asked for."""
+"""Servers from a text of GPUs/CPUs/GB."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _MOST = 1e9
 
 
 def papers(count: int) -> Servers:
-    """So many of Synergy's servers."""
+    """Return `count` of Synergy's servers."""
     return servers_of(PAPERS, count)
 
 
 def servers_of(text: str, count: int) -> Servers:
-    """So many servers of GPUS/CPUS/GB; raises UsageError, one line, for what is none."""
+    """Return `count` servers of GPUS/CPUS/GB; raise UsageError, one line, for an invalid text."""
     try:
         gpus, cpus, memory_gb = (float(part) for part in text.split("/"))
     except ValueError:

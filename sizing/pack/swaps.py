@@ -1,4 +1,4 @@
-"""Changes the servers of jobs with as many GPUs, where more of what jobs would have is then to be had."""
+"""Swaps of jobs with as many GPUs between servers, if that makes more of the wanted CPUs and memory available."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from sizing.pack.fill import Places, Prices
 from sizing.pack.menu import Option
 
 PARTNERS = 8
-"""A server that lacks something looks for it on so many others, those with most room first."""
+"""Number of other servers on which a server that lacks something looks for it, those with most room first."""
 TURNS = 6
-"""So often at most, for each server, jobs change places."""
+"""Most swaps per server."""
 LEAST = 1e-6
 """Gains below this, in shares of a GPU, are rounding."""
 
 
 MOVED = 0.3
-"""Shares for each GPU of a job that has been where it is for a round: less than this is not worth its restart."""
+"""Least gain, in shares per GPU, that is worth the restart of a job that has been in place for a round."""
 
 
 class _Bundle(NamedTuple):
-    """Jobs of one server, or idle GPUs, with all their GPUs and what they would have together.
+    """Jobs of one server, or idle GPUs, with all their GPUs and the sum of what they want.
 
-    `moving` is what it costs that they move, as if it were lacking.
+    `moving` is the cost of moving them, counted like a lack.
     """
 
     gpus: int
@@ -34,7 +34,7 @@ class _Bundle(NamedTuple):
 
 
 class _Servers:
-    """What each server would have to give beyond what it has (negative: room), and the jobs that are wholly on it."""
+    """The excess of each server's demand over its capacity (negative: room), and the jobs that are wholly on it."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class _Servers:
         self._bundles: dict[int, list[_Bundle]] = {}
 
     def bundles(self, server: int) -> list[_Bundle]:
-        """What of a server can change places: each job, and for each size the lightest and the heaviest smaller jobs.
+        """Return a server's candidates for a swap: each job, and per size the lightest and heaviest smaller jobs.
 
-        Jobs that would have the same are one for this.
+        Jobs that want the same count as one.
         """
         if server not in self._bundles:
             weight = {job: max(self.wanted[job].cpus, self.wanted[job].memory) for job in self.jobs[server]}
@@ -78,7 +78,7 @@ class _Servers:
         return self._bundles[server]
 
     def _filled(self, order: Iterable[int], size: int) -> tuple[int, ...]:
-        """The first jobs that have so many GPUs together, each fewer; none if they do not come to it."""
+        """Return the first jobs that have `size` GPUs together, each fewer; none if they do not add up to it."""
         jobs, left = [], size
         for job in order:
             gpus = self.places[job][0][1]
@@ -98,7 +98,7 @@ class _Servers:
         )
 
     def swap(self, server: int, mine: _Bundle, other: int, theirs: _Bundle) -> None:
-        """Two bundles change places."""
+        """Let two bundles change places."""
         for at, to, bundle, sign in ((server, other, mine, -1), (other, server, theirs, 1)):
             for job in bundle.jobs:
                 self.jobs[at].remove(job)
@@ -122,9 +122,9 @@ def swap(
     prices: Prices,
     stay: Collection[int] = (),
 ) -> None:
-    """Swap jobs as long as servers lack less by it, those that lack most first; `places` are changed in place.
+    """Swap jobs as long as servers then lack less, those that lack most first; `places` are changed in place.
 
-    Jobs in `stay` move only for what is worth a restart.
+    Jobs in `stay` move only for a gain that is worth a restart.
     """
     free = [per_server] * servers
     for of in places:
@@ -145,7 +145,7 @@ def swap(
 
 
 def _best(state: _Servers, server: int, prices: Prices, lacks: float) -> tuple[_Bundle, int, _Bundle] | None:
-    """The bundles of this server and of another that leave both lacking least, None if no swap makes it less."""
+    """Return the bundles of this server and another whose swap leaves both lacking least, None if none helps."""
     cpu_price, memory_price = prices
     all_cpus, all_memory = state.cpus, state.memory
     cpus, memory = all_cpus[server], all_memory[server]

@@ -1,4 +1,4 @@
-"""Synergy's packers as printed: GREEDY gives a job all that it demands or no place, TUNE takes back to let all run."""
+"""Synergy's packers as printed: GREEDY gives a job all its demand or no place, TUNE takes back to let all run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sizing.pack.types import Packing, PackJob, Servers, Share
 
 
 def greedy(jobs: Sequence[PackJob], servers: Servers) -> Packing:
-    """Place jobs in the order of their priority; who finds no place is left out, and later ones are tried.
+    """Place jobs in the order of their priority; leave out a job that finds no place, and try later ones.
 
-    That is its known weakness: CPUs or memory run out while GPUs stand idle, and jobs that need much of them wait for
-    long. No job demands more for a GPU than a server has. Raises SizingError where there are too few GPUs.
+    That is its known weakness: CPUs or memory run out while GPUs stand idle, and jobs that need much of them wait long.
+    No job demands more per GPU than a server has. Raises SizingError if there are too few GPUs.
     """
     refuse_too_many(jobs, servers)
     room = Room(servers)
@@ -31,10 +31,10 @@ def greedy(jobs: Sequence[PackJob], servers: Servers) -> Packing:
 def tune(jobs: Sequence[PackJob], servers: Servers) -> Packing:
     """Place every job in the order of priority, none slower than with its GPU-proportional share (Synergy, 4.2).
 
-    A job has what it demands on the fullest server with room for that. Where no server has it, a job that demands more
-    than its share is content with that; where that does not help either, the jobs on the fullest server with its GPUs
-    that have more than their share give back, the latest first, until it fits. Decided here: a job is split only where
-    no server has its GPUs, and has then no more than its share. Raises SizingError where there are too few GPUs.
+    A job gets its demand on the fullest server with room for that. If no server has it, a job that demands more than
+    its share gets its share; if that does not help either, the jobs on the fullest server with its GPUs that have more
+    than their share give back, the latest first, until it fits. Our own decision: a job is split only if no server has
+    its GPUs, and then gets no more than its share. Raises SizingError if there are too few GPUs.
     """
     refuse_too_many(jobs, servers)
     room, share = Room(servers), servers.proportional
@@ -45,7 +45,7 @@ def tune(jobs: Sequence[PackJob], servers: Servers) -> Packing:
         for job in reversed(range(len(points))):
             here = dict(places[job]).get(server, 0)
             if here and exceeds(points[job], share) and room.most(server, point) < gpus:
-                room.change(server, here, points[job], share)  # who has more than its share is on one server alone
+                room.change(server, here, points[job], share)  # a job with more than its share is on one server alone
                 points[job] = share
 
     for job in jobs:
@@ -71,7 +71,7 @@ def tune(jobs: Sequence[PackJob], servers: Servers) -> Packing:
 
 
 def _asked(job: PackJob, servers: Servers) -> Point:
-    """CPUs and memory that a job demands for each GPU, as far as a server has them; its share where that is faster."""
+    """Return the CPUs and memory a job demands per GPU, as far as a server has them; its share if that is faster."""
     demand, share = job.matrix.demand(), servers.proportional
     point = Point(min(demand.cpus, servers.cpus), min(demand.memory_bytes, servers.memory_bytes))
     return point if job.matrix.rate(point) >= job.matrix.rate(share) else share

@@ -1,4 +1,4 @@
-"""What each job would have if all servers were one, and what CPUs and memory are then worth against each other."""
+"""The options of jobs if all servers were one, and the resulting prices of CPUs and memory against each other."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from sizing.pack.fill import Prices, Steps, Stock, begin, fill
 from sizing.pack.menu import Menu
 
 SAMPLE = 64
-"""So many jobs tell what the prices are: more take time and change them little."""
+"""Number of jobs that determine the prices: more take time and change them little."""
 HALVINGS = 5
-"""Of the interval of exponents in which the ratio of the prices is looked for."""
+"""Halvings of the interval of exponents in which the ratio of the prices is searched."""
 WIDEST = 5.0
 """One price is at most 2 to this power times the other; beyond that the dearer one alone decides."""
 BESIDE = (0.0, 1.5, -1.5, 3.0, -3.0)
-"""Exponents beside the best on one great server, which on several need not be the best."""
+"""Exponents to try next to the best on one large server, which need not be the best on several."""
 
 Most = Callable[[int], tuple[float, float]]
-"""The most shares of CPUs and memory for a GPU of a job with so many GPUs that is together on a server."""
+"""A function that returns the most shares of CPUs and memory per GPU of an unsplit job, from its GPUs."""
 
 
 def most_of(menus: Sequence[Menu], servers: int, per_server: int) -> Most:
-    """What is left for one job when all others on its server have the least that anybody must have."""
+    """Return the limit of what is left for one job when all others on its server have the smallest of all options."""
     idle = servers * per_server - sum(menu.gpus for menu in menus)
     least_cpus = min((option.cpus for menu in menus for option in menu.options), default=0.0)
     least_memory = min((option.memory for menu in menus for option in menu.options), default=0.0)
@@ -35,7 +35,7 @@ def most_of(menus: Sequence[Menu], servers: int, per_server: int) -> Most:
 
 
 def pooled(steps: Sequence[Steps], shares: float) -> tuple[list[int], Stock]:
-    """The option of each job on one server with so many shares, and what is left of it."""
+    """Return the option of each job on one server with `shares`, and the rest of its stock."""
     stock = Stock(1, shares)
     places = [((0, each.menu.gpus),) for each in steps]
     chosen = begin(steps, places, stock)
@@ -44,10 +44,10 @@ def pooled(steps: Sequence[Steps], shares: float) -> tuple[list[int], Stock]:
 
 
 def prices_of(menus: Sequence[Menu], shares: float, most: Most) -> list[Prices]:
-    """Prices at which the jobs get most out of so many shares, and after these prices to both sides of them.
+    """Return the prices at which the jobs gain most from `shares`, followed by prices on both sides of them.
 
-    What runs out first is made dearer, as in the dual of the linear program: for two resources the ratio of their
-    prices is all there is to it. Where everyone has the best there is, no others are needed.
+    The resource that runs out first is made dearer, as in the dual of the linear program: for two resources only the
+    ratio of their prices matters. If every job has its best option, no other prices are needed.
     """
     stride = -(-len(menus) // SAMPLE) or 1
     sample = menus[::stride]
@@ -71,11 +71,11 @@ def prices_of(menus: Sequence[Menu], shares: float, most: Most) -> list[Prices]:
 
 
 def _prices(exponent: float) -> Prices:
-    """CPUs at so many times what memory costs, as a power of 2."""
+    """Return prices with a ratio of CPUs to memory of this power of 2."""
     return Prices(2.0 ** (exponent / 2), 2.0 ** (-exponent / 2))
 
 
 def steps_of(menus: Sequence[Menu], prices: Prices, most: Most) -> list[Steps]:
-    """The steps of each menu, those of the same menu once."""
+    """Return the steps of each menu, shared between equal menus."""
     known: dict[int, Steps] = {}
     return [known.setdefault(id(menu), Steps(menu, prices, most(menu.gpus))) for menu in menus]

@@ -1,4 +1,4 @@
-"""What packers speak of: servers that are all alike, jobs with their matrices, and who has how much of which server."""
+"""The types of packers: equal servers, jobs with their matrices, and the shares of jobs on servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sizing.cpu.matrix import Matrix, Point
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """`count` servers, each with so many GPUs, CPUs and bytes of memory."""
+    """`count` servers, each with these GPUs, CPUs and bytes of memory."""
 
     count: int
     gpus: int
@@ -20,7 +20,7 @@ class Servers:
 
     @property
     def proportional(self) -> Point:
-        """What a GPU's share of a server is."""
+        """A GPU's share of a server."""
         return Point(self.cpus / self.gpus, self.memory_bytes / self.gpus)
 
 
@@ -33,13 +33,13 @@ class PackJob:
 
     @property
     def gpus(self) -> int:
-        """All of them, on one server or on several."""
+        """All its GPUs, on one server or on several."""
         return self.matrix.gpus
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a job has of one server, all told (not for each GPU)."""
+    """A job's resources on one server, in total (not per GPU)."""
 
     server: int
     gpus: int
@@ -49,22 +49,22 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """What each job has; who is not in it runs not in this round."""
+    """The shares of each job; a job without an entry does not run in this round."""
 
     shares: Mapping[str, tuple[Share, ...]]
 
     def point(self, id: str) -> Point:
-        """CPUs and memory for each GPU of a job that runs."""
+        """Return the CPUs and memory per GPU of a job that runs."""
         shares = self.shares[id]
         gpus = sum(share.gpus for share in shares)
         return Point(sum(share.cpus for share in shares) / gpus, sum(share.memory_bytes for share in shares) / gpus)
 
 
 class Packer(Protocol):
-    """Gives jobs their places; `jobs` come in the order of their priority, and ask for no more GPUs than there are.
+    """A function that gives jobs their places; `jobs` come by priority, and ask for no more GPUs than there are.
 
-    Pure: the same jobs and servers give the same packing. Raises SizingError where no packing can be found.
+    Pure: the same jobs and servers give the same packing. Raises SizingError if no packing can be found.
     """
 
     def __call__(self, jobs: Sequence[PackJob], servers: Servers) -> Packing:
-        """Who has what."""
+        """Return the packing."""

@@ -1,4 +1,4 @@
-"""Throughput relative to that with a GPU's share of a server: what packers add up, and what no job may fall below."""
+"""Throughput relative to that with a GPU's share of a server: the objective of packers, and the floor for each job."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from sizing.pack.types import Packing, PackJob, Servers
 
 
 def base(job: PackJob, servers: Servers) -> float:
-    """The rate that counts 1: with the proportional share, or the best one of a job that does not run with that."""
+    """Return the rate that counts 1: with the proportional share, or the best of a job that does not run with that."""
     return job.matrix.rate(servers.proportional) or job.matrix.best or 1.0
 
 
 def relative(packing: Packing, job: PackJob, servers: Servers) -> float:
-    """A job's throughput in a packing over its proportional one; 0 where it is left out."""
+    """Return a job's throughput in a packing over its proportional one; 0 if it is left out."""
     return job.matrix.rate(packing.point(job.id)) / base(job, servers) if job.id in packing.shares else 0.0
 
 
 def mean(packing: Packing, jobs: Sequence[PackJob], servers: Servers) -> float:
-    """Throughput over the proportional one for a GPU of the jobs: larger jobs count more, those left out count 0."""
+    """Return the mean relative throughput per GPU of the jobs: larger jobs count more, those left out count 0."""
     return sum(job.gpus * relative(packing, job, servers) for job in jobs) / sum(job.gpus for job in jobs)
 
 
 def least(packing: Packing, jobs: Sequence[PackJob], servers: Servers) -> float:
-    """The relative throughput of the job that fares worst; 0 where one is left out."""
+    """Return the relative throughput of the job that fares worst; 0 if one is left out."""
     return min(relative(packing, job, servers) for job in jobs)
 
 

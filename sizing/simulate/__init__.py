@@ -1,1 +1,1 @@
-"""A GPU cluster that is not there: what schedulers would do with jobs of a trace, by estimated step times."""
+"""A simulated GPU cluster: the effect of schedulers on the jobs of a trace, by estimated step times."""

@@ -1,4 +1,4 @@
-"""GPU clusters that are simulated: so many GPUs of each type, in nodes of so many."""
+"""Simulated GPU clusters: the number of GPUs of each type, and the size of their nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CX5, _CX6 = 1.25e10, 2.5e10  # 100 and 200 Gbit/s
 
 
 def table1() -> dict[str, Pool]:
-    """Crius's Table 1, 1,280 GPUs; A100 and V100 are taken to have NVLink (the table's sign for it is not readable)."""
+    """Return Crius's Table 1, 1,280 GPUs; A100 and V100 are taken to have NVLink (the table's sign is unreadable)."""
     rows = (
         ("a100-sxm-40gb", 80, 4, _CX5),
         ("a40", 160, 2, _CX5),
@@ -35,7 +35,7 @@ def table1() -> dict[str, Pool]:
 
 
 def crius_testbed() -> dict[str, Pool]:
-    """Crius's own 64 GPUs: 16 nodes with 2 A40, 16 nodes with 2 A10."""
+    """Return Crius's own 64 GPUs: 16 nodes with 2 A40, 16 nodes with 2 A10."""
     return {
         "a40": Pool(CATALOGUE["a40"], 32, 2, _CX5),
         "a10": Pool(CATALOGUE["a10"], 32, 2, _CX6),
@@ -43,9 +43,9 @@ def crius_testbed() -> dict[str, Pool]:
 
 
 def of_inventory(inventory: Inventory) -> dict[str, Pool]:
-    """A centre's own: each node once, though it may be in several partitions; slices (MIG) are left out.
+    """Return a centre's own pools: each node once, even if it is in several partitions; slices (MIG) are left out.
 
-    Of a type that is in unlike nodes the smallest node and the slowest network count for all. Raises UsageError where
+    If a type is in different nodes, the smallest node and the slowest network count for all. Raises UsageError if
     nothing is left.
     """
     counts: dict[str, dict[str, int]] = {}
@@ -67,5 +67,5 @@ def of_inventory(inventory: Inventory) -> dict[str, Pool]:
 
 
 def capacity(pools: Mapping[str, Pool]) -> dict[str, int]:
-    """GPUs by type, as policies see them."""
+    """Return the GPUs by type, as policies see them."""
     return {name: pool.gpus for name, pool in pools.items()}

@@ -1,4 +1,4 @@
-"""Several schedulers on the same jobs: run by run, and what comes of all runs."""
+"""Several schedulers on the same jobs: single runs, and the figures over all runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sizing.simulate.types import SimulatedJob
 
 @dataclass(frozen=True)
 class Site:
-    """A cluster, the models that are trained on it, and how fast they really are there."""
+    """A cluster, the models that are trained on it, and their true speeds there."""
 
     pools: Mapping[str, Pool]
     models: Mapping[str, TrainedModel]
@@ -26,7 +26,7 @@ class Site:
 
     @classmethod
     def of(cls, pools: Mapping[str, Pool], models: Mapping[str, TrainedModel]) -> Site:
-        """With speeds by data sheets."""
+        """Return a site with speeds by data sheets."""
         return cls(pools, models, FormulaSpeeds(models, pools))
 
     @property
@@ -36,22 +36,22 @@ class Site:
 
 
 def run(name: str, jobs: Sequence[SimulatedJob], site: Site, *, error: float = 0.0, seed: int = 0) -> Figures:
-    """One scheduler on jobs, told speeds that are wrong by up to `error`."""
+    """Run one scheduler on jobs; the speeds it is told are wrong by up to `error`."""
     policy = maker(name)(with_error(site.speeds, error, seed), site.speeds)
     return report.figures(simulate(jobs, capacity(site.pools), policy, site.speeds), site.batches)
 
 
 RATIOS = ("mean_jct_s", "mean_queue_s", "window_finished", "window_normalised", "window_raw", "peak_raw")
-"""Figures whose paired ratios to the first policy are told."""
+"""Figures whose paired ratios to the first policy are reported."""
 
 
 _OF_JOBS = ("mean_jct_s", "mean_queue_s")
 
 
 def ratio(figure: str, firsts: Sequence[Figures], others: Sequence[Figures]) -> report.Interval | None:
-    """The first policy's figure over another's, paired by seed; None where one of them is 0.
+    """Return the first policy's figure over another's, paired by seed; None if one of them is 0.
 
-    Also None for times of jobs where some have not ended: who drops the long ones would look quick.
+    Also None for times of jobs if some have not ended: a policy that drops long jobs would look fast.
     """
     if figure in _OF_JOBS and any(each.finished < each.jobs for each in (*firsts, *others)):
         return None
@@ -60,7 +60,10 @@ def ratio(figure: str, firsts: Sequence[Figures], others: Sequence[Figures]) -> 
 
 
 def to_json(runs: Mapping[str, Sequence[Figures]]) -> dict[str, Any]:
-    """All policies' figures over the seeds, and the first one's over each other's (paired by seed, geometric mean)."""
+    """Return all policies' figures over the seeds, and the first one's over each other's.
+
+    The latter are geometric means of ratios paired by seed.
+    """
     first = next(iter(runs), "")
     ratios: dict[str, dict[str, Any]] = {}
     for name, others in runs.items():

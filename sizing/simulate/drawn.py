@@ -16,7 +16,10 @@ from sizing.pack.types import Servers
 from sizing.simulate.world import SimulatedJob
 
 MEDIAN_S, SPREAD = 2.2 * 3600.0, 0.97
-"""Of lognormal durations: median 2.2 h, mean 3.5 h, as of the public trace cluster01 (nearly all jobs of one GPU)."""
+"""Parameters of lognormal durations: median 2.2 h, mean 3.5 h, as in the public trace cluster01.
+
+Nearly all jobs of that trace have one GPU.
+"""
 _LEAST_S, _MOST_S = 300.0, 7 * 86400.0
 Floats = NDArray[np.float64]
 ONE_GPU: Mapping[int, float] = {1: 1.0}
@@ -34,14 +37,14 @@ def drawn(
     sizes: Mapping[int, float] = ONE_GPU,
     durations_s: Sequence[float] = (),
 ) -> tuple[SimulatedJob, ...]:
-    """Jobs in order of submission, whose durations are those with a GPU's share of a server.
+    """Return jobs in order of submission; their durations are those with a GPU's share of a server.
 
     Each is of a class by its share in `mix`, of a GPU count by its share in `sizes`, then of any model of both. With
     `durations_s` durations are drawn from these. Times between the submissions of `count` jobs are exponential, and
     stretched until these together ask for `load` times all GPUs up to the last submission. Before them, at 0 s, come
-    jobs for that share of the GPUs (all, at most) that are as far along as those are that one finds at any time: else
-    it would take days until long jobs are as many as they are to be. The same arguments give the same jobs. Raises
-    UsageError where the file has no such job, where one does not run with its share, and for fewer than two jobs.
+    jobs for that share of the GPUs (at most all), as far along as running jobs at a random time: otherwise it would
+    take days until long jobs reach their usual number. The same arguments give the same jobs. Raises UsageError if the
+    file has no such job, if a job does not run with its share, and for fewer than two jobs.
     """
     if count < 2 or not 0 < load < math.inf:
         raise UsageError(f"{count} jobs at load {load:g}: simulate at least two, at a load above 0")
@@ -62,7 +65,7 @@ def drawn(
 
 
 class _Draw:
-    """What jobs are drawn from."""
+    """The source that jobs are drawn from."""
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class _Draw:
         self._durations_s = np.asarray(durations_s, float)
 
     def durations(self, random: np.random.Generator, count: int) -> Floats:
-        """Of so many jobs, in seconds."""
+        """Return the durations of `count` jobs, in seconds."""
         if len(self._durations_s):
             found = random.choice(self._durations_s, count)
         else:
@@ -87,14 +90,14 @@ class _Draw:
         return clipped
 
     def remainders(self, random: np.random.Generator, count: int) -> Floats:
-        """What is left of so many jobs that one finds running: the longer a job, the likelier one finds it."""
+        """Return the remaining durations of `count` running jobs: longer jobs are more likely to be running."""
         many = self.durations(random, max(10_000, count))
         found = random.choice(many, count, p=many / many.sum())
         left: Floats = np.maximum(found * random.random(count), 1.0)
         return left
 
     def jobs(self, random: np.random.Generator, durations: Floats) -> list[tuple[SimulatedJob, float]]:
-        """A job for each duration, with it; all at 0 s."""
+        """Return a job for each duration, with it; all at 0 s."""
         count = len(durations)
         kinds = random.choice(len(self._mix), count, p=list(self._mix.values()))
         sizes = random.choice(list(self._sizes), count, p=list(self._sizes.values()))
@@ -114,7 +117,7 @@ class _Draw:
 
 
 def _names(matrices: Matrices, mix: Mix, sizes: Mapping[int, float]) -> dict[tuple[str, int], list[str]]:
-    """The models of each class and GPU count."""
+    """Return the models of each class and GPU count."""
     found: dict[tuple[str, int], list[str]] = {}
     for name in sorted(matrices):
         found.setdefault((matrices[name].kind, matrices[name].matrix.gpus), []).append(name)

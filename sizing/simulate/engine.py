@@ -1,13 +1,13 @@
 """A simulated cluster: jobs of a trace arrive, a policy gives them GPUs, they train at their true rates and end.
 
-What there is to give, what of it can be given and how fast jobs are with it is asked of a `World`: pools of GPU types
-for schedulers of cells (sizing.simulate.pools), servers with CPUs and memory for rounds (sizing.simulate.servers).
+A `World` defines the resources, the valid allocations and the speed of jobs with them: pools of GPU types for
+schedulers of cells (sizing.simulate.pools), servers with CPUs and memory for rounds (sizing.simulate.servers).
 
-Time jumps from event to event: arrivals, ends and the policy's own interval. What happens at the same time is one
-moment, and one question to the policy. Progress is exact: iterations are rate times seconds, nothing is rounded to
-rounds. Nothing here reads a clock or draws a number, so the same input gives the same outcome.
+Time jumps from event to event: arrivals, ends and the policy's own interval. Events at the same time are one moment,
+and one call of the policy. Progress is exact: iterations are rate times seconds, nothing is rounded to rounds. Nothing
+here reads a clock or draws a number, so the same input gives the same outcome.
 
-What is simplified: a restart loses its time and no iterations, and takes the same for every job.
+Simplification: a restart loses time but no iterations, and takes the same for every job.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from sizing.simulate.types import Allocation, SimulatedJob, Speeds
 from sizing.simulate.world import A, CannotGive, Decision, Moment, Policy, Running, Waiting, World
 
 RESTART_S = 30.0
-"""What a new allocation costs a job that has run before: saving, starting its ranks anew and loading.
+"""The time that a new allocation costs a job that has run before: saving, starting its ranks anew and loading.
 
-The paper says nothing of it. A checkpoint of a model of some billion parameters is some ten GB, read and written at a
-few GB/s; half a minute is also what simulators of other elastic schedulers take.
+The paper does not give it. A checkpoint of a model of some billion parameters is some ten GB, read and written at a few
+GB/s; simulators of other elastic schedulers also take half a minute.
 """
 STUCK_ROUNDS = 100_000
-"""So many rounds in a row in which no job arrives, starts for the first time or ends: the policy goes round in circles.
+"""Most rounds in a row without an arrival, a first start or an end: beyond it the policy is going round in circles.
 
 With rounds of five minutes that is a year.
 """
 
 
 class BrokenRule(SizingError):
-    """A policy gave what cannot be given; the message names the policy, the time and the job."""
+    """A policy gave an invalid allocation; the message names the policy, the time and the job."""
 
 
 @dataclass(slots=True)
@@ -60,12 +60,12 @@ class _Job(Generic[A]):
     waiting: Waiting | None = None
 
     def remaining(self, now_s: float) -> float:
-        """Iterations that are left now."""
+        """Return the iterations that are left now."""
         done = self.rate * max(0.0, now_s - self.ready_s) if self.held is not None else 0.0
         return max(0.0, self.left - done)
 
     def release(self, now_s: float) -> None:
-        """Its GPUs are taken away: what it did with them is written down."""
+        """Take its GPUs away and record what it did with them."""
         if self.held is None:
             return
         if now_s > self.from_s:
@@ -75,7 +75,7 @@ class _Job(Generic[A]):
         self.version += 1
 
     def outcome(self, end_s: float | None = None, dropped_s: float | None = None) -> JobOutcome:
-        """Of its whole life."""
+        """Return the outcome of its whole life."""
         spans = tuple(self.spans)
         return JobOutcome(self.job, self.start_s, end_s, dropped_s, self.restarts, self.reference_rate, spans)
 
@@ -89,10 +89,10 @@ def simulate(
     restart_s: float = RESTART_S,
     until_s: float | None = None,
 ) -> Outcome:
-    """What becomes of jobs on a cluster of `capacity` GPUs by type under a policy.
+    """Simulate jobs on a cluster of `capacity` GPUs by type under a policy.
 
-    `speeds` are the true rates; the policy has been given its own, which may be wrong. Nothing happens after `until_s`.
-    Raises UsageError for jobs that make no sense, and BrokenRule where the policy gives what it must not.
+    `speeds` are the true rates; the policy has its own, which may be wrong. Nothing happens after `until_s`. Raises
+    UsageError for invalid jobs, and BrokenRule if the policy gives an invalid allocation.
     """
     return simulate_in(Pools(capacity, speeds), jobs, policy, restart_s=restart_s, until_s=until_s)
 
@@ -106,9 +106,9 @@ def simulate_in(
     until_s: float | None = None,
     rounds: bool = False,
 ) -> Outcome:
-    """What becomes of jobs in any world; with `rounds` the policy is asked at its interval alone. Raises as above.
+    """Simulate jobs in any world; with `rounds` the policy is asked only at its interval. Raises as above.
 
-    A round that comes while no job is there begins with the next arrival.
+    A round that is due while there is no job begins with the next arrival.
     """
     _check(jobs, restart_s)
     world.refuse(jobs)
@@ -143,7 +143,7 @@ class _Simulation(Generic[A]):
         self.arrived: frozenset[str] = frozenset()
 
     def run(self) -> Outcome:
-        """From the first arrival to the last end."""
+        """Run from the first arrival to the last end."""
         start_s = self.now_s
         interval_s = self.policy.interval_s
         while (at_s := self._next(start_s)) is not None and at_s <= self.until_s:
@@ -172,24 +172,24 @@ class _Simulation(Generic[A]):
         return Outcome(self.policy.name, found, levels(found), end_s, self.decisions)
 
     def _next(self, start_s: float) -> float | None:
-        """The time of the next event, None where nothing will happen any more."""
+        """Return the time of the next event, None if there will be none."""
         while self.ends and not self._current(self.ends[0]):
             heapq.heappop(self.ends)
         times = [self.ends[0][0]] if self.ends else []
         if self.next < len(self.coming):
             times.append(self.coming[self.next].submit_s)
-        # a policy that leaves everything idle with nothing to come is asked a few more times, and then believed
+        # a policy that leaves everything idle with nothing to come is asked some more times before the end
         if self.there and self.policy.interval_s is not None and (times or self.idle_rounds < 1000):
             times.append(start_s + self.round * self.policy.interval_s)
         return min(times, default=None)
 
     def _current(self, end: tuple[float, int, str, int]) -> bool:
-        """Whether an end on the heap is still to come as it was worked out."""
+        """Whether an end on the heap is still valid."""
         one = self.there.get(end[2])
         return one is not None and one.version == end[3]
 
     def _end(self) -> bool:
-        """Takes the jobs away that end now."""
+        """Remove the jobs that end now; return whether there are any."""
         ended = False
         while self.ends and self.ends[0][0] <= self.now_s:
             end = heapq.heappop(self.ends)
@@ -201,7 +201,7 @@ class _Simulation(Generic[A]):
         return ended
 
     def _arrive(self) -> frozenset[str]:
-        """Takes the jobs in that come now."""
+        """Add the jobs that arrive now; return their ids."""
         arrived = []
         while self.next < len(self.coming) and self.coming[self.next].submit_s <= self.now_s:
             job = self.coming[self.next]
@@ -211,7 +211,7 @@ class _Simulation(Generic[A]):
         return frozenset(arrived)
 
     def _decide(self, arrived: frozenset[str], ended: bool) -> bool:
-        """Asks the policy and does what it says; whether a job has been dropped or starts that never ran before."""
+        """Ask the policy and apply its decision; return whether a job was dropped or starts for the first time."""
         running, waiting = [], []
         for one in self.there.values():
             if one.held is not None:
@@ -228,7 +228,7 @@ class _Simulation(Generic[A]):
             one = self.there.pop(id)
             one.release(self.now_s)
             self.outcomes[id] = one.outcome(dropped_s=self.now_s)
-        # GPUs are given back before others have them
+        # GPUs are given back before other jobs get them
         for one in self.there.values():
             if one.held is not None and one.job.id not in decision.allocations:
                 one.release(self.now_s)
@@ -242,19 +242,19 @@ class _Simulation(Generic[A]):
         return new
 
     def _give(self, one: _Job[A], allocation: A, rate: float, *, restarts: bool) -> None:
-        """A job has an allocation from now on, and ends when it has done what is left."""
+        """Give a job an allocation from now on, and schedule its end."""
         if one.start_s is None:
             one.start_s = self.now_s
         one.restarts += restarts
         one.held, one.ran, one.rate, one.waiting = allocation, True, rate, None
         one.from_s = self.now_s
-        # what is no restart does not cut short one that goes on
+        # a change without a restart does not cut short a running restart
         one.ready_s = self.now_s + self.restart_s if restarts else max(self.now_s, one.ready_s)
         one.version += 1
         heapq.heappush(self.ends, (one.ready_s + one.left / rate, one.order, one.job.id, one.version))
 
     def _changed(self, decision: Decision[A]) -> dict[str, tuple[A, float]]:
-        """What is new in a decision, with the true rates; raises BrokenRule where it cannot be done."""
+        """Return the new allocations of a decision, with the true rates; raise BrokenRule if it is invalid."""
         changed = {}
         try:
             for id, allocation in decision.allocations.items():
@@ -273,7 +273,7 @@ class _Simulation(Generic[A]):
 
 
 def _check(jobs: Sequence[SimulatedJob], restart_s: float) -> None:
-    """Refuses jobs and times that make no sense in any world."""
+    """Refuse jobs and times that are invalid in any world."""
     seen = set()
     for job in jobs:
         if job.id in seen:

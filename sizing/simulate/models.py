@@ -1,8 +1,8 @@
-"""Models that a simulated job trains: what one GPU of a pipeline stage computes, moves, sends and holds.
+"""Models that a simulated job trains: the computation, traffic and memory of one GPU of a pipeline stage.
 
-Transformers are worked out by sizing.model and sizing.memory, as Alpa trains them: fp16 with master weights, Adam whose
-state is cut over the replicas (ZeRO 1), full recomputation, attention written out. Wide ResNets have a closed form
-here, in fp32 with Adam. Sizes are those of Alpa's public benchmark, which are the ones of Crius's Table 2.
+Transformers are computed by sizing.model and sizing.memory, as Alpa trains them: fp16 with master weights, Adam with
+its state cut over the replicas (ZeRO 1), full recomputation, attention written out. Wide ResNets have a closed form
+here, in fp32 with Adam. Sizes are those of Alpa's public benchmark, as in Crius's Table 2.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from sizing.model.config import ModelConfig
 from sizing.model.parallel import Parallel
 
 _PASSES = 6.0
-"""How often what a layer saves goes through memory: written and read in forward, both again when it is computed again,
-read in backward, where a gradient of its size is written."""
+"""Number of times that a layer's saved tensors pass through memory.
+
+They are written and read in forward, both again when recomputed, and read in backward, where a gradient of their size
+is written.
+"""
 _WEIGHT_READS = 4
-"""Of a weight in each micro-batch: forward, forward again, and in backward for both gradients."""
+"""Reads of a weight in each micro-batch: forward, forward again, and in backward for both gradients."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageLoad:
-    """One GPU of the slowest stage. All but the last three are of one micro-batch.
+    """The load of one GPU of the slowest stage. All but the last three fields are for one micro-batch.
 
-    `moved_bytes` go through its memory beside the products' operands, `weight_bytes` are the weights that its products
-    read. `tensor_bytes` are summed over the tensor-parallel group, `across_bytes` go to the next stage. `data_bytes`
-    are passed on by a ring of all replicas, but for the factor (n - 1) / n, and `update_bytes` is the traffic of the
-    optimizer, both once an iteration. `peak_bytes` is what the GPU must have, guard band included. `even` is the work
-    of all stages over that of this one.
+    `moved_bytes` pass through its memory besides the products' operands, `weight_bytes` are the weights that its
+    products read. `tensor_bytes` are summed over the tensor-parallel group, `across_bytes` go to the next stage.
+    `data_bytes` are the traffic of a ring of all replicas, without its factor (n - 1) / n, and `update_bytes` that of
+    the optimizer, both once per iteration. `peak_bytes` is the memory that the GPU needs, guard band included. `even`
+    is the work of all stages over that of this one.
     """
 
     flops: float
@@ -57,46 +60,46 @@ class TrainedModel(Protocol):
 
     @property
     def layers(self) -> int:
-        """The most stages that it can be cut into."""
+        """The largest number of stages that it can be cut into."""
 
     @property
     def precision(self) -> str:
-        """Of its products, as GpuType.flops names it."""
+        """The precision of its products, as GpuType.flops names it."""
 
     @property
     def parameters(self) -> int:
-        """Trainable elements."""
+        """Number of trainable elements."""
 
     def stage(self, stages: int, dp: int, tp: int, micro_batches: int) -> StageLoad | None:
-        """Its load with so many replicas, tensor-parallel GPUs and micro-batches; None where it cannot be cut so."""
+        """Return its load with these replicas, tensor-parallel GPUs and micro-batches; None if it cannot be cut so."""
 
 
 @dataclass(frozen=True)
 class Transformer:
-    """BERT or a mixture of experts by its sizes; cut into stages of equally many layers."""
+    """BERT or a mixture of experts given by its sizes; cut into stages of equally many layers."""
 
     model: ModelConfig
     global_batch: int
 
     @property
     def layers(self) -> int:
-        """Transformer layers."""
+        """Number of transformer layers."""
         return self.model.layers
 
     @property
     def precision(self) -> str:
-        """Of its products."""
+        """The precision of its products."""
         return self.model.flops_precision
 
     @property
     def parameters(self) -> int:
-        """Trainable elements."""
+        """Number of trainable elements."""
         return config.parameters(self.model)
 
     def stage(self, stages: int, dp: int, tp: int, micro_batches: int) -> StageLoad | None:
-        """The last stage, whose memory is the largest: it has the output matrix and the loss.
+        """Return the load of the last stage, with the most memory: it has the output matrix and the loss.
 
-        All micro-batches are in flight at once (GPipe): what each layer keeps is held for each of them.
+        All micro-batches are in flight at once (GPipe): each layer's saved tensors are held for each of them.
         """
         micro, rest = divmod(self.global_batch, dp * micro_batches)
         if rest or stages > self.model.layers or self.model.layers % stages:
@@ -128,7 +131,7 @@ class Transformer:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A bottleneck of a wide ResNet, for one image: parameters, FLOPs forward, elements that it gives and saves."""
+    """A bottleneck block of a wide ResNet, for one image: parameters, forward FLOPs, output and saved elements."""
 
     parameters: int
     flops: int
@@ -140,8 +143,8 @@ class _Block:
 class WideResNet:
     """A ResNet-50 whose first blocks have `channels` filters and whose 3x3 convolutions are `width` times as wide.
 
-    224 x 224 pixels, 1,024 classes, fp32 (TF32 where a GPU has it). Tensor parallelism cuts a block's first two
-    convolutions by output and input channels, and sums what the block gives.
+    224 x 224 pixels, 1,024 classes, fp32 (TF32 if a GPU has it). Tensor parallelism cuts a block's first two
+    convolutions by output and input channels, and sums the block's output.
     """
 
     channels: int
@@ -152,7 +155,7 @@ class WideResNet:
 
     @property
     def parameters(self) -> int:
-        """Trainable elements: the first convolution, all blocks and the last layer."""
+        """Number of trainable elements: the first convolution, all blocks and the last layer."""
         return sum(block.parameters for block in self._blocks) + self._ends()
 
     def _ends(self) -> int:
@@ -173,14 +176,14 @@ class WideResNet:
                 shortcut = arriving * given if arriving != given else 0
                 flops = 2 * (first * before**2 + (second + third + shortcut) * side**2)
                 norms = 2 * (filters + inner + given + (given if shortcut else 0))
-                # each convolution's output and each normalisation's
+                # outputs of each convolution and each normalisation
                 saved = 2 * (filters * before**2 + (inner + given + (given if shortcut else 0)) * side**2)
                 blocks.append(_Block(first + second + third + shortcut + norms, flops, given * side**2, saved))
                 arriving = given
         return blocks
 
     def stage(self, stages: int, dp: int, tp: int, micro_batches: int) -> StageLoad | None:
-        """The load of the slowest stage and the memory of the largest; stages are cut at equal FLOPs."""
+        """Return the load of the slowest stage and the memory of the largest; stages are cut at equal FLOPs."""
         micro, rest = divmod(self.global_batch, dp * micro_batches)
         if rest or stages > self.layers or self.channels % tp:
             return None
@@ -250,7 +253,7 @@ BATCHES: Mapping[str, Sequence[int]] = {
 
 
 def table2() -> dict[str, TrainedModel]:
-    """All models of Crius's Table 2, by name and global batch: "bert-1.3b/256"."""
+    """Return all models of Crius's Table 2, by name and global batch: "bert-1.3b/256"."""
     found: dict[str, TrainedModel] = {}
     for size, (channels, width) in _WIDE.items():
         for batch in BATCHES["wresnet"]:

@@ -1,4 +1,4 @@
-"""In which order a round-based scheduler serves its jobs: the policies that Synergy is tried with (OSDI 2022)."""
+"""Orders in which a round-based scheduler serves its jobs: the policies that Synergy is tried with (OSDI 2022)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RHO_STEP = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A job at a time: what is left of it, its rate with a GPU's share of a server, and the GPU seconds that it had."""
+    """A job at a time: its iterations left, its rate with a GPU's share of a server, and its GPU seconds so far."""
 
     job: SimulatedJob
     left: float
@@ -28,33 +28,35 @@ class Standing:
 
 
 Order = Callable[[Standing], float]
-"""The least goes first; of equals who runs, then who was submitted first."""
+"""A function that returns a job's key: the least goes first; among equals running jobs, then the first submitted."""
 
 
 def fifo(one: Standing) -> float:
-    """First come, first served."""
+    """Return the key of first come, first served."""
     return one.job.submit_s
 
 
 def srtf(one: Standing) -> float:
-    """Shortest remaining time first, as it would be with its proportional share."""
+    """Return the key of shortest remaining time first, by the rate with its proportional share."""
     return one.left / one.proportional_rate
 
 
 def las(one: Standing) -> float:
-    """Least attained service first, in GPU seconds on levels (Tiresias): within a level, first come, first served.
+    """Return the key of least attained service first (Tiresias), in levels of GPU seconds.
 
-    Plain LAS would exchange equals at every round, and pay a restart for each.
+    Within a level it is first come, first served: plain LAS would exchange equals at every round, and pay a restart for
+    each.
     """
     level = math.frexp(one.attained_gpu_s / LEVEL_GPU_S)[1] if one.attained_gpu_s >= LEVEL_GPU_S else 0
     return float(level)
 
 
 def ftf(one: Standing) -> float:
-    """Finish-time fairness (Themis): the greatest rho first, the time to its end as it stands over that alone.
+    """Return the key of finish-time fairness (Themis): the greatest rho first.
 
-    Alone is with its proportional share from its submission on. That N jobs share the cluster would divide every rho of
-    a moment by the same number, which changes no order. Steps keep equals from being exchanged at every round.
+    Rho is the expected total time to the end over that alone. Alone is with its proportional share since its
+    submission. That N jobs share the cluster would divide every rho of a moment by the same number, which changes no
+    order. Steps keep equals from being exchanged at every round.
     """
     alone_s = one.job.iterations / one.proportional_rate
     shared_s = one.now_s - one.job.submit_s + one.left / one.proportional_rate
@@ -65,7 +67,7 @@ ORDERS: Mapping[str, Order] = {"fifo": fifo, "srtf": srtf, "las": las, "ftf": ft
 
 
 def order(name: str) -> Order:
-    """One of them. Raises UsageError, one line, for a name that there is not."""
+    """Return the order of a name. Raises UsageError, one line, for an unknown name."""
     if name in ORDERS:
         return ORDERS[name]
     near = difflib.get_close_matches(name.lower(), ORDERS, n=1, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""What became of the jobs of a simulation, as plain data: reports are made of it elsewhere (sizing.simulate.report)."""
+"""The outcomes of a simulation's jobs, as plain data: reports are made from them in sizing.simulate.report."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sizing.simulate.world import Held, SimulatedJob
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A job kept one allocation from `from_s` to `until_s` and did `rate` iterations a second from `ready_s` on.
+    """A time in which a job kept one allocation, from `from_s` to `until_s`, at `rate` iterations a second.
 
-    It is idle before `ready_s`, which is `from_s` at a first start and the end of a restart otherwise; `ready_s` may
-    lie behind `until_s` where the allocation was taken away while it still restarted.
+    It is idle before `ready_s`, which is `from_s` at a first start and otherwise the end of a restart; `ready_s` may be
+    after `until_s` if the allocation was taken away during a restart.
     """
 
     allocation: Held
@@ -24,17 +24,16 @@ class Span:
 
     @property
     def iterations(self) -> float:
-        """Done in it."""
+        """Iterations done in it."""
         return self.rate * max(0.0, self.until_s - self.ready_s)
 
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """A job's fate. `end_s` is None where it had not ended; `dropped_s` is when the policy gave it up, else None.
+    """A job's fate. `end_s` is None if it did not end; `dropped_s` is when the policy dropped it, else None.
 
-    `restarts` counts the allocations that it got after its first: growing, shrinking, moving, and going on after it was
-    suspended.
-    `reference_rate` are the iterations a second that count as 1 in normalised throughput.
+    `restarts` counts the allocations after its first: growing, shrinking, moving, and resuming after a suspension.
+    `reference_rate` is the number of iterations a second that counts as 1 in normalised throughput.
     """
 
     job: SimulatedJob
@@ -47,17 +46,17 @@ class JobOutcome:
 
     @property
     def completion_s(self) -> float | None:
-        """From submission to end (the job completion time), None where it did not end."""
+        """Time from submission to end (the job completion time), None if it did not end."""
         return None if self.end_s is None else self.end_s - self.job.submit_s
 
     @property
     def queued_s(self) -> float | None:
-        """From submission to the first start, None where it did not start."""
+        """Time from submission to the first start, None if it did not start."""
         return None if self.start_s is None else self.start_s - self.job.submit_s
 
     @property
     def met_deadline(self) -> bool | None:
-        """Whether it ended by its deadline, None where it has none."""
+        """Whether it ended by its deadline, None if it has none."""
         if self.job.deadline_s is None:
             return None
         return self.end_s is not None and self.end_s <= self.job.deadline_s
@@ -65,10 +64,10 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What the cluster does from `at_s` on, until the next level.
+    """The state of the cluster from `at_s` on, until the next level.
 
-    `normalised` adds up each job's rate over its reference rate: a job that runs as asked for counts 1. `iterations`
-    adds up iterations a second of all models, and `gpus` are those in use, jobs that restart included.
+    `normalised` adds up each job's rate over its reference rate: a job that runs as requested counts 1. `iterations`
+    adds up iterations a second of all models, and `gpus` are those in use, including jobs that restart.
     """
 
     at_s: float
@@ -79,7 +78,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A whole simulation: its jobs in order of submission, its levels in order of time, and how often it was asked."""
+    """A whole simulation: its jobs in order of submission, its levels in order of time, and the number of decisions."""
 
     policy: str
     jobs: tuple[JobOutcome, ...]
@@ -89,7 +88,7 @@ class Outcome:
 
 
 def levels(jobs: Sequence[JobOutcome]) -> tuple[Level, ...]:
-    """The throughput over time: one level for each time at which it changes."""
+    """Return the throughput over time: one level for each time at which it changes."""
     steps: dict[float, list[tuple[float, float, int]]] = {}
     for outcome in jobs:
         for span in outcome.spans:
@@ -104,7 +103,7 @@ def levels(jobs: Sequence[JobOutcome]) -> tuple[Level, ...]:
     for at_s in sorted(steps):
         for share, rate, more in steps[at_s]:
             normalised, iterations, gpus = normalised + share, iterations + rate, gpus + more
-        # what is left of differences is the arithmetic's, not the cluster's
+        # with no GPU in use, any remainder is rounding
         if gpus == 0:
             normalised = iterations = 0.0
         found.append(Level(at_s, max(0.0, normalised), max(0.0, iterations), gpus))
@@ -112,7 +111,7 @@ def levels(jobs: Sequence[JobOutcome]) -> tuple[Level, ...]:
 
 
 def average(found: Sequence[Level], from_s: float, until_s: float) -> float:
-    """The mean normalised throughput between two times."""
+    """Return the mean normalised throughput between two times."""
     if until_s <= from_s or not found:
         return 0.0
     done = 0.0

@@ -1,7 +1,7 @@
-"""A new packing with names of servers and jobs changed so that as many jobs as can be stay where they are.
+"""A new packing with servers and jobs renamed so that as many jobs as possible stay where they are.
 
-Most packers know nothing of the last round. But servers are all alike, and which of the jobs with as many GPUs, CPUs
-and bytes stands where is free: who stays is not restarted.
+Most packers know nothing of the last round. But servers are all equal, and jobs with as many GPUs, CPUs and bytes can
+be exchanged freely: a job that stays is not restarted.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from sizing.pack.types import Packer, Packing, PackJob, Servers, Share
 
 Shares = tuple[Share, ...]
 Repacker = Callable[[Sequence[PackJob], Servers, Packing], Packing]
-"""A packer that is also told who has what now."""
+"""A packer that is also told the current shares."""
 _Size = tuple[int, float, float]
 
 
 def staying(packer: Packer) -> Repacker:
-    """A packer that knows nothing of the last round, with jobs left where they are as far as names allow it."""
+    """Return a packer that leaves jobs where they are as far as renaming allows; `packer` ignores the last round."""
 
     def repack(jobs: Sequence[PackJob], servers: Servers, before: Packing) -> Packing:
         return Packing(stay(packer(jobs, servers), before.shares, servers.count))
@@ -29,7 +29,7 @@ def staying(packer: Packer) -> Repacker:
 
 
 def sharing(jobs: Sequence[PackJob], servers: Servers, before: Packing) -> Packing:
-    """Proportional shares: all are alike, so who runs stays, unless a job is split that need not be packed anew."""
+    """Pack proportional shares: all are equal, so running jobs stay, unless a new packing would split fewer jobs."""
     kept = proportional.pack(jobs, servers, before)
     if (split := _split(kept)) and _split(anew := proportional.pack(jobs, servers)) < split:
         return Packing(stay(anew, before.shares, servers.count))
@@ -41,10 +41,10 @@ def _split(packing: Packing) -> int:
 
 
 def stay(packing: Packing, before: Mapping[str, Shares], servers: int) -> dict[str, Shares]:
-    """The shares of each job of a packing, where `before` is what jobs have now.
+    """Return the shares of each job of a packing, where `before` has the current shares.
 
-    Each job has as much as in the packing. Servers are renamed pair by pair, those first that keep most jobs: that need
-    not be the most that could stay.
+    Each job has as much as in the packing. Servers are renamed pair by pair, starting with those that keep most jobs:
+    this need not keep the most possible.
     """
     names = _names(packing, before, servers)
     given = {
@@ -68,7 +68,7 @@ def stay(packing: Packing, before: Mapping[str, Shares], servers: int) -> dict[s
 
 
 def _names(packing: Packing, before: Mapping[str, Shares], servers: int) -> dict[int, int]:
-    """New names of servers by old ones."""
+    """Return the new names of servers by old ones."""
     kept: Counter[tuple[int, int]] = Counter()
     for ids in _alike(packing.shares).values():
         slots = Counter(packing.shares[id][0].server for id in ids)
@@ -95,7 +95,7 @@ def _names(packing: Packing, before: Mapping[str, Shares], servers: int) -> dict
 
 
 def _alike(shares: Mapping[str, Shares]) -> dict[_Size, list[str]]:
-    """Jobs on one server by what they have of it."""
+    """Return the jobs on one server by their share of it."""
     found: dict[_Size, list[str]] = defaultdict(list)
     for id, each in shares.items():
         if len(each) == 1:
@@ -104,6 +104,6 @@ def _alike(shares: Mapping[str, Shares]) -> dict[_Size, list[str]]:
 
 
 def _server(id: str, before: Mapping[str, Shares]) -> int:
-    """Where a job stood alone, -1 if nowhere."""
+    """Return the server that a job had alone, -1 if it had none or several."""
     had = before.get(id, ())
     return had[0].server if len(had) == 1 else -1

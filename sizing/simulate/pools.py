@@ -1,6 +1,6 @@
 """A cluster as a pool of GPUs for each type (Crius, section 8): the world of schedulers of cells.
 
-Where GPUs stand in nodes matters to the rates alone, never to whether an allocation can be had.
+The nodes of GPUs affect only the rates, never whether an allocation is possible.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sizing.simulate.world import CannotGive
 
 
 class Pools:
-    """So many GPUs of each type, with the true speeds of models on them. Rates are asked for once."""
+    """GPUs by type, with the true speeds of models on them. Each rate is computed once."""
 
     def __init__(self, capacity: Mapping[str, int], speeds: Speeds) -> None:
         self.capacity: Mapping[str, int] = dict(capacity)
@@ -24,7 +24,7 @@ class Pools:
         self._rates: dict[tuple[str, Allocation], float] = {}
 
     def refuse(self, jobs: Sequence[SimulatedJob]) -> None:
-        """Jobs have powers of two of GPUs."""
+        """Raise UsageError for jobs whose GPUs are no power of two, and for negative capacities."""
         for job in jobs:
             if not power_of_two(job.gpus):
                 below = 1 << max(job.gpus, 1).bit_length() - 1
@@ -35,14 +35,14 @@ class Pools:
             raise UsageError("a cluster has no fewer than 0 GPUs of a type")
 
     def reference_rate(self, job: SimulatedJob) -> float:
-        """As it was asked for."""
+        """Return the rate with the job's request."""
         key = (job.model, job.gpu_type, job.gpus)
         if key not in self._references:
             self._references[key] = reference_rate(self._speeds, job, tuple(self.capacity))
         return self._references[key]
 
     def rate(self, job: SimulatedJob, allocation: Allocation) -> float:
-        """Of the cell, which must be one."""
+        """Return the rate of the cell; raise CannotGive if it is invalid."""
         if not power_of_two(allocation.gpus):
             raise CannotGive(f"gives {allocation.gpus} GPUs to {job.id!r}: a cell has 1, 2, 4, 8... GPUs")
         if not 1 <= allocation.stages <= allocation.gpus:
@@ -57,7 +57,7 @@ class Pools:
         return self._rates[key]
 
     def check(self, allocations: Mapping[str, Allocation]) -> None:
-        """No more GPUs of a type than there are."""
+        """Raise CannotGive for more GPUs of a type than there are."""
         used: Counter[str] = Counter()
         for allocation in allocations.values():
             used[allocation.gpu_type] += allocation.gpus
@@ -67,5 +67,5 @@ class Pools:
                 raise CannotGive(f"gives {count} GPUs of type {gpu_type!r}, of which there are {there}")
 
     def moves(self, before: Allocation, after: Allocation) -> bool:
-        """Another cell is other ranks: always."""
+        """Return True: another cell always has other ranks."""
         return True

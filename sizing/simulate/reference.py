@@ -1,4 +1,4 @@
-"""What a job's throughput is measured against, so that the rates of different models can be added up."""
+"""The reference for a job's throughput, so that the rates of different models can be added up."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from sizing.simulate.types import Allocation, SimulatedJob, Speeds
 
 
 def powers(most: int) -> list[int]:
-    """1, 2, 4 and so on up to `most`."""
+    """Return 1, 2, 4 and so on up to `most`."""
     return [1 << exponent for exponent in range(most.bit_length())] if most > 0 else []
 
 
 def power_of_two(number: int) -> bool:
-    """Whether a cell can have so many GPUs."""
+    """Whether a cell can have this number of GPUs."""
     return number > 0 and number & (number - 1) == 0
 
 
 def fastest(speeds: Speeds, model: str, gpu_type: str, gpus: int) -> tuple[Allocation, float]:
-    """The stage count (a power of two up to the GPUs) that is the fastest there, the fewest of equals, with its rate.
+    """Return the allocation with the fastest stage count (a power of two), the fewest of equals, with its rate.
 
-    The rate is 0 where the model does not fit so many GPUs of the type.
+    The rate is 0 if the model does not fit `gpus` GPUs of the type.
     """
     best, rate = Allocation(gpu_type, gpus), 0.0
     for stages in powers(gpus):
@@ -29,9 +29,9 @@ def fastest(speeds: Speeds, model: str, gpu_type: str, gpus: int) -> tuple[Alloc
 
 
 def reference_rate(speeds: Speeds, job: SimulatedJob, types: tuple[str, ...] = ()) -> float:
-    """Iterations a second of a job as it was asked for: its own GPU type and count, the best stages.
+    """Return the iterations a second of a job as requested: its own GPU type and count, the best stages.
 
-    Where it does not fit that, the fastest of its count on one of `types`, then of half and of twice the count; 0 where
+    If it does not fit that, take the fastest of its count on one of `types`, then of half and of twice the count; 0 if
     it fits none of them.
     """
     rate = fastest(speeds, job.model, job.gpu_type, job.gpus)[1]

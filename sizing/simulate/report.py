@@ -1,4 +1,4 @@
-"""What a simulation comes to: figures of each run, and over seeds their means with confidence intervals."""
+"""The results of a simulation: figures of each run, and their means over seeds with confidence intervals."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _NORMAL = 1.96
 class Figures:
     """One run of one policy, times in seconds.
 
-    Completion times (JCT) are of jobs that ended, queueing times of those that started, None where none has. `window_*`
-    are of the time from the first submission to the last, which is the same for all policies: jobs that ended in it,
-    and the mean throughput. Normalised throughput counts a job that runs as it was asked for as 1, raw throughput adds
+    Completion times (JCT) are of jobs that ended, queueing times of those that started, None if there are none.
+    `window_*` cover the time from the first submission to the last, which is the same for all policies: jobs that ended
+    in it, and the mean throughput. Normalised throughput counts a job that runs as requested as 1, raw throughput adds
     up samples a second of all models as the paper does; peaks are of the whole run. `deadlines` is the share of jobs
-    with a deadline that met it, None where no job has one. `decision_s` is how long the simulation took for each
-    decision, None where that was not measured.
+    with a deadline that met it, None if no job has one. `decision_s` is the simulation's time per decision, None if not
+    measured.
     """
 
     jobs: int
@@ -52,7 +52,7 @@ NAMES = tuple(field.name for field in fields(Figures))
 
 
 def figures(outcome: Outcome, batches: Mapping[str, int], *, took_s: float | None = None) -> Figures:
-    """The figures of a run; `batches` are the samples of an iteration by model."""
+    """Return the figures of a run; `batches` are the samples of an iteration by model."""
     jobs = outcome.jobs
     first_s = min((each.job.submit_s for each in jobs), default=0.0)
     last_s = max((each.job.submit_s for each in jobs), default=0.0)
@@ -82,14 +82,14 @@ def figures(outcome: Outcome, batches: Mapping[str, int], *, took_s: float | Non
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The least of sorted values that so large a share of them does not exceed (nearest rank); 0 of none."""
+    """Return the least of sorted values that is at least as large as this share of them (nearest rank); 0 of none."""
     return values[max(0, math.ceil(share * len(values)) - 1)] if values else 0.0
 
 
 def _throughput(
     jobs: Sequence[JobOutcome], batches: Mapping[str, int], first_s: float, last_s: float
 ) -> tuple[float, float]:
-    """The mean normalised throughput and samples a second between two times."""
+    """Return the mean normalised throughput and samples a second between two times."""
     if last_s <= first_s:
         return 0.0, 0.0
     normalised = raw = 0.0
@@ -103,7 +103,7 @@ def _throughput(
 
 
 def _peak(jobs: Sequence[JobOutcome], batches: Mapping[str, int]) -> float:
-    """The most samples a second at once."""
+    """Return the most samples a second at once."""
     steps: list[tuple[float, float]] = []
     for each in jobs:
         for span in each.spans:
@@ -111,7 +111,7 @@ def _peak(jobs: Sequence[JobOutcome], batches: Mapping[str, int]) -> float:
                 samples = span.rate * batches[each.job.model]
                 steps += [(span.ready_s, samples), (span.until_s, -samples)]
     most = now = 0.0
-    for _, change in sorted(steps):  # what ends at a time goes before what begins then
+    for _, change in sorted(steps):  # an end goes before a beginning at the same time
         now += change
         most = max(most, now)
     return most
@@ -119,19 +119,19 @@ def _peak(jobs: Sequence[JobOutcome], batches: Mapping[str, int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over seeds and its 95 % confidence interval (Student's t); one seed has none, and `low` is `high`."""
+    """A mean over seeds and its 95 % confidence interval (Student's t); for one seed `low` and `high` equal it."""
 
     value: float
     low: float
     high: float
 
     def to_json(self) -> dict[str, float]:
-        """As it stands in reports."""
+        """Return its form in reports."""
         return {"mean": self.value, "low": self.low, "high": self.high}
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Of at least one value."""
+    """Return the mean and interval of at least one value."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return Interval(mean, mean, mean)
@@ -141,7 +141,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def paired(values: Sequence[float], others: Sequence[float]) -> Interval | None:
-    """The geometric mean of the ratios of pairs (the same seed) and its interval, None where one of them is 0."""
+    """Return the geometric mean of ratios of pairs (of the same seed) and its interval, None if a value is 0."""
     if not values or min(*values, *others) <= 0:
         return None
     found = interval([math.log(value / other) for value, other in zip(values, others, strict=True)])
@@ -149,7 +149,7 @@ def paired(values: Sequence[float], others: Sequence[float]) -> Interval | None:
 
 
 def summary(runs: Sequence[Figures]) -> dict[str, Interval]:
-    """The interval of each figure over the seeds; those that some run has not are left out."""
+    """Return the interval of each figure over the seeds; figures that some run lacks are left out."""
     found = {}
     for name in NAMES:
         values = [getattr(run, name) for run in runs]
@@ -159,5 +159,5 @@ def summary(runs: Sequence[Figures]) -> dict[str, Interval]:
 
 
 def to_json(runs: Sequence[Figures]) -> dict[str, Any]:
-    """A policy's figures over the seeds."""
+    """Return a policy's figures over the seeds."""
     return {name: each.to_json() for name, each in summary(runs).items()}

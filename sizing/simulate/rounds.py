@@ -1,10 +1,10 @@
 """A round-based scheduler (Synergy, section 3): each round the first jobs of an order are packed onto the servers.
 
-Runnable are the first jobs of the order, as long as their GPUs together are no more than the cluster's: nobody is
-left out for one behind, so a job that does not fit ends the list. Where the same jobs are runnable as before, nothing
-changes; else all are packed anew, by a packer that is told who has what now, so that jobs can stay where they are. It
-is asked at its rounds alone, as in the paper (`simulate_in(..., rounds=True)`): in between who arrives waits, and what
-a job leaves stays idle.
+Runnable are the first jobs of the order, as long as their GPUs together do not exceed the cluster's: no job is passed
+over for a later one, so a job that does not fit ends the list. If the same jobs are runnable as before, nothing
+changes; otherwise all are packed anew, by a packer that is told the current shares, so that jobs can stay where they
+are. The policy is asked only at its rounds, as in the paper (`simulate_in(..., rounds=True)`): in between, arriving
+jobs wait, and freed GPUs stay idle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sizing.simulate.servers import Placed
 from sizing.simulate.world import Decision, Moment, SimulatedJob
 
 ROUND_S = 300.0
-"""The paper's."""
+"""The paper's round length."""
 
 
 class Rounds:
@@ -43,10 +43,10 @@ class Rounds:
         self._seen_s = 0.0
         self._packed: set[str] = set()
         self.packings = 0
-        """How often jobs were packed."""
+        """The number of packings so far."""
 
     def decide(self, moment: Moment[Placed]) -> Decision[Placed]:
-        """The jobs whose turn it is, each with what it is given."""
+        """Return the jobs whose turn it is, each with its shares."""
         for each in moment.running:
             since_s = max(each.since_s, self._seen_s)
             had = self._attained.get(each.job.id, 0.0)
@@ -56,7 +56,7 @@ class Rounds:
         jobs = self._runnable(moment)
         there = held.keys() | {each.job.id for each in moment.waiting}
         self._attained = {id: had for id, had in self._attained.items() if id in there}
-        # held alone would not do: what a job that ended has left is to be given to the others
+        # comparing with held alone is not enough: the shares of a job that ended must go to others
         ids = {job.id for job in jobs}
         if ids == self._packed == held.keys():
             return Decision(held)
@@ -67,7 +67,7 @@ class Rounds:
         return Decision({id: Placed(each) for id, each in packing.shares.items()})
 
     def _runnable(self, moment: Moment[Placed]) -> list[SimulatedJob]:
-        """The first jobs of the order, as many as the GPUs are enough for."""
+        """Return the first jobs of the order, as many as there are GPUs for."""
         keys: dict[str, tuple[float, bool, float]] = {}
         jobs: list[SimulatedJob] = []
         for each in moment.running:

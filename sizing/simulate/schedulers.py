@@ -1,4 +1,4 @@
-"""The schedulers that are compared, by name: Crius, its ablations and the simplified baselines."""
+"""The compared schedulers by name: Crius, its ablations and the simplified baselines."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _CRIUS: Mapping[str, Maker] = {
 }
 _BY_GAIN: Mapping[str, Maker] = {f"{name}-by-gain": _by_gain(name) for name in ("elasticflow-ls", "gandiva", "easy")}
 SCHEDULERS: Mapping[str, Maker] = {**_CRIUS, **BASELINES, **_BY_GAIN}
-"""Each is made of the speeds that it is told, and of the true ones, which a baseline's job shows when it starts."""
+"""Makers from the speeds that a scheduler is told, and the true ones, which a baseline's job shows at its start."""
 
 NEED_DEADLINES = ("crius-ddl", "elasticflow")
-"""Those that are another scheduler with jobs that have a deadline."""
+"""Schedulers that behave differently for jobs with a deadline."""
 USUAL: Sequence[str] = (
     *("crius", "crius-na", "crius-nh", "crius-patient"),
     *("elasticflow-ls", "gavel", "gandiva", "easy", "fcfs"),
 )
-"""What is compared where nothing is said: all that do not look at deadlines."""
+"""The schedulers compared by default: all that ignore deadlines."""
 
 
 def maker(name: str) -> Maker:
-    """What makes a scheduler. Raises UsageError, one line, for a name that there is not."""
+    """Return the maker of a scheduler. Raises UsageError, one line, for an unknown name."""
     if name in SCHEDULERS:
         return SCHEDULERS[name]
     near = difflib.get_close_matches(name.lower(), SCHEDULERS, n=1, cutoff=0.5)

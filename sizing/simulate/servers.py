@@ -1,8 +1,8 @@
 """A cluster as servers with GPUs, CPUs and memory: the world of round-based schedulers (Synergy, OSDI 2022).
 
-A job is as fast as its matrix says with the CPUs and memory that it has for each GPU, in the matrix's own unit: that is
-what its "iterations" are counted in. What is simplified: on several
-servers it is as fast as on one, and which GPUs of a server it has makes no difference.
+A job's speed is that of its matrix with the CPUs and memory that it has for each GPU, in the matrix's own unit, which
+its "iterations" are counted in. Simplifications: on several servers it is as fast as on one, and it makes no difference
+which GPUs of a server it has.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from sizing.pack.types import Servers, Share
 from sizing.simulate.world import CannotGive, SimulatedJob
 
 GPU = "gpu"
-"""Servers are all alike: their GPUs are of one type."""
+"""The name of the only GPU type: servers are all equal."""
 _CLOSE = 1e-6
-"""Of a share: packers work in floating point."""
+"""Relative tolerance on a share: packers work in floating point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """What a job has of each of its servers."""
+    """The shares of a job on its servers."""
 
     shares: tuple[Share, ...]
 
     @property
     def gpus(self) -> int:
-        """On all servers."""
+        """GPUs on all servers."""
         return sum(share.gpus for share in self.shares)
 
     @property
@@ -42,12 +42,12 @@ class Placed:
 
     @property
     def gpus_by_server(self) -> tuple[tuple[int, int], ...]:
-        """Where it stands: (server, GPUs) in order."""
+        """The places of a job: (server, GPUs) in order."""
         return tuple(sorted((share.server, share.gpus) for share in self.shares))
 
 
 class ServerWorld:
-    """Servers, and the true matrix of each model: `model` of a job is a name of them."""
+    """Servers, and the true matrix of each model; a job's `model` is one of their names."""
 
     def __init__(self, servers: Servers, matrices: Matrices) -> None:
         self._servers, self._matrices = servers, matrices
@@ -55,7 +55,11 @@ class ServerWorld:
         self.capacity: Mapping[str, int] = {GPU: servers.count * servers.gpus}
 
     def refuse(self, jobs: Sequence[SimulatedJob]) -> None:
-        """Each job is one of the matrices', runs with its proportional share and is no larger than the cluster."""
+        """Raise UsageError for an invalid job.
+
+        Each job must have a matrix for its number of GPUs, run with its proportional share and be no larger than the
+        cluster.
+        """
         for job in jobs:
             if job.model not in self._matrices:
                 raise UsageError(f"job {job.id[:40]!r}: no matrix is called {job.model[:40]!r}: name one of the file")
@@ -74,11 +78,11 @@ class ServerWorld:
                 )
 
     def reference_rate(self, job: SimulatedJob) -> float:
-        """With a GPU's share of a server for each of its GPUs."""
+        """Return the rate with a GPU's share of a server for each of its GPUs."""
         return self._references.get(job.model, 0.0)
 
     def rate(self, job: SimulatedJob, allocation: Placed) -> float:
-        """By its true matrix; shares must be whole, on different servers, and alike for each GPU."""
+        """Return the rate by its true matrix; shares must be whole, on different servers, and equal per GPU."""
         shares = allocation.shares
         if not shares or any(share.gpus < 1 or not 0 <= share.server < self._servers.count for share in shares):
             raise CannotGive(f"gives {job.id!r} {shares}, which are no shares of {self._servers.count} servers")
@@ -97,7 +101,7 @@ class ServerWorld:
         return rate
 
     def check(self, allocations: Mapping[str, Placed]) -> None:
-        """No server gives more than it has."""
+        """Raise CannotGive if a server gives more than it has."""
         used: dict[tuple[int, str], float] = defaultdict(float)
         for allocation in allocations.values():
             for share in allocation.shares:
@@ -110,5 +114,5 @@ class ServerWorld:
                 raise CannotGive(f"gives {count:.10g} {what} of server {server}, which has {there[what]:.10g}")
 
     def moves(self, before: Placed, after: Placed) -> bool:
-        """Other GPUs are; other CPUs or memory of the same servers are the limits of a cgroup, changed as it runs."""
+        """Whether the GPUs differ: CPUs and memory on the same servers are a cgroup's limits, changed while it runs."""
         return before.gpus_by_server != after.gpus_by_server

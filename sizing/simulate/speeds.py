@@ -1,4 +1,4 @@
-"""How fast models are on GPUs of a simulated cluster, by data sheets (sizing.cost): to compare schedulers by.
+"""Speeds of models on GPUs of a simulated cluster, by data sheets (sizing.cost), for comparing schedulers.
 
 An iteration is a pipeline of micro-batches: all stages once, and the slowest once more for each micro-batch but the
 first; then replicas sum their gradients and the optimizer steps. A cell is as fast as the best split of its stages into
@@ -19,12 +19,14 @@ from sizing.simulate.reference import power_of_two, powers
 from sizing.simulate.types import Allocation, Speeds
 
 _MICRO_BATCHES = 4
-"""Of each stage: a pipeline of S stages works on 4 S micro-batches (Crius, section 8; GPipe), or as many more as its
-memory needs, or on fewer where the batch has no more samples."""
+"""Micro-batches per stage: a pipeline of S stages works on 4 S micro-batches (Crius, section 8; GPipe).
+
+It uses more if its memory needs them, or fewer if the batch has no more samples.
+"""
 
 
 class _Split(NamedTuple):
-    """One way to run a cell: its load, and how many GPUs of each stage do what."""
+    """One way to run a cell: its load, and the roles of each stage's GPUs."""
 
     load: StageLoad
     stages: int
@@ -34,7 +36,7 @@ class _Split(NamedTuple):
 
 
 class FormulaSpeeds:
-    """Rates of models on pools by data sheets, worked out where they are asked for and remembered."""
+    """Rates of models on pools by data sheets, computed on demand and cached."""
 
     def __init__(self, models: Mapping[str, TrainedModel], pools: Mapping[str, Pool]) -> None:
         self._models = models
@@ -44,7 +46,7 @@ class FormulaSpeeds:
         self._splits: dict[tuple[str, int, int, int], tuple[_Split, ...]] = {}
 
     def rate(self, model: str, allocation: Allocation) -> float:
-        """Iterations a second with the best split that fits; 0 where none does."""
+        """Return the iterations a second with the best split that fits; 0 if none does."""
         key = (model, allocation)
         found = self._rates.get(key)
         if found is None:
@@ -52,7 +54,7 @@ class FormulaSpeeds:
         return found
 
     def data_parallel_rate(self, model: str, gpu_type: str, gpus: int) -> float:
-        """Iterations a second with a replica on each GPU; 0 where it does not fit one."""
+        """Return the iterations a second with a replica on each GPU; 0 if it does not fit one."""
         key = (model, gpu_type, gpus)
         found = self._data_parallel.get(key)
         if found is None:
@@ -67,9 +69,9 @@ class FormulaSpeeds:
         return self._fastest(model, allocation.gpu_type, ways)
 
     def _ways(self, model: str, stages: int, each: int, tp: int) -> tuple[_Split, ...]:
-        """The splits of a stage's GPUs with so many of them tensor-parallel, one for each number of micro-batches.
+        """Return the splits of a stage's GPUs with `tp` of them tensor-parallel, one per number of micro-batches.
 
-        What they are does not depend on the GPU, so types share it.
+        They do not depend on the GPU, so types share them.
         """
         key = (model, stages, each, tp)
         found = self._splits.get(key)
@@ -96,13 +98,13 @@ def _iteration_s(way: _Split, pool: Pool, flops: float) -> float:
     load, each = way.load, way.dp * way.tp
     memory = pool.gpu.memory_bytes_s * cost.TRAFFIC.usual
     link, network = pool.gpu.link_bytes_s * cost.LINKS.usual, pool.network_bytes_s * cost.LINKS.usual
-    # The products' own traffic hides behind their arithmetic, or the other way round; all else takes its own time.
+    # The products' own traffic overlaps with their arithmetic; all else takes its own time.
     micro_s = max(load.flops / flops, load.weight_bytes / memory) + load.moved_bytes / memory
     if way.tp > 1:
         tensor = link if way.tp <= pool.per_node else min(link, network)
         micro_s += 2 * load.tensor_bytes * (way.tp - 1) / way.tp / tensor
     if way.stages > 1:
-        # The GPUs of a node share its way out.
+        # The GPUs of a node share its network link.
         beside = link if way.stages * each <= pool.per_node else min(link, network / min(pool.per_node, each))
         micro_s += 2 * load.across_bytes / way.tp / beside
     total = (load.even + way.micro_batches - 1) * micro_s
@@ -113,10 +115,10 @@ def _iteration_s(way: _Split, pool: Pool, flops: float) -> float:
 
 
 class WithError:
-    """Speeds as an estimator would tell them that is wrong by up to `share`, each model and allocation its own way.
+    """Speeds of an estimator that is wrong by up to `share`, by a factor for each model and allocation.
 
-    What fits is not touched. The factor is uniform in 1 - share to 1 + share and the same each time that it is asked
-    for: the error of an estimate, not noise.
+    Whether a model fits is not changed. The factor is uniform in 1 - share to 1 + share and the same at each call: the
+    error of an estimate, not noise.
     """
 
     def __init__(self, speeds: Speeds, share: float, seed: int) -> None:
@@ -126,12 +128,12 @@ class WithError:
         self._factors: dict[tuple[str, str, int, int], float] = {}
 
     def rate(self, model: str, allocation: Allocation) -> float:
-        """As told, with its error."""
+        """Return the rate with its error."""
         kind, gpus, stages = allocation.gpu_type, allocation.gpus, allocation.stages
         return self._speeds.rate(model, allocation) * self._factor(model, kind, gpus, stages)
 
     def data_parallel_rate(self, model: str, gpu_type: str, gpus: int) -> float:
-        """As told, with an error of its own."""
+        """Return the rate with an error of its own."""
         return self._speeds.data_parallel_rate(model, gpu_type, gpus) * self._factor(model, gpu_type, gpus, -1)
 
     def _factor(self, model: str, gpu_type: str, gpus: int, stages: int) -> float:
@@ -145,5 +147,5 @@ class WithError:
 
 
 def with_error(speeds: Speeds, share: float, seed: int) -> Speeds:
-    """What policies see where estimates carry an error of up to `share` (0.2 is 20 %); the same speeds for none."""
+    """Return the speeds for policies if estimates are wrong by up to `share` (0.2 is 20 %); the same ones for 0."""
     return WithError(speeds, share, seed) if share else speeds

@@ -1,4 +1,4 @@
-"""Synergy's comparison: orders and packers on the same jobs, and what comes of each run."""
+"""Synergy's comparison: orders and packers on the same jobs, and the figures of each run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from sizing.simulate.servers import ServerWorld
 from sizing.simulate.world import SimulatedJob
 
 EDGE = 0.25
-"""Of the jobs that come, at the beginning and at the end, that figures leave out: queues fill there, and empty."""
+"""The share of arriving jobs at each end that figures leave out: queues fill there, and empty."""
 
 
 def repacker(name: str) -> Repacker:
-    """A packer by its name; `priced` by itself leaves jobs where they are. Raises UsageError for an unknown name."""
+    """Return a packer by name; `priced` itself leaves jobs where they are. Raises UsageError for an unknown name."""
     known = packer(name)
     if known is priced.pack:
         return priced.pack
@@ -34,12 +34,12 @@ def repacker(name: str) -> Repacker:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run, of the jobs in the middle of those that come after the first moment; times in seconds.
+    """One run, over the middle of the jobs that come after the first moment; times in seconds.
 
-    `throughput` adds up each job's rate over that with its proportional share, a GPU of it, as a mean over the time
-    in which these jobs were submitted, and `busy` is the share of GPUs that jobs had then. `slowest` is the least rate
-    that one of all jobs ever had over that with its proportional share. `slowdown` is the mean of completion time over
-    the duration with its share from submission on, and `packings` how often jobs were packed.
+    `throughput` adds up each job's rate over that with its proportional share, per GPU, as a mean over the time in
+    which these jobs were submitted, and `busy` is the share of GPUs in use then. `slowest` is the least rate that any
+    job ever had over that with its proportional share. `slowdown` is the mean of completion time over the duration with
+    its share from submission on, and `packings` the number of packings.
     """
 
     jobs: int
@@ -68,7 +68,7 @@ def run(
     told: Mapping[str, Matrix] | None = None,
     restart_s: float = RESTART_S,
 ) -> Figures:
-    """One order and packer on jobs whose true matrices are `matrices`; the packer sees these, or what it is `told`."""
+    """Run one order and packer on jobs with true matrices `matrices`; the packer sees these, or those it is `told`."""
     known = told if told is not None else {name: each.matrix for name, each in matrices.items()}
     name = f"{order_name}-{packer_name}"
     policy = Rounds(order(order_name), repacker(packer_name), servers, known, name=name)
@@ -77,9 +77,10 @@ def run(
 
 
 def figures(outcome: Outcome, gpus: int, packings: int = 0) -> Figures:
-    """The figures of a run; raises SizingError where a job never ended, UsageError where too few come after the first.
+    """Return the figures of a run.
 
-    To leave out who never runs would make a policy look quick that lets jobs starve.
+    Raises SizingError if a job never ended, UsageError if too few come after the first. To leave out jobs that never
+    run would make a policy that starves jobs look fast.
     """
     for each in outcome.jobs:
         if each.completion_s is None:

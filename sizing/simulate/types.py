@@ -1,4 +1,4 @@
-"""What schedulers of cells speak of: GPUs of one type and pipeline stages, on clusters of several types."""
+"""The types of schedulers of cells: GPUs of one type and pipeline stages, on clusters of several types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sizing.simulate.world import Waiting as Waiting
 
 @dataclass(frozen=True, slots=True, order=True)
 class Allocation:
-    """GPUs of one type that a job has, and its pipeline stages (the cell that it runs as)."""
+    """A job's GPUs, all of one type, and its pipeline stages (the cell that it runs as)."""
 
     gpu_type: str
     gpus: int
@@ -20,13 +20,13 @@ class Allocation:
 
 
 class Speeds(Protocol):
-    """How fast a model is, in iterations a second; 0 where it does not fit."""
+    """Speeds of models, in iterations a second; 0 if a model does not fit."""
 
     def rate(self, model: str, allocation: Allocation) -> float:
-        """With the best plan inside the cell."""
+        """Return the rate with the best plan inside the cell."""
 
     def data_parallel_rate(self, model: str, gpu_type: str, gpus: int) -> float:
-        """With data parallelism alone: all that schedulers without cells have profiled."""
+        """Return the rate with data parallelism alone: the only profiles of schedulers without cells."""
 
 
 Running: TypeAlias = world.Running[Allocation]

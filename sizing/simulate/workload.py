@@ -1,8 +1,8 @@
 """Jobs for a simulated cluster: from a trace as text, or generated, with the models of Crius's Table 2.
 
-A trace says when jobs came, how long they ran and on how many GPUs; what they trained and on which type a seed chooses
-where it does not say. A job has as many iterations as it does in its duration with what it asks for, so a scheduler
-that gives every job that at once takes exactly the trace's time.
+A trace has the submissions, durations and GPU counts of jobs; a seed chooses their models and GPU types if it does not
+name them. A job's iterations are those it does in its duration with its request, so a scheduler that starts every job
+with it at once takes exactly the time of the trace.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ _FAMILY_OF = {
     "gpt2": "bert",
     "deepspeech2": "moe",
 }
-"""Images are wide ResNet's, text is BERT's, and the one other model of the public traces stands in for experts."""
+"""Families of a trace's models: images train wide ResNets, text BERT, and the one other public model experts."""
 _ASKED_TIMES = (1, 2, 4, 8)
-"""Users ask for one of these times the fewest GPUs that their model fits on, each as often; the paper draws at random
-too, and does not say how."""
+"""Users ask for one of these multiples of the fewest GPUs that their model fits on, with equal probability.
+
+The paper draws at random too, but does not say how.
+"""
 _LONGEST_S = 366 * 86400.0
 _HEADINGS = ("submission_time", "duration", "num_gpu")
 
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """A line of a trace: it was submitted, ran so long on so many GPUs; `late` is its time to the deadline over that.
+    """A line of a trace: a job's submission, duration and GPUs; `late` is its time to the deadline over its duration.
 
     `model` is a name of Table 2 with its batch, a family's, `FAMILY:key=value,...` as `--config` takes it (with its
-    global `batch`), or one that is not known; `gpu_type` "" where nothing is said of it.
+    global `batch`), or an unknown name; `gpu_type` is "" if the trace has none.
     """
 
     id: str
@@ -57,10 +59,10 @@ class TraceJob:
 
 
 def parse(text: str, name: str) -> tuple[TraceJob, ...]:
-    """Read a trace: CSV with the headings submission_time, duration (both s) and num_gpu; job_id, model_name,
-    batch_size, gpu_type and deadline (s, on the clock of submission_time) may be there, others are passed over.
+    """Read a trace from CSV; raise UsageError with the line (`name` is the file's) and what to write there.
 
-    Raises UsageError with the line (`name` is the file's) and what to write there.
+    Its headings are submission_time, duration (both s) and num_gpu, and optionally job_id, model_name, batch_size,
+    gpu_type and deadline (s, on the clock of submission_time); others are ignored.
     """
     rows = csv.DictReader(text.splitlines())
     headings = [heading.strip() for heading in rows.fieldnames or ()]
@@ -108,7 +110,7 @@ def _number(row: Mapping[str, str | None], key: str, where: str) -> float:
 
 
 def models_of(trace: Sequence[TraceJob]) -> dict[str, TrainedModel]:
-    """The models of Table 2 and those that a trace writes out."""
+    """Return the models of Table 2 and those that a trace defines."""
     found = table2()
     for each in trace:
         if ":" in each.model:
@@ -117,12 +119,15 @@ def models_of(trace: Sequence[TraceJob]) -> dict[str, TrainedModel]:
 
 
 def _own(each: TraceJob) -> str:
-    """The name of a model that a trace writes out."""
+    """Return the name of a model that a trace defines."""
     return f"{each.model}/{each.batch}"
 
 
 def generated(seed: int, count: int) -> tuple[TraceJob, ...]:
-    """A trace of our own: Poisson arrivals, lognormal durations (median 2 h, mean 5 h), GPUs as in public traces."""
+    """Return a trace of our own: Poisson arrivals, lognormal durations, GPUs as in public traces.
+
+    Durations have a median of 2 h and a mean of 5 h.
+    """
     random = np.random.default_rng([seed, 17])
     times = np.cumsum(random.exponential(300.0, count))
     durations = np.clip(random.lognormal(math.log(7200.0), 1.35, count), 300.0, 7 * 86400.0)
@@ -135,7 +140,7 @@ def generated(seed: int, count: int) -> tuple[TraceJob, ...]:
 
 
 def window(trace: Sequence[TraceJob], count: int, seed: int) -> tuple[TraceJob, ...]:
-    """So many jobs in a row, from a place that the seed chooses; all of them where there are no more."""
+    """Return `count` consecutive jobs, from a place that the seed chooses; all if there are no more."""
     last = len(trace) - count
     first = int(np.random.default_rng([seed, 29]).integers(0, last + 1)) if last > 0 else 0
     return tuple(trace[first : first + count])
@@ -151,14 +156,14 @@ def jobs_of(
     load: float | None = None,
     deadlines: bool = False,
 ) -> tuple[SimulatedJob, ...]:
-    """The jobs of a trace on a cluster, the first submitted at 0.
+    """Return the jobs of a trace on a cluster, the first submitted at 0.
 
-    The seed chooses what the trace does not say: a size of the model's family and its batch; a GPU type, by how many
-    there are, among those that the model fits; and a count, 1, 2, 4 or 8 times the fewest that it fits, but at least
-    the trace's, as a power of two of at most 64. A job whose model or type the trace says has the trace's count, or the
-    fewest that it fits. With `load` the times between submissions are stretched until all jobs together ask for that
-    share of the cluster's GPU time up to the last submission. Raises UsageError for a model or type that the cluster
-    cannot have, and for a load where all jobs come at once.
+    The seed chooses what the trace does not say: a size of the model's family and its batch; a GPU type, by the number
+    of its GPUs, among those that the model fits; and a count, 1, 2, 4 or 8 times the fewest that it fits, but at least
+    the trace's, as a power of two of at most 64. A job whose model or type is in the trace has the trace's count, or
+    the fewest that it fits. With `load` the times between submissions are stretched until all jobs together ask for
+    that share of the cluster's GPU time up to the last submission. Raises UsageError for a model or type that the
+    cluster cannot have, and for a load if all jobs come at once.
     """
     first_s = trace[0].submit_s if trace else 0.0
     able = _able(pools, speeds)
@@ -186,7 +191,7 @@ def _moved(job: SimulatedJob, submit_s: float) -> SimulatedJob:
 
 
 def _able(pools: Mapping[str, Pool], speeds: Speeds) -> dict[str, list[str]]:
-    """The sizes of each family that fit the cluster with any batch."""
+    """Return the sizes of each family that fit the cluster with any batch."""
 
     def fits(model: str, family: str) -> bool:
         return all(
@@ -204,7 +209,7 @@ def _able(pools: Mapping[str, Pool], speeds: Speeds) -> dict[str, list[str]]:
 def _model(
     each: TraceJob, models: Mapping[str, TrainedModel], able: Mapping[str, Sequence[str]], random: np.random.Generator
 ) -> str:
-    """The trace's own where it is known; else a size of its family that `able` holds, and a batch."""
+    """Return the trace's own model if it is known; else a size of its family in `able`, and a batch."""
     for known in (each.model, _own(each)):
         if known in models:
             return known
@@ -229,7 +234,7 @@ def _request(
     speeds: Speeds,
     random: np.random.Generator,
 ) -> tuple[str, int]:
-    """The type and count that a job asks for."""
+    """Return the type and count that a job asks for."""
     if each.gpu_type and each.gpu_type not in pools:
         raise UsageError(
             f"job {each.id[:40]!r} asks for {each.gpu_type[:40]!r}, of which the cluster has none: "
@@ -252,6 +257,6 @@ def _request(
     times = 1 if said else int(random.choice(_ASKED_TIMES))
     wanted = max(fewest * times, 1 << (each.gpus - 1).bit_length())
     gpus = min(wanted, most)
-    while fastest(speeds, model, name, gpus)[1] <= 0:  # where more GPUs than samples are asked for
+    while fastest(speeds, model, name, gpus)[1] <= 0:  # if more GPUs than samples are requested
         gpus //= 2
     return name, gpus

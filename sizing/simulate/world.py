@@ -1,7 +1,8 @@
-"""What the engine speaks of, whatever a cluster is made of: jobs, moments, decisions, and the world that they are in.
+"""The types of the engine for any cluster: jobs, moments, decisions, and the world that they are in.
 
-`A` is what a job can have: GPUs of a type (sizing.simulate.types), or shares of servers (sizing.simulate.servers).
-Classes with a parameter have no slots: frozen ones with slots cannot be made by a name that fixes the parameter.
+`A` is the type of a job's allocation: GPUs of a type (sizing.simulate.types), or shares of servers
+(sizing.simulate.servers). Classes with a parameter have no slots: frozen classes with slots cannot be made through an
+alias that fixes the parameter.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from sizing.errors import SizingError
 
 
 class Held(Protocol):
-    """Anything that a job can have, compared by value: so many GPUs of it."""
+    """Any allocation of a job, compared by value."""
 
     @property
     def gpus(self) -> int:
-        """All of them."""
+        """Number of its GPUs."""
 
 
 A = TypeVar("A", bound=Held)
@@ -26,14 +27,14 @@ _Given = TypeVar("_Given", bound=Held, contravariant=True)
 
 
 class CannotGive(SizingError):
-    """Why what a policy gives cannot be given, as words after the policy's name."""
+    """The reason why a policy's allocation is impossible, as words after the policy's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedJob:
     """A job of a trace: `iterations` steps of `model`, asked for with `gpus` GPUs of `gpu_type` at `submit_s`.
 
-    `gpu_type` is "" where the cluster has one type only.
+    `gpu_type` is "" if the cluster has only one type.
     """
 
     id: str
@@ -47,7 +48,7 @@ class SimulatedJob:
 
 @dataclass(frozen=True)
 class Running(Generic[A]):
-    """A job with GPUs: what it has and since when, and the iterations that are left of it now."""
+    """A job with GPUs: its allocation, the time it got it, and the iterations that are left now."""
 
     job: SimulatedJob
     allocation: A
@@ -57,7 +58,7 @@ class Running(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job without GPUs; `left` is less than all its iterations where it had some before."""
+    """A job without GPUs; `left` is less than all its iterations if it had some before."""
 
     job: SimulatedJob
     left: float
@@ -65,9 +66,9 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Moment(Generic[A]):
-    """What a policy sees: the time, all jobs that have been submitted and not ended, in order, and GPUs by type.
+    """The view of a policy: the time, all jobs that have been submitted and not ended, in order, and GPUs by type.
 
-    `arrived` are ids of jobs that are new since it was last asked, `ended` says whether a job has ended since.
+    `arrived` are ids of jobs that are new since the last call, `ended` says whether a job has ended since.
     """
 
     now_s: float
@@ -80,40 +81,40 @@ class Moment(Generic[A]):
 
 @dataclass(frozen=True)
 class Decision(Generic[A]):
-    """Who has what from now on; who is not in it waits. `dropped` cannot meet their deadline, or fit nowhere."""
+    """The allocations from now on; jobs without one wait. `dropped` jobs cannot meet their deadline, or fit nowhere."""
 
     allocations: Mapping[str, A]
     dropped: frozenset[str] = frozenset()
 
 
 class Policy(Protocol[A]):
-    """A scheduler. It is asked at arrivals and ends, and every `interval_s` where that is not None (or then alone)."""
+    """A scheduler, asked at arrivals and ends, and every `interval_s` if that is not None (or only then)."""
 
     name: str
     interval_s: float | None
 
     def decide(self, moment: Moment[A]) -> Decision[A]:
-        """Never more than there is; a pure function of the moment and of what it decided before."""
+        """Decide, never giving more than there is; a pure function of the moment and of earlier decisions."""
 
 
 class World(Protocol[_Given]):
-    """What there is to give, and how fast jobs really are with it."""
+    """The resources of a cluster, and the true speeds of jobs with them."""
 
     @property
     def capacity(self) -> Mapping[str, int]:
         """GPUs by type, as policies see them."""
 
     def refuse(self, jobs: Sequence[SimulatedJob]) -> None:
-        """Raises UsageError, one line, for a cluster or a job that makes no sense."""
+        """Raise UsageError, one line, for an invalid cluster or job."""
 
     def reference_rate(self, job: SimulatedJob) -> float:
-        """Iterations a second that count as 1 in normalised throughput."""
+        """Return the iterations a second that count as 1 in normalised throughput."""
 
     def rate(self, job: SimulatedJob, allocation: _Given) -> float:
-        """Iterations a second, above 0. Raises CannotGive where no such job can have it, whatever is free."""
+        """Return the iterations a second, above 0. Raises CannotGive if such a job can never have it."""
 
     def check(self, allocations: Mapping[str, _Given]) -> None:
-        """Raises CannotGive where this is more than there is."""
+        """Raise CannotGive if this is more than there is."""
 
     def moves(self, before: _Given, after: _Given) -> bool:
-        """Whether a job that has the one and gets the other must be restarted for it."""
+        """Whether a job must be restarted to change from the one to the other."""

@@ -1,1 +1,1 @@
-"""Solvers for one class of nodes: only how many each trainer gets matters."""
+"""Solvers for one class of nodes: only the number of nodes of each trainer matters."""

@@ -1,4 +1,4 @@
-"""Trainers by the caps that bind them: a tree of groups, each with a price of a node in it."""
+"""A tree of the trainers by the caps that bind them: groups, each with a price of a node in it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from milp.solvers.arrays import Floats
 
 @dataclass
 class Group:
-    """The trainers under one cap: those of smaller groups inside it, and `own` ones beside these, by their place.
+    """The trainers under one cap: those of smaller groups inside it, and `own`, the rows of all others.
 
-    `price` is what one more node of it is worth where every trainer takes what it makes the most of, as if all worths
-    were concave: no less than the price of the group around it. Any such prices give a bound, and these the least.
+    `price` is the worth of one more node of the group if every trainer makes the best choice, as if all worths were
+    concave. It is at least the price of the group around it. Any such prices give a bound, and these the least.
     """
 
     nodes_max: int
@@ -27,20 +27,20 @@ class Group:
 
 
 class _Slope(NamedTuple):
-    """What each of the next `nodes` nodes brings."""
+    """The gain of each of the next `nodes` nodes."""
 
     gain: float
     nodes: int
 
 
 def tree(problem: Problem) -> Group:
-    """The binding caps as groups within the pool; each trainer is in the smallest group that covers it."""
+    """Return the binding caps as groups within the pool; each trainer is in the smallest group that covers it."""
     everybody = frozenset(range(len(problem.trainers)))
     limits = [*sorted(problem.capped_rows, key=lambda cap: len(cap[0])), (everybody, len(problem.nodes))]
     groups: list[tuple[frozenset[int], Group]] = []
     for covered, nodes_max in limits:
         group, inside = Group(nodes_max), frozenset[int]()
-        # from the largest down: what is in a group that is in this one is not this one's own
+        # from the largest down: a group that is inside an inner group is not added again
         for smaller, inner in reversed(groups):
             if smaller <= covered and not smaller & inside:
                 group.inner.append(inner)
@@ -51,13 +51,13 @@ def tree(problem: Problem) -> Group:
 
 
 def set_prices(root: Group, problem: Problem, worths: Sequence[Floats]) -> None:
-    """Give every group its price; `worths` are the trainers' by their count, -inf for a count that is not allowed."""
+    """Give every group its price; `worths` are the trainers' by count, -inf for a count that is not allowed."""
     _climb(root, [_hull(problem, trainer, worth) for trainer, worth in zip(problem.trainers, worths, strict=True)])
     _descend(root, 0.0)
 
 
 def _climb(group: Group, hulls: Sequence[list[_Slope]]) -> list[_Slope]:
-    """The price of what the cap alone keeps from the group, and what it brings up to the cap, steepest first."""
+    """Set the price at which the group's own cap binds; return the slopes up to the cap, steepest first."""
     slopes = [slope for inner in group.inner for slope in _climb(inner, hulls)]
     slopes += [slope for row in group.own for slope in hulls[row]]
     slopes.sort(reverse=True)
@@ -79,7 +79,7 @@ def _descend(group: Group, around: float) -> None:
 
 
 def _hull(problem: Problem, trainer: TrainerSpec, worth: Floats) -> list[_Slope]:
-    """The rising part of the least concave function above a trainer's worth, which is linear between these counts."""
+    """Return the rising part of the least concave function above a trainer's worth, linear between these counts."""
     held, top = len(trainer.current), len(worth) - 1
     counts = trainer.sizes or (
         trainer.nodes_min,

@@ -1,12 +1,11 @@
-"""Caps per user and per account by dynamic programming: exact, for one class of nodes, where caps nest or are apart.
+"""Caps per user and per account by dynamic programming: exact for one class of nodes if caps nest or are disjoint.
 
-The best total of some trainers is a function of how many nodes they share. That of a trainer is its part of equation
-(16); that of two groups together is the max-plus convolution of theirs; a cap cuts the function of its group off. Caps
-that nest form a tree, and the function at its root, the whole pool, has the optimum.
-
-Few points of these functions matter. With a price on a node of every group no plan is worth more than a bound, and a
-plan that uses a point loses at least what the point alone does against it. So only points that lose little are looked
-at: the plan found is optimal once it is no further from the bound than what was left out.
+The best total of some trainers is a function of the number of nodes they share. That of one trainer is its part of
+equation (16); that of two groups together is the max-plus convolution of theirs; a cap cuts off the function of its
+group. Caps that nest form a tree, and the function at its root, the whole pool, has the optimum. Few points of these
+functions matter. With a price on a node of every group no plan is worth more than a bound, and a plan that uses a point
+loses at least as much against it as the point alone does. So only points that lose little are tried: the plan found is
+optimal once it is no further from the bound than the points left out.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from milp.solvers.one_class.cap_tree import Group, set_prices, tree
 from milp.solvers.one_class.worths import Worth
 from milp.worth import TIE_BREAK, objective_of, tie_break
 
-# Rounding of a sum of worths, as a part of their size.
+# Rounding of a sum of worths, as a share of their size.
 _NOISE = 1e-13
-# What a point may lose in the first round, as a part of that size, and how many times as much in each next one.
+# The loss allowed for a point in the first round, as a share of that size, and the factor for each next round.
 _FIRST_REACH = 1e-4
 _MORE_REACH = 8.0
 
@@ -38,10 +37,10 @@ class _OutOfTimeError(Exception):
 
 @dataclass(frozen=True)
 class _Best:
-    """What trainers are worth together on 0, 1, ... nodes (-inf: never, or left out), and how that comes about.
+    """The worth of some trainers together on 0, 1, ... nodes (-inf: never, or left out), and how it is reached.
 
-    `most` is what they are worth at most less what their nodes cost at the price of the group that they are in. They
-    are those of `part` and of `rest` together; a single trainer, `row`, has neither.
+    `most` is the most that they are worth less the cost of their nodes at the price of their group. The trainers are
+    those of `part` and of `rest` together; a single trainer, `row`, has neither.
     """
 
     worth: Floats
@@ -58,7 +57,7 @@ def _run(problem: Problem, effort: Effort) -> Answer:
     root = tree(problem)
     set_prices(root, problem, worths)
     found, bound, proven = _solve(root, worths, size, effort.is_over)
-    # the tie-breaks are no part of (16)
+    # the tie-breaks are not part of (16)
     bound += TIE_BREAK * size
     if found is None:
         return Answer(None, bound)
@@ -71,7 +70,7 @@ def _run(problem: Problem, effort: Effort) -> Answer:
 def _solve(
     root: Group, worths: Sequence[Floats], size: float, is_over: Callable[[], bool]
 ) -> tuple[_Best | None, float, bool]:
-    """The best plans found by the pool's nodes, an upper bound, and whether the best of them is proven optimal."""
+    """Return the best plans found by node count, an upper bound, and whether the best of them is proven optimal."""
     found: _Best | None = None
     bound, reach = inf, _FIRST_REACH
     try:
@@ -82,7 +81,7 @@ def _solve(
             found = best if np.isfinite(total) else found
             if total >= bound - reach * size:
                 return found, bound, True
-            # Where a plan is in hand, what loses more than it does is in no better one.
+            # A point that loses more than the plan in hand is in no better plan.
             reach = min(reach * _MORE_REACH, (bound - total) / size + _NOISE)
             if reach > 1.0:
                 reach = inf
@@ -91,10 +90,10 @@ def _solve(
 
 
 def _worths(problem: Problem) -> tuple[list[Floats], float]:
-    """Each trainer's terms of (16) by its count, less a tie-break for every node that changes hands; and their size.
+    """Return each trainer's terms of (16) by count, less a tie-break for every node that changes hands; and their size.
 
-    What is too bad to matter is cut off, as for `exact`: it would set the scale of the tie-breaks. A count that is not
-    allowed, or is worth less than a smaller one, is left out (-inf).
+    Worths too low to matter are cut off, as for `exact`: they would set the scale of the tie-breaks. A count that is
+    not allowed, or is worth less than a smaller one, is left out (-inf).
     """
     value = Worth(problem)
     tops = [min(trainer.nodes_max, len(problem.nodes)) for trainer in problem.trainers]
@@ -115,7 +114,7 @@ def _worths(problem: Problem) -> tuple[list[Floats], float]:
 
 
 def _allowed(trainer: TrainerSpec, top: int) -> Bools:
-    """Which of the counts 0..top the trainer may have."""
+    """Return whether the trainer may have each of the counts 0..top."""
     counts = np.arange(top + 1)
     allowed: Bools = counts >= trainer.nodes_min
     if trainer.sizes is not None:
@@ -125,7 +124,7 @@ def _allowed(trainer: TrainerSpec, top: int) -> Bools:
 
 
 def _best(group: Group, worths: Sequence[Floats], reach: float, is_over: Callable[[], bool]) -> _Best:
-    """The group's trainers together, without what loses more than `reach`."""
+    """Combine the group's trainers, without points that lose more than `reach`."""
     price = group.price
     parts = []
     for inner in group.inner:
@@ -146,13 +145,13 @@ def _best(group: Group, worths: Sequence[Floats], reach: float, is_over: Callabl
 
 
 def _within(worth: Floats, most: float, price: float, reach: float) -> Floats:
-    """Leave out what loses more than `reach` against `most`."""
+    """Leave out points that lose more than `reach` against `most`."""
     lost = most - (worth - price * np.arange(len(worth)))
     return np.where(lost <= reach, worth, -np.inf)
 
 
 def _sums(one: Floats, other: Floats, nodes_max: int) -> Floats:
-    """The best sum of a point of each for 0, 1, ... nodes in all, `nodes_max` at most (-inf: none)."""
+    """Return the best sum of one point of each for 0, 1, ... nodes in all, at most `nodes_max` (-inf: none)."""
     points = [np.flatnonzero(np.isfinite(worth)) for worth in (one, other)]
     if not all(map(len, points)):
         return np.full(1, -np.inf)
@@ -167,7 +166,7 @@ def _sums(one: Floats, other: Floats, nodes_max: int) -> Floats:
 
 
 def _trace(best: _Best, nodes: int, counts: dict[int, int]) -> None:
-    """Find the trainers' counts (by row) that make `best` on just so many nodes; of equal ways the most for `part`."""
+    """Find the trainers' counts (by row) that make up `best` on exactly `nodes` nodes; ties favour `part`."""
     while best.part is not None and best.rest is not None:
         part, rest = best.part.worth, best.rest.worth
         most, least = min(nodes, len(part) - 1), max(0, nodes - len(rest) + 1)

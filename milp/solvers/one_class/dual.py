@@ -1,7 +1,7 @@
-"""The Lagrangian bound: put one price on a node, and every trainer chooses for itself.
+"""The Lagrangian bound: each node has one price, and every trainer chooses for itself.
 
-With the price `multiplier` on each node the problem falls apart into one choice a trainer; the cheapest total over
-all prices bounds equation (16) from above and is, for interchangeable nodes, that of the linear relaxation.
+With the price `multiplier` on each node the problem splits into one choice per trainer. The least total over all prices
+bounds equation (16) from above; for interchangeable nodes it is the bound of the linear relaxation.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _MOST_STEPS = 200
 class Dual:
     """The best multiplier found, with its bound of the value (of `Tables.values`, tie-break included).
 
-    `frugal` and `greedy` (J,) are columns of `Tables.options`: both are best choices at the multiplier, the first
-    fits the capacity, the second does not unless all trainers can have what they like best.
+    `frugal` and `greedy` (J,) are columns of `Tables.options`. Both are best choices at the multiplier: the first fits
+    the capacity, the second does so only if all trainers can have their favourite choice.
     """
 
     multiplier: float
@@ -64,7 +64,7 @@ def minimise(tables: Tables) -> Dual:
         return Dual(0.0, left.worth, left.chosen, left.chosen)
     low, high = 0.0, _dearest(tables)
     right = line(high)
-    while right.used > capacity:  # only when rounding swallowed what is above the best value
+    while right.used > capacity:  # only if rounding swallowed the margin above the best value
         high *= 2
         right = line(high)
     noise = 1e-15 * tables.size
@@ -95,6 +95,6 @@ def minimise(tables: Tables) -> Dual:
 
 
 def _dearest(tables: Tables) -> float:
-    """A price at which nobody wants a node: just above the best value a node has over having none."""
+    """Return a price at which no trainer wants a node: just above the best value per node over having none."""
     gains: Floats = tables.values - tables.values[:, :1]
     return float((gains / np.maximum(tables.options, 1)).max()) * (1 + 1e-12)

@@ -1,4 +1,4 @@
-"""The paper's baseline heuristic: every trainer gets the same number of nodes, whatever it makes of them."""
+"""The paper's baseline heuristic: every trainer gets the same number of nodes, whatever their worth to it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ def _run(problem: Problem, effort: Effort) -> Answer:
     assignment = assign(problem, share(problem))
     if not problem.trainers:
         return Answer(assignment, bound=None)
-    # The relaxation costs next to nothing and tells how far the heuristic may be from the optimum.
+    # The relaxation costs next to nothing and shows how far the heuristic may be from the optimum.
     tables = tabulate(problem)
     return Answer(assignment, minimise(tables).bound + tables.tie_breaks)
 
 
 def share(problem: Problem) -> dict[str, int]:
-    """Counts per trainer: floor(|N| / J) each, the remainder first come first served.
+    """Return counts per trainer: floor(|N| / J) each, the remainder first come first served.
 
     A trainer whose share does not exceed its nodes_min gets none of it at first (as in the authors' code), and is
-    skipped in the second round where the remainder cannot bring it to nodes_min. Shares and remainders are rounded
-    down to allowed sizes.
+    skipped in the second round if the remainder cannot bring it to nodes_min. Shares and remainders are rounded down to
+    allowed sizes.
     """
     trainers = problem.trainers
     quota = len(problem.nodes) // len(trainers) if trainers else 0

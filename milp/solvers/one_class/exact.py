@@ -1,8 +1,9 @@
-"""The exact solver: the problem reduced to counts, then to the few that can still matter, then dynamic programming.
+"""The exact solver: reduce the problem to counts, then to the few that can still matter, then dynamic programming.
 
 On interchangeable nodes equations (5)-(10) only say that the counts fit the pool, so the problem is a multiple-choice
 knapsack. Its Lagrangian bound and a greedy plan leave a gap; a count whose reduced cost exceeds that gap is in no
-better plan. What survives is solved by dynamic programming, so the optimum is exact whatever the shape of the curves.
+better plan. The remaining counts are solved by dynamic programming, so the optimum is exact whatever the shape of the
+curves.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from milp.solvers.one_class.dual import Dual, minimise
 from milp.solvers.one_class.knapsack import Candidates, cheapest
 from milp.solvers.one_class.tables import Tables, tabulate
 
-# Rounding of a sum of values, as a part of their size.
+# Rounding of a sum of values, as a share of their size.
 _NOISE = 4e-15
-# Of the gap, what a count may lose at least to take part in the first round; and as many of the counts that lose least
-# take part in any case: a round with fewer costs no less time.
+# Counts that lose up to this share of the gap take part in the first round, and in any case this number of those that
+# lose least: a round with fewer takes as long.
 _CORE = 1 / 16
 _CORE_COUNTS = 64
 
@@ -33,7 +34,7 @@ def _run(problem: Problem, effort: Effort) -> Answer:
 
 
 def best_counts(problem: Problem) -> list[int]:
-    """Counts of the trainers that maximise equation (16), in their order."""
+    """Return the trainers' counts that maximise equation (16), in their order."""
     tables = tabulate(problem)
     dual = minimise(tables)
     counts = _fill(tables, dual)
@@ -41,8 +42,8 @@ def best_counts(problem: Problem) -> list[int]:
     gap = dual.bound - tables.total(counts)
     members = tables.members() if gap > noise else []
     rows = np.array([trainers[0] for trainers in members])
-    # A plan better by some loss consists of counts that lose no more each: once all counts within the gap took part,
-    # the plan is best. The first, cheap round with the few that lose least often finds one good enough for that.
+    # A plan better by some loss consists of counts that each lose no more: once all counts within the gap took part,
+    # the plan is the best. The first, cheap round with the few that lose least often finds one good enough for that.
     for whole in (False, True):
         reach = (gap if whole else _core(tables, dual, gap, rows)) + noise
         if gap > noise:
@@ -58,7 +59,7 @@ def best_counts(problem: Problem) -> list[int]:
 
 
 def _fill(tables: Tables, dual: Dual) -> Ints:
-    """A good plan: the frugal choice of the bound, then more for whoever makes the most of what is left."""
+    """Return a good plan: the frugal choice of the bound, then more for the trainers that gain most from the rest."""
     rows = np.arange(len(tables.options))
     counts = tables.options[rows, dual.frugal]
     wanted = tables.options[rows, dual.greedy]
@@ -78,13 +79,13 @@ def _fill(tables: Tables, dual: Dual) -> Ints:
 
 
 def _best_growth(tables: Tables, counts: Ints, left: int) -> tuple[Ints, Floats]:
-    """What each trainer would go to, were it alone in using the `left` free nodes, and what that gains."""
+    """Return the count each trainer would grow to if it alone used the `left` free nodes, and its gain."""
     rows = np.arange(len(counts))
     values = tables.value(rows, counts)
     within = np.where(tables.options <= (counts + left)[:, None], tables.values, -np.inf)
     column = within.argmax(axis=1)
     more, gains = tables.options[rows, column], within[rows, column] - values
-    # Where counts between options are allowed, all free nodes may go to one trainer.
+    # If counts between options are allowed, all free nodes may go to one trainer.
     most = np.minimum(counts + left, tables.top)
     most = np.where(tables.filled & (most >= tables.lowest), most, counts)
     most_gains = tables.value(rows, most) - values
@@ -92,7 +93,7 @@ def _best_growth(tables: Tables, counts: Ints, left: int) -> tuple[Ints, Floats]
 
 
 def _core(tables: Tables, dual: Dual, gap: float, rows: Ints) -> float:
-    """What a count may lose at most to take part in the first round."""
+    """Return the largest loss with which a count takes part in the first round."""
     if gap <= 0 or not len(rows):
         return gap
     scores = tables.values[rows] - dual.multiplier * tables.options[rows]
@@ -104,9 +105,9 @@ def _core(tables: Tables, dual: Dual, gap: float, rows: Ints) -> float:
 
 
 def survivors(tables: Tables, dual: Dual, gap: float, rows: Ints | None = None) -> Candidates:
-    """All counts whose reduced cost, what they lose against the trainer's choice at the multiplier, is within `gap`.
+    """Return all counts with a reduced cost, the loss against the trainer's choice at the multiplier, within `gap`.
 
-    With `rows` for those trainers only, by their place in `rows`.
+    With `rows`, only those of these trainers; rows of the result are places in `rows`.
     """
     rows = np.arange(len(tables.options)) if rows is None else rows
     options, values = tables.options[rows], tables.values[rows]
@@ -115,7 +116,7 @@ def survivors(tables: Tables, dual: Dual, gap: float, rows: Ints | None = None) 
     losses = best[:, None] - scores
     place, column = np.nonzero(losses <= gap)
     between_place, between_count = _between(options, losses, tables.filled[rows], gap)
-    # Sorted by place and count, and without the options that were repeated as padding.
+    # Sorted by place and count, and without the options repeated as padding.
     stride = tables.capacity + 1
     keys = np.concatenate([place * stride + options[place, column], between_place * stride + between_count])
     keys = np.unique(keys)
@@ -127,10 +128,10 @@ def survivors(tables: Tables, dual: Dual, gap: float, rows: Ints | None = None) 
 
 
 def _between(options: Ints, losses: Floats, filled: Bools, gap: float) -> tuple[Ints, Ints]:
-    """(row, count) of all counts between two options that may be within `gap`, and perhaps a few beyond.
+    """Return (row, count) of all counts between two options that may be within `gap`, and perhaps a few beyond.
 
-    The loss is no less than the straight line from option to option, which is within `gap` all along the segment or
-    up to where it crosses.
+    The loss is no less than the straight line from option to option, which is within `gap` all along the segment or up
+    to where it crosses.
     """
     start, end = options[:, :-1], options[:, 1:]
     near = np.minimum(losses[:, :-1], losses[:, 1:]) <= gap
@@ -139,7 +140,7 @@ def _between(options: Ints, losses: Floats, filled: Bools, gap: float) -> tuple[
         return row, row
     begin, stop = start[row, column], end[row, column]
     at_begin, at_stop = losses[row, column], losses[row, column + 1]
-    # The part of the segment that is within `gap`, seen from the end that is; all of it where both are.
+    # The part of the segment within `gap`, seen from the end that is within; all of it if both are.
     part = np.ones(len(row))
     np.divide(gap - np.minimum(at_begin, at_stop), np.abs(at_stop - at_begin), out=part, where=at_begin != at_stop)
     reach = np.ceil(np.minimum(part, 1.0) * (stop - begin)).astype(np.int64)

@@ -1,7 +1,7 @@
 """A multiple-choice knapsack in terms of losses, by dynamic programming over the nodes used so far.
 
-Trainers with equal candidates, such as the trials of a hyperparameter search, are taken together: which of them
-deviates from the choice that loses nothing does not matter, only how many do, and there cannot be many.
+Trainers with equal candidates, such as the trials of a hyperparameter search, are taken together: only the number of
+those that deviate from the choice without loss matters, and few can.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from milp.solvers.arrays import Floats, Ints
 
 @dataclass(frozen=True)
 class Candidates:
-    """Counts that each trainer may get and what each loses, as three arrays sorted by row and then count.
+    """The counts that each trainer may get and their losses, as three arrays sorted by row and then count.
 
-    A row may stand for several trainers, of which each may get any of its counts.
+    A row may stand for several trainers, each of which may get any of its counts.
     """
 
     rows: Ints
@@ -29,7 +29,7 @@ class Candidates:
 
 
 class _Group(NamedTuple):
-    """Trainers with the same candidates, in ascending order; `losses` are those beyond their least one."""
+    """Trainers with the same candidates, in ascending order; `losses` are those beyond the smallest one."""
 
     rows: list[int]
     counts: Ints
@@ -39,7 +39,7 @@ class _Group(NamedTuple):
 class _Unit(NamedTuple):
     """One decision: trainers that all get the same one of `counts`.
 
-    Together they then use so much `extra` beyond their `least` number of nodes, `span` at most, and lose `losses`.
+    Together they use `extra` nodes beyond their minimum of `least`, at most `span`, and lose `losses`.
     """
 
     rows: list[int]
@@ -51,7 +51,7 @@ class _Unit(NamedTuple):
 
     @classmethod
     def of(cls, rows: list[int], counts: Ints, losses: Floats) -> _Unit:
-        """`losses` are those of one trainer."""
+        """Build a unit of the trainers `rows`; `losses` are those of one trainer."""
         least, times = int(counts[0]), len(rows)
         extra = (counts - least) * times
         return cls(rows, counts, extra, losses * times, least * times, int(extra[-1]))
@@ -77,10 +77,10 @@ def cheapest(
     members: Sequence[list[int]] | None = None,
     reach: float | None = None,
 ) -> Ints | None:
-    """The counts (J,) with the least total loss that fit `capacity`, or None where that exceeds `limit`.
+    """Return the counts (J,) with the least total loss that fit `capacity`, or None if that exceeds `limit`.
 
-    A node left unused loses `price`. Every row has a candidate; `members` are the trainers that each row stands for,
-    0..J-1 in all, where left out one a row. Where `reach` is given, plans that lose more are not all looked at.
+    A node left unused loses `price`. Every row has a candidate. `members` lists the trainers that each row stands for,
+    0..J-1 in all; by default one per row. With `reach`, plans that lose more are not all tried.
     """
     bounds = np.searchsorted(candidates.rows, np.arange(int(candidates.rows[-1]) + 2))
     members = members or [[row] for row in range(len(bounds) - 1)]
@@ -88,7 +88,7 @@ def cheapest(
     least = candidates.counts[bounds[:-1]]
     found = np.empty(int(times.sum()), np.int64)
     found[list(chain.from_iterable(members))] = np.repeat(least, times)
-    # From here on a loss is what is lost beyond every trainer's least, and the limits what all may lose so.
+    # From here on a loss is that beyond every trainer's smallest one, and the limits are for the sum of these.
     lost = float((times * np.minimum.reduceat(candidates.losses, bounds[:-1])).sum())
     reach, limit = (limit if reach is None else reach) - lost, limit - lost
     if limit < 0:
@@ -103,7 +103,7 @@ def cheapest(
         if not unit.span:  # nothing to decide: it is the count that loses least
             found[unit.rows] = unit.counts[0]
     units = [unit for unit in units if unit.span]
-    # Narrow ones first: the states stay few for as long as possible.
+    # Narrow ones first, so that the states stay few for as long as possible.
     units.sort(key=lambda unit: unit.span)
     later = sum(unit.span for unit in units)
     slack = int(min(room, limit / price)) if price > 0 else room
@@ -113,7 +113,7 @@ def cheapest(
     for unit in units:
         stages.append(_Stage(unit, start, state))
         later -= unit.span
-        # States that fit, and from which the later units can still use enough.
+        # States that fit, and from which the later units can still use enough nodes.
         low = max(start, room - slack - later)
         high = min(start + len(state) - 1 + unit.span, room)
         state = _advance(state, start, unit.extra, unit.losses, low, high)
@@ -134,7 +134,7 @@ def cheapest(
 
 
 def _groups(candidates: Candidates, bounds: list[int], rows: list[int], members: Sequence[list[int]]) -> list[_Group]:
-    """The trainers of `rows` by what they may choose from, equal ones together; losses beyond the least one."""
+    """Return the trainers of `rows` grouped by equal candidates, with losses beyond the smallest one."""
     alike: dict[bytes, _Group] = {}
     for row in rows:
         part = slice(bounds[row], bounds[row + 1])
@@ -147,10 +147,10 @@ def _groups(candidates: Candidates, bounds: list[int], rows: list[int], members:
 
 
 def _units(group: _Group, limit: float) -> Iterator[_Unit]:
-    """Split equal trainers into decisions that together still contain the best plan of no more loss than `limit`.
+    """Split equal trainers into decisions that still contain the best plan among those that lose at most `limit`.
 
-    Let them be in descending order of their losses: then the k-th loses no more than limit / k. Those left with two
-    counts or one need no order: how many take the larger one is a sum of powers of 2.
+    In descending order of their losses, the k-th trainer loses no more than limit / k. Trainers left with one or two
+    counts need no order: the number of those that take the larger count is a sum of powers of 2.
     """
     if len(group.rows) == 1:
         within = group.losses <= limit
@@ -182,11 +182,11 @@ def _advance(state: Floats, start: int, extra: Ints, losses: Floats, low: int, h
     padded = np.empty(left + high - start + 1)
     padded.fill(np.inf)
     padded[left : left + len(state)] = state[: high - start + 1]
-    if len(extra) == 2:  # as for most: take the larger count, or do not
+    if len(extra) == 2:  # the usual case: take the larger count, or do not
         fewer, more = padded[left + low - start :], padded[low - start : high - start + 1]
         best: Floats = np.minimum(fewer + losses[0], more + losses[1])
         return best
-    # Every window of it, one row for each place that it may begin at; a choice of more nodes begins further left.
+    # Every window of it, one row for each start; a choice of more nodes begins further left.
     width = high - low + 1
     windows = np.ndarray((left + low - start + 1, width), np.float64, padded, strides=padded.strides * 2)
     after: Floats = (windows[left + low - start - extra] + losses[:, None]).min(axis=0)
@@ -194,10 +194,10 @@ def _advance(state: Floats, start: int, extra: Ints, losses: Floats, low: int, h
 
 
 def _retreat(stage: _Stage, at: int, found: Ints) -> int:
-    """Note what the stage's trainers got when `at` nodes were used after it; return how many were used before."""
+    """Record the counts of the stage's trainers when `at` nodes were used after it; return the nodes used before."""
     unit, start, before = stage
     best, choice = np.inf, 0
-    # A handful of choices: quicker one by one than as arrays.
+    # A handful of choices: faster one by one than as arrays.
     for place, (extra, loss) in enumerate(zip(unit.extra.tolist(), unit.losses.tolist(), strict=True)):
         used = at - start - extra
         if 0 <= used < len(before) and before[used] + loss < best:

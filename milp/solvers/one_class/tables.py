@@ -1,9 +1,9 @@
-"""What every count is worth to every trainer, as arrays: equations (11)-(16) for one class of nodes.
+"""Tables of the worth of every count to every trainer: equations (11)-(16) for one class of nodes.
 
-The *options* of a trainer are 0, nodes_min, nodes_max, its current count and the points of its curve. Between two of
-them a count is worth no more than the straight line between their values says: the outcome is linear there, and the
-rescale cost is the same all over but for the current count, where there is none. So the options alone decide the
-Lagrangian bound, and of a trainer with a nodes_max of thousands few other counts are ever looked at.
+The *options* of a trainer are 0, nodes_min, nodes_max, its current count and the points of its curve. A count between
+two of them is worth no more than the straight line between their values: the outcome is linear there, and the rescale
+cost is the same everywhere but at the current count, where it is 0. So the options alone decide the Lagrangian bound,
+and even for a trainer with a nodes_max of thousands few other counts are ever looked at.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from milp.worth import TIE_BREAK, tie_break
 class Tables:
     """A problem of J trainers on `capacity` interchangeable nodes; rows are trainers, in their order.
 
-    `options` (J, K) are allowed counts in ascending order, 0 first, some repeated as padding; `values` (J, K) is
-    what they are worth. Where `filled` (J,) all counts between two options other than 0 are allowed too; `lowest`
-    and `top` (J,) are then the smallest and the largest count other than 0, both 0 where none fits the pool.
-    `size` is the sum over the trainers of their largest absolute value: rounding errors are relative to it.
-    `tie_breaks` is the most that the tie-breaks of a whole plan can come to.
+    `options` (J, K) are allowed counts in ascending order, 0 first, some repeated as padding; `values` (J, K) are their
+    worths. If `filled` (J,), all counts between two options other than 0 are allowed too; `lowest` and `top` (J,) are
+    then the smallest and the largest count other than 0, both 0 if none fits the pool. `size` is the sum over the
+    trainers of their largest absolute value: rounding errors are relative to it. `tie_breaks` is the most that the
+    tie-breaks of a whole plan can add up to.
     """
 
     capacity: int
@@ -40,11 +40,11 @@ class Tables:
     value: Worth
 
     def total(self, counts: Ints) -> float:
-        """What a plan with these counts (J,) is worth."""
+        """Return the worth of a plan with these counts (J,)."""
         return float(self.value(np.arange(len(counts)), counts).sum())
 
     def members(self) -> list[list[int]]:
-        """The rows, those of equal tables together: any counts are worth the same to them."""
+        """Return the rows grouped by equal tables: any counts are worth the same to the trainers of a group."""
         packed = np.concatenate([self.options, self.values.view(np.int64), self.filled[:, None]], axis=1)
         alike: dict[bytes, list[int]] = {}
         for row, table in enumerate(packed):
@@ -53,7 +53,7 @@ class Tables:
 
 
 def tabulate(problem: Problem) -> Tables:
-    """Build the tables of a problem that has trainers; node classes are not looked at."""
+    """Build the tables of a problem that has trainers; node classes are ignored."""
     trainers = problem.trainers
     capacity = len(problem.nodes)
     top = np.minimum([trainer.nodes_max for trainer in trainers], capacity)
@@ -65,7 +65,7 @@ def tabulate(problem: Problem) -> Tables:
     rows = np.broadcast_to(np.arange(len(trainers))[:, None], options.shape)
     values = worth(rows, options)
     change = options - worth.current[:, None]
-    # The most of what is held now: a plan that is always allowed, so the optimum is worth no less.
+    # The largest allowed part of the nodes held now: always allowed, so the optimum is worth no less.
     kept = (change <= 0).sum(axis=1) - 1
     floor = worst_that_matters(values.max(axis=1), float(values[rows[:, 0], kept].sum()), worth.most_earned())
     if (values < floor[:, None]).any():
@@ -87,7 +87,7 @@ def tabulate(problem: Problem) -> Tables:
 
 
 def _options(trainers: tuple[TrainerSpec, ...], worth: Worth, lowest: Ints, top: Ints) -> Ints:
-    """The counts (J, K) that span all others, or for trainers with sizes just those."""
+    """Return the counts (J, K) that span all others; for trainers with sizes, just those sizes."""
     curves, current = worth.curves, worth.current
     ends = np.stack([current, top], axis=1)
     sized = [(row, trainer.sizes) for row, trainer in enumerate(trainers) if trainer.sizes is not None]

@@ -1,4 +1,4 @@
-"""What counts are worth to trainers, as arrays: equations (11)-(16) for one class of nodes, in a form that is fast.
+"""The worth of counts to trainers, as arrays: equations (11)-(16) for one class of nodes, in a fast form.
 
 A table has thousands of entries, for which plain Python would take longer than solving does.
 """
@@ -17,9 +17,9 @@ from milp.solvers.arrays import Floats, Ints
 
 
 class _Curves:
-    """Curves laid end to end on one axis, so that one `np.interp` evaluates any mixture of them up to `widest` nodes.
+    """Curves laid end to end on one axis, so that one `np.interp` evaluates any mix of them up to `widest` nodes.
 
-    The points are those of curve `row`, `column` is their place in it; `peaks` are the curves' highest values.
+    The points are those of curve `row`, with `column` their place in it; `peaks` are the curves' highest values.
     """
 
     def __init__(self, curves: Sequence[Curve], widest: int) -> None:
@@ -48,24 +48,22 @@ class _Curves:
 
 @lru_cache(maxsize=8)
 def _laid_out(curves: tuple[Curve, ...], widest: int) -> _Curves:
-    """Remembered: from event to event it is mostly the same trainers that are planned for."""
+    """Lay out the curves; cached, because successive events mostly plan for the same trainers."""
     return _Curves(curves, widest)
 
 
 class Worth:
-    """Equation (16) for arrays of (row, count), as `milp.worth.worth` says it for one; a test holds both together.
+    """Equation (16) for arrays of (row, count), as `milp.worth.worth` is for one; a test compares the two.
 
-    Less `tie_break` for every node that changes hands.
-
-    What is worse than `floor` (J,), if that is given, is in no optimal plan and counts as the floor: see
-    `worst_that_matters`.
+    Every node that changes hands costs `tie_break`. A worth below `floor` (J,), if that is given, is in no optimal plan
+    and counts as the floor: see `worst_that_matters`.
     """
 
     def __init__(self, problem: Problem) -> None:
         trainers = problem.trainers
         self.current = np.array([len(trainer.current) for trainer in trainers])
         curves = tuple(trainer.curve_on(problem.classes) for trainer in trainers)
-        # The next power of 2, so that another size of the pool mostly finds the same layout.
+        # The next power of 2, so that another size of the pool mostly has the same layout.
         self.curves = _laid_out(curves, 1 << len(problem.nodes).bit_length())
         self.tie_break = 0.0
         self.floor: Floats | None = None
@@ -86,5 +84,5 @@ class Worth:
         return worth
 
     def most_earned(self) -> float:
-        """What all trainers would earn without limits and costs."""
+        """Return what all trainers would earn without limits and costs."""
         return float((self._horizon * self.curves.peaks).sum())

@@ -1,7 +1,7 @@
 """The process that solves programs for another: whatever an engine does in here, it can be killed.
 
-Requests come on standard input, answers go to standard output, each a pickle behind its length. It ends with its
-parent, or when standard input does.
+Requests come on standard input, answers go to standard output, each a pickle after its length. The process ends with
+its parent, or at the end of standard input.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from milp.solvers.programs.programs import ENGINES, MODELS
 
 
 def solved(request: Request, out: BinaryIO) -> News:
-    """Build and solve; better maps are written to `out` as they are found."""
+    """Build and solve the model; better maps are written to `out` as they are found."""
     engine = ENGINES[request.engine]
     model = MODELS[request.model](request.problem, sos2=engine.ordered_sets)
     start = model.point(keep(request.problem))
-    # What rounding or the paper's big-M forbids is no start.
+    # A point that rounding or the paper's big-M forbids cannot be a start.
     start_or_none = None if model.linear.violated(start) else start
 
     def report(x: Sequence[float] | None, bound: float) -> None:
@@ -55,10 +55,10 @@ def main() -> None:
     """Answer requests until there are no more."""
     die_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then kills this process
-    # Engines print where they like: only answers may go where the parent reads.
+    # Engines may print anywhere: only answers may reach the stream that the parent reads.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    with suppress(ImportError):  # the request will tell
+    with suppress(ImportError):  # the request will report it
         import_module(ENGINES[sys.argv[2]].package)
     while header := sys.stdin.buffer.read(HEADER.size):
         request = pickle.loads(sys.stdin.buffer.read(HEADER.unpack(header)[0]))

@@ -1,7 +1,7 @@
-"""The count model: what a trainer may do next as pieces of (16), and the blocks of the pool as capacities.
+"""The count model: a trainer's next moves as pieces of (16), and the blocks of the pool as capacities.
 
-On interchangeable nodes equations (5)-(10) only limit counts, so there is no variable for a node: one binary for every
-piece (segment of the curve, changed or not) of which a trainer takes at most one, and the count within it.
+On interchangeable nodes equations (5)-(10) only limit counts, so there are no variables for nodes: only a binary for
+every piece (segment of the curve, changed or not), of which a trainer takes at most one, and the count within it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Expression = list[tuple[int, float]]
 
 @dataclass
 class _Run:
-    """Neighbouring pieces: one of `picks` is 1 where the trainer's count is here, `columns` then say where exactly.
+    """Neighbouring pieces: one of `picks` is 1 if the trainer's count is here, and `columns` give the exact count.
 
-    With a binary a segment that is one piece, and its column counts from `low`; with ordered sets there is one pick and
-    a weight for every point.
+    With a binary per segment that is one piece, and its column counts from `low`; with ordered sets there is one pick
+    and a weight for every point.
     """
 
     pieces: tuple[Piece, ...]
@@ -37,7 +37,7 @@ class _Run:
 
 @dataclass
 class _Part:
-    """One trainer's columns: its runs, its count and its count in every block as sums of columns."""
+    """One trainer's columns: its runs, its count, and its count in every block, as sums of columns."""
 
     runs: list[_Run] = field(default_factory=list)
     count: Expression = field(default_factory=list)
@@ -46,7 +46,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class CountModel:
-    """The program of a problem, and the way from its points to maps and back."""
+    """The program of a problem, and the conversion of its points to maps and back."""
 
     problem: Problem
     parts: tuple[Block, ...]
@@ -55,7 +55,7 @@ class CountModel:
     sos2: bool
 
     def assignment(self, x: Sequence[float]) -> dict[str, tuple[str, ...]]:
-        """The nodes of every trainer at a point that an engine found."""
+        """Return the nodes of every trainer at a point that an engine found."""
         shares = {
             name: [round(sum(factor * x[column] for column, factor in share)) for share in part.shares]
             for name, part in self.trainers.items()
@@ -63,7 +63,7 @@ class CountModel:
         return assign_blocks(self.problem, self.parts, shares)
 
     def point(self, assignment: Mapping[str, Sequence[str]]) -> list[float]:
-        """The columns' values for an allowed map, for an engine to start from."""
+        """Return the columns' values for an allowed map, for an engine to start from."""
         x = [0.0] * len(self.linear.objective)
         for trainer in self.problem.trainers:
             nodes = assignment[trainer.name]
@@ -99,7 +99,7 @@ class CountModel:
 
 
 def build(problem: Problem, *, sos2: bool) -> CountModel:
-    """The count model; with `sos2` curves are special ordered sets (11)-(12), otherwise every segment has a binary."""
+    """Build the count model; curves are special ordered sets (11)-(12) if `sos2`, else a binary per segment."""
     linear = Linear()
     parts = blocks(problem)
     add_trainer = _ordered_sets if sos2 else _segments
@@ -112,7 +112,7 @@ def build(problem: Problem, *, sos2: bool) -> CountModel:
         linear.row("(3)", [term for run in part.runs for term in run.picked], high=1)
         _add_shares(linear, problem, parts, trainer, part)
     for place, block in enumerate(parts):
-        # A share counts nodes, also of a group, all of whose nodes go to one trainer.
+        # A share counts nodes even for a group, all of whose nodes go to one trainer.
         terms = [term for part in trainers.values() for term in part.shares[place]]
         linear.row("(5)", terms, high=len(block.nodes))
     for cap in problem.caps:
@@ -122,7 +122,7 @@ def build(problem: Problem, *, sos2: bool) -> CountModel:
 
 
 def _segments(linear: Linear, part: _Part, options: Sequence[Piece], idle: float) -> None:
-    """(11)-(12), (16) with a binary for every piece, and how far the count is above the piece's low end."""
+    """Add (11)-(12), (16) with a binary for every piece, and the count's distance from the piece's low end."""
     for piece in options:
         width = piece.high - piece.low
         pick = linear.binary(piece.worth_low - idle)
@@ -134,7 +134,7 @@ def _segments(linear: Linear, part: _Part, options: Sequence[Piece], idle: float
 
 
 def _ordered_sets(linear: Linear, part: _Part, options: Sequence[Piece], idle: float) -> None:
-    """(11)-(12), (16) with weights on the points of every run of neighbouring pieces, which are an SOS2."""
+    """Add (11)-(12), (16) with weights on the points of every run of neighbouring pieces; the weights are an SOS2."""
     top = max((piece.high for piece in options), default=0)
     count = linear.column(0.0, top, integer=True)
     weighted: Expression = []
@@ -153,7 +153,7 @@ def _ordered_sets(linear: Linear, part: _Part, options: Sequence[Piece], idle: f
 
 
 def _neighbours(options: Sequence[Piece]) -> list[list[Piece]]:
-    """The pieces in runs where each begins at the count at which the one before it ends."""
+    """Return the pieces in runs, each piece beginning at the count at which the one before it ends."""
     runs: list[list[Piece]] = []
     for _, same in groupby(options, key=lambda piece: (piece.classes, piece.change)):
         for piece in same:
@@ -166,7 +166,7 @@ def _neighbours(options: Sequence[Piece]) -> list[list[Piece]]:
 
 
 def _add_shares(linear: Linear, problem: Problem, parts: Sequence[Block], trainer: TrainerSpec, part: _Part) -> None:
-    """The trainer's count in every block, with no migration (6) block by block."""
+    """Add the trainer's count in every block, with no migration (6) block by block."""
     if len(parts) == 1 and not parts[0].whole:
         part.shares = [part.count]
         return
@@ -181,8 +181,8 @@ def _add_shares(linear: Linear, problem: Problem, parts: Sequence[Block], traine
         column, limit = share[0][0], 1 if block.whole else len(block.nodes)
         here = [term for run in part.runs if block.classes <= run.pieces[0].classes for term in run.picked]
         linear.row("classes", [(column, 1.0), *((pick, -limit) for pick, _ in here)], high=0)
-        # What a shrinking trainer has at most and others have at least, in units of the column.
-        # Part of a group is no share: it is filled up or given up.
+        # Upper limit of a shrinking trainer and lower limit of all others, in units of the column. Part of a group is
+        # not a share: it is filled up or given up.
         had_whole = limit if had == len(block.nodes) else 0 if block.whole else had
         least = limit if block.whole and had else had
         grows = [pick for run in part.runs if run.pieces[0].change > 0 for pick in run.picks]

@@ -1,4 +1,4 @@
-"""Equations (11) and (12): a trainer's curve as weights on its points, on whichever classes its nodes are of."""
+"""Equations (11) and (12): a trainer's curve as weights on its points, for each set of classes it may be on."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from milp.worth import class_sets
 class CurveOn:
     """The curve for nodes of `classes`: its points N_j^i, their weights w_j^i, the binaries of the segments between.
 
-    `chosen` is the binary that says that the trainer's nodes are of these classes, None where there is no choice;
-    `segments` are empty where a special ordered set does their work, or where there is but one.
+    `chosen` is the binary that says that the trainer's nodes are of these classes, None if there is no choice.
+    `segments` is empty if a special ordered set does their work, or if there is only one.
     """
 
     classes: frozenset[str]
@@ -28,7 +28,7 @@ class CurveOn:
     segments: tuple[int, ...]
 
     def point(self, count: int) -> dict[int, float]:
-        """The columns that are not 0 when the trainer has `count` nodes, 0 to all of the pool, of these classes."""
+        """Return the nonzero columns when the trainer has `count` nodes of these classes, 0 to the whole pool."""
         end = next(place for place, nodes in enumerate(self.counts) if count <= nodes)
         values = {self.weights[end]: 1.0}
         if end:
@@ -44,15 +44,15 @@ class CurveOn:
 
 @dataclass(frozen=True)
 class CurveColumns:
-    """`rate` is O_j(N_j), unweighted; `options` are the sets of classes that the trainer may be on, one is chosen."""
+    """The columns of a trainer's curve: `rate` is O_j(N_j), unweighted; one of `options` (class sets) is chosen."""
 
     rate: int
     options: tuple[CurveOn, ...]
 
     def point(self, count: int, classes: frozenset[str]) -> dict[int, float]:
-        """The columns that are not 0 for `count` nodes of just `classes`: the fastest option with all of them.
+        """Return the nonzero columns for `count` nodes of exactly `classes`: the fastest option with all of them.
 
-        Where no option has them all, and so no map with such nodes is allowed, it is one that has the most of them.
+        If no option has them all, so that no map with such nodes is allowed, use an option that has the most of them.
         """
         best = max(self.options, key=lambda option: (len(classes & option.classes), option.curve(count)))
         return {self.rate: best.curve(count), **best.point(count)}
@@ -61,7 +61,8 @@ class CurveColumns:
 def add_curve(linear: Linear, problem: Problem, trainer: TrainerSpec, count: int, *, sos2: bool) -> CurveColumns:
     """Add the trainer's rate and the rows that tie it to the column `count`, its number of nodes.
 
-    With `sos2` the weights of a curve are a special ordered set of type 2, else binaries of the segments stand for it.
+    With `sos2` the weights of a curve are a special ordered set of type 2, otherwise binaries of the segments replace
+    it.
     """
     choices = class_sets(problem, trainer) or (frozenset[str](),)
     options = tuple(
@@ -82,8 +83,8 @@ def _option(
     linear: Linear, problem: Problem, trainer: TrainerSpec, classes: frozenset[str], *, is_choice: bool, sos2: bool
 ) -> CurveOn:
     curve = trainer.curve_on(classes)
-    # The paper's points begin at N_j^min, which leaves none for N_j = 0; a curve's own first point is (0, 0). Its
-    # last one may lie within the pool: from there on it is constant.
+    # The paper's points begin at N_j^min, which leaves none for N_j = 0; a curve's own first point is (0, 0). Its last
+    # one may lie within the pool: beyond it the curve is constant.
     top = len(problem.nodes)
     counts = (*(nodes for nodes in curve.nodes if nodes < top), top)
     return CurveOn(
@@ -97,7 +98,7 @@ def _option(
 
 
 def _weights(linear: Linear, option: CurveOn, *, sos2: bool) -> None:
-    """The weights sum to 1, where the option is chosen, and at most two, neighbours, are not 0."""
+    """Make the weights sum to 1 if the option is chosen, and at most two, neighbours, nonzero."""
     total = [(weight, 1.0) for weight in option.weights]
     if option.chosen is None:
         linear.row("(11)", total, low=1, high=1)

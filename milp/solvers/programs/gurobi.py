@@ -19,16 +19,16 @@ _TOO_LARGE, _NO_LICENCE = 10010, 10009
 
 
 def missing() -> str | None:
-    """What has to be installed first, or None."""
+    """Return what has to be installed first, or None."""
     return None if importlib.util.find_spec("gurobipy") else "pip install 'bftd[gurobi]'"
 
 
 def optimise(
     linear: Linear, start: Sequence[float] | None, report: Report, *, gap: float, time_limit_s: float
 ) -> Solution:
-    """Maximise; `report` is told of every better point with the bound proven so far.
+    """Maximise; `report` is called with every better point and the bound proven so far.
 
-    Raises `UnsupportedError` where the licence does not allow a program of this size.
+    Raises `UnsupportedError` if the licence does not allow a program of this size.
     """
     import gurobipy
 

@@ -1,4 +1,4 @@
-"""HiGHS as an engine: curves need a binary a segment, since it has no special ordered sets."""
+"""HiGHS as an engine: curves need a binary per segment, since HiGHS has no special ordered sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def missing() -> str | None:
-    """What has to be installed first, or None."""
+    """Return what has to be installed first, or None."""
     return None if importlib.util.find_spec("highspy") else "pip install highspy"
 
 
@@ -27,18 +27,18 @@ _making = threading.Lock()
 
 
 def make() -> highspy.Highs:
-    """A HiGHS that prints nothing; nobody makes one in another way.
+    """Return a HiGHS that prints nothing; every HiGHS is to be made here.
 
-    1.16.0 prints a banner to descriptor 1 when a process makes its first one, before an option could forbid it, and
-    would spoil what a command prints there.
+    1.16.0 prints a banner to descriptor 1 when a process makes its first HiGHS, before an option could forbid it. That
+    would corrupt a command's output.
     """
     import highspy
 
-    # Descriptor 1 belongs to all threads, so it is elsewhere for just this long, a moment once a process, and not while
-    # HiGHS solves, when `output_flag` keeps it quiet. The daemon makes none: programs are solved by `child`, where
-    # nothing but answers gets through whatever an engine prints.
+    # All threads share descriptor 1, so it is redirected only for this moment, once per process, and not while HiGHS
+    # solves, when `output_flag` keeps it quiet. The daemon makes no HiGHS itself: programs are solved by `child`, where
+    # only answers get through, whatever an engine prints.
     with _making:
-        nowhere = os.open(os.devnull, os.O_WRONLY)  # it is 1 itself where that was closed, and stays so
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # this is 1 itself if 1 was closed, and stays so
         output = os.dup(1)
         try:
             os.dup2(nowhere, 1)
@@ -48,7 +48,7 @@ def make() -> highspy.Highs:
             os.close(output)
             if nowhere != 1:
                 os.close(nowhere)
-    # One thread: the machine may be a login or controller node, and equal runs shall give equal answers.
+    # One thread: the machine may be a login or controller node, and equal runs should give equal answers.
     for name, value in {"output_flag": False, "threads": 1}.items():
         engine.setOptionValue(name, value)
     return engine
@@ -57,12 +57,12 @@ def make() -> highspy.Highs:
 def optimise(
     linear: Linear, start: Sequence[float] | None, report: Report, *, gap: float, time_limit_s: float
 ) -> Solution:
-    """Maximise; `report` is told of every better point with the bound proven so far, and of better bounds (None)."""
+    """Maximise; `report` is called with every better point and the bound so far, and with better bounds (None)."""
     import highspy
 
     engine = make()
     options = {"mip_rel_gap": gap, "mip_abs_gap": 0.0}
-    # Integers must be integers to more than the rounding of a column times a big-M.
+    # Integers must be exact to more than the rounding of a column times a big-M.
     options |= {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9}
     if time_limit_s < math.inf:
         options["time_limit"] = time_limit_s

@@ -1,4 +1,4 @@
-"""A mixed-integer linear program as rows and columns, before any engine sees it, and what an engine is."""
+"""A mixed-integer linear program as rows and columns, and the interface of an engine that solves it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Protocol
 
 # (column, coefficient) pairs
 Terms = Iterable[tuple[int, float]]
-# Told of a better point, if any, and of the upper bound proven so far.
+# Called with a better point, if any, and the upper bound proven so far.
 Report = Callable[[Sequence[float] | None, float], None]
 
 
 @dataclass(frozen=True)
 class Row:
-    """low <= sum of coefficient * column <= high; `equation` is the paper's number or a word for what it has not."""
+    """low <= sum of coefficient * column <= high; `equation` is the paper's number, or a word if the paper has none."""
 
     equation: str
     columns: tuple[int, ...]
@@ -26,9 +26,10 @@ class Row:
 
 @dataclass
 class Linear:
-    """Maximise `constant` + sum of objective * column under `rows`; columns are numbered in the order they are added.
+    """A program: maximise `constant` + sum of objective * column under `rows`.
 
-    Of the columns in one entry of `sos2` at most two, neighbours in its order, are not 0 (equation 11).
+    Columns are numbered in the order they are added. Of the columns in one entry of `sos2` at most two, neighbours in
+    its order, are not 0 (equation 11).
     """
 
     constant: float = 0.0
@@ -60,11 +61,11 @@ class Linear:
         self.rows.append(Row(equation, tuple(kept), tuple(kept.values()), low, high))
 
     def value(self, x: Sequence[float]) -> float:
-        """The objective at a point."""
+        """Return the objective at a point."""
         return self.constant + sum(c * v for c, v in zip(self.objective, x, strict=True))
 
     def violated(self, x: Sequence[float], tolerance: float = 1e-6) -> set[str]:
-        """The equations that a point breaks; "bounds" and "integrality" are among them."""
+        """Return the equations that a point breaks, and "bounds", "integrality" or "sos2" if it breaks these."""
         broken = set()
         for value, low, high, whole in zip(x, self.lower, self.upper, self.integer, strict=True):
             if not low - tolerance <= value <= high + tolerance:
@@ -84,9 +85,9 @@ class Linear:
 
 @dataclass(frozen=True)
 class Solution:
-    """What an engine found: the best point, if any, and a proven upper bound of the objective, if any.
+    """An engine's result: the best point, if any, and a proven upper bound of the objective, if any.
 
-    `value` is what the engine says that the point is worth. `distrusted` says that an engine's word was found wrong.
+    `value` is the engine's own value of the point. `distrusted` says that the engine reported something wrong.
     """
 
     x: tuple[float, ...] | None
@@ -98,11 +99,11 @@ class Solution:
 
 
 class Optimise(Protocol):
-    """Maximises a program, from the point `start` where there is one.
+    """The function that maximises a program, from the point `start` if there is one.
 
-    It stops at the relative gap `gap`, or after `time_limit_s` where that is finite. `report` is told of every better
-    point with the bound proven so far, and perhaps of better bounds (None). Raises `UnsupportedError` for a program
-    that the engine may not solve here.
+    It stops at the relative gap `gap`, or after `time_limit_s` if that is finite. It calls `report` with every better
+    point and the bound proven so far, and perhaps with better bounds (point None). Raises `UnsupportedError` for a
+    program that the engine may not solve here.
     """
 
     def __call__(
@@ -112,10 +113,10 @@ class Optimise(Protocol):
 
 @dataclass(frozen=True)
 class Engine:
-    """Something that solves programs: `title` is its name for people, `missing` what has to be installed first.
+    """An engine that solves programs: `title` is its display name, `missing` returns what has to be installed first.
 
-    `package` is what is imported for it.
-    `ordered_sets` says that it takes special ordered sets of type 2; else curves need a binary a segment.
+    `package` is the module to import for it. `ordered_sets` says that it takes special ordered sets of type 2;
+    otherwise curves need a binary per segment.
     """
 
     name: str
@@ -126,7 +127,7 @@ class Engine:
     missing: Callable[[], str | None]
 
 
-# By so much of the sum of its terms may a point's worth differ from what the engine says: points are within 1e-9 of
+# A point's worth may differ from the engine's value by this share of the sum of its terms: points are within 1e-9 of
 # their rows and of whole numbers, and coefficients of thousands multiply that.
 _ROUNDING = 1e-6
 
@@ -141,11 +142,11 @@ def optimise_checked(
     time_limit_s: float,
     clock: Callable[[], float],
 ) -> Solution:
-    """Maximise with an engine whose word is not taken for what its point is worth.
+    """Maximise with an engine, but check its value of the point it returns.
 
-    HiGHS 1.16.0 returns its start with the value of another point. Where the two differ, the best point that the engine
-    told on its way is taken, if that has the value; else it solves once more, without a start, in what is left of the
-    time. The bound of an engine that is wrong twice counts for nothing.
+    HiGHS 1.16.0 returns its start with the value of another point. If the two differ, the best point reported on the
+    way is taken, provided that it has the value; else the engine solves once more, without a start, in the time left.
+    The bound of an engine that is wrong twice is ignored.
     """
     deadline_s = clock() + time_limit_s
     told: list[Sequence[float]] = []
@@ -170,7 +171,7 @@ def optimise_checked(
 
 
 def _is_true(linear: Linear, solution: Solution) -> bool:
-    """Whether the point is worth what the engine says, but for rounding; so is what says nothing."""
+    """Whether the engine's value of the point is right but for rounding; also True if there is no point or value."""
     if solution.x is None or solution.value is None:
         return True
     terms = sum(abs(c * v) for c, v in zip(linear.objective, solution.x, strict=True))

@@ -1,7 +1,8 @@
 """The paper's node-level model: a binary for every trainer and node, equations (1)-(16) row by row.
 
-Liu et al., "BFTrainer" (arXiv:2106.12091), section 3. Equations (3), (6)-(8) and (13) are not linear, or are steps on
-the way: (4), (10) and (14)-(15) are what the paper makes of them. Rows beyond the paper's are tagged with a word.
+Liu et al., "BFTrainer" (arXiv:2106.12091), section 3. Equations (3), (6)-(8) and (13) are not linear, or are
+intermediate steps: (4), (10) and (14)-(15) are the paper's linear forms of them. Rows that the paper does not have are
+tagged with a word.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from milp.solvers.programs.linear import Linear
 
 @dataclass(frozen=True)
 class Columns:
-    """The variables of one trainer, named as in the paper, as numbers of columns; `x` and `u` go by node in the pool.
+    """The variables of one trainer, named as in the paper, as column numbers; `x` and `u` are indexed by pool node.
 
-    `count` is N_j, `stall` is R_j in seconds, `sizes` are binaries of the allowed sizes where the trainer lists any.
+    `count` is N_j, `stall` is R_j in seconds, `sizes` are binaries of the allowed sizes if the trainer lists any.
     """
 
     x: tuple[int, ...]
@@ -37,14 +38,14 @@ class Columns:
 
 @dataclass(frozen=True)
 class NodeModel:
-    """The model of a problem, and the way from maps to its points and back."""
+    """The model of a problem, and the conversion of maps to its points and back."""
 
     problem: Problem
     linear: Linear
     columns: Mapping[str, Columns]
 
     def assignment(self, x: Sequence[float]) -> dict[str, tuple[str, ...]]:
-        """The nodes of every trainer at a point: what it held first, as it held them, then in order of preference."""
+        """Return the nodes of every trainer at a point: nodes held before in their order, then by preference."""
         assignment = {}
         for trainer in self.problem.trainers:
             chosen = [x[column] > 0.5 for column in self.columns[trainer.name].x]
@@ -54,7 +55,7 @@ class NodeModel:
         return assignment
 
     def point(self, assignment: Mapping[str, Collection[str]]) -> list[float]:
-        """Every variable's value under a map; a map that is not allowed violates just the rows that forbid it."""
+        """Return every variable's value under a map; a forbidden map violates exactly the rows that forbid it."""
         x = [0.0] * len(self.linear.objective)
         for trainer in self.problem.trainers:
             for column, value in self._values(trainer, assignment[trainer.name]).items():
@@ -81,7 +82,7 @@ class NodeModel:
 
 
 def build(problem: Problem, *, sos2: bool, paper_big_m: bool = False) -> NodeModel:
-    """The model of `problem`; with `sos2` curves are special ordered sets, else binaries of their segments.
+    """Build the model of `problem`, with curves as special ordered sets if `sos2`, else with binaries of segments.
 
     `paper_big_m` takes the paper's M for every row, |N| + 1, to show its faults: no trainer can change by more than
     (|N| + 1) / 2 nodes (10), and none with nodes_min above |N| + 1 can be left idle, so that no map is allowed (4).
@@ -113,7 +114,7 @@ def _trainer(linear: Linear, problem: Problem, trainer: TrainerSpec, *, sos2: bo
 
 
 def _counts(linear: Linear, problem: Problem) -> tuple[tuple[int, ...], int]:
-    """x_jn and N_j, equation (2). C_j of (1) is no variable: it is the length of the trainer's `current`."""
+    """Add x_jn and N_j, equation (2). C_j of (1) is no variable: it is the length of the trainer's `current`."""
     x = tuple(linear.binary() for _ in problem.nodes)
     count = linear.column(0, len(problem.nodes), integer=True)
     linear.row("(2)", [*((column, 1) for column in x), (count, -1)], low=0, high=0)
@@ -121,7 +122,7 @@ def _counts(linear: Linear, problem: Problem) -> tuple[tuple[int, ...], int]:
 
 
 def _job_size(linear: Linear, trainer: TrainerSpec, count: int, big_m: int, lowest_m: int) -> tuple[int, int]:
-    """y_j^l and y_j^u, equation (4), which says (3): no nodes, or nodes_min to nodes_max of them.
+    """Add y_j^l and y_j^u, equation (4), which expresses (3): no nodes, or nodes_min to nodes_max of them.
 
     The second row is printed with "i - y_j^l", which must be 1 - y_j^l. `lowest_m` is the first row's M; elsewhere a
     large one would only let an engine's rounding of y_j^l pass for a node or more.
@@ -135,13 +136,13 @@ def _job_size(linear: Linear, trainer: TrainerSpec, count: int, big_m: int, lowe
 
 
 def _node_allocation(model: NodeModel) -> None:
-    """Equation (5): a node works for at most one trainer."""
+    """Add equation (5): a node works for at most one trainer."""
     for column in zip(*(columns.x for columns in model.columns.values()), strict=True):
         model.linear.row("(5)", [(x, 1) for x in column], high=1)
 
 
 def _differences(linear: Linear, problem: Problem, trainer: TrainerSpec, x: tuple[int, ...]) -> tuple[int, ...]:
-    """u_jn, equation (9): whether the new map and the current one differ at the node, x_jn xor c_jn."""
+    """Add u_jn, equation (9): whether the new map and the current one differ at the node, x_jn xor c_jn."""
     u = tuple(linear.binary() for _ in x)
     held = set(trainer.current)
     for node, x_n, u_n in zip(problem.nodes, x, u, strict=True):
@@ -154,7 +155,7 @@ def _differences(linear: Linear, problem: Problem, trainer: TrainerSpec, x: tupl
 
 
 def _no_migration(linear: Linear, trainer: TrainerSpec, count: int, u: tuple[int, ...], big_m: int) -> int:
-    """z_j, equation (10), which says (6): with z_j = 0 all that differs is a gain, with z_j = 1 all is a loss.
+    """Add z_j, equation (10), which expresses (6): with z_j = 0 all differences are gains, with z_j = 1 all are losses.
 
     A loss of k nodes makes the first row -k >= k - M, a gain the second k <= M - k: hence M must be 2 |N| or more.
     """
@@ -166,7 +167,7 @@ def _no_migration(linear: Linear, trainer: TrainerSpec, count: int, u: tuple[int
 
 
 def _rescaling(linear: Linear, trainer: TrainerSpec, count: int, big_m: int) -> tuple[int, int, int]:
-    """z_j^u, z_j^d and R_j, equations (14) and (15), which say (13): seconds lost by growing or by shrinking.
+    """Add z_j^u, z_j^d and R_j, equations (14) and (15), which express (13): seconds lost by growing or by shrinking.
 
     (15) leaves the solver no choice: N_j > C_j forces z_j^u = 1 by the first row, N_j <= C_j forces 0 by the second;
     N_j < C_j forces z_j^d = 1 by the fourth, N_j >= C_j, and so C_j = 0, forces 0 by the third. An M of |N| would do.
@@ -184,9 +185,10 @@ def _rescaling(linear: Linear, trainer: TrainerSpec, count: int, big_m: int) -> 
 
 
 def _objective(model: NodeModel) -> None:
-    """Equation (16): what all earn in T^fwd, less what a stalled trainer would have earned on its current nodes.
+    """Set equation (16): all earnings in T^fwd, less those that stalled trainers miss at their current nodes' rate.
 
-    The paper's f_j is its O_j; f_j(C_j) is 0 for a trainer that a preemption left below nodes_min, for it stands still.
+    The paper's f_j is its O_j; f_j(C_j) is 0 for a trainer that a preemption left below nodes_min, because it stands
+    still.
     """
     problem, linear = model.problem, model.linear
     for trainer in problem.trainers:
@@ -196,7 +198,7 @@ def _objective(model: NodeModel) -> None:
 
 
 def _sizes(linear: Linear, problem: Problem, trainer: TrainerSpec, count: int) -> dict[int, int]:
-    """A binary for every listed size that fits the pool: the count is the chosen one, or 0 where none is."""
+    """Add a binary for every listed size that fits the pool: the count is the chosen one, or 0 if none is."""
     if trainer.sizes is None:
         return {}
     sizes = {size: linear.binary() for size in trainer.sizes if size <= len(problem.nodes)}
@@ -206,7 +208,7 @@ def _sizes(linear: Linear, problem: Problem, trainer: TrainerSpec, count: int) -
 
 
 def _one_class_set(model: NodeModel) -> None:
-    """A trainer's nodes are of classes of its chosen set only."""
+    """Restrict a trainer's nodes to classes of its chosen set."""
     for columns in model.columns.values():
         options = columns.curve.options
         for node, x in zip(model.problem.nodes, columns.x, strict=True):
@@ -217,14 +219,14 @@ def _one_class_set(model: NodeModel) -> None:
 
 
 def _caps(model: NodeModel) -> None:
-    """Together the trainers of a user or an account get no more than their cap."""
+    """Limit the trainers of a user or an account together to their cap."""
     for cap in model.problem.caps:
         capped = [trainer for trainer in model.problem.trainers if cap.covers(trainer.user, trainer.account)]
         model.linear.row("caps", [(model.columns[t.name].count, 1) for t in capped], high=cap.nodes_max)
 
 
 def _groups(model: NodeModel) -> None:
-    """A trainer has all nodes of a group or none."""
+    """Give a trainer all nodes of a group or none."""
     pool = model.problem.pool
     for group in model.problem.groups:
         for columns in model.columns.values():

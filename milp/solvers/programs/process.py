@@ -1,6 +1,6 @@
-"""A process that solves programs for this one: what is asked and told, and a hard wall limit on the parent's side.
+"""A process that solves programs for this one: the messages, and a hard wall-clock limit on the parent's side.
 
-Messages are pickles behind their length, over pipes between the two alone. The child's side is `child`.
+Messages are pickles after their length, over pipes between the two processes. The child's side is `child`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from milp.errors import MilpError, UnsupportedError
 from milp.problem import Problem
 from milp.solver import Answer, Effort
 
-# The engine is told to end a little before it is killed, so that its last word can still be read.
+# The engine is told to end a little before it is killed, so that its last message can still be read.
 _SOFT_SHARE = 0.9
 _READ_BYTES = 1 << 16
 
@@ -37,12 +37,12 @@ _lock = threading.Lock()
 _idle: list[Worker] = []
 
 
-# -- what is asked and told ---
+# -- messages ---
 
 
 @dataclass(frozen=True)
 class Request:
-    """A problem, by their names which model of it to build and the engine that solves that, and when to stop."""
+    """A problem, the names of the model and the engine to solve it with, and the limits at which to stop."""
 
     problem: Problem
     model: str
@@ -53,10 +53,10 @@ class Request:
 
 @dataclass(frozen=True)
 class News:
-    """News of a request: a map if there is a better one, and the bound proven so far; the last one is `final`.
+    """A report on a request: a map if there is a better one, and the bound proven so far; the last one is `final`.
 
-    `error` is why there is nothing to be had, `refused` whether that is the user's to mend. `died` is for the reader to
-    set: no more will come. `distrusted` says that the engine's word was found wrong: bounds told before are none.
+    `error` says why there is no result, `refused` whether the user can fix that. The reader sets `died`: no more will
+    come. `distrusted` says that the engine reported something wrong: earlier bounds do not count.
     """
 
     assignment: dict[str, tuple[str, ...]] | None = None
@@ -76,9 +76,9 @@ def write(stream: BinaryIO, message: object) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent, of that pid, is gone, whatever it is doing then."""
+    """Have the kernel kill this process when its parent, with that pid, ends, whatever this process is doing then."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it went before the kernel knew
+    if os.getppid() != parent:  # it ended before the call
         os._exit(1)
 
 
@@ -86,15 +86,15 @@ def die_with_parent(parent: int) -> None:
 
 
 def solve(problem: Problem, model: str, engine: str, effort: Effort) -> Answer:
-    """Solve in a child process; past the time limit, or when it dies, the best map and bound heard of until then.
+    """Solve in a child process; after the time limit, or if it dies, return the best map and bound heard by then.
 
-    The process is kept for the next request, since starting one takes longer than many solves. Raises `MilpError`
-    when the child says why it cannot solve this.
+    The process is kept for the next request, since starting one takes longer than many solves. Raises `MilpError` when
+    the child reports why it cannot solve this.
     """
     request = Request(problem, model, engine, effort.gap)
     used_before = _take()
     last = _ask(used_before or Worker(engine), request, effort)
-    if used_before and last == News(died=True):  # since its last request, or the request killed it
+    if used_before and last == News(died=True):  # it died since its last request, or the request killed it
         last = _ask(Worker(engine), request, effort)
     if last.error:
         raise (UnsupportedError if last.refused else MilpError)(f"solver {engine}: {last.error}")
@@ -106,7 +106,7 @@ def solve(problem: Problem, model: str, engine: str, effort: Effort) -> Answer:
 
 
 def prepare(engine: str) -> None:
-    """Start a process for a later request if there is none: to start takes longer than many decisions may."""
+    """Start a process for a later request if there is none: starting takes longer than many decisions may."""
     worker = _take() or Worker(engine)
     with _lock:
         _idle.append(worker)
@@ -128,7 +128,7 @@ def _ask(worker: Worker, request: Request, effort: Effort) -> News:
 
 
 class Worker:
-    """One child process, for one request at a time; what `engine` needs it imports at once."""
+    """One child process, for one request at a time; it imports the package of `engine` at its start."""
 
     def __init__(self, engine: str) -> None:
         root = str(Path(__file__).resolve().parents[3])
@@ -156,7 +156,7 @@ class Worker:
         return self._process.poll() is None
 
     def ask(self, request: Request, effort: Effort) -> News:
-        """The final news, or, when the child is dead or the time is over, the best until then."""
+        """Return the final news, or the best until then if the child dies or the time is over."""
         request = replace(request, time_limit_s=max(0.0, effort.left_s * _SOFT_SHARE))
         data = pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
         outgoing = memoryview(HEADER.pack(len(data)) + data)
@@ -185,7 +185,7 @@ class Worker:
         return best
 
     def close(self) -> None:
-        """Close the way to a child and wait for its end: it leaves at the end of its input."""
+        """Close the pipes to the child and wait for its end: it exits at the end of its input."""
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             with suppress(BrokenPipeError):
@@ -193,13 +193,13 @@ class Worker:
         self._process.wait()
 
     def kill(self) -> None:
-        """End the child whatever it does."""
+        """Kill the child, whatever it is doing."""
         self._process.kill()
         self.close()
 
 
 def _latest(best: News, incoming: bytearray) -> News:
-    """What is known after the whole messages at the front of `incoming`, which are taken off it."""
+    """Return the news after the whole messages at the front of `incoming`, which are removed from it."""
     while len(incoming) >= HEADER.size:
         end = HEADER.size + HEADER.unpack_from(incoming)[0]
         if len(incoming) < end:
@@ -215,7 +215,7 @@ def _latest(best: News, incoming: bytearray) -> News:
 
 
 def _take() -> Worker | None:
-    """A child that waits for a request, if there is one; after a fork those of the parent are not ours."""
+    """Return a child that waits for a request, if any; after a fork the parent's children are not ours."""
     with _lock:
         while _idle:
             worker = _idle.pop()

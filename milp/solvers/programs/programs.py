@@ -13,7 +13,7 @@ from milp.solvers.programs import counts, gurobi, highs, nodes, process
 from milp.solvers.programs.linear import Engine
 
 # A new engine is a new file that defines `ENGINE`, and a name here; its solvers follow. In the order in which "auto"
-# tries them: Gurobi is quicker.
+# tries them: Gurobi is faster.
 ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (gurobi.ENGINE, highs.ENGINE)}
 MODELS: Mapping[str, Callable[..., counts.CountModel | nodes.NodeModel]] = {
     "counts": counts.build,
@@ -29,7 +29,7 @@ def _run(model: str, engine: str, problem: Problem, effort: Effort) -> Answer:
 
 
 def _run_papers(engine: str, problem: Problem, effort: Effort) -> Answer:
-    """What is best under the paper's M; that forbids some maps, so its bound is none of the problem's."""
+    """Return the best map under the paper's M. M forbids some maps, so its bound does not hold for the problem."""
     answer = _run("paper", engine, problem, effort)
     return answer if answer.bound is None else replace(answer, bound=math.inf)
 

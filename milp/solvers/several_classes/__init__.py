@@ -1,1 +1,1 @@
-"""The solver for several classes of nodes, one a trainer."""
+"""Solvers for several classes of nodes."""

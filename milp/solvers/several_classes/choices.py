@@ -14,7 +14,7 @@ from milp.solvers.several_classes.tables import ClassTables
 class Choices:
     """Choices (S,) of all trainers, sorted by row, class and count; `losses` (M, S) against the best at each price.
 
-    `best` (M, J) is what the trainers' best choices score at each price, nodes paid for.
+    `best` (M, J) is the score of the trainers' best choices at each price, after paying for the nodes.
     """
 
     row: Ints
@@ -25,11 +25,11 @@ class Choices:
     best: Floats
 
     def of(self, row: int) -> slice:
-        """Where the choices of a trainer are."""
+        """Return the slice of a trainer's choices."""
         return slice(*np.searchsorted(self.row, [row, row + 1]).tolist())
 
     def only(self, which: Bools) -> Choices:
-        """Some of the choices."""
+        """Return the selected choices."""
         return Choices(
             self.row[which], self.kind[which], self.count[which], self.worth[which], self.losses[:, which], self.best
         )
@@ -41,7 +41,7 @@ class Choices:
 
 
 def within(tables: ClassTables, prices: Floats, floor: float) -> Choices:
-    """All choices with which the bound is above `floor` at each of the `prices` (M, K)."""
+    """Return all choices with which the bound is above `floor` at each of the `prices` (M, K)."""
     lines = tables.lines
     best = np.stack([(tables.worths - price[tables.kinds] * tables.counts).max(axis=1) for price in prices])
     slack = best.sum(axis=1) + prices @ tables.capacity - floor
@@ -57,13 +57,13 @@ def within(tables: ClassTables, prices: Floats, floor: float) -> Choices:
 
 
 def _counts_near(tables: ClassTables, price: Floats, best: Floats, slack: float) -> tuple[Ints, Ints]:
-    """(line, count) of all choices that lose no more than `slack` at `price`, and perhaps a few that do."""
+    """Return (line, count) of all choices that lose no more than `slack` at `price`, and perhaps a few others."""
     lines = tables.lines
     at_low = best[lines.row] - lines.worth_low + price[lines.kind] * lines.low
     at_high = best[lines.row] - lines.worth_high + price[lines.kind] * lines.high
     line = np.flatnonzero(np.minimum(at_low, at_high) <= slack)
     at_low, at_high, low, high = at_low[line], at_high[line], lines.low[line], lines.high[line]
-    # The part of the line that is within the slack, seen from the end that is; all of it where both are.
+    # The part of the line within the slack, seen from the end that is within; all of it if both are.
     part = np.ones(len(line))
     np.divide(slack - np.minimum(at_low, at_high), np.abs(at_high - at_low), out=part, where=at_low != at_high)
     reach = np.ceil(np.minimum(part, 1.0) * (high - low)).astype(np.int64)

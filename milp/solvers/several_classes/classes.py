@@ -1,8 +1,8 @@
-"""The solver for several node classes, one a trainer: prices by class, then a search that proves how good its plan is.
+"""The solver for several node classes, one per trainer: prices by class, then a search that proves its plan's quality.
 
 The Lagrangian bound puts a price on a node of each class. The search looks only at plans worth more than a floor, first
-one close under the bound, then lower and lower ones: with a high floor nearly everything is fixed and a search that
-finds nothing lowers the bound. It ends when plan and bound are as close as asked.
+one just below the bound, then lower and lower ones: with a high floor nearly everything is fixed, and a search that
+finds nothing lowers the bound. It ends when plan and bound are as close as requested.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from milp.solvers.several_classes.fill import fill, pack
 from milp.solvers.several_classes.search import search
 from milp.solvers.several_classes.tables import ClassTables, Picks, tabulate
 
-# Rounding of a sum of worths, as a part of their size.
+# Rounding of a sum of worths, as a share of their size.
 _NOISE = 1e-14
-# Beginnings of plans that the search keeps, at first and when nothing else helps.
+# Partial plans that the search keeps, at first and when nothing else helps.
 _FEW_STATES = 500
 _MOST_STATES = 12_500
 _MORE_STATES = 5
 # How much further below the bound the next floor is.
 _LOWER = 3.0
-# Other prices at which the search judges a beginning: one class at a time cheaper or dearer than in the best bound.
+# Other prices at which the search judges a partial plan: one class at a time cheaper or dearer than in the best bound.
 _OTHER_PRICES = (0.7, 0.95, 1.05, 1.4)
 
 
@@ -42,7 +42,7 @@ def _run(problem: Problem, effort: Effort) -> Answer:
 
 
 def solve_tables(tables: ClassTables, effort: Effort) -> tuple[Picks, float]:
-    """A plan and an upper bound, as close as the effort's gap unless time or memory for states run out first."""
+    """Return a plan and an upper bound, as close as the effort's gap unless time or memory for states run out first."""
     gap, is_over = effort.gap, effort.is_over
     dual = minimise(tables, is_over)
     plans = (fill(tables, dual.plan), fill(tables, pack(tables, dual.prices)))
@@ -51,7 +51,7 @@ def solve_tables(tables: ClassTables, effort: Effort) -> tuple[Picks, float]:
     prices = _around(dual.prices)
     depth, states = max(gap * abs(bound), 1e-6 * tables.size), _FEW_STATES
     while states <= _MOST_STATES:
-        # Slightly below what was asked for, as rounding and tie-breaks come on top.
+        # Slightly below the requested gap, as rounding and tie-breaks come on top.
         enough = max(0.999 * gap * abs(plan.total) - tables.tie_breaks, noise)
         if bound - plan.total <= enough + 2 * noise:
             break
@@ -71,7 +71,7 @@ def solve_tables(tables: ClassTables, effort: Effort) -> tuple[Picks, float]:
 
 
 def _around(prices: Floats) -> Floats:
-    """The prices (K,) themselves and others (M, K) around them."""
+    """Return the prices (K,) themselves and others around them, as (M, K)."""
     others = [
         np.where(np.arange(len(prices)) == k, prices * part, prices)
         for k in range(len(prices))

@@ -2,8 +2,8 @@
 
 The bound is a convex, piecewise linear function of the prices. It is minimised by Dantzig-Wolfe decomposition (in the
 dual, Kelley's cutting planes): a linear program over the plans met so far proposes prices, the trainers answer with the
-plan that is best at them, until that plan is no news. The program has a row a class and one more, so the basis of its
-simplex method is a tiny matrix.
+plan that is best at them, until that plan is not new. The program has one row per class and one more, so the basis of
+its simplex method is a tiny matrix.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from milp.solvers.arrays import Floats, Ints
 from milp.solvers.several_classes.tables import ClassTables, Picks
 
-# Kelley's method needs a few tens of plans for two to four classes; beyond this more plans buy next to nothing.
+# Kelley's method needs a few tens of plans for two to four classes; beyond this more plans gain next to nothing.
 _MOST_PLANS = 400
 _MOST_PIVOTS = 200
-# Part of the problem's size by which the bound may miss its minimum.
+# Share of the problem's size by which the bound may miss its minimum.
 _TIGHT = 1e-7
 
 
@@ -33,7 +33,7 @@ class ClassDual:
 
 
 def best_picks(tables: ClassTables, prices: Floats) -> Picks:
-    """What every trainer likes best at `prices`."""
+    """Return every trainer's best choice at `prices`."""
     rows = np.arange(len(tables.counts))
     column = (tables.worths - prices[tables.kinds] * tables.counts).argmax(axis=1)
     return Picks(tables.kinds[rows, column], tables.counts[rows, column], tables.worths[rows, column])
@@ -70,7 +70,7 @@ class _Master:
     """The linear program: the best mixture of the plans met so far whose average use fits the pool.
 
     Columns are the unused nodes of each class, then the plans; rows the classes, then the sum of the weights. Worth is
-    in parts of the problem's size and nodes in parts of their class, so that all numbers are near 1.
+    scaled by the problem's size and nodes by their class's capacity, so that all numbers are near 1.
     """
 
     def __init__(self, capacity: Ints, size: float) -> None:

@@ -1,4 +1,4 @@
-"""Good plans on several classes at once: let trainers take what is best at the prices, then change one at a time."""
+"""Fast good plans on several classes: trainers take their best choice at the prices, then change one at a time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fill(tables: ClassTables, plan: Picks) -> Picks:
 
 
 def pack(tables: ClassTables, prices: Floats) -> Picks:
-    """A plan that fits the pool: trainers that want most nodes first, each takes what is best at `prices` and fits."""
+    """Return a plan that fits the pool: by nodes wanted, most first, each takes its best fitting choice at `prices`."""
     lines, free = tables.lines, tables.capacity.copy()
     wanted = best_picks(tables, prices)
     ends = np.searchsorted(lines.row, np.arange(len(wanted.count) + 1)).tolist()

@@ -1,7 +1,7 @@
-"""Dynamic programming over the nodes in use by class, cut short by bounds at several prices.
+"""Dynamic programming over the nodes in use by class, pruned by bounds at several prices.
 
-The states cover only the trainers that may still end up on different classes. What the settled ones make of the rest of
-each class is looked up.
+The states cover only the trainers that may still end up on different classes. The best that the settled trainers can do
+with the rest of each class is looked up.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from milp.solvers.several_classes.choices import Choices, within
 from milp.solvers.several_classes.settled import Settled, settle, with_price
 from milp.solvers.several_classes.tables import ClassTables, Picks
 
-# Pairs of a state and a choice that are looked at in one go: some 100 MB.
+# Pairs of a state and a choice that are processed at once: some 100 MB.
 _MOST_PAIRS = 3_000_000
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best plan worth more than the floor that was met, if any, and what no other plan is worth more than."""
+    """The best plan found that is worth more than the floor, if any, and an upper bound for all other plans."""
 
     plan: Picks | None
     ceiling: float
@@ -30,9 +30,9 @@ class Found:
 
 @dataclass(frozen=True)
 class _Core:
-    """What fixing left: `open_rows` that may end up on several classes, alike ones in `groups`, the rest `settled`.
+    """The result of fixing: open rows that may go to several classes, in `groups` of equal ones; the rest `settled`.
 
-    `rest[k]` (M, C_k + 1) is what the settled trainers of class k make of so many nodes, or what the nodes cost.
+    `rest[k]` (M, C_k + 1) is the most that the settled trainers of class k make of 0..C_k nodes, or the nodes' cost.
     `bounds` (M,) are those of the whole problem.
     """
 
@@ -45,7 +45,7 @@ class _Core:
 
 @dataclass(frozen=True)
 class _States:
-    """What the trainers so far may have together.
+    """Partial plans of the trainers so far.
 
     `free` (N, K) are the nodes left by class, `last` (N,) the class of the latest trainer, `closed` (N, K) the classes
     that no later trainer goes to. `worth` (N,) is that of the trainers so far and of those settled on closed classes,
@@ -59,17 +59,17 @@ class _States:
     hope: Floats
 
     def only(self, which: Ints) -> _States:
-        """Some of the states."""
+        """Return the selected states."""
         return _States(self.free[which], self.last[which], self.closed[which], self.worth[which], self.hope[:, which])
 
 
 def search(
     tables: ClassTables, prices: Floats, floor: float, most_states: int, is_over: Callable[[], bool]
 ) -> Found | None:
-    """Look for the best plan that is worth more than `floor`, or None when `is_over` before the end.
+    """Find the best plan that is worth more than `floor`; return None when `is_over` before the end.
 
-    `prices` (M, K) are prices by class, each of which bounds what a beginning can still lead to. Where more than
-    `most_states` beginnings are left, the least hopeful are dropped, and the ceiling becomes what they might have been.
+    `prices` (M, K) are prices by class, each of which bounds the plans that a partial plan can lead to. If more than
+    `most_states` partial plans are left, the least hopeful are dropped, and the ceiling becomes their highest bound.
     """
     core = _core(tables, prices, floor)
     if core is None:
@@ -95,7 +95,7 @@ def search(
         states = _advance(states, choices, before, chosen, hope)
         shut = np.broadcast_to(~needed, states.closed.shape)
         if group is core.groups[-1]:
-            # Alike trainers may as well come in order of their classes: what is behind is done with.
+            # The order of alike trainers is free, so they go by class: earlier classes are closed for the rest.
             shut = shut | (np.arange(kinds) < states.last[:, None])
         states = _close(states, core, shut)
         keep = np.flatnonzero((states.hope >= floor).all(axis=0))
@@ -115,7 +115,7 @@ def search(
 
 
 def _trace(core: _Core, trail: list[tuple[int, Ints, Ints]], at: int, free: Ints) -> Picks:
-    """The plan that led to end state `at`, which leaves the nodes `free` to the settled trainers."""
+    """Return the plan that led to end state `at`, which leaves the nodes `free` to the settled trainers."""
     choices = core.choices
     pick = np.zeros(choices.best.shape[1], np.int64)
     for settled, nodes in zip(core.settled, free.tolist(), strict=True):
@@ -127,7 +127,7 @@ def _trace(core: _Core, trail: list[tuple[int, Ints, Ints]], at: int, free: Ints
 
 
 def _core(tables: ClassTables, prices: Floats, floor: float) -> _Core | None:
-    """Fix what can be fixed, or return None where nothing is left that is worth more than `floor`."""
+    """Fix what can be fixed, or return None if no plan worth more than `floor` is left."""
     choices = within(tables, prices, floor)
     while choices.complete:
         open_rows, by_kind = _split(choices, len(tables.capacity))
@@ -154,7 +154,7 @@ def _core(tables: ClassTables, prices: Floats, floor: float) -> _Core | None:
 
 
 def _split(choices: Choices, kinds: int) -> tuple[Ints, list[Ints]]:
-    """Rows with choices on several classes, and by class those with choices on that alone (or on none: the first)."""
+    """Return rows with choices on several classes, and per class rows with choices only there (first also: on none)."""
     rows = choices.best.shape[1]
     on = np.zeros((rows, kinds), np.bool_)
     some = choices.count > 0
@@ -165,7 +165,7 @@ def _split(choices: Choices, kinds: int) -> tuple[Ints, list[Ints]]:
 
 
 def _alike(choices: Choices, rows: Ints) -> list[list[int]]:
-    """The rows in groups with the very same choices; those with few choices first, the largest group last."""
+    """Return the rows in groups with the very same choices; those with few choices first, the largest group last."""
     groups: dict[tuple[bytes, bytes, bytes], list[int]] = {}
     for row in rows.tolist():
         part = choices.of(row)
@@ -176,7 +176,7 @@ def _alike(choices: Choices, rows: Ints) -> list[list[int]]:
 
 
 def _kinds_after(core: _Core, kinds: int) -> list[Bools]:
-    """Which classes the open rows from each on may go to, with one more entry for when none is left."""
+    """Return the classes that the open rows from each on may go to, with one more entry for the end."""
     needed = [np.zeros(kinds, np.bool_)]
     for row in reversed([row for group in core.groups for row in group]):
         part = core.choices.of(row)
@@ -187,7 +187,7 @@ def _kinds_after(core: _Core, kinds: int) -> list[Bools]:
 
 
 def _promising(states: _States, core: _Core, row: int, floor: float, *, alike: bool) -> tuple[Ints, Ints, Floats]:
-    """(state, choice) of all continuations that fit the pool and whose bound reaches the floor, and their bounds.
+    """Return (state, choice) of all continuations that fit the pool and whose bound reaches the floor, and the bounds.
 
     `alike` says that the trainer before has the same choices, so that this one need not go to an earlier class.
     """
@@ -227,7 +227,7 @@ def _advance(states: _States, choices: Choices, before: Ints, chosen: Ints, hope
 
 
 def _close(states: _States, core: _Core, shut: Bools) -> _States:
-    """Give what is left of the classes that are now `shut` (N, K) to the trainers that are settled there."""
+    """Give the rest of the classes that are now `shut` (N, K) to the trainers settled there."""
     worth, hope = states.worth.copy(), states.hope.copy()
     for kind, (settled, rest) in enumerate(zip(core.settled, core.rest, strict=True)):
         at = np.flatnonzero(shut[:, kind] & ~states.closed[:, kind])
@@ -239,7 +239,7 @@ def _close(states: _States, core: _Core, shut: Bools) -> _States:
 
 
 def _distinct(states: _States, capacity: Ints, *, in_group: bool) -> Ints:
-    """Of the states from which the same can follow, the one that is worth most."""
+    """Return the best of each set of states that allow the same continuations."""
     if float(np.prod(capacity + 1.0)) * (len(capacity) + 1) >= 2.0**62:
         return np.arange(len(states.last))  # too many classes to tell states apart by one number
     code: Ints = states.last.copy() if in_group else np.zeros(len(states.last), np.int64)

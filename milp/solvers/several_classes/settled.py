@@ -1,4 +1,4 @@
-"""The trainers whose class is settled: a knapsack a class, solved for every number of nodes that others may leave."""
+"""The trainers whose class is settled: a knapsack per class, solved for every number of nodes that others may leave."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from milp.solvers.several_classes.choices import Choices
 
 @dataclass(frozen=True)
 class Settled:
-    """Trainers `rows` that all are on one class or on none, and `worth[i]` (C + 1,): the most that the first i of them
-    are worth together on at most so many nodes, -inf where they cannot do with so few."""
+    """Trainers `rows`, all on one class or on none.
+
+    `worth[i]` (C + 1,) is the most that the first i of them are worth together on at most 0..C nodes, -inf if they
+    need more.
+    """
 
     rows: list[int]
     choices: list[tuple[int, Ints, Floats]]
     worth: list[Floats]
 
     def pick(self, nodes: int) -> dict[int, int]:
-        """The choice of every trainer, as a place in `Choices`, that is worth most on at most `nodes` nodes."""
+        """Return the choice of every trainer, as a place in `Choices`, that is worth most on at most `nodes` nodes."""
         picked: dict[int, int] = {}
         for row, (start, counts, worths), before in zip(
             reversed(self.rows), reversed(self.choices), reversed(self.worth[:-1]), strict=True
@@ -49,7 +52,7 @@ def settle(choices: Choices, rows: Ints, capacity: int) -> Settled:
 
 
 def with_price(worth: Floats, price: float) -> Floats:
-    """(C + 1,) the most that is to be had of so many nodes when the settled trainers leave the rest at `price` each."""
+    """Return (C + 1,): the most worth of 0..C nodes if the settled trainers may sell nodes at `price` each."""
     nodes = price * np.arange(len(worth))
     best: Floats = np.maximum.accumulate(worth - nodes) + nodes
     return best

@@ -1,9 +1,9 @@
-"""A quick solver for several node classes with caps and mixing trainers: `classes` again and again, limits tightened.
+"""A fast solver for several node classes with caps and mixing trainers: `classes` repeated with tighter limits.
 
-Caps are left out at first. Where a plan breaks some, their trainers are limited to their parts of what the cap allows,
-and the rest is solved anew, so that others get what they gave up. A trainer that mixes classes is planned on one, or
-keeps what it has where that is on several; then it takes what is free elsewhere. Nothing is proven of such plans but
-that no plan is worth more than the first, where no trainer mixes. A program finds better ones, given seconds.
+Caps are left out at first. If a plan breaks some, their trainers are limited to their parts of what the cap allows, and
+the rest is solved anew, so that others get the nodes given up. A trainer that mixes classes is planned on one, or keeps
+its nodes if they are of several; then it takes free nodes of other classes. Nothing is proven about such plans, except
+that, if no trainer mixes, no plan is worth more than the first. A MILP solver finds better ones, given seconds.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from milp.worth import objective_of, worth
 Map = dict[str, tuple[str, ...]]
 # Counts per class, by trainer.
 _Shares = dict[str, dict[str, int]]
-# More rounds than this are for caps that cross in odd ways.
+# Only caps that cross in odd ways need more rounds than this.
 _MOST_ROUNDS = 8
-# Time for each of them: a proof of the last per mille of a part is no proof of the whole.
+# Time for each of them: proving the last per mille of a part proves nothing about the whole.
 _STEP_S = 0.05
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A map that keeps every rule, and what no map of the problem without caps is worth more than."""
+    """A map that keeps every rule, and an upper bound for all maps of the problem without caps."""
 
     assignment: Map
     bound: float
@@ -46,7 +46,7 @@ def _run(problem: Problem, effort: Effort) -> Answer:
     best = _plan(problem, pinned, effort)
     value = objective_of(problem, best.assignment)
     for name in pinned:
-        for count in (len(pinned[name]) // 2, 0):  # each plan may halve what it has on several classes, for others
+        for count in (len(pinned[name]) // 2, 0):  # would others make more of half of these nodes, or of all?
             if effort.is_over():
                 break
             other = _plan(problem, pinned | {name: _fewer(problem, name, pinned[name], count)}, effort)
@@ -62,13 +62,13 @@ def _is_spread(problem: Problem, trainer: TrainerSpec, nodes: tuple[str, ...]) -
 
 
 def _fewer(problem: Problem, name: str, nodes: tuple[str, ...], count: int) -> tuple[str, ...]:
-    """The most preferred of a trainer's nodes, as many as it is allowed of `count`."""
+    """Return the most preferred of a trainer's nodes: the largest allowed number up to `count`."""
     trainer = next(trainer for trainer in problem.trainers if trainer.name == name)
     return tuple(sorted(nodes, key=problem.pool.__getitem__)[: trainer.largest_allowed(count)])
 
 
 def _plan(problem: Problem, pinned: Mapping[str, tuple[str, ...]], effort: Effort) -> _Found:
-    """A map in which the `pinned` trainers have these nodes, or more."""
+    """Return a map in which the `pinned` trainers have these nodes, or more."""
     taken = {node for nodes in pinned.values() for node in nodes}
     rest = tuple(node for node in problem.nodes if node.name not in taken)
     limits = {t.name: t.largest_allowed(t.nodes_max) for t in problem.trainers if t.name not in pinned}
@@ -99,7 +99,7 @@ def _shares_of(problem: Problem, pinned: Mapping[str, tuple[str, ...]]) -> _Shar
 def _without_caps(
     problem: Problem, nodes: tuple[NodeSpec, ...], limits: Mapping[str, int], effort: Effort
 ) -> tuple[_Shares, float]:
-    """The best counts on one class each, with `limits` for nodes_max, and the bound of that."""
+    """Return the best counts on one class each, with `limits` for nodes_max, and the bound of that."""
     here = {node.name for node in nodes}
     specs = tuple(
         replace(
@@ -128,7 +128,7 @@ def _without_caps(
 def _tightened(
     problem: Problem, limits: dict[str, int], found: _Shares, pinned: Mapping[str, int], effort: Effort
 ) -> bool:
-    """Limit the trainers of every cap that `found` breaks to their parts of it; returns whether there was any."""
+    """Limit the trainers of every cap that `found` breaks to their parts of it; return whether there was any."""
     broken = False
     for cap in problem.caps:
         covered = [t for t in problem.trainers if cap.covers(t.user, t.account)]
@@ -143,7 +143,7 @@ def _tightened(
 
 
 def _alone(trainer: TrainerSpec, limit: int, share: Mapping[str, int]) -> TrainerSpec:
-    """The trainer on the class that it got, as if there were no other."""
+    """Return the trainer as if the class that it got were the only one."""
     return TrainerSpec(
         name=trainer.name,
         nodes_min=trainer.nodes_min,
@@ -158,11 +158,11 @@ def _alone(trainer: TrainerSpec, limit: int, share: Mapping[str, int]) -> Traine
 
 
 def _divided(specs: Sequence[TrainerSpec], left: int, t_fwd_s: float, effort: Effort) -> dict[str, int]:
-    """The best part of `left` nodes for each trainer, of whatever classes these are."""
+    """Return the best part of `left` nodes for each trainer, whatever their classes."""
     if not left:
         return dict.fromkeys((spec.name for spec in specs), 0)
     names = [str(number) for number in range(left)]
-    fits = sum(len(spec.current) for spec in specs) <= left  # else what a change costs is left out
+    fits = sum(len(spec.current) for spec in specs) <= left  # else the cost of a change is left out
     rest = iter(names)
     placed = (replace(spec, current=tuple(islice(rest, len(spec.current) if fits else 0))) for spec in specs)
     answer = exact.SOLVER.run(Problem(tuple(map(NodeSpec, names)), tuple(placed), t_fwd_s), effort)
@@ -170,7 +170,7 @@ def _divided(specs: Sequence[TrainerSpec], left: int, t_fwd_s: float, effort: Ef
 
 
 def _fill(problem: Problem, shares: _Shares) -> None:
-    """Give the free nodes to mixing trainers, in their order, where that is worth it."""
+    """Give the free nodes to mixing trainers, in their order, if that is worth it."""
     free = dict(problem.class_sizes)
     for share in shares.values():
         for name, count in share.items():
@@ -181,14 +181,14 @@ def _fill(problem: Problem, shares: _Shares) -> None:
 
 
 def _grow(problem: Problem, trainer: TrainerSpec, shares: _Shares, free: dict[str, int]) -> None:
-    """Add what is worth most of the `free` nodes to a trainer's share, largest rests first."""
+    """Add the most valuable number of the `free` nodes to a trainer's share, classes with most free nodes first."""
     share = dict(shares.get(trainer.name, {}))
     have, held = sum(share.values()), len(trainer.current)
     usable = sorted((name for name in free if trainer.may_use(name) and free[name]), key=lambda name: -free[name])
     caps = (cap for cap in problem.caps if cap.covers(trainer.user, trainer.account))
     room = [cap.nodes_max - _used(problem, shares, cap) for cap in caps]
     most = have + min([sum(free[name] for name in usable), *room])
-    if have < held or most <= have:  # who gives nodes up takes none, by (6)
+    if have < held or most <= have:  # a trainer that gives nodes up takes none, by (6)
         return
     curve = trainer.curve_on({*usable, *(name for name, count in share.items() if count)})
     before = worth(problem, trainer, have, trainer.curve_on([name for name, count in share.items() if count]))

@@ -1,7 +1,7 @@
-"""What every choice of class and count is worth to every trainer, as arrays: equation (16) on several node classes.
+"""Tables of the worth of every class and count to every trainer: equation (16) on several node classes.
 
-`milp.worth` says what a trainer may do as straight lines over ranges of counts. The ends of the lines, the *points*,
-decide the Lagrangian bound; counts in between are looked at only where they can still matter.
+`milp.worth` gives a trainer's options as straight lines over ranges of counts. The ends of the lines, the *points*,
+decide the Lagrangian bound; counts in between are looked at only if they can still matter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Lines:
     worth_high: Floats
 
     def worth_at(self, line: Ints, count: Ints) -> Floats:
-        """What `count` nodes, within the line's range, are worth."""
+        """Return the worth of `count` nodes, within the line's range."""
         low, high = self.low[line], self.high[line]
         part = (count - low) / np.maximum(high - low, 1)
         worth: Floats = self.worth_low[line] + (self.worth_high[line] - self.worth_low[line]) * part
@@ -43,9 +43,9 @@ class ClassTables:
     """A problem of J trainers on K classes of `capacity` (K,) nodes.
 
     The points of trainer j are `kinds[j]`, `counts[j]` and `worths[j]`, all (J, W), padded with points worth -inf.
-    `stay` (J,) is the point nearest to its current map: unchanged where that is allowed, else nothing. `size` is the
-    sum over the trainers of their largest absolute worth: rounding errors are relative to it. `tie_breaks` is the most
-    that the tie-breaks of a whole plan, which are part of every worth, can come to.
+    `stay` (J,) is the point nearest to its current map: unchanged if that is allowed, else nothing. `size` is the sum
+    over the trainers of their largest absolute worth: rounding errors are relative to it. `tie_breaks` is the most that
+    the tie-breaks of a whole plan, which are part of every worth, can add up to.
     """
 
     capacity: Ints
@@ -115,7 +115,7 @@ def tabulate(problem: Problem) -> ClassTables:
 
 
 def _points(lines: Lines) -> tuple[Ints, Ints, Floats, Ints]:
-    """The ends of all lines as padded arrays, and for every line the column of its lower end."""
+    """Return the ends of all lines as padded arrays, and for every line the column of its lower end."""
     first = np.flatnonzero(np.diff(lines.row, prepend=-1))
     column = np.arange(len(lines.row)) - first[lines.row]
     wide = np.flatnonzero(lines.high > lines.low)

@@ -1,4 +1,4 @@
-"""Schedulers to compare Crius with, all simplified: what each leaves out stands in its own module."""
+"""Schedulers to compare with Crius, all simplified: each module says what it leaves out."""
 
 from __future__ import annotations
 
@@ -23,4 +23,4 @@ BASELINES: Mapping[str, Callable[[Speeds, Speeds], Policy]] = {
     "elasticflow-ls": lambda told, true: ElasticFlow(Profiled(told, true)),
     "elasticflow": lambda told, true: ElasticFlow(Profiled(told, true), deadlines=True),
 }
-"""By name, made of the speeds that schedulers are told, and of the true ones that a job's start shows."""
+"""Baselines by name, made from the speeds that schedulers are told, and the true ones that a job's start shows."""

@@ -1,4 +1,4 @@
-"""Baselines whose queue is served as `crius-patient` serves its own: what a scheduler gains is then not its order's."""
+"""Baselines whose queue is in the order of `crius-patient`: a scheduler's advantage is then not due to its order."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sizing.simulate.types import Decision, Moment, Policy, SimulatedJob
 
 
 class ByGain:
-    """A policy that sees jobs that wait in the order of what a GPU adds to the throughput by its own profiles.
+    """A policy that sees waiting jobs in the order of the throughput per GPU they add by its own profiles.
 
-    Those that have waited for `patience_s` come before, the oldest first.
+    Jobs that have waited for `patience_s` come first, the oldest at the front.
     """
 
     def __init__(self, policy: Policy, known: Profiled, patience_s: float) -> None:
@@ -34,7 +34,7 @@ class ByGain:
         return self._policy.decide(replace(moment, waiting=ordered))
 
     def _gain(self, job: SimulatedJob) -> float:
-        """The most that one of its GPUs adds, with as many as it asks for or fewer, of its rate as asked for."""
+        """Return the most that one of its GPUs adds, with up to the requested count, relative to its requested rate."""
         asked = self._known.asked(job)
         rates = ((self._known.rate(job, job.gpu_type, gpus), gpus) for gpus in powers(job.gpus))
         return max((rate / asked / gpus for rate, gpus in rates), default=0.0) if asked > 0 else 0.0

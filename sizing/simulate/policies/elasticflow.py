@@ -1,4 +1,4 @@
-"""ElasticFlow (Gu et al. 2023), simplified: least shares first, what is left over to whom it helps the most."""
+"""ElasticFlow (Gu et al. 2023), simplified: least shares first, the rest to the jobs that it helps most."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sizing.simulate.types import Allocation, Decision, Moment, SimulatedJob
 
 
 class ElasticFlow:
-    """A job is admitted when its least share fits beside all others', and keeps that share until it ends.
+    """A policy that admits a job when its least share fits beside all others', and keeps that share until it ends.
 
     With loosened deadlines (ElasticFlow-LS, the default) the least share is the fewest GPUs that data parallelism fits
-    in, which for large models is more than adaptive parallelism needs; with `deadlines` it is the fewest that end the
-    job in time, a restart included, and a job is dropped as soon as no share would. What is left goes, in powers of
-    two, to the job whose throughput gains the most for a GPU. It knows one kind of GPU: each job has the type that it
-    asks for. Left out: shares that change from time slot to time slot up to a deadline, and buddy placement.
+    in, which for large models is more than adaptive parallelism needs. With `deadlines` it is the fewest that end the
+    job in time, a restart included, and a job is dropped as soon as no share would. The rest goes, in powers of two, to
+    the job whose throughput gains most per GPU. It knows one kind of GPU: each job has the type that it asks for. Left
+    out: shares that change from time slot to time slot up to a deadline, and buddy placement.
     """
 
     interval_s: float | None = None
@@ -29,7 +29,7 @@ class ElasticFlow:
         self.name = "elasticflow" if deadlines else "elasticflow-ls"
 
     def decide(self, moment: Moment) -> Decision:
-        """Admits in order, then hands out the rest by marginal return."""
+        """Admit jobs in order, then hand out the rest by marginal return."""
         room = Room(moment, keep=False)
         jobs: dict[str, SimulatedJob] = {}
         dropped = set()
@@ -53,7 +53,7 @@ class ElasticFlow:
         return self._deadlines and job.deadline_s is not None
 
     def _least(self, job: SimulatedJob, left: float, held: Allocation | None, moment: Moment) -> int:
-        """The least share, 0 where there is none; a job that has run pays for another than `held` with a restart."""
+        """Return the least share, 0 if there is none; a job that has run pays a restart to leave `held`."""
         most = moment.capacity.get(job.gpu_type, 0)
         least = self._known.least(job, job.gpu_type, most)
         if not least:
@@ -65,7 +65,7 @@ class ElasticFlow:
         return 0
 
     def _in_time(self, job: SimulatedJob, left: float, held: Allocation | None, gpus: int, now_s: float) -> bool:
-        """Whether a job ends by its deadline with so many GPUs; always without one."""
+        """Whether a job ends by its deadline with `gpus` GPUs; always true without one."""
         if not self._late(job) or job.deadline_s is None:
             return True
         rate = self._known.rate(job, job.gpu_type, gpus)
@@ -79,7 +79,7 @@ class ElasticFlow:
         lefts: Mapping[str, tuple[float, Allocation | None]],
         now_s: float,
     ) -> None:
-        """Doubles the job with the greatest gain a GPU, over and over, but none that a restart would make late."""
+        """Double the job with the greatest gain per GPU, over and over, but none that a restart would make late."""
         heap: list[tuple[float, str]] = []
         for id, job in jobs.items():
             self._offer(heap, job, room.given[id].gpus)

@@ -11,10 +11,10 @@ from sizing.simulate.types import Decision, Moment
 
 
 class Fcfs:
-    """Jobs get the GPUs that they ask for, in strict order among those that ask for the same type, and keep them.
+    """A policy that gives jobs the GPUs that they ask for, in strict order per type; they keep them.
 
-    Each type is a queue of its own, as a partition is: a job never waits for GPUs that it would not use. No queue is
-    served so in practice: see `Easy`. Left out: priorities, limits.
+    Each type is a queue of its own, as a partition is: a job never waits for GPUs that it would not use. No real queue
+    is served so: see `Easy`. Left out: priorities, limits.
     """
 
     name = "fcfs"
@@ -24,23 +24,23 @@ class Fcfs:
         self._known = known
 
     def decide(self, moment: Moment) -> Decision:
-        """Starts the heads of all queues while they fit."""
+        """Start the heads of all queues while they fit."""
         room = Room(moment)
         blocked = set()
         for waiting in moment.waiting:
             job = waiting.job
             if job.gpu_type in blocked or (cell := self._known.cell(job, job.gpu_type, job.gpus)) is None:
-                continue  # what never runs as it is asked for blocks nobody
+                continue  # a job that can never run as requested blocks no other
             if not room.take(job.id, cell):
                 blocked.add(job.gpu_type)
         return Decision(room.given)
 
 
 class Easy:
-    """First come, first served with EASY backfilling (Lifka 1995), which is the least that Slurm does.
+    """First come, first served with EASY backfilling (Lifka 1995), the least that Slurm does.
 
-    The first job of a queue that does not fit gets a start: when enough GPUs will be free. Later ones start now where
-    that does not put it off. How long jobs run is known exactly, where Slurm knows their time limits.
+    The first job of a queue that does not fit gets a start time: when enough GPUs will be free. Later ones start now if
+    that does not delay it. Run times are known exactly here, where Slurm knows time limits.
     """
 
     name = "easy"
@@ -50,7 +50,7 @@ class Easy:
         self._known = known
 
     def decide(self, moment: Moment) -> Decision:
-        """Starts the heads of all queues while they fit, and behind them what delays none."""
+        """Start the heads of all queues while they fit, and behind them jobs that delay none."""
         room = Room(moment)
         ends: dict[str, list[tuple[float, int]]] = {}
         for running in moment.running:
@@ -77,7 +77,7 @@ class Easy:
 
 
 def _start(free: int, wanted: int, ends: Iterable[tuple[float, int]]) -> tuple[float, int]:
-    """When so many GPUs will be free, and how many beside them are then; never where there are not so many."""
+    """Return when `wanted` GPUs will be free, and how many more then are; infinity if there are not enough."""
     for end_s, gpus in sorted(ends):
         free += gpus
         if free >= wanted:

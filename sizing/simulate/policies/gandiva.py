@@ -1,4 +1,4 @@
-"""Gandiva (Xiao et al. 2018), simplified: looks at running jobs and moves, grows and shrinks them."""
+"""Gandiva (Xiao et al. 2018), simplified: it observes running jobs and moves, grows and shrinks them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from sizing.simulate.types import Allocation, Decision, Moment, Running, Simulat
 
 _INTERVAL_S = 300.0
 _PROFILED_S = 60.0
-"""A job's rate is read after so long: before, it still restarts."""
+"""A job's rate is read after this time: before, it still restarts."""
 _PAYS = 1.1
-"""Growing that makes a job faster by less is taken back."""
+"""Growth that makes a job faster by less than this factor is taken back."""
 
 
 class Gandiva:
-    """Jobs start with as many GPUs as they ask for, of whichever type has the most free; types count as equal.
+    """A policy that starts jobs with as many GPUs as they ask for, of the type with most free ones.
 
-    While a job waits, jobs that have grown give back what they have grown by, and small jobs move to another type where
-    that makes enough room in one. While none waits, those grow that gain the most by their profile, to twice what they
-    have; growth that the measured rate does not bear out is taken back and not tried again. Left out: time slicing,
-    packing of several jobs on a GPU, and moves for the sake of topology (GPUs of a type are one pool here).
+    Types count as equal. While a job waits, grown jobs give back their growth, and small jobs move to another type if
+    that makes enough room in one. While none waits, the jobs that gain most by their profile grow to twice their GPUs;
+    growth that the measured rate does not confirm is taken back and not tried again. Left out: time slicing, packing of
+    several jobs on a GPU, and moves for the sake of topology (GPUs of a type are one pool here).
     """
 
     name = "gandiva"
@@ -34,7 +34,7 @@ class Gandiva:
         self._failed: set[tuple[str, str, int]] = set()
 
     def decide(self, moment: Moment) -> Decision:
-        """Shrinks, starts, moves or grows."""
+        """Shrink, start, move or grow jobs."""
         self._look(moment)
         room = Room(moment)
         waits = [waiting.job for waiting in moment.waiting]
@@ -54,7 +54,7 @@ class Gandiva:
         return Decision(room.given)
 
     def _look(self, moment: Moment) -> None:
-        """Reads the rates of jobs that have had the same GPUs since it last looked."""
+        """Read the rates of jobs that have had the same GPUs since the last look."""
         seen = {}
         for now in moment.running:
             before = self._seen.get(now.job.id)
@@ -69,14 +69,14 @@ class Gandiva:
         self._seen = seen
 
     def _starts(self, job: SimulatedJob, room: Room) -> bool:
-        """Whether a job finds its GPUs on the type with the most free ones where it can run."""
+        """Start a job on the type with the most free GPUs on which it can run; return whether it fits."""
         return any(
             (cell := self._known.cell(job, gpu_type, job.gpus)) is not None and room.take(job.id, cell)
             for gpu_type in _emptiest(room)
         )
 
     def _take_back(self, moment: Moment, room: Room) -> None:
-        """Shrinks jobs that have grown in vain."""
+        """Shrink jobs that have grown in vain."""
         for running in moment.running:
             job, now = running.job, running.allocation
             after = self._measured.get((job.id, now.gpu_type, now.gpus))
@@ -87,7 +87,7 @@ class Gandiva:
                     room.take(job.id, smaller)
 
     def _shrinks(self, job: SimulatedJob, room: Room, running: Mapping[str, Running], grown: _Grown) -> bool:
-        """Makes room by shrinking jobs that have grown to what they asked for, those first that give back the most."""
+        """Make room by shrinking grown jobs to their request, the most grown first; return whether it is enough."""
         for gpu_type in _emptiest(room):
             cell = self._known.cell(job, gpu_type, job.gpus)
             if cell is None or room.free[gpu_type] + grown.gpus[gpu_type] < job.gpus:
@@ -103,7 +103,7 @@ class Gandiva:
         return False
 
     def _moves(self, job: SimulatedJob, room: Room, running: Mapping[str, Running], grown: _Grown) -> bool:
-        """Makes room for a job by moving one other to a type where that still fits."""
+        """Make room for a job by moving another one to a type where it still fits; return whether that works."""
         if sum(room.free.values()) < job.gpus:
             return False
         for gpu_type in _emptiest(room):
@@ -131,7 +131,7 @@ class Gandiva:
         return None
 
     def _grow(self, moment: Moment, room: Room) -> None:
-        """Doubles the jobs that gain the most a GPU by their profile, each once, if its present rate is measured."""
+        """Double the jobs that gain most per GPU by their profile, each once, if their present rate is measured."""
         found = []
         for running in moment.running:
             now = running.allocation
@@ -151,7 +151,7 @@ class Gandiva:
 
 
 class _Grown:
-    """Running jobs with more GPUs than they asked for: by how many, on each type, and all of them together."""
+    """Running jobs with more GPUs than they asked for: their excess on each type, and its sum."""
 
     def __init__(self, room: Room, running: Mapping[str, Running]) -> None:
         self._running = running
@@ -161,7 +161,7 @@ class _Grown:
             self._add(id, had)
 
     def note(self, id: str, now: Allocation) -> None:
-        """A running job has something else than it had."""
+        """Record that a running job has another allocation."""
         for gpu_type, jobs in self.jobs.items():
             self.gpus[gpu_type] -= jobs.pop(id, 0)
         self._add(id, now)
@@ -173,5 +173,5 @@ class _Grown:
 
 
 def _emptiest(room: Room) -> Sequence[str]:
-    """The types, that with the most free GPUs first."""
+    """Return the types, those with the most free GPUs first."""
     return sorted(room.free, key=lambda name: (-room.free[name], name))

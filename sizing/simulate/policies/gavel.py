@@ -15,9 +15,9 @@ _LEAST_SHARE = 1e-6
 
 
 class Gavel:
-    """A linear program says which share of its time each job has on each type; a job keeps its count of GPUs.
+    """A policy by a linear program for each job's share of time on each type; a job keeps its count of GPUs.
 
-    It maximises the sum of throughputs, each against the job's own with what it asks for, or with `fair` the least of
+    It maximises the sum of throughputs, each relative to the job's own with its request, or with `fair` the least of
     them. Each round the jobs with the largest ratio of their share to the time that they really had there get GPUs;
     between rounds only idle GPUs are given. The program is solved again in the first round after jobs have come or
     ended. Left out: sharing a GPU, consolidated placement, policies with deadlines and of users.
@@ -36,7 +36,7 @@ class Gavel:
         self._changed = True
 
     def decide(self, moment: Moment) -> Decision:
-        """A new round where one is due, and else who may use what is idle."""
+        """Start a new round if one is due, otherwise give only idle GPUs."""
         self._account(moment)
         self._changed = self._changed or bool(moment.arrived) or moment.ended
         jobs = [*(each.job for each in moment.running), *(each.job for each in moment.waiting)]
@@ -52,14 +52,14 @@ class Gavel:
         for id, gpu_type in self._order(by_id, has, moment.now_s):
             if id not in room.given:
                 self._give(by_id[id], gpu_type, room)
-        for job in jobs:  # what the program leaves idle may be had by whoever can use it
+        for job in jobs:  # GPUs that the program leaves idle go to any job that can use them
             for gpu_type in self._by_speed(job, moment.capacity):
                 if job.id not in room.given:
                     self._give(job, gpu_type, room)
         return Decision(room.given)
 
     def _account(self, moment: Moment) -> None:
-        """Adds up how long each job has had each type."""
+        """Add up the time that each job has had each type."""
         for each in moment.running:
             key = (each.job.id, each.allocation.gpu_type)
             passed_s = moment.now_s - max(self._looked_s, each.since_s)
@@ -79,13 +79,13 @@ class Gavel:
     def _order(
         self, jobs: Mapping[str, SimulatedJob], has: Mapping[str, str], now_s: float
     ) -> Sequence[tuple[str, str]]:
-        """Jobs and types by priority: the share over what was received of it; of equals, who is there stays."""
+        """Return jobs and types by priority, the share over the time received; among equals, running jobs stay."""
 
         def key(pair: tuple[str, str]) -> tuple[float, bool, float, str]:
             share, lived_s = self._shares[pair], max(now_s - jobs[pair[0]].submit_s, 1.0)
             received = self._received.get(pair, 0.0) / lived_s
             priority = share / received if received > 0 else float("inf")
-            # a job that has had at least its share is as good as any other that has
+            # all jobs that have had at least their share are equal
             return (-min(priority, 1e9) if priority > 1 else -1.0, has.get(pair[0]) != pair[1], -share, pair[0])
 
         return sorted((pair for pair in self._shares if pair[0] in jobs), key=key)

@@ -1,7 +1,7 @@
-"""What a scheduler without cells knows of jobs, and how its jobs run all the same.
+"""The knowledge of a scheduler without cells about jobs, and the real runs of its jobs.
 
 As in Crius's evaluation (section 8.1) such schedulers have profiles of data parallelism, and their jobs run with
-adaptive parallelism: whatever GPUs a job is given, it takes the best plan there.
+adaptive parallelism: on any GPUs that a job is given, it takes the best plan.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from sizing.simulate.reference import fastest, powers
 from sizing.simulate.types import Allocation, SimulatedJob, Speeds
 
 MOST_GPUS = 64
-"""No job grows beyond so many: Crius's jobs have up to 64."""
+"""Most GPUs of a job: Crius's jobs have up to 64."""
 
 
 class Profiled:
-    """Profiles of data parallelism (`told`), and what really runs (`true`), which a job's start shows.
+    """Profiles of data parallelism (`told`), and the true speeds (`true`), which a job's start shows.
 
-    Where data parallelism does not fit a GPU, a scheduler knows one point: the allocation that the user asks for, which
-    runs. Of any other it then knows nothing, and does not use it.
+    If data parallelism does not fit a GPU, a scheduler knows one point: the allocation that the user asks for, which
+    runs. It knows nothing of any other then, and does not use it.
     """
 
     def __init__(self, told: Speeds, true: Speeds) -> None:
@@ -27,7 +27,7 @@ class Profiled:
         self._rates: dict[tuple[str, str, int], float] = {}
 
     def cell(self, job: SimulatedJob, gpu_type: str, gpus: int) -> Allocation | None:
-        """How the job runs there, as adaptive parallelism finds out when it starts; None where it is out of memory."""
+        """Return the job's best allocation there, as adaptive parallelism finds it; None if it is out of memory."""
         key = (job.model, gpu_type, gpus)
         if key not in self._cells:
             allocation, rate = fastest(self._true, *key)
@@ -35,16 +35,16 @@ class Profiled:
         return self._cells[key]
 
     def runs_s(self, job: SimulatedJob, allocation: Allocation, left: float) -> float:
-        """How long the iterations that are left take there, as they really do."""
+        """Return the real time of the iterations that are left there."""
         return left / self._true.rate(job.model, allocation)
 
     def rate(self, job: SimulatedJob, gpu_type: str, gpus: int) -> float:
-        """Iterations a second by the profile, 0 where nothing is known."""
+        """Return the iterations a second by the profile, 0 if unknown."""
         found = self._told.data_parallel_rate(job.model, gpu_type, gpus)
         return found if found > 0 or (gpu_type, gpus) != (job.gpu_type, job.gpus) else self.asked(job)
 
     def asked(self, job: SimulatedJob) -> float:
-        """Iterations a second with what the user asks for."""
+        """Return the iterations a second with the user's request."""
         key = (job.model, job.gpu_type, job.gpus)
         found = self._told.data_parallel_rate(*key)
         if found <= 0 and key not in self._rates:
@@ -52,5 +52,5 @@ class Profiled:
         return found if found > 0 else self._rates[key]
 
     def least(self, job: SimulatedJob, gpu_type: str, most: int) -> int:
-        """The fewest GPUs of a type that it is known to run on, 0 where it is on none up to `most`."""
+        """Return the fewest GPUs of a type on which it is known to run, 0 if there are none up to `most`."""
         return next((gpus for gpus in powers(min(most, MOST_GPUS)) if self.rate(job, gpu_type, gpus) > 0), 0)

@@ -1,4 +1,4 @@
-"""GPUs that are free while a policy decides."""
+"""The GPUs that are free while a policy decides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sizing.simulate.types import Allocation, Moment
 
 
 class Room:
-    """What each job has, to begin with all that run what they have, and the GPUs that are left of each type."""
+    """The allocation of each job, at first those of all running jobs, and the GPUs left of each type."""
 
     def __init__(self, moment: Moment, *, keep: bool = True) -> None:
         self.given: dict[str, Allocation] = {}
@@ -17,7 +17,7 @@ class Room:
                 self.free[running.allocation.gpu_type] -= running.allocation.gpus
 
     def take(self, id: str, allocation: Allocation) -> bool:
-        """Gives a job this in place of what it has, if it fits; says whether it does."""
+        """Give a job this in place of its allocation, if it fits; return whether it does."""
         had = self.given.get(id)
         back = had.gpus if had is not None and had.gpu_type == allocation.gpu_type else 0
         if self.free.get(allocation.gpu_type, 0) + back < allocation.gpus:
@@ -28,7 +28,7 @@ class Room:
         return True
 
     def release(self, id: str) -> None:
-        """Takes away what a job has, if it has any."""
+        """Take away a job's allocation, if it has one."""
         had = self.given.pop(id, None)
         if had is not None:
             self.free[had.gpu_type] += had.gpus

@@ -1,4 +1,4 @@
-"""Gavel's linear program: the share of its time that each job has on each GPU type (Narayanan et al. 2020, section 4).
+"""Gavel's linear program: each job's share of time on each GPU type (Narayanan et al. 2020, section 4).
 
 maximise    sum_jt gain_jt x_jt                  or with `fair` the least over jobs of sum_t gain_jt x_jt
 subject to  sum_t x_jt <= 1 for each job,  sum_j gpus_j x_jt <= capacity_t for each type,  0 <= x
@@ -23,7 +23,7 @@ def shares(
     *,
     fair: bool = False,
 ) -> dict[tuple[str, str], float]:
-    """The shares that are more than nothing, by job and type; `gains` has the pairs that can run."""
+    """Return the positive shares, by job and type; `gains` has the pairs that can run."""
     pairs = [pair for pair in gains if gpus[pair[0]] <= capacity[pair[1]]]
     if not pairs:
         return {}
@@ -40,7 +40,7 @@ def shares(
         least = len(pairs)
         for columns in of_job.values():
             rows.append(([*columns, least], [*(worth[at] for at in columns), -1.0], 0.0, np.inf))
-        # beyond the least of all, more is still better
+        # beyond the least gain, more is still better
         worth = [1e-3 * each / len(pairs) for each in worth] + [1.0]
     found = _solved(worth, rows)
     return {pair: min(1.0, found[at]) for at, pair in enumerate(pairs) if found[at] > _NOTHING}
