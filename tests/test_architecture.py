@@ -187,6 +187,20 @@ def test_who_starts_without_the_heavy_ones() -> None:
             assert not heavy & {name.split(".")[0] for name in found}, f"{module}:{node.lineno}"
 
 
+def test_a_docstring_begins_with_its_subject_or_verb_and_with_no_question_word() -> None:
+    asking = re.compile(r"(What|Which|Who|Whom|Whose|How|When|Where)\b")
+    found = [
+        f"{module}:{line.lineno}"
+        for module in MODULES
+        for node in ast.walk(tree_of(module))
+        if isinstance(body := getattr(node, "body", None), list)
+        for line in body
+        if isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
+        if isinstance(line.value.value, str) and asking.match(line.value.value.strip())
+    ]
+    assert not found
+
+
 def test_a_constant_has_one_place() -> None:
     """A second one lower down would be the one that counts, and the words above the first would lie."""
     twice = []
