@@ -56,8 +56,7 @@ class Part:
 class Step:
     """One worker's work in one step; iterate over it to get its parts.
 
-    `number` counts steps from 0 over the whole training and `epoch` counts passes; `samples` are this worker's,
-    `global_samples` those of all workers.
+    `number` counts all steps from 0, `epoch` passes; `samples` are this worker's, `global_samples` all workers'.
     """
 
     number: int
@@ -111,16 +110,14 @@ class Batches:
             dataset: an object with a length, or the length itself.
             global_batch: the number of samples of a step, over all workers.
             micro_batch: the most samples that a worker computes at once. A larger share is computed in several parts,
-                and gradients are exchanged after the last. Without it a worker computes its share at once, however
-                large it is.
+                and gradients are exchanged after the last. Without it a worker computes its whole share at once.
             pieces: the number of pieces to cut each global batch into, on any number of workers. Each is computed by
                 itself, so under torchrun the weights are the same to the last bit. Needs `part.sync`, and seeds the
                 random numbers of each piece. Use no more workers than pieces, ideally a divisor of their number.
             seed: the seed of the order, which differs from epoch to epoch.
             epochs: the number of passes; without it the steps do not end.
             shuffle: False takes the samples in their own order.
-            drop_last: leave out the samples at the end of an epoch that do not fill a global batch; otherwise the last
-                step of an epoch has fewer samples.
+            drop_last: leave out samples of an epoch that fill no global batch; else its last step is smaller.
 
         Raises UsageError for a number that is not a positive integer, a dataset smaller than one global batch with
         `drop_last`, more pieces than samples in a global batch, and `pieces` together with `micro_batch`.
@@ -161,10 +158,9 @@ class Batches:
     def steps(self, loader: Iterable[Any] | None = None, *, start: int | None = None) -> Iterator[Step]:
         """Returns the steps from the current one on, or from `start`, with the data of `loader` or else with indices.
 
-        Go through each step to its last part, and call elastic.step once for it. With `start` the steps are not the
-        training's but those of an evaluation, for example, and are not counted. Raises UsageError for a loader that is
-        not over these batches, steps left before their last part or not counted, training at a step beyond the last of
-        these, and batches that differ from those of the training or of the loaded state.
+        Go through each step to its last part, and call elastic.step once for it. With `start` the steps are those of an
+        evaluation, say, and not counted. Raises UsageError for a loader that is not over these batches, for steps left
+        early or not counted, and if the training is at other batches or beyond the last of these.
         """
         if loader is not None and getattr(loader, "batch_sampler", self) is not self:
             raise UsageError("elastic.batches: the loader has batches of its own; make it with batch_sampler=batches")
@@ -208,8 +204,7 @@ class Batches:
     def _at(self) -> int:
         """Return the training's step, unless a loader was told another one to begin at.
 
-        Raises UsageError if the training uses other batches, or the loaded state belongs to others, where the same step
-        has other samples; and if the training's step is beyond the last of these.
+        Raises UsageError if the training or the loaded state has other batches, or is beyond the last of these.
         """
         if self._begin is not None:
             return self._begin

@@ -68,8 +68,7 @@ class PoolNode:
 
     `window_s` is the time until Slurm plans to use the node (None: nothing planned); `wanted` is true when a regular
     job has the node or is about to get it; `pilot` is the job id of our pilot that runs there. `node_class` is one of
-    the view's classes. `beside` is a job on the part of the node that our pilot does not have. `unheard`: the node has
-    not answered Slurm.
+    the view's classes. `beside` is a job on the part that our pilot does not have; an `unheard` node does not answer.
     """
 
     name: str
@@ -116,21 +115,15 @@ class RoomOver:
 class PoolView:
     """The node pool at one snapshot: the paper's N, with the reason for every node that is not in it.
 
-    `version` counts changes of the pool's membership. `hold` is the sentence that forbids growing. `refused` says why
-    the partition must not be harvested; "" if nothing speaks against it. `looked_s` is when the reading of the snapshot
-    began: later events may be missing. Slurm runs no backfill cycle before `cycle_s`.
-
-    Jobs: `pilots` maps the job ids running in the preemptible partition to their nodes, `owners` maps pilots that a
-    driver started to its trainer, and `daemons` has the daemon of each pilot whose driver was given one. `job_ids`
-    holds every job that Slurm knows, `elastic` the partition's running jobs by id, and `accounts` the (user, account)
-    of jobs that have an account. The jobs of `touched` have just started.
-
-    Nodes: `classes` are those of all harvested nodes. `barred` are the nodes that pauses, hours and bounds keep out of
-    the pool. `bound` is the sentence about the bound on all trainers together, and `beyond` the nodes beyond it. A job
-    for which Slurm preempts may count on the nodes of `counted_on`: none of them is lent anew.
-
-    `rooms` are kept for waiting jobs, by id, and `rooms_over` are those that ended since the snapshot before; `wary`
-    says why some jobs get no room.
+    `version` counts changes of the pool's membership, `hold` is the sentence that forbids growing, and `refused` says
+    why the partition must not be harvested ("" if nothing does). The snapshot's reading began at `looked_s`: later
+    events may be missing. Slurm backfills not before `cycle_s`. Jobs: `pilots` maps job ids in the preemptible
+    partition to nodes, `owners` pilots that a driver started to its trainer, `daemons` pilots to their daemon, if
+    known; `job_ids` are all of Slurm, `elastic` the partition's running jobs, `accounts` the (user, account) of jobs
+    that have one, and `touched` jobs have just started. Nodes: `classes` are those of all harvested ones, `barred` are
+    kept out by pauses, hours and bounds, and `beyond` are outside the bound on all trainers, of which `bound` is the
+    sentence. A job for which Slurm preempts may count on `counted_on`: none is lent anew. `rooms` are kept for waiting
+    jobs, by id, `rooms_over` ended since the snapshot before; `wary` says why some jobs get none.
     """
 
     version: int = 0
@@ -175,8 +168,7 @@ class Lease:
     row that do not show the pilot after it was placed, the first of them at `missed_s`. `shown` says that Slurm showed
     the pilot at least once: before that, only the driver's word says that it exists. `working_s` is when the first
     worker took part there, and `leaving_s` when Slurm asked the agent to leave, by the clock of the driver's host.
-    `cancelled_s` is when bftd last tried to cancel the pilot. Until `leave_by_s` the pilot may leave at a step's end;
-    None if no such time was set.
+    `cancelled_s` is when bftd last tried to cancel the pilot. Until `leave_by_s`, if set, it may leave at a step's end.
     """
 
     id: str
@@ -293,10 +285,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """A node that refused `count` placements in a row, left out until `until_s`.
-
-    `user` is the only user that was refused, "" if there were several.
-    """
+    """A node that refused `count` placements in a row, of `user` alone if named; left out until `until_s`."""
 
     until_s: float
     count: int
@@ -305,10 +294,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A worker of `user` that crashed in `pilot`.
-
-    Old ledgers have failures without a user, which count no more.
-    """
+    """A worker of `user` that crashed in `pilot`; failures without a user, of old ledgers, count no more."""
 
     pilot: str
     at_s: float
@@ -320,8 +306,7 @@ class Usage:
     """Node-seconds since the ledger began. None of the counters ever decreases.
 
     pool: the node is in the pool or held. used: it is held, that is, runs a pilot. training: its workers end steps.
-    starting: its workers have ended no step yet. resizing: its workers stood still at a change of size. Other held
-    nodes are leaving.
+    starting: no step has ended yet. resizing: workers stood still at a change of size. Other held nodes are leaving.
     """
 
     pool_node_seconds: float = 0.0
@@ -342,9 +327,8 @@ class State:
     those not ended, `strays` the jobs of the harvested partition that belong to no lease, by job id. `watched_s` is the
     time of the first snapshot since the daemon started, and `elders` are the numbers of the jobs of that snapshot.
     `alarms` are sentences that stay until an administrator reloads. `pauses` are filed under their keys. `ended` has by
-    node the lease that ended there a short while ago. `failed_solvers` are left alone for a while, by name. `scaling`
-    sums up how trainers that have ended here scaled. `plan_due` says that something changed since the last plan was
-    made.
+    node the lease that ended there a short while ago. `failed_solvers` rest for a while, by name. `scaling` sums up how
+    trainers that have ended here scaled. `plan_due` says that something changed since the last plan.
     """
 
     settings: Settings = Settings()
@@ -426,8 +410,7 @@ class Happened:
 class Share:
     """The node-seconds of the pool that one user's trainers in one account had for a while.
 
-    used: the node was held. training: its workers ended steps. leaving: it was asked back and its pilot was still
-    there.
+    used: the node was held. training: workers ended steps. leaving: it was asked back and its pilot still there.
     """
 
     user: str
