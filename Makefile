@@ -31,7 +31,7 @@ help:
 	@echo "make test-pyslurm  run the client's contract tests on pyslurm and Slurm 26.05, in a chroot (as above)"
 	@echo "make plugins compile the SPANK plug-in for the Slurm installed here, into build/plugins"
 	@echo "make deb     build the Debian packages, into build/deb; make rpm: with rpmbuild, into build/rpm"
-	@echo "make install install the program and its units, below DESTDIR; with PLUGIN_DIR also the plug-ins (docs/install.md)"
+	@echo "make install install the program and its units, below DESTDIR; with PLUGIN_DIR also the plug-ins (docs/howto/install.md)"
 	@echo "make man     write manual pages and shell completions into build/manual"
 	@echo "make venv    only the Python environment (.venv), without horovod and Slurm"
 	@echo "make lint    formatting, linting and type checks"

@@ -208,7 +208,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def show(rows: Sequence[Row], left_out: str) -> None:
-    """As the table of docs/cells.md."""
+    """As the table of docs/evidence/cells.md."""
     print("| model | plan | estimated, ms | real, ms | accuracy | spread of real |")
     print("|---|---|---|---|---|---|")
     for row in rows:

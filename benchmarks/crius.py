@@ -173,7 +173,7 @@ def measured(
 
 
 def tables(told: Mapping[str, Any]) -> Iterator[str]:
-    """The markdown of docs/cells.md, of what `to_json` returns."""
+    """The markdown of docs/evidence/cells.md, of what `to_json` returns."""
     scenes = {name: scene for name, scene in told.items() if name in SCENES}
     if plain := {name: scene for name, scene in scenes.items() if not name.startswith("error")}:
         yield ""

@@ -2,7 +2,7 @@
 
     python -m benchmarks.paper [--json OUT] [--data DIR] [--only PART ...] [--jobs N] [--quick] [--from JSON]
 
-A whole run writes docs/paper.md; with --only or --quick the page goes to standard output. The paper: Liu et al.,
+A whole run writes docs/evidence/paper.md; with --only or --quick the page goes to standard output. Liu et al.,
 "BFTrainer: Low-Cost Training of Neural Networks on Unfillable Supercomputer Nodes" (arXiv:2106.12091).
 """
 
@@ -27,7 +27,7 @@ from bftd.errors import BftError, UsageError
 from bftd.whatif.trace.stats import stats
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "paper.md"
+PAGE = ROOT / "docs" / "evidence" / "paper.md"
 DATA = ROOT.parent / "shared" / "data" / "summit"
 QUICK_HOURS = 6.0
 

@@ -208,7 +208,7 @@ _HEADINGS = (
 
 
 def tables(told: Mapping[str, Any]) -> Iterator[str]:
-    """The markdown of docs/cpu.md, of what `to_json` returns: a row for each run beside that with GPUs' shares."""
+    """The markdown of docs/evidence/cpu.md from `to_json`: a row for each run beside that with GPUs' shares."""
     yield ""
     yield f"| {' | '.join(_HEADINGS)} |"
     yield "| --- | --- | ---: | ---: | --- | --- |" + " ---: |" * 7 + " --- |"

@@ -147,7 +147,7 @@ def to_json(cases: Sequence[Case]) -> dict[str, object]:
 
 
 def table(cases: Sequence[Case]) -> Iterator[str]:
-    """The markdown of docs/cpu.md."""
+    """The markdown of docs/evidence/cpu.md."""
     yield (
         "| mix | servers | LP | ILP | OPT placed | priced | priced of OPT placed, ILP, LP (least) | TUNE | "
         "GREEDY (GPUs used) | least job: priced, OPT, TUNE, GREEDY | LP + ILP + OPT ms (worst) | priced ms (worst) |"

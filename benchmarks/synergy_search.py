@@ -129,7 +129,7 @@ def run(matrices: matrices_file.Matrices, seeds: int) -> dict[str, Any]:
 
 
 def table(found: Mapping[str, Any]) -> list[str]:
-    """The result as the tables of docs/cpu.md."""
+    """The result as the tables of docs/evidence/cpu.md."""
     parts = {"public, rows of the file": found["recorded"], "public, every CPU": found["every_cpu"]} | {
         f"generated, {name}": each for name, each in found["generated"].items()
     }

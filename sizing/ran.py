@@ -176,7 +176,7 @@ def reported(text: str, name: str) -> Report:
         lines = [(f"{name}, line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
         rows = [Fields(where, decoded(line, where), _REPORT) for where, line in lines]
     if not rows:
-        raise UsageError(f"{name} is empty: the script has to write a report into it (docs/sizing.md)")
+        raise UsageError(f"{name} is empty: the script has to write a report into it (docs/howto/size.md)")
     ranks = [_report(row) for row in rows]
     if len({replace(each, step_s=0.0, peak_bytes=None) for each in ranks}) > 1:
         raise UsageError(f"{name}: its lines are of different jobs: keep those of one")

@@ -11,7 +11,7 @@ from tools import protocol_page
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])
 # The first folders of the paths that a page may name in backquotes.
 _OURS = "bftd|benchmarks|docs|elastic|examples|milp|slurm_plugin|systemd|tests|tools"
 _PATH = re.compile(rf"`((?:{_OURS})/[\w./-]*)`")
@@ -35,7 +35,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> None:
     dead = []
     for target in links(page):
@@ -46,7 +46,7 @@ def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> 
     assert dead == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_path_in_backquotes_is_there(page: Path) -> None:
     named = _PATH.findall(without_code(page.read_text()))
     assert [path for path in named if not (ROOT / path).exists()] == []
@@ -54,7 +54,7 @@ def test_every_path_in_backquotes_is_there(page: Path) -> None:
 
 def test_the_index_lists_every_page() -> None:
     listed = {target.partition("#")[0] for target in links(DOCS / "README.md")}
-    assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} <= listed
+    assert {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} - {"README.md"} <= listed
 
 
 def test_the_front_page_is_short() -> None:

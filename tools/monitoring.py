@@ -3,7 +3,7 @@
     python -m tools.monitoring
 
 writes docs/monitoring/rules.yml, rules_test.yml and dashboard.json, and the sections between marks of
-docs/monitoring.md. Nothing else on the page is touched.
+docs/reference/monitoring.md. Nothing else on the page is touched.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tools.monitoring_alerts import ALERTS, ANY, Alert
 from tools.monitoring_dashboard import dashboard
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGE, FOLDER = DOCS / "monitoring.md", DOCS / "monitoring"
+PAGE, FOLDER = DOCS / "reference" / "monitoring.md", DOCS / "monitoring"
 # A name as a query has it: those that a histogram ends in are of its family.
 NAME = re.compile(r"\b(?:bftd|process)_[a-z0-9_]+")
 _ENDS = re.compile(r"_(?:bucket|count|sum)$")
@@ -48,7 +48,7 @@ def rules(alerts: Iterable[Alert] = ALERTS, at_once: bool = False) -> str:
             "        annotations:",
             f"          summary: {_quoted(alert.summary)}",
             f"          description: {_quoted(alert.todo)}",
-            f"          runbook_url: docs/monitoring.md#{alert.name.lower()}",
+            f"          runbook_url: docs/reference/monitoring.md#{alert.name.lower()}",
         ]
     return _MADE + "\n".join(lines) + "\n"
 

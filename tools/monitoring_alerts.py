@@ -140,7 +140,7 @@ ALERTS: tuple[Alert, ...] = (
         "{{ $value }} nodes of the pool are idle though trainers could use more",
         "`bft explain JOB` says why a trainer does not take them: too few for its least size, another class, a limit "
         "of its user's, or not worth the stall.",
-        "limits.md",
+        "../howto/limits.md",
         (_series("bftd_nodes", "3x200", state="idle", node_class="a100x4"), _WANTED, _FREE),
         (_series("bftd_nodes", "3x200", state="idle", node_class="a100x4"),
          _series("bftd_wanted_nodes", "0x200"), _FREE),
@@ -234,7 +234,7 @@ ALERTS: tuple[Alert, ...] = (
         "Where `bftd_held_ratio` is low as well, nodes are not lent: `bft explain JOB` of those that wait. Where it is "
         "high, trainers hold nodes that start or are resized: `bft tune` tells what another `t_fwd_s` would have "
         "brought. A pool that changes all the time earns less.",
-        "replay.md",
+        "../howto/replay.md",
         (_series("bftd_training_ratio", "0.2x200", window="1h"), _WANTED, _FREE),
         (_series("bftd_training_ratio", "0.2x200", window="1h"), _series("bftd_wanted_nodes", "0x200"), _FREE),
     ),
@@ -243,7 +243,7 @@ ALERTS: tuple[Alert, ...] = (
         "U of the last day is {{ $value | humanizePercentage }}",
         "Trainers lose more than usual to stalls and lost steps: `bftd_resize_stall_seconds` and `bft explain JOB` say "
         "whose. A larger `t_fwd_s` resizes less often.",
-        "paper.md",
+        "../evidence/paper.md",
         (_series("bftd_u_ratio", "0.4x200", window="24h"),), (_series("bftd_u_ratio", "0.8x200", window="24h"),),
     ),
     Alert(

@@ -1,4 +1,4 @@
-"""The parts of docs/protocol.md that the code knows: endpoints, examples of every message, and bounds.
+"""The parts of docs/reference/protocol.md that the code knows: endpoints, examples of every message, and bounds.
 
     python -m tools.protocol_page
 
@@ -23,7 +23,7 @@ from bftd.protocol.registration import Held, NodeKind, Registration, Welcome
 from bftd.protocol.reports import KINDS, Finish, Reports, Summary, Taken, report_from_json
 from bftd.protocol.sizes import Sizes
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "protocol.md"
 
 _LISTED: dict[str, Any] = {
     "version": 7,

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.impact`: see docs/impact.md."""
+"""`python -m benchmarks.impact`: see docs/evidence/impact.md."""
 
 from __future__ import annotations
 

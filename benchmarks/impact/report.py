@@ -85,7 +85,7 @@ def _scale(log: Callable[[str], None]) -> dict[str, Any] | None:
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """The tables of docs/impact.md: what has one cause first."""
+    """The tables of docs/evidence/impact.md: what has one cause first."""
     rows = found["recipes"]
     parts = [
         _demands_table(found["demands"]),

@@ -47,7 +47,7 @@ def read(ledger: Path) -> list[Kept]:
 
 
 def of_events(events: Iterable[tuple[float, str, Mapping[str, Any]]]) -> list[Kept]:
-    """Rooms from the ledger's events: their time, their kind (docs/ledger.md) and what they tell, which may lack."""
+    """Rooms from the ledger's events: time, kind (docs/howto/history.md) and fields, which may be missing."""
     found: list[Kept] = []
     kept: dict[str, Kept] = {}
     for at_s, kind, data in events:

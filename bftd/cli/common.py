@@ -66,7 +66,7 @@ def echo(lines: Iterable[str]) -> None:
 
 
 def json_text(told: Mapping[str, Any]) -> str:
-    """Return a command's JSON output: one ASCII object that begins with the format version (docs/json.md)."""
+    """Return a command's JSON output: one ASCII object that begins with the format version (docs/reference/json.md)."""
     return json.dumps({"format": JSON_FORMAT} | {name: told[name] for name in told if name != "format"}, indent=2)
 
 

@@ -23,7 +23,7 @@ _MOST_GPUS = 2**16
 
 @click.command()
 @click.argument("model", required=False, metavar="[MODULE.py:make_model]")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/sizing.md.")
+@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
 @click.option("--gpus", type=int, required=True, metavar="N", help="GPUs of a cell: 1, 2, 4, 8, ...")
 @click.option("--types", default="", metavar="TYPE[,TYPE...]", help="GPU types: a100,v100; default: any.")
 @click.option("--stages", "counts", default="", metavar="N[,N...]", help="Pipeline stages; default 1, 2, 4, ... N.")

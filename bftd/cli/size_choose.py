@@ -36,7 +36,7 @@ _MOST_STEPS = 10**12
 
 @click.command()
 @click.argument("step", required=False, metavar="[MODULE.py:make_model]")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/sizing.md.")
+@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
 @click.option("--steps", type=int, required=True, metavar="N", help="Training steps of the job.")
 @click.option("--global-batch", type=int, required=True, metavar="B", help="Samples of a step on all GPUs together.")
 @click.option("--deadline", metavar="TIME", help="When it must have ended at worst: 2026-12-01T08:00, +2days.")

@@ -38,7 +38,7 @@ _PLANS_MOST = 200  # in JSON, besides the best of each partition and type
 
 @click.command()
 @click.argument("step", required=False, metavar="[MODULE.py:make_step]")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/sizing.md.")
+@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
 @click.option("--global-batch", type=int, required=True, metavar="B", help="Samples of a step on all GPUs together.")
 @click.option("--partitions", default="auto", metavar="auto|FILE", help="GPUs of live Slurm (auto), or of a file.")
 @click.option("--inventory", metavar="FILE", help="The same as --partitions FILE.")

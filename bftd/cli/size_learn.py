@@ -42,7 +42,7 @@ def learn(
 ) -> None:
     """Keep what a job used, so that fit, choose and --auto-gpus go by it.
 
-    REPORT is what its script has written of it, as docs/sizing.md says; Slurm's accounting and DCGM's statistics tell
+    REPORT is what its script has written of it (docs/howto/size.md); Slurm's accounting and DCGM's statistics tell
     what else it used. It counts for steps that are traced as this one is, on as many GPUs of the same type.
     """
     if publish:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("step", required=False, metavar="[MODULE.py:make_step]")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/sizing.md.")
+@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
 @click.option("--global-batch", type=int, metavar="B", help="Samples of a step on all GPUs; default: 1 for each.")
 @click.option("--dp", type=int, metavar="D", help="Replicas (data parallelism).")
 @click.option("--tp", type=int, metavar="T", help="GPUs that share each layer (tensor parallelism).")

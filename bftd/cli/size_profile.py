@@ -33,7 +33,7 @@ _MOST_GPUS = 2**16
 
 @click.command()
 @click.argument("model", required=False, metavar="[MODULE.py:make_model]")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/sizing.md.")
+@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
 @click.option("--global-batch", type=int, metavar="B", help="Samples of a step on all GPUs together.")
 @click.option("--gpus", type=int, metavar="N", help="GPUs of the cells whose stages are profiled: 1, 2, 4, 8, ...")
 @click.option("--stages", "counts", default="", metavar="N[,N...]", help="Pipeline stages; default 1, 2, 4, ... N.")

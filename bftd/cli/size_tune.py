@@ -27,7 +27,7 @@ _TIMEOUT_S = 900.0
 @click.command()
 @click.argument("model", required=False, metavar="[MODULE.py:make_model]")
 @click.option("--search-log", "log", metavar="FILE.csv", help="Replay the tuner on a recorded search of every plan.")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/sizing.md.")
+@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
 @click.option("--gpus", type=int, metavar="N", help="GPUs of the cell: 1, 2, 4, 8, ...")
 @click.option("--stages", type=int, default=1, metavar="N", help="Pipeline stages of the cell; default 1.")
 @click.option("--global-batch", type=int, metavar="B", help="Samples of a step on all GPUs together.")

@@ -40,7 +40,7 @@ class Aims:
 class Window:
     """The last `window_s` seconds, as far as there are records of them.
 
-    `u` is A_e / A_s (docs/history.md), None if the trainers' curves are not known.
+    `u` is A_e / A_s (docs/howto/history.md), None if the trainers' curves are not known.
     """
 
     window_s: int

@@ -1,4 +1,4 @@
-"""The cost of a resize with the project's Horovod back-end, in seconds, from docs/benchmarks.md.
+"""The cost of a resize with the project's Horovod back-end, in seconds, from docs/evidence/benchmarks.md.
 
 New nodes warm up while the others continue training; then all stand still while the ring is formed anew.
 """

@@ -1,4 +1,4 @@
--- Elastic jobs and pilots in slurmctld, for a site's job_submit.lua to load (docs/slurm.md).
+-- Elastic jobs and pilots in slurmctld, for a site's job_submit.lua to load (docs/howto/slurm.md).
 --
 -- A job with --elastic becomes its own driver: the driver is put in front of the script, and the job goes to the
 -- partition of the service nodes. The elastic partition is kept for pilots, and pilots get a priority number above every
@@ -21,7 +21,7 @@ local settings = {
   pilot_mode = "salloc",
   pilot_limit_min = 60,
   reservation = "", -- that pilots get, where their number is not enough: Slurm 23.02 and later
-  qos = "", -- that pilots get, so that they are charged to nobody (docs/site.md)
+  qos = "", -- that pilots get, so that they are charged to nobody (docs/reference/site.md)
   only_drivers = true, -- refuse other jobs in the driver partition
   administrators = { 0 }, -- uids that may do as they like in both partitions
 }

@@ -1,5 +1,5 @@
 -- sbatch --auto-gpus in slurmctld: fills in what the user left out, of plans that the SPANK plug-in was given in sbatch.
--- bftd.lua loads this file from its own folder (docs/slurm.md).
+-- bftd.lua loads this file from its own folder (docs/howto/slurm.md).
 --
 -- The plans come from the user's side of the wire, and are nothing that he could not have written as options: each field
 -- is one of sbatch's, is checked here for its letters and its size, and Slurm judges the job afterwards as any other.

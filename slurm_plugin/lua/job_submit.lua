@@ -1,5 +1,5 @@
 -- The job_submit.lua of a site that has none of its own; any other site adds the two lines to its own, before the
--- last `return`. Settings go into the braces; bftd.lua says which there are. See docs/slurm.md.
+-- last `return`. Settings go into the braces; bftd.lua says which there are. See docs/howto/slurm.md.
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
   return slurm.SUCCESS

@@ -17,7 +17,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def reference() -> str:
-    """Return all rules as the Markdown table of docs/site.md."""
+    """Return all rules as the Markdown table of docs/reference/site.md."""
     rows = ["| line | right | else | why | what another value costs |", "|---|---|---|---|---|"]
     rows += [f"| {rule.name} | {rule.right} | {rule.wrong} | {rule.why} | {rule.loses} |" for rule in RULES]
     return "\n".join(rows)

@@ -38,14 +38,14 @@ def documented(page: str, word: str) -> list[str]:
 def limits() -> list[str]:
     """The QOS as the documentation makes them, with figures for four nodes."""
     smaller = {"64": str(PER_USER), "80": "10", "512": str(TOGETHER), "20": str(DRIVERS)}
-    lines = documented("security.md", "sacctmgr")
+    lines = documented("reference/security.md", "sacctmgr")
     assert len(lines) == 4
     return [re.sub(r"(?<==)(64|80|512|20)\b", lambda found: smaller[found[0]], line) for line in lines]
 
 
 def partition_options() -> dict[str, str]:
     """What the documentation adds to the lines of the two partitions."""
-    of = {name: documented("security.md", f"PartitionName={name}") for name in ("elastic", "bft-driver")}
+    of = {name: documented("reference/security.md", f"PartitionName={name}") for name in ("elastic", "bft-driver")}
     return {name: line.removeprefix("... ") for name, (line,) in of.items()}
 
 
@@ -63,7 +63,8 @@ def site() -> Iterator[AccountedSite]:
     ]
     conf = "AccountingStorageEnforce=limits,qos"
     with AccountedSite(statements, conf, partition_options(), nodes=4) as site:
-        (line,) = [line.replace("bftd", DAEMON) for line in documented("limits.md", "sacctmgr") if "add user" in line]
+        (line,) = [line for line in documented("howto/limits.md", "sacctmgr") if "add user" in line]
+        line = line.replace("bftd", DAEMON)
         site.sacctmgr(*line.split())
         yield site
 
@@ -82,7 +83,7 @@ def clean(site: AccountedSite) -> Iterator[None]:
 
 def operator(site: AccountedSite, level: str) -> None:
     """The daemon's user gets, or loses, the right to end others' jobs, by the line of the documentation."""
-    (line,) = [line for line in documented("limits.md", "sacctmgr") if line.startswith("modify user")]
+    (line,) = [line for line in documented("howto/limits.md", "sacctmgr") if line.startswith("modify user")]
     site.sacctmgr(*line.replace("bftd", DAEMON).replace("=operator", f"={level}").split())
 
 

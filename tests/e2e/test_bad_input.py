@@ -129,5 +129,5 @@ def test_explaining_an_unknown_job_says_so(site: SandboxSite) -> None:
 def test_the_configuration_reference_is_the_one_that_the_daemon_prints() -> None:
     from bftd import config
 
-    reference = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    reference = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text()
     assert config.to_toml(config.Config()).strip() in reference

@@ -20,7 +20,7 @@ def test_the_installation_looks_for_the_site_s_packages_after_its_own_and_outsid
     home, added = re.search(r"^HOME_DIR=(\S+)$", script, re.M), Path(line[1])
     assert home is not None
     assert not added.is_relative_to(home[1])
-    assert str(added) in (ROOT / "docs/install.md").read_text()
+    assert str(added) in (ROOT / "docs/howto/install.md").read_text()
 
     environment, site = tmp_path / "home", tmp_path / "added"
     venv.create(environment, with_pip=False)

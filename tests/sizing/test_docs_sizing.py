@@ -1,4 +1,4 @@
-"""docs/sizing.md against the programs: its keys are all there are, and its steps can be traced as they stand."""
+"""docs/howto/size.md against the programs: its keys are all there are, and its steps can be traced as they stand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sizing.model import tracing
 from sizing.model.config import FAMILIES, KEYS
 from sizing.model.parallel import Parallel
 
-PAGE = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "size.md").read_text(encoding="utf-8")
 STEPS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Colour and dashes of each policy, so that a print in grey can be read too.
 LINES = {OURS: (style.OURS, ""), EQUAL_SHARE: (style.EQUAL, "6 3"), RIGID: (style.RIGID, "2 2.5")}
-# The use of the idle nodes, in the words of docs/history.md, each with its colour and dashes.
+# The use of the idle nodes, in the words of docs/howto/history.md, each with its colour and dashes.
 WORDS = {"training": (style.OURS, ""), "held": (style.START, "6 3")}
 # One of these words, and (start in s, mean) of each window.
 Line = tuple[str, Sequence[tuple[float, float]]]

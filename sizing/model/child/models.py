@@ -35,7 +35,7 @@ def load(request: Mapping[str, Any], device: str | None = None) -> Made:
     With `device`, the model and its inputs are made there; else the active modes place them. With tp > 1 this process
     is rank 0 of a group of tp ranks without other processes (collectives return at once, and their results are
     meaningless). The model is then rank 0's part: made by `make_model(batch_size, tp=tp)`, or cut by the model's own
-    plan. Raises Refusal, one line, for a make_model that does not follow docs/cells.md.
+    plan. Raises Refusal, one line, for a make_model that does not follow docs/howto/cells.md.
     """
     tp = int(request.get("tp", 1))
     join(tp)

@@ -1,4 +1,4 @@
-"""Holds whatever these tests have a command print as JSON to the tables of docs/json.md."""
+"""Holds whatever these tests have a command print as JSON to the tables of docs/reference/json.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of docs/json.md: which fields a command prints with `--json`."""
+"""The tables of docs/reference/json.md: which fields a command prints with `--json`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-PAGE = Path(__file__).parents[3] / "docs" / "json.md"
-# Its fields are the keys that can be tuned, which docs/configuration.md lists.
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "json.md"
+# Its fields are the keys that can be tuned, which docs/reference/configuration.md lists.
 BY_KEY = frozenset({"bft tune"})
 
 
@@ -49,4 +49,4 @@ def unlike(command: str, fields: Collection[str]) -> str:
     fits = [form for title, form in forms().items() if title == command or title.startswith(f"{command} --")]
     if any(form.fits(fields) for form in fits):
         return ""
-    return f"docs/json.md has no table of {command} with {sorted(fields)}"
+    return f"docs/reference/json.md has no table of {command} with {sorted(fields)}"

@@ -1,4 +1,4 @@
-"""All commands together: each is on docs/commands.md, and what reads has `--json`, with a number of its form."""
+"""All commands together: docs/reference/commands.md has each; each that reads has `--json` with its form's number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.bftd.cli import forms
 from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "commands.md"
+PAGE = ROOT / "docs" / "reference" / "commands.md"
 ROW = re.compile(r"^\| `(bft [\w -]+)` \|.*\| (reads|acts|shows)(?:, daemon)? \|$", re.MULTILINE)
 # What must not be loaded where it is not used: each takes longer than all the rest.
 HEAVY = {
@@ -59,7 +59,7 @@ def test_every_command_is_on_the_page_as_one_that_reads_acts_or_shows() -> None:
 @pytest.mark.parametrize("name", [name for name, kind in LISTED.items() if kind == "reads"])
 def test_a_command_that_reads_prints_json_with_a_documented_form(name: str) -> None:
     assert any("--json" in option.opts for option in COMMANDS[name].params), f"{name} has no --json"
-    assert name in forms.forms(), f"docs/json.md has no table of {name}"
+    assert name in forms.forms(), f"docs/reference/json.md has no table of {name}"
 
 
 def test_the_page_of_forms_has_tables_of_commands_alone() -> None:

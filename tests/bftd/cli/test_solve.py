@@ -357,7 +357,7 @@ def test_the_example_of_the_documentation_shows_all_that_can_happen(run: Run) ->
 
 def documented() -> list[tuple[str, str, list[str]]]:
     """(command, its standard input, the lines of its printed output) of every `bft solve` in the documentation."""
-    text = "".join((ROOT / name).read_text() for name in ("README.md", "docs/solvers.md"))
+    text = "".join((ROOT / name).read_text() for name in ("README.md", "docs/reference/solvers.md"))
     found: list[tuple[str, str, list[str]]] = []
     for block in re.findall(r"^```\n(.*?)^```$", text, re.M | re.S):
         command, _, rest = block.partition("\n")
@@ -391,7 +391,7 @@ def test_every_command_of_the_documentation_works_as_printed(
 
 
 def test_the_documentation_knows_every_solver_and_every_field() -> None:
-    text = (ROOT / "docs" / "solvers.md").read_text()
+    text = (ROOT / "docs" / "reference" / "solvers.md").read_text()
     plan = milp.plan_to_json(milp.solve(milp.problem_from_json(PROBLEM)))
     fields = {field.name for kind in (milp.Problem, milp.TrainerSpec) for field in dataclasses.fields(kind)}
     assert {name for name in {*milp.solver_names(), *fields, *plan} if f"`{name}`" not in text} == set()

@@ -7,7 +7,7 @@ from pathlib import Path
 from milp.solver import Feature, Solver
 from milp.solvers.registry import every
 
-PAGE = Path(__file__).parents[3] / "docs" / "solvers.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "solvers.md"
 
 
 def row(solver: Solver) -> str:

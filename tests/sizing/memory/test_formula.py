@@ -183,7 +183,7 @@ def test_the_answer_says_where_it_comes_from_and_adds_up() -> None:
 
 
 def test_regression_a_formula_fitted_where_it_had_missed_by_a_quarter() -> None:
-    """The worst of the measured runs (docs/benchmarks.md) took 25.09 GiB, and had the guard band of a trace."""
+    """The worst measured run (docs/evidence/benchmarks.md) took 25.09 GiB, and had the guard band of a trace."""
     sizes = "h=4096,l=32,a=32,s=1024,V=51200,b=32,tp=16"
     peak = formula.peak_of(parse(f"gpt:{sizes},precision=fp16,optimizer=adam,recompute=full,attention=math")).peak
     assert peak.value < 0.76 * 25.09 * 2**30 < 25.09 * 2**30 < peak.high
