@@ -173,7 +173,7 @@ write_lock() {
     # The extra pyslurm is left out: it must be of the site's Slurm release.
     "$tool/bin/uv" pip compile -q --universal --python-version 3.10 --upgrade --generate-hashes --no-emit-index-url \
         --custom-compile-command "make lock" --extra torch --extra horovod --extra gurobi --extra plot --extra test \
-        --extra optuna setup.cfg tools/requirements.in -o "$LOCK"
+        --extra optuna --extra docs setup.cfg tools/requirements.in -o "$LOCK"
 }
 
 # One folder for each combination that needs a wheel of its own: horovod's extension is tied to torch's C++ ABI.
