@@ -1,4 +1,4 @@
-"""The table of docs/architecture.md: who may import whom, and which rooms touch nothing outside themselves."""
+"""The table of docs/architecture.md: who may import whom, and which packages touch nothing outside themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 PACKAGES = ("milp", "bftd", "slurm_plugin", "elastic", "sizing")
-# What a pure room may import from elsewhere: modules that only compute, and the libraries of solvers and node sets.
+# What a pure package may import from elsewhere: modules that only compute, and the libraries of solvers and node sets.
 INSIDE = frozenset(
     [
         "__future__",
@@ -84,50 +84,52 @@ def names(cell: str) -> list[str]:
     return re.findall(r"`([\w.]+)`", cell)
 
 
-ROOMS = {names(row[0])[0]: names(row[2]) for row in rows("Who imports whom")}
+ROWS = {names(row[0])[0]: names(row[2]) for row in rows("Who imports whom")}
 PURE = {names(row[0])[0]: names(row[1]) for row in rows("What touches nothing")}
 
 
-def room_of(module: str) -> str:
-    """The room of a module: the longest name of the table that it begins with."""
-    fits = [room for room in ROOMS if module == room or module.startswith(f"{room}.")]
+def package_of(module: str) -> str:
+    """The package of a module: the longest name of the table that it begins with."""
+    fits = [package for package in ROWS if module == package or module.startswith(f"{package}.")]
     assert fits, f"{module} has no row in docs/architecture.md"
     return max(fits, key=len)
 
 
 def foreign(module: str) -> Iterator[tuple[str, str, int]]:
-    """The imports of a module that lead to another room of ours: the room, the module and the line."""
-    mine = room_of(module)
+    """The imports of a module that lead to another package of ours: the package, the module and the line."""
+    mine = package_of(module)
     for name, line in imported(module):
-        if name.split(".")[0] in PACKAGES and room_of(name) != mine:
-            yield room_of(name), name, line
+        if name.split(".")[0] in PACKAGES and package_of(name) != mine:
+            yield package_of(name), name, line
 
 
-def test_every_room_of_the_table_is_there_and_no_folder_lies_outside_it() -> None:
-    for room in ROOMS:
-        assert room in MODULES or room == "bftd", f"{room} is in the table and not in the tree"
-    assert {room_of(module) for module in MODULES} == ROOMS.keys()
+def test_every_package_of_the_table_is_there_and_no_folder_lies_outside_it() -> None:
+    for package in ROWS:
+        assert package in MODULES or package == "bftd", f"{package} is in the table and not in the tree"
+    assert {package_of(module) for module in MODULES} == ROWS.keys()
     # a file at the top of the daemon's package needs a row of its own
-    assert [module for module in MODULES if room_of(module) == "bftd"] == ["bftd"]
+    assert [module for module in MODULES if package_of(module) == "bftd"] == ["bftd"]
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_only_what_its_row_allows(room: str) -> None:
-    allowed = ROOMS[room]
+@pytest.mark.parametrize("package", ROWS)
+def test_a_package_imports_only_what_its_row_allows(package: str) -> None:
+    allowed = ROWS[package]
     wrong = [
         f"{module}:{line} imports {name}"
         for module in MODULES
-        if room_of(module) == room
+        if package_of(module) == package
         for other, name, line in foreign(module)
         if other not in allowed and name not in allowed
     ]
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_row_allows_nothing_that_nobody_uses(room: str) -> None:
-    used = {name for module in MODULES if room_of(module) == room for pair in foreign(module) for name in pair[:2]}
-    assert not [name for name in ROOMS[room] if name not in used]
+@pytest.mark.parametrize("package", ROWS)
+def test_a_row_allows_nothing_that_nobody_uses(package: str) -> None:
+    used = {
+        name for module in MODULES if package_of(module) == package for pair in foreign(module) for name in pair[:2]
+    }
+    assert not [name for name in ROWS[package] if name not in used]
 
 
 def test_no_two_modules_import_each_other_however_far_round() -> None:
@@ -150,12 +152,12 @@ def test_no_two_modules_import_each_other_however_far_round() -> None:
         walk(module, [])
 
 
-@pytest.mark.parametrize("room", PURE)
-def test_a_pure_room_touches_no_clock_file_socket_randomness_or_log(room: str) -> None:
+@pytest.mark.parametrize("package", PURE)
+def test_a_pure_package_touches_no_clock_file_socket_randomness_or_log(package: str) -> None:
     wrong = []
     for module in MODULES:
-        within = module == room or module.startswith(f"{room}.")
-        if not within or any(module == name or module.startswith(f"{name}.") for name in PURE[room]):
+        within = module == package or module.startswith(f"{package}.")
+        if not within or any(module == name or module.startswith(f"{name}.") for name in PURE[package]):
             continue
         known = INSIDE | set(PACKAGES)
         wrong += [
@@ -167,7 +169,7 @@ def test_a_pure_room_touches_no_clock_file_socket_randomness_or_log(room: str) -
     assert not wrong, "\n".join(wrong)
 
 
-def test_an_exception_of_a_pure_room_is_one_that_needs_it() -> None:
+def test_an_exception_of_a_pure_package_is_one_that_needs_it() -> None:
     for exceptions in PURE.values():
         for name in exceptions:
             inside = [module for module in MODULES if module == name or module.startswith(f"{name}.")]
