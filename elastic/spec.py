@@ -288,7 +288,7 @@ def _curve(value: str | None) -> tuple[bool, int | None]:
 
 def _trainer(value: str | None) -> str | None:
     if value is not None and not re.fullmatch(_TRAINER, value):
-        raise UsageError(f"--elastic: resume={value}: give the id of a job, as bft state ls shows it")
+        raise UsageError(f"--elastic: resume={value}: give the id of a job, as bft checkpoints ls shows it")
     return value
 
 

@@ -108,7 +108,7 @@ def trainers() -> dict[str, dict[str, Any]]:
 
 def saved_states() -> set[str]:
     """The ids of the jobs that have left a state to go on from."""
-    shown = json.loads(output_of("bft", "state", "ls", "--json"))["states"]
+    shown = json.loads(output_of("bft", "checkpoints", "ls", "--json"))["states"]
     return {str(item["id"]).partition("@")[0] for item in shown if (item.get("step") or 0) > 0}
 
 

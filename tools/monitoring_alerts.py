@@ -128,7 +128,7 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         "BftdPausedLong", "info", 'bftd_pauses{kind="all"} > 0', "24h",
         "everything is paused for more than a day",
-        "`bft status` says who paused it and why; `bft resume` lifts it.",
+        "`bft status` says who paused it and why; `bft unpause` lifts it.",
         "administrators.md#stop-and-go",
         (_series("bftd_pauses", "1x1600", kind="all"),), (_series("bftd_pauses", "0x1600", kind="all"),), 1500,
     ),

@@ -1,4 +1,4 @@
-"""`bft pause` and `bft resume`: stop lending nodes, and start again."""
+"""`bft pause` and `bft unpause`: stop lending nodes, and start again."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def pause(
 @click.option("--all", "every", is_flag=True, help="Every pause, whatever it is of.")
 @options.config
 @options.as_json
-def resume(
+def unpause(
     nodes: str | None, user: str | None, account: str | None, every: bool, config_path: str | None, as_json: bool
 ) -> None:
     """Lend again what was paused.

@@ -8,27 +8,54 @@ from typing import Any
 
 import click
 
+Entry = tuple[str, str, str]
+"""A command's module, its name there, and one line of help."""
+
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported on use: `table` is name -> (module, object, one line of help)."""
+    """A group whose commands are imported on use: `table` is heading -> name -> entry, in the order of the help.
 
-    def __init__(self, *arguments: Any, table: Mapping[str, tuple[str, str, str]], **options: Any) -> None:
+    Commands below the heading "" are not shown. `old` is former name -> name: a former name works for one release, with
+    a line on standard error.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        table: Mapping[str, Mapping[str, Entry]],
+        old: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
         self._table = table
+        self._entries = {name: entry for entries in table.values() for name, entry in entries.items()}
+        self._old = old or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all names, in the order of the table."""
-        return list(self._table)
+        return list(self._entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command; None if the table has no such name."""
-        if cmd_name not in self._table:
+        if cmd_name not in self._entries:
             return None
-        module, name, _ = self._table[cmd_name]
+        module, name, _ = self._entries[cmd_name]
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of `args`, also by its former name."""
+        if args and args[0] in self._old:
+            name = self._old[args[0]]
+            click.echo(f"{ctx.command_path} {args[0]} is now {ctx.command_path} {name}: use that name", err=True)
+            args = [name, *args[1:]]
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, help_line) for name, (_, _, help_line) in self._table.items()])
+        for heading, entries in self._table.items():
+            if heading:
+                with formatter.section(heading):
+                    formatter.write_dl([(name, help_line) for name, (_, _, help_line) in entries.items()])

@@ -7,26 +7,35 @@ import click
 from bftd.cli.lazy import LazyGroup
 
 _COMMANDS = {
-    "mem": ("bftd.cli.size_mem", "mem", "Tell how much memory of a GPU a training step takes."),
-    "fit": ("bftd.cli.size_fit", "fit", "Choose GPUs for a model, and write the #SBATCH lines."),
-    "cpu": ("bftd.cli.size_cpu", "cpu", "Find how many CPUs and how much memory a command needs."),
-    "need": ("bftd.cli.size_need", "need", "Show what bft size cpu found for a script, for elastic jobs too."),
-    "choose": ("bftd.cli.size_choose", "choose", "Choose the GPUs on which a training run ends first."),
-    "cells": ("bftd.cli.size_cells", "cells", "Cut a model into pipeline stages on N GPUs."),
-    "profile": ("bftd.cli.size_profile", "profile", "Time a model's stages on one device, for estimates."),
-    "check": ("bftd.cli.size_check", "check", "Hold what is told of steps against a GPU, and keep what that corrects."),
-    "learn": ("bftd.cli.size_learn", "learn", "Keep what a job used, so that the next one is planned by it."),
-    "pack": ("bftd.cli.size_pack", "pack", "Tell what CPUs and memory by need would bring (what-if)."),
-    "place": ("bftd.cli.size_place", "place", "Tell on which nodes plans would be placed (what-if)."),
-    "auto": ("bftd.cli.size_auto", "auto", "Answer sbatch --auto-gpus, whose plug-in runs this."),
-    "comm": ("bftd.cli.size_comm", "comm", "Keep tables of how long collectives take between GPUs or CPUs."),
-    "tune": ("bftd.cli.size_tune", "tune", "Find the fastest split of a stage's GPUs, with few measured."),
-    "simulate": ("bftd.cli.size_simulate", "simulate", "Compare schedulers on a simulated GPU cluster (what-if)."),
-    "inventory": ("bftd.cli.size_place", "inventory", "Show which GPUs this centre has, as a file that can be edited."),
-    "curve": ("bftd.cli.size_curve", "curve", "Tell how fast an elastic script would train on how many nodes."),
+    "Commands": {
+        "fit": ("bftd.cli.size_fit", "fit", "Choose GPUs for a model, and write the #SBATCH lines."),
+        "choose": ("bftd.cli.size_choose", "choose", "Choose the GPUs on which a training run ends first."),
+        "cpu": ("bftd.cli.size_cpu", "cpu", "Find how many CPUs and how much memory a command needs."),
+        "inventory": ("bftd.cli.size_place", "inventory", "Show which GPUs this centre has, as a file to edit."),
+    },
+    "More of a step and its jobs": {
+        "mem": ("bftd.cli.size_mem", "mem", "Tell how much memory of a GPU a training step takes."),
+        "need": ("bftd.cli.size_need", "need", "Show what bft size cpu found for a script, for elastic jobs too."),
+        "curve": ("bftd.cli.size_curve", "curve", "Tell how fast an elastic script would train on how many nodes."),
+        "learn": ("bftd.cli.size_learn", "learn", "Keep what a job used, so that the next one is planned by it."),
+        "check": ("bftd.cli.size_check", "check", "Compare estimates of steps with a GPU, and keep the correction."),
+    },
+    "Large models": {
+        "cells": ("bftd.cli.size_cells", "cells", "Cut a model into pipeline stages on N GPUs."),
+        "profile": ("bftd.cli.size_profile", "profile", "Time a model's stages on one device, for estimates."),
+        "split": ("bftd.cli.size_split", "split", "Find the fastest split of a stage's GPUs, with few measured."),
+        "comm": ("bftd.cli.size_comm", "comm", "Keep tables of how long collectives take between GPUs or CPUs."),
+    },
+    "What if": {
+        "place": ("bftd.cli.size_place", "place", "Tell on which nodes plans would be placed."),
+        "pack": ("bftd.cli.size_pack", "pack", "Tell what CPUs and memory by need would bring."),
+        "simulate": ("bftd.cli.size_simulate", "simulate", "Compare schedulers on a simulated GPU cluster."),
+    },
+    "": {"auto": ("bftd.cli.size_auto", "auto", "Answer sbatch --auto-gpus, whose plug-in runs this.")},
 }
+_OLD = {"tune": "split"}
 
 
-@click.group(cls=LazyGroup, table=_COMMANDS)
+@click.group(cls=LazyGroup, table=_COMMANDS, old=_OLD)
 def size() -> None:
     """Tell which GPUs, CPUs and memory a regular job should ask Slurm for."""

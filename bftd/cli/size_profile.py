@@ -18,6 +18,7 @@ from bftd.cli import (
     size_hybrids,
     size_model,
     size_profile_work,
+    size_profiles,
 )
 from bftd.errors import BftError, UsageError
 
@@ -42,7 +43,9 @@ _MOST_GPUS = 2**16
 @click.option("--partition", "-p", default="", metavar="P", help="Run on one GPU of this partition, through srun.")
 @click.option("--rounds", type=click.IntRange(1, 1000), default=10, metavar="N", help="At least so many; default 10.")
 @click.option("--optimizer", default="adam", metavar="O", help="adam (default), adamw, sgd, momentum, adafactor.")
-@click.option("--precision", default="fp32", metavar="P", help="fp32 (default), tf32, bf16, fp16-amp, bf16-pure.")
+@click.option(
+    "--precision", metavar="P", help="fp32, tf32, bf16, fp16-amp or bf16-pure; default: that of --config, or fp32."
+)
 @click.option("--threads", type=click.IntRange(1, 1024), default=1, metavar="N", help="Of a rank on CPUs; default 1.")
 @click.option("--again", is_flag=True, help="Profile also what is in the cache.")
 @click.option("--list", "lists", is_flag=True, help="Show what is in the cache, and profile nothing.")
@@ -63,7 +66,7 @@ def profile(
     partition: str,
     rounds: int,
     optimizer: str,
-    precision: str,
+    precision: str | None,
     threads: int,
     again: bool,
     lists: bool,
@@ -111,7 +114,7 @@ def profile(
     source, tables = source_of(model, text), size_comm.found()
     wanted_counts = size_cells.counts_of(counts)
     graph = size_cells.graph_of(model, text, min(global_batch, size_cells.GRAPH_BATCH), 1, python, timeout_s)
-    setting = Setting(optimizer, precision, threads, rounds)
+    setting = Setting(optimizer, precision or precision_of(source), threads, rounds)
     work = size_profile_work.Work(store, source, graph, setting, device, python, timeout_s, again)
     found = _wanted(graph, gpus, wanted_counts, global_batch, hybrids=hybrids)
     if graph.note:
@@ -144,6 +147,19 @@ def source_of(model: str | None, text: str | None) -> Source:
     found = asked.step if asked.step is not None else asked.model
     assert found is not None
     return found
+
+
+def precision_of(source: Source) -> str:
+    """Return the precision that a model is profiled in by default, which is the one that `bft size choose` looks for.
+
+    Raises UsageError for a configuration in a precision that cannot be profiled.
+    """
+    from sizing.cells.profile import PRECISIONS
+
+    precision = str(getattr(source, "precision", size_profiles.AS_IT_IS))
+    if precision not in PRECISIONS:
+        raise UsageError(f"{precision} of --config cannot be profiled: give --precision {' or '.join(PRECISIONS)}")
+    return precision
 
 
 def _wanted(

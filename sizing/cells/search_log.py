@@ -93,7 +93,7 @@ def replay(cells: Mapping[LogCell, Grid]) -> tuple[Replay, ...]:
 
 
 def to_json(replays: Sequence[Replay]) -> dict[str, Any]:
-    """Return the output of `bft size tune --search-log FILE --json`.
+    """Return the output of `bft size split --search-log FILE --json`.
 
     `candidates` and `tried` count splits, not their variants.
     """

@@ -192,7 +192,7 @@ static bool check_resume(struct piece value, const struct range *range, const st
 	for (size_t i = 0; fits && i < value.length; i++)
 		fits = isalnum((unsigned char)value.start[i]) || strchr("_.-@", value.start[i]);
 	return fits || refuse(complaint,
-			      "--elastic: %.*s: give the id of a job, as bft state ls shows it", SHOW(complaint->option));
+			      "--elastic: %.*s: give the id of a job, as bft checkpoints ls shows it", SHOW(complaint->option));
 }
 
 /* TYPE, TYPE:COUNT or COUNT. */

@@ -73,7 +73,7 @@ def test_S2_a_release_empties_the_nodes_within_the_bound_survives_a_restart_and_
         assert [pause["text"] for pause in status["pauses"]] == ["everything is paused by root: power test"]
         assert "everything is paused by root: power test" in bft(tmp_path, "explain", "run-test-1")
 
-        bft(tmp_path, "resume")
+        bft(tmp_path, "unpause")
         driver.until(lambda status: working(status) == 3)
         stopped_slurmctld(tmp_path, sandbox, driver, client)
     finally:

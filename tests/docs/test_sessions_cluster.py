@@ -31,7 +31,7 @@ READING = (
     "bft trainers",
     "bft history",
     "bft usage",
-    "bft state ls",
+    "bft checkpoints ls",
     "squeue",
     "curl",
     "grep",

@@ -83,8 +83,8 @@ def empty_cluster(site: SandboxSite) -> Iterator[None]:
 
 
 def saved_step(site: SandboxSite, job: str) -> int:
-    """The step of a trainer's saved state, as `bft state ls` tells it; -1 for none."""
-    told = json.loads(site.bft("state", "ls", "--json").stdout)["states"]
+    """The step of a trainer's saved state, as `bft checkpoints ls` tells it; -1 for none."""
+    told = json.loads(site.bft("checkpoints", "ls", "--json").stdout)["states"]
     return next((state["step"] for state in told if state["id"] == job and state["step"] is not None), -1)
 
 

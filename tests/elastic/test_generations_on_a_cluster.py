@@ -22,8 +22,10 @@ BFT = Path(sys.executable).parent / "bft"
 
 
 def states(trainer: TrainerJob) -> list[dict[str, Any]]:
-    """What `bft state ls` shows of this job."""
-    said = subprocess.run([BFT, "state", "ls", "--json"], env=trainer.env(), capture_output=True, text=True, check=True)
+    """What `bft checkpoints ls` shows of this job."""
+    said = subprocess.run(
+        [BFT, "checkpoints", "ls", "--json"], env=trainer.env(), capture_output=True, text=True, check=True
+    )
     return [state for state in json.loads(said.stdout)["states"] if state["id"] == trainer.job_id]
 
 
@@ -81,7 +83,7 @@ def test_a_new_job_resumes_from_anothers_generation_whose_files_stay_when_that_i
     first, step = trainer.job_id, shown["step"]
     done = len(trainer.rows)
     count(trainer, "n3", spec=f"1-4,resume={first}", steps=step + 40)
-    subprocess.run([BFT, "state", "rm", first], env=trainer.env(), check=True, capture_output=True)
+    subprocess.run([BFT, "checkpoints", "rm", first], env=trainer.env(), check=True, capture_output=True)
     assert trainer.rows[done]["step"] == step + 1
     assert trainer.ended() == ("COMPLETED", 0)
     [shown] = states(trainer)
@@ -101,6 +103,6 @@ def test_a_path_of_the_users_holds_the_generations_until_bft_state_removes_them(
     assert shown["by_path"] == str(home)
     assert os.stat(home).st_mode & 0o777 == 0o700
     assert all(entry.name.startswith("step-") for entry in home.iterdir())
-    subprocess.run([BFT, "state", "rm", trainer.job_id], env=trainer.env(), check=True, capture_output=True)
+    subprocess.run([BFT, "checkpoints", "rm", trainer.job_id], env=trainer.env(), check=True, capture_output=True)
     assert list(path.iterdir()) == []
     assert states(trainer) == []

@@ -128,7 +128,7 @@ REFUSED = [
     (["--elastic=1-2,weight=-1", "train.py"], "positive"),
     (["--elastic=1-2,up=soon", "train.py"], "positive"),
     (["--elastic=1-2,workers=0", "train.py"], "at least 1"),
-    (["--elastic=1-2,resume=../7", "train.py"], "as bft state ls shows it"),
+    (["--elastic=1-2,resume=../7", "train.py"], "as bft checkpoints ls shows it"),
     (["--elastic=1-2,state=run7", "train.py"], "give a folder from / on"),
     (["--elastic=1-2,state=/a b", "train.py"], "MIN-MAX"),
     (["--elastic=1-2,container=", "train.py"], "give an image"),

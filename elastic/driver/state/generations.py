@@ -131,7 +131,7 @@ class Generations:
                 name = max(self._aside)
                 number = f"{len(self._aside)} of its generations were set aside"
                 why = f"{number}, the newest, {name}, because {self._aside[name]}"
-                return {"op": "fetched", "error": f"{why}; bft state rm removes all of it"}
+                return {"op": "fetched", "error": f"{why}; bft checkpoints rm removes all of it"}
             return None
 
     # -- a generation ends ---

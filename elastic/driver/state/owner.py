@@ -22,7 +22,7 @@ from elastic.errors import ElasticError
 
 LOCK, NOTE = "lock", "owner.json"
 _TRIES, _PAUSE_S = 6, 0.05
-"""`bft state ls` holds a lock only while it looks at it."""
+"""`bft checkpoints ls` holds a lock only while it looks at it."""
 
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 

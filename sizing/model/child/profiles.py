@@ -84,7 +84,7 @@ def _device(asked: str) -> str:
     there = torch.cuda.is_available()
     if asked == "cuda" and not there:
         raise Refusal(
-            "no GPU is seen here: take --device cpu (of bft size tune --type cpu), or a node that has GPUs", True
+            "no GPU is seen here: take --device cpu (of bft size split --type cpu), or a node that has GPUs", True
         )
     return "cuda" if there and asked != "cpu" else "cpu"
 

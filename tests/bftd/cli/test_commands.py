@@ -12,10 +12,12 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from bftd import errors
 from bftd.cli.main import bft
 from tests.bftd.cli import forms
+from tests.support.messages import fragment, says
 from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +56,23 @@ LISTED = dict(ROW.findall(PAGE.read_text(encoding="utf-8")))
 
 def test_every_command_is_on_the_page_as_one_that_reads_acts_or_shows() -> None:
     assert LISTED.keys() == COMMANDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(["state", "ls"], "bft checkpoints"), (["resume"], "bft unpause"), (["size", "tune"], "bft size split")],
+)
+def test_a_former_name_works_and_names_its_successor(words: list[str], name: str) -> None:
+    ran = CliRunner().invoke(bft, [*words, "--help"], prog_name="bft")
+    assert ran.exit_code == 0
+    assert ran.stdout.startswith(f"Usage: {name} ")
+    assert says(ran.stderr, "cli.lazy.former_name", path2=fragment("bft"), name=name.split()[-1])
+
+
+def test_the_help_shows_what_most_need_first_and_no_call_of_our_own_processes() -> None:
+    shown = re.findall(r"^  ([a-z]+)  ", CliRunner().invoke(bft, ["size", "--help"]).stdout, re.MULTILINE)
+    assert shown[:4] == ["fit", "choose", "cpu", "inventory"]
+    assert {*shown, "auto"} == {name.split()[2] for name in COMMANDS if name.startswith("bft size ")}
 
 
 @pytest.mark.parametrize("name", [name for name, kind in LISTED.items() if kind == "reads"])

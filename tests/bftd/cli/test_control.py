@@ -1,4 +1,4 @@
-"""`bft pause`, `bft resume` and `bft status --check` against a daemon over fake Slurm commands."""
+"""`bft pause`, `bft unpause` and `bft status --check` against a daemon over fake Slurm commands."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
     (tmp_path / "notify").unlink()
     with running(tmp_path) as daemon:
         daemon.client.request("POST", "/v1/trainers", TRAINER)
-        lifted = bft("resume")
+        lifted = bft("unpause")
         held = wording("core.sentences.several_paused", what="nodes n[1-2]", by="root", why="new disks")
         assert (lifted.returncode, lifted.stdout) == (
             0,
@@ -128,17 +128,17 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
             + wording("cli.control.still_in_force", text=held)
             + "\n",
         )
-        assert bft("resume", "--nodes", "n2").returncode == 0
+        assert bft("unpause", "--nodes", "n2").returncode == 0
         status = until(daemon.client, lambda status: lent(status) == 1)
         assert [node["name"] for node in status["nodes"] if node["trainer"] and node["lease_state"] != "revoked"] == [
             "n2"
         ]
-        again = bft("resume")
+        again = bft("unpause")
         assert (again.returncode, again.stderr) == (
             1,
             "bft: " + wording("http.control_handlers.not_paused", what="everything", values="node n1") + "\n",
         )
-        assert bft("resume", "--all").returncode == 0
+        assert bft("unpause", "--all").returncode == 0
         until(daemon.client, lambda status: lent(status) == 2)
         assert bft("status", "--check").stdout.startswith("BFTD OK: all is well | nodes=2 ")
         unknown = bft("pause", "--nodes", "n[2-4]", "--why", "x")
@@ -146,7 +146,7 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
             2,
             "bft: " + wording("http.control_handlers.not_harvested", named="nodes n[3-4]") + "\n",
         )
-        nothing = bft("resume", "--user", "ann")
+        nothing = bft("unpause", "--user", "ann")
         assert (nothing.returncode, nothing.stderr) == (
             1,
             "bft: " + wording("http.control_handlers.nothing_paused") + "\n",
@@ -179,7 +179,7 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
             "--nodes: " + excerpt("slurm_plugin.nodeset.not_a_node_set", text="n[1-"),
         ),
         (["pause", "--why", "x"], 1, excerpt("http.client.no_daemon")),
-        (["resume", "--all", "--user", "a"], 2, wording("cli.control.all_excludes")),
+        (["unpause", "--all", "--user", "a"], 2, wording("cli.control.all_excludes")),
         (["status", "--check", "--watch"], 2, "exclude each other"),
     ],
 )

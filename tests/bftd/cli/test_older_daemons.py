@@ -72,7 +72,7 @@ def test_an_older_daemon_is_understood_as_far_as_it_tells(bft: Callable[..., Ran
         ["usage", "--since", "2026-11-23"],
         ["usage", "--since", "2026-11-23", "--json"],
         ["pause", "--why", "power test"],
-        ["resume"],
+        ["unpause"],
     ):
         ran = bft(*words)
         assert (ran.returncode, ran.stderr) == (0, ""), words

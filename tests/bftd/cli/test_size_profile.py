@@ -53,6 +53,17 @@ def test_stages_are_profiled_once_and_then_come_out_of_the_cache(terminal: Termi
 
 
 @pytest.mark.torch
+def test_a_configuration_is_profiled_in_its_own_precision_which_choose_looks_for(terminal: Terminal) -> None:
+    words = ("--global-batch", "2", "--gpus", "1", "--stages", "1", *CPU)
+    ran = profile(terminal, "--config", f"{SMALL},precision=bf16", *words)
+    assert ran.code == 0, ran.err
+    assert "adam bf16 1" in profile(terminal, "--list").out
+    refused = profile(terminal, "--config", f"{SMALL},precision=fp16", *words)
+    assert refused.code == 2
+    assert says(refused.err, "cli.size_profile.config_precision", precision="fp16")
+
+
+@pytest.mark.torch
 def test_regression_profiles_of_this_cpu_were_shown_where_a_gpu_was_asked_for(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

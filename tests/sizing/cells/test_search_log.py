@@ -123,4 +123,4 @@ def test_the_command_prints_json_and_a_table(tmp_path: Path) -> None:
     table = CliRunner().invoke(size, ["tune", "--search-log", str(log)]).output
     assert "0-1" in table
     assert "dp2 tp1" in table
-    assert says(table, "cli.size_tune.log_result", replays=1, feasible=1, replays2=0, tried=2, there=2)
+    assert says(table, "cli.size_split.log_result", replays=1, feasible=1, replays2=0, tried=2, there=2)

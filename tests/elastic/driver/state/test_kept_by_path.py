@@ -139,8 +139,8 @@ def test_where_the_path_is_not_seen_the_user_is_told_where_files_are_left(
     monkeypatch.setenv("BFT_STATE_DIR", str(root))
     home = saved(root, "7", 10, outside=True)
     shutil.rmtree(root.parent / "lustre")
-    done = CliRunner().invoke(bft, ["state", "rm", "7"])
-    assert done.output == ("removed 7" + wording("cli.state.files_not_seen", left=home) + "\n"), done.exception
+    done = CliRunner().invoke(bft, ["checkpoints", "rm", "7"])
+    assert done.output == ("removed 7" + wording("cli.checkpoints.files_not_seen", left=home) + "\n"), done.exception
     assert os.listdir(root) == []
 
 
@@ -152,10 +152,10 @@ def test_states_by_path_are_shown_with_step_size_and_place(
     monkeypatch.setenv("COLUMNS", "300")
     home = saved(root, "7", 10, 20, outside=outside)
     saved(root, "8", payload=3)
-    seven, eight = json.loads(CliRunner().invoke(bft, ["state", "ls", "--json"]).output)["states"]
+    seven, eight = json.loads(CliRunner().invoke(bft, ["checkpoints", "ls", "--json"]).output)["states"]
     assert (seven["step"], seven["samples"], seven["size_bytes"]) == (20, 200, 2 * (8 + 5 + 9))
     assert (seven["by_path"], seven["set_aside"], eight["by_path"]) == (str(home), 0, None)
-    shown = CliRunner().invoke(bft, ["state", "ls"]).output.splitlines()
+    shown = CliRunner().invoke(bft, ["checkpoints", "ls"]).output.splitlines()
     assert str(home) in shown[1]
 
 

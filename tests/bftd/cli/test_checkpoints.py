@@ -1,4 +1,4 @@
-"""`bft state`: what it shows of the saved states, and what it removes, without a daemon."""
+"""`bft checkpoints`: what it shows of the saved states, and what it removes, without a daemon."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def state(*words: str) -> Result:
-    return CliRunner().invoke(bft, ["state", *words])
+    return CliRunner().invoke(bft, ["checkpoints", *words])
 
 
 def refused(*words: str) -> str:
@@ -104,7 +104,7 @@ def test_regression_a_users_own_folders_beside_his_states_were_closed_shown_and_
     (root / "notes.txt").write_text("his own")
     assert [line.split()[0] for line in state("ls").output.splitlines()] == ["ID", "7"]
     assert (root / "data").stat().st_mode & 0o777 == 0o755
-    assert says(refused("rm", "data"), "cli.state.none_called_so", text=fragment("data"))
+    assert says(refused("rm", "data"), "cli.checkpoints.none_called_so", text=fragment("data"))
     assert state("rm", "--older-than", "now+1hour").output == "removed 7\n"
     assert sorted(os.listdir(root)) == ["data", "notes.txt", "thesis"]
 
@@ -112,12 +112,12 @@ def test_regression_a_users_own_folders_beside_his_states_were_closed_shown_and_
 def test_what_is_meant_has_to_be_said_and_to_be_there(root: Path) -> None:
     saved(root, "7")
     saved(root, "7@hpc")
-    assert says(refused("rm"), "cli.state.none_named")
+    assert says(refused("rm"), "cli.checkpoints.none_named")
     assert "exclude" in refused("rm", "7", "--ended")
     assert "no saved state 8" in refused("rm", "8", "7@hpc")
     assert state("rm", "7").output == "removed 7\n"
     saved(root, "7@one")
-    assert says(refused("rm", "7"), "cli.state.ambiguous", text=7, names=fragment("7@hpc, 7@one"))
+    assert says(refused("rm", "7"), "cli.checkpoints.ambiguous", text=7, names=fragment("7@hpc, 7@one"))
     assert sorted(os.listdir(root)) == ["7@hpc", "7@one"]
 
 

@@ -1,4 +1,4 @@
-"""`bft size tune`: finds the fastest split of each stage of a cell while measuring only a few."""
+"""`bft size split`: finds the fastest split of each stage of a cell while measuring only a few."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _TIMEOUT_S = 900.0
 @click.option("--type", "gpu_type", default=_CPU, metavar="TYPE", help="What is here: cpu (default), or a GPU's type.")
 @click.option("--per-node", type=int, metavar="N", help="GPUs of one node; processes of a CPU are all on one.")
 @click.option("--optimizer", default="adam", metavar="NAME", help="As in bft size profile; default adam.")
-@click.option("--precision", default="fp32", metavar="P", help="As in bft size profile; default fp32.")
+@click.option("--precision", metavar="P", help="As in bft size profile.")
 @click.option("--rounds", type=click.IntRange(1, 1000), default=10, metavar="N", help="Of each profile; default 10.")
 @click.option("--extrapolate", is_flag=True, help="Allow tensors larger than the tables of collectives reach.")
 @click.option("--python", default="", metavar="P", help="The Python to profile with; it must have torch.")
 @click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="A profile's; default 900 s.")
 @options.as_json
-def tune(log: str | None, as_json: bool, **asked: Any) -> None:
+def split(log: str | None, as_json: bool, **asked: Any) -> None:
     """Find the fastest split of each stage's GPUs into data and tensor parallelism.
 
     Profiles single shards on the device at hand, one after another, as the tuner asks for them; what collectives take
@@ -49,7 +49,7 @@ def tune(log: str | None, as_json: bool, **asked: Any) -> None:
     tuner sees only those that it asks for.
     """
     if log is None:
-        _tune_model(asked, as_json)
+        _split_model(asked, as_json)
         return
     if asked["model"] is not None or asked["text"] is not None:
         raise UsageError("--search-log needs no model: give one of both")
@@ -73,7 +73,7 @@ def _refuse_beside_a_log(context: click.Context) -> None:
             raise UsageError(f"{option.opts[0]} is a model's: --search-log takes the cells that are in the log")
 
 
-def _tune_model(asked: dict[str, Any], as_json: bool) -> None:
+def _split_model(asked: dict[str, Any], as_json: bool) -> None:
     """Tune the cell that the options describe."""
     from sizing.cells import assemble, stages
     from sizing.cells.profile import Setting
@@ -106,7 +106,7 @@ def _tune_model(asked: dict[str, Any], as_json: bool) -> None:
         gpu_bytes=gpu_bytes,
         micro_batches=micro_batches_of(cell, asked["global_batch"], asked["micro_batches"]),
     )
-    setting = Setting(asked["optimizer"], asked["precision"], 1, asked["rounds"])
+    setting = Setting(asked["optimizer"], asked["precision"] or size_profile.precision_of(source), 1, asked["rounds"])
     found = tune_cell(whole, profiles, _profiler(source, whole, setting, python, timeout_s))
     if as_json:
         common.echo_json(_to_json(whole, found))

@@ -1,4 +1,4 @@
-"""`bft size tune` as a user meets it: a model of his own, and what he can get wrong."""
+"""`bft size split` as a user meets it: a model of his own, and what he can get wrong."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_model(batch_size):
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs `bft size tune` in this process, beside a model, with a home of its own."""
+    """Runs `bft size split` in this process, beside a model, with a home of its own."""
     (tmp_path / "bftd.toml").write_text("")
     (tmp_path / "train.py").write_text(MODEL)
     monkeypatch.setenv("BFTD_CONFIG", str(tmp_path / "bftd.toml"))
@@ -36,7 +36,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bft", "size", "tune", *words])
+        monkeypatch.setattr(sys, "argv", ["bft", "size", "split", *words])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             entry.run(bft, "bft")
@@ -51,17 +51,17 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([], excerpt("cli.size_tune.model_missing")),
-        (["train.py:make_model"], excerpt("cli.size_tune.gpus_missing")),
-        (["train.py:make_model", "--search-log", "x.csv"], wording("cli.size_tune.log_needs_no_model")),
+        ([], excerpt("cli.size_split.model_missing")),
+        (["train.py:make_model"], excerpt("cli.size_split.gpus_missing")),
+        (["train.py:make_model", "--search-log", "x.csv"], wording("cli.size_split.log_needs_no_model")),
         (["--search-log", "x.csv"], wording("cli.unreadable", path="x.csv", strerror="No such file")),
-        (["--search-log", "x.csv", "--gpus", "4"], excerpt("cli.size_tune.log_takes_cells", opts="--gpus")),
-        (["--search-log", "x.csv", "--type", "cpu"], excerpt("cli.size_tune.log_takes_cells", opts="--type")),
+        (["--search-log", "x.csv", "--gpus", "4"], excerpt("cli.size_split.log_takes_cells", opts="--gpus")),
+        (["--search-log", "x.csv", "--type", "cpu"], excerpt("cli.size_split.log_takes_cells", opts="--type")),
         (["train.py:make_model", "--gpus", "6", "--global-batch", "8"], "take 4 or 8"),
         (["train.py:make_model", "--gpus", "4", "--global-batch", "0"], "--global-batch 0"),
         (
             ["train.py:make_model", "--gpus", "4", "--global-batch", "8", "--type", "abacus"],
-            wording("cli.size_tune.type_unknown", named="abacus"),
+            wording("cli.size_split.type_unknown", named="abacus"),
         ),
         (["train.py:make_model", "--gpus", "4", "--global-batch", "8", "--type", "h100-sxm-80gb"], "--per-node 8"),
         (["train.py:make_model", "--gpus", "4", "--global-batch", "8", "--timeout", "0"], "--timeout 0"),

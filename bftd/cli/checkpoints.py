@@ -1,4 +1,4 @@
-"""`bft state`: the saved states of the user's own trainers, read from their folder without asking a daemon."""
+"""`bft checkpoints`: the saved states of the user's own trainers, read from their folder without asking a daemon."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _AGES_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 @click.group()
-def state() -> None:
+def checkpoints() -> None:
     """Show and remove the saved states of your trainers, in $BFT_STATE_DIR, $XDG_STATE_HOME/bft or ~/.local/state/bft.
 
     --elastic=...,resume=JOBID goes on from one of them in a new job.
     """
 
 
-@state.command()
+@checkpoints.command()
 @options.as_json
 def ls(as_json: bool) -> None:
     """List saved states, the newest last."""
@@ -43,15 +43,15 @@ def ls(as_json: bool) -> None:
         common.echo(_table(found))
 
 
-@state.command()
+@checkpoints.command()
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @click.option("--ended", is_flag=True, help="Those of trainers that ended well.")
 @times.option("--older-than", "before_s", help="Those last saved before then, of trainers that do not run.")
 @click.option("--force", is_flag=True, help="Also where a driver on another host has not said that it ended.")
 def rm(ids: tuple[str, ...], ended: bool, before_s: float | None, force: bool) -> None:
-    """Remove saved states, by the ids that `bft state ls` shows; never one of a trainer that runs."""
+    """Remove saved states, by the ids that `bft checkpoints ls` shows; never one of a trainer that runs."""
     if not (ids or ended or before_s is not None):
-        raise UsageError("name the states to remove, or say --ended or --older-than; `bft state ls` shows them")
+        raise UsageError("name the states to remove, or say --ended or --older-than; `bft checkpoints ls` shows them")
     if ids and (ended or before_s is not None):
         raise UsageError("ids exclude --ended and --older-than: call it once for each")
     root = _swept()
@@ -90,7 +90,7 @@ def _named(known: Iterable[Entry], ids: tuple[str, ...]) -> list[Entry]:
         found = [entry for entry in known if text == str(entry.name)]
         found = found or [entry for entry in known if entry.name.means(text)]
         if not found:
-            raise UsageError(f"there is no saved state {text}; `bft state ls` shows yours")
+            raise UsageError(f"there is no saved state {text}; `bft checkpoints ls` shows yours")
         if len(found) > 1:
             names = ", ".join(str(entry.name) for entry in found)
             raise UsageError(f"{text} may be any of {names}: name the one that is meant")
