@@ -41,7 +41,7 @@ _SETTLED = 3  # polls in a row after which as many nodes are lent as before
 _MOST = 8  # nodes of a trainer
 
 # What each asks, and how often, in seconds: bftd/top/watching.py, bftd/web/page.js, and Prometheus as it is set up
-# in docs/reference/monitoring.md.
+# in docs/howto/monitoring.md.
 ASKED = {
     "top": (
         ("/v1/status?nodes=folded", 1.0),

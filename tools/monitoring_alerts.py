@@ -57,7 +57,7 @@ ALERTS: tuple[Alert, ...] = (
         "BftdAbsent", "critical", 'absent(up{job="bftd"})', "10m",
         "Prometheus watches no bftd",
         "The scrape job `bftd` is gone from Prometheus's configuration, or finds no target: put it back.",
-        "monitoring.md#setting-it-up",
+        "../howto/monitoring.md#setup",
         (), (_series("up", "1x200"),),
     ),
     Alert(
@@ -171,7 +171,7 @@ ALERTS: tuple[Alert, ...] = (
         "BftdLedgerNotWritten", "critical", "bftd_ledger_writable == 0", "1m",
         "the ledger cannot be written",
         "Nothing grows until it can; nothing is lost while the daemon runs. `bft status` says why: mostly a full disk.",
-        "ledger.md#when-it-cannot-be-written",
+        "../howto/history.md#write-failures",
         (_series("bftd_ledger_writable", "0x200"),), (_series("bftd_ledger_writable", "1x200"),),
     ),
     Alert(
@@ -180,7 +180,7 @@ ALERTS: tuple[Alert, ...] = (
         "the ledger has reached the size that it may have, or nearly so",
         "Its oldest events go first, so that `bft explain` and `bft history` reach less far back. Raise `[ledger] "
         "max_bytes`, if the disk has room.",
-        "ledger.md#what-is-kept-how-long",
+        "../howto/history.md#retention",
         (_series("bftd_ledger_full", "0x200"), _series("bftd_ledger_size_bytes", "95x200"),
          _series("bftd_ledger_max_bytes", "100x200")),
         (_series("bftd_ledger_full", "0x200"), _series("bftd_ledger_size_bytes", "50x200"),
