@@ -50,7 +50,7 @@ ALERTS: tuple[Alert, ...] = (
         "bftd does not answer",
         "Look at `systemctl status bftd` and `journalctl -u bftd -p warning`. Training goes on, and nodes are given "
         "back, but nothing grows. Where bftd runs, Prometheus may not be let in: see `[web] listen`.",
-        "administrators.md#what-can-go-wrong",
+        "../howto/operate.md#what-can-go-wrong",
         (_series("up", "0x200"),), (_series("up", "1x200"),),
     ),
     Alert(
@@ -64,7 +64,7 @@ ALERTS: tuple[Alert, ...] = (
         "BftdRestarts", "warning", 'changes(process_start_time_seconds{job="bftd"}[1h]) > 3', "0m",
         "bftd was started more than three times within an hour",
         "It fails, or systemd's watchdog ends it: `journalctl -u bftd -p warning` says why.",
-        "administrators.md#what-can-go-wrong",
+        "../howto/operate.md#what-can-go-wrong",
         (_series("process_start_time_seconds", "0+0x60 100+100x10 1000x130"),),
         (_series("process_start_time_seconds", "5x200"),), 75,
     ),
@@ -73,7 +73,7 @@ ALERTS: tuple[Alert, ...] = (
         "Slurm was not read for {{ $value | humanizeDuration }}",
         "Nothing grows meanwhile. `journalctl -u bftd` says what Slurm answers; try `sinfo` on the daemon's host. A "
         "controller that is restarted is back within a minute.",
-        "administrators.md#what-can-go-wrong",
+        "../howto/operate.md#what-can-go-wrong",
         (_series("bftd_snapshot_age_seconds", "0+60x200"),), (_series("bftd_snapshot_age_seconds", "1x200"),),
     ),
     Alert(
@@ -81,7 +81,7 @@ ALERTS: tuple[Alert, ...] = (
         "Slurm was not read for {{ $value | humanizeDuration }}",
         "As for BftdSnapshotStale; by now the machine's idle nodes are lost to training. Is slurmctld up, and may "
         "bftd's user ask it?",
-        "administrators.md#what-can-go-wrong",
+        "../howto/operate.md#what-can-go-wrong",
         (_series("bftd_snapshot_age_seconds", "0+60x200"),), (_series("bftd_snapshot_age_seconds", "90x200"),),
     ),
     Alert(
@@ -92,7 +92,7 @@ ALERTS: tuple[Alert, ...] = (
         "{{ $labels.command }} fails in {{ $value | humanize }} calls a second, more than one in ten",
         "`bftd_slurm_command_errors_total` says how: `unanswered` is a controller under load or away, `failed` has its "
         "reason in the log, `not_run` is a command that is missing on the daemon's host.",
-        "slurm.md#if-it-fails",
+        "../howto/slurm.md#if-it-fails",
         (_series("bftd_slurm_command_errors_total", "0+30x200", command="squeue", outcome="unanswered"),
          _series("bftd_slurm_command_duration_seconds_count", "0+60x200", command="squeue")),
         (_series("bftd_slurm_command_errors_total", "0+1x200", command="squeue", outcome="unanswered"),
@@ -120,7 +120,7 @@ ALERTS: tuple[Alert, ...] = (
         "`bft status` says why in its first lines, `bftd_growth_blocked` by kind: the partition must not be harvested, "
         "pilots of another bftd run, the ledger or Slurm cannot be used, the delay that regular jobs are promised is "
         "spent.",
-        "administrators.md#what-can-go-wrong",
+        "../howto/operate.md#what-can-go-wrong",
         (_series("bftd_growth_allowed", "0x200"), _series("bftd_growth_blocked", "1x200", reason="partition"),
          _series("bftd_growth_blocked", "0x200", reason="paused")),
         (_series("bftd_growth_allowed", "0x200"), _series("bftd_growth_blocked", "1x200", reason="paused")),
@@ -129,7 +129,7 @@ ALERTS: tuple[Alert, ...] = (
         "BftdPausedLong", "info", 'bftd_pauses{kind="all"} > 0', "24h",
         "everything is paused for more than a day",
         "`bft status` says who paused it and why; `bft unpause` lifts it.",
-        "administrators.md#stop-and-go",
+        "../howto/operate.md#stop-and-go",
         (_series("bftd_pauses", "1x1600", kind="all"),), (_series("bftd_pauses", "0x1600", kind="all"),), 1500,
     ),
     Alert(
@@ -151,7 +151,7 @@ ALERTS: tuple[Alert, ...] = (
         "a node was asked back and was still held when give_back_bound_s was over",
         "`bft status` names it, or the log. The daemon has cancelled its pilot already; a node that stays has a "
         "process that cannot be killed, or a slurmd that does not answer. A regular job may be waiting for it.",
-        "administrators.md#what-can-go-wrong",
+        "../howto/operate.md#what-can-go-wrong",
         (_series("bftd_overdue_nodes", "0x60 1x140"),), (_series("bftd_overdue_nodes", "0x200"),),
     ),
     Alert(
@@ -161,7 +161,7 @@ ALERTS: tuple[Alert, ...] = (
         "the 99th percentile of give-backs is above give_back_bound_s",
         "More than one in a hundred nodes came back late within the hour. `bft history --events` names them: look for "
         "nodes that are always the same, and at Epilog and UnkillableStepTimeout.",
-        "benchmarks.md#giving-nodes-back-and-resizes",
+        "../evidence/benchmarks.md#giving-nodes-back-and-resizes",
         (_series("bftd_give_backs_late_total", "0+1x200"),
          _series("bftd_give_back_duration_seconds_count", "0+10x200")),
         (_series("bftd_give_backs_late_total", "0x200"),
@@ -191,7 +191,7 @@ ALERTS: tuple[Alert, ...] = (
         "no lease stands behind {{ $value }} jobs of the harvested partitions",
         "`bft status` names jobs and users: somebody goes round the daemon, or a driver misbehaves. `[slurm] operator` "
         "has bftd end them.",
-        "limits.md#jobs-that-no-lease-stands-behind",
+        "../howto/limits.md#jobs-that-no-lease-stands-behind",
         (_series("bftd_stray_jobs", "1x200"),), (_series("bftd_stray_jobs", "0x200"),),
     ),
     Alert(
@@ -202,7 +202,7 @@ ALERTS: tuple[Alert, ...] = (
         "workers fail on ever more nodes",
         "`bft nodes` lists those in quarantine, the drivers' logs what failed. Many at once mean a broken driver, "
         "image or file server rather than broken nodes.",
-        "administrators.md#what-can-go-wrong",
+        "../howto/operate.md#what-can-go-wrong",
         (_series("bftd_quarantined_nodes", "0x60 0+1x140"),
          _series("bftd_nodes", "1000x200", state="idle", node_class="a100x4")),
         (_series("bftd_quarantined_nodes", "2x200"),
@@ -221,7 +221,7 @@ ALERTS: tuple[Alert, ...] = (
         "BftdDriverSilent", "warning", "bftd_silent_drivers > 0", "5m",
         "nothing is heard of the drivers of {{ $value }} trainers",
         "`bft status` names them. They get no more nodes; their service node may be down, or cut off from the daemon.",
-        "limits.md#drivers-that-hang-or-lie",
+        "../howto/limits.md#drivers-that-hang-or-lie",
         (_series("bftd_silent_drivers", "1x200"),), (_series("bftd_silent_drivers", "0x200"),),
     ),
     Alert(
@@ -252,7 +252,7 @@ ALERTS: tuple[Alert, ...] = (
         "Nothing new is lent until the last hour has less. `bft history --events` has the starts that pilots touched "
         "(`regular_start`): a few long delays are lock-outs or pilots that do not leave, many short ones a budget that "
         "is too small for the site.",
-        "administrators.md#the-delay-that-a-site-promises",
+        "../howto/operate.md#the-delay-that-a-site-promises",
         (_series("bftd_alarms", "1x200", kind="delay"),), (_series("bftd_alarms", "0x200", kind="delay"),),
     ),
     Alert(
@@ -285,7 +285,7 @@ ALERTS: tuple[Alert, ...] = (
         "bftd itself takes {{ $value | humanizeDuration }} to take in a snapshot",
         "Its host is overloaded, or the solver is one that cannot keep up: compare `bftd_solve_duration_seconds` with "
         "`bftd_decision_duration_seconds`.",
-        "benchmarks.md#a-large-cluster",
+        "../evidence/benchmarks.md#a-large-cluster",
         (_series("bftd_tick_duration_seconds_bucket", "0+1x200", le="1.0"),
          _series("bftd_tick_duration_seconds_bucket", "0+60x200", le="2.5"),
          _series("bftd_tick_duration_seconds_bucket", "0+60x200", le="+Inf")),
@@ -297,7 +297,7 @@ ALERTS: tuple[Alert, ...] = (
         "Slurm does not load bftd's SPANK plug-in, and every sbatch of the host prints an error",
         "Slurm was upgraded, or the file is gone. `bft site plugin --off` takes its line out of plugstack.conf on "
         "every host that has it; then build the plug-in again.",
-        "install.md#upgrading-slurm",
+        "../howto/install.md#upgrading-slurm",
         (_series("bftd_alarms", "1x200", kind="plugin"),), (_series("bftd_alarms", "0x200", kind="plugin"),),
     ),
     Alert(
@@ -305,7 +305,7 @@ ALERTS: tuple[Alert, ...] = (
         "bftd has raised an alarm of the kind {{ $labels.kind }}",
         "`bft status` has its sentence: operator mode has stopped itself, or pilots of another bftd run in the "
         "partition. It stays until a reload.",
-        "administrators.md#two-daemons",
+        "../howto/operate.md#two-daemons",
         (_series("bftd_alarms", "1x200", kind="operator"),), (_series("bftd_alarms", "0x200", kind="operator"),),
     ),
 )  # fmt: skip
