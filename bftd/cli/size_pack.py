@@ -32,7 +32,7 @@ def pack(path: str, count: int, shape: str | None, mix: str, policy: str, seed: 
     """Tell how fast a mix of jobs would train with CPUs and memory by need (what-if).
 
     Draws one-GPU jobs of the percentages in --mix until they ask for all GPUs, packs them on N servers, and compares
-    with servers that are shared by GPUs. FILE.json has the form of Synergy's public matrices (docs/howto/cpu.md).
+    with servers that are shared by GPUs. FILE.json has the form of Synergy's public matrices (docs/evidence/cpu.md).
     """
     from sizing.cpu.matrices_file import load
     from sizing.pack import worth

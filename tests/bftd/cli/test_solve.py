@@ -357,9 +357,10 @@ def test_the_example_of_the_documentation_shows_all_that_can_happen(run: Run) ->
 
 def documented() -> list[tuple[str, str, list[str]]]:
     """(command, its standard input, the lines of its printed output) of every `bft solve` in the documentation."""
-    text = "".join((ROOT / name).read_text() for name in ("README.md", "docs/reference/solvers.md"))
+    pages = [ROOT / "README.md", *(ROOT / "docs" / folder / "solvers.md" for folder in ("reference", "evidence"))]
+    text = "".join(page.read_text() for page in pages)
     found: list[tuple[str, str, list[str]]] = []
-    for block in re.findall(r"^```\n(.*?)^```$", text, re.M | re.S):
+    for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.M | re.S):
         command, _, rest = block.partition("\n")
         if command.startswith("$ bft solve "):
             found.append((command.removeprefix("$ "), "", rest.splitlines()))
