@@ -98,6 +98,10 @@ test-alone:
 test-fast: venv
 	@$(PURE_TESTS)
 
+docs: venv
+	@$(BIN)/python -m tools.reference_pages
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 # Without the lock, and beside .venv: what users get from the package index today.
 test-latest: BIN := build/latest/bin
 test-latest:

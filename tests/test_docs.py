@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tools import protocol_page
+from tools import protocol_page, reference_pages
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -78,9 +82,20 @@ def test_every_rule_names_modules_and_tests_that_bear_its_name() -> None:
             assert re.search(rf"def test_(?:\w+_)?{rule}_", (ROOT / path).read_text()), f"no test of {rule} in {path}"
 
 
-def test_the_page_of_the_protocol_is_what_the_code_says() -> None:
-    page = protocol_page.PAGE.read_text()
-    assert protocol_page.filled(page) == page, "run python -m tools.protocol_page"
+@pytest.mark.parametrize(("path", "text"), reference_pages.files().items(), ids=lambda part: getattr(part, "name", ""))
+def test_the_generated_parts_are_what_the_code_says(path: Path, text: str) -> None:
+    assert path.read_text(encoding="utf-8") == text, "run make docs"
+
+
+def test_the_site_of_the_manual_is_built_without_a_warning_and_can_be_searched(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    built = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False
+    )
+    assert (built.returncode, built.stdout + built.stderr) == (0, "")
+    found = json.loads((tmp_path / "site" / "search" / "search_index.json").read_text())["docs"]
+    pages = {entry["location"].partition("#")[0] for entry in found}
+    assert len(pages) == len(list(DOCS.rglob("*.md")))
 
 
 def test_the_page_of_the_protocol_shows_every_report_and_every_bound() -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
-
-import pytest
 
 from tools import monitoring
 from tools.monitoring_alerts import ALERTS
@@ -15,11 +12,6 @@ from tools.monitoring_dashboard import dashboard, queries
 SHOWN = {monitoring.name_of(family) for family in monitoring.families()}
 # Prometheus's own.
 OF_THE_TARGET = {"up"}
-
-
-@pytest.mark.parametrize("path", monitoring.files(), ids=lambda path: path.name)
-def test_the_files_are_what_is_made_of_the_code(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == monitoring.files()[path], "run python -m tools.monitoring"
 
 
 def test_every_query_of_dashboard_and_rules_is_of_metrics_that_the_daemon_shows() -> None:

@@ -1,17 +1,11 @@
-"""What is made of the alerts, the dashboard and the metrics themselves: docs/monitoring/ and parts of its page.
-
-    python -m tools.monitoring
-
-writes docs/monitoring/rules.yml, rules_test.yml and dashboard.json, and the sections between marks of
-docs/reference/monitoring.md. Nothing else on the page is touched.
-"""
+"""The files of docs/monitoring/ and the sections of docs/reference/monitoring.md, from alerts, dashboard and metrics."""
 
 from __future__ import annotations
 
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
@@ -24,14 +18,13 @@ from bftd.service.live import Service
 from tools.monitoring_alerts import ALERTS, ANY, Alert
 from tools.monitoring_dashboard import dashboard
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGE, FOLDER = DOCS / "reference" / "monitoring.md", DOCS / "monitoring"
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "monitoring"
 # A name as a query has it: those that a histogram ends in are of its family.
 NAME = re.compile(r"\b(?:bftd|process)_[a-z0-9_]+")
 _ENDS = re.compile(r"_(?:bucket|count|sum)$")
 _INTERVALS = re.compile(r"\[\d+[smhd]\]")
 FAULTY = "faulty"
-_MADE = "# Made by `python -m tools.monitoring`: change tools/monitoring_alerts.py, not this file.\n"
+_MADE = "# Made by `make docs`: change tools/monitoring_alerts.py, not this file.\n"
 
 
 def rules(alerts: Iterable[Alert] = ALERTS, at_once: bool = False) -> str:
@@ -152,28 +145,17 @@ def _sections() -> Iterator[str]:
         )
 
 
-def filled(page: str) -> str:
-    """The page with each section between its marks made anew; raises ValueError where one has no marks."""
-    for name, text in (("metrics", metrics_table()), ("alerts", alerts_text())):
-        marks = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)", re.DOTALL)
-        page, count = marks.subn(lambda _, text=text: f"\n{text}\n", page)  # type: ignore[misc]
-        if count != 1:
-            raise ValueError(f"{PAGE} has no marks for {name}")
-    return page
+SECTIONS: Mapping[str, Callable[[], str]] = {
+    "metrics": lambda: f"\n{metrics_table()}\n",
+    "alerts": lambda: f"\n{alerts_text()}\n",
+}
 
 
 def files() -> dict[Path, str]:
-    """What every file is to hold."""
+    """The text of every file of docs/monitoring/."""
     shown = json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
     return {
         FOLDER / "rules.yml": rules(),
         FOLDER / "rules_test.yml": rules_test(),
         FOLDER / "dashboard.json": shown,
-        PAGE: filled(PAGE.read_text(encoding="utf-8")),
     }
-
-
-if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    for path, text in files().items():
-        path.write_text(text, encoding="utf-8")

@@ -191,7 +191,7 @@ ALERTS: tuple[Alert, ...] = (
         "no lease stands behind {{ $value }} jobs of the harvested partitions",
         "`bft status` names jobs and users: somebody goes round the daemon, or a driver misbehaves. `[slurm] operator` "
         "has bftd end them.",
-        "../howto/limits.md#jobs-that-no-lease-stands-behind",
+        "../howto/limits.md#jobs-without-a-lease",
         (_series("bftd_stray_jobs", "1x200"),), (_series("bftd_stray_jobs", "0x200"),),
     ),
     Alert(
@@ -214,7 +214,7 @@ ALERTS: tuple[Alert, ...] = (
         "Room is made only for users whose jobs start in it; the others preempt. The daemon's log has a line for each "
         "room and how it ended: see whether these jobs wait for licences or switches, whether one user takes his back "
         "again and again, and by `sdiag` whether backfill cycles come so far.",
-        "room.md#when-a-job-does-not-start",
+        "room.md#jobs-that-do-not-start",
         (_series("bftd_rooms_wary", "0x60 1x140"),), (_series("bftd_rooms_wary", "0x60 1x5 0x135"),),
     ),
     Alert(

@@ -1,16 +1,9 @@
-"""The parts of docs/reference/protocol.md that the code knows: endpoints, examples of every message, and bounds.
-
-    python -m tools.protocol_page
-
-writes them into the page between its marks. Nothing else on the page is touched.
-"""
+"""The generated sections of docs/reference/protocol.md: endpoints, examples of every message, and bounds."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from bftd.http.budget import BURST, UNITS_PER_S
@@ -22,8 +15,6 @@ from bftd.protocol.lease import Leases, LeaseView
 from bftd.protocol.registration import Held, NodeKind, Registration, Welcome
 from bftd.protocol.reports import KINDS, Finish, Reports, Summary, Taken, report_from_json
 from bftd.protocol.sizes import Sizes
-
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "protocol.md"
 
 _LISTED: dict[str, Any] = {
     "version": 7,
@@ -164,25 +155,14 @@ def limits() -> str:
     return "\n".join(["| most | of what |", "| --- | --- |", *rows])
 
 
-SECTIONS: Mapping[str, Callable[[], str]] = {"endpoints": endpoints, "messages": messages, "bounds": limits}
-
-
-def filled(page: str) -> str:
-    """The page with each section between its marks made anew; raises ValueError where one has no marks."""
-    for name, make in SECTIONS.items():
-        marks = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)", re.S)
-        text = f"{make()}\n"
-        page, count = marks.subn(lambda _, text=text: text, page)  # type: ignore[misc]
-        if count != 1:
-            raise ValueError(f"the page has {count} sections {name!r}, not one")
-    return page
+SECTIONS: Mapping[str, Callable[[], str]] = {
+    "endpoints": lambda: f"\n{endpoints()}\n\n",
+    "messages": lambda: f"\n{messages()}\n\n",
+    "bounds": lambda: f"\n{limits()}\n\n",
+}
 
 
 def unshown() -> set[str]:
     """Kinds of reports and bounds that the page has no example or line for."""
     bounded = {name for name in vars(bounds) if name.endswith(("_MOST", "_MOST_S"))}
     return (set(KINDS) - {body["op"] for body in _REPORTS}) | (bounded ^ set(_BOUNDS))
-
-
-if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text()))

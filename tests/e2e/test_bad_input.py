@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -124,10 +123,3 @@ def test_explaining_an_unknown_job_says_so(site: SandboxSite) -> None:
     code, line = refused(site, "explain", "9999")
     assert code in (1, 2)
     assert "9999" in line
-
-
-def test_the_configuration_reference_is_the_one_that_the_daemon_prints() -> None:
-    from bftd import config
-
-    reference = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text()
-    assert config.to_toml(config.Config()).strip() in reference

@@ -123,7 +123,7 @@ def _source(root: Path, who: Beginning) -> Entry:
         names = " or ".join(f"resume={shown}" for shown in sorted({entry.name.shown for entry in own}))
         raise UsageError(f"resume={who.resume}: there is more than one job of this id; give {names}")
     if not own:
-        raise UsageError(f"resume={who.resume}: there is no saved state of it in {root}; `bft checkpoints ls` shows yours")
+        raise UsageError(f"resume={who.resume}: no checkpoint of it in {root}; `bft checkpoints ls` shows yours")
     chosen = max(own, key=lambda entry: (not entry.name.mark, entry.name.mark == "ended-until", entry.name.at_s))
     if chosen.running:
         raise UsageError(f"resume={who.resume}: it is running; end it first, with scancel {chosen.name.id}")

@@ -14,7 +14,6 @@ from bftd import config
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.settings import parse_config
 from slurm_plugin.site import RULES, advise, check, render
-from slurm_plugin.site.catalogue import reference
 from slurm_plugin.site.lines import FILES, NoNodes
 from slurm_plugin.site.model import Site
 from slurm_plugin.site.plugins import lua_settings
@@ -221,10 +220,6 @@ def test_existing_lines_are_replaced_and_extended_as_the_lines_say() -> None:
 def test_a_partition_that_is_not_there_gets_one_finding_not_twenty() -> None:
     names = [finding.rule.name for finding in check(without("elastic")(recorded("recommended")), RULES)]
     assert [name for name in names if name.startswith("harvested partition")] == ["harvested partition"]
-
-
-def test_the_documentation_is_what_the_rules_say() -> None:
-    assert reference() in (DOCS / "reference" / "site.md").read_text()
 
 
 @settings(deadline=None)
