@@ -1,4 +1,4 @@
-"""The files of docs/monitoring/ and the sections of docs/reference/monitoring.md, from alerts, dashboard and metrics."""
+"""The files of docs/monitoring/ and sections of docs/reference/monitoring.md: alerts, dashboard and metrics."""
 
 from __future__ import annotations
 
