@@ -27,10 +27,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sizing.cells import search_log
 from sizing.cells.cell import Split
-from sizing.cells.search_log import Grid, LogCell, Replay, best_of
 from sizing.cells.tune import middle, tune, undecided
+from studies.crius import search_log
+from studies.crius.search_log import Grid, LogCell, Replay, best_of
 
 LOGS = Path("shared/data/sizing/alpa-search")
 BOUNDS = {"mean_accuracy": 0.96, "worst_accuracy": 0.85, "missed_feasible": 0}

@@ -16,7 +16,7 @@ Windows are of 300 to 600 jobs and not of 13,000, so that ten seeds of all of it
 makes none longer, only shorter. `crius` is the paper's rule, which serves its queue by age in rounds of five minutes.
 `crius-patient` is our own, and baselines `-by-gain` serve their queue in its order; seeds are counted from 100, and no
 window is of the trace that its patience was chosen on. Every policy sees the same jobs for a seed; ratios are paired by
-seed (geometric mean, 95 % interval). Speeds come from data sheets and not from profiles (sizing.simulate.speeds): what
+seed (geometric mean, 95 % interval). Speeds come from data sheets and not profiles (studies.simulation.speeds): what
 is compared is schedulers, in a world without noise.
 """
 
@@ -33,13 +33,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sizing.cells.schedule.policy import ROUND_S, CriusPolicy
-from sizing.simulate import compare, report, workload
-from sizing.simulate.clusters import capacity, crius_testbed, table1
-from sizing.simulate.engine import simulate
-from sizing.simulate.models import table2
-from sizing.simulate.report import Figures
-from sizing.simulate.types import SimulatedJob
+from studies.crius import comparison
+from studies.crius.policy import ROUND_S, CriusPolicy
+from studies.simulation import report, workload
+from studies.simulation.clusters import capacity, crius_testbed, table1
+from studies.simulation.engine import simulate
+from studies.simulation.models import table2
+from studies.simulation.report import Figures
+from studies.simulation.types import SimulatedJob
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "sizing"
 ERRORS = (0.0, 0.1, 0.2, 0.3)
@@ -105,8 +106,8 @@ class Task(NamedTuple):
 
 
 @lru_cache(maxsize=2)
-def _site(*, small: bool) -> compare.Site:
-    return compare.Site.of(crius_testbed() if small else table1(), table2())
+def _site(*, small: bool) -> comparison.Site:
+    return comparison.Site.of(crius_testbed() if small else table1(), table2())
 
 
 @lru_cache(maxsize=4)
@@ -138,7 +139,7 @@ def run(task: Task) -> tuple[Task, Figures, float]:
         policy = CriusPolicy(site.speeds, interval_s=ROUND_S, depth=depth)
         found = report.figures(simulate(jobs, capacity(site.pools), policy, site.speeds), site.batches)
     else:
-        found = compare.run(task.policy, jobs, site, error=error, seed=task.seed)
+        found = comparison.run(task.policy, jobs, site, error=error, seed=task.seed)
     return task, found, time.perf_counter() - began
 
 
@@ -253,7 +254,7 @@ def _percent(found: Mapping[str, float] | None, less: float, sign: str) -> str:
 
 def to_json(found: Mapping[str, Mapping[str, Sequence[Figures]]]) -> dict[str, Any]:
     """All scenes."""
-    return {scene: {**SCENES[scene]._asdict(), **compare.to_json(runs)} for scene, runs in found.items()}
+    return {scene: {**SCENES[scene]._asdict(), **comparison.to_json(runs)} for scene, runs in found.items()}
 
 
 def main() -> None:

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sizing.cells.schedule.options import Options
-from sizing.cells.schedule.policy import CriusPolicy
-from sizing.cells.schedule.virtual import Virtual
-from sizing.simulate.types import Allocation, Moment, Running, SimulatedJob, Waiting
+from studies.crius.options import Options
+from studies.crius.policy import CriusPolicy
+from studies.crius.virtual import Virtual
+from studies.simulation.types import Allocation, Moment, Running, SimulatedJob, Waiting
 
 BOUND_S = 0.2
 CLUSTER = {"a100": 320, "a40": 320, "a10": 320, "v100": 320}

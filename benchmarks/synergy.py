@@ -44,13 +44,14 @@ import numpy as np
 from sizing.cpu import search
 from sizing.cpu.matrices_file import load
 from sizing.cpu.matrix import Matrices, Matrix
-from sizing.pack.draw import mix_of
-from sizing.pack.servers_of import papers
-from sizing.simulate import report, synergy
-from sizing.simulate.drawn import ONE_GPU, drawn
-from sizing.simulate.orders import ORDERS
-from sizing.simulate.synergy import Figures
-from sizing.simulate.world import SimulatedJob
+from studies.simulation import report
+from studies.simulation.world import SimulatedJob
+from studies.synergy import comparison
+from studies.synergy.comparison import Figures
+from studies.synergy.generated_jobs import ONE_GPU, drawn
+from studies.synergy.job_orders import ORDERS
+from studies.synergy.packing.draw import mix_of
+from studies.synergy.packing.parse_servers import papers
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "sizing"
 MATRICES = DATA / "synergy-matrices.json"
@@ -159,7 +160,7 @@ def run(task: Task) -> tuple[Task, Figures, float]:
         every = enumerate(matrices().items())
         told = {name: profiled(each.matrix, error, 1000 * task.seed + at) for at, (name, each) in every}
     began = time.perf_counter()
-    found = synergy.run(task.order, task.packer.split()[0], jobs, servers, matrices(), told=told)
+    found = comparison.run(task.order, task.packer.split()[0], jobs, servers, matrices(), told=told)
     return task, found, time.perf_counter() - began
 
 
@@ -254,7 +255,10 @@ def to_json(found: Mapping[str, Runs]) -> dict[str, Any]:
         for (order, packer), figures in runs.items():
             ratio = speedup(runs, order, packer)
             each[f"{order} {packer}"] = {
-                **{name: report.interval([getattr(one, name) for one in figures]).to_json() for name in synergy.NAMES},
+                **{
+                    name: report.interval([getattr(one, name) for one in figures]).to_json()
+                    for name in comparison.NAMES
+                },
                 "speedup": ratio and ratio.to_json(),
             }
         told[scene] = {**SCENES[scene]._asdict(), "runs": each}

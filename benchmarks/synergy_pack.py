@@ -25,13 +25,13 @@ from typing import TypeVar
 from sizing.cpu.matrices_file import load
 from sizing.cpu.matrix import Matrices
 from sizing.errors import UsageError
-from sizing.pack import worth
-from sizing.pack.check import broken
-from sizing.pack.draw import draw, mix_of
-from sizing.pack.packers import FAIR, PACKERS
-from sizing.pack.pooled import bounds
-from sizing.pack.servers_of import papers
-from sizing.pack.types import Servers
+from studies.synergy.optimum.pooled import bounds
+from studies.synergy.packing import throughput as worth
+from studies.synergy.packing.check import broken
+from studies.synergy.packing.draw import draw, mix_of
+from studies.synergy.packing.packers import FAIR, PACKERS
+from studies.synergy.packing.parse_servers import papers
+from studies.synergy.packing.types import Servers
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "sizing" / "synergy-matrices.json"
 MIXES = ("20/70/10", "30/60/10", "50/0/50")

@@ -28,11 +28,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from sizing.cpu.matrix import Matrix
-from sizing.pack import priced, synergy, worth
-from sizing.pack.check import broken
-from sizing.pack.pooled import bounds
-from sizing.pack.servers_of import GB, PAPERS, servers_of
-from sizing.pack.types import Packing, PackJob
+from studies.synergy.optimum.pooled import bounds
+from studies.synergy.packing import priced, throughput, tune
+from studies.synergy.packing.check import broken
+from studies.synergy.packing.parse_servers import GB, PAPERS, servers_of
+from studies.synergy.packing.types import Packing, PackJob
 
 CPUS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 9.0, 12.0, 24.0)
 MEMORY = tuple(gb * GB for gb in (20.8, 62.5, 125.0, 187.5, 250.0))
@@ -126,9 +126,9 @@ def measure(family: str, sizes: str, count: int, draws: int, seed: int) -> Case:
         if wrong := broken(packing, jobs, servers, order=True):
             raise RuntimeError(f"{family}, {sizes}, {count} servers, draw {number}: {wrong[0]}")
         opts.append(bounds(jobs, servers).whole)
-        priced_means.append(worth.mean(packing, jobs, servers))
-        greedies.append(worth.mean(synergy.greedy(jobs, servers), jobs, servers))
-        least.append(worth.least(packing, jobs, servers))
+        priced_means.append(throughput.mean(packing, jobs, servers))
+        greedies.append(throughput.mean(tune.greedy(jobs, servers), jobs, servers))
+        least.append(throughput.least(packing, jobs, servers))
     shares = [got / most for got, most in zip(priced_means, opts, strict=True)]
     return Case(
         family,
@@ -172,7 +172,7 @@ def moves(family: str, sizes: str, count: int, seed: int) -> Moves:
             moved[name][0] += sum(_places(before, id) != _places(after, id) for id in there)
             moved[name][1] += len(there)
         anew, kept = after_anew, after_kept
-        ratios.append(worth.mean(kept, jobs, servers) / worth.mean(anew, jobs, servers))
+        ratios.append(throughput.mean(kept, jobs, servers) / throughput.mean(anew, jobs, servers))
     shares = {name: some / all_ for name, (some, all_) in moved.items()}
     return Moves(family, sizes, shares["anew"], shares["kept"], statistics.fmean(ratios))
 

@@ -93,10 +93,9 @@ _SLOW = (
     "tests/sizing/model/test_families.py",
     "tests/sizing/model/test_graphing.py",
     "tests/sizing/model/test_tracing.py",
-    "tests/sizing/pack/",
-    "tests/sizing/simulate/",
     "tests/sizing/test_place.py",
     "tests/slurm_plugin/test_auto_gpus_program.py",
+    "tests/studies/",
     "tests/test_messages.py",
 )
 

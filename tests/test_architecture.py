@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
-PACKAGES = ("milp", "bftd", "slurm_plugin", "elastic", "sizing")
+PACKAGES = ("milp", "bftd", "slurm_plugin", "elastic", "sizing", "studies")
 # What a pure package may import from elsewhere: modules that only compute, and the libraries of solvers and node sets.
 INSIDE = frozenset(
     [

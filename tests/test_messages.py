@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.support import messages
 
 ROOT = Path(__file__).parents[1]
-PROGRAMS = ("milp", "bftd", "elastic", "sizing", "slurm_plugin", "benchmarks")
+PROGRAMS = ("milp", "bftd", "elastic", "sizing", "slurm_plugin", "studies", "benchmarks")
 
 RUN = 4
 """So many words in a row are a sentence of the programs: fewer are a name, a number with its unit, or chance."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from bftd.errors import UsageError
+
 Entry = tuple[str, str, str]
 """A command's module, its name there, and one line of help."""
 
@@ -16,7 +18,7 @@ class LazyGroup(click.Group):
     """A group whose commands are imported on use: `table` is heading -> name -> entry, in the order of the help.
 
     Commands below the heading "" are not shown. `old` is former name -> name: a former name works for one release, with
-    a line on standard error.
+    a line on standard error. `gone` is former name -> the command line that replaces it, in a clone of bftd.
     """
 
     def __init__(
@@ -24,12 +26,14 @@ class LazyGroup(click.Group):
         *arguments: Any,
         table: Mapping[str, Mapping[str, Entry]],
         old: Mapping[str, str] | None = None,
+        gone: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
         self._table = table
         self._entries = {name: entry for entries in table.values() for name, entry in entries.items()}
         self._old = old or {}
+        self._gone = gone or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all names, in the order of the table."""
@@ -47,6 +51,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command of `args`, also by its former name."""
+        if args and args[0] in self._gone:
+            raise UsageError(f"{ctx.command_path} {args[0]} is now {self._gone[args[0]]}, in a clone of bftd")
         if args and args[0] in self._old:
             name = self._old[args[0]]
             click.echo(f"{ctx.command_path} {args[0]} is now {ctx.command_path} {name}: use that name", err=True)

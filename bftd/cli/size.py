@@ -28,14 +28,13 @@ _COMMANDS = {
     },
     "What if": {
         "place": ("bftd.cli.size_place", "place", "Tell on which nodes plans would be placed."),
-        "pack": ("bftd.cli.size_pack", "pack", "Tell what CPUs and memory by need would bring."),
-        "simulate": ("bftd.cli.size_simulate", "simulate", "Compare schedulers on a simulated GPU cluster."),
     },
     "": {"auto": ("bftd.cli.size_auto", "auto", "Answer sbatch --auto-gpus, whose plug-in runs this.")},
 }
 _OLD = {"tune": "split"}
+_GONE = {"pack": "python -m studies.synergy pack", "simulate": "python -m studies.crius simulate"}
 
 
-@click.group(cls=LazyGroup, table=_COMMANDS, old=_OLD)
+@click.group(cls=LazyGroup, table=_COMMANDS, old=_OLD, gone=_GONE)
 def size() -> None:
     """Tell which GPUs, CPUs and memory a regular job should ask Slurm for."""

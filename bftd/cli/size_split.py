@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,18 +14,15 @@ from bftd.errors import BftError, UsageError
 if TYPE_CHECKING:
     from sizing.cells.assemble import Assembly
     from sizing.cells.profile import Setting, Source
-    from sizing.cells.search_log import Replay
     from sizing.cells.shards import Shard, ShardProfile
     from sizing.cells.tune_cell import Profiler, TunedCell
 
-_ROWS = 12
 _CPU = "cpu"
 _TIMEOUT_S = 900.0
 
 
 @click.command()
 @click.argument("model", required=False, metavar="[MODULE.py:make_model]")
-@click.option("--search-log", "log", metavar="FILE.csv", help="Replay the tuner on a recorded search of every plan.")
 @click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
 @click.option("--gpus", type=int, metavar="N", help="GPUs of the cell: 1, 2, 4, 8, ...")
 @click.option("--stages", type=int, default=1, metavar="N", help="Pipeline stages of the cell; default 1.")
@@ -41,47 +37,19 @@ _TIMEOUT_S = 900.0
 @click.option("--python", default="", metavar="P", help="The Python to profile with; it must have torch.")
 @click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="A profile's; default 900 s.")
 @options.as_json
-def split(log: str | None, as_json: bool, **asked: Any) -> None:
+def split(as_json: bool, **asked: Any) -> None:
     """Find the fastest split of each stage's GPUs into data and tensor parallelism.
 
     Profiles single shards on the device at hand, one after another, as the tuner asks for them; what collectives take
-    is read from tables (bft size comm). With --search-log nothing is run: the log has the time of every plan, and the
-    tuner sees only those that it asks for.
+    is read from tables (bft size comm).
     """
-    if log is None:
-        _split_model(asked, as_json)
-        return
-    if asked["model"] is not None or asked["text"] is not None:
-        raise UsageError("--search-log needs no model: give one of both")
-    _refuse_beside_a_log(click.get_current_context())
-    from sizing.cells import search_log
-
-    name = "standard input" if log == "-" else Path(log).name
-    replays = search_log.replay(search_log.parse(size_inventory.text_of(log), name))
-    if as_json:
-        common.echo_json(search_log.to_json(replays))
-    else:
-        common.echo(_shown(replays))
-
-
-def _refuse_beside_a_log(context: click.Context) -> None:
-    """Raise UsageError for an option that applies to a model: a log has its own cells, for other GPUs."""
-    here = click.core.ParameterSource.COMMANDLINE
-    for option in context.command.params:
-        name = option.name or ""
-        if name not in ("log", "as_json", "model", "text") and context.get_parameter_source(name) == here:
-            raise UsageError(f"{option.opts[0]} is a model's: --search-log takes the cells that are in the log")
-
-
-def _split_model(asked: dict[str, Any], as_json: bool) -> None:
-    """Tune the cell that the options describe."""
     from sizing.cells import assemble, stages
     from sizing.cells.profile import Setting
     from sizing.cells.tune_cell import tune_cell
     from sizing.cells.wanted import micro_batches_of
 
     if asked["model"] is None and asked["text"] is None:
-        raise UsageError("name a model (MODULE.py:make_model) or --config, or a recorded search by --search-log")
+        raise UsageError("name a model (MODULE.py:make_model) or --config")
     if asked["gpus"] is None or asked["global_batch"] is None:
         raise UsageError("say how many GPUs the cell has and what they train on: --gpus 8 --global-batch 64")
     gpus, timeout_s = asked["gpus"], asked["timeout_s"]
@@ -227,47 +195,3 @@ def _told(whole: Assembly, found: TunedCell) -> Iterable[str]:
             f"an iteration of {whole.global_batch} samples in {whole.micro_batches} micro-batches: "
             f"{step.value:.4g} s ({step.low:.3g}-{step.high:.3g}, {step.origin})"
         )
-
-
-def _shown(replays: tuple[Replay, ...]) -> Iterable[str]:
-    """Yield the cells on which the tuner did worst, and the overall figures."""
-    from bftd.tables import Column
-    from sizing.cells import search_log
-
-    feasible = [each for each in replays if each.accuracy is not None]
-    columns = [
-        Column("LAYERS"),
-        Column("GPUS", right=True),
-        Column("BEST S", right=True),
-        Column("TUNED S", right=True),
-        Column("SPLIT"),
-        Column("ACCURACY", right=True),
-        Column("TRIED", right=True),
-    ]
-    worst = sorted(feasible, key=lambda each: (each.accuracy, -each.cell.gpus))[:_ROWS]
-    if worst:
-        yield from common.table(columns, [_row(each) for each in worst])
-    if len(feasible) > len(worst):
-        yield f"and {len(feasible) - len(worst)} cells that are no worse (--json has them)"
-    scores = search_log.accuracies(replays)
-    tried, there = (sum(getattr(each.tuned, name) for each in replays) for name in ("tried", "candidates"))
-    if scores:
-        mean = sum(scores) / len(scores)
-        yield f"tuned plans: {mean:.1%} of the best on average, {min(scores):.1%} in the worst cell"
-    yield (
-        f"{len(replays)} cells, {len(feasible)} of them feasible, {search_log.missed(replays)} of these missed; "
-        f"{tried} of {there} splits tried"
-    )
-
-
-def _row(each: Replay) -> tuple[str, ...]:
-    tuned = each.tuned
-    return (
-        f"{each.cell.first_layer}-{each.cell.last_layer}",
-        str(each.cell.gpus),
-        f"{each.best_s:.4g}",
-        "missed" if tuned.time_s is None else f"{tuned.time_s:.4g}",
-        "" if tuned.best is None else f"dp{tuned.best.dp} tp{tuned.best.tp}",
-        f"{each.accuracy:.1%}",
-        f"{tuned.tried} of {tuned.candidates}",
-    )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks import alpa_search
 from sizing.cells.cell import Split
-from sizing.cells.search_log import LogCell
+from studies.crius.search_log import LogCell
 
 HEADER = "first_layer,last_layer,dp,tp,forced,cost_s,fits,avail_gb,peak_gb,layers,measured_e2e_s\n"
 

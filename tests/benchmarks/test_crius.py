@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import crius
-from sizing.simulate import compare
-from sizing.simulate.clusters import crius_testbed
-from sizing.simulate.models import table2
-from sizing.simulate.schedulers import maker
-from sizing.simulate.speeds import FormulaSpeeds
+from studies.crius import comparison
+from studies.crius.schedulers import maker
+from studies.simulation.clusters import crius_testbed
+from studies.simulation.models import table2
+from studies.simulation.speeds import FormulaSpeeds
 
 
 def test_every_scene_has_jobs_that_a_seed_makes_again() -> None:
@@ -59,13 +59,13 @@ def test_regression_completion_times_were_compared_where_other_jobs_had_been_dro
     _, all_ended, _ = crius.run(crius.Task("deadlines", "elasticflow", 100, 5))
     some = replace(all_ended, finished=all_ended.jobs - 1, mean_jct_s=all_ended.mean_jct_s / 2)
     assert all_ended.finished == all_ended.jobs
-    assert compare.ratio("mean_jct_s", [all_ended], [all_ended]) is not None
+    assert comparison.ratio("mean_jct_s", [all_ended], [all_ended]) is not None
     lines = list(crius.tables(crius.to_json({"deadlines": {"crius-ddl": [some], "elasticflow": [all_ended]}})))
     (first,) = (line for line in lines if "| crius-ddl |" in line)
     (other,) = (line for line in lines if "| elasticflow (simplified, without time slots) |" in line)
     assert "| 4 of 5 |" in first
     assert "| 5 of 5 |" in other
     assert "%" not in other.split("|")[-3]
-    told = compare.to_json({"crius-ddl": [some], "elasticflow": [all_ended]})["crius-ddl_over"]["elasticflow"]
+    told = comparison.to_json({"crius-ddl": [some], "elasticflow": [all_ended]})["crius-ddl_over"]["elasticflow"]
     assert told["mean_jct_s"] is None
     assert told["window_raw"] is not None

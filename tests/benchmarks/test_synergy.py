@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import synergy
 from sizing.cpu.matrix import Matrix
-from sizing.pack.packers import PACKERS
-from sizing.simulate.orders import ORDERS
+from studies.synergy.job_orders import ORDERS
+from studies.synergy.packing.packers import PACKERS
 
 with_matrices = pytest.mark.skipif(not synergy.MATRICES.exists(), reason="no public matrices (shared/data/sizing)")
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from benchmarks import synergy_pack_generated as generated
-from sizing.pack.servers_of import papers
+from studies.synergy.packing.parse_servers import papers
 
 
 @pytest.mark.parametrize("family", generated.FAMILIES)

@@ -148,7 +148,7 @@ def test_where_nothing_is_said_of_what_is_idle_it_is_all() -> None:
         ('{"types": {"turbo": {}}}', "gpus.json, types, turbo: flops is missing: give operations a second"),
         (
             '{"types": {"t4": {"memory_bytes": -1}}}',
-            wording("sizing.cells_search_log.not_whole", where="gpus.json, types, t4", column="memory_bytes", said=-1)
+            wording("studies.search_log.not_whole", where="gpus.json, types, t4", column="memory_bytes", said=-1)
             + " of 1",
         ),
         (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Collection
 from functools import cache
@@ -21,11 +20,8 @@ class Form(NamedTuple):
     may: frozenset[str]
 
     def fits(self, fields: Collection[str]) -> bool:
-        """Whether an object with these fields is as the table says; a name with a star stands for any such."""
-        fields = set(fields) - {"format"}
-        plain = {name for name in self.always if "*" not in name}
-        known = self.always | self.may
-        return plain <= fields and all(any(fnmatch.fnmatch(name, each) for each in known) for name in fields)
+        """Whether an object with these fields is as the table says."""
+        return self.always <= set(fields) - {"format"} <= self.always | self.may
 
 
 @cache
@@ -36,7 +32,7 @@ def forms() -> dict[str, Form]:
         title, _, text = section.partition("\n")
         always, may = set(), set()
         for cell in re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE):
-            names = re.findall(r"`([\w*]+)`", cell.partition("(")[0])
+            names = re.findall(r"`(\w+)`", cell.partition("(")[0])
             (may if "(" in cell else always).update(names)
         found[title.strip("` ")] = Form(frozenset(always), frozenset(may))
     return found

@@ -10,29 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.bftd.cli.test_size_pack import MATRICES
+from tests.studies.synergy.test_pack_command import MATRICES
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
-    "words",
+    "line",
     [
-        *(("solve", "examples/problem.json", "--solver", name) for name in ("highs", "highs-nodes", "gurobi")),
-        ("size", "pack", "--matrices", "MATRICES", "--mix", "50/50/0", "--servers", "1", "--policy", "opt"),
-        ("size", "simulate", "--count", "6", "--seeds", "1", "--policy", "gavel"),
-        (*("size", "simulate", "--matrices", "MATRICES", "--mix", "50/50/0", "--servers", "1", "--count", "4"),
-         *("--seeds", "1", "--policy", "fifo-opt")),
+        *(f"bftd.cli.main solve examples/problem.json --solver {name}" for name in ("highs", "highs-nodes", "gurobi")),
+        "studies.synergy pack --matrices MATRICES --mix 50/50/0 --servers 1 --policy opt",
+        "studies.crius simulate --count 6 --seeds 1 --policy gavel",
+        "studies.synergy simulate --matrices MATRICES --mix 50/50/0 --servers 1 --count 4 --seeds 1 --policy fifo-opt",
     ],
-    ids=" ".join,
-)  # fmt: skip
-def test_standard_output_is_json_and_nothing_else(words: tuple[str, ...], tmp_path: Path) -> None:
-    if "gurobi" in words and importlib.util.find_spec("gurobipy") is None:
+)
+def test_standard_output_is_json_and_nothing_else(line: str, tmp_path: Path) -> None:
+    if "gurobi" in line and importlib.util.find_spec("gurobipy") is None:
         pytest.skip("gurobipy is not installed")
     matrices = tmp_path / "matrices.json"
     matrices.write_text(json.dumps(MATRICES))
     told = subprocess.run(
-        [sys.executable, "-m", "bftd.cli.main", *(word.replace("MATRICES", str(matrices)) for word in words), "--json"],
+        [sys.executable, "-m", *line.replace("MATRICES", str(matrices)).split(), "--json"],
         capture_output=True,
         text=True,
         cwd=ROOT,

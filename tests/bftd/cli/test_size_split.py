@@ -53,10 +53,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     [
         ([], excerpt("cli.size_split.model_missing")),
         (["train.py:make_model"], excerpt("cli.size_split.gpus_missing")),
-        (["train.py:make_model", "--search-log", "x.csv"], wording("cli.size_split.log_needs_no_model")),
-        (["--search-log", "x.csv"], wording("cli.unreadable", path="x.csv", strerror="No such file")),
-        (["--search-log", "x.csv", "--gpus", "4"], excerpt("cli.size_split.log_takes_cells", opts="--gpus")),
-        (["--search-log", "x.csv", "--type", "cpu"], excerpt("cli.size_split.log_takes_cells", opts="--type")),
         (["train.py:make_model", "--gpus", "6", "--global-batch", "8"], "take 4 or 8"),
         (["train.py:make_model", "--gpus", "4", "--global-batch", "0"], "--global-batch 0"),
         (

@@ -1,0 +1,1 @@
+"""The papers' schedulers and simulators, which no site installs: `python -m studies.crius`, `studies.synergy`."""

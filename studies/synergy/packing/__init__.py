@@ -1,0 +1,1 @@
+"""Packers: CPUs and memory of servers by the jobs' needs."""
