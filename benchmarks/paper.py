@@ -202,8 +202,10 @@ ABSENT = """## What of the paper is not here
 - **AdaptDL**, which section 4.3 names beside Elastic Horovod and TorchElastic: there is no back-end for it.
 - **An instance and a metric of one user's own** (its first scenario): a daemon that serves a site has one objective for
   all, and `weight=` counts with the objective `priority` alone.
-- **T_fwd predicted** from the queue (section 3.4.3): it is set, or chosen from a trace ([`bft advise`](replay.md)).
-- **Topology** (future work there): a problem may have groups of nodes ([solvers](solvers.md)), the daemon makes none.
+- **T_fwd predicted** from the queue (section 3.4.3): it is set, or chosen from a trace
+  ([`bft advise`](../howto/replay.md)).
+- **Topology** (future work there): a problem may have groups of nodes
+  ([solvers](../reference/solvers.md)), the daemon makes none.
 - **Applications other than training** (future work there).
 
 Figures 2 to 4 explain the method; Table 2 is an input, the authors' curves."""
