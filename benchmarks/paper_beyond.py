@@ -47,8 +47,8 @@ def figure15(results: Results) -> str:
         "Figure 15: U by network",
         table(["the first 60 hours", *_READINGS, "paper"], rows),
         "The trials of the search for hyperparameters with each network's curve in turn. The text gives the two ends, "
-        "all above 75 %, but not the T_fwd. U rises with how well a network scales, as there; it rises further here, "
-        "and why DenseNet comes out higher than printed cannot be told from the text: neither T_fwd explains it.",
+        "all above 75 %, but not the T_fwd. As in the paper, U rises with how well a network scales. It rises further "
+        "here: the text does not show why DenseNet comes out higher than printed, and neither T_fwd explains it.",
     )
 
 
@@ -85,7 +85,7 @@ def figure16(results: Results) -> str:
         f"it is for. Here costs ten times as high change it by {points(most - once)} points at a T_fwd of 120 s. The "
         "last two columns are what preemption and rescaling take there, relative to the dedicated nodes: the plan "
         "avoids rescaling that has become dear, but preemptions, which it cannot avoid, cost ten times as much too. If "
-        "the paper left the cost of preemption as it was, its fall is slighter for that.",
+        "the paper did not raise the cost of preemption, that makes its fall slighter.",
     )
 
 
@@ -120,8 +120,8 @@ def ablation(results: Results) -> str:
         "What each mend does to U",
         table(["T_fwd 120 s, pj_max 10", "U", "points", "events", "trainers done"], rows),
         "**Completion events**: the text of the paper solves again when a trainer is done; its code waits for the next "
-        "change of the pool, and the nodes idle meanwhile. **Start-up charge**: its code lets a trainer start from no "
-        "nodes for nothing, though R_up seconds are lost; to charge them lowers U, and is right. **Right big-M**: with "
+        "change of the pool, and the nodes idle meanwhile. **Start-up charge**: its code charges nothing for a start "
+        "from no nodes, though R_up seconds are lost; to charge them lowers U, and is right. **Right big-M**: with "
         "M = |N| + 1 equations (8) and (10) keep a trainer from changing by more than half the pool at once "
         "([solvers](solvers.md#what-is-mended-in-the-papers-model)).",
     )

@@ -184,9 +184,9 @@ def figure13(results: Results) -> str:
         table(head, rows),
         "Points of the plot are not printed; the text says that U is consistently higher with scaling efficiency. "
         f"Here it is in {higher} of {len(pairs)} cases, and more trainers are done in {more}. U counts samples, "
-        "whatever was maximised, and is relative to dedicated nodes that are allocated for the same objective; the "
-        "paper does not say which static allocation its diverse trainers are held against, and which of the two comes "
-        "out higher depends on it. How many trainers are done does not: all have the same number of samples to do.",
+        "whatever was maximised, and is relative to dedicated nodes that are allocated for the same objective. The "
+        "paper does not say with which static allocation it compares its diverse trainers, and which of the two comes "
+        "out higher depends on that. The number of trainers done does not: all have the same number of samples to do.",
     )
 
 

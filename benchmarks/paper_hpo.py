@@ -127,9 +127,9 @@ def figure8(results: Results) -> str:
     return section(
         "Figure 8: the return of rescaling",
         table([*head, "of an event: 25 %", "median", "75 %"], rows),
-        "The investment is what rescaling costs and the return what is earned, costs taken off: over the week, and for "
-        "each event that rescales until the next one. Points of the plot are not printed. The text says that the "
-        "return on investment falls as T_fwd grows, and is more stable then, while the outcome grows and saturates.",
+        "The investment is the cost of rescaling. The return is the outcome after costs, over the week, and from each "
+        "event that rescales to the next one. Points of the plot are not printed. The text says that the return on "
+        "investment falls as T_fwd grows, and is more stable then, while the outcome grows and saturates.",
         f"Here it falls from {returns[0]} at {T_FWD_S[0]:g} s to {returns[-1]} at {T_FWD_S[-1]:g} s, and the outcome "
         f"is largest at {max(outcomes, key=lambda t_fwd_s: outcomes[t_fwd_s]):g} s.",
     )
