@@ -204,8 +204,8 @@ ABSENT = """## What of the paper is not here
   all, and `weight=` counts with the objective `priority` alone.
 - **T_fwd predicted** from the queue (section 3.4.3): it is set, or chosen from a trace
   ([`bft advise`](../howto/replay.md)).
-- **Topology** (future work there): a problem may have groups of nodes ([solvers](../reference/solvers.md)), the
-  daemon makes none.
+- **Topology** (future work there): a problem may have groups of nodes
+  ([solvers](../reference/solvers.md)), the daemon makes none.
 - **Applications other than training** (future work there).
 
 Figures 2 to 4 explain the method; Table 2 is an input, the authors' curves."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from studies.simulation import world
-
 from studies.simulation.world import SimulatedJob as SimulatedJob
 from studies.simulation.world import Waiting as Waiting
 
