@@ -6,7 +6,7 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 PLUGIN := build/plugins/spank_bftd.so
-SPANK := slurm_plugin/spank
+SPANK := slurm_plugin/plugins/spank
 # The names of the back-ends, for the plug-in.
 BACKENDS := build/spank/backends.h
 # Tests wait more than they work, so they run side by side, file by file: those with a cluster after all others, whose

@@ -20,8 +20,8 @@ from benchmarks import backfill_log, snapshot_log
 from benchmarks.backfill_log import Cycle, Failure, Planned, Start
 from benchmarks.impact import logs, record
 from slurm_plugin.nodeset import expand, fold
-from slurm_plugin.scheduler import is_newer
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.scheduler import is_newer
+from slurm_plugin.read.types import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from bftd.pool.judgement import ANY
 from bftd.pool.occupancy import occupy
 from bftd.pool.rooms import RoomMemory
 from slurm_plugin.nodeset import fold
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.types import Snapshot
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "tests" / "recordings" / "backfill"
 AHEAD_S = 1.0

@@ -40,8 +40,8 @@ from bftd.service.garbage import Garbage, only_when_told
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from bftd.service.meters import Meters
-from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.errors import SlurmError
+from slurm_plugin.read.client import Answer, SlurmClient
 
 NODES = (5_000, 10_000)
 TRAINERS = 200

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import islice
 
-from slurm_plugin.types import Scheduler, Snapshot
+from slurm_plugin.read.types import Scheduler, Snapshot
 
 REGULAR, PILOTS = "batch", "elastic"
 # Of the nodes so many have a regular job on average; the rest is idle or lent.

@@ -34,9 +34,9 @@ from bftd.keys import PoolConfig
 from bftd.pool import judgement
 from bftd.pool.harvest import Harvest
 from bftd.sandbox_site import SandboxSite
-from slurm_plugin import parse
-from slurm_plugin.client import SlurmClient
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read import parse
+from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.read.types import Snapshot
 
 RACK = 40
 SMALLEST = 2 * RACK + 1  # the node with the slurmd, one busy rack and one spare

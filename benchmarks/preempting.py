@@ -24,7 +24,7 @@ from bftd.pool.judgement import PoolMemory, observe
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import LeaseReport
 from bftd.protocol.sizes import Sizes
-from slurm_plugin.types import Job, Node, Snapshot
+from slurm_plugin.read.types import Job, Node, Snapshot
 
 PARTITION = "elastic"
 TRAINERS = 6

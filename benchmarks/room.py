@@ -25,7 +25,7 @@ from bftd.pool.backfill.wanted import End, Numbering, Outcome, Part, Wanted
 from bftd.pool.leaving import AnyNode, Leaving
 from bftd.protocol.registration import Registration
 from bftd.protocol.sizes import Sizes
-from slurm_plugin.types import Scheduler
+from slurm_plugin.read.types import Scheduler
 
 BOUND_S = 0.15
 BOUND_BYTES = 50 * 2**20

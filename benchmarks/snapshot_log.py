@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TextIO
 
-from slurm_plugin.types import Job, Node, Partition, Request, Reservation, Scheduler, Snapshot
+from slurm_plugin.read.types import Job, Node, Partition, Request, Reservation, Scheduler, Snapshot
 
 FORMAT = "bftd snapshots"
 VERSION = 1

@@ -10,9 +10,9 @@ from bftd.service import dry_run as dry_runs
 from bftd.service import neighbours
 from bftd.service.ledger import Ledger
 from bftd.service.settings import settings_of
-from slurm_plugin.client import SlurmClient
-from slurm_plugin.preemption import Preemption
-from slurm_plugin.visibility import Visibility
+from slurm_plugin.pilots.preemption import Preemption
+from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.read.visibility import Visibility
 
 
 def told(settings: Config) -> Iterator[str]:

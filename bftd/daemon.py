@@ -37,12 +37,12 @@ from bftd.service.garbage import Garbage, only_when_told
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from bftd.shadow.read_only_client import ReadingClient
-from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError, UnknownPartition
-from slurm_plugin.preemption import NotPreemptible, Preemption
-from slurm_plugin.pyslurm_backend import PyslurmClient
-from slurm_plugin.types import Snapshot
-from slurm_plugin.visibility import Visibility
+from slurm_plugin.pilots.preemption import NotPreemptible, Preemption
+from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.read.pyslurm_backend import PyslurmClient
+from slurm_plugin.read.types import Snapshot
+from slurm_plugin.read.visibility import Visibility
 
 log = logging.getLogger("bftd")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from sizing import gpus as catalogue
 from sizing.gpus import GpuType
 from slurm_plugin.nodeset import fold
-from slurm_plugin.types import Node, Partition
+from slurm_plugin.read.types import Node, Partition
 
 __all__ = ["GpuType", "Inventory", "NodeGroup", "Offer", "emptied", "from_slurm", "with_idle"]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks import snapshot_log
 from bftd.daemon import next_delay_s
 from bftd.keys import SlurmConfig
-from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
+from slurm_plugin.read.client import SlurmClient
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bftd.keys import Config
     from bftd.tables import Column
     from bftd.words import Drawn
-    from slurm_plugin.client import SlurmClient
+    from slurm_plugin.read.client import SlurmClient
 
 # Version of the output of `--json`: incremented when a field is removed or changes its meaning.
 JSON_FORMAT = 1
@@ -29,7 +29,7 @@ JSON_FORMAT = 1
 
 def slurm_client(settings: Config) -> SlurmClient:
     """Return a client of the Slurm cluster that the configuration names."""
-    from slurm_plugin.client import SlurmClient
+    from slurm_plugin.read.client import SlurmClient
 
     return SlurmClient(Path(settings.slurm.conf) if settings.slurm.conf else None, settings.slurm.timeout_s)
 

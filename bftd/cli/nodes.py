@@ -16,7 +16,7 @@ from bftd.errors import BftError
 
 if TYPE_CHECKING:
     from bftd.keys import Config
-    from slurm_plugin.types import Node
+    from slurm_plugin.read.types import Node
 
 
 @click.command()

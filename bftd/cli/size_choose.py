@@ -182,7 +182,7 @@ def _closed(states: Mapping[str, str], wanted: str, asks: bool) -> list[str]:
 
     Raises UsageError if the user named such a partition.
     """
-    from slurm_plugin.start import asked
+    from slurm_plugin.pilots.start_estimate import asked
 
     told = {name: f"partition {name} is left out, its State is {state}" for name, state in states.items()}
     client = common.slurm_client(config.load_found(None))
@@ -213,7 +213,7 @@ def _asked(
 def _slurm(job: Job | None) -> Callable[[Run], Answer]:
     """Return a function that asks Slurm when a run could start, with its lines and the script's own."""
     from sizing.choosing.ranking import Answer
-    from slurm_plugin.start import asked
+    from slurm_plugin.pilots.start_estimate import asked
 
     client = common.slurm_client(config.load_found(None))
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from bftd import config
 from bftd.cli import common
 from bftd.errors import UsageError
-from slurm_plugin import nodeset, parse
+from slurm_plugin import nodeset
 from slurm_plugin.errors import SlurmError
+from slurm_plugin.read import parse
 
 if TYPE_CHECKING:
     from sizing.cpu.lines import Node

@@ -214,7 +214,7 @@ def _plans(
 
 def _starts(best: Sequence[Choice]) -> tuple[dict[tuple[str, ...], str], list[str]]:
     """Return Slurm's message on when each choice could start, and a note if Slurm cannot be asked."""
-    from slurm_plugin.start import asked
+    from slurm_plugin.pilots.start_estimate import asked
 
     slurm = common.slurm_client(config.load_found(None))
     found: dict[tuple[str, ...], str] = {}

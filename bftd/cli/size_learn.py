@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sizing import ran
     from sizing.gpus import GpuType
     from sizing.ran import Ran
-    from slurm_plugin.finished import Finished
+    from slurm_plugin.read.finished import Finished
 
 
 @click.command()
@@ -53,7 +53,7 @@ def learn(
     from sizing import ran
     from sizing.errors import Untraceable
     from sizing.model import launch
-    from slurm_plugin.finished import finished
+    from slurm_plugin.read.finished import finished
 
     if len(words) != 2:
         raise UsageError("name a training step and the report of a job: bft size learn train.py:make_step report.json")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bftd.keys import Config
     from bftd.protocol.wish import Wish
     from elastic.spec import ElasticSpec
-    from slurm_plugin.client import SlurmClient
+    from slurm_plugin.read.client import SlurmClient
 
 # The part of a script's first line that the kernel reads.
 _FIRST_LINE_BYTES = 120

@@ -23,7 +23,7 @@ def moment(text: str, now_s: float) -> float:
 
     Times of day are today's; all dates and times are local.
     """
-    from slurm_plugin.dates import local
+    from slurm_plugin.read.dates import local
 
     words = text.strip().lower()
     if words.isdecimal():

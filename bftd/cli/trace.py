@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from bftd.whatif.trace.model import Trace
     from bftd.whatif.trace.sacct import Accounts
     from bftd.whatif.trace.stats import Stats
-    from slurm_plugin.client import SlurmClient
-    from slurm_plugin.types import Snapshot
+    from slurm_plugin.read.client import SlurmClient
+    from slurm_plugin.read.types import Snapshot
 
 # A month of a large site's accounting takes minutes to read from its database.
 _ACCOUNTING_TIMEOUT_S = 900.0
@@ -41,7 +41,7 @@ def _not_negative(ctx: click.Context, param: click.Parameter, value: float) -> f
 
 
 def _date(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    from slurm_plugin.dates import local
+    from slurm_plugin.read.dates import local
 
     if value is None:
         return None

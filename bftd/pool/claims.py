@@ -9,8 +9,8 @@ from math import inf
 
 from bftd.core.domain import Room
 from bftd.pool.rooms import key
-from slurm_plugin.types import Job, Node, Reservation
-from slurm_plugin.waiting import Standing, is_being_started, may_use, plan_window_s, standing
+from slurm_plugin.pilots.pending_reasons import Standing, is_being_started, may_use, plan_window_s, standing
+from slurm_plugin.read.types import Job, Node, Reservation
 
 # Slurm grants nothing that reaches into a reservation, and no time limit is shorter than a minute.
 SHORTEST_JOB_S = 60.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from bftd.core.classes import NodeClass
-from slurm_plugin.types import Node
+from slurm_plugin.read.types import Node
 
 # The part by which the memory of two nodes has to differ to matter.
 _MEMORY_STEP = 0.1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurm_plugin.types import Node
+from slurm_plugin.read.types import Node
 
 BUSY = frozenset({"ALLOCATED", "MIXED"})
 # Flags that leave an idle node usable; every other flag, even one that a later Slurm invents, keeps it out.

@@ -16,7 +16,7 @@ from bftd.pool.leaving import Leaving
 from bftd.pool.occupancy import Occupancy
 from bftd.pool.patience import left_out, tried
 from bftd.pool.rooms import Foreseen, RoomMemory, Start, awake, doubted, follow, key, room_wait_s
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.types import Snapshot
 
 
 class Copy(Protocol):

@@ -10,7 +10,7 @@ from bftd.pool.backfill.wanted import Booking, End, Numbering, Rank, rank
 from bftd.pool.fitness import BUSY, unusable
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy
-from slurm_plugin.types import Job, Node, Reservation, Snapshot
+from slurm_plugin.read.types import Job, Node, Reservation, Snapshot
 
 # A job past its limit ends at any moment.
 _OVERDUE_S = 1.0

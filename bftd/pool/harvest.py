@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from slurm_plugin.types import Job, Node, Snapshot
-from slurm_plugin.waiting import is_regular
+from slurm_plugin.pilots.pending_reasons import is_regular
+from slurm_plugin.read.types import Job, Node, Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from bftd.pool.harvest import Harvest
 from bftd.pool.judgement import UNHEARD_KEPT_S, PoolMemory, observe
 from bftd.pool.occupancy import RUNNING
 from bftd.protocol import comment
-from slurm_plugin.types import Job, Snapshot
+from slurm_plugin.read.types import Job, Snapshot
 
 
 class IdleWatch:

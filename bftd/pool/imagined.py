@@ -16,7 +16,7 @@ from bftd.pool.fitness import BUSY, HARMLESS_FLAGS
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import nodes_of
 from bftd.protocol import comment
-from slurm_plugin.types import Job, Node, Snapshot
+from slurm_plugin.read.types import Job, Node, Snapshot
 
 # No job id of Slurm's and no name of a real trainer has a colon: an imaginary id can never be taken for a real one.
 PREFIX = "shadow:"

@@ -8,8 +8,8 @@ free for jobs that Slurm could start now if no pilot were there, and pilots leav
 (`bftd.pool.rooms`). A node that has not answered Slurm, like all nodes after a restart of slurmctld, is kept for a
 while if its pilot runs. A change of many nodes at once, through no job, is not believed at once, and nothing grows
 meanwhile. No pilot comes to a node that a job may count on for which Slurm is just preempting. While regular jobs wait
-for room, `spare_nodes` idle nodes are not offered. `slurm_plugin.waiting` says which plans count, here and in every
-driver.
+for room, `spare_nodes` idle nodes are not offered. `slurm_plugin.pilots.pending_reasons` says which plans count, here
+and in every driver.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bftd.pool.rooms import RoomMemory, cycle_due_s, given_up, has_time
 from bftd.pool.spares import SPARED, spared
 from bftd.pool.touched import TouchMemory, touched
 from bftd.protocol import comment
-from slurm_plugin.types import Job, Node, Snapshot
+from slurm_plugin.read.types import Job, Node, Snapshot
 
 RUNS_A_JOB = "runs a job"
 ANY = AnyNode()

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bftd.pool.harvest import Harvest
-from slurm_plugin.types import Job, Node, Snapshot
-from slurm_plugin.waiting import may_use, waits_for_room
+from slurm_plugin.pilots.pending_reasons import may_use, waits_for_room
+from slurm_plugin.read.types import Job, Node, Snapshot
 
 # The states of a job that is at work on its nodes, or about to be.
 RUNNING = frozenset({"RUNNING", "CONFIGURING"})

@@ -17,7 +17,7 @@ from bftd.core.domain import Room, RoomEnd, RoomOver
 from bftd.pool.backfill.wanted import Numbering, union
 from bftd.pool.governor import Allowance, Cost, Ended, Governor
 from bftd.pool.patience import Patience
-from slurm_plugin.types import Job, Scheduler
+from slurm_plugin.read.types import Job, Scheduler
 
 # Two cycles are enough for Slurm to start what it can start; these seconds are for its rounding and for our polls.
 _CYCLES = 2

@@ -17,7 +17,7 @@ from bftd.core.domain import Room
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy
 from bftd.pool.rooms import key
-from slurm_plugin.types import Job, Snapshot
+from slurm_plugin.read.types import Job, Snapshot
 
 
 @dataclass(frozen=True, slots=True)

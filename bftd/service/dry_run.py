@@ -21,7 +21,7 @@ from bftd.service.ledger import Ledger
 from bftd.service.neighbours import IDENTITY
 from bftd.service.settings import settings_of
 from slurm_plugin.nodeset import fold
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.types import Snapshot
 
 
 class _Peek(Ledger):

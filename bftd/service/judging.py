@@ -17,7 +17,7 @@ from bftd.core.domain import PoolView, State
 from bftd.keys import PoolConfig
 from bftd.pool import judgement
 from bftd.pool.harvest import Harvest
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.types import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from bftd.service.room_log import RoomLog
 from bftd.service.settings import settings_of, still_good
 from bftd.service.windows import Window
 from bftd.service.zone import local_zone
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.types import Snapshot
 
 log = logging.getLogger("bftd")
 

@@ -15,7 +15,7 @@ from bftd.errors import AnotherDaemon, UsageError
 from bftd.pool.occupancy import RUNNING
 from bftd.protocol import comment
 from bftd.service.ledger import Ledger
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.types import Snapshot
 
 # The ledger keeps the words by which this daemon's pilots name it under this name.
 IDENTITY = "identity"

@@ -37,7 +37,7 @@ from bftd.shadow import guests
 from bftd.shadow.imaginary import ImaginaryTrainers, in_order
 from bftd.shadow.totals import Totals
 from bftd.whatif.replay.options import Objective, Options
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.types import Snapshot
 
 log = logging.getLogger("bftd")
 

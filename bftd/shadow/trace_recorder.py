@@ -10,7 +10,7 @@ from bftd.errors import BftError
 from bftd.keys import Config
 from bftd.whatif.trace.recording_file import RecordingFile
 from bftd.whatif.trace.session import DEFAULT_POLL_S, Clock, Session
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.types import Snapshot
 
 log = logging.getLogger("bftd")
 

@@ -27,11 +27,11 @@ from elastic.link.peer import Peer
 from elastic.link.wire import Message
 from elastic.node import container
 from elastic.timing import GONE_S
-from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.pilots import Leftover, Mode, PilotLauncher, PilotRequest, Placed
-from slurm_plugin.sharing import Part, Sharing
-from slurm_plugin.waiting import Rules
+from slurm_plugin.pilots.pending_reasons import Rules
+from slurm_plugin.pilots.shared_nodes import Part, Sharing
+from slurm_plugin.pilots.submission import Leftover, Mode, PilotLauncher, PilotRequest, Placed
+from slurm_plugin.read.client import SlurmClient
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from sizing.cpu import guard
 from sizing.errors import SizingError, UsageError
-from slurm_plugin.env import scrubbed
+from slurm_plugin.read.env import scrubbed
 
 Kind = Literal["srun", "cgroup", "affinity"]
 How = Literal["auto", "srun", "cgroup", "affinity"]

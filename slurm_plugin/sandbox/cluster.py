@@ -18,10 +18,10 @@ from importlib import resources
 from pathlib import Path
 from types import TracebackType
 
-from slurm_plugin import reservation
-from slurm_plugin.client import SlurmClient
-from slurm_plugin.env import scrubbed
 from slurm_plugin.errors import SandboxError, SlurmError, SlurmMissing
+from slurm_plugin.pilots import reservation
+from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.read.env import scrubbed
 from slurm_plugin.sandbox import config, munged, processes
 from slurm_plugin.sandbox.plugin import compiled
 from slurm_plugin.sandbox.ports import reserved_ports
@@ -220,7 +220,7 @@ class Sandbox:
         for index in range(max((count for _, count in self.shape.gpus), default=0)):
             # Slurm wants a character device per GPU and follows a link to one; only root could make a new device.
             (root / "dev" / f"nvidia{index}").symlink_to("/dev/zero")
-        lua = resources.files("slurm_plugin").joinpath("lua")
+        lua = resources.files("slurm_plugin").joinpath("plugins", "lua")
         for name in ("bftd.lua", "bftd_gpus.lua"):
             (root / name).write_text(lua.joinpath(name).read_text())
         shipped = lua.joinpath("job_submit.lua").read_text()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from slurm_plugin.settings import options
+from slurm_plugin.read.settings import options
 from slurm_plugin.site.model import Site, SiteFile
 from slurm_plugin.site.rule import Edit
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slurm_plugin.settings import is_nothing, number, options
+from slurm_plugin.pilots.preemptible import BY_TIER
+from slurm_plugin.read.settings import is_nothing, number, options
+from slurm_plugin.read.visibility import HIDING
 from slurm_plugin.site.kit import elastic, partition_edit, set_to, setting
 from slurm_plugin.site.model import Site
-from slurm_plugin.site.preemptible import BY_TIER
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
-from slurm_plugin.visibility import HIDING
 
 # The oldest and the newest release that bftd supports.
 _OLDEST, _NEWEST = (22, 5), (26, 5)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_plugin.nodeset import expand, fold
-from slurm_plugin.parse import time_limit_s
-from slurm_plugin.settings import number
+from slurm_plugin.pilots.preemptible import below, ends
+from slurm_plugin.read.parse import time_limit_s
+from slurm_plugin.read.settings import number
 from slurm_plugin.site.kit import (
     driver,
     elastic,
@@ -20,7 +21,6 @@ from slurm_plugin.site.kit import (
     set_option,
 )
 from slurm_plugin.site.model import Site
-from slurm_plugin.site.preemptible import below, ends
 from slurm_plugin.site.rule import Edit, Rule
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from slurm_plugin.parse import time_limit_s
+from slurm_plugin.read.parse import time_limit_s
 from slurm_plugin.site.model import Site
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
 

@@ -9,7 +9,7 @@ from importlib import resources
 
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.nodeset import fold
-from slurm_plugin.settings import is_nothing
+from slurm_plugin.read.settings import is_nothing
 from slurm_plugin.site.change import PARTITION, change, merged
 from slurm_plugin.site.model import Site, Wanted
 from slurm_plugin.site.plugins import LUA_FILE
@@ -97,7 +97,7 @@ def render(advised: Advised, file: File) -> str:
 
 def _job_submit_lua(advised: Advised, edit: Edit) -> list[str]:
     """Return the lines for the site's own file, or a whole file for a site that has none."""
-    folder = resources.files("slurm_plugin") / "lua"
+    folder = resources.files("slurm_plugin") / "plugins" / "lua"
     copy = _comment("--", f"First copy {folder / LUA_FILE} beside this file.")
     if advised.before.lua.state != "absent":
         ours = "add these lines before the last `return`, in place of any that load bftd.lua already"

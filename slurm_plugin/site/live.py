@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from slurm_plugin import sdiag
-from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError
-from slurm_plugin.parse import partition_options
-from slurm_plugin.settings import parse_config
+from slurm_plugin.read import sdiag
+from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.read.parse import partition_options
+from slurm_plugin.read.settings import parse_config
 from slurm_plugin.site import plugstack
 from slurm_plugin.site.model import Site, SiteFile, Wanted
 

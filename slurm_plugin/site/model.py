@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from slurm_plugin.nodeset import expand
-from slurm_plugin.sdiag import Load
-from slurm_plugin.settings import number, options
+from slurm_plugin.read.sdiag import Load
+from slurm_plugin.read.settings import number, options
 
 FileState = Literal["present", "absent", "unreadable"]
 

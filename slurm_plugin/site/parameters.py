@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slurm_plugin.settings import number
+from slurm_plugin.read.settings import number
 from slurm_plugin.site.model import Site
 from slurm_plugin.site.rule import NOT_SHOWN, Edit
 

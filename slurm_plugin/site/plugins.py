@@ -8,8 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 
 import slurm_plugin
-from slurm_plugin import reservation
-from slurm_plugin.settings import options
+from slurm_plugin.pilots import reservation
+from slurm_plugin.read.settings import options
 from slurm_plugin.site import plugstack
 from slurm_plugin.site.accounts import QOS, factor_seen, needs_qos, qos_commands, qos_of
 from slurm_plugin.site.kit import setting
@@ -44,7 +44,7 @@ def lua_settings(text: str) -> dict[str, str] | None:
 @lru_cache(maxsize=1)
 def lua_defaults() -> dict[str, str]:
     """Return the defaults of bftd.lua for settings missing in job_submit.lua, read from the file itself."""
-    text = (Path(slurm_plugin.__file__).parent / "lua" / LUA_FILE).read_text(encoding="utf-8")
+    text = (Path(slurm_plugin.__file__).parent / "plugins" / "lua" / LUA_FILE).read_text(encoding="utf-8")
     block = text.partition("local settings = {")[2].partition("\n}")[0]
     return {key: quoted or plain for key, quoted, plain in _LUA_DEFAULT.findall(block)}
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_plugin.settings import is_nothing
+from slurm_plugin.read.settings import is_nothing
 from slurm_plugin.site.model import SiteFile
 
 NAME = "spank_bftd.so"

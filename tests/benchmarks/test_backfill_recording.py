@@ -15,7 +15,7 @@ from benchmarks.backfill_log import Cycle, Planned, Start
 from benchmarks.backfill_recording import Recording, load, pack
 from benchmarks.backfill_replay import Replayed, replay, table
 from benchmarks.impact import record
-from slurm_plugin.types import Job, Node, Partition, Request, Snapshot
+from slurm_plugin.read.types import Job, Node, Partition, Request, Snapshot
 from tests.benchmarks.test_backfill_log import LOG
 from tests.benchmarks.test_impact_figures import job as row
 from tests.benchmarks.test_impact_figures import run

@@ -7,7 +7,7 @@ import random
 
 from benchmarks.centre import centre
 from benchmarks.centre_slurm import Controller
-from slurm_plugin import wishes
+from slurm_plugin.read import scontrol_requests
 
 
 def test_a_tiny_centre_has_starts_and_restarts_and_lends_its_idle_nodes() -> None:
@@ -24,5 +24,5 @@ def test_a_tiny_centre_has_starts_and_restarts_and_lends_its_idle_nodes() -> Non
 
 def test_regression_the_stand_in_had_no_answer_to_what_is_read_every_few_minutes() -> None:
     controller = Controller(60, 40, random.Random(1), 1.7e9)
-    shown = controller.answer("squeue", (f"--Format={wishes.long_format('|')}", "--states=PENDING")) or ""
-    assert wishes.read(shown, "|").keys() == {waits.id for waits in controller.waiting.values()}
+    shown = controller.answer("squeue", (f"--Format={scontrol_requests.long_format('|')}", "--states=PENDING")) or ""
+    assert scontrol_requests.read(shown, "|").keys() == {waits.id for waits in controller.waiting.values()}

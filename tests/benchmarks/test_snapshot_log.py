@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 
 from benchmarks import snapshot_log
-from slurm_plugin.types import Job, Node, Partition, Request, Reservation, Scheduler, Snapshot
+from slurm_plugin.read.types import Job, Node, Partition, Request, Reservation, Scheduler, Snapshot
 from tests.support.messages import pattern
 
 NODE = Node("n1", "IDLE", frozenset({"PLANNED"}), ("batch",), ("fast",), "gpu:a:2", {"a": 2}, 4, 1 << 30, "")

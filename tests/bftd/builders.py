@@ -42,7 +42,7 @@ from bftd.protocol.lease import LeaseState, Phase
 from bftd.protocol.registration import Held, Registration
 from bftd.protocol.reports import LeaseReport, Report
 from bftd.protocol.sizes import Sizes
-from slurm_plugin.types import Job, Node, Reservation, Snapshot
+from slurm_plugin.read.types import Job, Node, Reservation, Snapshot
 from tests.support.messages import wording
 
 A = TypeVar("A", bound=Action)

@@ -14,9 +14,9 @@ import pytest
 
 from bftd.errors import DaemonUnreachable
 from bftd.http.client import Client
-from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed
+from slurm_plugin.pilots.pending_reasons import Rules
+from slurm_plugin.pilots.submission import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.waiting import Rules
 from tests.support.clusters import Clusters
 from tests.support.messages import says
 from tests.support.waiting import until, written

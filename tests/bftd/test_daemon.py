@@ -31,8 +31,8 @@ from bftd.keys import ApiConfig, Config, LedgerConfig
 from bftd.notify import notify
 from bftd.service.live import Service
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.parse import unreadable_job
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.parse import unreadable_job
+from slurm_plugin.read.types import Snapshot
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 

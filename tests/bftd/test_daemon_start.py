@@ -27,10 +27,10 @@ from bftd.service.cancelling import Canceller
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from bftd.service.neighbours import IDENTITY, claim, identities, take_over
-from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.errors import CommandError
-from slurm_plugin.preemption import UNREAD, Preemption
-from slurm_plugin.types import Job, Snapshot
+from slurm_plugin.pilots.preemption import UNREAD, Preemption
+from slurm_plugin.read.client import Answer, SlurmClient
+from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, node, registration
 from tests.bftd.test_daemon import ROOT, environment, running, write_config
 from tests.slurm_plugin.site.test_plugstack import shared_object

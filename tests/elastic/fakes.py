@@ -30,8 +30,8 @@ from elastic.link.seal import Seal, Seals
 from elastic.link.wire import CHUNK_BYTES, Message, decode
 from elastic.share import Share
 from elastic.spec import ElasticSpec
-from slurm_plugin.client import SlurmClient
-from slurm_plugin.sharing import Sharing
+from slurm_plugin.pilots.shared_nodes import Sharing
+from slurm_plugin.read.client import SlurmClient
 from tests.support.waiting import STILL_S
 
 KEY = b"of a test"

@@ -14,8 +14,8 @@ import pytest
 from bftd.cli import size_allocation
 from bftd.errors import BftError
 from sizing import checking
+from slurm_plugin.pilots.start_estimate import asked
 from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.start import asked
 from tests.support.clusters import Clusters
 from tests.support.messages import pattern
 

@@ -8,7 +8,7 @@ import pytest
 
 from sizing.gpus import CATALOGUE
 from sizing.inventory import GpuType, Inventory, emptied, from_slurm, with_idle
-from slurm_plugin.types import Node, Partition
+from slurm_plugin.read.types import Node, Partition
 from tests.support.messages import says
 
 

@@ -11,7 +11,7 @@ from sizing.gpus import GIB
 from sizing.inventory import Inventory, from_slurm
 from sizing.inventory_file import parse, text_of
 from sizing.place import Ask, Placement, place, trial
-from slurm_plugin.client import SlurmClient
+from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
 from tests.slurm_plugin.conftest import wait_until
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from slurm_plugin.types import Job
-from slurm_plugin.waiting import Standing
+from slurm_plugin.pilots.pending_reasons import Standing
+from slurm_plugin.read.types import Job
 
 NOW_S = 1_000_000.0
 QUEUED = Job(

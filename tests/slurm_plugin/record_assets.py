@@ -16,8 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-from slurm_plugin import parse, reservation, wishes
-from slurm_plugin.client import SlurmClient
+from slurm_plugin.pilots import reservation
+from slurm_plugin.read import parse, scontrol_requests
+from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
 
 SEPARATOR = "\x1f5e9a17"
@@ -118,8 +119,8 @@ def record_requests() -> None:
         _save(
             folder / "requests.txt", sandbox, client, "squeue", f"--format={parse.job_format(SEPARATOR)}", *everywhere
         )
-        exclusive = wishes.knows_exclusive(client.run("scontrol", "show", "partition", "-o").out)
-        form = f"--Format={wishes.long_format(SEPARATOR, exclusive)}"
+        exclusive = scontrol_requests.knows_exclusive(client.run("scontrol", "show", "partition", "-o").out)
+        form = f"--Format={scontrol_requests.long_format(SEPARATOR, exclusive)}"
         _save(folder / "wishes.txt", sandbox, client, "squeue", form, "--states=PENDING", *everywhere)
         _save(folder / "nodes-shared.txt", sandbox, client, "scontrol", "show", "nodes", "-o")
         _save(folder / "nodes-details.txt", sandbox, client, "scontrol", "show", "nodes", "-o", "-d")

@@ -25,7 +25,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     made = tmp_path_factory.mktemp("spank") / "auto_gpus.so"
     flags = ["-std=c11", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined"]
     flags += ["-fsanitize-undefined-trap-on-error"]
-    source = CHECKOUT / "slurm_plugin" / "spank" / "auto_gpus.c"
+    source = CHECKOUT / "slurm_plugin" / "plugins" / "spank" / "auto_gpus.c"
     subprocess.run([compiler, *flags, "-o", str(made), str(source)], check=True)
     return ctypes.CDLL(str(made))
 

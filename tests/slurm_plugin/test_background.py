@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugin import background
-from slurm_plugin.background import LOAD, Background
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.types import NO_SCHEDULER, Job, Request, Scheduler
+from slurm_plugin.read import slow_settings
+from slurm_plugin.read.slow_settings import LOAD, Background
+from slurm_plugin.read.types import NO_SCHEDULER, Job, Request, Scheduler
 from tests.slurm_plugin.pending import QUEUED
 
 ASSETS = Path(__file__).parent / "assets" / "22.05"
@@ -116,7 +116,7 @@ def test_reservations_that_cannot_be_read_are_an_error_and_tried_again_at_once()
     slurm.refuses = {"reservation"}
     for _ in range(2):
         turn = slow.turn(0.0)
-        assert turn == background.RESERVATIONS
+        assert turn == slow_settings.RESERVATIONS
         with pytest.raises(SnapshotError):
             slow.read(turn, 0.0)
 

@@ -27,7 +27,7 @@ def taken(partition: str) -> str:
     return wording("slurm_plugin.bftd.taken", low=1, high=4, partition=partition, driver_partition="bft-driver")
 
 
-LUA = Path(__file__).parents[2] / "slurm_plugin" / "lua"
+LUA = Path(__file__).parents[2] / "slurm_plugin" / "plugins" / "lua"
 
 HEADER = Header("1-4", "elastic", "/s", "/home/a/t.py", "/usr/bin/python3")
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from slurm_plugin import client as clients
-from slurm_plugin import parse
-from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.ending import left
 from slurm_plugin.errors import CommandError, SlurmMissing, SnapshotError, UnknownPartition
-from slurm_plugin.types import Job
+from slurm_plugin.read import client as clients
+from slurm_plugin.read import parse
+from slurm_plugin.read.client import Answer, SlurmClient
+from slurm_plugin.read.types import Job
 from tests.slurm_plugin.pending import QUEUED
 from tests.slurm_plugin.test_parse import recorded
 from tests.support.messages import excerpt, fragment, pattern, wording

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.pyslurm_backend import PyslurmClient
+from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.read.pyslurm_backend import PyslurmClient
+from slurm_plugin.read.types import Job, Snapshot
 from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.types import Job, Snapshot
 from tests.slurm_plugin.busy import BUSY_NODES
 from tests.slurm_plugin.conftest import wait_until
 

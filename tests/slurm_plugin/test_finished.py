@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_plugin.client import Answer
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.finished import Finished, finished
+from slurm_plugin.read.client import Answer
+from slurm_plugin.read.finished import Finished, finished
 from tests.support.messages import says
 
 GIB = 2**30

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.guard import guard
-from slurm_plugin.parse import unreadable_job
-from slurm_plugin.types import Job, Request
-from slurm_plugin.waiting import Rules, undated_since
+from slurm_plugin.pilots.guard import guard
+from slurm_plugin.pilots.pending_reasons import Rules, undated_since
+from slurm_plugin.read.parse import unreadable_job
+from slurm_plugin.read.types import Job, Request
 from tests.slurm_plugin.pending import NOW_S, queued
 from tests.support.messages import wording
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugin import pilots
-from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.errors import CommandError, NoAnswer, SnapshotError
-from slurm_plugin.looks import SharedLook
-from slurm_plugin.pilots import Leftover, PilotLauncher, PilotRequest, Placed, Refused
-from slurm_plugin.types import Job, Partition
-from slurm_plugin.waiting import Rules
+from slurm_plugin.pilots import submission
+from slurm_plugin.pilots.pending_reasons import Rules
+from slurm_plugin.pilots.shared_queries import SharedLook
+from slurm_plugin.pilots.submission import Leftover, PilotLauncher, PilotRequest, Placed, Refused
+from slurm_plugin.read.client import Answer, SlurmClient
+from slurm_plugin.read.types import Job, Partition
 from tests.slurm_plugin.pending import NOW_S, queued
 from tests.support.waiting import STILL_S
 
@@ -157,7 +157,7 @@ def test_regression_hundreds_of_pilots_placed_at_once_asked_for_the_whole_queue_
     assert site.calls.count("salloc") == 256
     assert site.calls.count("squeue") <= 12, "it were 512"
     assert site.calls.count("partitions") == 1, "they are read once, not by each that finds them missing"
-    assert site.most_at_once <= pilots._AT_ONCE
+    assert site.most_at_once <= submission._AT_ONCE
     last_look_s = max(site.looks)
     assert max(site.grants.values()) < last_look_s, "a look after the last grant"
 
@@ -183,7 +183,7 @@ def test_S1b_of_pilots_that_share_a_look_each_is_withdrawn_that_a_job_overtook_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = Site()
-    monkeypatch.setattr(pilots, "_LOOKS_APART_S", 0.05)
+    monkeypatch.setattr(submission, "_LOOKS_APART_S", 0.05)
     launcher = PilotLauncher(site, RULES, clock=lambda: NOW_S)
     granted = site.run
 

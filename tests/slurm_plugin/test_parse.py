@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin import parse
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.types import Job
+from slurm_plugin.read import parse
+from slurm_plugin.read.types import Job
 from tests.slurm_plugin.busy import BUSY_NODES
 
 SEPARATOR = "\x1f5e9a17"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from slurm_plugin import parse
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read import parse
+from slurm_plugin.read.types import Snapshot
 from tests.slurm_plugin.test_parse import HEADER, SEPARATOR, job_record, node_line
 
 COUNT = 1000

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bftd.sandbox_site import SandboxSite
-from slurm_plugin.client import SlurmClient
+from slurm_plugin.read.client import SlurmClient
 from tests.slurm_plugin.conftest import wait_until
 from tests.slurm_plugin.plugins import User, is_newer_slurm
 

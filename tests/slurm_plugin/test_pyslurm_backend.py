@@ -15,9 +15,9 @@ import pytest
 
 from slurm_plugin.ending import left
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.pyslurm_backend import PyslurmClient
-from slurm_plugin.types import NO_REQUEST, Request
-from slurm_plugin.waiting import lacks_plan
+from slurm_plugin.pilots.pending_reasons import lacks_plan
+from slurm_plugin.read.pyslurm_backend import PyslurmClient
+from slurm_plugin.read.types import NO_REQUEST, Request
 from tests.support.messages import pattern, wording
 from tests.support.waiting import STILL_S
 

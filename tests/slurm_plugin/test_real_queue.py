@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_plugin.client import SlurmClient
-from slurm_plugin.waiting import whole
+from slurm_plugin.pilots.pending_reasons import whole
+from slurm_plugin.read.client import SlurmClient
 from tests.bftd.builders import Pool, members
 from tests.slurm_plugin.conftest import Until
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugin import reservation
 from slurm_plugin.errors import SandboxError
+from slurm_plugin.pilots import reservation
 from slurm_plugin.sandbox.release import cgroup_conf, release_of
 from tests.slurm_plugin.plugins import CHECKOUT, NOBODY
 from tests.support.messages import pattern

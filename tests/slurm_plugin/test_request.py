@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin import parse, request, wishes
-from slurm_plugin.types import NO_REQUEST, Job, Request
+from slurm_plugin.read import parse, request, scontrol_requests
+from slurm_plugin.read.types import NO_REQUEST, Job, Request
 from tests.slurm_plugin.test_parse import HEADER, RELEASES, SEPARATOR, asked, job_record, recorded
 
 
@@ -106,8 +106,8 @@ def test_of_a_job_that_runs_is_known_what_it_asked_for_too() -> None:
 @pytest.mark.parametrize("release", RELEASES, ids=lambda folder: folder.name)
 def test_recorded_requests_are_read_as_the_jobs_made_them(release: Path) -> None:
     jobs = parse.jobs(recorded(release, "requests.txt"), SEPARATOR)
-    wanted = wishes.read(recorded(release, "wishes.txt"), SEPARATOR)
-    found = {one.id: wishes.granted(one, wanted).request for one in jobs if one.state == "PENDING"}
+    wanted = scontrol_requests.read(recorded(release, "wishes.txt"), SEPARATOR)
+    found = {one.id: scontrol_requests.granted(one, wanted).request for one in jobs if one.state == "PENDING"}
     plain = Request(exclusive=True, cpus=1, cpus_per_node=1)
     assert found == {
         "3": replace(plain, cpus=2),

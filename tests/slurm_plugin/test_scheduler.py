@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin import scheduler, sdiag
-from slurm_plugin.sdiag import Load
-from slurm_plugin.settings import parse_config
-from slurm_plugin.types import NO_SCHEDULER, Depth, Scheduler
+from slurm_plugin.read import scheduler, sdiag
+from slurm_plugin.read.sdiag import Load
+from slurm_plugin.read.settings import parse_config
+from slurm_plugin.read.types import NO_SCHEDULER, Depth, Scheduler
 
 ASSETS = Path(__file__).parent / "site" / "assets"
 CYCLE = Load(last_cycle_s=0.5, cycle_begun_s=1000.0, last_depth=30)

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from slurm_plugin import sharing
-from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.pilots import PilotRequest, _options
-from slurm_plugin.sharing import Part, Sharing, against, unbounded
-from slurm_plugin.types import Partition
+from slurm_plugin.pilots import shared_nodes
+from slurm_plugin.pilots.shared_nodes import Part, Sharing, against, unbounded
+from slurm_plugin.pilots.submission import PilotRequest, _options
+from slurm_plugin.read.client import Answer, SlurmClient
+from slurm_plugin.read.types import Partition
 from tests.bftd.builders import node
 from tests.support.messages import excerpt, says, wording
 
@@ -134,7 +134,7 @@ class Client:
 
 def test_a_site_is_asked_once_a_minute_however_many_pilots_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
-    monkeypatch.setattr(sharing.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(shared_nodes.time, "monotonic", lambda: now_s)
     client = Client(config())
     look = Sharing(cast("SlurmClient", client))
     assert {look.against("n1", "elastic", PART) for _ in range(5)} == {""}

@@ -44,7 +44,7 @@ def check_of(compiler: str, folder: Path, backends: Iterable[str]) -> Callable[[
     """The check of a plug-in that is compiled for these back-ends."""
     (folder / "backends.h").write_text(header(backends))
     library = folder / "elastic.so"
-    source = CHECKOUT / "slurm_plugin" / "spank" / "elastic.c"
+    source = CHECKOUT / "slurm_plugin" / "plugins" / "spank" / "elastic.c"
     flags = ["-std=c11", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined"]
     flags += ["-fsanitize-undefined-trap-on-error", f"-I{folder}"]
     subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)

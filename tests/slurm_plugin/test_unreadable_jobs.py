@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin import parse
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.types import Job
-from slurm_plugin.waiting import lacks_plan, may_use, waits_for_room, whole
+from slurm_plugin.pilots.pending_reasons import lacks_plan, may_use, waits_for_room, whole
+from slurm_plugin.read import parse
+from slurm_plugin.read.types import Job
 from tests.slurm_plugin.pending import NOW_S
 from tests.slurm_plugin.test_parse import HEADER, RELEASES, SEPARATOR, UNREADABLE, job_record, recorded
 from tests.support.messages import fragment, pattern

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from slurm_plugin import visibility
-from slurm_plugin.client import Answer, SlurmClient
 from slurm_plugin.errors import CommandError, SnapshotError
+from slurm_plugin.read import visibility
+from slurm_plugin.read.client import Answer, SlurmClient
+from slurm_plugin.read.visibility import Visibility, hidden_from_us
 from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.visibility import Visibility, hidden_from_us
 from tests import program
 from tests.slurm_plugin.plugins import NOBODY
 from tests.slurm_plugin.site.sites import ASSETS
@@ -28,7 +28,7 @@ AS_NOBODY = f"""
 import json, os
 from pathlib import Path
 import encodings.idna
-from slurm_plugin.client import SlurmClient
+from slurm_plugin.read.client import SlurmClient
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 client = SlurmClient(Path(os.environ["SLURM_CONF"]))
 snapshot = client.snapshot()

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.parse import unreadable_job
-from slurm_plugin.types import Job
-from slurm_plugin.waiting import (
+from slurm_plugin.pilots.pending_reasons import (
     REASONS,
     Standing,
     came_s,
@@ -24,6 +22,8 @@ from slurm_plugin.waiting import (
     waits_for_room,
     whole,
 )
+from slurm_plugin.read.parse import unreadable_job
+from slurm_plugin.read.types import Job
 from tests.slurm_plugin.pending import EXPECTED, KNOWN, LAST_RUN, NOW_S, RUN_MINUTES_PER_USER, queued
 
 BOTH = ("batch", "gpu")

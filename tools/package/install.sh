@@ -89,9 +89,9 @@ install_plugins() {
     [ -n "${PLUGIN_DIR:-}" ] || die "set PLUGIN_DIR to the folder of Slurm's plug-ins (scontrol show config | grep PluginDir)"
     put 644 build/plugins/spank_bftd.so "$PLUGIN_DIR/spank_bftd.so"
     put_once 644 tools/package/plugstack.conf /etc/slurm/plugstack.conf.d/bftd.conf
-    put_once 644 slurm_plugin/lua/bftd.lua /etc/slurm/bftd.lua
-    put_once 644 slurm_plugin/lua/bftd_gpus.lua /etc/slurm/bftd_gpus.lua
-    put 644 slurm_plugin/lua/job_submit.lua /usr/share/doc/bftd-slurm-plugins/examples/job_submit.lua
+    put_once 644 slurm_plugin/plugins/lua/bftd.lua /etc/slurm/bftd.lua
+    put_once 644 slurm_plugin/plugins/lua/bftd_gpus.lua /etc/slurm/bftd_gpus.lua
+    put 644 slurm_plugin/plugins/lua/job_submit.lua /usr/share/doc/bftd-slurm-plugins/examples/job_submit.lua
 }
 
 [ $# -gt 0 ] || die "usage: tools/package/install.sh program|documents|units|plugins ..."

@@ -13,7 +13,7 @@ from bftd.pool.backfill.features import Choice, choose
 from bftd.pool.backfill.layout import Layout, remembered
 from bftd.pool.backfill.sizes import Ask, gpus_asked
 from bftd.pool.backfill.wanted import Part
-from slurm_plugin.types import Request
+from slurm_plugin.read.types import Request
 
 
 @dataclass(frozen=True, slots=True)

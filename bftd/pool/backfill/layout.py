@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from bftd.pool.backfill.sizes import Size, Sizes
 from bftd.pool.backfill.wanted import Numbering
-from slurm_plugin.types import Node
+from slurm_plugin.read.types import Node
 
 T = TypeVar("T")
 P = ParamSpec("P")

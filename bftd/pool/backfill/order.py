@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from bftd.pool.backfill.tasks import place, whole_of_heterogeneous
-from slurm_plugin.types import Job, Partition
-from slurm_plugin.waiting import Standing, standing
+from slurm_plugin.pilots.pending_reasons import Standing, standing
+from slurm_plugin.read.types import Job, Partition
 
 _PLAIN_TIER = 1  # Slurm's default, for an unknown partition
 # A tier is below 2^16 and a priority below 2^32: both are exact in one number, and numbers are sorted fastest.

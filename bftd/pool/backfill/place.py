@@ -20,7 +20,7 @@ from bftd.pool.backfill.choice import Need, for_plan
 from bftd.pool.backfill.ends import Ends
 from bftd.pool.backfill.space import Space
 from bftd.pool.backfill.wanted import Booking, End, Part
-from slurm_plugin.types import Scheduler
+from slurm_plugin.read.types import Scheduler
 
 _DEFAULTS = Scheduler()
 _MINUTE_S = 60.0

@@ -27,7 +27,7 @@ from bftd.pool.backfill.place import Calendar, Spot, need_of, place, place_now
 from bftd.pool.backfill.space import Space
 from bftd.pool.backfill.wanted import Booking, End, Numbering, Outcome, Part, Plan, Wanted, rank, union
 from bftd.pool.leaving import Chooser, Leaving
-from slurm_plugin.types import Scheduler
+from slurm_plugin.read.types import Scheduler
 
 # Work is counted, not timed, so that the same queue has the same answer: a unit is the work of looking at a slot of
 # time, about a tenth of a microsecond for thousands of nodes. Beyond the first bound only jobs that could start now are

@@ -30,8 +30,8 @@ from bftd.pool.backfill.shares import Shares
 from bftd.pool.backfill.sizes import Ask
 from bftd.pool.backfill.tasks import running_by_array, waiting
 from bftd.pool.backfill.wanted import Numbering, Part, Wanted, union
-from slurm_plugin.types import Job, Node, Snapshot
-from slurm_plugin.waiting import Standing, standing
+from slurm_plugin.pilots.pending_reasons import Standing, standing
+from slurm_plugin.read.types import Job, Node, Snapshot
 
 YEAR_S = 365 * 86400.0  # for which Slurm plans a job without a limit in a partition without one
 # Each task costs the planner time. Slurm plans no more of an array (bf_max_job_array_resv); it may start more at once.

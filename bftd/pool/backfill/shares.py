@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from bftd.pool.backfill.sizes import Ask, Size, Sizes
 from bftd.pool.backfill.wanted import Numbering
 from bftd.pool.fitness import HARMLESS_FLAGS
-from slurm_plugin.types import Node
+from slurm_plugin.read.types import Node
 
 
 @dataclass(frozen=True, eq=False, slots=True)

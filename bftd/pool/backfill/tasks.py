@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from slurm_plugin.types import Job
+from slurm_plugin.read.types import Job
 
 # Task ids are below 4 million: tasks that wait as one come behind those that wait alone, as in Slurm.
 _WHOLE = 1 << 32

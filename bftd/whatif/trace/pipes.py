@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from bftd.whatif.trace.errors import TraceError
-from slurm_plugin.dates import local
+from slurm_plugin.read.dates import local
 
 # Free-text fields, which may contain a "|".
 _FREE_TEXT = frozenset({"reason", "jobname", "comment", "admincomment", "systemcomment", "submitline", "workdir"})

@@ -107,8 +107,8 @@ class Accounts:
     def add_reservations(self, text: str, where: str) -> None:
         """Add reservations, as printed by `sacctmgr -P show reservation` or `scontrol show reservation -o`."""
         if text.startswith("ReservationName=") or text.startswith("No reservations"):
-            from slurm_plugin import parse
             from slurm_plugin.errors import SlurmError
+            from slurm_plugin.read import parse
 
             try:
                 found = [Period(one.nodes, one.start_s, one.end_s) for one in parse.reservations(text)]

@@ -18,7 +18,7 @@ from bftd.whatif.trace.recorder import Recorder, Row
 from bftd.whatif.trace.recording_file import SOURCE, RecordingFile
 from bftd.whatif.trace.sidecar import Sidecar
 from slurm_plugin.errors import CommandError, SnapshotError
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.types import Snapshot
 
 DEFAULT_POLL_S = 10.0
 

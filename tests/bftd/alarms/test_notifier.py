@@ -23,7 +23,7 @@ from bftd.errors import LedgerError
 from bftd.keys import Config, NotifyConfig
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.types import Snapshot
 from tests.bftd.alarms.test_hook import gone, script
 from tests.bftd.builders import node
 from tests.bftd.service.test_ledger import Clock

@@ -13,7 +13,7 @@ from bftd.cli import common
 from bftd.cli.nodes import nodes
 from bftd.errors import DaemonUnreachable
 from bftd.http import client
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.types import Snapshot
 from tests.bftd.builders import node
 
 AT_S = 1_000_000.0

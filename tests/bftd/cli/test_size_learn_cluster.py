@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.finished import Finished, finished
+from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.read.finished import Finished, finished
 from tests.e2e.accounted import AccountedSite, until
 
 pytestmark = [

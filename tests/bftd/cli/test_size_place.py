@@ -17,7 +17,7 @@ from bftd.cli import common
 from bftd.cli.main import bft
 from sizing.gpus import GIB
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.types import Node, Partition
+from slurm_plugin.read.types import Node, Partition
 from tests.bftd.builders import node
 from tests.support.messages import fragment, pattern, says, wording
 

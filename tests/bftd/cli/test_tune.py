@@ -19,7 +19,7 @@ from bftd.keys import Config, DecideConfig
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
 from bftd.whatif.effect import comparison
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.types import Snapshot
 from tests.bftd.builders import job, node, registration
 from tests.bftd.test_daemon import Running, bft, running
 from tests.support.messages import excerpt, pattern, wording

@@ -20,7 +20,7 @@ from bftd.protocol.reports import CurveReport, ProgressReport
 from bftd.protocol.wish import Wish
 from bftd.service.status import kinds
 from milp import MilpError, Plan, Problem, solve
-from slurm_plugin.types import Node, Snapshot
+from slurm_plugin.read.types import Node, Snapshot
 from tests.bftd.builders import Core, node, registration
 from tests.support.messages import says, wording
 

@@ -42,7 +42,7 @@ from bftd.protocol.registration import Held, Registration
 from bftd.protocol.reports import CrashReport, ProgressReport, Report, ResizeReport
 from milp import solve
 from milp.errors import MilpError
-from slurm_plugin.types import Job, Node, Snapshot
+from slurm_plugin.read.types import Job, Node, Snapshot
 from tests.bftd.builders import NOW_S, PARTITION, granted, job, lease, node, of, pilot, registration, reported
 
 NODES = [f"n{number}" for number in range(1, 7)]

@@ -10,7 +10,7 @@ from hypothesis.stateful import invariant, rule
 
 from bftd.protocol.registration import Registration
 from bftd.protocol.wish import Wish
-from slurm_plugin.types import Node
+from slurm_plugin.read.types import Node
 from tests.bftd.core.test_rules import NODES, Cluster
 
 WISHES: Sequence[Wish] = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bftd.service.live import Service
-from slurm_plugin.types import Job, Node, Snapshot
+from slurm_plugin.read.types import Job, Node, Snapshot
 from tests.bftd.builders import node, pilot
 from tests.bftd.http.test_api import TRAINER, Served, serving
 

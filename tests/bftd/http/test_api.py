@@ -22,7 +22,7 @@ from bftd.http.caller import Caller, Callers
 from bftd.keys import ApiConfig, Config, PoolConfig
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
-from slurm_plugin.types import Job, Snapshot
+from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, node
 from tests.support.messages import pattern, wording
 from tests.support.ports import free_port

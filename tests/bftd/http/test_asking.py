@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bftd.http.privacy import NAMELESS
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.types import Snapshot
 from tests.bftd.builders import job, node
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
 from tests.support.messages import pattern, says, wording

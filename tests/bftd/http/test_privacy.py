@@ -16,10 +16,10 @@ from bftd.core.domain import State
 from bftd.http.caller import Caller
 from bftd.http.privacy import NAMELESS, Privacy
 from bftd.service.status import overview
-from slurm_plugin.client import Answer
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.types import Snapshot
-from slurm_plugin.visibility import Visibility
+from slurm_plugin.read.client import Answer
+from slurm_plugin.read.types import Snapshot
+from slurm_plugin.read.visibility import Visibility
 from tests.bftd.builders import Core, job, node, registration
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
 from tests.support.messages import wording

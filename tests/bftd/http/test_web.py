@@ -241,7 +241,7 @@ def test_a_web_site_cannot_use_a_socket_that_ssh_has_led_to_a_desktop(tmp_path: 
 def test_who_has_no_name_sees_no_names_where_slurm_hides_them_and_who_has_the_token_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from slurm_plugin.types import Snapshot
+    from slurm_plugin.read.types import Snapshot
     from tests.bftd.builders import node
 
     as_user(monkeypatch, "ann")

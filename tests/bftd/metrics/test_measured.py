@@ -21,8 +21,8 @@ from bftd.service import clock as clocks
 from bftd.service.history_quota import HistoryQuota
 from bftd.service.live import Service
 from elastic.backends import KINDS
-from slurm_plugin.client import OUTCOMES
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.client import OUTCOMES
+from slurm_plugin.read.types import Snapshot
 from tests.bftd.builders import job, lease, node, registration, reported, trainer
 from tests.bftd.service.test_ledger import Clock, see, start
 from tests.support.messages import wording

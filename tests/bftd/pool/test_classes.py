@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bftd.keys import PoolConfig
 from bftd.pool.classes import Classified, classify
-from slurm_plugin.types import Node
+from slurm_plugin.read.types import Node
 from tests.bftd.builders import Pool, node
 
 GIB = 2**30

@@ -13,7 +13,7 @@ from bftd.keys import PoolConfig
 from bftd.pool.governor import Allowance, Cost, Ended, Governor
 from bftd.pool.harvest import Harvest
 from bftd.pool.judgement import PoolMemory, observe
-from slurm_plugin.types import Job, Request, Scheduler, Snapshot
+from slurm_plugin.read.types import Job, Request, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, job, node, pilot
 from tests.support.messages import wording
 

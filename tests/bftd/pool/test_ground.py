@@ -10,7 +10,7 @@ from bftd.pool.backfill.wanted import Booking, End, Numbering
 from bftd.pool.ground import Ground, survey
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import occupy
-from slurm_plugin.types import Job, Node, Reservation, Snapshot
+from slurm_plugin.read.types import Job, Node, Reservation, Snapshot
 from tests.bftd.builders import PARTITION, job, node, pilot
 
 WAITS = job("9")

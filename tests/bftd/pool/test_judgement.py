@@ -20,7 +20,7 @@ from bftd.pool.idle_watch import IdleWatch
 from bftd.pool.imagined import idle_nodes
 from bftd.pool.judgement import DOUBTED_MOST_S, UNHEARD_KEPT_S, PoolMemory, observe
 from bftd.pool.leaving import AnyNode, Chooser
-from slurm_plugin.types import Job, Node, Request, Reservation, Scheduler, Snapshot
+from slurm_plugin.read.types import Job, Node, Request, Reservation, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, Core, Pool, granted, job, members, node, pilot, registration
 from tests.support.messages import says, wording
 

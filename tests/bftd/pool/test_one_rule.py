@@ -17,12 +17,13 @@ from bftd.core.domain import PoolView
 from bftd.keys import PoolConfig
 from bftd.pool.harvest import Harvest
 from bftd.pool.judgement import PoolMemory, observe
-from slurm_plugin import parse, pilots
-from slurm_plugin.client import Answer, SlurmClient
-from slurm_plugin.guard import guard
-from slurm_plugin.pilots import Mode, PilotLauncher, PilotRequest, Placed, Refused
-from slurm_plugin.types import Job, Node, Partition, Reservation, Snapshot
-from slurm_plugin.waiting import Rules, undated_since
+from slurm_plugin.pilots import submission
+from slurm_plugin.pilots.guard import guard
+from slurm_plugin.pilots.pending_reasons import Rules, undated_since
+from slurm_plugin.pilots.submission import Mode, PilotLauncher, PilotRequest, Placed, Refused
+from slurm_plugin.read import parse
+from slurm_plugin.read.client import Answer, SlurmClient
+from slurm_plugin.read.types import Job, Node, Partition, Reservation, Snapshot
 from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
 from tests.slurm_plugin.pending import EXPECTED, KNOWN
 from tests.slurm_plugin.test_parse import RELEASES, SEPARATOR, recorded
@@ -333,7 +334,7 @@ def test_S1b_a_job_that_came_after_the_daemons_look_and_before_the_grant_is_seen
     race = Race(1e6 + looked_s + told_after_s, takes_s)
     race.submitted = [1e6 + at_s for at_s in submitted_s]
     launcher = PilotLauncher(race, Rules(20.0, 1e6 + looked_s), mode, race.clock)
-    with patch.object(pilots, "_SBATCH_LOOK_S", 0.0), patch.object(pilots, "_LOOKS_APART_S", 0.0):
+    with patch.object(submission, "_SBATCH_LOOK_S", 0.0), patch.object(submission, "_LOOKS_APART_S", 0.0):
         outcome = launcher.place(PilotRequest("n1", PARTITION, 600.0, "bft-pilot", ""), ["agent"], {})
     before_grant = race.now_s if race.granted_s is None else race.granted_s
     unseen = [at_s for at_s in race.submitted if 1e6 + looked_s <= at_s <= before_grant]

@@ -18,7 +18,7 @@ from bftd.pool.harvest import Harvest
 from bftd.pool.leaving import AnyNode
 from bftd.pool.occupancy import Occupancy, occupy
 from bftd.pool.rooms import Doubt, RoomMemory, awake, given_up, key, room_wait_s
-from slurm_plugin.types import Job, Scheduler, Snapshot
+from slurm_plugin.read.types import Job, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, job, node, pilot
 
 # A cycle every 10 s: two of them and some slack are 25 s.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bftd.keys import PoolConfig
 from bftd.pool import judgement
 from bftd.pool.harvest import Harvest
-from slurm_plugin.types import Job, Node, Snapshot
+from slurm_plugin.read.types import Job, Node, Snapshot
 
 
 class Counted(tuple[str, ...]):

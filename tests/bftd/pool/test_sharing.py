@@ -11,7 +11,7 @@ from bftd.keys import PoolConfig
 from bftd.pool.harvest import Harvest
 from bftd.pool.idle_watch import IdleWatch
 from bftd.pool.judgement import PoolMemory, observe
-from slurm_plugin.types import Job, Node, Request, Scheduler, Snapshot
+from slurm_plugin.read.types import Job, Node, Request, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
 from tests.support.messages import wording
 

@@ -11,7 +11,7 @@ from bftd.core.domain import PoolView
 from bftd.core.events import PoolObserved
 from bftd.keys import PoolConfig
 from bftd.pool.spares import SPARED
-from slurm_plugin.types import Job, Node
+from slurm_plugin.read.types import Job, Node
 from tests.bftd.builders import Core, Pool, granted, job, members, node, pilot, registration, revoked
 from tests.support.messages import wording
 

@@ -13,7 +13,7 @@ from bftd.core.domain import PoolView
 from bftd.keys import PoolConfig
 from bftd.pool.harvest import Harvest
 from bftd.pool.judgement import observe
-from slurm_plugin.types import Job, Scheduler, Snapshot
+from slurm_plugin.read.types import Job, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, Pool, job, node, pilot
 
 NAMES = [f"n{number}" for number in range(1, 5)]

@@ -18,7 +18,7 @@ from bftd.service.history_quota import BYTES_A_DAY
 from bftd.service.ledger import Ledger
 from bftd.service.live import UNWRITTEN, Service
 from bftd.shadow.service import ShadowService
-from slurm_plugin.types import Job, Snapshot
+from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, lease, node, registration
 
 HOUR_S = 3600.0

@@ -20,7 +20,7 @@ from bftd.protocol.sizes import Sizes
 from bftd.service import live
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
-from slurm_plugin.types import Snapshot
+from slurm_plugin.read.types import Snapshot
 from tests.bftd.builders import lease, node, pilot, registration, reported, trainer
 from tests.support.messages import pattern, wording
 from tests.support.waiting import STILL_S

@@ -13,7 +13,7 @@ from bftd.keys import Config
 from bftd.protocol.lease import LeaseView
 from bftd.service.ledger import Ledger
 from bftd.service.live import Service
-from slurm_plugin.types import Job, Scheduler, Snapshot
+from slurm_plugin.read.types import Job, Scheduler, Snapshot
 from tests.bftd.builders import job, lease, node, pilot, registration, reported
 from tests.support.messages import wording
 

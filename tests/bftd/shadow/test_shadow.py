@@ -53,9 +53,9 @@ from bftd.simulated.measured import WARM_UP_S
 from bftd.view import render
 from bftd.whatif import trace
 from bftd.whatif.trace.session import Clock
-from slurm_plugin.background import READINGS, Background
 from slurm_plugin.errors import CommandError, SnapshotError
-from slurm_plugin.types import NO_SCHEDULER, Job, Node, Scheduler, Snapshot
+from slurm_plugin.read.slow_settings import READINGS, Background
+from slurm_plugin.read.types import NO_SCHEDULER, Job, Node, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, job, node, of, pilot, registration
 from tests.bftd.test_daemon import environment, running, write_config
 from tests.support.messages import fragment, pattern, says, wording

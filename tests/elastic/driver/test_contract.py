@@ -33,9 +33,9 @@ from bftd.protocol.reports import (
 from elastic.driver.daemon import DaemonLink
 from elastic.driver.main import _registration
 from elastic.driver.pilots import looked_of
-from slurm_plugin.pilots import PilotLauncher, PilotRequest, Placed
+from slurm_plugin.pilots.pending_reasons import Rules
+from slurm_plugin.pilots.submission import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.waiting import Rules
 from tests.elastic.fakes import FakeDaemon, FakeStarter, settings_for, trainer_for, until
 from tests.elastic.scripted_daemon import ScriptedDaemon
 from tests.support import waiting

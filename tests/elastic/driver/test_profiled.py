@@ -15,7 +15,7 @@ from elastic.driver.shares import Shares
 from elastic.share import Share
 from sizing.cpu import needs
 from sizing.cpu.needs import Kept
-from slurm_plugin.sharing import Sharing
+from slurm_plugin.pilots.shared_nodes import Sharing
 from tests.elastic.fakes import settings_for
 from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S

@@ -23,8 +23,8 @@ from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.driver.routes import Routes, Unreachable, given_address
 from elastic.errors import UsageError
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.pilots import Leftover, Placed, Refused
-from slurm_plugin.types import NodeAddress
+from slurm_plugin.pilots.submission import Leftover, Placed, Refused
+from slurm_plugin.read.types import NodeAddress
 from tests.elastic.fakes import settings_for, until
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
@@ -64,7 +64,7 @@ def in_namespace(body: str, networks: str = NETWORKS) -> Any:
 ASK = """
 import json
 from elastic.driver.routes import Routes, Unreachable
-from slurm_plugin.types import NodeAddress
+from slurm_plugin.read.types import NodeAddress
 
 def answer(node, address, host_name="another", **options):
     try:

@@ -25,10 +25,10 @@ from elastic.driver.daemon import DaemonLink
 from elastic.driver.main import _registration
 from elastic.driver.pilots import PilotStarter
 from elastic.driver.trainer import Trainer
-from slurm_plugin.guard import guard
-from slurm_plugin.pilots import PilotRequest, Refused
-from slurm_plugin.types import Job, Scheduler, Snapshot
-from slurm_plugin.waiting import Rules
+from slurm_plugin.pilots.guard import guard
+from slurm_plugin.pilots.pending_reasons import Rules
+from slurm_plugin.pilots.submission import PilotRequest, Refused
+from slurm_plugin.read.types import Job, Scheduler, Snapshot
 from tests.bftd.builders import job, node
 from tests.elastic.fakes import settings_for, until
 from tests.elastic.scripted_daemon import ScriptedDaemon

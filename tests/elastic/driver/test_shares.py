@@ -13,8 +13,8 @@ from elastic.driver import pilots
 from elastic.driver.pilots import Pilot, PilotStarter
 from elastic.driver.shares import OWN_BYTES, UNKNOWN_STATE_BYTES, Need, Shares, size_text
 from elastic.share import Share
-from slurm_plugin.pilots import PilotRequest, Refused
-from slurm_plugin.sharing import Part, Sharing
+from slurm_plugin.pilots.shared_nodes import Part, Sharing
+from slurm_plugin.pilots.submission import PilotRequest, Refused
 from tests.elastic.driver.test_crew import Stage, scene
 from tests.elastic.fakes import settings_for
 from tests.support.messages import says, wording

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.pilots.start_estimate import asked
 from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.start import asked
 from tests.slurm_plugin.conftest import wait_until
 from tests.support.clusters import Clusters
 from tests.support.messages import says, wording

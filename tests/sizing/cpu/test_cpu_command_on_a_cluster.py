@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.pilots.start_estimate import asked
 from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.start import asked
 
 pytestmark = pytest.mark.cluster
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from bftd.cli.site import wanted_of
 from bftd.keys import Config
-from slurm_plugin import sdiag
-from slurm_plugin.parse import partition_options
-from slurm_plugin.settings import parse_config
+from slurm_plugin.read import sdiag
+from slurm_plugin.read.parse import partition_options
+from slurm_plugin.read.settings import parse_config
 from slurm_plugin.site.model import Site, SiteFile
 
 ASSETS = Path(__file__).parent / "assets"

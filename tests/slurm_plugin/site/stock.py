@@ -45,4 +45,4 @@ class StockCluster(Sandbox):
         for name, text in self._files.items():
             (self.root / name).write_text(text)
         if "job_submit.lua" in self._files:
-            shutil.copyfile(CHECKOUT / "slurm_plugin" / "lua" / "bftd.lua", self.root / "bftd.lua")
+            shutil.copyfile(CHECKOUT / "slurm_plugin" / "plugins" / "lua" / "bftd.lua", self.root / "bftd.lua")

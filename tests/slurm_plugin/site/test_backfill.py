@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_plugin import sdiag
+from slurm_plugin.read import sdiag
 from slurm_plugin.site import RULES, advise, check, render
 from slurm_plugin.site.model import Site
 from tests.slurm_plugin.site.sites import ASSETS, LOAD, recorded, setting

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from slurm_plugin.pilots.preemptible import objection
 from slurm_plugin.site import RULES, check
-from slurm_plugin.site.preemptible import objection
 from tests.slurm_plugin.site.sites import Spoil, option, recorded, setting, without
 from tests.support.messages import excerpt, says, wording
 

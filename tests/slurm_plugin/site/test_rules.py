@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.site_lines import applied
 from bftd import config
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.settings import parse_config
+from slurm_plugin.read.settings import parse_config
 from slurm_plugin.site import RULES, advise, check, render
 from slurm_plugin.site.lines import FILES, NoNodes
 from slurm_plugin.site.model import Site

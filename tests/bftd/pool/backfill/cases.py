@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bftd.pool.backfill.planner import simulate
 from bftd.pool.backfill.wanted import Booking, End, Numbering, Outcome, Part, Wanted
 from bftd.pool.leaving import AnyNode, Leaving
-from slurm_plugin.types import Scheduler
+from slurm_plugin.read.types import Scheduler
 
 # A whole minute, so that times of examples can be read.
 NOW = 1_699_999_980.0

@@ -9,7 +9,7 @@ from typing import Any
 from bftd.pool.backfill.layout import Layout, layout_of
 from bftd.pool.backfill.queue import Queue, queue
 from bftd.pool.backfill.wanted import Numbering
-from slurm_plugin.types import Job, Node, Partition, Request, Scheduler, Snapshot
+from slurm_plugin.read.types import Job, Node, Partition, Request, Scheduler, Snapshot
 from tests.bftd.builders import job, node
 
 GB = 2**30

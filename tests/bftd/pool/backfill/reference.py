@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil, inf, isfinite
 
 from bftd.pool.backfill.wanted import Booking, End, Numbering, Part, Rank, Wanted, rank
-from slurm_plugin.types import Scheduler
+from slurm_plugin.read.types import Scheduler
 
 Nodes = frozenset[int]
 

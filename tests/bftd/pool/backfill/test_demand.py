@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bftd.pool.backfill.demand import Demand, demand
 from bftd.pool.backfill.wanted import Part
-from slurm_plugin.types import Node, Request
+from slurm_plugin.read.types import Node, Request
 from tests.bftd.pool.backfill.queues import GB, both, layout, mask, nodes
 
 FOUR = nodes(4)

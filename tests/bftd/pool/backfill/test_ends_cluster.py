@@ -10,8 +10,8 @@ import pytest
 
 from bftd.pool.backfill.ends import Ends
 from bftd.pool.backfill.wanted import End, rank
+from slurm_plugin.read.types import Job
 from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.types import Job
 from tests.support.waiting import until, written
 
 pytestmark = pytest.mark.cluster

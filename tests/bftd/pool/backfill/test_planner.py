@@ -9,7 +9,7 @@ import pytest
 
 from bftd.pool.backfill import planner
 from bftd.pool.backfill.wanted import Outcome, Part, Plan, Wanted
-from slurm_plugin.types import Scheduler
+from slurm_plugin.read.types import Scheduler
 from tests.bftd.pool.backfill.cases import MINUTE, NOW, Cluster, job, nodes, starts
 from tests.support.messages import says, wording
 

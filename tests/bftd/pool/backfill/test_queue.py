@@ -12,7 +12,7 @@ from bftd.pool.backfill import queue as module
 from bftd.pool.backfill.layout import Layout
 from bftd.pool.backfill.queue import YEAR_S, Queue
 from bftd.pool.backfill.wanted import Part, Wanted
-from slurm_plugin.types import NO_SCHEDULER, Depth, Job, Partition, Snapshot
+from slurm_plugin.read.types import NO_SCHEDULER, Depth, Job, Partition, Snapshot
 from tests.bftd.builders import job, node
 from tests.bftd.pool.backfill.queues import GB, NOW_S, both, mask, nodes, queued, waits
 from tests.support.messages import wording

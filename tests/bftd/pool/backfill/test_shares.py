@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from bftd.pool.backfill.shares import Shares
 from bftd.pool.backfill.sizes import Ask, Size, Sizes, gpus_asked
 from bftd.pool.backfill.wanted import Numbering
-from slurm_plugin.types import Node
+from slurm_plugin.read.types import Node
 from tests.bftd.pool.backfill.queues import GB, both, mask, nodes
 
 

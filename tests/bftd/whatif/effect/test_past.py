@@ -20,7 +20,7 @@ from bftd.service.reader import Reader
 from bftd.whatif.effect.past import Past, past_of
 from bftd.whatif.effect.training import trainers_of
 from bftd.whatif.trace.model import Trace
-from slurm_plugin.types import Job, Snapshot
+from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, node, registration, reported
 from tests.bftd.service.test_ledger import Clock, start
 

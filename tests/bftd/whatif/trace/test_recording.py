@@ -20,7 +20,7 @@ from bftd.whatif.trace import TraceError, read, write
 from bftd.whatif.trace.recorder import Recorder
 from bftd.whatif.trace.session import Clock, record
 from slurm_plugin.errors import SlurmMissing, SnapshotError
-from slurm_plugin.types import Job, Snapshot
+from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, node, pilot
 from tests.bftd.whatif.trace.making import trace_of
 from tests.support.messages import pattern, wording

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.nodeset import expand
-from slurm_plugin.types import NO_REQUEST, Request
+from slurm_plugin.read.types import NO_REQUEST, Request
 
 _SIGN = "\x1f"
 # Features, -w and -x nodes, contiguous, sharing, CPUs in total and per node, memory, GRES per node.

@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from slurm_plugin import parse
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.types import Job
+from slurm_plugin.read import parse
+from slurm_plugin.read.types import Job
 
 _FIELDS = ("JobArrayID", "MinTime", "ReqSwitch", "tres-alloc")
 _EXCLUSIVE = "Exclusive"  # exists and is needed since 26.05: there %h no longer shows which jobs share their nodes

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_plugin import parse
-from slurm_plugin.background import Background
 from slurm_plugin.ending import end, left
-from slurm_plugin.env import READABLE, scrubbed
 from slurm_plugin.errors import CommandError, NoAnswer, SlurmMissing, SnapshotError, UnknownPartition
-from slurm_plugin.types import Job, Node, NodeAddress, Partition, Snapshot
+from slurm_plugin.read import parse
+from slurm_plugin.read.env import READABLE, scrubbed
+from slurm_plugin.read.slow_settings import Background
+from slurm_plugin.read.types import Job, Node, NodeAddress, Partition, Snapshot
 
 _TERM_GRACE_S = 1.0  # an salloc that gets SIGTERM releases its allocation, one that is killed does not
 _ALREADY_OVER = re.compile("Invalid job id|already completing|completed")

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_plugin import dates
-from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import CommandError, SlurmError
 from slurm_plugin.nodeset import expand
+from slurm_plugin.read import dates
+from slurm_plugin.read.client import SlurmClient
 
 _FIELDS = (
     *("JobIDRaw", "JobID", "Cluster", "State", "Start", "End", "NodeList", "NTasks"),

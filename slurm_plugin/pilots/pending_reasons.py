@@ -22,7 +22,7 @@ from enum import Enum, auto
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from slurm_plugin.types import Job
+from slurm_plugin.read.types import Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Hashable, Sequence
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from slurm_plugin import request
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.nodeset import expand
-from slurm_plugin.types import Job, Node, NodeAddress, Partition, Reservation
+from slurm_plugin.read import request
+from slurm_plugin.read.types import Job, Node, NodeAddress, Partition, Reservation
 
 # squeue's format of each field we read, in the order of the output. Free text (name, comment) may hold any character,
 # line ends included, hence the unguessable separator.

@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 
-from slurm_plugin.types import Job
-from slurm_plugin.waiting import (
+from slurm_plugin.pilots.pending_reasons import (
     Rules,
     is_being_started,
     is_news,
@@ -23,6 +22,7 @@ from slurm_plugin.waiting import (
     planned_on,
     waits_for_backfill,
 )
+from slurm_plugin.read.types import Job
 
 
 def guard(

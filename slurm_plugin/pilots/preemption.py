@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError
-from slurm_plugin.parse import partition_options
-from slurm_plugin.settings import parse_config
+from slurm_plugin.pilots.preemptible import objection
+from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.read.parse import partition_options
+from slurm_plugin.read.settings import parse_config
 from slurm_plugin.site import plugstack
-from slurm_plugin.site.preemptible import objection
 
 # Only an administrator changes these settings, and soon sees the effect of a correction.
 _LOOK_EVERY_S = 60.0

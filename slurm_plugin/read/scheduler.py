@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from slurm_plugin.sdiag import Load
-from slurm_plugin.settings import number, options
-from slurm_plugin.types import NO_SCHEDULER, Depth, Scheduler
+from slurm_plugin.read.sdiag import Load
+from slurm_plugin.read.settings import number, options
+from slurm_plugin.read.types import NO_SCHEDULER, Depth, Scheduler
 
 # Slurm's defaults: a cycle releases the controller's locks at this interval, and then sleeps, in microseconds.
 _YIELD_INTERVAL_US, _YIELD_SLEEP_US = 2_000_000, 500_000

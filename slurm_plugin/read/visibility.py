@@ -11,9 +11,9 @@ import re
 import time
 from collections.abc import Callable, Mapping
 
-from slurm_plugin.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError
-from slurm_plugin.settings import options, parse_config
+from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.read.settings import options, parse_config
 
 HIDING = frozenset({"jobs", "nodes", "partitions", "reservations"})
 """Words of PrivateData that hide from a user what bftd and drivers have to see."""

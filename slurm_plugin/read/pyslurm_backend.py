@@ -16,14 +16,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from slurm_plugin import parse, request
-from slurm_plugin.background import RESERVATIONS
-from slurm_plugin.client import SlurmClient
 from slurm_plugin.ending import end
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.nodeset import expand
-from slurm_plugin.pyslurm_child import WITH_RESERVATIONS, WITHOUT_RESERVATIONS
-from slurm_plugin.types import NO_REQUEST, Job, Node, Request, Reservation, Snapshot
+from slurm_plugin.read import parse, request
+from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.read.pyslurm_child import WITH_RESERVATIONS, WITHOUT_RESERVATIONS
+from slurm_plugin.read.slow_settings import RESERVATIONS
+from slurm_plugin.read.types import NO_REQUEST, Job, Node, Request, Reservation, Snapshot
 
 _ANSWER_BYTES = 1 << 20  # the most that is read at once; a pipe holds less
 
@@ -97,7 +97,7 @@ class _Child:
     def __init__(self, environ: dict[str, str]) -> None:
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - kept until kill()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "slurm_plugin.pyslurm_child"],
+            [sys.executable, "-m", "slurm_plugin.read.pyslurm_child"],
             env=environ,
             cwd="/",  # python -m looks for modules where it starts
             stdin=subprocess.PIPE,

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Set
 from math import inf
 from typing import Protocol
 
-from slurm_plugin import parse, scheduler, sdiag, wishes
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.settings import parse_config
-from slurm_plugin.turns import Reading, Turns
-from slurm_plugin.types import NO_SCHEDULER, Job, Partition, Reservation, Scheduler
-from slurm_plugin.wishes import Wish
+from slurm_plugin.read import parse, scheduler, scontrol_requests, sdiag
+from slurm_plugin.read.refresh_schedule import Reading, Turns
+from slurm_plugin.read.scontrol_requests import Wish
+from slurm_plugin.read.settings import parse_config
+from slurm_plugin.read.types import NO_SCHEDULER, Job, Partition, Reservation, Scheduler
 
 RESERVATIONS, CONFIG, PARTITIONS, WISHES, LOAD = "reservations", "config", "partitions", "wishes", "load"
 # Reservations and settings change only by an administrator. The load shows when backfill works next: it is read about
@@ -65,7 +65,9 @@ class Background:
         """
         unwanted = {LOAD} if self._awaits_cycle() else set()
         turn = self._turns.next(now_s, unwanted)
-        if turn == WISHES and all(wishes.key(job.id) in self._heard for job in jobs if job.state == "PENDING"):
+        if turn == WISHES and all(
+            scontrol_requests.key(job.id) in self._heard for job in jobs if job.state == "PENDING"
+        ):
             return self._turns.next(now_s, unwanted | {WISHES})
         return turn
 
@@ -87,7 +89,7 @@ class Background:
             elif turn == PARTITIONS:
                 shown = self._brief("scontrol", "show", "partition", "-o", *self._everywhere)
                 self.partitions = parse.partitions(shown)
-                self._knows_exclusive = wishes.knows_exclusive(shown)
+                self._knows_exclusive = scontrol_requests.knows_exclusive(shown)
             elif turn == CONFIG:
                 self._config = parse_config(self._brief("scontrol", "show", "config"))
                 self.scheduler = scheduler.settings(self._config, self.scheduler)
@@ -120,7 +122,7 @@ class Background:
                 # an unchanged job is the same object as before, and so is its version with wishes
                 before = known.get(job.id)
                 if before is None or before[0] is not job:
-                    before = known[job.id] = (job, wishes.granted(job, self._wishes))
+                    before = known[job.id] = (job, scontrol_requests.granted(job, self._wishes))
                 found.append(before[1])
             else:
                 found.append(job)
@@ -128,10 +130,10 @@ class Background:
 
     def _read_wishes(self) -> None:
         separator = f"\x1f{secrets.token_hex(3)}"
-        form = f"--Format={wishes.long_format(separator, self._knows_exclusive)}"
-        found = wishes.read(self._brief("squeue", form, "--states=PENDING", *self._everywhere), separator)
+        form = f"--Format={scontrol_requests.long_format(separator, self._knows_exclusive)}"
+        found = scontrol_requests.read(self._brief("squeue", form, "--states=PENDING", *self._everywhere), separator)
         self._heard = found.keys()
-        self._wishes = {job: wish for job, wish in found.items() if wish != wishes.NONE}
+        self._wishes = {job: wish for job, wish in found.items() if wish != scontrol_requests.NONE}
         self._granted = {}
 
     def _brief(self, command: str, *arguments: str) -> str:

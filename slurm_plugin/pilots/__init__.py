@@ -1,0 +1,1 @@
+"""Pilots: the conditions of their start, and their submission."""
