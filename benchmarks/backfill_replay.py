@@ -9,7 +9,7 @@ so what the copy says at a snapshot is what Slurm should do next:
   before the cycle began, and at the last one that was at least a second before ("ahead"). A cycle may last long and
   start a job at its end: "in time" is a second before the job itself was started.
 - Of the jobs that could start by the copy as a cycle began: how many had started at its end, by whichever scheduler.
-- Of the rooms that bftd would have made (bftd/pool/rooms.py, folded over all snapshots): how many led to a start.
+- Of the rooms that bftd would have made (bftd/pool/earmarks.py, folded over all snapshots): how many led to a start.
 - Of the starts that both plan for later: how many are within two seconds of each other.
 
 Jobs in a reservation are left out: no room is made for those.
@@ -29,12 +29,12 @@ from pathlib import Path
 from benchmarks.backfill_log import Cycle
 from benchmarks.backfill_recording import Recording, load
 from benchmarks.impact.site import PILOTS
-from bftd.pool.foresight import make_room, slurms_next_cycle
-from bftd.pool.ground import survey
+from bftd.pool.availability import survey
+from bftd.pool.earmarks import RoomMemory
 from bftd.pool.harvest import Harvest
-from bftd.pool.judgement import ANY
+from bftd.pool.membership import ANY
 from bftd.pool.occupancy import occupy
-from bftd.pool.rooms import RoomMemory
+from bftd.pool.prediction import make_room, slurms_next_cycle
 from slurm_plugin.nodeset import fold
 from slurm_plugin.read.types import Snapshot
 

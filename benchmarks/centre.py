@@ -28,18 +28,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.centre_slurm import PILOTS, Controller
-from bftd.core.domain import Action, LeaseChanged, State
-from bftd.core.events import Event, Registered, Reported, Tick
-from bftd.daemon import SWITCH_S, next_delay_s
-from bftd.keys import Config, DecideConfig, LimitsConfig, SlurmConfig
+from bftd.config.keys import Config, DecideConfig, LimitsConfig, SlurmConfig
+from bftd.core.model.domain import Action, LeaseChanged, State
+from bftd.core.model.events import Event, Registered, Reported, Tick
+from bftd.daemon.process import SWITCH_S, next_delay_s
+from bftd.ledger.file import Ledger
 from bftd.protocol.lease import LeaseState
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import LeaseReport, ProgressReport, Report
 from bftd.protocol.sizes import Sizes
-from bftd.service.garbage import Garbage, only_when_told
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
-from bftd.service.meters import Meters
+from bftd.service.gc_schedule import Garbage, only_when_told
+from bftd.service.instrumentation import Meters
+from bftd.service.service import Service
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.read.client import Answer, SlurmClient
 

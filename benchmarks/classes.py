@@ -3,8 +3,8 @@
     python -m benchmarks.classes [--json] [--trainers N] [--nodes N ...] [--classes N] [--seeds N] [--bound-s S]
 
 Trainers as a daemon has them before it has seen any run: alike on all classes, and together they want more nodes than
-there are. What the daemon asks for (`bftd.core.planning`) is solved as it asks, and held against HiGHS given the same
-time, and given `--bound-s` seconds, whose bound is what the shares are of.
+there are. What the daemon asks for (`bftd.core.planning.planning`) is solved as it asks, and held against HiGHS given
+the same time, and given `--bound-s` seconds, whose bound is what the shares are of.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from bftd.core.planning import CLASSES_GAP, CLASSES_TIME_LIMIT_S, QUICK
+from bftd.core.planning.planning import CLASSES_GAP, CLASSES_TIME_LIMIT_S, QUICK
 from milp import Cap, Curve, NodeSpec, Plan, Problem, TrainerSpec, solve
 
 USERS = 7

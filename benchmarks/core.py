@@ -5,7 +5,7 @@
 A poll is one `fold`: what all drivers have said since the last poll, and a snapshot of the pool. In every tenth poll
 one node in a hundred has changed sides, so that leases end, others are granted and a plan is made; in the others only
 progress is new. All is seeded. With --plain-replace the draft of a step copies its objects by `dataclasses.replace`,
-alternately with the copying of `bftd.core.turn`, which shows what that earns.
+alternately with the copying of `bftd.core.model.draft`, which shows what that earns.
 """
 
 from __future__ import annotations
@@ -23,19 +23,8 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from bftd.core.domain import (
-    PoolNode,
-    PoolView,
-    Settings,
-    State,
-)
-from bftd.core.events import (
-    Configured,
-    Event,
-    PoolObserved,
-    Registered,
-    Reported,
-)
+from bftd.core.model.domain import PoolNode, PoolView, Settings, State
+from bftd.core.model.events import Configured, Event, PoolObserved, Registered, Reported
 from bftd.core.step import fold
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import LeaseReport, ProgressReport, Report
@@ -147,7 +136,7 @@ def run(polls: int, repeats: int, plain_too: bool) -> list[dict[str, Any]]:
             gc.collect()
             # what is put in place of the copying has its arguments: the object and the fields that change
             copied = _replaced if case.plain_replace else None
-            with mock.patch("bftd.core.turn._copied", copied) if copied else mock.patch.dict({}):
+            with mock.patch("bftd.core.model.draft._copied", copied) if copied else mock.patch.dict({}):
                 times_s = measure(case, polls)
             taken_s[case] += times_s
             rates[case].append(len(times_s) / sum(times_s))

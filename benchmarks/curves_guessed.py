@@ -25,19 +25,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import bftd.whatif.trace
+import bftd.simulation.trace
 from benchmarks import paper_runs
-from bftd.core.events import Event, Reported
+from bftd.core.model.events import Event, Reported
 from bftd.protocol.curves import CurveEstimate
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import ProgressReport
-from bftd.simulated.trainers import SimTrainer
-from bftd.simulated.trainers import read as read_trainers
-from bftd.whatif.replay import Options
-from bftd.whatif.replay.loop import Replay
-from bftd.whatif.replay.result import made_of
-from bftd.whatif.trace import Change, Trace
-from bftd.whatif.trace.errors import TraceError
+from bftd.simulation.drivers.trainers import SimTrainer
+from bftd.simulation.drivers.trainers import read as read_trainers
+from bftd.simulation.replay import Options
+from bftd.simulation.replay.loop import Replay
+from bftd.simulation.replay.result import made_of
+from bftd.simulation.trace import Change, Trace
+from bftd.simulation.trace.errors import TraceError
 from milp import interpolate
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "summit"
@@ -206,7 +206,7 @@ def main() -> None:
     if asked.seeds < 1 or asked.pj_max < 1:
         parser.error("--seeds and --pj-max must be 1 or more")
     try:
-        trace = bftd.whatif.trace.read(asked.data / paper_runs.TRACE).select(asked.nodes).first(asked.hours)
+        trace = bftd.simulation.trace.read(asked.data / paper_runs.TRACE).select(asked.nodes).first(asked.hours)
     except TraceError as error:
         parser.error(str(error))
     found: dict[str, Any] = {

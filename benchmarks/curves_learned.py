@@ -31,16 +31,16 @@ from typing import Any
 
 import numpy as np
 
-import bftd.whatif.trace
+import bftd.simulation.trace
 from benchmarks import paper_runs
 from benchmarks.curves_guessed import DATA, LISTS, Knows, Learning, guessing
 from bftd.protocol.registration import Registration
-from bftd.simulated.networks import TABLE_2, TABLE_2_NODES
-from bftd.simulated.trainers import SimTrainer
-from bftd.simulated.trainers import read as read_trainers
-from bftd.whatif.replay import Options
-from bftd.whatif.trace import Change, Trace
-from bftd.whatif.trace.errors import TraceError
+from bftd.simulation.drivers.networks import TABLE_2, TABLE_2_NODES
+from bftd.simulation.drivers.trainers import SimTrainer
+from bftd.simulation.drivers.trainers import read as read_trainers
+from bftd.simulation.replay import Options
+from bftd.simulation.trace import Change, Trace
+from bftd.simulation.trace.errors import TraceError
 from milp import interpolate
 
 POLL_S = 5.0
@@ -188,7 +188,7 @@ def on_quiet_pools(
 
 def on_summit(data: Path, hours: float) -> list[dict[str, Any]]:
     """Summit's week, or its beginning, with the paper's lists of trainers for both objectives."""
-    trace = bftd.whatif.trace.read(data / paper_runs.TRACE).select(paper_runs.SUBSET).first(hours)
+    trace = bftd.simulation.trace.read(data / paper_runs.TRACE).select(paper_runs.SUBSET).first(hours)
     rows = []
     for objective in LISTS:
         trainers = read_trainers(data / paper_runs.TRAINERS[objective])

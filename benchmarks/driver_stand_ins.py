@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bftd.errors import BftError
+from bftd.base.errors import BftError
+from bftd.daemon.sandbox_site import SandboxSite
 from bftd.protocol.registration import Registration
-from bftd.sandbox_site import SandboxSite
 from slurm_plugin.errors import SlurmError
 
 _WAIT_S = 5.0

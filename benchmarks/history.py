@@ -20,17 +20,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bftd.core.domain import Lease, PoolNode, PoolView, State, Trainer, Usage
-from bftd.core.learn import given
+from bftd.core.model.domain import Lease, PoolNode, PoolView, State, Trainer, Usage
 from bftd.core.sampling import sample
+from bftd.core.scaling.learning import given
 from bftd.http.encoding import encoded
+from bftd.ledger import rolling
+from bftd.ledger.file import Ledger
+from bftd.ledger.history import query, table
+from bftd.ledger.history.recorder import EVERY_S, History
+from bftd.ledger.history.table import Named, Point, Record
+from bftd.ledger.reader import Reader
 from bftd.protocol.registration import Registration
 from bftd.protocol.sizes import Sizes
-from bftd.service import history_reading, history_table, windows
-from bftd.service.history import EVERY_S, History
-from bftd.service.history_table import Named, Point, Record
-from bftd.service.ledger import Ledger
-from bftd.service.reader import Reader
 
 BEGIN_S = 1_700_000_000 // 86_400 * 86_400
 DAY_S = 86_400
@@ -71,7 +72,7 @@ def month(ledger: Ledger, nodes: int, trainers: int, days: int) -> list[float]:
     for day in range(days):
         state = site(nodes, trainers, day, BEGIN_S + day * DAY_S)
         taken = sample(state)
-        named = [Named(item.id, item.name, item.user, windows.curve_of(item)) for item in state.trainers.values()]
+        named = [Named(item.id, item.name, item.user, rolling.curve_of(item)) for item in state.trainers.values()]
         points = [
             Point(id_, point.working, point.leased, point.samples_per_s * 1.0003, 1, 1.0, 1.0, 1.0)
             for id_, point in taken.trainers.items()
@@ -85,9 +86,9 @@ def month(ledger: Ledger, nodes: int, trainers: int, days: int) -> list[float]:
             pool_s = 0.75 * nodes * EVERY_S
             record = Record(at_s, EVERY_S, taken.nodes, pool_s, 0.5 * nodes * EVERY_S, 0.0, tuple(gained))
             new = named if minute == 1 else []
-            ledger.write(lambda db, record=record, new=new: history_table.add(db, [record], new))
+            ledger.write(lambda db, record=record, new=new: table.add(db, [record], new))
             begun_s = time.thread_time()
-            ledger.write(lambda db, at_s=at_s: history_table.tidy(db, at_s, history_table.ROWS_MOST))
+            ledger.write(lambda db, at_s=at_s: table.tidy(db, at_s, table.ROWS_MOST))
             took_s.append(time.thread_time() - begun_s)
         ledger.maintain(at_s)
     return took_s
@@ -108,18 +109,18 @@ def measured(path: Path, nodes: int, trainers: int, days: int) -> dict[str, Any]
             history.settle()
             notes_s.append(timed(lambda state=state: history.note(state), time.thread_time)[1])
         history.settle()
-        aims = windows.Aims("efficiency", 10, False)
+        aims = rolling.Aims("efficiency", 10, False)
         reader = Reader(path)
-        first_s = timed(lambda: windows.reckoned(reader, int(at_s), aims))[1]
-        again_s = timed(lambda: windows.reckoned(reader, int(at_s), aims))[1]
+        first_s = timed(lambda: rolling.reckoned(reader, int(at_s), aims))[1]
+        again_s = timed(lambda: rolling.reckoned(reader, int(at_s), aims))[1]
         answers = {}
         for name, length_s, step_s, with_trainers in (
             ("day", DAY_S, None, True),
             ("month", 30 * DAY_S, None, True),
             ("month_without_trainers", 30 * DAY_S, 3600.0, False),
         ):
-            asked = history_reading.Asked(at_s - length_s, at_s, at_s, step_s, with_trainers)
-            body, took = timed(lambda asked=asked: encoded(history_reading.read(reader, asked)))
+            asked = query.Asked(at_s - length_s, at_s, at_s, step_s, with_trainers)
+            body, took = timed(lambda asked=asked: encoded(query.read(reader, asked)))
             answers[name] = {"s": took, "bytes": len(body)}
         ledger.read(lambda db: db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
         (rows,) = ledger.read(lambda db: db.execute("SELECT count(*) FROM history_points").fetchone())

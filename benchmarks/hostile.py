@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.hostile_daemon import spread
 from benchmarks.hostile_users import WAYS
-from bftd.service.history_quota import BYTES_A_DAY
+from bftd.ledger.history.quota import BYTES_A_DAY
 
 FIRST_UID = 61_000
 BOUND_MS = 20.0

@@ -21,24 +21,26 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.driver_stand_ins import ProcessWatch
-from bftd.core.domain import PoolNode, PoolView
-from bftd.core.events import (
-    Event,
-    Heard,
-    PoolObserved,
-    Registered,
-    Reported,
+from bftd.config.keys import (
+    ApiConfig,
+    Config,
+    DaemonConfig,
+    DecideConfig,
+    LedgerConfig,
+    LimitsConfig,
+    SlurmConfig,
 )
-from bftd.daemon import SWITCH_S
+from bftd.core.model.domain import PoolNode, PoolView
+from bftd.core.model.events import Event, Heard, PoolObserved, Registered, Reported
+from bftd.daemon.process import SWITCH_S
 from bftd.http import api
-from bftd.keys import ApiConfig, Config, DaemonConfig, DecideConfig, LedgerConfig, LimitsConfig, SlurmConfig
+from bftd.ledger.file import Ledger
 from bftd.protocol.lease import Phase
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import LeaseReport
 from bftd.protocol.sizes import Sizes
-from bftd.service.garbage import Garbage, only_when_told
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.service.gc_schedule import Garbage, only_when_told
+from bftd.service.service import Service
 
 POLL_S = 1.0
 PROBE_S = 0.005

@@ -27,13 +27,13 @@ from typing import Any
 from benchmarks import site_lines
 from benchmarks.driver_stand_ins import Drivers, Probe, ProcessWatch, request
 from benchmarks.impact.logs import rpc_counts
-from bftd.core.domain import Settings, State
-from bftd.core.events import PoolObserved, Registered
+from bftd.config.keys import PoolConfig
+from bftd.core.model.domain import Settings, State
+from bftd.core.model.events import PoolObserved, Registered
 from bftd.core.step import step
-from bftd.keys import PoolConfig
-from bftd.pool import judgement
+from bftd.daemon.sandbox_site import SandboxSite
+from bftd.pool import membership
 from bftd.pool.harvest import Harvest
-from bftd.sandbox_site import SandboxSite
 from slurm_plugin.read import parse
 from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.types import Snapshot
@@ -238,7 +238,7 @@ def _parts(client: SlurmClient, repeats: int = 7) -> dict[str, float]:
             nodes, jobs = parse.nodes(shown), parse.jobs(queued, separator)
         snapshot = Snapshot(time.time(), nodes, jobs, ())
         with timed("pool_s"):
-            judgement.observe(judgement.PoolMemory(), snapshot, PoolConfig(), HARVEST, {}, {})
+            membership.observe(membership.PoolMemory(), snapshot, PoolConfig(), HARVEST, {}, {})
     idle = {name: replace(node, state="IDLE", flags=frozenset()) for name, node in snapshot.nodes.items()}
     for _ in range(repeats):
         _plan(replace(snapshot, nodes=idle, jobs=()), timed)
@@ -252,13 +252,13 @@ def _plan(snapshot: Snapshot, timed: _Stopwatch) -> None:
     state = State(settings=Settings().changed(**shared, submit_rate_per_min=len(snapshot.nodes)))
     for number in range(TRAINERS):
         state, _ = step(state, Registered(snapshot.time_s, request(number, len(snapshot.nodes))))
-    memory, view = judgement.observe(judgement.PoolMemory(), snapshot, config, HARVEST, {}, {})
+    memory, view = membership.observe(membership.PoolMemory(), snapshot, config, HARVEST, {}, {})
     with timed("plan_first_s"):
         state, _ = step(state, PoolObserved(snapshot.time_s, view))
     names = sorted(snapshot.nodes)
     left = {name: snapshot.nodes[name] for name in names[len(names) // 10 :]}
     later = replace(snapshot, time_s=snapshot.time_s + 1.0, nodes=left)
-    _, view = judgement.observe(memory, later, config, HARVEST, {}, {})
+    _, view = membership.observe(memory, later, config, HARVEST, {}, {})
     with timed("plan_s"):
         step(state, PoolObserved(later.time_s, view))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
-from bftd.simulated.networks import TABLE_2, TABLE_2_NODES
+from bftd.simulation.drivers.networks import TABLE_2, TABLE_2_NODES
 from milp import Curve, NodeSpec, Problem, TrainerSpec, solve
 
 Family = Literal["paper", "hpo", "random"]

@@ -23,8 +23,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bftd.core.decisions import Noted
-from bftd.core.domain import (
+from bftd.config.keys import Config
+from bftd.core.model.decisions import Noted
+from bftd.core.model.domain import (
     Action,
     Charged,
     Decided,
@@ -36,13 +37,12 @@ from bftd.core.domain import (
     Trainer,
     Usage,
 )
-from bftd.core.learn import given
-from bftd.keys import Config
+from bftd.core.scaling.learning import given
+from bftd.ledger.file import Ledger
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import ProgressReport, ResizeReport
 from bftd.protocol.sizes import Sizes
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.service.service import Service
 
 MONTH_S = 30 * 86400.0
 DAY_S = 86400.0

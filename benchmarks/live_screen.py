@@ -32,8 +32,8 @@ import psutil
 
 from benchmarks.hostile import serving
 from bftd.client import Client, Status
-from bftd.top.app import Looked, Top
-from bftd.top.watching import Look
+from bftd.ui.live.app import Looked, Top
+from bftd.ui.live.watching import Look
 
 KEYS = 30
 REDRAWN = 30

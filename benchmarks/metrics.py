@@ -21,9 +21,9 @@ from typing import Any
 from benchmarks.hostile import serving
 from benchmarks.hostile_daemon import Site, spread
 from bftd import __version__
-from bftd.http.metrics_handlers import KEPT_S
-from bftd.metrics.exposition import Exposition
-from bftd.metrics.measured import Measured
+from bftd.http.handlers.metrics import KEPT_S
+from bftd.service.metrics.counters import Measured
+from bftd.service.metrics.exposition import Exposition
 
 BOUND_MS = 50.0
 FORMS = {"prometheus": "text/plain", "openmetrics": "application/openmetrics-text; version=1.0.0"}

@@ -30,7 +30,7 @@ from typing import Any
 
 from benchmarks.driver_stand_ins import Drivers, Probe, ProcessWatch
 from benchmarks.impact_scale import SMALLEST, fill, site_lines, stand_ins
-from bftd.sandbox_site import SandboxSite
+from bftd.daemon.sandbox_site import SandboxSite
 from slurm_plugin.sandbox.ports import reserved_ports
 
 BOUND = 0.05
@@ -40,7 +40,7 @@ _TICK = re.compile(r"tick: read in ([0-9.]+) s, taken in within ([0-9.]+) s")
 _SETTLED = 3  # polls in a row after which as many nodes are lent as before
 _MOST = 8  # nodes of a trainer
 
-# What each asks, and how often, in seconds: bftd/top/watching.py, bftd/web/page.js, and Prometheus as it is set up
+# What each asks, and how often, in seconds: bftd/ui/live/watching.py, bftd/web/page.js, and Prometheus as it is set up
 # in docs/howto/monitoring.md.
 ASKED = {
     "top": (
@@ -122,8 +122,8 @@ def _measure(port: int, options: argparse.Namespace, log: Callable[[str], None])
 
 def remember(ledger: Path, nodes: int, trainers: int) -> None:
     """Write a day of history into a ledger that no daemon has opened yet: a record a minute, with all trainers."""
-    from bftd.service import history_table as table
-    from bftd.service import ledger as ledgers
+    from bftd.ledger import file as ledgers
+    from bftd.ledger.history import table as table
 
     now_s = int(time.time()) // 60 * 60
     ids = [f"run-scale-{number}" for number in range(trainers)]

@@ -23,8 +23,8 @@ from typing import Any
 from benchmarks import paper_beyond, paper_diverse, paper_hpo
 from benchmarks.paper_runs import SUBSET, TRACE, TRAINERS, Case, Results, missing, run_all, week
 from benchmarks.paper_text import NOT_PRINTED, table
-from bftd.errors import BftError, UsageError
-from bftd.whatif.trace.stats import stats
+from bftd.base.errors import BftError, UsageError
+from bftd.simulation.trace.stats import stats
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "evidence" / "paper.md"

@@ -8,8 +8,8 @@ from benchmarks import paper_published as published
 from benchmarks.paper_hpo import MILP, MILP_EXACT
 from benchmarks.paper_runs import Case, Results, case
 from benchmarks.paper_text import percent, points, section, table
-from bftd.simulated import measured
-from bftd.whatif.replay import EXACT, REFERENCE, Mends
+from bftd.simulation.drivers import resize_costs
+from bftd.simulation.replay import EXACT, REFERENCE, Mends
 
 MULTIPLIERS = (1.0, 2.0, 4.0, 6.0, 8.0, 10.0)
 PJ_MAX = (5, 10, 20, 35)
@@ -162,8 +162,8 @@ def beyond(results: Results) -> str:
         table(head, rows),
         "Exact accounting, T_fwd 120 s, a list of trials that does not end. The measured costs are those of bftd's "
         "Horovod back-end ([figures](benchmarks.md#giving-nodes-back-and-resizes)): new nodes warm up for "
-        f"{measured.WARM_UP_S:g} s while the others go on training, then all stand still for "
-        f"{measured.UP_STALL_S:g} s; a shrink costs {measured.DOWN_STALL_S:g} s. They were measured with a small model "
+        f"{resize_costs.WARM_UP_S:g} s while the others go on training, then all stand still for "
+        f"{resize_costs.UP_STALL_S:g} s; a shrink costs {resize_costs.DOWN_STALL_S:g} s. They were measured with a small model "
         "on two cores, so take them for the mechanism, not for Summit. Without costs is what the same planning would "
         "make of free rescaling. More trainers at once raise U, since each runs at a size that scales better, and each "
         "takes longer: the table is the Pareto curve of the two.",

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks import paper_published as published
 from benchmarks.paper_runs import Case, Floats, Results, case
 from benchmarks.paper_text import NOT_PRINTED, bars, percent, points, section, signed, table
-from bftd.whatif.replay import EXACT
+from bftd.simulation.replay import EXACT
 
 T_FWD_S = (10.0, 30.0, 60.0, 90.0, 120.0, 170.0, 240.0, 300.0, 600.0)
 EXACT_T_FWD_S = (10.0, 60.0, 120.0, 300.0, 600.0)

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import bftd.whatif.trace
-from bftd.simulated.driver import Charge
-from bftd.simulated.trainers import SimTrainer
-from bftd.simulated.trainers import read as read_trainers
-from bftd.whatif.replay import EXACT, REFERENCE, Mends, Options, Result, run
-from bftd.whatif.replay.options import Accounting
-from bftd.whatif.trace import Trace
+import bftd.simulation.trace
+from bftd.simulation.drivers.driver import Charge
+from bftd.simulation.drivers.trainers import SimTrainer
+from bftd.simulation.drivers.trainers import read as read_trainers
+from bftd.simulation.replay import EXACT, REFERENCE, Mends, Options, Result, run
+from bftd.simulation.replay.options import Accounting
+from bftd.simulation.trace import Trace
 
 TRACE = "idle-week1.csv.gz"
 TRAINERS = {
@@ -105,7 +105,7 @@ def missing(folder: Path) -> list[str]:
 @cache
 def week(folder: Path, nodes: str, weeks: int) -> Trace:
     """The trace of a case."""
-    trace = bftd.whatif.trace.read(folder / TRACE)
+    trace = bftd.simulation.trace.read(folder / TRACE)
     return repeated(trace.select(nodes) if nodes else trace, weeks)
 
 

@@ -15,12 +15,12 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bftd.core.domain import Settings, State
-from bftd.core.events import Configured, Event, Heard, PoolObserved, Registered, Reported
+from bftd.config.keys import PoolConfig
+from bftd.core.model.domain import Settings, State
+from bftd.core.model.events import Configured, Event, Heard, PoolObserved, Registered, Reported
 from bftd.core.step import fold
-from bftd.keys import PoolConfig
 from bftd.pool.harvest import Harvest
-from bftd.pool.judgement import PoolMemory, observe
+from bftd.pool.membership import PoolMemory, observe
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import LeaseReport
 from bftd.protocol.sizes import Sizes

@@ -21,7 +21,7 @@ from benchmarks.impact import record
 from benchmarks.impact.__main__ import STRETCH, recipes_of, seeds_of, whole
 from benchmarks.impact.comparison import Comparison, compare, log, logs_of
 from benchmarks.impact.recipe import RECIPES
-from bftd.errors import BftError
+from bftd.base.errors import BftError
 from slurm_plugin.errors import SlurmError
 
 FOLDER = Path(__file__).resolve().parents[1] / "build" / "record"

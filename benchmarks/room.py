@@ -18,11 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bftd.core import learn, leaving
-from bftd.core.domain import Lease, State, Trainer
+from bftd.core.model.domain import Lease, State, Trainer
+from bftd.core.planning import victims
+from bftd.core.scaling import learning
+from bftd.pool.backfill.model import End, Numbering, Outcome, Part, Wanted
 from bftd.pool.backfill.planner import simulate
-from bftd.pool.backfill.wanted import End, Numbering, Outcome, Part, Wanted
-from bftd.pool.leaving import AnyNode, Leaving
+from bftd.pool.victims import AnyNode, Leaving
 from bftd.protocol.registration import Registration
 from bftd.protocol.sizes import Sizes
 from slurm_plugin.read.types import Scheduler
@@ -45,7 +46,7 @@ class Cluster:
     ours: int
     ends: list[End]
     queue: list[Wanted]
-    leaving: Leaving = field(default_factory=AnyNode)
+    victims: Leaving = field(default_factory=AnyNode)
 
 
 def _jobs(rng: random.Random, count: int, largest: int, part: Callable[[int], Part]) -> list[Wanted]:
@@ -134,11 +135,11 @@ def _trainers(names: tuple[str, ...]) -> Leaving:
     trainers, leases = {}, {}
     for number in range(TRAINERS):
         asked = Registration(f"run-{number}", "t", "torchrun", Sizes(1, 64), "ann", "elastic", curve=curve)
-        trainers[asked.id] = Trainer(asked, NOW_S, learn.given(asked))
+        trainers[asked.id] = Trainer(asked, NOW_S, learning.given(asked))
         for place, name in enumerate(names[number * each : (number + 1) * each]):
             id_ = f"{name}.{number * each + place}"
             leases[id_] = Lease(id_, name, asked.id, NOW_S - 60.0, 86_400.0, "", phase="working")
-    return leaving.of(State(time_s=NOW_S, trainers=trainers, leases=leases))
+    return victims.of(State(time_s=NOW_S, trainers=trainers, leases=leases))
 
 
 QUEUES = {"arrays": _arrays, "nothing fits": _nothing, "all fits": _all, "mixed": _mixed, "picky": _picky}

@@ -28,7 +28,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from benchmarks import paper_runs, saves_stalls
-from bftd.whatif import trace
+from bftd.simulation import trace
 from elastic.backends import KINDS
 from elastic.driver.agreement import Agreement
 from elastic.driver.clockwork import Clockwork

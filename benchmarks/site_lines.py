@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from bftd.errors import BftError
-from bftd.sandbox_site import SandboxSite
+from bftd.base.errors import BftError
+from bftd.daemon.sandbox_site import SandboxSite
 
 
 def applied(text: str, printed: str) -> str:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import sizing_cases
-from bftd.simulated.networks import TABLE_2, TABLE_2_NODES
+from bftd.simulation.drivers.networks import TABLE_2, TABLE_2_NODES
 from sizing import cost
 from sizing.by_formula import Formula
 from sizing.candidates import Spread

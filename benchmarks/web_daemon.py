@@ -19,21 +19,29 @@ import socket
 import sys
 from pathlib import Path
 
-from bftd.core.domain import PoolNode, PoolView
-from bftd.core.events import Event, Heard, PoolObserved, Registered, Reported
+from bftd.config.keys import (
+    ApiConfig,
+    Config,
+    DecideConfig,
+    LedgerConfig,
+    LimitsConfig,
+    SlurmConfig,
+    WebConfig,
+)
+from bftd.core.model.domain import PoolNode, PoolView
+from bftd.core.model.events import Event, Heard, PoolObserved, Registered, Reported
 from bftd.core.sample import AWAY, IDLE, LEASED, PLANNED, REGULAR
-from bftd.daemon import SWITCH_S
+from bftd.daemon.process import SWITCH_S
 from bftd.http import api
-from bftd.keys import ApiConfig, Config, DecideConfig, LedgerConfig, LimitsConfig, SlurmConfig, WebConfig
+from bftd.ledger.file import Ledger
+from bftd.ledger.history import table
+from bftd.ledger.history.table import Named, Point, Record
 from bftd.protocol.lease import Phase
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import LeaseReport, ProgressReport
 from bftd.protocol.sizes import Sizes
-from bftd.service import history_table
-from bftd.service.garbage import Garbage, only_when_told
-from bftd.service.history_table import Named, Point, Record
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.service.gc_schedule import Garbage, only_when_told
+from bftd.service.service import Service
 
 POLL_S = 1.0
 TOKEN = "a-token-of-the-benchmark-0123456789"
@@ -72,7 +80,7 @@ class Site:
         now_s = int(self.service.now()) // _MINUTE_S * _MINUTE_S - _MINUTE_S  # the next record comes at once
         records = list(_past(now_s, hours, self._kinds, self._trainers))
         named = [Named(id_, _name(id_), _user(id_), _curve(size)) for id_, size in self._trainers.items()]
-        self.service.ledger.write(lambda db: history_table.add(db, records, named))
+        self.service.ledger.write(lambda db: table.add(db, records, named))
 
     def begin(self) -> None:
         """Have all trainers register and work."""

@@ -21,9 +21,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bftd.errors import BftError
-from bftd.sandbox_site import SandboxSite
-from bftd.whatif.report import canvas, timeline
+from bftd.base.errors import BftError
+from bftd.daemon.sandbox_site import SandboxSite
+from bftd.simulation.report import canvas, timeline
 from examples.regular_jobs import RegularJob, median_delay_s, stream
 from slurm_plugin.nodeset import expand
 
@@ -125,7 +125,7 @@ def live_view() -> Iterator[Any]:
     if console.is_terminal:
         from rich.live import Live
 
-        from bftd.view import render
+        from bftd.ui.status import render
 
         with Live(console=console, auto_refresh=False) as live:
             yield lambda status: live.update(render(status), refresh=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bftd.sandbox_site import SandboxSite
+from bftd.daemon.sandbox_site import SandboxSite
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
-from bftd.keys import Config
-from bftd.metrics.exposition import Exposition
-from bftd.metrics.measured import Measured
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.config.keys import Config
+from bftd.ledger.file import Ledger
+from bftd.service.metrics.counters import Measured
+from bftd.service.metrics.exposition import Exposition
+from bftd.service.service import Service
 from tools.monitoring_alerts import ALERTS, ANY, Alert
 from tools.monitoring_dashboard import dashboard
 

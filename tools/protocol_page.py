@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bftd.http.budget import BURST, UNITS_PER_S
+from bftd.http.rate_limit import BURST, UNITS_PER_S
 from bftd.http.routes import ROUTES, Route
 from bftd.protocol import bounds
 from bftd.protocol.curves import CurveEstimate

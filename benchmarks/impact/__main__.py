@@ -13,7 +13,7 @@ from benchmarks.impact.comparison import Comparison, Planned, compare, log, plan
 from benchmarks.impact.recipe import MAIN, RECIPES, TUNED
 from benchmarks.impact.record import load_all
 from benchmarks.impact.run import WARM_UP_S
-from bftd.errors import BftError
+from bftd.base.errors import BftError
 from slurm_plugin.errors import SlurmError
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "impact"

@@ -24,7 +24,7 @@ from benchmarks.impact.recipe import Recipe, without_bftd
 from benchmarks.impact.record import NO_TRAINING, Kind
 from benchmarks.impact.run import WARM_UP_S, Setting, perform
 from benchmarks.impact.stream import make_stream
-from bftd.errors import BftError
+from bftd.base.errors import BftError
 from slurm_plugin.errors import SlurmError, SlurmMissing
 
 NODES = 16

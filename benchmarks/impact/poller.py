@@ -15,8 +15,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from benchmarks import snapshot_log
-from bftd.daemon import next_delay_s
-from bftd.keys import SlurmConfig
+from bftd.config.keys import SlurmConfig
+from bftd.daemon.process import next_delay_s
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.read.client import SlurmClient
 

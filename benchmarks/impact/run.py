@@ -21,7 +21,7 @@ from benchmarks.impact.recipe import Recipe
 from benchmarks.impact.record import JobRow, Kind, PilotRow, RoomRow, Run
 from benchmarks.impact.site import DRIVERS, PILOTS, Site
 from benchmarks.impact.stream import RegularJob, Stream
-from bftd.errors import BftError
+from bftd.base.errors import BftError
 from slurm_plugin.errors import SlurmError
 
 WARM_UP_S = 15.0

@@ -11,13 +11,13 @@ import click
 
 from bftd.cli import common, options, replay_options
 from bftd.cli.progress import progress_bar
-from bftd.whatif import advise as advising
-from bftd.whatif.advise import Prefer
-from bftd.whatif.advise.advice import T_FWDS_S
-from bftd.whatif.replay.options import Options
+from bftd.simulation import advise as advising
+from bftd.simulation.advise import Prefer
+from bftd.simulation.advise.advice import T_FWDS_S
+from bftd.simulation.replay.options import Options
 
 if TYPE_CHECKING:
-    from bftd.whatif.advise import Advice, Point
+    from bftd.simulation.advise import Advice, Point
 
 N = TypeVar("N", int, float)
 
@@ -79,8 +79,8 @@ def advise(
     if output is not None:
         common.refuse_unwritable(Path(output))
     chosen = Options(**arguments)
-    from bftd.simulated import trainers
-    from bftd.whatif import trace as traces
+    from bftd.simulation import trace as traces
+    from bftd.simulation.drivers import trainers
 
     trace = traces.read(Path(path))
     if nodes is not None:
@@ -117,7 +117,7 @@ def _told(advice: Advice) -> Iterable[str]:
 
 
 def _table(advice: Advice) -> Iterable[str]:
-    from bftd.tables import Column
+    from bftd.base.tables import Column
 
     columns = [
         Column(""),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftd.base.errors import UsageError
 from bftd.cli import common, options, times
-from bftd.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,7 +128,7 @@ def _facts(entry: Entry) -> dict[str, Any]:
 
 
 def _table(found: Iterable[Entry]) -> Iterable[str]:
-    from bftd.tables import Column
+    from bftd.base.tables import Column
 
     columns = [
         Column("ID", least=12, folds=True),

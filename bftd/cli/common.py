@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftd.errors import UsageError
+from bftd.base.errors import UsageError
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from bftd.keys import Config
-    from bftd.tables import Column
-    from bftd.words import Drawn
+    from bftd.base.tables import Column
+    from bftd.base.text import Drawn
+    from bftd.config.keys import Config
     from slurm_plugin.read.client import SlurmClient
 
 # Version of the output of `--json`: incremented when a field is removed or changes its meaning.
@@ -41,7 +41,7 @@ def terminal_width() -> int | None:
 
 def draw(shown: Drawn) -> None:
     """Print styled text: in colour if the terminal supports it and $NO_COLOR is not set."""
-    from bftd import words
+    from bftd.base import text as words
 
     term = os.environ.get("TERM", "")
     if not sys.stdout.isatty() or term in ("", "dumb", "unknown"):
@@ -54,7 +54,7 @@ def draw(shown: Drawn) -> None:
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[str]:
     """Return the lines of a table that fits the terminal."""
-    from bftd import tables
+    from bftd.base import tables
 
     return tables.lines(columns, rows, terminal_width())
 

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from bftd.base.errors import ApiError, UsageError
 from bftd.cli import common, options
-from bftd.errors import ApiError, UsageError
 from bftd.http import client
 
 F = TypeVar("F", bound=Callable[..., Any])

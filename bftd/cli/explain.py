@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from bftd.base.errors import ApiError, BftError, UsageError
 from bftd.cli import common, options
-from bftd.errors import ApiError, BftError, UsageError
 from bftd.http import client
 
 _NOT_THERE = 404
@@ -122,7 +122,7 @@ def _now(name: str, node: Mapping[str, Any], leases: Iterable[Mapping[str, Any]]
 
 
 def _leases(leases: Iterable[Mapping[str, Any]]) -> tuple[list[Any], list[tuple[str, ...]]]:
-    from bftd.tables import Column
+    from bftd.base.tables import Column
 
     columns = [
         Column("FROM"),

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from bftd.base.errors import ApiError, BftError, UsageError
 from bftd.cli import common, options, times
-from bftd.errors import ApiError, BftError, UsageError
 from bftd.http import client
 
 _HOUR_S = 3600.0
@@ -122,7 +122,7 @@ class _Row:
 
 
 def _table(told: Mapping[str, Any], by_day: bool) -> Iterable[str]:
-    from bftd.tables import Column
+    from bftd.base.tables import Column
 
     columns = [Column("TIME")]
     columns += [Column(name, rank=2, right=True) for name in ("REGULAR", "PLANNED", "LEASED", "IDLE", "AWAY")]

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from bftd.errors import UsageError
+from bftd.base.errors import UsageError
 
 Entry = tuple[str, str, str]
 """A command's module, its name there, and one line of help."""

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from bftd import __version__, entry
+from bftd import __version__
+from bftd.base import command
 from bftd.cli.lazy import LazyGroup
 
 # heading -> name -> (module, object, one line of help); the help is here so that `bft --help` imports no command
@@ -60,7 +61,7 @@ def bft(**_: Any) -> None:
 
 def main() -> None:
     """Run `bft`."""
-    entry.run(bft, "bft")
+    command.run(bft, "bft")
 
 
 if __name__ == "__main__":

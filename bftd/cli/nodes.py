@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftd import config
+from bftd.base.errors import BftError
 from bftd.cli import common, options
-from bftd.errors import BftError
+from bftd.config import configuration
 
 if TYPE_CHECKING:
-    from bftd.keys import Config
+    from bftd.config.keys import Config
     from slurm_plugin.read.types import Node
 
 
@@ -29,7 +29,7 @@ def nodes(config_path: str | None, as_json: bool) -> None:
     """
     from slurm_plugin.nodeset import fold
 
-    settings = config.load_found(config_path)
+    settings = configuration.load_found(config_path)
     snapshot = common.slurm_client(settings).snapshot()
     class_of = _class_of(snapshot.nodes, settings)
     kept = _kept(config_path)
@@ -47,7 +47,7 @@ def nodes(config_path: str | None, as_json: bool) -> None:
         whom = _whom(kept[node.name]) if node.name in kept else "-"
         key = (state, ",".join(node.partitions), node.gres or "-", class_of.get(node.name, "-"), whom)
         groups[key].append(node.name)
-    from bftd.tables import Column
+    from bftd.base.tables import Column
 
     columns = [
         Column("NODES", least=16, folds=True),

@@ -10,10 +10,10 @@ import click
 
 from bftd.cli import common, replay_options
 from bftd.cli.progress import progress_bar
-from bftd.whatif.replay.options import Options
+from bftd.simulation.replay.options import Options
 
 if TYPE_CHECKING:
-    from bftd.whatif.replay.result import Result
+    from bftd.simulation.replay.result import Result
 
 
 @click.command()
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 @click.option("--json", "json_path", metavar="OUT", help='Write the result as JSON; "-" is standard output.')
 def replay(trace_path: str, trainers_path: str, series: bool, json_path: str | None, **arguments: Any) -> None:
     """Replay a trace of idle nodes with simulated trainers, through the daemon's own decision core."""
-    from bftd.simulated import trainers
-    from bftd.whatif import replay as replaying
-    from bftd.whatif import trace as traces
+    from bftd.simulation import replay as replaying
+    from bftd.simulation import trace as traces
+    from bftd.simulation.drivers import trainers
 
     options = Options(**arguments)
     trace, training = traces.read(Path(trace_path)), trainers.read(trainers_path)

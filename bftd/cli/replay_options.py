@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from bftd.whatif.replay.options import Accounting, Objective, Options, Policy, RescaleModel
+from bftd.simulation.replay.options import Accounting, Objective, Options, Policy, RescaleModel
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -15,14 +15,14 @@ import click
 from bftd import __version__
 from bftd.cli import common, replay_options
 from bftd.cli.progress import progress_bar
-from bftd.whatif.replay.options import Options
-from bftd.whatif.report.errors import ReportError
+from bftd.simulation.replay.options import Options
+from bftd.simulation.report.errors import ReportError
 
 if TYPE_CHECKING:
-    from bftd.simulated.trainers import SimTrainer
-    from bftd.whatif.report.gather import Named
-    from bftd.whatif.report.model import Provenance
-    from bftd.whatif.report.stored import Stored
+    from bftd.simulation.drivers.trainers import SimTrainer
+    from bftd.simulation.report.gather import Named
+    from bftd.simulation.report.model import Provenance
+    from bftd.simulation.report.stored import Stored
 
 
 @click.command()
@@ -52,9 +52,9 @@ def report(
 
     T is a trace, which is replayed, or a result that bft replay --json or bft advise -o has stored.
     """
-    from bftd.whatif.report import canvas
-    from bftd.whatif.report.gather import gather
-    from bftd.whatif.report.page import page
+    from bftd.simulation.report import canvas
+    from bftd.simulation.report.gather import gather
+    from bftd.simulation.report.page import page
 
     drawn_with = canvas.version()  # check this, like the rest, before minutes of work
     common.refuse_unwritable(Path(output))
@@ -73,9 +73,9 @@ def report(
 
 def _read(paths: Sequence[str], nodes: str | None) -> tuple[list[Named], list[Stored]]:
     """Read traces, restricted to the requested nodes, and stored results."""
-    from bftd.whatif.report import stored
-    from bftd.whatif.report.gather import Named
-    from bftd.whatif.trace import files
+    from bftd.simulation.report import stored
+    from bftd.simulation.report.gather import Named
+    from bftd.simulation.trace import files
 
     traces, results = [], []
     for path in dict.fromkeys(paths):
@@ -89,8 +89,8 @@ def _read(paths: Sequence[str], nodes: str | None) -> tuple[list[Named], list[St
 
 
 def _trainers(path: str | None) -> tuple[SimTrainer, ...]:
-    from bftd.simulated import trainers
-    from bftd.simulated.networks import representative
+    from bftd.simulation.drivers import trainers
+    from bftd.simulation.drivers.networks import representative
 
     return representative() if path is None else trainers.read(path)
 
@@ -104,8 +104,8 @@ def _provenance(
 ) -> Provenance:
     import numpy as np
 
-    from bftd.simulated.trainers import digest
-    from bftd.whatif.report.model import Provenance
+    from bftd.simulation.drivers.trainers import digest
+    from bftd.simulation.report.model import Provenance
 
     inputs = [(named.name, f"trace, {len(named.trace.nodes):,} nodes", named.trace.digest()) for named in traces]
     if traces:

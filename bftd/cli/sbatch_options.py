@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bftd.errors import UsageError
+from bftd.base.errors import UsageError
 
 # sbatch's options that take no value. Every other option without "=" takes the next word (man sbatch).
 _FLAGS = {

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftd import config
+from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
-from bftd.errors import BftError, UsageError
+from bftd.config import configuration
 
 if TYPE_CHECKING:
-    from bftd.keys import Config
+    from bftd.config.keys import Config
     from slurm_plugin.site import Advised, Finding, Wanted
 
 _WIDTH = 110
@@ -41,7 +41,7 @@ def check_command(partition: str | None, config_path: str | None, as_json: bool)
     """
     from slurm_plugin.site import RULES, check, read
 
-    settings = config.load_found(config_path)
+    settings = configuration.load_found(config_path)
     found = read(common.slurm_client(settings), _looked_at(wanted_of(settings), partition))
     findings = check(found, RULES)
     if as_json:
@@ -74,7 +74,7 @@ def config_command(
     from slurm_plugin.site import RULES, advise, check, read
 
     _refuse_unknown(keep, [rule.name for rule in RULES])
-    settings = config.load_found(config_path)
+    settings = configuration.load_found(config_path)
     configured = wanted_of(settings)
     wanted = dataclasses.replace(
         _looked_at(configured, partition), driver_partition=driver_partition or configured.driver_partition
@@ -115,7 +115,7 @@ def plugin_command(off: bool, auto: bool, folder: str | None, path: str | None, 
             plugstack.switch(file, on=False)
             click.echo(f"the line for {line.name} is out of {file}")
             return
-        folders = folder or plugin_folders(common.slurm_client(config.load_found(config_path)))
+        folders = folder or plugin_folders(common.slurm_client(configuration.load_found(config_path)))
         fault = plugstack.unfit(plugstack.place(line.name, folders), folders)
         if fault is None:
             raise BftError(f"whether Slurm loads {line.name} cannot be read from {folders}: nothing was changed")
@@ -197,7 +197,7 @@ def _rows(findings: Sequence[Finding]) -> dict[str, list[dict[str, str]]]:
 
 def _told(findings: Sequence[Finding]) -> Iterator[str]:
     """Yield the findings: a line each, and unless it is ok the right value, the reason and the cost."""
-    from bftd import tables
+    from bftd.base import tables
 
     columns = [
         tables.Column(""),

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from bftd.errors import BftError
+from bftd.base.errors import BftError
 
 _OWN = ("--partition", "-p")
 _LEAVES_S = 10.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from bftd.errors import BftError, UsageError
+from bftd.base.errors import BftError, UsageError
 
 # Options of `bft size fit` that are allowed in the value. If it gives a model by its sizes, all other words are sizes.
 _OPTIONS = ("global-batch", "partition", "gpu", "max-gpus", "by", "python")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options, size_model
-from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
     from sizing.cells.cell import Cell
@@ -177,7 +177,7 @@ def _stage(graph: Graph, cell: Cell, at: int) -> dict[str, Any]:
 
 
 def _shown(graph: Graph, named: dict[str, str], found: Sequence[Cell]) -> Iterator[str]:
-    from bftd.tables import Column
+    from bftd.base.tables import Column
 
     if graph.note:
         yield graph.note

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options, size_allocation, size_inventory, size_trace
 from bftd.cli.progress import progress_bar
 from bftd.cli.size_model import amount
-from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
     from sizing.checking import Compared
@@ -204,7 +204,7 @@ def _json(gpu: GpuType, rows: Sequence[Compared], failed: Mapping[str, str]) -> 
 
 
 def _lines(gpu: GpuType, rows: Sequence[Compared]) -> Iterator[str]:
-    from bftd.tables import Column
+    from bftd.base.tables import Column
     from sizing.checking import within
     from sizing.memory.peak import guarded_bytes
 

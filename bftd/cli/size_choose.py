@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftd import config
+from bftd.base.errors import UsageError
 from bftd.cli import (
     common,
     options,
@@ -22,7 +22,7 @@ from bftd.cli import (
     size_trace,
     times,
 )
-from bftd.errors import UsageError
+from bftd.config import configuration
 from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _closed(states: Mapping[str, str], wanted: str, asks: bool) -> list[str]:
     from slurm_plugin.pilots.start_estimate import asked
 
     told = {name: f"partition {name} is left out, its State is {state}" for name, state in states.items()}
-    client = common.slurm_client(config.load_found(None))
+    client = common.slurm_client(configuration.load_found(None))
     for name in told if asks else ():
         with suppress(SlurmError):
             said = asked(client, [f"#SBATCH --partition={name}"])
@@ -215,7 +215,7 @@ def _slurm(job: Job | None) -> Callable[[Run], Answer]:
     from sizing.choosing.ranking import Answer
     from slurm_plugin.pilots.start_estimate import asked
 
-    client = common.slurm_client(config.load_found(None))
+    client = common.slurm_client(configuration.load_found(None))
 
     def ask(run: Run) -> Answer:
         lines = [line.text for line in run.lines()] if job is None else job.lines(job.missing(run)[0])

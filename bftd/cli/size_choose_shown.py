@@ -39,7 +39,7 @@ class Shown:
 
 def lines(shown: Shown, winner: Run | None, top: int) -> Iterator[str]:
     """Yield the table and the notes; for the winner also the reason, its #SBATCH lines and how to launch it."""
-    from bftd.tables import Column
+    from bftd.base.tables import Column
     from sizing import emit
     from sizing.choosing import ranking
 

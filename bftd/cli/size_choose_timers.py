@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from bftd.base.errors import BftError, UsageError
 from bftd.cli import size_learn, size_profiles, size_trace
 from bftd.cli.size_cells import GRAPH_BATCH
-from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
     from bftd.cli.size_model import Asked

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftd import config
+from bftd.base.errors import UsageError
 from bftd.cli import common, options, size_inventory
-from bftd.errors import UsageError
+from bftd.config import configuration
 
 if TYPE_CHECKING:
     from sizing.cells.comm import CommTables, Table
@@ -124,7 +124,7 @@ def site_path(config_path: str | None = None) -> Path:
     """Return the path of the site's file of tables, next to the configuration in use."""
     from sizing.cells import comm_file
 
-    return config.find(config_path).with_name(comm_file.NAME)
+    return configuration.find(config_path).with_name(comm_file.NAME)
 
 
 def found(config_path: str | None = None, *, extrapolate: bool = False) -> CommTables:
@@ -168,7 +168,7 @@ def _type(told: str, name: str, config_path: str | None) -> str:
         return own[told].name
     known = recognise(told)
     if known is None:
-        where = config.find(config_path).with_name(size_inventory.CORRECTIONS)
+        where = configuration.find(config_path).with_name(size_inventory.CORRECTIONS)
         raise UsageError(
             f"{name}: {told} is no type of GPU that is known: name one by --gpu, or describe it in {where}"
         )
@@ -207,7 +207,7 @@ def _duration(seconds: float) -> str:
 
 def _shown(tables: Sequence[Table]) -> Iterable[str]:
     """Yield a line for each table, with its range and its results."""
-    from bftd.tables import Column
+    from bftd.base.tables import Column
     from sizing.cells.comm import named, shown
 
     columns = [

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftd.base.errors import UsageError
 from bftd.cli import common, options, size_cpu_node, size_cpu_plot, size_cpu_shown, size_need, size_script
-from bftd.errors import UsageError
 
 if TYPE_CHECKING:
     from bftd.cli.size_script import Script

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bftd import config
+from bftd.base.errors import UsageError
 from bftd.cli import common
-from bftd.errors import UsageError
+from bftd.config import configuration
 from slurm_plugin import nodeset
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.read import parse
@@ -46,7 +46,7 @@ def here(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -> Nod
         with suppress(SlurmError):  # also if the node list in the environment is malformed
             listed = nodeset.expand(environ.get("SLURM_JOB_NODELIST", ""))
             name = environ.get("SLURMD_NODENAME") or (listed[0] if listed else "")
-            mine = common.slurm_client(config.load_found(None)).nodes().get(name)
+            mine = common.slurm_client(configuration.load_found(None)).nodes().get(name)
             return None if mine is None else Node(mine.cpus, mine.memory_bytes, sum(mine.gpus.values()))
         return None
     cpus, memory = os.cpu_count(), _memory_bytes()
@@ -58,7 +58,7 @@ def _gpus_of_job(job: str) -> int:
 
     The environment that salloc sets does not contain this.
     """
-    client = common.slurm_client(config.load_found(None))
+    client = common.slurm_client(configuration.load_found(None))
     try:
         told = client.run("scontrol", "show", "job", "-o", job).out
     except SlurmError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, size_model
-from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
     from sizing.cpu.lines import Need

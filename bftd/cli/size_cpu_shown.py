@@ -138,7 +138,7 @@ def plot(need: Need, width: int) -> Iterator[str]:
 
 def matrix(need: Need) -> Iterator[str]:
     """Yield the sensitivity matrix as a table of CPUs (rows) by memory (columns); a star marks the demand."""
-    from bftd.tables import Column
+    from bftd.base.tables import Column
 
     table, wanted = need.matrix, need.demand
     row_at, at = table.cpus.index(wanted.cpus), table.memory_bytes.index(wanted.memory_bytes)

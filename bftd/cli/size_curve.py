@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
-from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
     from bftd.protocol.curves import CurveEstimate
@@ -285,12 +285,12 @@ def _classes_in(path: str) -> list[NodeKind]:
 
 def _classes_here(spec: ElasticSpec, config_path: str | None) -> list[NodeKind]:
     """Return the classes of harvested nodes that the job could use, as the daemon would form them."""
-    from bftd import config
     from bftd.cli import submit
-    from bftd.core.classes import usable
+    from bftd.config import configuration
+    from bftd.core.model.classes import usable
     from bftd.protocol.registration import NodeKind
 
-    settings = config.load_found(config_path)
+    settings = configuration.load_found(config_path)
     known = submit.classes_of(settings, common.slurm_client(settings))
     kinds = [known[name] for name in usable(known, spec.wish(()), "")]
     return [NodeKind(kind.name, kind.gpus, tuple(sorted(kind.features)), kind.cpus) for kind in kinds]
@@ -313,7 +313,7 @@ def _shown(estimate: CurveEstimate, made: Curve) -> dict[str, Any]:
 
 
 def _lines(found: Sequence[tuple[CurveEstimate, Curve]], notes: Sequence[str]) -> Iterator[str]:
-    from bftd.tables import Column
+    from bftd.base.tables import Column
 
     columns = [Column("CLASS"), Column("NODES", right=True), Column("SAMPLES/S", right=True), Column("BETWEEN")]
     rows = [

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bftd.base.errors import UsageError
 from bftd.cli import common
-from bftd.errors import UsageError
 
 if TYPE_CHECKING:
     from sizing.cpu.matrix import Matrix

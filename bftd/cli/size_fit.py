@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftd import config
+from bftd.base.errors import BftError, UsageError
 from bftd.cli import (
     common,
     options,
@@ -21,7 +21,7 @@ from bftd.cli import (
     size_shown,
     size_trace,
 )
-from bftd.errors import BftError, UsageError
+from bftd.config import configuration
 from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _starts(best: Sequence[Choice]) -> tuple[dict[tuple[str, ...], str], list[st
     """Return Slurm's message on when each choice could start, and a note if Slurm cannot be asked."""
     from slurm_plugin.pilots.start_estimate import asked
 
-    slurm = common.slurm_client(config.load_found(None))
+    slurm = common.slurm_client(configuration.load_found(None))
     found: dict[tuple[str, ...], str] = {}
     for choice in best:
         try:

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bftd import config
+from bftd.base.errors import UsageError
 from bftd.cli import common
-from bftd.errors import UsageError
+from bftd.config import configuration
 from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def found(path: str | None = None, config_path: str | None = None, *, option: st
 
     if path is not None:
         return in_file(path)
-    settings = config.load_found(config_path)
-    corrections = config.find(config_path).with_name(CORRECTIONS)
+    settings = configuration.load_found(config_path)
+    corrections = configuration.find(config_path).with_name(CORRECTIONS)
     own = in_file(str(corrections)) if corrections.exists() else None
     client = common.slurm_client(settings)
     try:
@@ -54,7 +54,7 @@ def found(path: str | None = None, config_path: str | None = None, *, option: st
 
 def own_types(config_path: str | None = None) -> dict[str, GpuType]:
     """Return the site's descriptions of its GPUs, from its file of corrections, by each name that it gives them."""
-    corrections = config.find(config_path).with_name(CORRECTIONS)
+    corrections = configuration.find(config_path).with_name(CORRECTIONS)
     types = in_file(str(corrections)).types.values() if corrections.exists() else ()
     return {name: known for known in types for name in (known.name, *known.names)}
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftd import config
+from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options, size_inventory, size_trace
 from bftd.cli.size_model import amount
-from bftd.errors import BftError, UsageError
+from bftd.config import configuration
 from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def learn(
     step, file = words
     script, _ = launch.parts(step)
     report = ran.reported(size_inventory.text_of(file), file)
-    over = finished(common.slurm_client(config.load_found(None)), report.job)
+    over = finished(common.slurm_client(configuration.load_found(None)), report.job)
     point = report.point(over.gpus)
     statistics = [size_inventory.text_of(each) for each in dcgm]
     in_use_bytes = ran.in_use(statistics, report.job, over.gpus) if dcgm else over.gpu_bytes
@@ -168,7 +168,7 @@ def _published() -> Path:
     """Return the path of the centre's file of runs, next to its configuration."""
     from sizing import ran
 
-    return config.find(None).with_name(ran.NAME)
+    return configuration.find(None).with_name(ran.NAME)
 
 
 def _name(step: str) -> str:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options, size_model
 from bftd.cli.progress import progress_bar
 from bftd.cli.size_model import Asked, amount
 from bftd.cli.size_trace import BOUNDED, side_by_side
-from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,7 +114,7 @@ def _by_formula(model: ModelConfig, micro_batch: int | None, parallel: Parallel,
 
 
 def _lines(peak: MemoryPeak, marp: bool) -> Iterator[str]:
-    from bftd.tables import Column
+    from bftd.base.tables import Column
     from sizing.model.trace import CATEGORIES
 
     value, parallel = peak.peak, peak.parallel

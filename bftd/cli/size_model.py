@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bftd.errors import UsageError
+from bftd.base.errors import UsageError
 
 if TYPE_CHECKING:
     from sizing.model.config import ModelConfig

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
-from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
     from sizing.cpu.lines import Need

@@ -65,7 +65,7 @@ def place(plans: str, inventory_path: str, empty: bool, as_json: bool) -> None:
 
 def _shown(found: Inventory) -> Iterable[str]:
     """Yield the groups of each partition, and notes on assumptions."""
-    from bftd.tables import Column
+    from bftd.base.tables import Column
     from slurm_plugin.nodeset import fold
 
     columns = [
@@ -114,7 +114,7 @@ def _idle(group: NodeGroup) -> int:
 
 def _told(asks: Sequence[Ask], refusals: Sequence[Refusal], placed: Placement | None) -> Iterable[str]:
     """Yield a line for each plan that was tried."""
-    from bftd.tables import Column
+    from bftd.base.tables import Column
     from slurm_plugin.nodeset import fold
 
     columns = [Column("PLAN", right=True), Column("ASKS FOR"), Column("GOES TO", least=24, folds=True)]

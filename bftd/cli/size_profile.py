@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftd.base.errors import BftError, UsageError
 from bftd.cli import (
     common,
     options,
@@ -20,7 +21,6 @@ from bftd.cli import (
     size_profile_work,
     size_profiles,
 )
-from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
     from sizing.cells.graph import Graph
@@ -195,7 +195,7 @@ def _stored(store: Store, answer: dict[str, Any], model: str | None, text: str |
 
 
 def _table(results: Sequence[Result], notes: Sequence[str], model: str) -> Iterator[str]:
-    from bftd.tables import Column
+    from bftd.base.tables import Column
     from sizing.cells.profile import Unfit
 
     columns = [
@@ -240,7 +240,7 @@ def _table(results: Sequence[Result], notes: Sequence[str], model: str) -> Itera
 
 
 def _list(store: Store, as_json: bool) -> None:
-    from bftd.tables import Column
+    from bftd.base.tables import Column
 
     rows = store.listed()
     size_profile_work.say(store.said)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bftd.base.errors import UsageError
 from bftd.cli import sbatch_options
 from bftd.cli.common import refuse_unwritable
-from bftd.errors import UsageError
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ def lines(
 
     `in_json` is the number of plans in the JSON output.
     """
-    from bftd.tables import Column
+    from bftd.base.tables import Column
     from sizing import emit
 
     shown = _rows(choices)

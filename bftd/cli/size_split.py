@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options, size_cells, size_comm, size_inventory, size_model, size_profile
-from bftd.errors import BftError, UsageError
 
 if TYPE_CHECKING:
     from sizing.cells.assemble import Assembly
@@ -175,7 +175,7 @@ def _to_json(whole: Assembly, found: TunedCell) -> dict[str, Any]:
 
 def _told(whole: Assembly, found: TunedCell) -> Iterable[str]:
     """Yield the splits tried for each stage, and the plan."""
-    from bftd.tables import Column
+    from bftd.base.tables import Column
     from sizing.cells.assemble import name_of
 
     columns = [Column("STAGE", right=True), Column("GPUS", right=True), Column("SPLIT"), Column("S", right=True)]

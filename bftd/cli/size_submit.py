@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftd import config
+from bftd.base.errors import UsageError
 from bftd.cli import common, sbatch_options, size_script
 from bftd.cli.size_script import Script
-from bftd.errors import UsageError
+from bftd.config import configuration
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def submit(job: Job, run: Run, *, yes: bool, quiet: bool, deadline: bool = False
             raise UsageError("nothing submitted")
     except click.Abort:
         raise UsageError("nothing submitted: nobody answered; give --yes to submit without being asked") from None
-    client = common.slurm_client(config.load_found(None))
+    client = common.slurm_client(configuration.load_found(None))
     job_id = client.submit([*options, path], "", {**os.environ, **settings})
     click.echo(f"Submitted batch job {job_id}", err=quiet)
     return job_id

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from bftd.base.errors import UsageError
 from bftd.cli.progress import progress_bar
-from bftd.errors import UsageError
 
 if TYPE_CHECKING:
     from bftd.cli.size_model import Asked

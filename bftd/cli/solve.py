@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftd.base.errors import UsageError
 from bftd.cli import common, options
-from bftd.errors import UsageError
 
 if TYPE_CHECKING:
     from milp.problem import Plan, Problem
@@ -148,7 +148,7 @@ def _told(problem: Problem, plan: Plan) -> Iterable[str]:
         change = str(then) if now == then else f"{now} -> {then}"
         rows.append((_plain(trainer.name), change, _folded(plan.assignment[trainer.name]), plan.reasons[trainer.name]))
     if problem.trainers:
-        from bftd.tables import Column
+        from bftd.base.tables import Column
 
         yield ""
         columns = [

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
-from bftd.errors import BftError, UsageError
 from bftd.http import client
 
 # Interval of the live view: the daemon itself looks at Slurm once a second.
@@ -34,14 +34,14 @@ def status(config_path: str | None, as_json: bool, watch: bool, check: bool) -> 
     elif watch:
         _watch(daemon, seen)
     else:
-        from bftd.view import render
+        from bftd.ui.status import render
 
         common.draw(render(seen))
 
 
 def _check(config_path: str | None, as_json: bool) -> None:
     """Print the result for a monitoring plug-in on standard output, even if the daemon does not answer."""
-    from bftd import health
+    from bftd.base import health
 
     try:
         found = health.judged(client.find(config_path).status())
@@ -57,7 +57,7 @@ def _check(config_path: str | None, as_json: bool) -> None:
 def _watch(daemon: client.Client, seen: dict[str, Any]) -> None:
     from rich.live import Live
 
-    from bftd.view import render
+    from bftd.ui.status import render
 
     with Live(render(seen), screen=True, auto_refresh=False) as live:
         while True:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftd import config
+from bftd.base.errors import UsageError
 from bftd.cli import common, options, sbatch_options
-from bftd.errors import UsageError
+from bftd.config import configuration
 from bftd.http import client
 
 if TYPE_CHECKING:
-    from bftd.core.classes import NodeClass
-    from bftd.keys import Config
+    from bftd.config.keys import Config
+    from bftd.core.model.classes import NodeClass
     from bftd.protocol.wish import Wish
     from elastic.spec import ElasticSpec
     from slurm_plugin.read.client import SlurmClient
@@ -60,7 +60,7 @@ def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ..
     if text is None:
         raise UsageError("say how many nodes the job may use, for example --elastic=1-8")
     constraint = line.value("constraint") or _constraint(source, inside, line.script)
-    settings = config.load_found(config_path)
+    settings = configuration.load_found(config_path)
     partition = line.value("partition") or _last(inside, "partition") or ""
     slurm = common.slurm_client(settings)
     spec = _checked(text, partition, constraint, settings, slurm)
@@ -117,7 +117,7 @@ def run(
     from elastic.spec import features_of
 
     path, source = _read(script)
-    settings = config.load_found(config_path)
+    settings = configuration.load_found(config_path)
     spec = _checked(text, partition, constraint, settings, common.slurm_client(settings))
     backend = scripts.backend_of(source, script, spec.backend)
     contained = bool(spec.container)
@@ -203,7 +203,7 @@ def _checked(text: str, partition: str, constraint: str, settings: Config, slurm
 
 def _refuse_unmet(wish: Wish, nodes_min: int, partition: str, settings: Config, slurm: SlurmClient) -> None:
     """Raise UsageError if no harvested nodes satisfy the wish, even when idle."""
-    from bftd.core import classes
+    from bftd.core.model import classes
 
     if wish.modest:
         return
@@ -232,7 +232,7 @@ def _fitted(
 ) -> ElasticSpec:
     """Exclude GPUs that are too small for the script's `make_step`; raises UsageError if no GPU is large enough."""
     from bftd.cli import size_inventory, worker_memory
-    from bftd.core.classes import usable
+    from bftd.core.model.classes import usable
     from elastic.spec import features_of
 
     if worker_memory.find(script[0].read_text()) is None and step_batch is None:

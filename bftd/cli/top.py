@@ -8,8 +8,8 @@ import sys
 
 import click
 
+from bftd.base.errors import UsageError
 from bftd.cli import options
-from bftd.errors import UsageError
 
 
 @click.command()
@@ -24,7 +24,7 @@ def top(plain: bool, config_path: str | None) -> None:
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)) or term in ("", "dumb"):
         raise UsageError("top needs a terminal: `bft status` prints what is there, `bft status --json` for programs")
     from bftd.client import Client
-    from bftd.top import app, glyphs
+    from bftd.ui.live import app, glyphs
 
     client = Client(config=config_path)
     client.status()  # report errors that exist from the start on a line, not on the screen

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bftd.base.errors import UsageError
 from bftd.cli import common, options
-from bftd.errors import UsageError
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from bftd.whatif.trace.model import Trace
-    from bftd.whatif.trace.sacct import Accounts
-    from bftd.whatif.trace.stats import Stats
+    from bftd.simulation.trace.model import Trace
+    from bftd.simulation.trace.sacct import Accounts
+    from bftd.simulation.trace.stats import Stats
     from slurm_plugin.read.client import SlurmClient
     from slurm_plugin.read.types import Snapshot
 
@@ -66,9 +66,9 @@ def trace() -> None:
 @options.as_json
 def stats(path: str, nodes: str | None, hours: float | None, as_json: bool) -> None:
     """Tell how many nodes of TRACE were idle, how often that changed, and for how long a node stayed idle."""
-    from bftd.whatif.trace import files
-    from bftd.whatif.trace.notes import told
-    from bftd.whatif.trace.stats import stats as computed
+    from bftd.simulation.trace import files
+    from bftd.simulation.trace.notes import told
+    from bftd.simulation.trace.stats import stats as computed
 
     read = files.read(path)
     if nodes is not None:
@@ -108,14 +108,14 @@ def from_sacct(
     config_path: str | None,
 ) -> None:
     """Make a trace of the output of sacct -P in FILE, or of what sacct says since a DATE."""
-    from bftd import config
-    from bftd.whatif.trace import accounting, files, sidecar
-    from bftd.whatif.trace.sacct import Accounts
+    from bftd.config import configuration
+    from bftd.simulation.trace import accounting, files, sidecar
+    from bftd.simulation.trace.sacct import Accounts
 
     sidecar.path_of(Path(output))  # refuse a wrong name before minutes of work
     accounts = Accounts()
     # pilots do not count as use of a node: a replay would harvest it again
-    ignored = [name for name in ignored if name] if ignored else config.load_found(config_path).slurm.harvested
+    ignored = [name for name in ignored if name] if ignored else configuration.load_found(config_path).slurm.harvested
     every = path is None and nodes is None
     if path is not None:
         accounts.add_jobs(_text(path), _named(path), ignored)
@@ -124,7 +124,7 @@ def from_sacct(
     elif since_s is None:
         raise UsageError("give a FILE with the output of sacct, or --since DATE to call sacct")
     else:
-        client = common.slurm_client(config.load_found(config_path))
+        client = common.slurm_client(configuration.load_found(config_path))
         until_s = min(time.time(), math.inf if until_s is None else until_s)  # the future has no idle nodes yet
         if since_s >= until_s:
             raise UsageError("--since must be before --until, and before now")
@@ -157,11 +157,11 @@ def from_slurm(
     config_path: str | None,
 ) -> None:
     """Record from now on which nodes are idle, until --hours are over or a signal comes."""
-    from bftd import config
-    from bftd.whatif.trace import TraceError, files
-    from bftd.whatif.trace.session import Clock, record
+    from bftd.config import configuration
+    from bftd.simulation.trace import TraceError, files
+    from bftd.simulation.trace.session import Clock, record
 
-    settings = config.load_found(config_path)
+    settings = configuration.load_found(config_path)
     client = common.slurm_client(settings)
     watched = _watched(client, (partition,) if partition else settings.slurm.harvested, nodes)
     stop = threading.Event()
@@ -185,7 +185,7 @@ def _watched(
 ) -> Callable[[Snapshot], Collection[str]]:
     """Return a function that selects the nodes to record, including nodes added to a partition later."""
     if nodes is not None:
-        from bftd.whatif.trace.names import listed, some
+        from bftd.simulation.trace.names import listed, some
 
         names = frozenset(listed(nodes))
         if unknown := names - client.snapshot().nodes.keys():
@@ -212,7 +212,7 @@ def _ask_accounts(
     reservations: bool,
 ) -> None:
     """Read jobs and, if requested, node events and reservations from Slurm's accounting."""
-    from bftd.whatif.trace.sacct import EVENT_FIELDS, JOB_FIELDS, RESERVATION_FIELDS
+    from bftd.simulation.trace.sacct import EVENT_FIELDS, JOB_FIELDS, RESERVATION_FIELDS
 
     first, last = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s)) for at_s in (since_s, until_s))
     asked = ("-a", "-D", "-X", "-P", f"--starttime={first}", f"--endtime={last}", f"--format={JOB_FIELDS}")
@@ -237,8 +237,8 @@ def _ask(client: SlurmClient, command: str, *arguments: str) -> str:
 
 def _node_list(given: str) -> Sequence[str]:
     """Return the nodes in scontrol's output, in a file, or in a list as given."""
-    from bftd.whatif.trace.names import listed
-    from bftd.whatif.trace.sacct import node_names
+    from bftd.simulation.trace.names import listed
+    from bftd.simulation.trace.sacct import node_names
 
     if given.startswith("NodeName="):
         return node_names(given, "the answer of scontrol")
@@ -264,8 +264,8 @@ def _complain(message: str) -> None:
 
 
 def _tell_made(made: Trace, output: str) -> None:
-    from bftd.whatif.trace.notes import told
-    from bftd.whatif.trace.stats import stats as computed
+    from bftd.simulation.trace.notes import told
+    from bftd.simulation.trace.stats import stats as computed
 
     found = computed(made)
     click.echo(
@@ -277,7 +277,7 @@ def _tell_made(made: Trace, output: str) -> None:
 
 def _table(found: Stats) -> Iterable[str]:
     """Yield the trace's row of the paper's Table 1, then its Figure 1 as numbers."""
-    from bftd.tables import Column
+    from bftd.base.tables import Column
 
     pieces = found.fragments
     columns = [Column("SYSTEM", least=16), *map(Column, ("DURATION", "INC/h", "DEC/h", "RATIO", "EQ-NODES"))]

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from bftd.base.errors import ApiError, BftError, UsageError
 from bftd.cli import common, options
-from bftd.errors import ApiError, BftError, UsageError
 from bftd.http import client
 
 STATES = ("waiting", "running", "suspended", "finished")
@@ -104,7 +104,7 @@ def _own_name() -> str:
 
 
 def _table(found: Sequence[Mapping[str, Any]], now_s: float) -> tuple[Sequence[Any], Sequence[Sequence[str]]]:
-    from bftd.tables import Column
+    from bftd.base.tables import Column
 
     columns = [
         Column("ID"),

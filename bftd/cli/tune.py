@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bftd import keys
+from bftd.base.errors import ApiError, BftError, DaemonUnreachable, UsageError
 from bftd.cli import common, options
 from bftd.cli.progress import progress_bar
-from bftd.errors import ApiError, BftError, DaemonUnreachable, UsageError
+from bftd.config import keys
 from bftd.http import client
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from bftd.whatif.effect.comparison import Effect
+    from bftd.simulation.effect.comparison import Effect
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -140,7 +140,7 @@ def _told(daemon: client.Client, given: Mapping[str, Any], names: list[str], hou
 
     With `failing`, a failed request is raised, unless the daemon is merely too old to know its past.
     """
-    from bftd.whatif.effect.comparison import Effect, compared
+    from bftd.simulation.effect.comparison import Effect, compared
 
     try:
         answer = daemon.pool_trace(time.time() - hours * 3600.0)

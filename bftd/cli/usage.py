@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from bftd.base.errors import UsageError
 from bftd.cli import common, options, times
-from bftd.errors import UsageError
 from bftd.http import client
 
 _HOUR_S = 3600.0
@@ -48,7 +48,7 @@ def usage(
 
 
 def _table(by: Sequence[str], told: Mapping[str, Any]) -> Iterable[str]:
-    from bftd.tables import Column
+    from bftd.base.tables import Column
 
     columns = [Column(name.upper(), least=8) for name in by]
     columns += [Column("TRAINING-H", right=True), Column("HELD-H", right=True), Column("LEAVING-H", rank=1, right=True)]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bftd.errors import UsageError
+from bftd.base.errors import UsageError
 
 if TYPE_CHECKING:
-    from bftd.core.classes import NodeClass
+    from bftd.core.model.classes import NodeClass
     from elastic.spec import ElasticSpec
     from sizing.gpus import GpuType
 

@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
+from bftd.base.errors import BftError, DaemonUnreachable, TimedOut, UsageError
 from bftd.client.answers import Event, Explanation, Node, NodeExplanation, Pause, Status, Trainer
 from bftd.client.past import History, Usage
 from bftd.client.shapes import read
 from bftd.client.shown import Rows
-from bftd.errors import BftError, DaemonUnreachable, TimedOut, UsageError
 from bftd.http import client
 from bftd.protocol.address import is_path
 

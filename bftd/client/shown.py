@@ -60,7 +60,7 @@ class Shown:
         """Return tables that fit their terminal."""
         from rich.console import Group
 
-        from bftd.tables import Column, Fitted
+        from bftd.base.tables import Column, Fitted
 
         return Group(
             *(

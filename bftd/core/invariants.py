@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from bftd.core import classes, pausing
-from bftd.core.domain import State, Trainer
+from bftd.core.model import classes, growth_stops
+from bftd.core.model.domain import State, Trainer
 
 
 class InvalidState(AssertionError):
@@ -109,7 +109,7 @@ def _check_pauses(state: State) -> None:
     for key, pause in state.pauses.items():
         _require(pause.key == key, f"{key} is filed under another key")
     for lease in state.leases.values():
-        asked_back = pausing.releasing(state.pauses, lease, state.trainers[lease.trainer]) is not None
+        asked_back = growth_stops.releasing(state.pauses, lease, state.trainers[lease.trainer]) is not None
         _require(not lease.live or not asked_back, f"pauses: {lease.id} is live and was to be given back")
 
 

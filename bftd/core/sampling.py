@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import lru_cache
 
-from bftd.core.domain import PoolNode, State, Trainer
+from bftd.core.model.domain import PoolNode, State, Trainer
 from bftd.core.sample import AWAY, IDLE, LEASED, NODE_STATES, PLANNED, REGULAR, Sample, TrainerPoint
 
 # Slurm's flags of an idle node that may have a job at once, and those of one that regular work has or is about to get.

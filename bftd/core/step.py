@@ -14,14 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 import milp
-from bftd.core import caps, clock, confines, drivers, first_nodes, learn, observation, probing, refusals, rooms, scaling
-from bftd.core.domain import (
-    Action,
-    Lease,
-    State,
-    Trainer,
-)
-from bftd.core.events import (
+from bftd.core.inputs import clock_shift, driver_reports, earmarks, observation, refused_grants
+from bftd.core.model.domain import Action, Lease, State, Trainer
+from bftd.core.model.draft import Turn, is_silent
+from bftd.core.model.events import (
     ClockSet,
     Configured,
     Event,
@@ -32,10 +28,11 @@ from bftd.core.events import (
     Reported,
     Tick,
 )
-from bftd.core.outsiders import Cancels
-from bftd.core.pause import Paused, Unpaused
-from bftd.core.planning import Solve, replan
-from bftd.core.turn import Turn, is_silent
+from bftd.core.model.foreign_jobs import Cancels
+from bftd.core.model.pause import Paused, Unpaused
+from bftd.core.planning import admin_limits, caps, first_nodes, probing
+from bftd.core.planning.planning import Solve, replan
+from bftd.core.scaling import amdahl, learning
 from bftd.protocol.registration import Held, Registration
 
 # A driver that lies about its leases must not make the next lease numbers so long that other drivers' are refused.
@@ -66,7 +63,7 @@ def fold(
     """
     for event in events:
         if isinstance(event, ClockSet):  # first of all: the times of all others are by the new clock
-            state = clock.moved(state, event.by_s)
+            state = clock_shift.moved(state, event.by_s)
     turn = Turn(state, max(event.time_s for event in events), explain=explain)
     for event in events:
         _HANDLERS[type(event)](turn, event)
@@ -91,11 +88,11 @@ def _on_tick(turn: Turn, event: Tick) -> None:
     `Turn.may_grow` notices that a snapshot has become too old to grow on.
     """
     _confine(turn)
-    rooms.leave(turn)
+    earmarks.leave(turn)
 
 
 def _on_paused(turn: Turn, event: Paused) -> None:
-    confines.pause(turn, event)
+    admin_limits.pause(turn, event)
     _confine(turn)
 
 
@@ -103,7 +100,7 @@ def _confine(turn: Turn) -> None:
     """Keep barred nodes out of the pool, and take back those that are lent."""
     if turn.pool.seen:
         before = turn.pool
-        confines.confine(turn, before.barred)
+        admin_limits.confine(turn, before.barred)
         if turn.pool.barred != before.barred:
             observation.record_change(turn, before)
             observation.take_back_lost_nodes(turn)
@@ -127,10 +124,10 @@ def _on_registered(turn: Turn, event: Registered) -> None:
     """Take in a driver that came, for the first time or again, and sort out the leases that it still holds."""
     request, before = event.request, turn.trainers.get(event.request.id)
     if before is None:
-        knowledge = learn.given(request, scaling.prior(turn.scaling))
+        knowledge = learning.given(request, amdahl.prior(turn.scaling))
         trainer = Trainer(_lasting(request), turn.now, knowledge, heard_s=turn.now, held_since_s=turn.now)
         turn.trainers[trainer.id] = trainer
-        refusals.inherit(turn, trainer)
+        refused_grants.inherit(turn, trainer)
         trainer = turn.trainers[trainer.id]
         turn.happened("registered", trainer.id, data={"name": trainer.name, "user": trainer.user})
     else:
@@ -142,8 +139,8 @@ def _on_registered(turn: Turn, event: Registered) -> None:
         if held is not None:
             turn.adopt(lease, held.job_id)
         elif lease.live or lease.job_id is None:
-            if refusals.unproven(turn, lease):
-                refusals.count(turn, lease)
+            if refused_grants.unproven(turn, lease):
+                refused_grants.count(turn, lease)
             turn.cancel_pilot(lease, "its driver came back without it")
             turn.end(lease, "its driver came back without it")
     strays = [held for held in request.held if held.id not in turn.leases or turn.leases[held.id].trainer != trainer.id]
@@ -158,7 +155,7 @@ def _lasting(request: Registration) -> Registration:
 
 def _returned(turn: Turn, before: Trainer, request: Registration) -> Trainer:
     """Take back a driver of a known trainer. A new epoch fences the old driver; learned knowledge stays."""
-    learned = learn.given_again(before.knowledge, request)
+    learned = learning.given_again(before.knowledge, request)
     if before.state == "finished":  # the job was requeued: it queues again, behind those that came meanwhile
         del turn.trainers[before.id]
     trainer = replace(
@@ -222,11 +219,11 @@ def _on_reported(turn: Turn, event: Reported) -> None:
     if trainer is None:
         return
     _hear(turn, trainer)
-    drivers.take_all(turn, event.trainer, event.reports)
+    driver_reports.take_all(turn, event.trainer, event.reports)
 
 
 def _on_finished(turn: Turn, event: Finished) -> None:
-    drivers.finish(turn, event.trainer, event.exit_code, event.reason, event.summary)
+    driver_reports.finish(turn, event.trainer, event.exit_code, event.reason, event.summary)
 
 
 _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
@@ -239,5 +236,5 @@ _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     Reported: _on_reported,
     Finished: _on_finished,
     Paused: _on_paused,
-    Unpaused: confines.lift,
+    Unpaused: admin_limits.lift,
 }

@@ -1,4 +1,4 @@
-"""The daemon's HTTP/JSON API, on a unix socket and on TCP; `bftd.http.gate` identifies callers."""
+"""The daemon's HTTP/JSON API, on a unix socket and on TCP; `bftd.http.auth.gate` identifies callers."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pathlib import Path
 
 from aiohttp import web
 
-from bftd.errors import BftError, ConfigError, LedgerError
-from bftd.http.asked import BUDGETS, CONNECTIONS, SERVICE, Refused
+from bftd.base.errors import BftError, ConfigError, LedgerError
+from bftd.config.keys import ApiConfig, Config
+from bftd.http.auth.gate import Gate, read_token
+from bftd.http.auth.web import listen_web, web_token
 from bftd.http.connections import IDLE_S
-from bftd.http.driver_handlers import NOTES, POLLS
-from bftd.http.gate import Gate, read_token
-from bftd.http.metrics_handlers import SCRAPES, Scrapes, counting
-from bftd.http.notes import Notes
+from bftd.http.handlers.driver import NOTES, POLLS
+from bftd.http.handlers.metrics import SCRAPES, Scrapes, counting
+from bftd.http.handlers.status import HISTORY, OVERVIEWS, History
+from bftd.http.handlers.web import PAGES, Pages
+from bftd.http.note_limit import Notes
 from bftd.http.overview import Overviews
+from bftd.http.request import BUDGETS, CONNECTIONS, SERVICE, Refused
 from bftd.http.routes import ROUTES, WEB_ROUTES, Handler, Route, install, path_of, units_of
-from bftd.http.user_handlers import HISTORY, OVERVIEWS, History
-from bftd.http.web_gate import listen_web, web_token
-from bftd.http.web_handlers import PAGES, Pages
-from bftd.keys import ApiConfig, Config
-from bftd.metrics.measured import Measured
+from bftd.ledger.reader import Reader
 from bftd.protocol.bounds import BODY_BYTES_MOST
 from bftd.protocol.errors import ProtocolError
-from bftd.service.live import Service
-from bftd.service.reader import Reader
+from bftd.service.metrics.counters import Measured
+from bftd.service.service import Service
 
 log = logging.getLogger("bftd.api")
 

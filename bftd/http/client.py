@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from bftd import config
-from bftd.errors import ApiError, ConfigError, DaemonUnreachable
+from bftd.base.errors import ApiError, ConfigError, DaemonUnreachable
+from bftd.config import configuration
 from bftd.protocol.address import DEFAULT_USER, endpoint, is_path, split_address
 from bftd.protocol.errors import ProtocolError
 
@@ -197,7 +197,7 @@ class Client:
             return f"no permission to reach the daemon at {self.address}"
         return (
             f"no daemon answers at {self.address}: start bftd, or say where it is with --config, "
-            f"${config.PATH_VARIABLE} or ${SOCKET_VARIABLE}"
+            f"${configuration.PATH_VARIABLE} or ${SOCKET_VARIABLE}"
         )
 
 
@@ -213,7 +213,7 @@ def find(path: str | None = None) -> Client:
         if is_path(given):
             return Client(given)
         return Client(tcp=given, munge_socket=os.environ.get(MUNGE_SOCKET_VARIABLE, ""))
-    settings = config.load_found(path)
+    settings = configuration.load_found(path)
     if not settings.api.tcp or Path(settings.api.socket).exists():
         return Client(settings.api.socket)
     if settings.api.auth == "token":

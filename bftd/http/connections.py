@@ -18,7 +18,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from bftd.http import peer
+from bftd.http.auth import peer_credentials
 
 # A driver has two connections: one waits for leases, one reports. aiohttp's client keeps idle ones for 15 s.
 OF_A_USER_MOST = 64
@@ -195,7 +195,7 @@ def holder_of(transport: asyncio.BaseTransport) -> Hashable:
     if connection is None:
         return None
     if connection.family == socket.AF_UNIX:
-        return peer.uid_of(connection)
+        return peer_credentials.uid_of(connection)
     name = transport.get_extra_info("peername")
     return str(name[0]) if name else None
 

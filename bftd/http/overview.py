@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bftd import __version__
-from bftd.http.caller import Caller
+from bftd.http.auth.caller import Caller
+from bftd.http.auth.privacy import Privacy
 from bftd.http.encoding import encoded
-from bftd.http.privacy import Privacy
-from bftd.http.shared import Shared
-from bftd.service.live import Service
+from bftd.http.response_cache import Shared
+from bftd.service.service import Service
 from slurm_plugin.nodeset import fold
 
 # The value of the query's `nodes`: `bft status` shows groups of nodes only.

@@ -14,23 +14,25 @@ from typing import Any
 
 from aiohttp import web
 
-from bftd.http import (
-    asking_handlers,
-    control_handlers,
-    driver_handlers,
-    history_handlers,
-    metrics_handlers,
-    trace_handlers,
-    usage_handlers,
-    user_handlers,
-    web_handlers,
+from bftd.http.handlers import (
+    control,
+    driver,
+    history,
+    metrics,
+    query,
+    status,
+    trace,
+    usage,
 )
-from bftd.http.asked import THREADS, body_of
+from bftd.http.handlers import (
+    web as web_handlers,
+)
+from bftd.http.request import THREADS, body_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SlowHandler = Callable[[object, Mapping[str, str]], Any]
 
-# In units of one small request; see bftd.http.budget. A status of a large cluster costs as much as many of them.
+# In units of one small request; see bftd.http.rate_limit. A status of a large cluster costs as much as many of them.
 OVERVIEW_UNITS = 20.0
 # Months of usage are read in a thread: that takes time, but not the loop's.
 USAGE_UNITS = 10.0
@@ -57,24 +59,24 @@ class Route:
 WEB_ROUTES = (
     Route("GET", "/", web_handlers.page, PAGE_UNITS),
     Route("HEAD", "/", web_handlers.page, PAGE_UNITS),
-    Route("GET", "/metrics", metrics_handlers.metrics, METRICS_UNITS),
+    Route("GET", "/metrics", metrics.metrics, METRICS_UNITS),
 )
 ROUTES = (
-    Route("POST", "/v1/trainers", driver_handlers.register),
-    Route("GET", "/v1/trainers/{id}/leases", driver_handlers.leases),
-    Route("POST", "/v1/trainers/{id}/report", driver_handlers.report),
-    Route("POST", "/v1/trainers/{id}/finish", driver_handlers.finish),
-    Route("GET", "/v1/trainers/{id}/explain", user_handlers.explain, OVERVIEW_UNITS),
-    Route("GET", "/v1/trainers", asking_handlers.trainers, OVERVIEW_UNITS),
-    Route("GET", "/v1/nodes/{name}/explain", asking_handlers.explain_node, OVERVIEW_UNITS),
-    Route("GET", "/v1/status", user_handlers.status, OVERVIEW_UNITS),
-    Route("POST", "/v1/tune", user_handlers.tune),
-    Route("POST", "/v1/pause", control_handlers.pause),
-    Route("POST", "/v1/resume", control_handlers.resume),
-    Route("GET", "/v1/usage", usage_handlers.usage, USAGE_UNITS),
-    Route("GET", "/v1/history", history_handlers.history, OVERVIEW_UNITS),
-    Route("GET", "/v1/pool-trace", trace_handlers.trace, OVERVIEW_UNITS),
-    Route("GET", "/v1/events", user_handlers.events, OVERVIEW_UNITS),
+    Route("POST", "/v1/trainers", driver.register),
+    Route("GET", "/v1/trainers/{id}/leases", driver.leases),
+    Route("POST", "/v1/trainers/{id}/report", driver.report),
+    Route("POST", "/v1/trainers/{id}/finish", driver.finish),
+    Route("GET", "/v1/trainers/{id}/explain", status.explain, OVERVIEW_UNITS),
+    Route("GET", "/v1/trainers", query.trainers, OVERVIEW_UNITS),
+    Route("GET", "/v1/nodes/{name}/explain", query.explain_node, OVERVIEW_UNITS),
+    Route("GET", "/v1/status", status.status, OVERVIEW_UNITS),
+    Route("POST", "/v1/tune", status.tune),
+    Route("POST", "/v1/pause", control.pause),
+    Route("POST", "/v1/resume", control.resume),
+    Route("GET", "/v1/usage", usage.usage, USAGE_UNITS),
+    Route("GET", "/v1/history", history.history, OVERVIEW_UNITS),
+    Route("GET", "/v1/pool-trace", trace.trace, OVERVIEW_UNITS),
+    Route("GET", "/v1/events", status.events, OVERVIEW_UNITS),
     *WEB_ROUTES,
 )
 

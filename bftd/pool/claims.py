@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from math import inf
 
-from bftd.core.domain import Room
-from bftd.pool.rooms import key
+from bftd.core.model.domain import Room
+from bftd.pool.earmarks import key
 from slurm_plugin.pilots.pending_reasons import Standing, is_being_started, may_use, plan_window_s, standing
 from slurm_plugin.read.types import Job, Node, Reservation
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from bftd.core.classes import NodeClass
+from bftd.core.model.classes import NodeClass
 from slurm_plugin.read.types import Node
 
 # The part by which the memory of two nodes has to differ to matter.

@@ -12,11 +12,11 @@ import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from bftd.core.delays import TouchedStart
-from bftd.core.domain import Room
+from bftd.core.model.delays import TouchedStart
+from bftd.core.model.domain import Room
+from bftd.pool.earmarks import key
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy
-from bftd.pool.rooms import key
 from slurm_plugin.read.types import Job, Snapshot
 
 

@@ -9,16 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from bftd.core import outsiders, strays
-from bftd.core.domain import Settings, State
-from bftd.core.outsiders import ElasticJob
-from bftd.core.turn import Turn
-from bftd.errors import LedgerError
-from bftd.keys import Config
-from bftd.pool import judgement
+from bftd.base.errors import LedgerError
+from bftd.config.keys import Config
+from bftd.core.inputs import orphan_jobs
+from bftd.core.model import foreign_jobs
+from bftd.core.model.domain import Settings, State
+from bftd.core.model.draft import Turn
+from bftd.core.model.foreign_jobs import ElasticJob
+from bftd.ledger.file import Ledger
+from bftd.pool import membership
 from bftd.pool.harvest import Harvest
-from bftd.service.ledger import Ledger
-from bftd.service.neighbours import IDENTITY
+from bftd.service.other_daemons import IDENTITY
 from bftd.service.settings import settings_of
 from slurm_plugin.nodeset import fold
 from slurm_plugin.read.types import Snapshot
@@ -53,13 +54,13 @@ def report(config: Config, snapshot: Snapshot, state: State, identities: frozens
     """Yield a line for each job of the partition that no lease stands behind, and a summary."""
     settings = replace(settings_of(config), identities=identities)
     leased = {lease.node: lease.job_id for lease in state.leases.values()}
-    _, view = judgement.observe(
-        judgement.PoolMemory(), snapshot, config.pool, Harvest.of(*config.slurm.harvested), leased, {}
+    _, view = membership.observe(
+        membership.PoolMemory(), snapshot, config.pool, Harvest.of(*config.slurm.harvested), leased, {}
     )
     turn = Turn(replace(state, settings=settings.changed(operator=False)), snapshot.time_s, explain=False)
     turn.pool = view
-    strays.follow(turn)
-    theirs = {id_: word for word, ids in strays.foreign(turn, view).items() for id_ in ids}
+    orphan_jobs.follow(turn)
+    theirs = {id_: word for word, ids in orphan_jobs.foreign(turn, view).items() for id_ in ids}
     would = 0
     for stray in turn.strays.values():
         job = stray.job
@@ -68,7 +69,7 @@ def report(config: Config, snapshot: Snapshot, state: State, identities: frozens
         whose = f"{job.user} ({job.account})" if job.account else job.user
         verdict = "would be cancelled" if why is None else f"is left alone: {why}"
         yield f"job {job.id} of {whose} on {fold(job.nodes)} {verdict}"
-    running, most = len(view.elastic), outsiders.most(len(view.elastic))
+    running, most = len(view.elastic), foreign_jobs.most(len(view.elastic))
     where = ", ".join(config.slurm.harvested)
     yield f"{would} of the {running} running jobs of {where} would be cancelled, {most} an hour may be"
     if would > most:
@@ -83,4 +84,4 @@ def _spared(job: ElasticJob, theirs: Mapping[str, str], settings: Settings) -> s
     """Return why a job would be left alone (`theirs` are pilots of other daemons); None if it would be cancelled."""
     if job.id in theirs:
         return f"it is a pilot of another bftd ({theirs[job.id]})"
-    return strays.spared_because(job, settings)
+    return orphan_jobs.spared_because(job, settings)

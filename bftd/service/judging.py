@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bftd.core import leaving
-from bftd.core.domain import PoolView, State
-from bftd.keys import PoolConfig
-from bftd.pool import judgement
+from bftd.config.keys import PoolConfig
+from bftd.core.model.domain import PoolView, State
+from bftd.core.planning import victims
+from bftd.pool import membership
 from bftd.pool.harvest import Harvest
 from slurm_plugin.read.types import Snapshot
 
@@ -24,25 +24,25 @@ from slurm_plugin.read.types import Snapshot
 class Judged:
     """The result of a snapshot, for a memory `before` it and a state `core`; `users` maps each job to its user."""
 
-    before: judgement.PoolMemory
+    before: membership.PoolMemory
     core: State
-    memory: judgement.PoolMemory
+    memory: membership.PoolMemory
     view: PoolView
     users: Mapping[str, str]
 
-    def by_now(self, core: State) -> tuple[judgement.PoolMemory, PoolView]:
+    def by_now(self, core: State) -> tuple[membership.PoolMemory, PoolView]:
         """Return memory and view without the nodes that have lost their leases, or failed, since."""
         held = {lease.node for lease in core.leases.values()}
         ended = {lease.node for lease in self.core.leases.values()} - held
         failed = core.quarantined.keys() - self.core.quarantined.keys() - held
-        return judgement.without(self.memory, self.view, ended | failed)
+        return membership.without(self.memory, self.view, ended | failed)
 
 
 @dataclass(frozen=True, slots=True)
 class Judging:
     """The inputs to judging a snapshot."""
 
-    memory: judgement.PoolMemory
+    memory: membership.PoolMemory
     snapshot: Snapshot
     config: PoolConfig
     harvest: Harvest
@@ -51,8 +51,8 @@ class Judging:
     def judged(self) -> Judged:
         """Judge the snapshot."""
         leased = {lease.node: lease.job_id for lease in self.core.leases.values()}
-        quarantined, loss = self.core.quarantined, leaving.of(self.core)
-        memory, view = judgement.observe(
+        quarantined, loss = self.core.quarantined, victims.of(self.core)
+        memory, view = membership.observe(
             self.memory, self.snapshot, self.config, self.harvest, leased, quarantined, loss
         )
         users = {job.id: job.user for job in self.snapshot.jobs}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bftd.core import pausing, sampling
-from bftd.core.domain import State
+from bftd.core import sampling
+from bftd.core.model import growth_stops
+from bftd.core.model.domain import State
 from bftd.service import status
 
 
@@ -22,7 +23,7 @@ def shown(state: State, name: str, now_s: float) -> dict[str, Any] | None:
     held = next((lease for lease in state.leases.values() if lease.node == name), None)
     until_s, avoided = state.quarantined.get(name), state.backoff.get(name)
     room = next((room for room in state.pool.rooms.values() if name in room.nodes), None)
-    pauses = (pausing.of_all(state.pauses), pausing.of_node(state.pauses, name))
+    pauses = (growth_stops.of_all(state.pauses), growth_stops.of_node(state.pauses, name))
     return status.node(item, held, sampling.kinds(state)[name]) | {
         "gres": item.gres,
         "gpus": item.gpus,
@@ -33,5 +34,5 @@ def shown(state: State, name: str, now_s: float) -> dict[str, Any] | None:
         "left_out_until_s": avoided.until_s if avoided is not None and avoided.until_s > now_s else None,
         "left_out_for": avoided.user if avoided is not None and avoided.until_s > now_s else "",
         "room": None if room is None else {"job": room.job, "since_s": room.since_s, "due_s": room.due_s},
-        "paused": [pausing.text(pause) for pause in pauses if pause is not None],
+        "paused": [growth_stops.text(pause) for pause in pauses if pause is not None],
     }

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from bftd import keys
-from bftd.core.domain import Settings
-from bftd.errors import ConfigError
-from bftd.hours import UTC, Zone
-from bftd.keys import Config
+from bftd.base.errors import ConfigError
+from bftd.config import keys
+from bftd.config.hours import UTC, Zone
+from bftd.config.keys import Config
+from bftd.core.model.domain import Settings
 
 log = logging.getLogger("bftd")
 

@@ -6,15 +6,19 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bftd import keys
-from bftd.core import caps, classes, ending, learn, promise, sampling, sentences, timing
-from bftd.core.domain import Lease, PoolNode, Settings, State, Trainer
+from bftd.config import keys
+from bftd.core import sampling
+from bftd.core.inputs import delay_budget
+from bftd.core.model import classes, messages, timing
+from bftd.core.model.domain import Lease, PoolNode, Settings, State, Trainer
+from bftd.core.planning import caps, eta
+from bftd.core.scaling import learning
 from bftd.protocol.bounds import CLASSES_MOST, NAME_MOST
 from bftd.protocol.curves import to_fields
 from bftd.protocol.lease import Leases, LeaseView
 from bftd.protocol.registration import NodeKind
 from bftd.protocol.reports import Taken
-from bftd.service import steered
+from bftd.service import admin_view
 
 
 def lease(item: Lease, now_s: float) -> LeaseView:
@@ -85,8 +89,8 @@ def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]
         "samples": item.samples,
         "samples_per_s": item.samples_per_s,
         "total_steps": item.total_steps,
-        "expected_end_s": ending.expected_end_s(item, state.time_s),
-        "efficiency": learn.efficiency(item.knowledge, item.sizes.high, working, item.samples_per_s),
+        "expected_end_s": eta.expected_end_s(item, state.time_s),
+        "efficiency": learning.efficiency(item.knowledge, item.sizes.high, working, item.samples_per_s),
         "loss": item.loss,
         "resizes": item.resizes,
         "suspends": item.suspends,
@@ -97,7 +101,7 @@ def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]
 
 def taken(state: State, item: Trainer) -> Taken:
     """Return the answer to a driver's report."""
-    end_s = ending.expected_end_s(item, state.time_s)
+    end_s = eta.expected_end_s(item, state.time_s)
     return Taken(item.version, None if end_s is None else max(0.0, end_s - state.time_s))
 
 
@@ -114,7 +118,7 @@ def resize_costs(state: State, item: Trainer) -> dict[str, Any]:
         "save_s": known.save_s,
         "state_bytes": known.state_bytes or None,
         "last": None if last is None else last.about,
-        "text": sentences.resize_costs(known, held),
+        "text": messages.resize_costs(known, held),
     }
 
 
@@ -125,8 +129,8 @@ def curve(item: Trainer) -> dict[str, Any]:
     return {
         "estimates": [estimate.to_json() for estimate in known.estimates.values()],
         "measured": [{"class": name, **to_fields(points)} for name, points in seen.items() if points],
-        "learned": to_fields(learn.learned(known, item.sizes.high)),
-        "text": sentences.curve(known),
+        "learned": to_fields(learning.learned(known, item.sizes.high)),
+        "text": messages.curve(known),
     }
 
 
@@ -249,9 +253,9 @@ def overview(
         "rooms": rooms(state),
         "room_usage": room_usage(state),
         "rooms_wary": state.pool.wary,
-        "delays": promise.shown(state, now_s),
+        "delays": delay_budget.shown(state, now_s),
         "caps": caps.at_caps(state),
-        **steered.shown(state, now_s),
+        **admin_view.shown(state, now_s),
         "decisions": list(decisions),
         "give_back_s": percentiles(give_backs_s),
         "pool_node_seconds": usage.pool_node_seconds,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from bftd.core import timing
-from bftd.core.domain import State, Trainer
-from bftd.core.events import Event
+from bftd.core.model import timing
+from bftd.core.model.domain import State, Trainer
+from bftd.core.model.events import Event
 from bftd.core.step import fold
 
 SENTENCE = "bftd runs in shadow mode: it grants nothing"

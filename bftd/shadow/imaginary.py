@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from bftd.core.domain import Lease, State, Trainer
-from bftd.core.events import Event, Registered, Reported
-from bftd.pool.imagined import PREFIX
+from bftd.core.model.domain import Lease, State, Trainer
+from bftd.core.model.events import Event, Registered, Reported
+from bftd.pool.synthetic import PREFIX
 from bftd.protocol.reports import ProgressReport, Report, ResizeReport, SuspendReport
-from bftd.simulated import measured
-from bftd.simulated.driver import Charge, Drivers, SimulatedDriver, Terms, registration
-from bftd.simulated.networks import TABLE_2, representative
-from bftd.simulated.trainers import SimTrainer
+from bftd.simulation.drivers import resize_costs
+from bftd.simulation.drivers.driver import Charge, Drivers, SimulatedDriver, Terms, registration
+from bftd.simulation.drivers.networks import TABLE_2, representative
+from bftd.simulation.drivers.trainers import SimTrainer
 
 # A driver reports its progress when its speed changes, and at least this often.
 PROGRESS_EVERY_S = 60.0
@@ -24,10 +24,10 @@ PROGRESS_EVERY_S = 60.0
 STEP_SAMPLES = 256
 
 NETWORKS = tuple(
-    replace(spec, up_cost_s=measured.UP_STALL_S, down_cost_s=measured.DOWN_STALL_S) for spec in representative()
+    replace(spec, up_cost_s=resize_costs.UP_STALL_S, down_cost_s=resize_costs.DOWN_STALL_S) for spec in representative()
 )
 # Reported progress is never taken back, so no trainer ever owes samples.
-_TERMS = Terms(warm_up_s=measured.WARM_UP_S, debt=False, prefix=PREFIX)
+_TERMS = Terms(warm_up_s=resize_costs.WARM_UP_S, debt=False, prefix=PREFIX)
 
 
 def in_order(trainers: Mapping[str, Trainer]) -> dict[str, Trainer]:
@@ -135,7 +135,7 @@ class ImaginaryTrainers:
         self.drivers.add(id_, spec, now_s)
         name = f"{spec.kind}-{self._last}"
         # each has a user of its own, so that none reaches a cap per user
-        request = registration(spec, spec.curve, measured.WARM_UP_S, id_=id_, name=name, user=id_)
+        request = registration(spec, spec.curve, resize_costs.WARM_UP_S, id_=id_, name=name, user=id_)
         return Registered(now_s, request)
 
     def _resume(self, trainer: Trainer, leases: Iterable[Lease], now_s: float) -> None:
@@ -145,7 +145,7 @@ class ImaginaryTrainers:
             if lease.trainer == trainer.id and lease.job_id is not None:
                 self.drivers.hold(driver, lease)
                 if lease.phase != "working":
-                    driver.warming[lease.node] = (lease.placed_s or now_s) + measured.WARM_UP_S
+                    driver.warming[lease.node] = (lease.placed_s or now_s) + resize_costs.WARM_UP_S
         driver.training = len(driver.leases) - len(driver.warming)
         driver.pace()
 

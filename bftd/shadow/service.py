@@ -10,15 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from bftd.core import accounting, leaving
-from bftd.core.decisions import Cancelled, Waits
-from bftd.core.domain import (
-    Action,
-    CancelPilot,
-    Decided,
-    State,
-)
-from bftd.core.events import (
+from bftd.base.errors import LedgerError
+from bftd.config.keys import Config
+from bftd.core.inputs import accounting
+from bftd.core.model.decisions import Cancelled, Waits
+from bftd.core.model.domain import Action, CancelPilot, Decided, State
+from bftd.core.model.events import (
     ClockSet,
     Configured,
     Event,
@@ -28,15 +25,14 @@ from bftd.core.events import (
     Registered,
     Reported,
 )
-from bftd.errors import LedgerError
-from bftd.keys import Config
-from bftd.pool import imagined, judgement
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.core.planning import victims
+from bftd.ledger.file import Ledger
+from bftd.pool import membership, synthetic
+from bftd.service.service import Service
 from bftd.shadow import guests
 from bftd.shadow.imaginary import ImaginaryTrainers, in_order
 from bftd.shadow.totals import Totals
-from bftd.whatif.replay.options import Objective, Options
+from bftd.simulation.replay.options import Objective, Options
 from slurm_plugin.read.types import Snapshot
 
 log = logging.getLogger("bftd")
@@ -130,10 +126,10 @@ class ShadowService(Service):
         told = self._imaginary.told(now_s, before.leases.values(), self.config.daemon.shadow_trainers)
         done = {event.trainer for event in told if isinstance(event, Finished)}
         pilots = [lease for lease in before.leases.values() if lease.trainer not in done]
-        shown, lent = imagined.with_pilots(snapshot, self.partitions, pilots, self._imaginary.ids)
-        harvest = imagined.harvest(self.partitions)
-        self._memory, view = judgement.observe(
-            self._memory, shown, self.config.pool, harvest, lent, before.quarantined, leaving.of(before)
+        shown, lent = synthetic.with_pilots(snapshot, self.partitions, pilots, self._imaginary.ids)
+        harvest = synthetic.harvest(self.partitions)
+        self._memory, view = membership.observe(
+            self._memory, shown, self.config.pool, harvest, lent, before.quarantined, victims.of(before)
         )
         self._room_log.tell(self._memory.rooms, view)
         super().apply(*told, PoolObserved(now_s, view))
@@ -214,7 +210,7 @@ class ShadowService(Service):
         """Remember what Slurm itself shows."""
         # a node whose pilot is kept, although Slurm does not know it or shows the node unfit for now, has no job on it
         kept = {name for name, node in self.core.pool.nodes.items() if node.in_pool and node.pilot is not None}
-        self._idle = len(imagined.idle_nodes(snapshot, self.partitions) | kept)
+        self._idle = len(synthetic.idle_nodes(snapshot, self.partitions) | kept)
         self._snapshot = snapshot
         self._job_users = {job.id: job.user for job in snapshot.jobs}
         self._guests.forget_silent(snapshot.time_s, self._job_users)

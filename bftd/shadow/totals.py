@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bftd.service import codec
+from bftd.ledger import codec
 from bftd.shadow.imaginary import NETWORKS
-from bftd.whatif.replay import static
-from bftd.whatif.replay.options import Options
+from bftd.simulation.replay import static
+from bftd.simulation.replay.options import Options
 
 # The paper gives U for every six hours (its Figure 10), and so does the replay.
 WINDOW_S = 6 * 3600.0

@@ -6,10 +6,10 @@ import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from bftd.errors import BftError
-from bftd.keys import Config
-from bftd.whatif.trace.recording_file import RecordingFile
-from bftd.whatif.trace.session import DEFAULT_POLL_S, Clock, Session
+from bftd.base.errors import BftError
+from bftd.config.keys import Config
+from bftd.simulation.trace.recording_file import RecordingFile
+from bftd.simulation.trace.session import DEFAULT_POLL_S, Clock, Session
 from slurm_plugin.read.types import Snapshot
 
 log = logging.getLogger("bftd")

@@ -1,6 +1,6 @@
 """python -m studies.crius: see studies.crius.command."""
 
-from bftd import entry
+from bftd.base import command
 from studies.crius.command import crius
 
-entry.run(crius, "studies.crius")
+command.run(crius, "studies.crius")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftd.base.errors import UsageError
 from bftd.cli import common, options, size_inventory
 from bftd.cli.progress import progress_bar
-from bftd.errors import UsageError
 
 if TYPE_CHECKING:
     from studies.crius.comparison import Site
@@ -165,7 +165,7 @@ def _shown(
     runs: Mapping[str, Sequence[Figures]], pools: Mapping[str, Pool], jobs: int, seeds: int, error: float
 ) -> Iterable[str]:
     """Yield a line for each policy, and the assumptions."""
-    from bftd.tables import Column
+    from bftd.base.tables import Column
     from studies.simulation.report import summary
 
     columns = [
@@ -226,7 +226,7 @@ def _number(found: Interval) -> str:
 
 def _replayed(replays: tuple[Replay, ...]) -> Iterable[str]:
     """Yield the cells on which the tuner did worst, and the overall figures."""
-    from bftd.tables import Column
+    from bftd.base.tables import Column
     from studies.crius import search_log as logs
 
     feasible = [each for each in replays if each.accuracy is not None]

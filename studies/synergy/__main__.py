@@ -2,11 +2,11 @@
 
 import click
 
-from bftd import entry
+from bftd.base import command
 from studies.synergy.pack_command import pack
 from studies.synergy.simulate_command import simulate
 
 synergy = click.Group("synergy", {"pack": pack, "simulate": simulate}, help="Synergy's packers and orders.")
 
 if __name__ == "__main__":
-    entry.run(synergy, "studies.synergy")
+    command.run(synergy, "studies.synergy")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftd.base.errors import UsageError
 from bftd.cli import common, options
 from bftd.cli.progress import progress_bar
-from bftd.errors import UsageError
 
 if TYPE_CHECKING:
     from studies.simulation.report import Interval
@@ -107,7 +107,7 @@ def _to_json(runs: Mapping[str, Sequence[Figures]]) -> dict[str, Any]:
 
 def _shown(runs: Mapping[str, Sequence[Figures]], servers: Servers, jobs: str, seeds: int) -> Iterable[str]:
     """Yield a line for each policy, and the assumptions."""
-    from bftd.tables import Column
+    from bftd.base.tables import Column
     from studies.simulation.report import interval
     from studies.synergy.comparison import EDGE
 

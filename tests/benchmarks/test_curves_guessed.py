@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks import curves_guessed
 from benchmarks.curves_guessed import compare, guessing, level_of, replayed
-from bftd.simulated.trainers import SimTrainer
-from bftd.whatif.replay import Options
-from bftd.whatif.trace import Trace
+from bftd.simulation.drivers.trainers import SimTrainer
+from bftd.simulation.replay import Options
+from bftd.simulation.trace import Trace
 from tests.support.messages import says
 
 NODES = 12

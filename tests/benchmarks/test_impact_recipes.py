@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.impact.recipe import MAIN, RECIPES, Recipe, control_of, edited_conf, without_bftd
-from bftd.core.events import Registered
-from bftd.keys import Config, PoolConfig
+from bftd.config.keys import Config, PoolConfig
+from bftd.core.model.events import Registered
+from bftd.ledger.file import Ledger
 from bftd.protocol.registration import Registration
 from bftd.protocol.sizes import Sizes
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.service.service import Service
 
 CONF = """\
 ClusterName=sandbox

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.impact import rooms
 from benchmarks.impact.rooms import Kept
-from bftd.service import schema
+from bftd.ledger import schema
 
 
 def test_a_room_is_read_from_its_begin_to_its_end() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks import impact_many, impact_scale, site_lines
 from benchmarks.driver_stand_ins import request
-from bftd.sandbox_site import SandboxSite
+from bftd.daemon.sandbox_site import SandboxSite
 from slurm_plugin.nodeset import expand
 from slurm_plugin.read.settings import options
 

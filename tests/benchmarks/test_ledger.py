@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks import ledger
-from bftd.service import upkeep
+from bftd.ledger import retention
 
 
 def test_months_of_uptime_make_no_larger_a_file_than_the_first_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "KEEP_EVENTS_S", 2 * ledger.DAY_S)
-    monkeypatch.setattr(upkeep, "BATCH", 200)
+    monkeypatch.setattr(retention, "KEEP_EVENTS_S", 2 * ledger.DAY_S)
+    monkeypatch.setattr(retention, "BATCH", 200)
     told = ledger.months(tmp_path / "ledger", 8 * ledger.DAY_S / ledger.MONTH_S, trainers=3, step_s=300.0)
     sizes = told["bytes_by_day"]
     assert len(sizes) == 8

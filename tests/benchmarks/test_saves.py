@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import saves, saves_stalls
-from bftd.whatif import trace
+from bftd.simulation import trace
 from tests.support.messages import says
 
 

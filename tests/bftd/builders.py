@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from bftd.core.delays import TouchedStart
-from bftd.core.domain import (
+from bftd.config.keys import PoolConfig
+from bftd.core.invariants import validate_state
+from bftd.core.model.delays import TouchedStart
+from bftd.core.model.domain import (
     Action,
     Decided,
     Lease,
@@ -20,24 +22,13 @@ from bftd.core.domain import (
     State,
     Trainer,
 )
-from bftd.core.events import (
-    Configured,
-    Event,
-    Finished,
-    Heard,
-    PoolObserved,
-    Registered,
-    Reported,
-    Tick,
-)
-from bftd.core.invariants import validate_state
-from bftd.core.learn import Knowledge
-from bftd.core.outsiders import ElasticJob
-from bftd.core.pause import Pause, Paused, Unpaused
+from bftd.core.model.events import Configured, Event, Finished, Heard, PoolObserved, Registered, Reported, Tick
+from bftd.core.model.foreign_jobs import ElasticJob
+from bftd.core.model.pause import Pause, Paused, Unpaused
+from bftd.core.scaling.learning import Knowledge
 from bftd.core.step import step
-from bftd.keys import PoolConfig
 from bftd.pool.harvest import Harvest
-from bftd.pool.judgement import PoolMemory, observe
+from bftd.pool.membership import PoolMemory, observe
 from bftd.protocol.lease import LeaseState, Phase
 from bftd.protocol.registration import Held, Registration
 from bftd.protocol.reports import LeaseReport, Report
@@ -97,7 +88,7 @@ def pilot(id_: str, where: str, **fields: Any) -> Job:
 
 
 class Pool:
-    """Feeds snapshots one second apart to `bftd.pool.judgement.observe`."""
+    """Feeds snapshots one second apart to `bftd.pool.membership.observe`."""
 
     def __init__(self, config: PoolConfig = CONFIG) -> None:
         self.config = config

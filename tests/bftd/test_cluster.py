@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bftd.errors import DaemonUnreachable
+from bftd.base.errors import DaemonUnreachable
 from bftd.http.client import Client
 from slurm_plugin.pilots.pending_reasons import Rules
 from slurm_plugin.pilots.submission import PilotLauncher, PilotRequest, Placed
@@ -111,7 +111,7 @@ def start(root: Path, sandbox: Sandbox, more: str = "", **env: str) -> tuple[sub
         f'[ledger]\npath = "{root}/ledger"\n'
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "bftd.daemon", "--config", str(config)],
+        [sys.executable, "-m", "bftd.daemon.process", "--config", str(config)],
         env=sandbox.env() | {"PYTHONPATH": str(ROOT)} | env,
     )
     client = Client(str(root / "socket"))

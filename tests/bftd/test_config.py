@@ -7,28 +7,28 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bftd import config
-from bftd.daemon import _command
-from bftd.errors import ConfigError, UsageError
-from bftd.keys import GONE as GONE_KEYS
-from bftd.keys import PoolConfig, tunable
+from bftd.base.errors import ConfigError, UsageError
+from bftd.config import configuration
+from bftd.config.keys import GONE as GONE_KEYS
+from bftd.config.keys import PoolConfig, tunable
+from bftd.daemon.process import _command
 from milp.solvers.programs import process
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 
 
 def test_an_empty_file_means_the_defaults() -> None:
-    assert config.parse("") == config.Config()
+    assert configuration.parse("") == configuration.Config()
 
 
 def test_the_printed_configuration_reads_back_to_the_same_values() -> None:
-    changed = config.parse('[pool]\nmin_window_s = 33\n[slurm]\nconf = "/etc/x \\"y\\""\n')
+    changed = configuration.parse('[pool]\nmin_window_s = 33\n[slurm]\nconf = "/etc/x \\"y\\""\n')
     assert changed.pool.min_window_s == 33.0
-    assert config.parse(config.to_toml(changed)) == changed
-    assert config.parse(config.to_toml(config.Config())) == config.Config()
+    assert configuration.parse(configuration.to_toml(changed)) == changed
+    assert configuration.parse(configuration.to_toml(configuration.Config())) == configuration.Config()
 
 
 def test_every_key_has_a_line_of_documentation_and_an_example_of_its_type() -> None:
-    for key in config.reference():
+    for key in configuration.reference():
         assert key.doc.endswith((".", ")")), key
         assert type(key.example).__name__ == key.type, key
 
@@ -89,7 +89,7 @@ def test_a_wrong_file_is_told_in_one_line_that_names_file_and_key(tmp_path: Path
     path = tmp_path / "bftd.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as error:
-        config.load(path)
+        configuration.load(path)
     message = str(error.value)
     assert told in message
     assert str(path) in message
@@ -121,15 +121,15 @@ def test_a_wrong_file_is_told_in_one_line_that_names_file_and_key(tmp_path: Path
 )
 def test_an_integer_too_long_for_its_key_is_told_in_one_line(line: str, told: str) -> None:
     with pytest.raises(ConfigError) as error:
-        config.parse(f"[decide]\n{line}\n")
+        configuration.parse(f"[decide]\n{line}\n")
     assert told in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_a_key_without_a_maximum_takes_no_integer_beyond_64_bits() -> None:
-    assert config.parse(f"[pool]\nspare_nodes = {2**63 - 1}\n").pool.spare_nodes == 2**63 - 1
+    assert configuration.parse(f"[pool]\nspare_nodes = {2**63 - 1}\n").pool.spare_nodes == 2**63 - 1
     with pytest.raises(ConfigError, match="at most 64 bits"):
-        config.parse(f"[pool]\nspare_nodes = {2**63}\n")
+        configuration.parse(f"[pool]\nspare_nodes = {2**63}\n")
 
 
 def test_tuning_to_an_integer_too_large_for_a_float_is_told_in_one_line() -> None:
@@ -152,31 +152,31 @@ def test_regression_tuning_t_fwd_beyond_what_solvers_take_ended_all_lending() ->
 
 def test_a_missing_file_and_a_binary_one_are_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
-        config.load(tmp_path / "none.toml")
+        configuration.load(tmp_path / "none.toml")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="UTF-8"):
-        config.load(tmp_path / "binary")
+        configuration.load(tmp_path / "binary")
 
 
 def test_the_file_is_found_by_option_then_environment_then_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BFTD_CONFIG", raising=False)
-    assert config.find() == Path("/etc/bftd/bftd.toml")
+    assert configuration.find() == Path("/etc/bftd/bftd.toml")
     monkeypatch.setenv("BFTD_CONFIG", "/a")
-    assert config.find() == Path("/a")
-    assert config.find("/b") == Path("/b")
+    assert configuration.find() == Path("/a")
+    assert configuration.find("/b") == Path("/b")
 
 
 def test_a_file_that_is_named_must_be_there_and_without_one_the_defaults_hold(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(config, "DEFAULT_PATH", tmp_path / "bftd.toml")
+    monkeypatch.setattr(configuration, "DEFAULT_PATH", tmp_path / "bftd.toml")
     monkeypatch.setenv("BFTD_CONFIG", "")
-    assert config.load_found() == config.Config()
+    assert configuration.load_found() == configuration.Config()
     (tmp_path / "bftd.toml").write_text("[decide]\npj_max = 3\n")
-    assert config.load_found().decide.pj_max == 3
+    assert configuration.load_found().decide.pj_max == 3
     with pytest.raises(ConfigError, match="No such file"):
-        config.load_found(str(tmp_path / "none.toml"))
+        configuration.load_found(str(tmp_path / "none.toml"))
     monkeypatch.setenv("BFTD_CONFIG", str(tmp_path / "none.toml"))
     with pytest.raises(ConfigError, match="No such file"):
-        config.load_found()
+        configuration.load_found()
 
 
 def test_check_config_tells_an_unknown_solver_and_print_config_needs_no_file(tmp_path: Path, monkeypatch) -> None:
@@ -225,32 +225,32 @@ def test_regression_an_upgrade_stopped_the_daemon_whose_file_had_a_key_that_is_g
     path = tmp_path / "bftd.toml"
     path.write_text(WITH_ONE_GONE)
     told: list[str] = []
-    assert config.load(path, told.append).pool == PoolConfig(spare_nodes=2)
+    assert configuration.load(path, told.append).pool == PoolConfig(spare_nodes=2)
     [line] = told
     assert says(line, "bftd.config.key_gone", name=path, section="pool", key="plan_wait_s")
     assert "make_room" in line
     assert "\n" not in line
-    assert config.load(path).pool.spare_nodes == 2, "commands of users say nothing of it"
+    assert configuration.load(path).pool.spare_nodes == 2, "commands of users say nothing of it"
     checked = CliRunner().invoke(_command, ["--config", str(path), "--check-config"])
     assert checked.exit_code == 0
     assert [record.getMessage() for record in caplog.records] == [line]
-    assert "plan_wait_s" not in config.to_toml(config.load(path))
+    assert "plan_wait_s" not in configuration.to_toml(configuration.load(path))
 
 
 def test_a_key_that_is_gone_is_gone_from_its_section_only() -> None:
     with pytest.raises(ConfigError, match=pattern("bftd.config.unknown_key", key="plan_wait_s", section="slurm")):
-        config.parse("[slurm]\nplan_wait_s = 3\n")
+        configuration.parse("[slurm]\nplan_wait_s = 3\n")
 
 
 def test_no_key_is_there_and_gone_at_once() -> None:
-    assert not {(key.section, key.name) for key in config.reference()} & GONE_KEYS.keys()
+    assert not {(key.section, key.name) for key in configuration.reference()} & GONE_KEYS.keys()
 
 
 @pytest.mark.parametrize("told", ["login1", "login1:", ":6820", "login1:99999", "login1:http"])
 def test_regression_an_address_without_a_port_passed_the_check(told: str) -> None:
     with pytest.raises(ConfigError, match=pattern("bftd.config.tcp_malformed")):
-        config.parse(f'[api]\ntcp = "{told}"\n')
-    assert config.parse('[api]\ntcp = "[::1]:6820"\n').api.tcp == "[::1]:6820"
+        configuration.parse(f'[api]\ntcp = "{told}"\n')
+    assert configuration.parse('[api]\ntcp = "[::1]:6820"\n').api.tcp == "[::1]:6820"
 
 
 @pytest.mark.parametrize("words", [("--dry-run", "--take-over"), ("--check-config", "--take-over")])
@@ -263,16 +263,16 @@ def test_regression_of_two_words_that_exclude_each_other_one_was_left_out_withou
 
 
 def test_several_partitions_are_harvested_by_one_daemon() -> None:
-    read = config.parse('[slurm]\npartitions = ["gpu", "cpu"]\n')
+    read = configuration.parse('[slurm]\npartitions = ["gpu", "cpu"]\n')
     assert read.slurm.harvested == ("gpu", "cpu")
     assert read.slurm.partition == "gpu", "for what knows of one"
-    assert config.parse(config.to_toml(read)) == read
-    assert config.parse('[slurm]\npartition = "gpu"\n').slurm.harvested == ("gpu",)
+    assert configuration.parse(configuration.to_toml(read)) == read
+    assert configuration.parse('[slurm]\npartition = "gpu"\n').slurm.harvested == ("gpu",)
 
 
 def test_a_partition_beside_others_is_a_contradiction_of_one_line() -> None:
     with pytest.raises(ConfigError, match=pattern("bftd.config.partition_not_among", alone="elastic")):
-        config.parse('[slurm]\npartition = "elastic"\npartitions = ["gpu"]\n')
+        configuration.parse('[slurm]\npartition = "elastic"\npartitions = ["gpu"]\n')
 
 
 @pytest.mark.parametrize(
@@ -286,5 +286,5 @@ def test_a_partition_beside_others_is_a_contradiction_of_one_line() -> None:
 )
 def test_a_list_that_is_none_of_texts_is_told_in_one_line(value: str, told: str) -> None:
     with pytest.raises(ConfigError) as error:
-        config.parse(f"[slurm]\npartitions = {value}\n")
+        configuration.parse(f"[slurm]\npartitions = {value}\n")
     assert told in str(error.value)

@@ -23,13 +23,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from bftd import daemon as daemons
-from bftd.daemon import Daemon, next_delay_s
-from bftd.errors import ApiError, ConfigError, DaemonUnreachable, LedgerInUse
+from bftd.base.errors import ApiError, ConfigError, DaemonUnreachable, LedgerInUse
+from bftd.config.keys import ApiConfig, Config, LedgerConfig
+from bftd.daemon import process as daemons
+from bftd.daemon.process import Daemon, next_delay_s
+from bftd.daemon.systemd import notify
 from bftd.http.client import Client, find
-from bftd.keys import ApiConfig, Config, LedgerConfig
-from bftd.notify import notify
-from bftd.service.live import Service
+from bftd.service.service import Service
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.read.parse import unreadable_job
 from slurm_plugin.read.types import Snapshot
@@ -237,7 +237,10 @@ def running(root: Path, more: str = "", env: dict[str, str] | None = None) -> It
         manager.settimeout(STILL_S)
         env["NOTIFY_SOCKET"] = str(root / "notify")
         process = subprocess.Popen(
-            [sys.executable, "-m", "bftd.daemon", "--config", str(path)], env=env, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "bftd.daemon.process", "--config", str(path)],
+            env=env,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         try:
             daemon = Running(root, process, manager)
@@ -266,7 +269,7 @@ def test_a_daemon_starts_reloads_refuses_a_second_one_and_stops_cleanly(tmp_path
         assert daemon.client.tune(pj_max=7)["pj_max"] == 7
 
         write_config(tmp_path)
-        command = [sys.executable, "-m", "bftd.daemon", "--config", str(tmp_path / "bftd.toml")]
+        command = [sys.executable, "-m", "bftd.daemon.process", "--config", str(tmp_path / "bftd.toml")]
         second = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=STILL_S)
         assert second.returncode == LedgerInUse.exit_code
         assert re.match("bftd: " + pattern("service.ledger.in_use"), second.stderr)
@@ -297,7 +300,7 @@ def test_caps_are_taken_over_by_a_reload(tmp_path: Path) -> None:
 
 def test_a_daemon_for_a_partition_that_does_not_exist_ends_in_one_line(tmp_path: Path) -> None:
     path = write_config(tmp_path, '[slurm]\npartition = "elastik"\n')
-    command = [sys.executable, "-m", "bftd.daemon", "--config", str(path)]
+    command = [sys.executable, "-m", "bftd.daemon.process", "--config", str(path)]
     run = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=STILL_S)
     assert run.returncode == 2
     assert (

@@ -16,17 +16,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bftd.core.events import Registered
-from bftd.daemon import _command, next_delay_s
-from bftd.errors import AnotherDaemon, UsageError
-from bftd.health import judged
-from bftd.keys import Config, SlurmConfig
-from bftd.metrics.gauges import families
-from bftd.notify import watchdog_s
-from bftd.service.cancelling import Canceller
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
-from bftd.service.neighbours import IDENTITY, claim, identities, take_over
+from bftd.base.errors import AnotherDaemon, UsageError
+from bftd.base.health import judged
+from bftd.config.keys import Config, SlurmConfig
+from bftd.core.model.events import Registered
+from bftd.daemon.process import _command, next_delay_s
+from bftd.daemon.systemd import watchdog_s
+from bftd.ledger.file import Ledger
+from bftd.service.canceller import Canceller
+from bftd.service.metrics.gauges import families
+from bftd.service.other_daemons import IDENTITY, claim, identities, take_over
+from bftd.service.service import Service
 from slurm_plugin.errors import CommandError
 from slurm_plugin.pilots.preemption import UNREAD, Preemption
 from slurm_plugin.read.client import Answer, SlurmClient
@@ -62,7 +62,7 @@ def faulty(root: Path) -> Path:
 def started(root: Path, *arguments: str, more: str = "", env: dict[str, str] | None = None):  # type: ignore[no-untyped-def]
     """A daemon that is expected to end by itself."""
     path = write_config(root, more)
-    command = [sys.executable, "-m", "bftd.daemon", "--config", str(path), *arguments]
+    command = [sys.executable, "-m", "bftd.daemon.process", "--config", str(path), *arguments]
     return subprocess.run(command, env=env or environment(root), capture_output=True, text=True, timeout=STILL_S)
 
 
@@ -86,7 +86,7 @@ def test_beside_a_running_daemon_no_second_one_starts_on_its_partition_and_a_dry
         config = tmp_path / "second.toml"
         config.write_text(f'[api]\nsocket = "{tmp_path}/other"\n[ledger]\npath = "{tmp_path}/second"\n')
         env = commands(tmp_path)
-        command = [sys.executable, "-m", "bftd.daemon", "--config"]
+        command = [sys.executable, "-m", "bftd.daemon.process", "--config"]
         second = subprocess.run([*command, str(config)], env=env, capture_output=True, text=True, timeout=STILL_S)
         assert second.returncode == AnotherDaemon.exit_code
         assert second.stderr == (

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from bftd.health import HELD_WARNING_S, LEVELS, SNAPSHOT_CRITICAL_S, SNAPSHOT_WARNING_S, judged, unreachable
+from bftd.base.health import (
+    HELD_WARNING_S,
+    LEVELS,
+    SNAPSHOT_CRITICAL_S,
+    SNAPSHOT_WARNING_S,
+    judged,
+    unreachable,
+)
 from bftd.service.status import overview
 from tests.bftd.builders import Core, registration
 from tests.support.messages import excerpt, fragment, wording

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.config import parse
-from bftd.errors import ConfigError
-from bftd.hours import ALWAYS, UTC, Opening, Zone, check, opening, time_of_day, weekday_and_time
-from bftd.service.zone import local_zone
+from bftd.base.errors import ConfigError
+from bftd.config.configuration import parse
+from bftd.config.hours import ALWAYS, UTC, Opening, Zone, check, opening, time_of_day, weekday_and_time
+from bftd.service.timezone import local_zone
 from tests.support.messages import excerpt
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

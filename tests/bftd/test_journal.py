@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd import journal
+from bftd.daemon import log_format
 from tests.support.messages import fragment, pattern
 from tests.support.waiting import STILL_S
 
@@ -23,7 +23,7 @@ def record(level: int, text: str) -> logging.LogRecord:
     [(logging.CRITICAL, 3), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.DEBUG, 7)],
 )
 def test_journald_is_told_the_priority_of_every_line(level: int, priority: int) -> None:
-    lines = journal.JournalFormatter("%(message)s").format(record(level, "one\ntwo")).splitlines()
+    lines = log_format.JournalFormatter("%(message)s").format(record(level, "one\ntwo")).splitlines()
     assert lines == [f"<{priority}>one", f"<{priority}>two"]
 
 
@@ -32,11 +32,11 @@ def test_only_a_stream_that_journald_reads_gets_priorities() -> None:
     try:
         status = os.fstat(writer)
         ours = {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
-        assert journal.is_journal(ours, writer)
-        assert journal.error_prefix(ours, writer) == "<3>"
-        assert not journal.is_journal({"JOURNAL_STREAM": "8:1"}, writer)
-        assert not journal.is_journal({}, writer)
-        assert journal.error_prefix({}, writer) == ""
+        assert log_format.is_journal(ours, writer)
+        assert log_format.error_prefix(ours, writer) == "<3>"
+        assert not log_format.is_journal({"JOURNAL_STREAM": "8:1"}, writer)
+        assert not log_format.is_journal({}, writer)
+        assert log_format.error_prefix({}, writer) == ""
     finally:
         os.close(reader)
         os.close(writer)
@@ -47,6 +47,6 @@ def test_a_daemon_that_cannot_start_says_so_as_an_error_of_the_journal(tmp_path:
     with log.open("wb") as stream:
         status = os.fstat(stream.fileno())
         environ = {**os.environ, "JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
-        command = [sys.executable, "-m", "bftd.daemon", "--config", str(tmp_path / "none.toml")]
+        command = [sys.executable, "-m", "bftd.daemon.process", "--config", str(tmp_path / "none.toml")]
         subprocess.run(command, env=environ, stderr=stream, check=False, timeout=STILL_S)
     assert re.match("<3>bftd: " + pattern("cli.unreadable", path=fragment("the configuration")), log.read_text())

@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from bftd.cli.main import bft
+from bftd.daemon.sandbox_site import SandboxSite
 from bftd.http.client import Client
-from bftd.sandbox_site import SandboxSite
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox import Sandbox, processes
 from tests.support import waiting
@@ -62,7 +62,7 @@ def test_the_printed_lines_are_all_that_a_first_job_needs(root: Path, tmp_path: 
 
     shown = run("sandbox", "status", f"--root={root}").stdout
     pid = int(re.findall(r"; bftd runs \(pid (\d+)\)\n", shown)[0])
-    assert b"bftd.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert b"bftd.daemon.process" in Path(f"/proc/{pid}/cmdline").read_bytes()
     seen = json.loads(run("sandbox", "status", f"--root={root}", "--json").stdout)
     assert seen["clusters"][str(root)].keys() == {"n1", "n2", "svc1"}
 
@@ -110,7 +110,7 @@ def test_regression_sigterm_while_a_cluster_starts_left_it_behind(root: Path) ->
 
 def test_a_pid_that_is_another_process_by_now_is_left_alone(root: Path) -> None:
     # a daemon too, but of another site
-    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", "bftd.daemon"])
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", "bftd.daemon.process"])
     try:
         site = SandboxSite(nodes=1, service_nodes=0, root=root).up()
         (root / "bftd.pid").write_text(f"{bystander.pid}\n")
@@ -124,7 +124,7 @@ def test_a_pid_that_is_another_process_by_now_is_left_alone(root: Path) -> None:
 
 
 def test_a_daemon_that_will_not_end_is_ended_with_the_cluster(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bftd.sandbox_site._DOWN_S", 0.2)
+    monkeypatch.setattr("bftd.daemon.sandbox_site._DOWN_S", 0.2)
     with SandboxSite(nodes=1, service_nodes=0, root=root) as site:
         site.start_daemon(detached=True)
         pid = site.daemon_pid

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bftd.errors import BftError
+from bftd.base.errors import BftError
 from bftd.http.client import Client
 from slurm_plugin.sandbox import Sandbox
 from tests import program
@@ -210,6 +210,6 @@ def test_an_allocation_round_the_daemon_is_named_and_cancelled_only_with_operato
 
 def bftd(folder: Path, sandbox: Sandbox, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the daemon's command, which is expected to end, with the configuration of `folder`."""
-    argv = [sys.executable, "-m", "bftd.daemon", "--config", str(folder / "bftd.toml"), *options]
+    argv = [sys.executable, "-m", "bftd.daemon.process", "--config", str(folder / "bftd.toml"), *options]
     env = sandbox.env() | {"PYTHONPATH": program.python_path()}
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE_S)

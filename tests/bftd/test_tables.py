@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from bftd.tables import Column, fit, lines
+from bftd.base.tables import Column, fit, lines
 from tests.support.messages import wording
 
 WORDS = st.text(st.sampled_from("ab, 日…"), max_size=40)

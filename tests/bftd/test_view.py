@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bftd import entry, journal, tables
+from bftd.base import command, tables
 from bftd.cli import common
-from bftd.core.domain import Settings
+from bftd.core.model.domain import Settings
+from bftd.daemon import log_format
 from bftd.http.overview import Folds, folded
 from bftd.protocol.reports import ProgressReport
 from bftd.service.status import overview, percentiles
-from bftd.view import render
+from bftd.ui.status import render
 from tests.bftd.builders import NOW_S, Core, lease, registration
 from tests.support.messages import says
 
@@ -239,8 +240,8 @@ def test_lines_of_tables_errors_and_the_log_command_no_terminal(
     shown = [*tables.lines([tables.Column("NAME")], [[HOSTILE]], 80)]
     shown += [line for block in tables.blocks([tables.Column("NAME")], [[HOSTILE]], 80) for line in block]
     record = logging.LogRecord("bftd", logging.INFO, "", 0, "%s waits", (HOSTILE,), None)
-    shown += journal.formatter({}).format(record).splitlines()
-    shown += journal.JournalFormatter("%(message)s").format(record).splitlines()
+    shown += log_format.formatter({}).format(record).splitlines()
+    shown += log_format.JournalFormatter("%(message)s").format(record).splitlines()
     common.echo([HOSTILE])
 
     @click.command()
@@ -248,7 +249,7 @@ def test_lines_of_tables_errors_and_the_log_command_no_terminal(
         raise click.ClickException(HOSTILE)
 
     with pytest.raises(SystemExit):
-        entry.run(fails, "bft")
+        command.run(fails, "bft")
     told = capsys.readouterr()
     shown += [*told.out.split("\n"), *told.err.split("\n")]
     assert len([line for line in shown if "pwned" in line]) == 6

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 
-from bftd import daemon
 from bftd.cli import sbatch_options
 from bftd.cli.main import bft
+from bftd.daemon import process
 from elastic.spec import ElasticSpec
 from tests.docs.written import ROOT
 
@@ -257,7 +257,7 @@ def _make(words: Sequence[str], whole: bool) -> Problem:
 
 _CHECKS: dict[str, Callable[[Sequence[str], bool], Problem]] = {
     "bft": _click(bft),
-    "bftd": _click(daemon._command),
+    "bftd": _click(process._command),
     "bft-driver": lambda words, whole: None,
     "python": _python,
     "python3": _python,

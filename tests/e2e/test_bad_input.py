@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bftd.sandbox_site import SandboxSite
+from bftd.daemon.sandbox_site import SandboxSite
 from tests.support.clusters import Clusters
 
 pytestmark = pytest.mark.cluster
@@ -93,7 +93,7 @@ def test_a_wrong_configuration_key_names_the_nearest_one(site: SandboxSite) -> N
 
 
 def test_a_second_daemon_on_the_same_ledger_ends_with_one_line(site: SandboxSite) -> None:
-    done = site._run([sys.executable, "-m", "bftd.daemon", "--config", str(site.config_path)], 20.0)
+    done = site._run([sys.executable, "-m", "bftd.daemon.process", "--config", str(site.config_path)], 20.0)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
     assert "ledger" in done.stderr.strip().splitlines()[-1]

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from bftd.errors import BftError
-from bftd.sandbox_site import SandboxSite
+from bftd.base.errors import BftError
+from bftd.daemon.sandbox_site import SandboxSite
 from elastic.driver.blame import RESTARTS_MOST, TRIES
 from tests.support import waiting
 from tests.support.clusters import Clusters

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from benchmarks.impact import training
-from bftd.errors import BftError
-from bftd.sandbox_site import SandboxSite
+from bftd.base.errors import BftError
+from bftd.daemon.sandbox_site import SandboxSite
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.sandbox import processes
 from tests.support.waiting import until, written

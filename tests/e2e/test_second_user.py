@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import pytest
 
-from bftd.sandbox_site import SandboxSite
+from bftd.daemon.sandbox_site import SandboxSite
 from tests import program
 from tests.support import waiting
 from tests.support.messages import wording

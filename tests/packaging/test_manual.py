@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
-from bftd import config
 from bftd.cli.main import bft
+from bftd.config import configuration
 from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[2]
@@ -66,9 +66,9 @@ def test_every_command_and_option_is_in_the_page(made: Path) -> None:
 
 def test_every_key_is_in_the_page_and_in_the_configuration_that_is_installed(made: Path) -> None:
     text = page(made, "bftd.toml.5")
-    for key in config.reference():
+    for key in configuration.reference():
         assert f".TP\n{key.name}\n" in text
-    assert config.load(made / "bftd.toml") == config.Config()
+    assert configuration.load(made / "bftd.toml") == configuration.Config()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

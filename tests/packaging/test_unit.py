@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bftd.errors import AnotherDaemon, BftError, LedgerInUse, UsageError
+from bftd.base.errors import AnotherDaemon, BftError, LedgerInUse, UsageError
 from bftd.http.client import Client
 from slurm_plugin.sandbox import Sandbox
 from tests.packaging.confined import allowed_calls
@@ -83,7 +83,7 @@ def test_the_daemon_harvests_under_the_rules_of_the_unit(need: Callable[..., Non
             *("unshare", "--mount", "--propagation=private", "sh", "-c", mounts, str(state)),
             *("setpriv", "--bounding-set=-all", "--inh-caps=-all"),
             *(sys.executable, str(ROOT / "tests/packaging/confined.py"), str(UNIT)),
-            *(sys.executable, "-m", "bftd.daemon", "--config", str(config)),
+            *(sys.executable, "-m", "bftd.daemon.process", "--config", str(config)),
         ]
         environ = {**sandbox.env(), "TMPDIR": str(state), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         log = sandbox.root / "bftd.log"

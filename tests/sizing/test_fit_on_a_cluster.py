@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bftd.base.errors import BftError
 from bftd.cli import size_allocation
-from bftd.errors import BftError
 from sizing import checking
 from slurm_plugin.pilots.start_estimate import asked
 from slurm_plugin.sandbox import Sandbox

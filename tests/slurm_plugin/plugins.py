@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.sandbox_site import SandboxSite
+from bftd.daemon.sandbox_site import SandboxSite
 from slurm_plugin.sandbox.release import release_of
 from tests import program
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.sandbox_site import SandboxSite
+from bftd.daemon.sandbox_site import SandboxSite
 from tests.slurm_plugin.conftest import Until
 from tests.slurm_plugin.plugins import User, another_lua, require_compiled
 from tests.support.messages import says, wording

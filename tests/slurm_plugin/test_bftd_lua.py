@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.keys import ApiConfig, PoolConfig, SlurmConfig
-from bftd.sandbox_site import SandboxSite
+from bftd.config.keys import ApiConfig, PoolConfig, SlurmConfig
+from bftd.daemon.sandbox_site import SandboxSite
 from elastic.script import Header, restore, rewrite
 from elastic.spec import ElasticSpec
 from slurm_plugin.site.plugins import lua_defaults

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bftd.sandbox_site import SandboxSite
+from bftd.daemon.sandbox_site import SandboxSite
 from tests import program
 from tests.slurm_plugin.plugins import User, another_driver
 from tests.support.messages import wording

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bftd.sandbox_site import SandboxSite
+from bftd.daemon.sandbox_site import SandboxSite
 from slurm_plugin.read.client import SlurmClient
 from tests.slurm_plugin.conftest import wait_until
 from tests.slurm_plugin.plugins import User, is_newer_slurm

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.sandbox_site import SandboxSite
+from bftd.daemon.sandbox_site import SandboxSite
 from elastic.script import Header, restore
 from elastic.spec import ElasticSpec
 from tests.slurm_plugin.plugins import User

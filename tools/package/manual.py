@@ -18,8 +18,10 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from bftd import __version__, config, daemon
+from bftd import __version__
 from bftd.cli.main import bft
+from bftd.config import configuration
+from bftd.daemon import process
 
 _WIDTH = 78
 _SHELLS = ("bash", "zsh", "fish")
@@ -28,7 +30,7 @@ _EXIT_STATUS = (
     ("1", "It failed; one line on standard error says why."),
     ("2", "It was called wrongly, or the configuration is wrong."),
 )
-_CONFIG_VARIABLE = (config.PATH_VARIABLE, f"The configuration to read instead of {config.DEFAULT_PATH}.")
+_CONFIG_VARIABLE = (configuration.PATH_VARIABLE, f"The configuration to read instead of {configuration.DEFAULT_PATH}.")
 
 
 class Page:
@@ -146,7 +148,7 @@ def bft_page() -> Page:
         ]
     )
     page.heading("files")
-    page.items([(str(config.DEFAULT_PATH), "The configuration, which says where the daemon is.")])
+    page.items([(str(configuration.DEFAULT_PATH), "The configuration, which says where the daemon is.")])
     page.heading("exit status")
     page.items([*_EXIT_STATUS, ("130", "It was interrupted.")])
     page.see_also("bftd(8)", "bftd.toml(5)", "sbatch(1)")
@@ -155,10 +157,10 @@ def bft_page() -> Page:
 
 def bftd_page() -> Page:
     """bftd(8): the daemon."""
-    context = click.Context(daemon._command, info_name="bftd")
+    context = click.Context(process._command, info_name="bftd")
     page = Page("bftd", 8, "harvest the idle nodes of a Slurm cluster for elastic training jobs")
     page.heading("synopsis")
-    page.usage("bftd", daemon._command.collect_usage_pieces(context))
+    page.usage("bftd", process._command.collect_usage_pieces(context))
     page.heading("description")
     page.text(
         "`bftd` reads Slurm once a second, decides which trainer may use which idle node, and tells the trainers' "
@@ -185,9 +187,12 @@ def bftd_page() -> Page:
     page.heading("files")
     page.items(
         [
-            (str(config.DEFAULT_PATH), "The configuration: bftd.toml(5)."),
-            (config.Config().api.socket, "The socket of drivers and commands on this host."),
-            (config.Config().ledger.path, "The ledger: decisions and progress of a month, and every node-second."),
+            (str(configuration.DEFAULT_PATH), "The configuration: bftd.toml(5)."),
+            (configuration.Config().api.socket, "The socket of drivers and commands on this host."),
+            (
+                configuration.Config().ledger.path,
+                "The ledger: decisions and progress of a month, and every node-second.",
+            ),
         ]
     )
     page.heading("exit status")
@@ -201,12 +206,12 @@ def toml_page() -> Page:
     page = Page("bftd.toml", 5, "configuration of bftd")
     page.heading("description")
     page.text(
-        f"`{config.DEFAULT_PATH}` is a TOML file. Every key has a default; an unknown one is an error. `bftd "
+        f"`{configuration.DEFAULT_PATH}` is a TOML file. Every key has a default; an unknown one is an error. `bftd "
         "--check-config` says what is wrong with the file, `bftd --print-config` prints all of it, and `systemctl "
         "reload bftd` makes the daemon read it again: changes of [api], [ledger] and [slurm] need a restart."
     )
     section = ""
-    for key in config.reference():
+    for key in configuration.reference():
         if key.section != section:
             section = key.section
             page.heading(f"[{section}]")
@@ -231,7 +236,7 @@ def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pages = {"bft.1": bft_page(), "bftd.8": bftd_page(), "bftd.toml.5": toml_page(), "bft-driver.1": ".so man1/bft.1\n"}
     scripts = {f"bft.{shell}": completion(shell) for shell in _SHELLS}
-    (folder / "bftd.toml").write_text(config.to_toml(config.Config()))
+    (folder / "bftd.toml").write_text(configuration.to_toml(configuration.Config()))
     for kind, texts in (("man", pages), ("completion", scripts)):
         (folder / kind).mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from bftd.pool.backfill.features import Choice, choose
-from bftd.pool.backfill.layout import Layout, remembered
+from bftd.pool.backfill.model import Part
 from bftd.pool.backfill.sizes import Ask, gpus_asked
-from bftd.pool.backfill.wanted import Part
+from bftd.pool.backfill.topology import Layout, remembered
 from slurm_plugin.read.types import Request
 
 

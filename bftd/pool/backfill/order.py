@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from bftd.pool.backfill.tasks import place, whole_of_heterogeneous
+from bftd.pool.backfill.job_ids import place, whole_of_heterogeneous
 from slurm_plugin.pilots.pending_reasons import Standing, standing
 from slurm_plugin.read.types import Job, Partition
 

@@ -2,9 +2,9 @@
 
 Slurm goes through the queue once. For each job it asks when enough of its nodes are free: first among those without a
 plan of an earlier job for the job's limit from now on, then from the next time on at which nodes of its partition
-become free, and so on (`bftd/pool/backfill/place.py`). A job that can start now starts; a job that starts later gets a
-plan, which the jobs behind it must leave free. Facts about Slurm here and in the neighbouring modules were read in the
-sources of its sched/backfill and select/cons_tres, and compared with what 22.05 does.
+become free, and so on (`bftd/pool/backfill/start_search.py`). A job that can start now starts; a job that starts later
+gets a plan, which the jobs behind it must leave free. Facts about Slurm here and in the neighbouring modules were read
+in the sources of its sched/backfill and select/cons_tres, and compared with what 22.05 does.
 
 - A job with a minimal time limit (TimeMin) is placed with that limit. If it starts now, it runs as long as it may, in
   whole minutes, without being in the way of a plan.
@@ -21,12 +21,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import isfinite
 
-from bftd.pool.backfill.choice import Preferred, for_room, leaver
-from bftd.pool.backfill.opened import Opened
-from bftd.pool.backfill.place import Calendar, Spot, need_of, place, place_now
-from bftd.pool.backfill.space import Space
-from bftd.pool.backfill.wanted import Booking, End, Numbering, Outcome, Part, Plan, Wanted, rank, union
-from bftd.pool.leaving import Chooser, Leaving
+from bftd.pool.backfill.model import Booking, End, Numbering, Outcome, Part, Plan, Wanted, rank, union
+from bftd.pool.backfill.node_choice import Preferred, for_room, leaver
+from bftd.pool.backfill.partial_nodes import Opened
+from bftd.pool.backfill.start_search import Calendar, Spot, need_of, place, place_now
+from bftd.pool.backfill.timeline import Space
+from bftd.pool.victims import Chooser, Leaving
 from slurm_plugin.read.types import Scheduler
 
 # Work is counted, not timed, so that the same queue has the same answer: a unit is the work of looking at a slot of

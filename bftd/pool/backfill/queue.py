@@ -24,12 +24,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bftd.pool.backfill.demand import demand
-from bftd.pool.backfill.layout import Layout, layout_of, remembered
+from bftd.pool.backfill.job_ids import running_by_array, waiting
+from bftd.pool.backfill.model import Numbering, Part, Wanted, union
 from bftd.pool.backfill.order import Lines, lines
-from bftd.pool.backfill.shares import Shares
+from bftd.pool.backfill.shared_nodes import Shares
 from bftd.pool.backfill.sizes import Ask
-from bftd.pool.backfill.tasks import running_by_array, waiting
-from bftd.pool.backfill.wanted import Numbering, Part, Wanted, union
+from bftd.pool.backfill.topology import Layout, layout_of, remembered
 from slurm_plugin.pilots.pending_reasons import Standing, standing
 from slurm_plugin.read.types import Job, Node, Snapshot
 

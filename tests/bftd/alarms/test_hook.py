@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.alarms import hook
+from bftd.service.alerts import hook
 from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 

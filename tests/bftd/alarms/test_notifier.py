@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bftd.alarms import hook
-from bftd.alarms.notifier import LOOK_EVERY_S, Notifier
-from bftd.core.pause import Pause
-from bftd.daemon import _command
-from bftd.errors import LedgerError
-from bftd.keys import Config, NotifyConfig
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.base.errors import LedgerError
+from bftd.config.keys import Config, NotifyConfig
+from bftd.core.model.pause import Pause
+from bftd.daemon.process import _command
+from bftd.ledger.file import Ledger
+from bftd.service.alerts import hook
+from bftd.service.alerts.notifier import LOOK_EVERY_S, Notifier
+from bftd.service.service import Service
 from slurm_plugin.read.types import Snapshot
 from tests.bftd.alarms.test_hook import gone, script
 from tests.bftd.builders import node
@@ -213,7 +213,7 @@ def test_the_watch_for_alarms_goes_on_after_a_fault(site: Site, monkeypatch: pyt
         pass
 
     monkeypatch.setattr(site.notifier, "look", look)
-    monkeypatch.setattr("bftd.alarms.notifier.asyncio.sleep", now)
+    monkeypatch.setattr("bftd.service.alerts.notifier.asyncio.sleep", now)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(site.notifier.run())
     assert len(looks) == 3

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.alarms.ringing import LISTED_MOST, Ringing
-from bftd.health import Problem
+from bftd.base.health import Problem
+from bftd.service.alerts.state import LISTED_MOST, Ringing
 from tests.support.messages import wording
 
 SLURM = Problem("CRITICAL", "Slurm was not read for 301 s", "snapshot")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bftd import entry
+from bftd.base import command
 from bftd.cli.main import bft
 from sizing.errors import Untraceable
 from sizing.model import tracing
@@ -55,7 +55,7 @@ class Terminal:
         self._monkeypatch.setattr(sys, "argv", ["bft", *words])
         self._capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            entry.run(bft, "bft")
+            command.run(bft, "bft")
         said = self._capsys.readouterr()
         assert "Traceback" not in said.err
         code = ended.value.code

@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from bftd import errors
+from bftd.base import errors
 from bftd.cli.main import bft
 from tests.bftd.cli import forms
 from tests.support.messages import fragment, says

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from bftd.base.errors import UsageError
+from bftd.base.tables import Column, Fitted
 from bftd.cli import common
-from bftd.errors import UsageError
-from bftd.tables import Column, Fitted
 from tests.bftd.cli.test_solve import PROBLEM
 from tests.support.messages import pattern, wording
 

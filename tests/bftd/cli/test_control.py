@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 from click.testing import CliRunner
 
+from bftd.base.errors import UsageError
 from bftd.cli.main import bft as command
 from bftd.cli.main import main
-from bftd.errors import UsageError
 from bftd.http.client import Client
 from tests.bftd.test_daemon import running
 from tests.support.messages import excerpt, fragment, pattern, says, wording

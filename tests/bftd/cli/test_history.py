@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bftd.base.errors import ApiError
 from bftd.cli import times
 from bftd.cli.history import _EVENTS
 from bftd.cli.main import bft
 from bftd.core.sample import NODE_STATES
-from bftd.errors import ApiError
 from bftd.http import client
 from tests.support.messages import excerpt, wording
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bftd.base.errors import DaemonUnreachable
 from bftd.cli import common
 from bftd.cli.nodes import nodes
-from bftd.errors import DaemonUnreachable
 from bftd.http import client
 from slurm_plugin.read.types import Snapshot
 from tests.bftd.builders import node

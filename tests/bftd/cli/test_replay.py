@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bftd import entry
+from bftd.base import command
 from bftd.cli.main import bft
-from bftd.whatif import trace as traces
-from bftd.whatif.replay import Options
+from bftd.simulation import trace as traces
+from bftd.simulation.replay import Options
 from tests.bftd.whatif.replay.making import linear, week
 from tests.support.messages import excerpt, fragment, says, wording
 
@@ -30,7 +30,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     def call(*words: str, files: tuple[str, str] = ("t.csv.gz", "x.json")) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["bft", "replay", "--trace", files[0], "--trainers", files[1], *words])
         with pytest.raises(SystemExit) as end:
-            entry.run(bft, "bft")
+            command.run(bft, "bft")
         told = capsys.readouterr()
         return int(end.value.code or 0), told.out, told.err
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bftd.base.errors import UsageError
 from bftd.cli import sbatch_options
-from bftd.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bftd import config, entry
+from bftd.base import command as entry
 from bftd.cli.main import bft
+from bftd.config import configuration
 from tests.slurm_plugin.site.test_plugstack import shared_object
 from tests.support.messages import excerpt, fragment, says, wording
 
@@ -37,7 +38,7 @@ Run = Callable[..., tuple[int, str, str]]
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """Runs `bft site` in this process on a recorded cluster; returns exit code, output and errors."""
     monkeypatch.delenv("BFTD_CONFIG", raising=False)
-    monkeypatch.setattr(config, "DEFAULT_PATH", tmp_path / "none.toml")
+    monkeypatch.setattr(configuration, "DEFAULT_PATH", tmp_path / "none.toml")
 
     def call(cluster: str, *words: str, scontrol: str = SCONTROL, sdiag: str = SDIAG) -> tuple[int, str, str]:
         for name, text in (("scontrol", scontrol), ("sdiag", sdiag)):
@@ -122,7 +123,7 @@ def test_names_and_nodes_that_are_asked_for_are_in_the_lines(run: Run) -> None:
     assert code == 0
     assert "PartitionName=spare Nodes=n1 " in seen["text"]["slurm.conf"]
     assert "PartitionName=drv Nodes=n2 " in seen["text"]["slurm.conf"]
-    assert config.parse(seen["text"]["bftd.toml"]).slurm.partition == "spare"
+    assert configuration.parse(seen["text"]["bftd.toml"]).slurm.partition == "spare"
     assert seen["left"] == []
 
 

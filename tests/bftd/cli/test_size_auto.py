@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from bftd.base.errors import BftError, UsageError
 from bftd.cli.size_auto import answer, fit_words
-from bftd.errors import BftError, UsageError
 from tests.support.messages import excerpt, wording
 
 GIB = 2**30

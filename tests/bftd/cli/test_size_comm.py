@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd import entry
+from bftd.base import command as entry
 from bftd.cli import size_comm
 from bftd.cli.main import bft
 from sizing.cells.comm import PROGRAMS

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from bftd.base.errors import BftError, UsageError
 from bftd.cli import size_cpu, size_cpu_node, size_cpu_plot, size_cpu_shown
-from bftd.errors import BftError, UsageError
 from sizing.cpu import profiling
 from sizing.cpu.lines import Need
 from sizing.cpu.matrix import Matrix

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bftd.base.errors import UsageError as BftUsageError
 from bftd.cli import size_fit, size_script
-from bftd.errors import UsageError as BftUsageError
 from sizing.errors import UsageError
 from sizing.model import tracing
 from tests.bftd.cli.profiled import profiled

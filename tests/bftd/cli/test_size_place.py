@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bftd import entry
+from bftd.base import command
 from bftd.cli import common
 from bftd.cli.main import bft
 from sizing.gpus import GIB
@@ -57,7 +57,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         monkeypatch.setattr(sys, "argv", ["bft", "size", *words])
         with pytest.raises(SystemExit) as end:
-            entry.run(bft, "bft")
+            command.run(bft, "bft")
         seen = capsys.readouterr()
         return int(end.value.code or 0), seen.out, seen.err
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd import entry
+from bftd.base import command
 from bftd.cli.main import bft
 from sizing.cells import comm, comm_file
 from sizing.cells.links import Link
@@ -39,7 +39,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         monkeypatch.setattr(sys, "argv", ["bft", "size", "split", *words])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            entry.run(bft, "bft")
+            command.run(bft, "bft")
         said = capsys.readouterr()
         assert "Traceback" not in said.err
         assert len(said.err.splitlines()) <= 1

@@ -20,7 +20,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import milp
-from bftd import entry
+from bftd.base import command as entry
 from bftd.cli import solve
 from bftd.cli.main import bft
 from milp.solver import Feature, Solver

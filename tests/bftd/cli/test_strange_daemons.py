@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.errors import BftError, DaemonUnreachable
+from bftd.base.errors import BftError, DaemonUnreachable
 from bftd.http.client import Client
 from tests.support.messages import pattern, wording
 from tests.support.waiting import STILL_S

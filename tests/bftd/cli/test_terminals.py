@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bftd import words
+from bftd.base import text as words
+from bftd.base.text import Block, Words
 from bftd.cli import common
-from bftd.words import Block, Words
 from tests.support.waiting import STILL_S
 
 SHOWN = Block([Words("bftd ", "bold").append("n[1-4]", "red").append(" müller\u2028 日本"), Words("later", "dim")])

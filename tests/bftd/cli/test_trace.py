@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bftd import entry
+from bftd.base import command as entry
 from bftd.cli.main import bft
-from bftd.whatif.trace import read, write
+from bftd.simulation.trace import read, write
 from tests.bftd.whatif.trace.making import SUMMIT, needs_summit, trace_of
 from tests.support.messages import excerpt, fragment, says, wording
 

@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from bftd.cli.main import bft as command
-from bftd.core.events import Heard, Registered
-from bftd.keys import Config, DecideConfig
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
-from bftd.whatif.effect import comparison
+from bftd.config.keys import Config, DecideConfig
+from bftd.core.model.events import Heard, Registered
+from bftd.ledger.file import Ledger
+from bftd.service.service import Service
+from bftd.simulation.effect import comparison
 from slurm_plugin.read.types import Snapshot
 from tests.bftd.builders import job, node, registration
 from tests.bftd.test_daemon import Running, bft, running

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from bftd.base.errors import UsageError
 from bftd.cli import worker_memory
-from bftd.core.classes import NodeClass
-from bftd.errors import UsageError
+from bftd.core.model.classes import NodeClass
 from elastic.spec import ElasticSpec
 from sizing.errors import Untraceable
 from sizing.gpus import CATALOGUE, GpuType

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from bftd.base.errors import ApiError, BftError, DaemonUnreachable, TimedOut, UsageError
 from bftd.client import Client, Trainer
-from bftd.errors import ApiError, BftError, DaemonUnreachable, TimedOut, UsageError
 from tests.bftd.http.beside import Daemon, daemon
 from tests.support.messages import pattern
 from tests.support.waiting import STILL_S

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bftd.client import Event, Explanation, History, Rows, Status, Trainer, Usage
 from bftd.client.shapes import read
 from bftd.client.shown import Shown
-from bftd.top import parts
+from bftd.ui.live import parts
 
 ANSWERS = (Status, Explanation, History, Usage, Event, Trainer)
 JSON = st.recursive(

@@ -1,4 +1,4 @@
-"""Who leaves, worked out anew for every question, from names: what `bftd.core.leaving` must agree with."""
+"""Who leaves, worked out anew for every question, from names: what `bftd.core.planning.victims` must agree with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 
-from bftd.core.leaving import TrainersLoss
+from bftd.core.planning.victims import TrainersLoss
 
 Offer = tuple[tuple[str, ...], tuple[float, ...]]
 

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bftd.core.accounting import counted_s
-from bftd.core.domain import (
-    Charged,
-    PoolNode,
-    Settings,
-    Share,
-)
-from bftd.core.events import PoolObserved
+from bftd.core.inputs.accounting import counted_s
+from bftd.core.model.domain import Charged, PoolNode, Settings, Share
+from bftd.core.model.events import PoolObserved
 from bftd.core.step import fold
 from bftd.protocol.reports import ResizeReport, SuspendReport
 from tests.bftd.builders import Core, lease, of, registration

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import milp
-from bftd.core.caps import at_caps, rule
-from bftd.core.domain import Settings, Trainer
-from bftd.core.events import Configured
-from bftd.core.outsiders import ElasticJob
-from bftd.core.planning import build_problem, by_preference
-from bftd.core.turn import Turn
+from bftd.core.model.domain import Settings, Trainer
+from bftd.core.model.draft import Turn
+from bftd.core.model.events import Configured
+from bftd.core.model.foreign_jobs import ElasticJob
+from bftd.core.planning.caps import at_caps, rule
+from bftd.core.planning.planning import build_problem, by_preference
 from milp.errors import MilpError
 from tests.bftd.builders import Core, lease, registration
 from tests.support.messages import says, wording

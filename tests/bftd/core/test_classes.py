@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from bftd.core import learn, sentences
-from bftd.core.classes import NodeClass, unmet, usable
-from bftd.core.domain import ElasticJob, Settings
-from bftd.core.events import Configured, PoolObserved
-from bftd.core.learn import Knowledge
-from bftd.keys import PoolConfig
+from bftd.config.keys import PoolConfig
+from bftd.core.model import messages
+from bftd.core.model.classes import NodeClass, unmet, usable
+from bftd.core.model.domain import ElasticJob, Settings
+from bftd.core.model.events import Configured, PoolObserved
+from bftd.core.scaling import learning
+from bftd.core.scaling.learning import Knowledge
 from bftd.pool.harvest import Harvest
-from bftd.pool.judgement import PoolMemory, observe
+from bftd.pool.membership import PoolMemory, observe
 from bftd.protocol.curves import CurveEstimate
 from bftd.protocol.reports import CurveReport, ProgressReport
 from bftd.protocol.wish import Wish
@@ -111,8 +112,8 @@ def test_what_is_measured_on_one_class_moves_what_is_estimated_of_the_others() -
     core.report("1", ProgressReport(core.time_s, 5, 100.0, 10.0, 2, 2))
     known = core.state.trainers["1"].knowledge
     assert known.seen == ((2, 10.0),)
-    assert learn.curve(known, 4, node_class="v100x2")[1] == (1, pytest.approx(1.0))
-    assert "measured at 2: 10" in sentences.curve(known)
+    assert learning.curve(known, 4, node_class="v100x2")[1] == (1, pytest.approx(1.0))
+    assert "measured at 2: 10" in messages.curve(known)
 
 
 def test_an_estimate_is_told_once_and_one_that_is_new_again() -> None:
@@ -301,20 +302,20 @@ def test_regression_a_node_that_was_barred_lost_its_class() -> None:
 
 
 def test_what_is_learned_on_one_class_is_not_taken_for_another_that_was_seen() -> None:
-    known = learn.observe_rate(Knowledge(), 2, 100.0, node_class="v100x2")
-    known = learn.observe_rate(known, 2, 400.0, node_class="a100x4")
-    known = learn.observe_rate(known, 1, 200.0, node_class="a100x4")
+    known = learning.observe_rate(Knowledge(), 2, 100.0, node_class="v100x2")
+    known = learning.observe_rate(known, 2, 400.0, node_class="a100x4")
+    known = learning.observe_rate(known, 1, 200.0, node_class="a100x4")
     assert known.seen_on("v100x2") == ((2, 100.0),)
     assert known.seen_on("a100x4") == ((1, 200.0), (2, 400.0))
     assert known.seen_on("h100x8") == known.seen_on("a100x4"), "where it never ran it is taken for as fast"
-    back = learn.observe_rate(known, 2, 100.0, node_class="v100x2")
+    back = learning.observe_rate(known, 2, 100.0, node_class="v100x2")
     assert (back.node_class, back.seen) == ("v100x2", ((2, 100.0),))
     assert dict(back.elsewhere) == {"a100x4": ((1, 200.0), (2, 400.0))}
 
 
 def test_what_was_learned_before_there_were_classes_is_kept() -> None:
-    known = learn.observe_rate(Knowledge(), 2, 100.0)
-    known = learn.observe_rate(known, 4, 190.0, node_class="a100x4")
+    known = learning.observe_rate(Knowledge(), 2, 100.0)
+    known = learning.observe_rate(known, 4, 190.0, node_class="a100x4")
     assert known.seen_on("a100x4") == ((2, 100.0), (4, 190.0))
 
 
@@ -323,8 +324,8 @@ def test_a_trainer_that_knows_two_classes_starts_on_the_faster(objective: str) -
     core = Mixed(A100 | {name: V100[name] for name in ("n3", "n4")})
     core.apply(Configured(core.time_s, core.state.settings.changed(objective=objective)))
     core.arrive(registration("1", 1, 2))
-    known = learn.observe_rate(
-        learn.observe_rate(Knowledge(), 2, 100.0, node_class="a100x4"), 2, 300.0, node_class="v100x2"
+    known = learning.observe_rate(
+        learning.observe_rate(Knowledge(), 2, 100.0, node_class="a100x4"), 2, 300.0, node_class="v100x2"
     )
     trainers = {"1": replace(core.state.trainers["1"], knowledge=known)}
     core.state = replace(core.state, trainers=trainers)

@@ -13,24 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bftd.core import clock
-from bftd.core.delays import Delays
-from bftd.core.domain import (
-    Action,
-    CancelPilot,
-    Lease,
-    LeaseChanged,
-    PoolView,
-    Settings,
-    State,
-    Trainer,
-)
-from bftd.core.events import ClockSet
+from bftd.core.inputs import clock_shift
 from bftd.core.invariants import validate_state
-from bftd.core.learn import Knowledge
-from bftd.core.outsiders import ElasticJob
-from bftd.core.pace import Attendance
-from bftd.core.pause import Pause
+from bftd.core.model.delays import Delays
+from bftd.core.model.domain import Action, CancelPilot, Lease, LeaseChanged, PoolView, Settings, State, Trainer
+from bftd.core.model.events import ClockSet
+from bftd.core.model.foreign_jobs import ElasticJob
+from bftd.core.model.pause import Pause
+from bftd.core.scaling.learning import Knowledge
+from bftd.core.scaling.pace import Attendance
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import CrashReport
 from tests.bftd.builders import NOW_S, Core, lease, of, registration
@@ -69,14 +60,14 @@ def reachable(hint: Any) -> Iterator[type]:
 def test_every_field_in_seconds_of_the_state_is_moved_or_known_to_be_no_time() -> None:
     for cls in set(reachable(State)):
         seconds = {field.name for field in dataclasses.fields(cls) if field.name.endswith("_s")}
-        listed = {*clock.PAST.get(cls, ()), *clock.AHEAD.get(cls, ())}
+        listed = {*clock_shift.PAST.get(cls, ()), *clock_shift.AHEAD.get(cls, ())}
         assert seconds - listed - DURATIONS.get(cls, set()) - {"samples_per_s", "steps_per_s"} == set(), (
-            f"say in bftd/core/clock.py what a step of the clock does to these of {cls.__name__}"
+            f"say in bftd/core/inputs/clock_shift.py what a step of the clock does to these of {cls.__name__}"
         )
     assert {name for name, hint in typing.get_type_hints(State).items() if "float" in str(hint)} == {
         # each is moved by hand in `moved`, but "scaling", which has no times
-        *clock.PAST[State], "quarantined", "grants", "scaling"
-    }, "say in bftd/core/clock.py what a step of the clock does to it"  # fmt: skip
+        *clock_shift.PAST[State], "quarantined", "grants", "scaling"
+    }, "say in bftd/core/inputs/clock_shift.py what a step of the clock does to it"  # fmt: skip
 
 
 @pytest.mark.parametrize("by_s", [-3600.0, 3600.0])
@@ -109,16 +100,16 @@ def test_a_step_back_while_nobody_ran_leaves_nothing_ahead_of_the_clock() -> Non
     core.place_all()
     core.report("1", *(CrashReport(NOW_S, "n1", 1),))
     kept = replace(core.state, quarantined={"n3": core.time_s + 4e6}, pool=PoolView())
-    found = clock.restored(kept, core.time_s - 7200.0, 300.0)
+    found = clock_shift.restored(kept, core.time_s - 7200.0, 300.0)
     assert max(item.granted_s for item in found.leases.values()) <= core.time_s - 7200.0
     assert found.quarantined == {"n3": core.time_s - 7200.0 + 300.0}
-    assert clock.restored(replace(core.state, quarantined={}), core.time_s, 300.0) == core.state
+    assert clock_shift.restored(replace(core.state, quarantined={}), core.time_s, 300.0) == core.state
 
 
 def test_regression_after_a_restart_with_the_clock_a_moment_back_a_new_trainer_came_before_the_others() -> None:
     core = Core()
     core.arrive(registration("1"))
-    core.state = clock.restored(core.state, core.time_s - 2.0, 300.0)
+    core.state = clock_shift.restored(core.state, core.time_s - 2.0, 300.0)
     core.state = replace(core.state, time_s=float("-inf"))  # which no ledger keeps
     core.time_s -= 1.5
     core.arrive(registration("2", user="bob"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from bftd.core.domain import Settings, Trainer
+from bftd.core.model.domain import Settings, Trainer
 from bftd.protocol.reports import ProgressReport, ResizeKind, ResizeReport, SuspendReport
 from tests.bftd.builders import NOW_S, Core, lease, registration
 

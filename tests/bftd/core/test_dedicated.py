@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.dedicated import Wanting, best_rate
+from bftd.core.static_baseline import Wanting, best_rate
 from milp import interpolate
 
 TWO = (Wanting(1, 4, None, 1.0, ((0, 0.0), (1, 10.0), (4, 25.0))), Wanting(2, 2, None, 1.0, ((0, 0.0), (2, 18.0))))

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.core import clock, ending
-from bftd.core.domain import State, Trainer
-from bftd.core.learn import Knowledge
-from bftd.core.pace import FORGET_S, Attendance, Pace
+from bftd.core.inputs import clock_shift
+from bftd.core.model.domain import State, Trainer
+from bftd.core.planning import eta
+from bftd.core.scaling.learning import Knowledge
+from bftd.core.scaling.pace import FORGET_S, Attendance, Pace
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import ProgressReport, SuspendReport
 from bftd.protocol.sizes import Sizes
@@ -39,12 +40,12 @@ def attended(spells: list[tuple[float, bool]]) -> tuple[Attendance, float]:
 
 
 def test_it_ends_when_the_steps_that_are_left_are_done_at_its_pace() -> None:
-    assert ending.expected_end_s(trainer(1000, Pace(400, 2.0, 4, 4)), NOW_S) == NOW_S + 300.0
+    assert eta.expected_end_s(trainer(1000, Pace(400, 2.0, 4, 4)), NOW_S) == NOW_S + 300.0
 
 
 def test_one_that_had_nodes_for_half_of_its_time_ends_in_twice_the_time() -> None:
     half, now_s = attended([(600.0, True), (600.0, False), (600.0, True), (600.0, False)])
-    end_s = ending.expected_end_s(trainer(1000, Pace(400, 2.0, 4), half, state="suspended"), now_s)
+    end_s = eta.expected_end_s(trainer(1000, Pace(400, 2.0, 4), half, state="suspended"), now_s)
     assert end_s is not None
     assert end_s - now_s == pytest.approx(600.0, rel=0.05)
 
@@ -61,27 +62,27 @@ def test_the_time_before_its_first_nodes_counts_for_nothing() -> None:
 
 def test_at_a_size_without_a_pace_yet_the_curve_says_how_much_faster_it_is() -> None:
     grown = Pace(400, 2.0, 2).told(400, 0.0, 8)
-    assert ending.expected_end_s(trainer(1000, grown), NOW_S) == pytest.approx(NOW_S + 75.0)
+    assert eta.expected_end_s(trainer(1000, grown), NOW_S) == pytest.approx(NOW_S + 75.0)
 
 
 def test_nothing_is_expected_where_steps_or_pace_are_not_known_or_that_has_ended() -> None:
     known = Pace(400, 2.0, 4, 4)
-    assert ending.expected_end_s(trainer(None, known), NOW_S) is None
-    assert ending.expected_end_s(trainer(1000, Pace()), NOW_S) is None
-    assert ending.expected_end_s(trainer(1000, known, state="finished"), NOW_S) is None
-    assert ending.expected_end_s(trainer(10**15, Pace(0, 1e-9, 1, 1)), NOW_S) is None
-    assert ending.expected_end_s(trainer(1000, known), -math.inf) is None
+    assert eta.expected_end_s(trainer(None, known), NOW_S) is None
+    assert eta.expected_end_s(trainer(1000, Pace()), NOW_S) is None
+    assert eta.expected_end_s(trainer(1000, known, state="finished"), NOW_S) is None
+    assert eta.expected_end_s(trainer(10**15, Pace(0, 1e-9, 1, 1)), NOW_S) is None
+    assert eta.expected_end_s(trainer(1000, known), -math.inf) is None
 
 
 def test_regression_a_trainer_beyond_the_steps_that_it_told_ended_now_for_hours() -> None:
-    assert ending.expected_end_s(trainer(400, Pace(400, 2.0, 4, 4)), NOW_S) == NOW_S
-    assert ending.expected_end_s(trainer(400, Pace(680, 2.0, 4, 4)), NOW_S) is None
+    assert eta.expected_end_s(trainer(400, Pace(400, 2.0, 4, 4)), NOW_S) == NOW_S
+    assert eta.expected_end_s(trainer(400, Pace(680, 2.0, 4, 4)), NOW_S) is None
 
 
 def test_a_clock_that_is_set_changes_no_share() -> None:
     found, now_s = attended([(600.0, True), (300.0, False)])
     one = trainer(1000, Pace(400, 2.0, 4, 4), found)
-    moved = clock.moved(State(trainers={one.id: one}), -7200.0).trainers[one.id]
+    moved = clock_shift.moved(State(trainers={one.id: one}), -7200.0).trainers[one.id]
     assert moved.attendance.share(now_s - 7200.0) == pytest.approx(found.share(now_s))
 
 
@@ -91,8 +92,8 @@ def test_an_end_is_never_in_the_past_and_never_beyond_its_bound(
 ) -> None:
     found, now_s = attended(spells)
     assert 0.0 <= found.share(now_s) <= 1.0
-    end_s = ending.expected_end_s(trainer(total, Pace(step, rate, nodes, nodes // 2), found), now_s)
-    assert end_s is None or now_s <= end_s <= now_s + ending.MOST_S
+    end_s = eta.expected_end_s(trainer(total, Pace(step, rate, nodes, nodes // 2), found), now_s)
+    assert end_s is None or now_s <= end_s <= now_s + eta.MOST_S
 
 
 def test_a_trainer_is_followed_from_its_first_step_through_a_suspension() -> None:
@@ -113,6 +114,6 @@ def test_a_trainer_is_followed_from_its_first_step_through_a_suspension() -> Non
 
 
 def left_s(core: Core) -> float:
-    end_s = ending.expected_end_s(core.state.trainers["1"], core.time_s)
+    end_s = eta.expected_end_s(core.state.trainers["1"], core.time_s)
     assert end_s is not None
     return end_s - core.time_s

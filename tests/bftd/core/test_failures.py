@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bftd.core import timing
-from bftd.core.domain import Failure, Settings, State
-from bftd.core.failures import SHARE_OF_ONE_USER
+from bftd.core.inputs.node_failures import SHARE_OF_ONE_USER
+from bftd.core.model import timing
+from bftd.core.model.domain import Failure, Settings, State
 from bftd.protocol.reports import CrashReport
 from tests.bftd.builders import NOW_S, Core, lease, registration
 from tests.support.messages import says

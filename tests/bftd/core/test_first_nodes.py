@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.decisions import GetsFirst
-from bftd.core.domain import Decided, Settings
+from bftd.core.model.decisions import GetsFirst
+from bftd.core.model.domain import Decided, Settings
 from bftd.protocol.registration import Registration
 from tests.bftd.builders import Core, lease, of, registration
 

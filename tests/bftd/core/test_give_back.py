@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.domain import Decided, Happened, PoolNode
-from bftd.core.sentences import sentence
+from bftd.core.model.domain import Decided, Happened, PoolNode
+from bftd.core.model.messages import sentence
 from tests.bftd.builders import Core, lease, of, registration
 from tests.support.messages import wording
 

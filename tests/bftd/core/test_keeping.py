@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bftd.core.domain import Settings
+from bftd.core.model.domain import Settings
 from bftd.protocol.registration import Held
 from tests.bftd.builders import Core, lease, registration
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.core import scaling
-from bftd.core.learn import (
+from bftd.core.model.objective import values
+from bftd.core.scaling import amdahl
+from bftd.core.scaling.learning import (
     SIZES_KEPT,
     UNKNOWN_DOWN_COST_S,
     UNKNOWN_UP_COST_S,
@@ -26,8 +27,7 @@ from bftd.core.learn import (
     observe_state,
     observe_warm_up,
 )
-from bftd.core.objective import values
-from bftd.core.stalls import Stall, cost_s
+from bftd.core.scaling.resize_cost import Stall, cost_s
 from bftd.protocol.curves import CurveEstimate
 from bftd.protocol.reports import ResizeKind, ResizeReport
 from milp import interpolate as rate
@@ -62,7 +62,7 @@ def test_trainers_seen_at_different_sizes_are_taken_to_scale_alike() -> None:
 @pytest.mark.parametrize("serial", [0.0, 0.02, 0.1, 0.3, 0.5])
 def test_two_sizes_far_apart_tell_what_is_made_of_others(serial: float) -> None:
     def true(nodes: int) -> float:
-        return 10.0 * scaling.speed_up(serial, nodes)
+        return 10.0 * amdahl.speed_up(serial, nodes)
 
     known = observe_rate(observe_rate(Knowledge(), 2, true(2)), 16, true(16))
     points = curve(known, 64)
@@ -71,12 +71,12 @@ def test_two_sizes_far_apart_tell_what_is_made_of_others(serial: float) -> None:
 
 
 def test_a_trainer_begins_with_how_those_before_it_have_scaled() -> None:
-    history: scaling.Weights = ()
+    history: amdahl.Weights = ()
     for _ in range(5):
-        history = scaling.remembered(history, [((1, 10.0), (8, 79.0), (16, 156.0))])
-    assert scaling.remembered(history, [((4, 10.0), (5, 12.0))]) == history, "sizes so close tell nothing"
-    assert sum(history) < scaling.REMEMBERED
-    stranger, here = (curve(Knowledge(prior=prior), 64) for prior in ((), scaling.prior(history)))
+        history = amdahl.remembered(history, [((1, 10.0), (8, 79.0), (16, 156.0))])
+    assert amdahl.remembered(history, [((4, 10.0), (5, 12.0))]) == history, "sizes so close tell nothing"
+    assert sum(history) < amdahl.REMEMBERED
+    stranger, here = (curve(Knowledge(prior=prior), 64) for prior in ((), amdahl.prior(history)))
     assert rate(here, 64) > 1.3 * rate(stranger, 64)
 
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core import leaving
-from bftd.core.classes import NodeClass
-from bftd.core.domain import Lease, PoolNode, PoolView, Settings, State, Trainer
-from bftd.core.learn import Knowledge
-from bftd.pool.backfill.wanted import Numbering
-from bftd.pool.leaving import Leaving
+from bftd.core.model.classes import NodeClass
+from bftd.core.model.domain import Lease, PoolNode, PoolView, Settings, State, Trainer
+from bftd.core.planning import victims
+from bftd.core.scaling.learning import Knowledge
+from bftd.pool.backfill.model import Numbering
+from bftd.pool.victims import Leaving
 from bftd.protocol.lease import Phase
 from bftd.protocol.wish import Wish
 from milp import Points
@@ -51,7 +51,7 @@ def state(trainers: Sequence[Trainer], leases: Sequence[Lease], **fields: Any) -
 
 def leave(of: State, nodes: Sequence[str], count: int, already: Sequence[str] = ()) -> set[str]:
     """Who leaves; of equal nodes those that come first in `nodes`."""
-    loss: Leaving = leaving.of(of)
+    loss: Leaving = victims.of(of)
     numbers = numbered([*nodes, *already])
     chosen = numbers.of_mask(loss.chooser(numbers.bit)(numbers.mask(nodes), count, numbers.mask(already)))
     assert len(chosen) == min(count, len(nodes))
@@ -60,7 +60,7 @@ def leave(of: State, nodes: Sequence[str], count: int, already: Sequence[str] = 
 
 def cost(of: State, nodes: Sequence[str], already: Sequence[str] = ()) -> float:
     numbers = numbered([*nodes, *already])
-    return leaving.of(of).chooser(numbers.bit).cost(numbers.mask(nodes), numbers.mask(already))
+    return victims.of(of).chooser(numbers.bit).cost(numbers.mask(nodes), numbers.mask(already))
 
 
 def numbered(nodes: Sequence[str]) -> Numbering:
@@ -218,7 +218,7 @@ def test_the_choice_is_never_dearer_than_what_one_trainer_alone_would_give(seen:
 def test_one_question_after_another_is_answered_as_each_alone_from_names(seen: State, data: st.DataObject) -> None:
     """What was worked out for the last question is kept, and must not change the answer to the next."""
     nodes = data.draw(st.permutations([*(item.node for item in seen.leases.values()), "nobody's"]))
-    numbers, loss = numbered(nodes), leaving.of(seen)
+    numbers, loss = numbered(nodes), victims.of(seen)
     choose = loss.chooser(numbers.bit)
     for _ in range(data.draw(st.integers(1, 5))):
         among = [node for node in nodes if data.draw(st.integers(0, 4))]
@@ -233,12 +233,12 @@ def test_the_tasks_of_an_array_have_only_those_asked_anew_who_gave_a_node(monkey
     trainers = [trainer(str(number), BENT) for number in range(50)]
     leases = [lease(f"n{number}", str(number // 4)) for number in range(200)]
     asked = []
-    of_one = leaving.TrainersLoss.asked
+    of_one = victims.TrainersLoss.asked
     monkeypatch.setattr(
-        leaving.TrainersLoss, "asked", lambda self, id_, *rest: asked.append(id_) or of_one(self, id_, *rest)
+        victims.TrainersLoss, "asked", lambda self, id_, *rest: asked.append(id_) or of_one(self, id_, *rest)
     )
     numbers = numbered([item.node for item in leases])
-    choose = leaving.of(state(trainers, leases)).chooser(numbers.bit)
+    choose = victims.of(state(trainers, leases)).chooser(numbers.bit)
     left, gone = (1 << 200) - 1, 0
     for _ in range(100):
         chosen = choose(left, 1, gone)

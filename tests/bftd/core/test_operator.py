@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from bftd.core.domain import Action, CancelPilot, Decided, Happened, Settings
-from bftd.core.events import Configured, PoolObserved
-from bftd.core.outsiders import FLOOR, Cancels, ElasticJob, most
+from bftd.core.model.domain import Action, CancelPilot, Decided, Happened, Settings
+from bftd.core.model.events import Configured, PoolObserved
+from bftd.core.model.foreign_jobs import FLOOR, Cancels, ElasticJob, most
 from bftd.service.status import overview
 from tests.bftd.builders import Core, Pool, lease, node, of, pilot, registration
 from tests.support.messages import says

@@ -6,17 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from bftd.core.confines import bound
-from bftd.core.domain import (
-    CancelPilot,
-    Happened,
-    PoolNode,
-    PoolView,
-    Settings,
-)
-from bftd.core.events import Configured, Tick
-from bftd.core.pausing import folded
-from bftd.core.timing import PLACE_WITHIN_S
+from bftd.core.model.domain import CancelPilot, Happened, PoolNode, PoolView, Settings
+from bftd.core.model.events import Configured, Tick
+from bftd.core.model.growth_stops import folded
+from bftd.core.model.timing import PLACE_WITHIN_S
+from bftd.core.planning.admin_limits import bound
 from tests.bftd.builders import Core, granted, lease, of, registration, revoked
 from tests.support.messages import says, wording
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core import caps, timing
-from bftd.core.caps import Ruling, at_caps
-from bftd.core.domain import Assignment, Settings, State, Trainer
-from bftd.core.turn import Turn
+from bftd.core.model import timing
+from bftd.core.model.domain import Assignment, Settings, State, Trainer
+from bftd.core.model.draft import Turn
+from bftd.core.planning import caps
+from bftd.core.planning.caps import Ruling, at_caps
 from tests.bftd.builders import Core, granted, lease, registration, trainer
 from tests.support.messages import pattern, wording
 

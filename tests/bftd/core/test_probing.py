@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core import probing, scaling
-from bftd.core.decisions import Tried
-from bftd.core.domain import Decided, Settings
+from bftd.core.model.decisions import Tried
+from bftd.core.model.domain import Decided, Settings
+from bftd.core.planning import probing
+from bftd.core.scaling import amdahl
 from bftd.protocol.reports import ProgressReport
 from milp import Points
 from tests.bftd.builders import NOW_S, Core, lease, of, registration
@@ -36,7 +37,7 @@ class Training:
 
     def rate(self, serial: float, nodes: int) -> float:
         """Samples/s."""
-        return 100.0 * scaling.speed_up(serial, nodes)
+        return 100.0 * amdahl.speed_up(serial, nodes)
 
     def poll(self, for_s: float) -> None:
         """Time passes; whoever has had the same nodes for a poll reports."""
@@ -70,7 +71,7 @@ def test_two_trainers_that_tie_are_told_apart_and_share_as_if_their_curves_were_
         each.poll(1800.0)
     assert unknown.tried
     made = [
-        sum(scaling.speed_up(s, n) for s, n in zip((0.0, 0.5), each.counts(), strict=True)) for each in (unknown, known)
+        sum(amdahl.speed_up(s, n) for s, n in zip((0.0, 0.5), each.counts(), strict=True)) for each in (unknown, known)
     ]
     assert made[0] == pytest.approx(made[1], rel=0.05)
 

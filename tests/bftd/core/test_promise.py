@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.core import clock, promise
-from bftd.core.delays import HOUR_S, Delays, TouchedStart
-from bftd.core.domain import Happened, Settings
-from bftd.health import judged
-from bftd.metrics import gauges
-from bftd.service import codec, status
+from bftd.base.health import judged
+from bftd.core.inputs import clock_shift, delay_budget
+from bftd.core.model.delays import HOUR_S, Delays, TouchedStart
+from bftd.core.model.domain import Happened, Settings
+from bftd.ledger import codec
+from bftd.service import status
+from bftd.service.metrics import gauges
 from tests.bftd.builders import NOW_S, Core, granted, of, registration
 from tests.support.messages import says, wording
 
@@ -53,7 +54,7 @@ def test_without_a_budget_delays_are_kept_and_nothing_stops() -> None:
     core = promising(budget_s=0.0)
     assert granted(core.pool("n1", "n2", touched=[late(1e6)]))
     assert (core.state.delays.starts, core.state.delays.total_s) == (1, 1e6)
-    assert not promise.alarms(core.state, core.time_s)
+    assert not delay_budget.alarms(core.state, core.time_s)
     assert status.overview(core.state, core.time_s, "", "live", (), ())["delays"]["budget_s"] is None
 
 
@@ -80,13 +81,13 @@ def test_every_start_that_pilots_touched_is_in_the_ledger() -> None:
 def test_the_alarm_stands_for_as_long_as_the_budget_is_spent() -> None:
     core = promising()
     core.pool("n1", touched=[late(100.0)])
-    (alarm,) = promise.alarms(core.state, core.time_s)
+    (alarm,) = delay_budget.alarms(core.state, core.time_s)
     assert alarm["kind"] == "delay"
     told = status.overview(core.state, core.time_s, "", "live", (), ())
     assert told["delays"]["counted_s"] == 99.0
     health = judged(told)
     assert (health.level, {problem.kind for problem in health.problems}) == ("CRITICAL", {"delay"})
-    assert not promise.alarms(core.state, core.time_s + 2 * HOUR_S)
+    assert not delay_budget.alarms(core.state, core.time_s + 2 * HOUR_S)
 
 
 def test_metrics_name_the_promise_as_what_blocks_growth() -> None:
@@ -101,7 +102,7 @@ def test_what_is_spent_survives_a_restart_and_moves_with_a_clock_that_is_set() -
     core.pool("n1", touched=[late(100.0)])
     again = codec.decode(Delays, codec.encode(core.state.delays))
     assert again == core.state.delays
-    moved = clock.moved(core.state, 1e6)
+    moved = clock_shift.moved(core.state, 1e6)
     assert moved.delays.counted_s(core.time_s + 1e6) == 99.0
 
 
@@ -110,7 +111,7 @@ def test_a_clock_that_is_set_back_while_no_daemon_runs_does_not_stop_growth_for_
     back_s: float,
 ) -> None:
     delays = Delays().noted([late(100.0)], NOW_S)
-    assert not promise.spent(delays, Settings().changed(delay_s_per_hour=60.0), NOW_S - back_s)
+    assert not delay_budget.spent(delays, Settings().changed(delay_s_per_hour=60.0), NOW_S - back_s)
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 900.0), st.none() | st.floats(0.0, 500.0)), max_size=60))

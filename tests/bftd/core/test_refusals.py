@@ -7,30 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from bftd.core import timing
-from bftd.core.domain import (
-    ElasticJob,
-    Lease,
-    PoolNode,
-    PoolView,
-    Settings,
-    State,
-    Trainer,
-)
-from bftd.core.events import (
-    Configured,
-    Event,
-    Finished,
-    Heard,
-    PoolObserved,
-    Registered,
-    Reported,
-)
+from bftd.core.inputs.refused_grants import unproven
 from bftd.core.invariants import validate_state
-from bftd.core.refusals import unproven
+from bftd.core.model import timing
+from bftd.core.model.domain import ElasticJob, Lease, PoolNode, PoolView, Settings, State, Trainer
+from bftd.core.model.draft import Turn
+from bftd.core.model.events import Configured, Event, Finished, Heard, PoolObserved, Registered, Reported
 from bftd.core.step import fold
-from bftd.core.turn import Turn
-from bftd.http.driver_handlers import LONGEST_WAIT_S
+from bftd.http.handlers.driver import LONGEST_WAIT_S
 from bftd.protocol.lease import LeaseState
 from bftd.protocol.registration import Held, Registration
 from elastic.driver import daemon

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bftd.core.domain import Settings
-from bftd.core.timing import LOADS_MOST_S
-from bftd.keys import DecideConfig
+from bftd.config.keys import DecideConfig
+from bftd.core.model.domain import Settings
+from bftd.core.model.timing import LOADS_MOST_S
 from bftd.protocol.reports import ProgressReport, SuspendReport
 from tests.bftd.builders import Core, lease, registration
 from tests.support.messages import says

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from bftd.core import clock, timing
-from bftd.core.domain import CancelPilot, Decided, Happened, Room, RoomOver, Settings
-from bftd.core.events import ClockSet
-from bftd.core.room_usage import RoomUsage
+from bftd.core.inputs import clock_shift
+from bftd.core.model import timing
+from bftd.core.model.domain import CancelPilot, Decided, Happened, Room, RoomOver, Settings
+from bftd.core.model.earmark_usage import RoomUsage
+from bftd.core.model.events import ClockSet
 from tests.bftd.builders import Core, lease, of, registration, revoked
 from tests.support.messages import wording
 
@@ -206,7 +207,7 @@ def test_regression_a_deadline_kept_pilots_beyond_the_hours_of_harvesting() -> N
 def test_a_restart_on_a_clock_that_was_set_back_keeps_no_pilot_for_longer() -> None:
     core = working()
     core.pool("n1", "n2", "n3", rooms=[room(core, "n4", due_s=30.0)])
-    found = clock.restored(core.state, core.time_s - 7200.0, 300.0)
+    found = clock_shift.restored(core.state, core.time_s - 7200.0, 300.0)
     ahead_s = [item.leave_by_s - found.time_s for item in found.leases.values() if item.leave_by_s is not None]
     assert ahead_s == [30.0 - AHEAD_S]
 

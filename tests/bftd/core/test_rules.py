@@ -14,30 +14,16 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bftd.core.domain import (
-    CancelPilot,
-    Charged,
-    Settings,
-    State,
-)
-from bftd.core.events import (
-    ClockSet,
-    Configured,
-    Event,
-    Finished,
-    Heard,
-    PoolObserved,
-    Registered,
-    Tick,
-)
+from bftd.config.hours import UTC, opening
+from bftd.config.keys import PoolConfig
 from bftd.core.invariants import validate_state
-from bftd.core.pause import Pause, Paused, Unpaused
+from bftd.core.model.domain import CancelPilot, Charged, Settings, State
+from bftd.core.model.events import ClockSet, Configured, Event, Finished, Heard, PoolObserved, Registered, Tick
+from bftd.core.model.pause import Pause, Paused, Unpaused
+from bftd.core.model.timing import GRANT_SILENT_S, PLACE_WITHIN_S
 from bftd.core.step import step
-from bftd.core.timing import GRANT_SILENT_S, PLACE_WITHIN_S
-from bftd.hours import UTC, opening
-from bftd.keys import PoolConfig
 from bftd.pool.harvest import Harvest
-from bftd.pool.judgement import PoolMemory, observe
+from bftd.pool.membership import PoolMemory, observe
 from bftd.protocol.registration import Held, Registration
 from bftd.protocol.reports import CrashReport, ProgressReport, Report, ResizeReport
 from milp import solve

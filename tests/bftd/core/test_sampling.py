@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.domain import Lease, PoolNode, PoolView, State
+from bftd.core.model.domain import Lease, PoolNode, PoolView, State
 from bftd.core.sample import AWAY, IDLE, LEASED, NODE_STATES, PLANNED, REGULAR
 from bftd.core.sampling import FINISHED_FOR_S, sample
 from tests.bftd.builders import Core, registration, trainer

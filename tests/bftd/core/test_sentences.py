@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 import pytest
 
-from bftd.core import decisions
-from bftd.core.decisions import (
+from bftd.core.model import decisions
+from bftd.core.model.decisions import (
     Cancelled,
     CancellingStopped,
     Decision,
@@ -37,21 +37,9 @@ from bftd.core.decisions import (
     Tried,
     Waits,
 )
-from bftd.core.domain import (
-    Decided,
-    PoolNode,
-    PoolView,
-    Settings,
-    State,
-)
-from bftd.core.events import (
-    Configured,
-    Event,
-    Finished,
-    PoolObserved,
-    Registered,
-)
-from bftd.core.sentences import sentence
+from bftd.core.model.domain import Decided, PoolNode, PoolView, Settings, State
+from bftd.core.model.events import Configured, Event, Finished, PoolObserved, Registered
+from bftd.core.model.messages import sentence
 from bftd.core.step import fold
 from bftd.protocol.changes import why_of
 from bftd.protocol.reports import CrashReport, NoteReport, SuspendReport

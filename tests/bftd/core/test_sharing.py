@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bftd.core.domain import LeaseChanged, PoolNode
+from bftd.core.model.domain import LeaseChanged, PoolNode
 from tests.bftd.builders import Core, granted, of, registration, revoked
 from tests.support.messages import wording
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import milp
-from bftd import health
-from bftd.core import clock
-from bftd.core.decisions import Keeps, SolverReplaced, Waits
-from bftd.core.domain import Decided, Settings, SolverFailed
-from bftd.core.events import Configured
-from bftd.core.timing import SOLVER_REST_S
-from bftd.service import steered
+from bftd.base import health
+from bftd.core.inputs import clock_shift
+from bftd.core.model.decisions import Keeps, SolverReplaced, Waits
+from bftd.core.model.domain import Decided, Settings, SolverFailed
+from bftd.core.model.events import Configured
+from bftd.core.model.timing import SOLVER_REST_S
+from bftd.service import admin_view
 from milp import Plan, Problem
 from tests.bftd.builders import Core, granted, registration
 
@@ -43,7 +43,7 @@ class Site:
 
     @property
     def problems(self) -> list[tuple[str, str]]:
-        alarms = steered.alarms(self.core.state, self.core.time_s)
+        alarms = admin_view.alarms(self.core.state, self.core.time_s)
         status = {"snapshot_age_s": 0.0, "alarms": alarms, "hold": None, "nodes": []}
         return [(problem.level, problem.kind) for problem in health.problems(status)]
 
@@ -118,4 +118,4 @@ def test_how_long_it_is_left_alone_does_not_change_with_the_clock() -> None:
     site.core.arrive(registration("1"))
     site.grows(2)
     before = site.core.state.failed_solvers["gurobi"].until_s
-    assert clock.moved(site.core.state, 3600.0).failed_solvers["gurobi"].until_s == before + 3600.0
+    assert clock_shift.moved(site.core.state, 3600.0).failed_solvers["gurobi"].until_s == before + 3600.0

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.core.domain import Settings
-from bftd.core.staggering import Ends
+from bftd.core.model.domain import Settings
+from bftd.core.model.staggered_limits import Ends
 from tests.bftd.builders import NOW_S, Core, registration
 
 HOUR = Settings().changed(pilot_limit_s=3600.0, submit_rate_per_min=1000)

@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 
 import milp
-from bftd.core.domain import (
-    CancelPilot,
-    Happened,
-    PoolNode,
-    Settings,
-)
-from bftd.core.events import Configured
+from bftd.core.model.domain import CancelPilot, Happened, PoolNode, Settings
+from bftd.core.model.events import Configured
 from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, ProgressReport, ResizeReport, SuspendReport
 from milp import solving

@@ -8,16 +8,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from bftd.core import timing
-from bftd.core.domain import (
-    CancelPilot,
-    Happened,
-    Settings,
-)
-from bftd.core.outsiders import ElasticJob
+from bftd.core.model import timing
+from bftd.core.model.domain import CancelPilot, Happened, Settings
+from bftd.core.model.foreign_jobs import ElasticJob
 from bftd.protocol.registration import Held
 from bftd.service.status import overview
-from bftd.view import render
+from bftd.ui.status import render
 from tests.bftd.builders import Core, Pool, lease, members, node, of, pilot, registration
 from tests.support.messages import says, wording
 

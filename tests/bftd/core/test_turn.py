@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from bftd.core.domain import Lease, PoolNode
-from bftd.core.turn import Turn
+from bftd.core.model.domain import Lease, PoolNode
+from bftd.core.model.draft import Turn
 from tests.bftd.core.test_leaving import lease, state, trainer
 
 

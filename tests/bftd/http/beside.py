@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bftd.service.live import Service
+from bftd.service.service import Service
 from slurm_plugin.read.types import Job, Node, Snapshot
 from tests.bftd.builders import node, pilot
 from tests.bftd.http.test_api import TRAINER, Served, serving

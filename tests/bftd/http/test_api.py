@@ -16,12 +16,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bftd.errors import ConfigError
+from bftd.base.errors import ConfigError
+from bftd.config.keys import ApiConfig, Config, PoolConfig
 from bftd.http import api
-from bftd.http.caller import Caller, Callers
-from bftd.keys import ApiConfig, Config, PoolConfig
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.http.auth.caller import Caller, Callers
+from bftd.ledger.file import Ledger
+from bftd.service.service import Service
 from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, node
 from tests.support.messages import pattern, wording

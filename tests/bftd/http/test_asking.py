@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bftd.http.privacy import NAMELESS
+from bftd.http.auth.privacy import NAMELESS
 from slurm_plugin.read.types import Snapshot
 from tests.bftd.builders import job, node
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run

@@ -17,12 +17,14 @@ import aiohttp
 import pytest
 
 from bftd.http import connections, overview
-from bftd.http.budget import BURST, Budgets
 from bftd.http.connections import Connections, Door
-from bftd.http.notes import Notes
+from bftd.http.note_limit import Notes
+from bftd.http.rate_limit import BURST, Budgets
+from bftd.ledger import reader
+from bftd.ledger.history import quota
 from bftd.protocol import bounds
 from bftd.protocol.reports import NoteReport, ProgressReport
-from bftd.service import history_quota, reader, status
+from bftd.service import status
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
 from tests.support.messages import wording
 from tests.support.ports import free_port
@@ -130,7 +132,7 @@ def forty() -> Connections:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let 40 connections be all that may be open: 10 of them of strangers, and 20 that have proved themselves."""
-    monkeypatch.setattr("bftd.http.gate.Connections", forty)
+    monkeypatch.setattr("bftd.http.auth.gate.Connections", forty)
 
 
 async def silent(port: str, count: int) -> list[asyncio.StreamWriter]:
@@ -359,7 +361,7 @@ def test_what_was_charged_has_to_be_waited_for() -> None:
 def test_beyond_a_days_share_of_the_ledger_a_users_reports_act_and_are_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(history_quota, "BYTES_A_DAY", 50_000)
+    monkeypatch.setattr(quota, "BYTES_A_DAY", 50_000)
 
     async def test(served: Served) -> None:
         for name, user in (("run-here-1", "ann"), ("run-here-2", "bob")):
@@ -419,7 +421,7 @@ def test_who_reads_no_answers_gets_no_more_of_them(tmp_path: Path, monkeypatch: 
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bftd.http.reading.BODY_S", 0.1)
+    monkeypatch.setattr("bftd.http.body.BODY_S", 0.1)
 
     async def test(served: Served) -> None:
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "socket"))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bftd.core.sample import NODE_STATES
-from bftd.service import history_table
-from bftd.service.history_table import Named, Point, Record
+from bftd.ledger.history import table
+from bftd.ledger.history.table import Named, Point, Record
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
 from tests.support.messages import excerpt, wording
 
@@ -22,7 +22,7 @@ def hour(served: Served) -> None:
     nodes = {"regular": 3.0, "leased": 4.0, "idle": 1.0}
     records = [Record(now_s - 60 * ago, 60, nodes, 300.0, 240.0, 240.0, points) for ago in reversed(range(60))]
     names = [Named("run-here-1", "her script.py", "ann", {}), Named("run-bob-1", "his", "bob", {})]
-    served.service.ledger.write(lambda db: history_table.add(db, records, names))
+    served.service.ledger.write(lambda db: table.add(db, records, names))
 
 
 def test_history_is_means_of_steps_with_the_windows_of_now(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.events import Finished, Registered
-from bftd.errors import ConfigError
-from bftd.http import driver_handlers
-from bftd.http.budget import BURST, UNITS_PER_S, Budgets
-from bftd.http.caller import KEEP_S, Caller, Callers
+from bftd.base.errors import ConfigError
+from bftd.core.model.events import Finished, Registered
+from bftd.http.auth.caller import KEEP_S, Caller, Callers
+from bftd.http.auth.nonces import Nonces
+from bftd.http.auth.ownership import objection
 from bftd.http.client import find
-from bftd.http.nonces import Nonces
-from bftd.http.ownership import objection
+from bftd.http.handlers import driver
+from bftd.http.rate_limit import BURST, UNITS_PER_S, Budgets
 from bftd.http.routes import OVERVIEW_UNITS
 from bftd.protocol import credentials
 from bftd.protocol.address import endpoint, split_address
@@ -194,7 +194,7 @@ def test_everybody_sees_who_trains_and_only_the_owner_and_administrators_how_it_
 
 def test_one_user_cannot_fill_the_daemon_with_trainers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(served: Served) -> None:
-        monkeypatch.setattr(driver_handlers, "MOST_TRAINERS_OF_A_USER", 3)
+        monkeypatch.setattr(driver, "MOST_TRAINERS_OF_A_USER", 3)
         now = time.time()
         for number in range(3):
             served.service.apply(Registered(now, registration(f"run-a-{number}")))
@@ -215,7 +215,7 @@ def test_the_long_polls_of_a_trainer_are_bounded_and_those_that_end_make_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(served: Served) -> None:
-        monkeypatch.setattr(driver_handlers, "MOST_POLLS_OF_A_TRAINER", 2)
+        monkeypatch.setattr(driver, "MOST_POLLS_OF_A_TRAINER", 2)
         _, first = await served.ask("POST", "/v1/trainers", TRAINER)
         path = f"/v1/trainers/run-here-1/leases?epoch=1&version={first['version']}&wait_s="
         waiting = [asyncio.create_task(served.ask("GET", path + "20")) for _ in range(2)]

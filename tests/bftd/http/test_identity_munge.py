@@ -24,22 +24,22 @@ import psutil
 import pytest
 from aiohttp import web
 
-from bftd.errors import ApiError, ConfigError, DaemonUnreachable
+from bftd.base.errors import ApiError, ConfigError, DaemonUnreachable
+from bftd.config.keys import ApiConfig, Config, DaemonConfig
 from bftd.http import api
-from bftd.http.budget import Budgets
-from bftd.http.caller import Caller, Callers
+from bftd.http.auth.caller import Caller, Callers
+from bftd.http.auth.gate import OF_AN_ADDRESS_MOST
+from bftd.http.auth.munge import MungeGate
 from bftd.http.client import Client
-from bftd.http.gate import OF_AN_ADDRESS_MOST
-from bftd.http.munge_gate import MungeGate
-from bftd.keys import ApiConfig, Config, DaemonConfig
+from bftd.http.rate_limit import Budgets
+from bftd.ledger.file import Ledger
 from bftd.protocol import credentials, munge
 from bftd.protocol.credentials import Request
 from bftd.protocol.lease import Leases, LeaseView
 from bftd.protocol.munge import MungeError
 from bftd.protocol.registration import Registration, Welcome
 from bftd.protocol.reports import NoteReport
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.service.service import Service
 from elastic.driver import daemon as daemons
 from elastic.driver.daemon import DaemonLink
 from elastic.driver.transport import Transport
@@ -341,7 +341,7 @@ def test_nothing_is_remembered_of_a_request_beyond_its_users_budget(
     monkeypatch.setattr(MungeGate, "accept", lambda self, uid, said, body: taken.append(said.nonce))
     monkeypatch.setattr(Callers, "known", lambda self, uid: Caller("eve", False, uid))
     monkeypatch.setattr(Budgets, "spend", lambda self, uid, units, now_s: False)
-    monkeypatch.setattr("bftd.http.gate.PUT_OFF_S", 0.01)
+    monkeypatch.setattr("bftd.http.auth.gate.PUT_OFF_S", 0.01)
 
     async def test(served: Served) -> None:
         code, error = await served.ask("GET", "/v1/status", served.credential("GET", "/v1/status"))

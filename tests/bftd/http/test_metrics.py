@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
-from bftd.http import metrics_handlers
-from bftd.service.live import UNWRITTEN
+from bftd.http.handlers import metrics
+from bftd.service.service import UNWRITTEN
 from tests.bftd.http import test_web
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
 
@@ -68,11 +68,11 @@ def test_requests_are_counted_by_their_route_however_they_were_made_up(tmp_path:
 
 def test_who_asks_often_gets_the_same_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(served: Served) -> None:
-        monkeypatch.setattr(metrics_handlers, "KEPT_S", 3600.0)
+        monkeypatch.setattr(metrics, "KEPT_S", 3600.0)
         before, _ = await scraped(served)
         served.service._unwritten = UNWRITTEN
         assert (await scraped(served))[0] == before
-        monkeypatch.setattr(metrics_handlers, "KEPT_S", 0.0)
+        monkeypatch.setattr(metrics, "KEPT_S", 0.0)
         assert "bftd_ledger_writable 0.0" in (await scraped(served))[0]
 
     run(test, tmp_path)

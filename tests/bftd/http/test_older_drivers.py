@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bftd.core.domain import Trainer
+from bftd.core.model.domain import Trainer
 from tests.bftd.http.test_api import Served, driver_job, run
 
 RECORDED = Path(__file__).parent / "assets" / "driver-protocol-1.jsonl"

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from bftd.core.domain import State
-from bftd.http.caller import Caller
-from bftd.http.privacy import NAMELESS, Privacy
+from bftd.core.model.domain import State
+from bftd.http.auth.caller import Caller
+from bftd.http.auth.privacy import NAMELESS, Privacy
 from bftd.service.status import overview
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.read.client import Answer

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import aiohttp
 
+from bftd.config.keys import ApiConfig, Config
 from bftd.http import api
 from bftd.http.routes import OVERVIEW_UNITS, ROUTES, Route
-from bftd.keys import ApiConfig, Config
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.ledger.file import Ledger
+from bftd.service.service import Service
 
 
 def test_whatever_reads_much_of_the_daemon_costs_more_than_what_a_driver_does() -> None:

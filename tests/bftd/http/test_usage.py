@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.core.domain import Charged, Share, State
+from bftd.core.model.domain import Charged, Share, State
 from tests.bftd.http.test_api import Served, as_user, run
 from tests.support.messages import excerpt, fragment
 
@@ -105,7 +105,7 @@ def test_only_administrators_put_keys_back(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_driver_is_asked_to_come_again_while_the_ledger_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
     async def test(served: Served) -> None:
-        from bftd.errors import LedgerError
+        from bftd.base.errors import LedgerError
 
         def full(*_: object) -> None:
             raise LedgerError("the ledger is on a full disk")

@@ -21,16 +21,18 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bftd.daemon import _command
-from bftd.errors import ConfigError
-from bftd.http import api, web_gate, web_handlers
+from bftd.base.errors import ConfigError
+from bftd.config.keys import ApiConfig, Config, WebConfig
+from bftd.daemon.process import _command
+from bftd.http import api
+from bftd.http.auth import web as web_gate
+from bftd.http.auth.dns_rebinding import is_own_name
 from bftd.http.connections import Connections
-from bftd.http.hosts import is_own_name
-from bftd.keys import ApiConfig, Config, WebConfig
-from bftd.service import history_reading, history_table
-from bftd.service.history_table import Named, Point, Record
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.http.handlers import web as web_handlers
+from bftd.ledger.file import Ledger
+from bftd.ledger.history import query, table
+from bftd.ledger.history.table import Named, Point, Record
+from bftd.service.service import Service
 from tests.bftd.http.test_api import TRAINER, as_user, driver_job, secret_file
 from tests.bftd.test_daemon import write_config
 from tests.support.messages import excerpt, pattern, says
@@ -73,9 +75,9 @@ class Looked:
 async def looked(tmp_path: Path, token: str = "", host: str = "127.0.0.1") -> AsyncIterator[Looked]:
     port = free_port()
     file = str(secret_file(tmp_path / "token", token + "\n")) if token else ""
-    config = Config(web=WebConfig(f"{host}:{port}", file))
+    configuration = Config(web=WebConfig(f"{host}:{port}", file))
     ledger = Ledger(tmp_path / "ledger")
-    service = Service(config, ledger, lambda job_ids: None)
+    service = Service(configuration, ledger, lambda job_ids: None)
     runner = await api.listen(service, ApiConfig(str(tmp_path / "socket")))
     try:
         yield Looked(service, port, tmp_path / "socket")
@@ -272,7 +274,7 @@ def test_regression_charts_made_for_the_token_are_not_those_of_who_has_no_name(t
         now_s = int(time.time())
         points = (Point("41", 2.0, 2.0, 5.0, 10, 100.0, 300.0, 1.0),)
         records = [Record(now_s - 60 * ago, 60, {"leased": 2.0}, 9.0, 9.0, 9.0, points) for ago in range(50, 0, -1)]
-        served.service.ledger.write(lambda db: history_table.add(db, records, [Named("41", "secret-name", "ann", {})]))
+        served.service.ledger.write(lambda db: table.add(db, records, [Named("41", "secret-name", "ann", {})]))
         served.service.private = True
         seen = (await served.get("/?hours=1", Authorization=f"Bearer {TOKEN}"))[1]
         hidden = (await served.get("/?hours=1"))[1]
@@ -291,8 +293,8 @@ def test_a_page_of_more_trainers_than_an_answer_holds_is_coarser_and_no_alarm(
         points = tuple(Point(str(item), 2.0, 2.0, 5.0, 10, 100.0, 300.0, 1.0) for item in range(8))
         records = [Record(now_s - 60 * ago, 60, {"leased": 16.0}, 9.0, 9.0, 9.0, points) for ago in range(50, 0, -1)]
         names = [Named(str(item), f"study-{item}", "ann", {}) for item in range(8)]
-        served.service.ledger.write(lambda db: history_table.add(db, records, names))
-        monkeypatch.setattr(history_reading, "TRAINERS_MOST", 200)
+        served.service.ledger.write(lambda db: table.add(db, records, names))
+        monkeypatch.setattr(query, "TRAINERS_MOST", 200)
         _, page, _ = await served.get("/?hours=1")
         assert not says(page, "web.sections.no_history")
         assert "study-0" in page
@@ -335,9 +337,9 @@ def test_who_asks_again_before_a_page_is_made_waits_for_that_one(
 
 def test_an_address_that_is_taken_ends_the_start_in_one_line(tmp_path: Path) -> None:
     async def start(port: int) -> None:
-        config = Config(web=WebConfig(f"127.0.0.1:{port}"))
+        configuration = Config(web=WebConfig(f"127.0.0.1:{port}"))
         ledger = Ledger(tmp_path / "other")
-        service = Service(config, ledger, lambda job_ids: None)
+        service = Service(configuration, ledger, lambda job_ids: None)
         try:
             with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{port}: .*\[web\] listen$") as told:
                 await api.listen(service, ApiConfig(str(tmp_path / "other-socket")))
@@ -380,8 +382,8 @@ def test_a_token_file_that_is_no_secret_ends_the_start_in_one_line(
 def test_whoever_asks_too_much_is_told_to_wait_and_the_token_is_not_kept_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bftd.http.budget.BURST", 20.0)
-    monkeypatch.setattr("bftd.http.budget.UNITS_PER_S", 0.001)
+    monkeypatch.setattr("bftd.http.rate_limit.BURST", 20.0)
+    monkeypatch.setattr("bftd.http.rate_limit.UNITS_PER_S", 0.001)
     monkeypatch.setattr(web_gate, "PUT_OFF_S", 0.0)
 
     async def test(served: Looked) -> None:
@@ -414,11 +416,11 @@ def test_names_of_sites_are_not_own(host: str) -> None:
 
 
 def test_the_config_of_the_page_is_checked_for_its_form() -> None:
-    from bftd import config
+    from bftd.config import configuration
 
     for listen in ("6821", "localhost", "localhost:", "localhost:0", "localhost:70000", ":6821"):
         with pytest.raises(ConfigError, match=pattern("bftd.config.listen_malformed")):
-            config.parse(f"[web]\nlisten = '{listen}'\n")
+            configuration.parse(f"[web]\nlisten = '{listen}'\n")
     with pytest.raises(ConfigError, match=pattern("bftd.config.listen_is_tcp")):
-        config.parse("[web]\nlisten = 'h:1'\n[api]\ntcp = 'h:1'\n")
-    assert dataclasses.astuple(config.parse("[web]\nlisten = '[::1]:6821'\n").web) == ("[::1]:6821", "")
+        configuration.parse("[web]\nlisten = 'h:1'\n[api]\ntcp = 'h:1'\n")
+    assert dataclasses.astuple(configuration.parse("[web]\nlisten = '[::1]:6821'\n").web) == ("[::1]:6821", "")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bftd.core.domain import PoolNode
-from bftd.metrics.handover import AWAITED_S, FREE_S, Handovers
+from bftd.core.model.domain import PoolNode
+from bftd.service.metrics.give_back import AWAITED_S, FREE_S, Handovers
 
 WANTED = PoolNode("n1", "IDLE", False, "is left to job 5", wanted=True)
 PILOT = PoolNode("n1", "ALLOCATED", False, "is left to job 5", wanted=True, pilot="71")

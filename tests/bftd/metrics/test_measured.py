@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.classes import NodeClass
-from bftd.core.domain import PoolNode, PoolView, State
-from bftd.core.events import Registered
-from bftd.core.pause import Pause
-from bftd.metrics import gauges
-from bftd.metrics.exposition import Exposition
-from bftd.metrics.measured import FAILURES, STALL_MOST_S, STEPS_LOST_MOST, Measured
+from bftd.core.model.classes import NodeClass
+from bftd.core.model.domain import PoolNode, PoolView, State
+from bftd.core.model.events import Registered
+from bftd.core.model.pause import Pause
+from bftd.ledger.history.quota import HistoryQuota
 from bftd.protocol.reports import ProgressReport, ResizeReport
-from bftd.service import clock as clocks
-from bftd.service.history_quota import HistoryQuota
-from bftd.service.live import Service
+from bftd.service import wall_clock as clocks
+from bftd.service.metrics import gauges
+from bftd.service.metrics.counters import FAILURES, STALL_MOST_S, STEPS_LOST_MOST, Measured
+from bftd.service.metrics.exposition import Exposition
+from bftd.service.service import Service
 from elastic.backends import KINDS
 from slurm_plugin.read.client import OUTCOMES
 from slurm_plugin.read.types import Snapshot
@@ -171,7 +171,7 @@ def test_a_back_end_that_bftd_does_not_have_counts_as_another(watched: Watched) 
 def test_a_step_that_cannot_be_measured_is_taken_all_the_same(
     watched: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bftd.metrics.measured.EVENTS", {})
+    monkeypatch.setattr("bftd.service.metrics.counters.EVENTS", {})
     watched.working()
     assert len(watched.service.core.leases) == 1
     assert [record.message for record in caplog.records if record.exc_info] == [

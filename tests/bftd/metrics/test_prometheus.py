@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from prometheus_client import Gauge
 
-from bftd.core.delays import Delays
-from bftd.core.domain import Happened, Lease, PoolNode, PoolView, SolverFailed, State
-from bftd.core.outsiders import ElasticJob, Stray
-from bftd.core.solvers import FailedSolver
-from bftd.metrics.measured import Measured
-from bftd.service.windows import Window
+from bftd.core.model.delays import Delays
+from bftd.core.model.domain import Happened, Lease, PoolNode, PoolView, SolverFailed, State
+from bftd.core.model.foreign_jobs import ElasticJob, Stray
+from bftd.core.model.solvers import FailedSolver
+from bftd.ledger.rolling import Window
+from bftd.service.metrics.counters import Measured
 from tests.bftd.builders import trainer
 from tests.bftd.http.test_api import Served, serving
 from tests.prometheus import watching

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.keys import PoolConfig
+from bftd.config.keys import PoolConfig
 from bftd.pool.classes import Classified, classify
 from slurm_plugin.read.types import Node
 from tests.bftd.builders import Pool, node

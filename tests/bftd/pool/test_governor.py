@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.keys import PoolConfig
+from bftd.config.keys import PoolConfig
 from bftd.pool.governor import Allowance, Cost, Ended, Governor
 from bftd.pool.harvest import Harvest
-from bftd.pool.judgement import PoolMemory, observe
+from bftd.pool.membership import PoolMemory, observe
 from slurm_plugin.read.types import Job, Request, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, job, node, pilot
 from tests.support.messages import wording

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from bftd.pool.backfill.wanted import Booking, End, Numbering
-from bftd.pool.ground import Ground, survey
+from bftd.pool.availability import Ground, survey
+from bftd.pool.backfill.model import Booking, End, Numbering
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import occupy
 from slurm_plugin.read.types import Job, Node, Reservation, Snapshot

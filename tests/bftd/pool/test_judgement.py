@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.domain import PoolView, Room
-from bftd.core.events import PoolObserved
-from bftd.keys import PoolConfig
-from bftd.pool.backfill.wanted import lowest
+from bftd.config.keys import PoolConfig
+from bftd.core.model.domain import PoolView, Room
+from bftd.core.model.events import PoolObserved
+from bftd.pool.backfill.model import lowest
 from bftd.pool.claims import COUNTED_ON_S
 from bftd.pool.harvest import Harvest
-from bftd.pool.idle_watch import IdleWatch
-from bftd.pool.imagined import idle_nodes
-from bftd.pool.judgement import DOUBTED_MOST_S, UNHEARD_KEPT_S, PoolMemory, observe
-from bftd.pool.leaving import AnyNode, Chooser
+from bftd.pool.idle_filter import IdleWatch
+from bftd.pool.membership import DOUBTED_MOST_S, UNHEARD_KEPT_S, PoolMemory, observe
+from bftd.pool.synthetic import idle_nodes
+from bftd.pool.victims import AnyNode, Chooser
 from slurm_plugin.read.types import Job, Node, Request, Reservation, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, Core, Pool, granted, job, members, node, pilot, registration
 from tests.support.messages import says, wording
@@ -458,7 +458,7 @@ def test_a_fault_in_the_copy_of_slurms_planner_stops_no_poll_and_lends_no_node_t
     pool = Pool()
     for _ in range(2):
         pool.see(BUSY, [*PILOTS, job("9")], LEASED)
-    monkeypatch.setattr("bftd.pool.foresight.queue", lambda *_: 1 / 0)
+    monkeypatch.setattr("bftd.pool.prediction.queue", lambda *_: 1 / 0)
     for _ in range(3):
         view = pool.see(BUSY, [*PILOTS, job("9"), job("10")], LEASED)
         assert view.rooms.keys() == {"9"}

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.domain import PoolView
-from bftd.keys import PoolConfig
+from bftd.config.keys import PoolConfig
+from bftd.core.model.domain import PoolView
 from bftd.pool.harvest import Harvest
-from bftd.pool.judgement import PoolMemory, observe
+from bftd.pool.membership import PoolMemory, observe
 from slurm_plugin.pilots import submission
 from slurm_plugin.pilots.guard import guard
 from slurm_plugin.pilots.pending_reasons import Rules, undated_since

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.core.domain import Room, RoomOver
-from bftd.pool.backfill.wanted import Numbering, Outcome, Part, Wanted
-from bftd.pool.foresight import make_room
-from bftd.pool.ground import Ground
+from bftd.core.model.domain import Room, RoomOver
+from bftd.pool.availability import Ground
+from bftd.pool.backfill.model import Numbering, Outcome, Part, Wanted
+from bftd.pool.earmarks import Doubt, RoomMemory, awake, given_up, key, room_wait_s
 from bftd.pool.harvest import Harvest
-from bftd.pool.leaving import AnyNode
 from bftd.pool.occupancy import Occupancy, occupy
-from bftd.pool.rooms import Doubt, RoomMemory, awake, given_up, key, room_wait_s
+from bftd.pool.prediction import make_room
+from bftd.pool.victims import AnyNode
 from slurm_plugin.read.types import Job, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, job, node, pilot
 

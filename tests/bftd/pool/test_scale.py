@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bftd.keys import PoolConfig
-from bftd.pool import judgement
+from bftd.config.keys import PoolConfig
+from bftd.pool import membership
 from bftd.pool.harvest import Harvest
 from slurm_plugin.read.types import Job, Node, Snapshot
 
@@ -38,8 +38,8 @@ def test_thousands_of_jobs_for_other_nodes_cost_no_look_at_every_node_each() -> 
     nodes = {f"n{number}": node(number) for number in range(400)}
     snapshot = Snapshot(1000.0, nodes, tuple(job(number) for number in range(300)), ())
     Counted.looks = 0
-    _, view = judgement.observe(
-        judgement.PoolMemory(), snapshot, PoolConfig(debounce_polls=1), Harvest.of("elastic"), {}, {}
+    _, view = membership.observe(
+        membership.PoolMemory(), snapshot, PoolConfig(debounce_polls=1), Harvest.of("elastic"), {}, {}
     )
     assert Counted.looks <= 3 * len(nodes)
     assert view.hold is None

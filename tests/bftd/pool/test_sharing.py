@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bftd.keys import PoolConfig
+from bftd.config.keys import PoolConfig
 from bftd.pool.harvest import Harvest
-from bftd.pool.idle_watch import IdleWatch
-from bftd.pool.judgement import PoolMemory, observe
+from bftd.pool.idle_filter import IdleWatch
+from bftd.pool.membership import PoolMemory, observe
 from slurm_plugin.read.types import Job, Node, Request, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
 from tests.support.messages import wording

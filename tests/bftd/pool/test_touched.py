@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.delays import TouchedStart
-from bftd.core.domain import PoolView
-from bftd.keys import PoolConfig
+from bftd.config.keys import PoolConfig
+from bftd.core.model.delays import TouchedStart
+from bftd.core.model.domain import PoolView
 from bftd.pool.harvest import Harvest
-from bftd.pool.judgement import observe
+from bftd.pool.membership import observe
 from slurm_plugin.read.types import Job, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, Pool, job, node, pilot
 

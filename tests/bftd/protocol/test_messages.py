@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.http import bodies
+from bftd.http import schemas
 from bftd.protocol import bounds
 from bftd.protocol.curves import ORIGINS, CurveEstimate
 from bftd.protocol.errors import Malformed
@@ -477,7 +477,7 @@ def test_a_trainer_is_of_the_harvested_partition_that_it_names_or_of_any(
     harvested: tuple[str, ...], asked: str, taken: str
 ) -> None:
     body = sent(Registration("17", "a", "horovod", Sizes(1, 2), partition=asked))
-    assert bodies.registration(body, harvested, "ann").partition == taken
+    assert schemas.registration(body, harvested, "ann").partition == taken
 
 
 def test_a_trainer_of_another_partition_is_told_which_there_are() -> None:
@@ -485,7 +485,7 @@ def test_a_trainer_of_another_partition_is_told_which_there_are() -> None:
     with pytest.raises(
         Malformed, match=pattern("http.bodies.other_partition", some="partitions a and b", partition="c")
     ):
-        bodies.registration(body, ("a", "b"), "ann")
+        schemas.registration(body, ("a", "b"), "ann")
 
 
 def test_a_list_names_its_daemon_by_one_word_or_not_at_all() -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from bftd.core.events import Registered, Reported, Tick
-from bftd.errors import LedgerError
-from bftd.keys import Config, DaemonConfig, SlurmConfig
-from bftd.pool import judgement
-from bftd.service.clock import LONGEST_PAUSE_S, Clock
-from bftd.service.history_quota import BYTES_A_DAY
-from bftd.service.ledger import Ledger
-from bftd.service.live import UNWRITTEN, Service
+from bftd.base.errors import LedgerError
+from bftd.config.keys import Config, DaemonConfig, SlurmConfig
+from bftd.core.model.events import Registered, Reported, Tick
+from bftd.ledger.file import Ledger
+from bftd.ledger.history.quota import BYTES_A_DAY
+from bftd.pool import membership
+from bftd.service.service import UNWRITTEN, Service
+from bftd.service.wall_clock import LONGEST_PAUSE_S, Clock
 from bftd.shadow.service import ShadowService
 from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, lease, node, registration
@@ -203,14 +203,14 @@ def test_a_snapshot_that_was_taken_before_the_step_is_left_out(host: Host) -> No
 def test_regression_a_clock_set_while_a_snapshot_was_judged_left_the_pool_ahead_of_it(
     host: Host, by_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = judgement.observe
+    judge = membership.observe
 
     def slowly(*known: Any) -> Any:
         host.wall_s += by_s
         return judge(*known)
 
     with monkeypatch.context() as patch:
-        patch.setattr(judgement, "observe", slowly)
+        patch.setattr(membership, "observe", slowly)
         host.poll()
     assert not host.service.core.pool.seen
     assert host.service.core.time_s == host.wall_s

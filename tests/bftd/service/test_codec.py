@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from bftd.core.domain import PoolView, State
-from bftd.service import codec
+from bftd.core.model.domain import PoolView, State
+from bftd.ledger import codec
 from tests.bftd.core.test_leaving import lease, state, trainer
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bftd.errors import LedgerError
-from bftd.service import filesystem
-from bftd.service.filesystem import network_type
-from bftd.service.ledger import Ledger
+from bftd.base.errors import LedgerError
+from bftd.ledger import filesystem
+from bftd.ledger.file import Ledger
+from bftd.ledger.filesystem import network_type
 from tests.support.messages import wording
 
 # As Linux prints it on a node with a home on NFS, a scratch on Lustre, and a local disk mounted within the home.

@@ -12,17 +12,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bftd.core.delays import TouchedStart
-from bftd.core.events import Finished, PoolObserved, Registered, Tick
-from bftd.errors import LedgerError
-from bftd.keys import Config
+from bftd.base.errors import LedgerError
+from bftd.config.keys import Config
+from bftd.core.model.delays import TouchedStart
+from bftd.core.model.events import Finished, PoolObserved, Registered, Tick
+from bftd.ledger.file import Ledger
+from bftd.ledger.history import query as history_reading
+from bftd.ledger.history import recorder
+from bftd.ledger.history import table as history_table
+from bftd.ledger.history.query import Asked, TooMuch, read
+from bftd.ledger.history.table import COARSE_S, FINE_S, KEEP_S, Named, Point, Record
+from bftd.ledger.reader import Reader
 from bftd.protocol.reports import ProgressReport
-from bftd.service import history, history_reading, history_table
-from bftd.service.history_reading import Asked, TooMuch, read
-from bftd.service.history_table import COARSE_S, FINE_S, KEEP_S, Named, Point, Record
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
-from bftd.service.reader import Reader
+from bftd.service.service import Service
 from tests.bftd.builders import lease, registration, reported
 from tests.bftd.service.test_clock import Host
 from tests.bftd.service.test_ledger import Clock, see, start
@@ -166,12 +168,12 @@ def test_a_clock_that_is_set_back_leaves_nothing_ahead_of_it_and_loses_no_node_s
 def test_while_the_ledger_cannot_be_written_records_are_owed_and_bounded(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "OWED_MOST", 4)
+    monkeypatch.setattr(recorder, "OWED_MOST", 4)
     clock = Clock()
     service = begun(path, clock)
     go_on(service, clock, 60)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        monkeypatch.setattr("bftd.service.live.RETRY_S", 10_000.0)
+        monkeypatch.setattr("bftd.service.service.RETRY_S", 10_000.0)
         other.execute("BEGIN IMMEDIATE")
         go_on(service, clock, 1000)
         assert len(service.history._owed) <= 4

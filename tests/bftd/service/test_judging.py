@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.events import Registered
 from bftd.core.invariants import validate_state
+from bftd.core.model.events import Registered
 from tests.bftd.builders import lease, registration, reported
 from tests.bftd.service.test_clock import ALL, Host
 

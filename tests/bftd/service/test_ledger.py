@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from bftd.core.domain import State
-from bftd.core.events import Finished, Heard, Registered
+from bftd.base.errors import LedgerError
+from bftd.config.keys import Config
 from bftd.core.invariants import validate_state
-from bftd.errors import LedgerError
-from bftd.keys import Config
+from bftd.core.model.domain import State
+from bftd.core.model.events import Finished, Heard, Registered
+from bftd.ledger.file import Ledger
 from bftd.protocol.registration import Held, Registration
 from bftd.protocol.reports import CrashReport, ProgressReport, Summary
 from bftd.protocol.sizes import Sizes
-from bftd.service import live
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.service import service as live
+from bftd.service.service import Service
 from slurm_plugin.read.types import Snapshot
 from tests.bftd.builders import lease, node, pilot, registration, reported, trainer
 from tests.support.messages import pattern, wording
@@ -164,7 +164,7 @@ def test_a_second_daemon_on_the_ledger_is_told_so_in_one_line(tmp_path: Path) ->
 
 
 def test_the_ledger_is_free_again_when_its_daemon_was_killed(tmp_path: Path) -> None:
-    code = "import os, sys; from bftd.service.ledger import Ledger; kept = Ledger(sys.argv[1]); os.kill(os.getpid(), 9)"
+    code = "import os, sys; from bftd.ledger.file import Ledger; kept = Ledger(sys.argv[1]); os.kill(os.getpid(), 9)"
     killed = subprocess.run([sys.executable, "-c", code, str(tmp_path / "ledger")], timeout=STILL_S)
     assert killed.returncode == -9
     Ledger(tmp_path / "ledger").close()

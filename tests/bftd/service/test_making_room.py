@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bftd.core.events import Registered
+from bftd.config.keys import Config
 from bftd.core.invariants import validate_state
-from bftd.core.room_usage import RoomUsage
-from bftd.keys import Config
+from bftd.core.model.earmark_usage import RoomUsage
+from bftd.core.model.events import Registered
+from bftd.ledger.file import Ledger
 from bftd.protocol.lease import LeaseView
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.service.service import Service
 from slurm_plugin.read.types import Job, Scheduler, Snapshot
 from tests.bftd.builders import job, lease, node, pilot, registration, reported
 from tests.support.messages import wording

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from bftd.base.errors import LedgerError
 from bftd.core.invariants import validate_state
-from bftd.errors import LedgerError
-from bftd.service import migration, schema, usage
-from bftd.service.ledger import Ledger
-from bftd.service.upkeep import KEEP_EVENTS_S
+from bftd.ledger import migration, schema, usage
+from bftd.ledger.file import Ledger
+from bftd.ledger.retention import KEEP_EVENTS_S
 from tests.bftd.service.test_ledger import Clock, see, start
 from tests.support.messages import pattern, wording
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from bftd.core.domain import PoolView, Room, RoomOver
-from bftd.pool.rooms import RoomMemory
-from bftd.service.room_log import RoomLog
+from bftd.core.model.domain import PoolView, Room, RoomOver
+from bftd.pool.earmarks import RoomMemory
+from bftd.service.earmark_log import RoomLog
 from tests.support.messages import wording
 
 NOTHING = RoomMemory()

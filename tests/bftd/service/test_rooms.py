@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bftd.core.domain import PoolNode, PoolView, Room, RoomOver
-from bftd.core.events import PoolObserved
-from bftd.core.room_usage import RoomUsage
-from bftd.http.caller import Caller
+from bftd.config.keys import Config
+from bftd.core.model.domain import PoolNode, PoolView, Room, RoomOver
+from bftd.core.model.earmark_usage import RoomUsage
+from bftd.core.model.events import PoolObserved
+from bftd.http.auth.caller import Caller
+from bftd.http.auth.privacy import Privacy
 from bftd.http.overview import Folds, folded
-from bftd.http.privacy import Privacy
-from bftd.keys import Config
+from bftd.ledger.file import Ledger
 from bftd.service import status
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.service.service import Service
 from bftd.service.status import overview
-from bftd.view import render
+from bftd.ui.status import render
 from tests.bftd.builders import Core, registration
 from tests.support.messages import says, wording
 

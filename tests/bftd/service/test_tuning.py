@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bftd.errors import LedgerError
-from bftd.keys import Config, DecideConfig
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.base.errors import LedgerError
+from bftd.config.keys import Config, DecideConfig
+from bftd.ledger.file import Ledger
+from bftd.service.service import Service
 from tests.bftd.service.test_ledger import Clock
 from tests.support.messages import wording
 

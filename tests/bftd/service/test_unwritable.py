@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from bftd.core.domain import Happened, State
-from bftd.core.events import Registered
-from bftd.errors import LedgerError
+from bftd.base.errors import LedgerError
+from bftd.core.model.domain import Happened, State
+from bftd.core.model.events import Registered
+from bftd.ledger import file as ledgers
+from bftd.ledger.file import Ledger
+from bftd.ledger.history import quota
+from bftd.ledger.usage import Asked, read
 from bftd.protocol.reports import NoteReport, ProgressReport
-from bftd.service import history_quota
-from bftd.service import ledger as ledgers
-from bftd.service.ledger import Ledger
-from bftd.service.live import RETRY_S, Service
-from bftd.service.usage import Asked, read
+from bftd.service.service import RETRY_S, Service
 from tests.bftd.builders import lease, registration, reported
 from tests.bftd.service.test_ledger import Clock, see, start
 from tests.support.messages import fragment, pattern, says, wording
@@ -221,8 +221,8 @@ def test_regression_a_commit_that_fails_is_rolled_back_and_the_ledger_goes_on(tm
 def test_a_limit_on_the_size_of_files_is_told_as_a_full_disk_is(tmp_path: Path) -> None:
     """As `LimitFSIZE=` sets it: the write fails with EFBIG, and nothing tears."""
     code = (
-        "import resource, sys; from bftd.core.domain import Happened, State; from bftd.errors import LedgerError;"
-        "from bftd.service.ledger import Ledger; ledger = Ledger(sys.argv[1]);"
+        "import resource, sys; from bftd.core.model.domain import Happened, State; from bftd.base.errors import LedgerError;"
+        "from bftd.ledger.file import Ledger; ledger = Ledger(sys.argv[1]);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))\n"
         "try:\n"
         "    for _ in range(1000):\n"
@@ -245,7 +245,7 @@ def test_regression_who_wrote_first_after_a_full_disk_paid_for_the_history_of_al
     service = start(tmp_path / "ledger", clock)
     for id_, user in (("1", "ann"), ("2", "bob")):
         service.apply(Registered(clock.now, registration(id_, user=user)))
-    monkeypatch.setattr(history_quota, "BYTES_A_DAY", 5_000)
+    monkeypatch.setattr(quota, "BYTES_A_DAY", 5_000)
 
     def full(*_: object) -> None:
         raise LedgerError("the disk is full")

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from bftd.core.domain import Happened, State
-from bftd.core.events import Finished, Registered
+from bftd.core.model.domain import Happened, State
+from bftd.core.model.events import Finished, Registered
+from bftd.ledger import retention, wal
+from bftd.ledger.file import Ledger
+from bftd.ledger.retention import KEEP_EVENTS_S
 from bftd.protocol.reports import ProgressReport, SuspendReport
-from bftd.service import checkpoints, upkeep
-from bftd.service.ledger import Ledger
-from bftd.service.upkeep import KEEP_EVENTS_S
 from tests.bftd.builders import registration, reported
 from tests.bftd.service.test_ledger import Clock, see, start
 from tests.support.messages import says, wording
@@ -75,10 +75,10 @@ def test_one_step_deletes_a_bounded_number_of_rows_and_more_only_where_more_came
     happen(ledger, 0.0, 10_000)
     tend(ledger, 1.0, 1)
     tend(ledger, KEEP_EVENTS_S + 1, 1)
-    assert len(ledger.events(0, 100_000)) == 10_000 - upkeep.BATCH
+    assert len(ledger.events(0, 100_000)) == 10_000 - retention.BATCH
     happen(ledger, KEEP_EVENTS_S, 2_000)
     tend(ledger, KEEP_EVENTS_S + 1, 1)
-    assert len(ledger.events(0, 100_000)) == 12_000 - upkeep.BATCH - 4_000
+    assert len(ledger.events(0, 100_000)) == 12_000 - retention.BATCH - 4_000
 
 
 def test_a_row_of_a_clock_that_ran_ahead_keeps_no_older_one_behind_it(ledger: Ledger) -> None:
@@ -129,7 +129,7 @@ def test_regression_the_ledger_is_held_to_its_size_by_dropping_the_oldest_events
 def test_a_reader_that_stands_still_is_named_and_costs_half_of_the_events_at_most(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "LONG_LOG_BYTES", 8_000_000)
+    monkeypatch.setattr(retention, "LONG_LOG_BYTES", 8_000_000)
     with closing(Ledger(path, max_bytes=10_000_000)) as held, closing(sqlite3.connect(path)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM events").fetchone()
@@ -194,7 +194,7 @@ def test_progress_that_is_held_back_is_written_when_the_daemon_stops(path: Path)
 @pytest.mark.slow
 def test_a_ledger_that_was_killed_goes_on_with_the_next_number_of_an_event(path: Path) -> None:
     code = (
-        "import os, sys; from bftd.core.domain import Happened, State; from bftd.service.ledger import Ledger;"
+        "import os, sys; from bftd.core.model.domain import Happened, State; from bftd.ledger.file import Ledger;"
         "ledger = Ledger(sys.argv[1]);"
         "[ledger.save(State(), State(time_s=1.0), [Happened('note', '1')]) for _ in range(3)]; os.kill(os.getpid(), 9)"
     )
@@ -207,7 +207,7 @@ def test_a_ledger_that_was_killed_goes_on_with_the_next_number_of_an_event(path:
 
 
 def test_the_log_is_written_back_in_a_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
+    monkeypatch.setattr(wal, "EVERY_S", 0.0)
     with closing(Ledger(path)) as ledger:
         happen(ledger, 1.0, 100, "x" * 1000)
         before = path.stat().st_size

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from bftd.core.domain import Charged, Share, State
-from bftd.core.events import Registered
-from bftd.errors import LedgerError
-from bftd.service import usage
-from bftd.service.ledger import Ledger
-from bftd.service.upkeep import KEEP_EVENTS_S
-from bftd.service.usage import Asked, read
+from bftd.base.errors import LedgerError
+from bftd.core.model.domain import Charged, Share, State
+from bftd.core.model.events import Registered
+from bftd.ledger import usage
+from bftd.ledger.file import Ledger
+from bftd.ledger.retention import KEEP_EVENTS_S
+from bftd.ledger.usage import Asked, read
 from tests.bftd.builders import lease, registration, reported
 from tests.bftd.service.test_ledger import Clock, see, start
 from tests.support.messages import pattern
@@ -100,7 +100,7 @@ def test_S10_what_users_are_charged_is_what_was_counted_also_after_a_kill(path: 
     code = """
 import os, sys
 from pathlib import Path
-from bftd.core.events import Registered
+from bftd.core.model.events import Registered
 from tests.bftd.builders import lease, registration, reported
 from tests.bftd.service.test_ledger import Clock, see, start
 clock = Clock()

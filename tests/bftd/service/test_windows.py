@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bftd.core.learn import Knowledge, observe_rate
-from bftd.service import history_table, windows
-from bftd.service.history_table import Named, Point, Record
-from bftd.service.ledger import Ledger
-from bftd.service.reader import Reader
-from bftd.service.windows import Aims, Window, curve_of, reckoned
+from bftd.core.scaling.learning import Knowledge, observe_rate
+from bftd.ledger import rolling
+from bftd.ledger.file import Ledger
+from bftd.ledger.history import table
+from bftd.ledger.history.table import Named, Point, Record
+from bftd.ledger.reader import Reader
+from bftd.ledger.rolling import Aims, Window, curve_of, reckoned
 from bftd.shadow import imaginary
-from bftd.whatif.replay.loop import run
-from bftd.whatif.replay.options import Options
-from bftd.whatif.trace import Trace
+from bftd.simulation.replay.loop import run
+from bftd.simulation.replay.options import Options
+from bftd.simulation.trace import Trace
 from tests.bftd.builders import job, node, trainer
 from tests.bftd.shadow.test_shadow import Site
 
@@ -47,7 +48,7 @@ def write(ledger: Ledger, minutes: int, pool: float, made: float, curves: dict[s
         Record(first_s + 60 * number, 60, {}, 60.0 * pool, 30.0 * pool, 15.0 * pool, points)
         for number in range(1, minutes + 1)
     ]
-    ledger.write(lambda db: history_table.add(db, records, named))
+    ledger.write(lambda db: table.add(db, records, named))
 
 
 def found(ledger: Ledger, aims: Aims = AIMS) -> tuple[Window, ...]:
@@ -110,10 +111,10 @@ def test_a_curve_that_nobody_told_and_nobody_measured_is_not_known() -> None:
 def test_a_part_of_a_window_is_looked_at_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     write(ledger, 1440, pool=2.0, made=15.0, curves={"a": HALF})
     looked: list[int] = []
-    there = windows._there
-    monkeypatch.setattr(windows, "_there", lambda db, at_s, most: looked.append(at_s) or there(db, at_s, most))
+    there = rolling._there
+    monkeypatch.setattr(rolling, "_there", lambda db, at_s, most: looked.append(at_s) or there(db, at_s, most))
     found(ledger)
-    assert len(looked) <= 3 * (windows.PARTS + 1)
+    assert len(looked) <= 3 * (rolling.PARTS + 1)
 
 
 NAMES = [f"n{number}" for number in range(1, 13)]

@@ -20,39 +20,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bftd.core import leaving
-from bftd.core.domain import Action, Decided, State
-from bftd.core.events import (
-    Configured,
-    Event,
-    Finished,
-    Heard,
-    PoolObserved,
-    Registered,
-    Tick,
-)
+from bftd.base.errors import LedgerError
+from bftd.config.keys import Config, DaemonConfig, DecideConfig, LimitsConfig, SlurmConfig
 from bftd.core.invariants import validate_state
-from bftd.core.pause import Pause
-from bftd.daemon import ledger_path
-from bftd.errors import LedgerError
-from bftd.keys import Config, DaemonConfig, DecideConfig, LimitsConfig, SlurmConfig
-from bftd.pool import judgement
+from bftd.core.model.domain import Action, Decided, State
+from bftd.core.model.events import Configured, Event, Finished, Heard, PoolObserved, Registered, Tick
+from bftd.core.model.pause import Pause
+from bftd.core.planning import victims
+from bftd.daemon.process import ledger_path
+from bftd.ledger.file import Ledger
+from bftd.pool import membership
 from bftd.pool.harvest import Harvest
-from bftd.pool.imagined import PREFIX, idle_nodes
 from bftd.pool.occupancy import nodes_of
+from bftd.pool.synthetic import PREFIX, idle_nodes
 from bftd.protocol.registration import Held
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.service.service import Service
 from bftd.shadow import imaginary, trace_recorder
 from bftd.shadow.guests import SENTENCE
 from bftd.shadow.imaginary import ImaginaryTrainers
 from bftd.shadow.read_only_client import ReadingClient
 from bftd.shadow.service import ShadowService
 from bftd.shadow.trace_recorder import TraceRecorder
-from bftd.simulated.measured import WARM_UP_S
-from bftd.view import render
-from bftd.whatif import trace
-from bftd.whatif.trace.session import Clock
+from bftd.simulation import trace
+from bftd.simulation.drivers.resize_costs import WARM_UP_S
+from bftd.simulation.trace.session import Clock
+from bftd.ui.status import render
 from slurm_plugin.errors import CommandError, SnapshotError
 from slurm_plugin.read.slow_settings import READINGS, Background
 from slurm_plugin.read.types import NO_SCHEDULER, Job, Node, Scheduler, Snapshot
@@ -177,14 +169,14 @@ class LiveSite:
         drivers = [job(id_, "RUNNING", user=id_, partition=("bft-driver",)) for id_ in self.imaginary.ids]
         held = {lease.node: replace(snapshot.nodes[lease.node], state="ALLOCATED") for lease in placed}
         seen = replace(snapshot, nodes=snapshot.nodes | held, jobs=(*snapshot.jobs, *drivers, *pilots))
-        service._memory, view = judgement.observe(
+        service._memory, view = membership.observe(
             service._memory,
             seen,
             service.config.pool,
             Harvest.of(PARTITION),
             {lease.node: lease.job_id for lease in placed},
             {},
-            leaving.of(service.core),
+            victims.of(service.core),
         )
         service.apply(*told, PoolObserved(now_s, view))
         for event in self.imaginary.obey(now_s, service.core.leases.values()):
@@ -661,7 +653,7 @@ def test_an_empty_shadow_can_be_shown(tmp_path: Path) -> None:
 
 def test_a_live_daemon_refuses_the_ledger_of_a_shadow_in_one_line(tmp_path: Path) -> None:
     Ledger(tmp_path / "ledger", "shadow").close()
-    command = [sys.executable, "-m", "bftd.daemon", "--config", str(write_config(tmp_path))]
+    command = [sys.executable, "-m", "bftd.daemon.process", "--config", str(write_config(tmp_path))]
     run = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=STILL_S)
     assert run.returncode == 1
     assert run.stderr.count("\n") == 1

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from bftd.core.domain import Lease
-from bftd.core.events import Finished, Reported
+from bftd.core.model.domain import Lease
+from bftd.core.model.events import Finished, Reported
 from bftd.protocol.reports import LeaseReport
-from bftd.simulated.driver import Charge, Drivers, SimulatedDriver, Terms
-from bftd.simulated.trainers import SimTrainer
+from bftd.simulation.drivers.driver import Charge, Drivers, SimulatedDriver, Terms
+from bftd.simulation.drivers.trainers import SimTrainer
 
 CURVE = ((0, 0.0), (1, 10.0), (4, 40.0))
 SPEC = SimTrainer("a-1", 1, 4, 1000.0, CURVE, CURVE, up_cost_s=3.0, down_cost_s=2.0)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bftd.errors import UsageError
-from bftd.simulated import trainers
+from bftd.base.errors import UsageError
+from bftd.simulation.drivers import trainers
 from tests.support.messages import fragment, pattern
 
 ENTRY: dict[str, Any] = {

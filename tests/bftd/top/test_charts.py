@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.client import NodeGroup, Status, Trainer
-from bftd.top import charts, parts, words
-from bftd.top.glyphs import ASCII, UNICODE, Glyphs, suited
+from bftd.ui.live import charts, parts, words
+from bftd.ui.live.glyphs import ASCII, UNICODE, Glyphs, suited
 from tests.support.messages import wording
 
 RATES = st.floats(min_value=0.0, max_value=1e12)

@@ -15,12 +15,12 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable
 from textual.widgets.data_table import RowKey
 
+from bftd.base.errors import ApiError
 from bftd.client import Client
-from bftd.errors import ApiError
-from bftd.top.app import Top, screen
-from bftd.top.dialogs import Reader
-from bftd.top.glyphs import ASCII, UNICODE, Glyphs
-from bftd.top.table import TrainerTable
+from bftd.ui.live.app import Top, screen
+from bftd.ui.live.dialogs import Reader
+from bftd.ui.live.glyphs import ASCII, UNICODE, Glyphs
+from bftd.ui.live.table import TrainerTable
 from tests.bftd.builders import node
 from tests.bftd.http.beside import Daemon, daemon
 from tests.bftd.http.test_api import as_user

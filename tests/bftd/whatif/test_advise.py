@@ -20,19 +20,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd import entry
+from bftd.base import command
+from bftd.base.errors import UsageError
 from bftd.cli.main import bft
-from bftd.errors import UsageError
-from bftd.simulated.networks import TABLE_2, representative
-from bftd.simulated.trainers import Points, SimTrainer
-from bftd.whatif.advise import Point, Prefer, advise, pareto, recommend, sweep
-from bftd.whatif.advise.choice import ALIKE, KEEP, at_edge
-from bftd.whatif.advise.confidence import expected, student
-from bftd.whatif.advise.sweep import Day
-from bftd.whatif.advise.units import best_rate, in_node_seconds
-from bftd.whatif.advise.workers import each
-from bftd.whatif.replay import Options
-from bftd.whatif.trace import Trace, write
+from bftd.simulation.advise import Point, Prefer, advise, pareto, recommend, sweep
+from bftd.simulation.advise.choice import ALIKE, KEEP, at_edge
+from bftd.simulation.advise.confidence import expected, student
+from bftd.simulation.advise.sweep import Day
+from bftd.simulation.advise.units import best_rate, in_node_seconds
+from bftd.simulation.advise.workers import each
+from bftd.simulation.drivers.networks import TABLE_2, representative
+from bftd.simulation.drivers.trainers import Points, SimTrainer
+from bftd.simulation.replay import Options
+from bftd.simulation.trace import Trace, write
 from tests.bftd.whatif.trace.making import trace_of
 from tests.support.messages import pattern, wording
 from tests.support.waiting import STILL_S
@@ -359,8 +359,8 @@ class TestAdvice:
 
 WAITING = """
 import os, signal, sys
-from bftd.whatif.advise.workers import each
-from bftd.errors import BftError
+from bftd.simulation.advise.workers import each
+from bftd.base.errors import BftError
 
 def work(index, tell):
     os.write(1, f"{os.getpid()}\\n".encode())
@@ -430,7 +430,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["bft", "advise", *words])
         with pytest.raises(SystemExit) as end:
-            entry.run(bft, "bft")
+            command.run(bft, "bft")
         seen = capsys.readouterr()
         return int(end.value.code or 0), seen.out, seen.err
 

@@ -58,7 +58,7 @@ def bftd(sandbox: Sandbox, folder: Path) -> Iterator[Offer]:
     config.write_text(
         f'[slurm]\nconf="{sandbox.conf}"\npoll_s=0.2\n[api]\nsocket="{folder}/s"\n[ledger]\npath="{folder}/ledger"\n'
     )
-    argv = [sys.executable, "-m", "bftd.daemon", "--config", str(config)]
+    argv = [sys.executable, "-m", "bftd.daemon.process", "--config", str(config)]
     root = str(Path(__file__).parents[3])
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(argv, env=sandbox.env() | {"PYTHONPATH": root}, stdout=log, stderr=log)

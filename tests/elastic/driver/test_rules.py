@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from bftd.core.events import Registered
-from bftd.keys import Config, PoolConfig, SlurmConfig
+from bftd.config.keys import Config, PoolConfig, SlurmConfig
+from bftd.core.model.events import Registered
+from bftd.ledger.file import Ledger
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Registration
 from bftd.protocol.sizes import Sizes
-from bftd.service.ledger import Ledger
-from bftd.service.live import Service
+from bftd.service.service import Service
 from elastic.backends import KINDS
 from elastic.driver import daemon as daemons
 from elastic.driver import pilots

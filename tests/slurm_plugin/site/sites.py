@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bftd.cli.site import wanted_of
-from bftd.keys import Config
+from bftd.config.keys import Config
 from slurm_plugin.read import sdiag
 from slurm_plugin.read.parse import partition_options
 from slurm_plugin.read.settings import parse_config

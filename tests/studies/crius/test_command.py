@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd import entry
+from bftd.base import command
 from studies.crius.command import crius
 from tests.support.messages import says, wording
 
@@ -43,7 +43,7 @@ class Terminal:
     def run(self, *args: str) -> tuple[int, str, str]:
         self._monkeypatch.setattr(sys, "argv", ["studies.crius", "simulate", *args])
         with pytest.raises(SystemExit) as ended:
-            entry.run(crius, "studies.crius")
+            command.run(crius, "studies.crius")
         shown = self._capsys.readouterr()
         return int(ended.value.code or 0), shown.out, shown.err
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bftd import entry
+from bftd.base import command
 from studies.synergy.__main__ import synergy
 from tests.support.messages import excerpt, fragment, says, wording
 
@@ -35,7 +35,7 @@ class Terminal:
         argv = ["studies.synergy", "pack", "--matrices", str(self.file), *args]
         self._monkeypatch.setattr(sys, "argv", argv)
         with pytest.raises(SystemExit) as ended:
-            entry.run(synergy, "studies.synergy")
+            command.run(synergy, "studies.synergy")
         shown = self._capsys.readouterr()
         return int(ended.value.code or 0), shown.out, shown.err
 

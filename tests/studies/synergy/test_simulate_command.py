@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd import entry
+from bftd.base import command
 from studies.synergy.__main__ import synergy
 from tests.support.messages import excerpt, wording
 
@@ -31,7 +31,7 @@ class Terminal:
     def run(self, *args: str) -> tuple[int, str, str]:
         self._monkeypatch.setattr(sys, "argv", ["studies.synergy", "simulate", "--matrices", str(self.matrices), *args])
         with pytest.raises(SystemExit) as ended:
-            entry.run(synergy, "studies.synergy")
+            command.run(synergy, "studies.synergy")
         shown = self._capsys.readouterr()
         return int(ended.value.code or 0), shown.out, shown.err
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from bftd.pool.backfill.model import Booking, End, Numbering, Outcome, Part, Wanted
 from bftd.pool.backfill.planner import simulate
-from bftd.pool.backfill.wanted import Booking, End, Numbering, Outcome, Part, Wanted
-from bftd.pool.leaving import AnyNode, Leaving
+from bftd.pool.victims import AnyNode, Leaving
 from slurm_plugin.read.types import Scheduler
 
 # A whole minute, so that times of examples can be read.

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from bftd.pool.backfill.layout import Layout, layout_of
+from bftd.pool.backfill.model import Numbering
 from bftd.pool.backfill.queue import Queue, queue
-from bftd.pool.backfill.wanted import Numbering
+from bftd.pool.backfill.topology import Layout, layout_of
 from slurm_plugin.read.types import Job, Node, Partition, Request, Scheduler, Snapshot
 from tests.bftd.builders import job, node
 

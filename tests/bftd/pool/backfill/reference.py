@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf, isfinite
 
-from bftd.pool.backfill.wanted import Booking, End, Numbering, Part, Rank, Wanted, rank
+from bftd.pool.backfill.model import Booking, End, Numbering, Part, Rank, Wanted, rank
 from slurm_plugin.read.types import Scheduler
 
 Nodes = frozenset[int]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.pool.backfill.choice import Need, Preferred, for_plan, for_room, leaver
-from bftd.pool.leaving import AnyNode
+from bftd.pool.backfill.node_choice import Need, Preferred, for_plan, for_room, leaver
+from bftd.pool.victims import AnyNode
 from tests.bftd.pool.backfill import reference
 from tests.bftd.pool.backfill.cases import nodes
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.pool.backfill.demand import Demand, demand
-from bftd.pool.backfill.wanted import Part
+from bftd.pool.backfill.model import Part
 from slurm_plugin.read.types import Node, Request
 from tests.bftd.pool.backfill.queues import GB, both, layout, mask, nodes
 

@@ -6,8 +6,8 @@ from math import inf, nan
 
 import pytest
 
-from bftd.pool.backfill.ends import Ends
-from bftd.pool.backfill.wanted import End, rank
+from bftd.pool.backfill.job_ends import Ends
+from bftd.pool.backfill.model import End, rank
 from tests.bftd.pool.backfill.cases import NOW, nodes
 
 

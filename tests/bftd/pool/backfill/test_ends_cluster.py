@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bftd.pool.backfill.ends import Ends
-from bftd.pool.backfill.wanted import End, rank
+from bftd.pool.backfill.job_ends import Ends
+from bftd.pool.backfill.model import End, rank
 from slurm_plugin.read.types import Job
 from slurm_plugin.sandbox import Sandbox
 from tests.support.waiting import until, written

@@ -8,7 +8,7 @@ from math import inf, nan
 import pytest
 
 from bftd.pool.backfill import planner
-from bftd.pool.backfill.wanted import Outcome, Part, Plan, Wanted
+from bftd.pool.backfill.model import Outcome, Part, Plan, Wanted
 from slurm_plugin.read.types import Scheduler
 from tests.bftd.pool.backfill.cases import MINUTE, NOW, Cluster, job, nodes, starts
 from tests.support.messages import says, wording

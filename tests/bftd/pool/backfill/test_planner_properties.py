@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from bftd.pool.backfill.wanted import Wanted
+from bftd.pool.backfill.model import Wanted
 from tests.bftd.pool.backfill import reference
 from tests.bftd.pool.backfill.cases import NOW, Cluster, clusters
 

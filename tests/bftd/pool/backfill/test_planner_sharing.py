@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.pool.backfill.wanted import Wanted
+from bftd.pool.backfill.model import Wanted
 from tests.bftd.pool.backfill.cases import Cluster, clusters, job, nodes
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from bftd.pool.backfill import queue as module
-from bftd.pool.backfill.layout import Layout
+from bftd.pool.backfill.model import Part, Wanted
 from bftd.pool.backfill.queue import YEAR_S, Queue
-from bftd.pool.backfill.wanted import Part, Wanted
+from bftd.pool.backfill.topology import Layout
 from slurm_plugin.read.types import NO_SCHEDULER, Depth, Job, Partition, Snapshot
 from tests.bftd.builders import job, node
 from tests.bftd.pool.backfill.queues import GB, NOW_S, both, mask, nodes, queued, waits

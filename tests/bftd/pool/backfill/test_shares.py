@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.pool.backfill.shares import Shares
+from bftd.pool.backfill.model import Numbering
+from bftd.pool.backfill.shared_nodes import Shares
 from bftd.pool.backfill.sizes import Ask, Size, Sizes, gpus_asked
-from bftd.pool.backfill.wanted import Numbering
 from slurm_plugin.read.types import Node
 from tests.bftd.pool.backfill.queues import GB, both, mask, nodes
 

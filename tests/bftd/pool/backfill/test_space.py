@@ -7,7 +7,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.pool.backfill.space import Space
+from bftd.pool.backfill.timeline import Space
 from tests.bftd.pool.backfill.cases import nodes
 
 ALL = nodes(0, 1, 2, 3)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bftd.whatif.effect import comparison
-from bftd.whatif.effect.comparison import Effect, compared
+from bftd.simulation.effect import comparison
+from bftd.simulation.effect.comparison import Effect, compared
 from slurm_plugin.nodeset import fold
 from tests.support.messages import wording
 

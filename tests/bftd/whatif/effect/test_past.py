@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bftd.core.events import Finished, Registered
+from bftd.core.model.events import Finished, Registered
+from bftd.ledger import pool_trace, reader
+from bftd.ledger.reader import Reader
 from bftd.protocol.reports import ProgressReport
-from bftd.service import pool_trace, reader
-from bftd.service.live import Service
-from bftd.service.reader import Reader
-from bftd.whatif.effect.past import Past, past_of
-from bftd.whatif.effect.training import trainers_of
-from bftd.whatif.trace.model import Trace
+from bftd.service.service import Service
+from bftd.simulation.effect.past import Past, past_of
+from bftd.simulation.effect.training import trainers_of
+from bftd.simulation.trace.model import Trace
 from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, node, registration, reported
 from tests.bftd.service.test_ledger import Clock, start

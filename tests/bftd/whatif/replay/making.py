@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bftd.simulated.trainers import SimTrainer
-from bftd.whatif.trace import Trace
+from bftd.simulation.drivers.trainers import SimTrainer
+from bftd.simulation.trace import Trace
 from tests.bftd.whatif.trace.making import trace_of
 
 __all__ = ["linear", "trace_of", "week"]

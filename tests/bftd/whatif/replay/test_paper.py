@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import bftd.whatif.trace
+import bftd.simulation.trace
 from benchmarks import paper, paper_diverse, paper_hpo, paper_published, paper_runs, paper_text
-from bftd.simulated.driver import Charge
-from bftd.simulated.networks import representative
-from bftd.whatif.replay import Result
-from bftd.whatif.replay.account import Account
-from bftd.whatif.trace import Trace
+from bftd.simulation.drivers.driver import Charge
+from bftd.simulation.drivers.networks import representative
+from bftd.simulation.replay import Result
+from bftd.simulation.replay.account import Account
+from bftd.simulation.trace import Trace
 from tests.support.messages import excerpt, says, wording
 
 
@@ -133,7 +133,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("summit")
     rows = [(0.0, node, True) for node in range(12)]
     rows += [(100.0 * step + 10 * node, node, step % 2 == 0) for node in range(2) for step in range(1, 5)]
-    bftd.whatif.trace.write(trace_of(rows, 1024, 600.0), path / paper_runs.TRACE)
+    bftd.simulation.trace.write(trace_of(rows, 1024, 600.0), path / paper_runs.TRACE)
     entries = [
         trainer.to_json() | {"name": f"J{place}-{kind}", "work_samples": 1e7}
         for place, (trainer, kind) in enumerate(zip(representative(), paper_published.KINDS.values(), strict=True))

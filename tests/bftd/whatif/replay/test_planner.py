@@ -7,7 +7,7 @@ import itertools
 from hypothesis import assume, given, settings
 
 import milp
-from bftd.whatif.replay.planner import charging_starts, step_bound
+from bftd.simulation.replay.planner import charging_starts, step_bound
 from milp import NodeSpec, Problem, TrainerSpec
 from milp.worth import objective
 from tests.milp.instances import one_class_problems

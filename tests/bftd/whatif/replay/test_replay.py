@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bftd.base.errors import UsageError
 from bftd.core.invariants import validate_state
-from bftd.errors import UsageError
-from bftd.simulated.trainers import SimTrainer
-from bftd.whatif.replay import EXACT, Mends, Options, Result, run
-from bftd.whatif.replay.cluster import SimulatedCluster
-from bftd.whatif.trace import Trace
+from bftd.simulation.drivers.trainers import SimTrainer
+from bftd.simulation.replay import EXACT, Mends, Options, Result, run
+from bftd.simulation.replay.cluster import SimulatedCluster
+from bftd.simulation.trace import Trace
 from tests.bftd.whatif.replay.making import linear, trace_of, week
 from tests.support.messages import fragment, pattern
 

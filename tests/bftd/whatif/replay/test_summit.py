@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bftd.simulated import trainers
-from bftd.whatif import trace as traces
-from bftd.whatif.replay import Options, run
+from bftd.simulation import trace as traces
+from bftd.simulation.drivers import trainers
+from bftd.simulation.replay import Options, run
 from tests.bftd.whatif.trace.making import SUMMIT, needs_summit
 
 HPO = SUMMIT.with_name("trainers-hpo-shufflenet-1000.json.gz")

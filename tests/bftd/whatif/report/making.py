@@ -6,8 +6,8 @@ import copy
 import random
 from typing import Any
 
-from bftd.simulated.trainers import SimTrainer
-from bftd.whatif.trace import Trace
+from bftd.simulation.drivers.trainers import SimTrainer
+from bftd.simulation.trace import Trace
 from tests.bftd.whatif.trace.making import trace_of
 
 HOUR_S = 3600.0

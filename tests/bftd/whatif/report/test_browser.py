@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bftd.whatif.replay import Options
-from bftd.whatif.report import Provenance, page
-from bftd.whatif.report.gather import Named, gather
-from bftd.whatif.report.style import PAPER
+from bftd.simulation.replay import Options
+from bftd.simulation.report import Provenance, page
+from bftd.simulation.report.gather import Named, gather
+from bftd.simulation.report.style import PAPER
 from tests import browser
 from tests.bftd.whatif.report.making import SITE, trace, trainers
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.whatif.report import Case, Expected, Point, Provenance, Replayed, ReportError, page
-from bftd.whatif.report.html import document, tag
-from bftd.whatif.report.pool import pool_of
-from bftd.whatif.report.sections import pareto_front
+from bftd.simulation.report import Case, Expected, Point, Provenance, Replayed, ReportError, page
+from bftd.simulation.report.html import document, tag
+from bftd.simulation.report.pool import pool_of
+from bftd.simulation.report.sections import pareto_front
 from tests.bftd.whatif.report.making import SITE, result, trace
 from tests.support.messages import fragment, says, wording
 

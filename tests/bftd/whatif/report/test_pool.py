@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.whatif.report.pool import pool_of
+from bftd.simulation.report.pool import pool_of
 from tests.bftd.whatif.trace.making import periods, trace_of
 
 

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bftd.cli.report import report
-from bftd.whatif.replay import Options
-from bftd.whatif.report.gather import Named, gather
-from bftd.whatif.report.stored import read
-from bftd.whatif.trace import write
+from bftd.simulation.replay import Options
+from bftd.simulation.report.gather import Named, gather
+from bftd.simulation.report.stored import read
+from bftd.simulation.trace import write
 from tests.bftd.whatif.report.making import SITE, advice, result, trace, trainers
 from tests.support.messages import excerpt, wording
 from tests.support.waiting import STILL_S
@@ -78,7 +78,7 @@ def test_results_of_the_same_trace_are_one_case_and_of_another_are_another(tmp_p
 
 
 def test_a_stored_advice_stands_for_the_sweep_of_its_trace(tmp_path: Path) -> None:
-    from bftd.simulated.trainers import digest
+    from bftd.simulation.drivers.trainers import digest
 
     data = advice()
     data["run"]["inputs"] = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bftd.whatif.report import ReportError
-from bftd.whatif.report.stored import read
+from bftd.simulation.report import ReportError
+from bftd.simulation.report.stored import read
 from tests.bftd.whatif.report.making import SITE, advice, result
 from tests.support.messages import pattern
 

@@ -8,8 +8,8 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from bftd.whatif.report import style
-from bftd.whatif.report.timeline import Span, held, picture
+from bftd.simulation.report import style
+from bftd.simulation.report.timeline import Span, held, picture
 from tests.support.messages import wording
 
 NAMES = {"7": "horovod", "8": "torchrun"}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from bftd.whatif.trace import Trace
+from bftd.simulation.trace import Trace
 
 SUMMIT = Path(__file__).parents[5] / "shared" / "data" / "summit" / "idle-week1.csv.gz"
 needs_summit = pytest.mark.skipif(not SUMMIT.exists(), reason="the Summit trace is not there (../shared/data)")

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from bftd.whatif.trace import Trace, TraceError
-from bftd.whatif.trace.accounting import Window, trace, window
-from bftd.whatif.trace.sacct import Accounts, node_names
+from bftd.simulation.trace import Trace, TraceError
+from bftd.simulation.trace.accounting import Window, trace, window
+from bftd.simulation.trace.sacct import Accounts, node_names
 from tests.support.messages import excerpt, fragment, pattern, wording
 
 ASSETS = Path(__file__).parent / "assets"

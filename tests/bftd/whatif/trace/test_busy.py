@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from bftd.whatif.trace import busy
-from bftd.whatif.trace.checks import check
+from bftd.simulation.trace import busy
+from bftd.simulation.trace.checks import check
 
 # (node, start, end) in seconds, some of them before and beyond the trace
 SPANS = st.lists(

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from bftd.whatif.trace import Trace, TraceError, read, write
+from bftd.simulation.trace import Trace, TraceError, read, write
 from tests.bftd.whatif.trace.making import SUMMIT, needs_summit, periods, trace_of
 from tests.support.messages import excerpt, fragment, pattern, wording
 from tests.support.waiting import STILL_S
@@ -288,7 +288,7 @@ def test_no_content_of_a_file_is_more_than_refused(content: str | bytes, header:
 def test_the_week_of_summit_is_read_with_little_memory() -> None:
     """In a process of its own, by its own peak: ru_maxrss starts with that of the process that it came from."""
     code = (
-        "import sys; from bftd.whatif.trace import read; t = read(sys.argv[1]); "
+        "import sys; from bftd.simulation.trace import read; t = read(sys.argv[1]); "
         "peak = next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')); "
         "print(len(t.times_s), len(t.nodes), t.duration_s, peak)"
     )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from bftd.whatif.trace import Change, TraceError, read, write
+from bftd.simulation.trace import Change, TraceError, read, write
 from tests.bftd.whatif.trace.making import SUMMIT, needs_summit, periods, trace_of
 from tests.support.messages import excerpt, fragment, pattern, wording
 

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from bftd.keys import PoolConfig
-from bftd.pool.idle_watch import IdleWatch
-from bftd.whatif.trace import TraceError, read, write
-from bftd.whatif.trace.recorder import Recorder
-from bftd.whatif.trace.session import Clock, record
+from bftd.config.keys import PoolConfig
+from bftd.pool.idle_filter import IdleWatch
+from bftd.simulation.trace import TraceError, read, write
+from bftd.simulation.trace.recorder import Recorder
+from bftd.simulation.trace.session import Clock, record
 from slurm_plugin.errors import SlurmMissing, SnapshotError
 from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, node, pilot

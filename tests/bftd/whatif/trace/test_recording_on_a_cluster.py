@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.whatif.trace import Trace, TraceError, read
+from bftd.simulation.trace import Trace, TraceError, read
 from slurm_plugin.sandbox import Sandbox
 from tests.support import waiting
 from tests.support.clusters import Clusters

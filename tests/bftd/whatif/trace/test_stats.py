@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
-from bftd.whatif.trace import Trace, TraceError, read
-from bftd.whatif.trace.stats import PERCENTILES, fragments, stats
+from bftd.simulation.trace import Trace, TraceError, read
+from bftd.simulation.trace.stats import PERCENTILES, fragments, stats
 from tests.bftd.whatif.trace.making import SUMMIT, needs_summit, periods, trace_of
 from tests.support.messages import pattern
 

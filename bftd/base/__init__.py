@@ -1,0 +1,1 @@
+"""Errors, commands and text, which all of bftd uses."""

@@ -1,0 +1,1 @@
+"""The configuration: its keys, its file, and the hours of harvesting."""

@@ -1,0 +1,1 @@
+"""Inputs of a step: snapshots of Slurm and drivers' reports, folded into its draft."""

@@ -1,0 +1,1 @@
+"""The core's types: pool, trainers, leases, events, decisions, and the draft of a step."""

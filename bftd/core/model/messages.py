@@ -1,0 +1,325 @@
+"""Decisions in words, as `bft explain` prints them: most of the core's English is here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from bftd.core.model import timing
+from bftd.core.model.decisions import (
+    Cancelled,
+    CancellingStopped,
+    Decision,
+    Deed,
+    Ended,
+    ForeignPilots,
+    GaveBack,
+    GetsFirst,
+    Grew,
+    GrowthPaused,
+    JobStrays,
+    Keeps,
+    Left,
+    Lost,
+    MapKept,
+    NodeAvoided,
+    NodeOverdue,
+    Noted,
+    Notice,
+    PauseLifted,
+    Resumed,
+    Saved,
+    Shrank,
+    SolverReplaced,
+    Started,
+    Stays,
+    Suspended,
+    Tried,
+    Waits,
+)
+from bftd.core.scaling.learning import Knowledge
+from bftd.protocol import changes
+from bftd.protocol.changes import UNKNOWN_SPEED, nodes
+from bftd.protocol.reports import ResizeReport
+from slurm_plugin.nodeset import fold
+
+# A fact, or a condition: a daemon in shadow mode only tells what it would have done.
+Mood = Literal["indicative", "conditional"]
+
+# Reasons why a trainer gets nothing.
+REFUSED = "its last pilots were refused, it tries again with few"
+STALE = "the last good snapshot of Slurm is too old"
+SILENT = f"nothing was heard of its driver for {timing.GRANT_SILENT_S:.0f} s"
+SETTLING = "Slurm is taking nodes back for a job, which may count on the free ones too"
+
+
+def delayed(counted_s: float, budget_s: float) -> str:
+    """Say that regular jobs were delayed by more than the site promises them."""
+    return (
+        f"regular jobs were delayed by {counted_s:.0f} s in the last hour, {budget_s:.0f} s are promised "
+        "(delay_s_per_hour): nothing new is lent until it is less"
+    )
+
+
+# At most this many jobs or users are named.
+_NAMED = 3
+
+
+def sentence(decision: Decision, mood: Mood = "indicative") -> str:
+    """Return a decision as a sentence. A notice has no conditional, so it gets a mark in front instead."""
+    if isinstance(decision, Notice):
+        text = _notice(decision)
+        return text if mood == "indicative" else f"(shadow) {text}"
+    verb = decision.verb.indicative if mood == "indicative" else f"would {decision.verb.conditional}"
+    return f"{decision.who} {verb}{_rest(decision)}"
+
+
+def _rest(deed: Deed) -> str:
+    """Return the part of the sentence after the verb."""
+    match deed:
+        case Started() | Resumed():
+            return f"{changes.begun(deed.size, fold(deed.added), deed.on)}: {_rate(deed)}"
+        case Grew():
+            return f"{changes.grown(deed.before, deed.before + len(deed.added), fold(deed.added))}: {_gain(deed)}"
+        case Shrank():
+            return f"{changes.shrunk(deed.before, deed.before - len(deed.dropped), fold(deed.dropped))}: {deed.why}"
+        case Suspended():
+            return f" {fold(deed.dropped)}: {deed.why}"
+        case GaveBack():
+            return f" {fold(deed.lost)} ({_still(deed.left)}): {deed.why}"
+        case Left():
+            by = f" by {deed.by}" if deed.by else ""
+            return f" {fold(deed.lost)}{by} to {deed.to}, which can start there ({_still(deed.left)})"
+        case Stays():
+            return f" at {nodes(deed.held)}: {deed.why}"
+        case Keeps():
+            return (
+                f" {nodes(deed.held)}: {deed.more} more would add {deed.gain:.3g} samples/s, which over the next "
+                f"{deed.t_fwd_s:.0f} s does not outweigh {deed.stall_s:.1f} s of stall"
+            )
+        case GetsFirst():
+            return f" within {deed.within_s:.0f} s: its user has had none for {deed.waited_s:.0f} s"
+        case Tried():
+            return f" on {nodes(deed.nodes)} for {deed.for_s:.0f} s, after {deed.held}, to learn how it scales"
+        case Saved():
+            return f" to disk at step {deed.step}"
+        case Ended():
+            return f" with exit code {deed.exit_code}{_because(deed.why)}"
+        case Waits() | Lost() | Cancelled():
+            return _because(deed.why)
+
+
+def _notice(notice: Notice) -> str:
+    match notice:
+        case Noted():
+            return f"{notice.who}: {notice.text}"
+        case MapKept():
+            return f"the current map is kept: {unsolved(notice.error)}"
+        case SolverReplaced():
+            return f"{solver_replaced(notice.error, notice.instead)}; it is tried again in {notice.for_s:.0f} s"
+        case NodeAvoided():
+            pilots = f"{notice.pilots} different pilots"
+            return f"{notice.node} is left alone for {notice.for_s:.0f} s: {pilots} failed there"
+        case NodeOverdue():
+            return f"{notice.node} was asked back {notice.since_s:.1f} s ago and is still in use by {notice.trainer}"
+        case JobStrays():
+            word = f", and which names another bftd ({notice.daemon})" if notice.daemon else ""
+            return (
+                f"{notice.user} has {fold(notice.nodes)} with job {notice.job_id}, which no lease stands behind{word}"
+            )
+        case GrowthPaused():
+            released = " and asked back what was lent" if notice.release else ""
+            return f"{notice.by} paused {notice.what}{released}: {notice.why}"
+        case PauseLifted():
+            return f"{notice.by} lifted the pause of {notice.what}"
+        case CancellingStopped():
+            return (
+                f"operator mode has stopped: it would cancel {notice.jobs} jobs within an hour where {notice.running} "
+                f"run, and {notice.most} is its bound: see `bft status`, then reload bftd to let it go on"
+            )
+        case ForeignPilots():
+            return foreign_pilots(notice.identity, notice.job_ids, notice.users)
+
+
+def _still(left: int) -> str:
+    return f"{nodes(left)} left" if left else "none is left"
+
+
+def _rate(deed: Started | Resumed) -> str:
+    if deed.samples_per_s is None:
+        return UNKNOWN_SPEED
+    return f"{_about(deed.seen)}{deed.samples_per_s:.3g} samples/s expected"
+
+
+def _gain(deed: Grew) -> str:
+    if deed.gain is None:
+        return UNKNOWN_SPEED
+    gain = f"{_about(deed.seen)}+{deed.gain:.3g} samples/s"
+    return f"{gain} over the next {deed.t_fwd_s:.0f} s outweigh {deed.stall_s:.1f} s of stall"
+
+
+def _about(seen: bool) -> str:
+    return "" if seen else "about "
+
+
+def _because(why: str) -> str:
+    return f": {why}" if why else ""
+
+
+# Reasons, and other parts of a sentence.
+
+
+def foreign_pilots(identity: str, job_ids: Sequence[str], users: Sequence[str]) -> str:
+    """Say that another daemon harvests the same partition."""
+    where = f"in this partition ({jobs_of(job_ids, users)})"
+    return f"pilots of another bftd ({identity}) run {where}: stop one of the two, or see bftd --take-over"
+
+
+def jobs_of(job_ids: Sequence[str], users: Sequence[str]) -> str:
+    """Name some jobs with their users."""
+    more = f" and {len(job_ids) - _NAMED} more" if len(job_ids) > _NAMED else ""
+    return f"job{'s' if len(job_ids) > 1 else ''} {', '.join(job_ids[:_NAMED])}{more} of {', '.join(users[:_NAMED])}"
+
+
+def unsolved(error: str) -> str:
+    """Say that no plan could be made."""
+    return f"the solver failed: {error}"
+
+
+def solver_replaced(error: str, instead: str) -> str:
+    """Say that another solver than the requested one makes the plans."""
+    return f"{error}; {instead} solves in its place"
+
+
+def paused(what: str, by: str, why: str) -> str:
+    """Say that an administrator has paused something."""
+    return f"{what} {'are' if what.startswith(('nodes ', 'users ', 'accounts ')) else 'is'} paused by {by}: {why}"
+
+
+def begins_again(when: str) -> str:
+    """Say that it is not an hour of harvesting; `when` is "" if no such hour comes."""
+    return f"harvesting begins again at {when} (harvest_at)" if when else "no hour of harvesting comes (harvest_at)"
+
+
+def ends_soon(when: str) -> str:
+    """Say that too little is left of the hours of harvesting to begin anything."""
+    return f"harvesting ends at {when} (harvest_at)"
+
+
+def bounded(most: int, by: str) -> str:
+    """Say that all trainers together have as many nodes as they may; `by` is the key that sets the bound."""
+    return f"all trainers together may have {nodes(most) if most else 'no node'} ({by})"
+
+
+def too_few_free(free: int, needed: int, holders: str) -> str:
+    """Say that a trainer needs more nodes than are free, and name the holders of the others, if there are any."""
+    short = f"{nodes(free) if free else 'no node'} free, it needs {needed}"
+    return f"{short}; before it: {holders}" if holders else short
+
+
+def too_few_left(left: int, needed: int) -> str:
+    """Say that a trainer needs more nodes than it has left."""
+    return f"{nodes(left)} left, it needs {needed}"
+
+
+def no_place(places: int, before: str) -> str:
+    """Say that a plan is made for other trainers, whose turns are before."""
+    taken = "the one place is" if places == 1 else f"all {places} places are"
+    return f"{taken} taken, users take turns; before it: {before}"
+
+
+def resumes_later(loading: int) -> str:
+    """Say why a suspended trainer does not take the nodes yet that are planned for it."""
+    return f"only so many suspended trainers load their states at once: {loading} (resumes_at_once)"
+
+
+def some_of(named: Sequence[str], count: int) -> str:
+    """Name some of `count` things: those in `named`, and how many others there are."""
+    others = count - len(named)
+    if not others:
+        return " and ".join(part for part in (", ".join(named[:-1]), *named[-1:]) if part)
+    return f"{', '.join(named)} and {others} more"
+
+
+def beneficiaries(names: Sequence[str]) -> str:
+    """Name the trainers that get the nodes which another gives up."""
+    if not names:
+        return "fewer nodes are worth more to all trainers together"
+    return f"{' and '.join(names)} make{'s' if len(names) == 1 else ''} more of them"
+
+
+def first_nodes(names: Sequence[str]) -> str:
+    """Say that nodes go to trainers whose users have none."""
+    return f"{some_of(names[:_NAMED], len(names))} {'is' if len(names) == 1 else 'are'} to have a first node"
+
+
+def tried(names: Sequence[str]) -> str:
+    """Say that trainers are on other numbers of nodes than usual, to learn how they scale."""
+    return f"{some_of(names[:_NAMED], len(names))} {'is' if len(names) == 1 else 'are'} tried, to learn how they scale"
+
+
+# The speed of a trainer.
+
+_POINTS_SHOWN = 12
+
+
+def curve(knowledge: Knowledge) -> str:
+    """Return the estimate of a trainer's speed, its basis, and what was measured so far; "" without an estimate."""
+    told = []
+    for name, estimate in knowledge.estimates.items():
+        on = f" on {name}" if len(knowledge.estimates) > 1 else ""
+        out_of = f", from {estimate.basis}" if estimate.basis else ""
+        told.append(f"{on} ({estimate.origin}{out_of}): {_points(estimate.points)} samples/s")
+    if not told:
+        return ""
+    everywhere = {**knowledge.elsewhere, knowledge.node_class: knowledge.seen}
+    seen = [
+        f"measured{f' on {name}' if name and len(everywhere) > 1 else ''} at {_points(points)}"
+        for name, points in everywhere.items()
+        if points
+    ]
+    return f"its curve is an estimate{'; '.join([','.join(told), *seen])}"
+
+
+def _points(points: Sequence[tuple[int, float]]) -> str:
+    """Return some of a curve's points: "1: 120, 2: 230"."""
+    shown = points if len(points) <= _POINTS_SHOWN else (*points[: _POINTS_SHOWN - 1], points[-1])
+    return ", ".join(f"{nodes_}: {rate:.3g}" for nodes_, rate in shown)
+
+
+# The cost of a trainer's resizes.
+
+_UNITS = ("kB", "MB", "GB", "TB", "PB")
+
+
+def resize_costs(knowledge: Knowledge, held: int) -> str:
+    """Return the expected cost of resizing a trainer on `held` nodes, and that of the last resize; "" if unknown."""
+    told: list[str] = []
+    if knowledge.up_stalls or knowledge.down_stalls or knowledge.save_s is not None:
+        up_s, down_s = knowledge.up_cost_s(held), knowledge.down_cost_s(held)
+        where = f"with {nodes(held)}, " if held else ""
+        told.append(f"{where}growing is reckoned to cost {up_s:.1f} s and shrinking {down_s:.1f} s")
+    if knowledge.last_resize is not None:
+        told.append(_last_resize(knowledge.last_resize))
+    if knowledge.resumes_s:
+        told.append(f"a resume takes {knowledge.resume_s:.1f} s")
+    if told and knowledge.state_bytes:
+        told.append(f"its state has {_size(knowledge.state_bytes)}")
+    return "; ".join(told)
+
+
+def _last_resize(told: ResizeReport) -> str:
+    stall_s = told.stall_s or 0.0
+    named = {"saving": told.save_s, "rendezvous": told.rendezvous_s, "loading": told.load_s}
+    parts = {name: part_s for name, part_s in named.items() if part_s is not None}
+    if len(parts) == len(named):
+        parts["to the first step"] = max(0.0, stall_s - sum(parts.values()))
+    said = ", ".join(f"{part_s:.1f} {name}" for name, part_s in parts.items())
+    return f"the last, from {told.from_nodes} to {nodes(told.to_nodes)}, cost {stall_s:.1f} s{_because(said)}"
+
+
+def _size(size_bytes: float) -> str:
+    size, unit = size_bytes / 1e3, 0
+    while size >= 999.5 and unit + 1 < len(_UNITS):
+        size, unit = size / 1e3, unit + 1
+    return f"{size:.3g} {_UNITS[unit]}"

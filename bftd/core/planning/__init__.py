@@ -1,0 +1,1 @@
+"""From the pool and the trainers to leases granted and revoked."""

@@ -1,0 +1,138 @@
+"""First nodes whatever the objective says: one trainer of each user gets some within `first_node_within_s`.
+
+The best plan for all together may leave a user with nothing for as long as the pool stays as it is. So half of that
+time after a user's trainer came, or lost its last node, a plan has to give it its smallest size. The other half is for
+other trainers to leave nodes at a step's end. Users who have nodes keep as many, or two users would take turns on one
+node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bftd.core.model import messages
+from bftd.core.model.decisions import GetsFirst
+from bftd.core.model.domain import Assignment, Trainer
+from bftd.core.model.draft import Turn
+from bftd.core.model.timing import REFUSED_ROUNDS
+from milp import Curve, Problem, TrainerSpec
+
+# The part of `first_node_within_s` after which a plan no longer leaves a user without a node.
+_INSIST_AFTER = 0.5
+# The key of the decision about a trainer that is to have a first node.
+_SAID = "first node"
+
+
+def note(turn: Turn, held: Assignment) -> None:
+    """Note since when each trainer has had its present number of nodes."""
+    for trainer in list(turn.trainers.values()):
+        count = len(held.get(trainer.id, ()))
+        if count != trainer.held:
+            turn.change(trainer, held=count, held_since_s=turn.now)
+
+
+def fall_due(turn: Turn) -> bool:
+    """Whether a trainer has become due for a first node since the last plan was made."""
+    after_s = _INSIST_AFTER * turn.settings.decide.first_node_within_s
+    return any(
+        turn.planned.time_s < trainer.held_since_s + after_s <= turn.now
+        for trainer in turn.trainers.values()
+        if trainer.active and not trainer.held
+    )
+
+
+def entitled(turn: Turn, held: Assignment, pool_size: int) -> tuple[Trainer, ...]:
+    """Return one trainer of each user who has nodes or has waited too long, as far as their smallest sizes fit.
+
+    Trainers that hold nodes come first, then those that wait, in order of arrival. A trainer that is paused or silent,
+    or whose pilots were refused, has no such claim.
+    """
+    within_s = turn.settings.decide.first_node_within_s
+    if not within_s:
+        return ()
+    of_user: dict[str, Trainer] = {}
+    for trainer in turn.trainers.values():
+        refused = trainer.refused_rounds >= REFUSED_ROUNDS or not turn.most_nodes(trainer, 0)
+        if not trainer.active or (refused and trainer.id not in held):
+            continue
+        if trainer.user not in of_user or (trainer.id in held and of_user[trainer.user].id not in held):
+            of_user[trainer.user] = trainer
+    holding = [trainer for trainer in of_user.values() if trainer.id in held]
+    waiting = [trainer for trainer in of_user.values() if trainer.id not in held]
+    late = [trainer for trainer in waiting if turn.now - trainer.held_since_s >= _INSIST_AFTER * within_s]
+    found, left = [], pool_size
+    for trainer in (*holding, *late):
+        if trainer.sizes.low <= left:
+            found.append(trainer)
+            left -= trainer.sizes.low
+    return tuple(found)
+
+
+def left_out(entitled: Sequence[Trainer], trainers: Sequence[Trainer], assignment: Assignment) -> list[Trainer]:
+    """Return the entitled trainers whose users a plan would leave with nothing."""
+    having = {trainer.user for trainer in trainers if assignment.get(trainer.id)}
+    return [trainer for trainer in entitled if trainer.user not in having and trainer.id in assignment]
+
+
+def least(entitled: Sequence[Trainer], trainers: Sequence[Trainer], assignment: Assignment) -> dict[str, int]:
+    """Return the least nodes of one trainer per entitled user, of one that gets nodes anyway if there is any."""
+    chosen = {trainer.user: trainer for trainer in entitled}
+    for trainer in trainers:
+        mine = chosen.get(trainer.user)
+        if mine is not None and assignment.get(trainer.id) and not assignment.get(mine.id):
+            chosen[trainer.user] = trainer
+    return {trainer.id: trainer.sizes.low for trainer in chosen.values()}
+
+
+def said(turn: Turn, missing: Sequence[Trainer], assignment: Assignment) -> dict[str, str]:
+    """Report the trainers that are to have a first node. Returns the reason for trainers that give nodes up."""
+    if not turn.explain:
+        return {}
+    for trainer in missing:
+        if assignment[trainer.id] and turn.trainers[trainer.id].said != _SAID:
+            waited_s, within_s = turn.now - trainer.held_since_s, turn.settings.decide.first_node_within_s
+            turn.say(trainer.id, GetsFirst(trainer.name, waited_s, within_s))
+            turn.change(turn.trainers[trainer.id], said=_SAID)
+    why = messages.first_nodes([trainer.name for trainer in missing if assignment[trainer.id]])
+    return dict.fromkeys(assignment, why)
+
+
+def insisted(problem: Problem, least: Mapping[str, int]) -> Problem:
+    """Return the problem with a bonus for giving trainers their `least` nodes, larger than what others lose by it."""
+    worth = [(max(trainer.curve.values), trainer.curve(len(trainer.current)), trainer) for trainer in problem.trainers]
+    lost = sum(
+        here * trainer.weight * (1.0 + (trainer.up_cost_s + trainer.down_cost_s) / problem.t_fwd_s)
+        for _, here, trainer in worth
+    )
+    bonus = 2.0 * (lost + max((most * trainer.weight for most, _, trainer in worth), default=0.0)) or 1.0
+    raised = (
+        _raised(trainer, least[trainer.name], bonus)
+        if trainer.nodes_min <= least.get(trainer.name, 0) <= trainer.nodes_max
+        else trainer
+        for trainer in problem.trainers
+    )
+    return replace(problem, trainers=tuple(raised))
+
+
+def _raised(trainer: TrainerSpec, least: int, bonus: float) -> TrainerSpec:
+    """Return the trainer with every size from `least` on worth `bonus` more."""
+
+    def lifted(curve: Curve) -> Curve:
+        sizes = {*curve.nodes, least} - {0}
+        sizes |= {least - 1} if least > trainer.nodes_min else set()
+        points = {size: curve(size) * trainer.weight for size in sorted(sizes) if size >= trainer.nodes_min}
+        return Curve((0, *points), (0.0, *(worth + bonus * (size >= least) for size, worth in points.items())))
+
+    count = len(trainer.current)
+    now = trainer.curve(count) * trainer.weight
+    # its stalls cost what they did, though its rate is raised
+    share = now / (now + bonus) if count >= least else 1.0
+    return replace(
+        trainer,
+        curve=lifted(trainer.curve),
+        class_curves={name: lifted(curve) for name, curve in trainer.class_curves.items()},
+        weight=1.0,
+        up_cost_s=trainer.up_cost_s * share,
+        down_cost_s=trainer.down_cost_s * share,
+    )

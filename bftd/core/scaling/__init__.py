@@ -1,0 +1,1 @@
+"""A trainer's scaling curve and resize cost, learnt from its driver's reports."""

@@ -1,0 +1,1 @@
+"""The daemon's process: its start, its loop, and its duties to systemd."""

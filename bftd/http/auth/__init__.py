@@ -1,0 +1,1 @@
+"""Authentication of the API's callers, and their permissions."""

@@ -1,0 +1,89 @@
+"""Handlers for administrators' pauses of everything, of nodes, of users and of accounts."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from bftd.core.model import growth_stops
+from bftd.core.model.domain import State
+from bftd.core.model.pause import Pause, PauseKind
+from bftd.http.request import SERVICE, Refused, administrator, body_of
+from bftd.protocol.bounds import NAME_MOST
+from bftd.protocol.fields import Fields
+from bftd.service import admin_view
+
+# More nodes than any machine has.
+_MOST_NODES = 100_000
+
+_MAY = "pause and resume"
+
+# The kinds and names of what is paused or resumed.
+_What = list[tuple[PauseKind, str]]
+
+
+async def pause(request: web.Request) -> web.Response:
+    """Stop lending some nodes, lending to a user's or an account's trainers, or all lending; for administrators."""
+    service, caller = request.app[SERVICE], administrator(request, _MAY)
+    fields = Fields(await body_of(request), "pause")
+    why = fields.text("why")
+    if not why:
+        raise Refused(400, "pause: why is empty: say it to those who will wait")
+    chosen = _chosen(fields, "pause")
+    _refuse_unknown(service.state, chosen)
+    now_s, release = service.now(), fields.flag("release", False)
+    pauses = [Pause(kind, name, caller.user, now_s, why, release) for kind, name in chosen]
+    asked_back = service.pause(pauses)
+    told = {"text": f"{growth_stops.what(pauses)}: nothing more is lent", "asked_back": asked_back}
+    bound_s = service.state.settings.pool.give_back_bound_s
+    return web.json_response(told | {"within_s": bound_s, "pauses": admin_view.pauses(service.state)})
+
+
+async def resume(request: web.Request) -> web.Response:
+    """Lift pauses; for administrators."""
+    service, caller = request.app[SERVICE], administrator(request, _MAY)
+    fields, before = Fields(await body_of(request), "resume"), service.state.pauses
+    every = fields.flag("all", False)
+    chosen = [] if every else _chosen(fields, "resume")
+    lifted = list(before.values()) if every else [before[key] for key in map(_key, chosen) if key in before]
+    if not lifted:
+        raise Refused(409, _not_paused(service.state, chosen))
+    service.resume(caller.user, [item.key for item in lifted])
+    told = f"{growth_stops.what(lifted)}: lent again from the next snapshot on"
+    return web.json_response({"text": told, "pauses": admin_view.pauses(service.state)})
+
+
+def _chosen(fields: Fields, where: str) -> _What:
+    """Return what a request names; everything if it names nothing."""
+    if sum(fields.has(name) for name in ("nodes", "user", "account")) > 1:
+        raise Refused(400, f"{where}: nodes, user and account exclude each other: ask once for each")
+    if fields.has("nodes"):
+        names = fields.items("nodes", _MOST_NODES)
+        if not names or not all(isinstance(name, str) and 0 < len(name) <= NAME_MOST for name in names):
+            raise Refused(400, f"{where}: nodes must be names of nodes")
+        return [("node", name) for name in dict.fromkeys(names)]
+    if fields.has("user"):
+        return [("user", fields.name("user"))]
+    return [("account", fields.name("account"))] if fields.has("account") else [("all", "")]
+
+
+def _refuse_unknown(state: State, chosen: _What) -> None:
+    """Refuse nodes that are not harvested; they are unknown before the first snapshot, but a pause must not wait."""
+    if state.pool.seen:
+        unknown = tuple(name for kind, name in chosen if kind == "node" and name not in state.pool.nodes)
+        if unknown:
+            raise Refused(
+                400,
+                f"{growth_stops.named('node', unknown)} not in the harvested partition: `bft status` lists its nodes",
+            )
+
+
+def _key(item: tuple[PauseKind, str]) -> str:
+    return f"{item[0]}:{item[1]}"
+
+
+def _not_paused(state: State, chosen: _What) -> str:
+    """Say that nothing of what was asked for is paused, and what is paused instead."""
+    if not state.pauses:
+        return "nothing is paused"
+    what = growth_stops.named(chosen[0][0], tuple(name for _, name in chosen))
+    return f"{what} is not paused, but {growth_stops.what(state.pauses.values())}: name it, or say --all"

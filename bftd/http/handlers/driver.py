@@ -1,0 +1,158 @@
+"""Handlers for drivers' requests: registration, leases, reports and the end of a trainer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+
+from aiohttp import web
+
+from bftd.core.model.domain import Trainer
+from bftd.core.model.events import Finished, Heard, Registered, Reported
+from bftd.http import schemas
+from bftd.http.auth.caller import Caller
+from bftd.http.auth.gate import caller_of
+from bftd.http.auth.ownership import objection
+from bftd.http.auth.privacy import Privacy
+from bftd.http.cooperative import Slices
+from bftd.http.encoding import answered, encoded
+from bftd.http.note_limit import Notes
+from bftd.http.request import SERVICE, Refused, apply, beside, body_of, number_of, own_trainer, turn
+from bftd.protocol.lease import Leases
+from bftd.protocol.reports import Finish, Report, report_from_json, reports_of
+from bftd.service import status
+from bftd.service.service import Service
+
+POLLS: web.AppKey[Counter[str]] = web.AppKey("polls", Counter)
+NOTES: web.AppKey[Notes] = web.AppKey("notes", Notes)
+
+# Longer waits would make a lost driver look alive, shorter ones only cost requests.
+LONGEST_WAIT_S = 30.0
+# Far more than anybody trains at once; these only bound what one user can make the daemon remember and wait for. A
+# driver has one long poll, and for a while those that it lost with their connections.
+MOST_TRAINERS_OF_A_USER = 500
+MOST_POLLS_OF_A_TRAINER = 16
+# A list of at most this many leases is encoded at once, a longer one beside the loop.
+_FEW = 100
+
+
+async def register(request: web.Request) -> web.Response:
+    """Register a trainer, or a driver of a known one."""
+    service = request.app[SERVICE]
+    caller = caller_of(request)
+    body, user = await body_of(request), None if caller.admin else caller.user
+    asked = await beside(request, lambda: schemas.registration(body, service.partitions, user))
+    await turn(request)
+    known = service.state.trainers.get(asked.id)
+    owners = service.job_user(asked.id), known.user if known else None
+    uid, private = None if caller.admin else caller.uid, service.private and not caller.admin
+    why_not = objection(asked.id, asked.user, *owners, uid=uid, private=private)
+    if why_not is not None:
+        raise Refused(*why_not)
+    if known is None and not caller.admin:
+        _check_number(service, caller)
+    apply(request, Registered(service.now(), asked))
+    welcome = service.welcome(asked.id)  # built now: another driver may come meanwhile
+    welcome = replace(welcome, listed=_told(request, welcome.listed))
+    return answered(await beside(request, lambda: encoded(welcome.to_json())))
+
+
+def _check_number(service: Service, caller: Caller) -> None:
+    has = sum(trainer.user == caller.user for trainer in service.state.trainers.values())
+    if has >= MOST_TRAINERS_OF_A_USER:
+        raise Refused(
+            429, f"{caller.user} has {has} trainers, those of the last hour included: wait until some are forgotten"
+        )
+
+
+async def leases(request: web.Request) -> web.Response:
+    """Long poll: answer when the list of leases differs from the driver's, or when the wait is over."""
+    polls, id_ = request.app[POLLS], request.match_info["id"]
+    if polls[id_] >= MOST_POLLS_OF_A_TRAINER:
+        raise Refused(429, f"trainer {id_} is asked for {polls[id_]} times at once: its driver asks once")
+    polls[id_] += 1
+    try:
+        return await _poll(request)
+    finally:
+        polls[id_] -= 1
+        polls += Counter()  # drops entries that are zero
+
+
+async def _poll(request: web.Request) -> web.Response:
+    service, trainer = own_trainer(request)
+    epoch = int(number_of(request, "epoch", -1.0 if "epoch" not in request.query else 0.0, 1e15))
+    version = int(number_of(request, "version", 0.0, 1e15))
+    _check_epoch(trainer, epoch)
+    apply(request, Heard(service.now(), trainer.id))
+    end = asyncio.get_running_loop().time() + min(number_of(request, "wait_s", 0.0, 1e9), LONGEST_WAIT_S)
+    while not service.stopping:
+        changed = service.changed(trainer.id)
+        current = service.state.trainers.get(trainer.id)
+        if current is None:
+            raise Refused(404, f"trainer {trainer.id} is no longer known: its driver must register")
+        _check_epoch(current, epoch)
+        left_s = end - asyncio.get_running_loop().time()
+        if current.version != version or left_s <= 0:
+            break
+        try:
+            await asyncio.wait_for(changed.wait(), left_s)
+        except asyncio.TimeoutError:
+            continue
+    if service.stopping:
+        raise Refused(503, "the daemon is stopping: ask again")
+    apply(request, Heard(service.now(), trainer.id))
+    listed = _told(request, service.leases(trainer.id))
+    if len(listed.leases) <= _FEW:
+        return answered(encoded(listed.to_json()))
+    return answered(await beside(request, lambda: encoded(listed.to_json())))
+
+
+def _told(request: web.Request, listed: Leases) -> Leases:
+    """Return the leases with reasons that do not name others' jobs and trainers, if the user may not know them."""
+    service = request.app[SERVICE]
+    privacy = Privacy(caller_of(request), service.state, service.private)
+    if not privacy.hides:
+        return listed
+    texts = {reason: privacy.text(reason) for reason in {lease.reason for lease in listed.leases}}
+    return replace(listed, leases=tuple(replace(lease, reason=texts[lease.reason]) for lease in listed.leases))
+
+
+async def report(request: web.Request) -> web.Response:
+    """Take reports of what happened: all are parsed before any of them counts."""
+    service, trainer = own_trainer(request)
+    epoch, items = reports_of(await body_of(request))
+    reports: list[Report] = []
+    told = Slices(items, lambda: turn(request))
+    while some := told.take():
+        reports += map(report_from_json, some)
+        await told.rest()
+    taken = request.app[NOTES].taken(trainer.id, reports, asyncio.get_running_loop().time())
+    left = Slices(taken, lambda: turn(request))
+    while True:
+        _, current = own_trainer(request)  # while others were served the trainer may have ended, or got a newer driver
+        _check_epoch(current, epoch)
+        if not (part := left.take()):
+            break
+        apply(request, Reported(service.now(), trainer.id, tuple(part)))
+        await left.rest()
+    answer = status.taken(service.state, service.state.trainers[trainer.id])
+    return web.json_response(answer.to_json())
+
+
+async def finish(request: web.Request) -> web.Response:
+    """End a trainer."""
+    service, trainer = own_trainer(request)
+    told = Finish.from_json(await body_of(request))
+    if told.epoch == trainer.epoch and not trainer.active:
+        return web.json_response({})  # the answer to an earlier try was lost
+    _check_epoch(trainer, told.epoch)
+    apply(request, Finished(service.now(), trainer.id, told.exit_code, told.reason, told.summary))
+    return web.json_response({})
+
+
+def _check_epoch(trainer: Trainer, epoch: int) -> None:
+    if epoch != trainer.epoch:
+        raise Refused(409, f"trainer {trainer.id} has a newer driver (epoch {trainer.epoch}, yours is {epoch}): stop")
+    if not trainer.active:
+        raise Refused(409, f"trainer {trainer.id} has finished: register again to go on")

@@ -1,0 +1,191 @@
+"""History as it is made: about once a minute a sample of the core is written to the ledger and the windows computed.
+
+Node-seconds are differences of the core's counters since the last record, so that their sum over all records is the
+growth of the counters, also over restarts. While the ledger cannot be written, the last two hours are kept in memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from bftd.base.errors import BftError, LedgerError
+from bftd.core.model.domain import State, Trainer, Usage
+from bftd.core.sample import Sample, TrainerPoint
+from bftd.core.sampling import sample
+from bftd.ledger import codec, rolling
+from bftd.ledger.file import Ledger
+from bftd.ledger.history import table
+from bftd.ledger.history.table import Named, Point, Record
+from bftd.ledger.reader import Reader
+from bftd.ledger.rolling import Aims, Window
+
+log = logging.getLogger("bftd")
+
+EVERY_S = 60
+# A record covers the time since the last one, unless that is so long ago that nobody looked in between.
+GAP_S = 180
+# Most trainers in a record: of the active ones those with nodes come first, then those that arrived first.
+POINTS_MOST = 500
+# Records that wait while the ledger cannot be written: two hours. Beyond that, each two are joined into one.
+OWED_MOST = 120
+# The time after which a trainer's learned curve is written again.
+CURVE_EVERY_S = 600
+# Upkeep looks for work this often, and goes on this soon while there is more.
+_TEND_S = 60.0
+_MORE_S = 1.0
+_KEPT = "history"
+
+
+class History:
+    """Samples of one service; `sample` is the last one, `windows` are the results of the last hour, day and week."""
+
+    def __init__(self, ledger: Ledger, state: State) -> None:
+        self.sample: Sample | None = None
+        self.windows: tuple[Window, ...] = ()
+        self._ledger = ledger
+        self._reader = Reader(ledger.path)
+        self._points_most = table.points_most(ledger.max_bytes)
+        self._last_s, self._samples = ledger.read(table.last)
+        kept = ledger.kept(_KEPT)
+        self._usage = codec.decode(Usage, kept) if kept else state.usage
+        self._owed: list[Record] = []
+        self._named: dict[str, Named] = {}
+        self._told: dict[str, tuple[Any, int]] = {}
+        self._tend_s = float("-inf")
+        self._failed = False
+        self._wanted: tuple[int, Aims] | None = None
+        self._work: threading.Thread | None = None
+
+    def note(self, state: State, *, owed: bool = False, last: bool = False) -> None:
+        """Take a sample if a new minute has begun since the last one, or if it is the `last` before the end.
+
+        With `owed` the ledger cannot be written now.
+        """
+        at_s = int(state.time_s) if state.pool.seen else None
+        if at_s is None or at_s == self._last_s:
+            return
+        if self._last_s is not None and self._work is None:  # after a start, compute the windows from earlier records
+            self._refresh(state)
+        if self._last_s is not None and at_s // EVERY_S == self._last_s // EVERY_S and not last:
+            return
+        self.sample = sample(state)
+        self._owe(self._record(state, self.sample, at_s))
+        if not owed:
+            self._write(state)
+
+    def move(self, by_s: float) -> None:
+        """Move the time of the last record by `by_s`: the clock was set."""
+        if self._last_s is not None:
+            self._last_s += int(by_s)
+
+    def tend(self, now_s: float) -> None:
+        """Do some milliseconds of upkeep; raises LedgerError."""
+        if 0.0 <= self._tend_s - now_s <= _TEND_S:
+            return
+        more = self._ledger.write(lambda db: table.tidy(db, now_s, self._points_most))
+        self._tend_s = now_s + (_MORE_S if more else _TEND_S)
+
+    def settle(self) -> None:
+        """Wait until `windows` are those of the last record."""
+        if self._work is not None:
+            self._work.join()
+            self._reckon()  # a request may have come at the moment in which the thread ended
+
+    def _record(self, state: State, taken: Sample, at_s: int) -> Record:
+        passed_s = at_s - (at_s if self._last_s is None else self._last_s)
+        span_s = passed_s if 0 < passed_s <= GAP_S else 1
+        usage, before = state.usage, self._usage
+        chosen = sorted(taken.trainers, key=lambda id_: taken.trainers[id_].leased, reverse=True)[:POINTS_MOST]
+        points = tuple(self._point(state.trainers[id_], taken.trainers[id_], at_s) for id_ in chosen)
+        for id_ in chosen:
+            self._name(state.trainers[id_], at_s)
+        self._last_s, self._usage = at_s, usage
+        self._samples = {id_: point.samples for id_, point in taken.trainers.items()}
+        return Record(
+            at_s,
+            span_s,
+            taken.nodes,
+            max(0.0, usage.pool_node_seconds - before.pool_node_seconds),
+            max(0.0, usage.used_node_seconds - before.used_node_seconds),
+            max(0.0, usage.training_node_seconds - before.training_node_seconds),
+            points,
+        )
+
+    def _point(self, trainer: Trainer, now: TrainerPoint, at_s: int) -> Point:
+        before = self._samples.get(trainer.id, 0.0)
+        gained = max(0.0, now.samples - before)
+        if before <= 0.0:
+            # it may continue from a save made elsewhere: it made no more samples here than its speed allows
+            gained = min(gained, now.samples_per_s * max(0.0, at_s - trainer.arrived_s))
+        present = float(trainer.active)
+        return Point(trainer.id, now.working, now.leased, now.samples_per_s, now.step, now.samples, gained, present)
+
+    def _name(self, trainer: Trainer, at_s: int) -> None:
+        """Have a new trainer written to the ledger, and from time to time what has been learned about it since."""
+        known, told_s = self._told.get(trainer.id, (None, None))
+        old = told_s is None or not 0 <= at_s - told_s < CURVE_EVERY_S
+        if (old or not trainer.active) and known is not trainer.knowledge:
+            curve = rolling.curve_of(trainer)
+            self._named[trainer.id] = Named(trainer.id, trainer.name, trainer.user, curve)
+            self._told[trainer.id] = (trainer.knowledge, at_s)
+
+    def _owe(self, record: Record) -> None:
+        if len(self._owed) >= OWED_MOST:
+            self._owed = [_joined(one, two) for one, two in zip(self._owed[::2], self._owed[1::2], strict=True)]
+        self._owed.append(record)
+
+    def _write(self, state: State) -> None:
+        records, named = self._owed, list(self._named.values())
+
+        def work(db: Any) -> None:
+            table.add(db, records, named)
+            self._ledger.put_kept(_KEPT, codec.encode(self._usage))
+
+        try:
+            self._ledger.write(work)
+        except LedgerError:  # the next step that is written reports it
+            return
+        self._owed, self._named = [], {}
+        self._told = {id_: told for id_, told in self._told.items() if id_ in state.trainers}
+        self._refresh(state)
+
+    def _refresh(self, state: State) -> None:
+        """Have the windows computed again beside the loop; an earlier computation may still be running."""
+        decide = state.settings.decide
+        self._wanted = (self._last_s or 0, Aims(decide.objective, decide.pj_max, state.settings.trusting))
+        if self._work is None or not self._work.is_alive():
+            self._work = threading.Thread(target=self._reckon, name="windows", daemon=True)
+            self._work.start()
+
+    def _reckon(self) -> None:
+        while self._wanted is not None:
+            wanted, self._wanted = self._wanted, None
+            try:
+                self.windows = rolling.reckoned(self._reader, *wanted)
+            except BftError as error:  # the previous windows stay
+                log.debug("the windows could not be reckoned: %s", error)
+            except Exception:
+                if not self._failed:  # the same error each minute would fill the log
+                    log.exception("U, and what trained and was held, could not be reckoned")
+                self._failed = True
+
+
+def _joined(one: Record, two: Record) -> Record:
+    """Return two records as one, with the nodes and sizes of the second."""
+    first: Mapping[str, Point] = {point.trainer: point for point in one.points}
+    points = tuple(
+        replace(point, gained=point.gained + first[point.trainer].gained) if point.trainer in first else point
+        for point in two.points
+    )
+    return replace(
+        two,
+        span_s=one.span_s + two.span_s,
+        pool_s=one.pool_s + two.pool_s,
+        used_s=one.used_s + two.used_s,
+        training_s=one.training_s + two.training_s,
+        points=points,
+    )

@@ -1,0 +1,252 @@
+"""The choice among the nodes that would do for a job: Slurm's choice for a plan, and our own for a room.
+
+For a plan Slurm goes by the nodes' weight, the least first, and of equal ones takes the smallest run of neighbours that
+suffices, or else the largest one. (Read in select/cons_tres, and observed; its topology plug-ins choose otherwise.) If
+a job can start now, Slurm can only take nodes that are idle, so we choose by which nodes we leave free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from bftd.pool.backfill.model import lowest
+from bftd.pool.victims import Chooser
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A need for nodes: how many at once, which ones among them, and whether they must be neighbours."""
+
+    count: int
+    required: int = 0
+    contiguous: bool = False
+
+    def met(self, free: int) -> bool:
+        """Whether a set of nodes meets the need."""
+        if free.bit_count() < self.count or self.required & ~free:
+            return False
+        return not self.contiguous or bool(_places(free, self))
+
+
+@dataclass(frozen=True, slots=True)
+class Preferred:
+    """Nodes that are preferred to those of later wishes; among `leased` nodes the trainers' losses decide."""
+
+    mask: int
+    leased: bool = False
+
+
+# Picks nodes of a set: arguments are the set and how many.
+_Pick = Callable[[int, int], int]
+
+
+def for_plan(free: int, need: Need, weights: Iterable[int]) -> int:
+    """Return the nodes that Slurm would plan a job on. `free` meets the need."""
+    if need.contiguous:
+        if need.required:  # from the first required node upwards, as far as there are neighbours
+            return _window(1 << _places(free, need).bit_length() - 1, need)
+        return _window(_smallest(free, need.count), need)
+    return _filled(need.required, free, need, weights, _neighbours)
+
+
+def for_room(
+    free: int,
+    need: Need,
+    weights: Sequence[int],
+    wishes: Iterable[Preferred],
+    leave: Callable[[int, int], int],
+) -> int:
+    """Return the nodes that a job is given to start now, by preference. `free` meets the need.
+
+    `leave(mask, count)` chooses among leased nodes; it is asked for fewer than there are.
+    """
+    if need.contiguous:
+        return _window(_best_place(_places(free, need), need.count, [wish.mask for wish in wishes]), need)
+    chosen = need.required
+    for wish in wishes:
+        some = free & wish.mask
+        if some:
+            chosen = _filled(chosen, some, need, weights, leave if wish.leased else _neighbours)
+            if chosen.bit_count() >= need.count:
+                return chosen
+    return _filled(chosen, free, need, weights, _neighbours)
+
+
+def leaver(chooser: Chooser, already: int) -> _Pick:
+    """Return a function that chooses the leased nodes whose leaving costs least, given those that leave already."""
+
+    def leave(mask: int, count: int) -> int:
+        # do not trust the chooser to return what was asked for
+        chosen = chooser(mask, count, already) & mask
+        missing = count - chosen.bit_count()
+        if missing < 0:
+            return lowest(chosen, count)
+        return chosen | _neighbours(mask & ~chosen, missing) if missing else chosen
+
+    return leave
+
+
+def _filled(chosen: int, free: int, need: Need, weights: Iterable[int], pick: _Pick) -> int:
+    """Return a choice extended by nodes of `free`, as many as are needed and there are, the least weight first."""
+    left = need.count - chosen.bit_count()
+    free &= ~chosen
+    if left <= 0 or not free:
+        return chosen
+    for weight in weights:
+        some = free & weight
+        if not some:
+            continue
+        count = some.bit_count()
+        if count > left:
+            return chosen | pick(some, left)
+        chosen |= some
+        free &= ~some
+        left -= count
+        if not left:
+            return chosen
+    # nodes without a known weight come last
+    return chosen | (free if free.bit_count() <= left else pick(free, left))
+
+
+def _neighbours(mask: int, count: int) -> int:
+    """Return some nodes of a larger set: the smallest run of neighbours that suffices, else the largest, and so on."""
+    chosen = 0
+    length = _longest(mask, count)
+    if length < count:
+        # take all longer runs, which do not suffice together, and as many of this length as still do not suffice
+        chosen = _in_runs(mask, length + 1)
+        count -= chosen.bit_count()
+        some = lowest(_alone(mask, length), (count - 1) // length)
+        chosen |= _widened(some, length)
+        count -= some.bit_count() * length
+        mask &= ~chosen
+    return chosen | ((1 << count) - 1) * _smallest(mask, count)
+
+
+def _longest(mask: int, count: int) -> int:
+    """Return the greatest length, up to `count`, for which the runs of at least that length have `count` nodes."""
+    if _runs(mask, count):
+        return count
+    # runs are short where nodes are scattered, and long ones take longer to search for
+    low, high = 1, min(2, count)
+    while high < count and _in_runs(mask, high).bit_count() >= count:
+        low, high = high, min(2 * high, count)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _in_runs(mask, middle).bit_count() >= count:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _smallest(mask: int, count: int) -> int:
+    """Return the first node of the first of the smallest runs that have `count` nodes."""
+    exact = _alone(mask, count)
+    if not exact:
+        # as long as no run has been dropped, the smallest one is longer
+        starts = _runs(mask, count)
+        every = _runs_of(starts)
+        low, high = 1, 2
+        while _runs_of(_runs(starts, high)) == every:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            if _runs_of(_runs(starts, middle)) == every:
+                low = middle
+            else:
+                high = middle
+        exact = _alone(starts, low)
+    return exact & -exact
+
+
+def _runs_of(mask: int) -> int:
+    """Count the runs of neighbours in a set."""
+    return (mask & ~(mask << 1)).bit_count()
+
+
+def _alone(mask: int, count: int) -> int:
+    """Return the nodes with which a run of exactly `count` neighbours begins."""
+    return _runs(mask, count) & ~(mask << 1) & ~(mask >> count)
+
+
+def _in_runs(mask: int, count: int) -> int:
+    """Return the nodes that are in a run of at least `count` neighbours."""
+    return _widened(_runs(mask, count), count)
+
+
+def _widened(starts: int, length: int) -> int:
+    """Return the `length` neighbours from each of some nodes on."""
+    done = 1
+    while done < length:
+        step = min(done, length - done)
+        starts |= starts << step
+        done += step
+    return starts
+
+
+def _runs(mask: int, count: int) -> int:
+    """Return the nodes with which a run of `count` neighbours begins."""
+    length = 1
+    while mask and length < count:
+        step = min(length, count - length)
+        mask &= mask >> step
+        length += step
+    return mask
+
+
+def _places(free: int, need: Need) -> int:
+    """Return the nodes with which a run of neighbours begins that meets a need."""
+    places = _runs(free, need.count)
+    if need.required:
+        lowest = (need.required & -need.required).bit_length() - 1
+        first = max(0, need.required.bit_length() - need.count)
+        places &= ((1 << (lowest + 1)) - 1) & ~((1 << first) - 1)
+    return places
+
+
+def _window(place: int, need: Need) -> int:
+    """Return the neighbours from a node on."""
+    return ((1 << need.count) - 1) * place
+
+
+def _best_place(places: int, count: int, wishes: Iterable[int]) -> int:
+    """Return the first of the places where a run may begin that has most nodes of the wishes, in their order."""
+    span = (1 << places.bit_length() - 1 + count) - 1
+    for wish in wishes:
+        if not places & places - 1:
+            break
+        # from the highest digit down: places that lack a digit that others have, have fewer nodes
+        for digit in reversed(_counted(wish & span, count)):
+            places = places & digit or places
+    return places & -places
+
+
+def _counted(mask: int, count: int) -> list[int]:
+    """Count for each node how many of the `count` neighbours from it on are in a set; a mask per binary digit.
+
+    The lowest digit comes first. All places are counted at once: windows are added up in pairs, twice as long each
+    time.
+    """
+    total: list[int] = []
+    window, length, done = [mask], 1, 0
+    while True:
+        if count & length:
+            total = _added(total, [digit >> done for digit in window])
+            done += length
+        length *= 2
+        if length > count:
+            return total
+        window = _added(window, [digit >> length // 2 for digit in window])
+
+
+def _added(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """Return the sums of two numbers at each place, digit by digit."""
+    found, carry = [], 0
+    for one, other in zip_longest(first, second, fillvalue=0):
+        half = one ^ other
+        found.append(half ^ carry)
+        carry = one & other | half & carry
+    return [*found, carry] if carry else found

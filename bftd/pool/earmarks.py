@@ -1,0 +1,427 @@
+"""Nodes kept free for waiting jobs, from one snapshot to the next. Pure.
+
+A job that Slurm could start now if no pilot were there has *room* made for it: nodes by name, which pilots leave and
+none comes to, so that Slurm's next backfill cycle starts the job in that very cycle instead of preempting for it. Room
+is made anew at every snapshot, and is kept until the job has started, is gone or no longer fits. A job that has not
+started within two cycles does not start for reasons that cannot be seen from here. It is *doubted*: it is ignored for a
+time that doubles with each doubt, the first three times only until a node is ready that was not then. So is a job that
+fits and does not fit in turns: pilots would leave and come back for it for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from bftd.core.model.domain import Room, RoomEnd, RoomOver
+from bftd.pool.backfill.model import Numbering, union
+from bftd.pool.governor import Allowance, Cost, Ended, Governor
+from bftd.pool.user_backoff import Patience
+from slurm_plugin.read.types import Job, Scheduler
+
+# Two cycles are enough for Slurm to start what it can start; these seconds are for its rounding and for our polls.
+_CYCLES = 2
+_SLACK_S = 5.0
+# However long cycles last, nodes are kept in vain no longer than this.
+_WAIT_MOST_S = 600.0
+# Times that another node lets a doubted job be tried again, and the longest time that it is left out.
+_WOKEN_MOST = 3
+_DOUBT_MOST_S = 3600.0
+# Plans move, and with them which jobs fit. A job whose room is over this often for that reason, each time soon after
+# the last, costs the trainers a resize each time and has not been started by any cycle in between.
+_LAPSES_MOST = 4
+# If the next cycle is sooner than this, pilots leave at once: the end of a step may take as long.
+_DUE_LEAST_S = 3.0
+# If it is later than this, pilots train on until then: time for the end of a step, and for what goes wrong.
+_LINGER_S = 10.0
+# A cycle uses what it saw when it began. One that takes longer than this may start a job that no longer fits.
+_LONG_CYCLE_S = 2.0
+_STALE_MOST_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A job that could start now: its nodes, and all nodes that it may use.
+
+    A job that is `first` in line for its nodes may be started by Slurm's main scheduler at any moment.
+    """
+
+    nodes: int
+    allowed: int
+    first: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """The jobs that would start at one snapshot if no pilot were there, by `key`; masks are those of the `numbering`.
+
+    `ours` are the nodes under lease and `harvested` those that pilots may have; an ended job has yet to leave those of
+    `ready` that are `clearing`. The site has `size` harvested nodes. `cut` says why not all jobs were looked at, "" if
+    all were.
+    """
+
+    numbering: Numbering
+    ready: int = 0
+    clearing: int = 0
+    ours: int = 0
+    harvested: int = 0
+    size: int = 0
+    starts: Mapping[str, Start] = field(default_factory=dict)
+    cut: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A room, and all `nodes` that its job would start on: those outside the room are not harvested.
+
+    `begun` are the tasks of an array that run already, `user` is the job's, and `proved` says whether the user's jobs
+    used to start in their rooms. The job last fitted at `fitted_s`. So far the room cost `node_s` and the pilots of the
+    nodes `left`.
+    """
+
+    room: Room
+    nodes: tuple[str, ...]
+    begun: frozenset[str] = frozenset()
+    user: str = ""
+    fitted_s: float = float("-inf")
+    proved: bool = False
+    node_s: float = 0.0
+    left: frozenset[str] = frozenset()
+
+    @property
+    def cost(self) -> Cost:
+        """The cost of the room so far."""
+        return Cost(self.node_s, len(self.left))
+
+    def worst(self, wait_s: float) -> Cost:
+        """Return the cost of the room if its job does not start."""
+        nodes = self.left.union(self.room.leaving)
+        return self.cost.at_least(Cost(len(self.room.nodes) * wait_s, len(nodes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A job that did not start though room was made `count` times; any node of `lacks` lets it try again.
+
+    `lacks` is a mask of the `numbering`: hundreds of jobs may each lack thousands of nodes.
+    """
+
+    until_s: float
+    count: int
+    lacks: int = 0
+    numbering: Numbering = field(default_factory=lambda: Numbering.of(()))
+
+
+@dataclass(frozen=True, slots=True)
+class Lapses:
+    """The number of times in a row that a job's room ended because it no longer fitted, and the time of the last."""
+
+    last_s: float
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RoomMemory:
+    """The memory of rooms between two snapshots, by `key`, and by user; the last snapshot was of `looked_s`.
+
+    `completing` has since when each node shows that an ended job has not left it.
+    """
+
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+    doubts: Mapping[str, Doubt] = field(default_factory=dict)
+    lapses: Mapping[str, Lapses] = field(default_factory=dict)
+    patience: Mapping[str, Patience] = field(default_factory=dict)
+    governor: Governor = field(default_factory=Governor)
+    looked_s: float | None = None
+    numbering: Numbering = field(default_factory=lambda: Numbering.of(()))
+    completing: Mapping[str, float] = field(default_factory=dict)
+    # Of the last snapshot alone: why not all jobs were looked at, and the error of the simulation.
+    cut: str = ""
+    fault: Exception | None = None
+
+    @property
+    def rooms(self) -> dict[str, Room]:
+        """The rooms that keep a harvested node, by their jobs."""
+        return {key_: kept.room for key_, kept in self.kept.items() if kept.room.nodes}
+
+    def moved(self, by_s: float) -> RoomMemory:
+        """Return the memory with its times moved: the clock was set."""
+        kept = {
+            key_: replace(one, room=_moved(one.room, by_s), fitted_s=one.fitted_s + by_s)
+            for key_, one in self.kept.items()
+        }
+        doubts = {key_: replace(doubt, until_s=doubt.until_s + by_s) for key_, doubt in self.doubts.items()}
+        lapses = {key_: replace(one, last_s=one.last_s + by_s) for key_, one in self.lapses.items()}
+        looked_s = None if self.looked_s is None else self.looked_s + by_s
+        ended = {name: since_s + by_s for name, since_s in self.completing.items()}
+        governor = self.governor.moved(by_s)
+        return replace(
+            self, kept=kept, doubts=doubts, lapses=lapses, governor=governor, looked_s=looked_s, completing=ended
+        )
+
+
+def _moved(room: Room, by_s: float) -> Room:
+    due_s = None if room.due_s is None else room.due_s + by_s
+    return replace(room, since_s=room.since_s + by_s, due_s=due_s)
+
+
+def room_wait_s(scheduler: Scheduler) -> float:
+    """Return how long a job may take to start once it has room.
+
+    If the length of cycles is not known, one may be at work for as long as bf_max_time lets it, and the next one, which
+    sees the room from its beginning, as long.
+    """
+    if scheduler.cycle_s is None:
+        cycles_s = scheduler.interval_s + 2.0 * scheduler.max_time_s
+    else:
+        cycles_s = _CYCLES * (scheduler.interval_s + scheduler.cycle_s)
+    return min(cycles_s + _SLACK_S, _WAIT_MOST_S)
+
+
+def has_time(room: Room, now_s: float) -> bool:
+    """Whether the next cycle is so far away that pilots need not leave yet."""
+    return room.due_s is not None and room.due_s - now_s > _LINGER_S
+
+
+def key(job_id: str) -> str:
+    """Return the key of a waiting job: an array whose tasks start one by one, or a job of parts, has one as a whole."""
+    if job_id.isdigit():  # true for nearly all of tens of thousands
+        return job_id
+    return job_id.partition("_[")[0].partition("+")[0]
+
+
+def awake(memory: RoomMemory, numbering: Numbering, ready: int, now_s: float) -> RoomMemory:
+    """Return the memory with the doubts ended whose jobs find a node that was not ready before."""
+
+    def woken(doubt: Doubt) -> Doubt:
+        if not doubt.lacks or doubt.until_s <= now_s:
+            return doubt
+        if doubt.numbering is not numbering:
+            lacks = numbering.mask(doubt.numbering.of_mask(doubt.lacks))
+            doubt = replace(doubt, lacks=lacks, numbering=numbering)
+        return Doubt(now_s, doubt.count) if doubt.lacks & ready else doubt
+
+    return replace(memory, doubts={key_: woken(doubt) for key_, doubt in memory.doubts.items()})
+
+
+def doubted(memory: RoomMemory, now_s: float) -> frozenset[str]:
+    """Return the jobs for which no room is made."""
+    return frozenset(key_ for key_, doubt in memory.doubts.items() if now_s < doubt.until_s)
+
+
+def follow(
+    memory: RoomMemory, foreseen: Foreseen | None, jobs: Collection[Job], scheduler: Scheduler, now_s: float
+) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
+    """Carry the rooms on by one snapshot. Returns the new memory and the rooms that are over.
+
+    `jobs` are all of the snapshot. If nothing could be `foreseen`, no room is made, and existing rooms stay until their
+    job has started or gone or their time is over.
+    """
+    wait_s = room_wait_s(scheduler)
+    memory = _costed(memory, foreseen, wait_s, now_s)
+    starts = foreseen.starts if foreseen is not None else {}
+    waiting = _waiting(jobs, memory.kept.keys() | memory.doubts.keys() | memory.lapses.keys() | starts.keys())
+    begun = _begun(jobs, memory.kept.keys() | starts.keys()) if memory.kept or starts else {}
+    started = {key_ for key_, one in memory.kept.items() if begun.get(key_, one.begun) - one.begun}
+    doubts = {key_: doubt for key_, doubt in memory.doubts.items() if key_ in waiting}
+    kept: dict[str, Kept] = {}
+    taken = union(start.nodes for start in starts.values())
+    for key_, before in memory.kept.items():
+        if key_ not in waiting or key_ in started or key_ in starts:
+            continue
+        fits_no_more = foreseen is not None and not _outlives(before, foreseen, taken, scheduler, now_s)
+        if fits_no_more and not waiting[key_].unreadable:
+            continue
+        if now_s - before.room.since_s <= wait_s:
+            kept[key_] = before
+        else:
+            doubts[key_] = _doubt(doubts.get(key_), 0, memory.numbering, wait_s, now_s)
+    allowance = Allowance(memory.governor, foreseen.size if foreseen is not None else 0)
+    for key_, before in memory.kept.items():
+        if key_ in kept or (key_ in starts and key_ not in started):
+            allowance.spend(before.proved, before.worst(wait_s))
+    for key_, start in starts.items():
+        assert foreseen is not None
+        last = None if key_ in started else memory.kept.get(key_)
+        if last is not None and (now_s - last.room.since_s > wait_s or allowance.is_over(last.proved, last.cost)):
+            lacks = start.allowed & ~(foreseen.ready & ~foreseen.clearing)
+            doubts[key_] = _doubt(doubts.get(key_), lacks, foreseen.numbering, wait_s, now_s)
+            continue
+        nodes, fitted_s = foreseen.numbering.of_mask(start.nodes), now_s
+        others = taken & ~start.nodes
+        if last is not None and last.nodes != nodes and _outlives(last, foreseen, others, scheduler, now_s):
+            # The cycle at work may start it where it fitted before, or where it fits now; no pilot leaves for that.
+            both = foreseen.numbering.mask(last.nodes) | start.nodes & ~foreseen.ours
+            nodes, fitted_s = foreseen.numbering.of_mask(both), last.fitted_s
+        room = _room(key_, start, nodes, last, foreseen, scheduler, now_s)
+        user = waiting[key_].user if key_ in waiting else ""
+        proved = user in memory.governor.proved or key_ in started if last is None else last.proved
+        made = replace(last or Kept(room, ()), room=room, nodes=nodes, user=user, fitted_s=fitted_s, proved=proved)
+        if last is not None or allowance.takes(proved, made.worst(wait_s)):
+            kept[key_] = replace(made, begun=begun.get(key_, frozenset()))
+    unfit = waiting.keys() - kept.keys() - starts.keys() - started
+    lapses = _lapses(memory, unfit, started, waiting, wait_s, now_s)
+    for key_, lapse in list(lapses.items()):
+        if lapse.count >= _LAPSES_MOST:
+            doubts[key_] = _doubt(doubts.get(key_), 0, memory.numbering, wait_s, now_s)
+            del lapses[key_]
+    after = replace(memory, kept=kept, doubts=doubts, lapses=lapses, fault=None)
+    if foreseen is not None:
+        after = replace(after, numbering=foreseen.numbering, cut=foreseen.cut)
+    newly = {key_ for key_, doubt in doubts.items() if doubt.until_s > now_s and doubt is not memory.doubts.get(key_)}
+    over = tuple(_over(memory, after, waiting.keys(), started, newly))
+    size = foreseen.size if foreseen is not None else len(memory.numbering.names)
+    return replace(after, governor=memory.governor.after(_ended(memory, over), size, now_s)), over
+
+
+def _costed(memory: RoomMemory, foreseen: Foreseen | None, wait_s: float, now_s: float) -> RoomMemory:
+    """Add the cost of rooms since the snapshot before; pilots that have time until the next cycle cost nothing."""
+    if not memory.kept or memory.looked_s is None:
+        return memory
+    passed_s = min(max(0.0, now_s - memory.looked_s), wait_s)
+    kept = {}
+    for key_, one in memory.kept.items():
+        lingers: frozenset[str] = frozenset()
+        if foreseen is not None and has_time(one.room, memory.looked_s):
+            bit = foreseen.numbering.bit
+            lingers = frozenset(name for name in one.room.nodes if bit.get(name, 0) & foreseen.ours)
+        node_s = one.node_s + passed_s * (len(one.room.nodes) - len(lingers))
+        left = one.left.union(one.room.leaving).difference(lingers) if one.room.leaving else one.left
+        kept[key_] = replace(one, node_s=node_s, left=left)
+    return replace(memory, kept=kept)
+
+
+def _ended(memory: RoomMemory, over: Iterable[RoomOver]) -> Iterable[Ended]:
+    """Yield the results of the rooms that are over, for the governor."""
+    for one in over:
+        kept = memory.kept[one.room.job]
+        yield Ended(kept.user, kept.proved, one.end == "started", len(kept.room.nodes), kept.cost)
+
+
+def _outlives(before: Kept, foreseen: Foreseen, taken: int, scheduler: Scheduler, now_s: float) -> bool:
+    """Whether a cycle may be at work that began while the job of a room still fitted, on nodes that are still free.
+
+    Slurm's cycles on a large machine take many seconds, and changes meanwhile affect the one at work little.
+    """
+    cycle_s = scheduler.cycle_s or 0.0
+    if cycle_s < _LONG_CYCLE_S or now_s - before.fitted_s > min(cycle_s, _STALE_MOST_S):
+        return False
+    due_s = cycle_due_s(scheduler, now_s)
+    nodes = foreseen.numbering.mask(before.nodes)
+    return (due_s is None or due_s <= now_s) and not nodes & (taken | ~foreseen.ready)
+
+
+def given_up(memory: RoomMemory) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
+    """Drop all rooms: make_room is off."""
+    return RoomMemory(), tuple(RoomOver(room, "no longer fits") for room in memory.rooms.values())
+
+
+def _room(
+    key_: str,
+    start: Start,
+    nodes: tuple[str, ...],
+    last: Kept | None,
+    foreseen: Foreseen,
+    scheduler: Scheduler,
+    now_s: float,
+) -> Room:
+    """Return the room of a job: as it was, on those of its `nodes` now that are harvested."""
+    bit = foreseen.numbering.bit
+    mine = tuple(name for name in nodes if bit[name] & foreseen.harvested)
+    due_s = _due_s(start, scheduler, now_s)
+    had: tuple[str, ...] = ()
+    since_s = now_s
+    if last is not None:
+        since_s, had = last.room.since_s, last.room.leaving
+        if any(bit.get(name, 0) & foreseen.ours for name in had):
+            # those pilots were told a time, which may be moved earlier and never later
+            due_s = None if due_s is None and start.first else _sooner(last.room.due_s, due_s)
+    leaving = tuple(name for name in mine if bit[name] & foreseen.ours or name in had)
+    return Room(key_, mine, since_s, leaving, due_s)
+
+
+def cycle_due_s(scheduler: Scheduler, now_s: float) -> float | None:
+    """Return when the next backfill cycle begins at the earliest; None if unknown, or if one may be at work."""
+    if scheduler.cycled_s is None or scheduler.cycled_s > now_s:  # or the clock was set back
+        return None
+    return scheduler.due_s
+
+
+def _due_s(start: Start, scheduler: Scheduler, now_s: float) -> float | None:
+    """Return the expected next backfill cycle; None if unknown or too near, or if the job may start without it."""
+    due_s = None if start.first else cycle_due_s(scheduler, now_s)
+    return due_s if due_s is not None and due_s - now_s > _DUE_LEAST_S else None
+
+
+def _sooner(told_s: float | None, due_s: float | None) -> float | None:
+    if told_s is None or due_s is None:
+        return told_s
+    return min(told_s, due_s)
+
+
+def _lapses(
+    memory: RoomMemory,
+    unfit: Collection[str],
+    started: Collection[str],
+    waiting: Collection[str],
+    wait_s: float,
+    now_s: float,
+) -> dict[str, Lapses]:
+    """Return the lapses that still count, with those of the rooms whose jobs are `unfit` now."""
+    before = {
+        key_: one
+        for key_, one in memory.lapses.items()
+        if key_ in waiting and key_ not in started and now_s - one.last_s <= wait_s
+    }
+    new = {
+        key_: Lapses(now_s, 1 + (before[key_].count if key_ in before else 0))
+        for key_ in memory.rooms
+        if key_ in unfit and now_s - memory.kept[key_].room.since_s <= wait_s
+    }
+    return before | new
+
+
+def _doubt(before: Doubt | None, lacks: int, numbering: Numbering, wait_s: float, now_s: float) -> Doubt:
+    count = 1 + (before.count if before is not None else 0)
+    while_s = min(wait_s * 2.0 ** min(count, 10), _DOUBT_MOST_S)
+    return Doubt(now_s + while_s, count, lacks if count <= _WOKEN_MOST else 0, numbering)
+
+
+def _waiting(jobs: Iterable[Job], keys: Collection[str]) -> dict[str, Job]:
+    """Return the waiting jobs of these keys."""
+    if not keys:
+        return {}
+    pending = ((key(job.id), job) for job in jobs if job.state == "PENDING")
+    return {one: job for one, job in pending if one in keys}
+
+
+def _begun(jobs: Iterable[Job], keys: Collection[str]) -> dict[str, frozenset[str]]:
+    """Return by key the jobs of these keys that wait no longer, an array's tasks under the array's key."""
+    found: dict[str, set[str]] = {}
+    for job in jobs:
+        if job.state != "PENDING":
+            for one in {key(job.id), job.id.partition("_")[0]}.intersection(keys):
+                found.setdefault(one, set()).add(job.id)
+    return {one: frozenset(ids) for one, ids in found.items()}
+
+
+def _over(
+    before: RoomMemory,
+    after: RoomMemory,
+    waiting: Collection[str],
+    started: Collection[str],
+    newly: Collection[str],
+) -> Iterable[RoomOver]:
+    rooms = after.rooms
+    for key_, room in before.rooms.items():
+        end: RoomEnd | None = None
+        if key_ in started:
+            end = "started"
+        elif key_ not in waiting:
+            end = "gone"
+        elif key_ in newly:
+            end = "doubted"
+        elif key_ not in rooms:
+            end = "no longer fits"
+        if end is not None:
+            yield RoomOver(room, end)

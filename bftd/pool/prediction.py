@@ -1,0 +1,163 @@
+"""Rooms at one snapshot: the waiting jobs put through the copy of Slurm's planner, and nodes kept for them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from bftd.core.model.domain import RoomOver
+from bftd.pool.availability import Ground, completing, slow, survey
+from bftd.pool.backfill.model import Outcome, Wanted, union
+from bftd.pool.backfill.planner import simulate
+from bftd.pool.backfill.queue import queue
+from bftd.pool.earmarks import Foreseen, RoomMemory, Start, awake, doubted, follow, key, room_wait_s
+from bftd.pool.harvest import Harvest
+from bftd.pool.occupancy import Occupancy
+from bftd.pool.user_backoff import left_out, tried
+from bftd.pool.victims import Leaving
+from slurm_plugin.read.types import Snapshot
+
+
+class Copy(Protocol):
+    """A copy of Slurm's planner: it tells which waiting jobs could start now on some ground."""
+
+    def __call__(
+        self,
+        snapshot: Snapshot,
+        jobs: Occupancy,
+        ground: Ground,
+        *,
+        kept: Mapping[str, Collection[str]],
+        doubted: Collection[str],
+        leaving: Leaving,
+    ) -> tuple[Sequence[Wanted], Outcome]:
+        """Return the queue in the order of the planner, and its outcome; `kept` and `doubted` are by `rooms.key`."""
+
+
+def slurms_next_cycle(
+    snapshot: Snapshot,
+    jobs: Occupancy,
+    ground: Ground,
+    *,
+    kept: Mapping[str, Collection[str]],
+    doubted: Collection[str],
+    leaving: Leaving,
+) -> tuple[Sequence[Wanted], Outcome]:
+    """Simulate Slurm's next backfill cycle, without any pilot."""
+    numbering = ground.numbering
+    waits = queue(snapshot, jobs.pending, ground.nodes, numbering, ground.lent)
+    masks = {key_: numbering.mask(names) for key_, names in kept.items()}
+    ids = {key(entry.id): entry.id for entry in waits.entries} if masks or doubted else {}
+    outcome = simulate(
+        waits.entries,
+        numbering,
+        ground.ready,
+        ground.leased,
+        ground.ends,
+        ground.bookings,
+        snapshot.time_s,
+        snapshot.scheduler,
+        kept={ids.get(key_, key_): mask for key_, mask in masks.items()},
+        weights=ground.weights,
+        leaving=leaving,
+        doubted={ids.get(key_, key_) for key_ in doubted},
+    )
+    return waits.entries, replace(outcome, cut="; ".join(filter(None, (waits.cut, outcome.cut))))
+
+
+def make_room(
+    memory: RoomMemory,
+    snapshot: Snapshot,
+    jobs: Occupancy,
+    harvest: Harvest,
+    leased: Mapping[str, str | None],
+    leaving: Leaving,
+    copy: Copy = slurms_next_cycle,
+) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
+    """Say which nodes are kept for which jobs, and which rooms of the snapshot before are over.
+
+    If the copy fails, nothing else does: the error is the memory's `fault`, and no room is made at this snapshot.
+    """
+    now_s, scheduler = snapshot.time_s, snapshot.scheduler
+    fault: Exception | None = None
+    foreseen: Foreseen | None = None
+    memory = before = replace(memory, completing=completing(memory.completing, snapshot))
+    try:
+        if jobs.near:
+            kept = {name for one in memory.kept.values() for name in one.nodes}
+            late = slow(memory.completing, snapshot, harvest, kept)
+            ground = survey(snapshot, jobs, harvest, leased, kept, memory.numbering, late)
+            memory = awake(memory, ground.numbering, ground.ready, now_s)
+            foreseen = _foresee(memory, snapshot, jobs, ground, leaving, copy)
+        else:  # nobody waits for a harvested node
+            foreseen = Foreseen(memory.numbering, size=len(jobs.nodes))
+        after, over = follow(memory, foreseen, snapshot.jobs, scheduler, now_s)
+    except Exception as error:
+        fault = error
+        after, over = follow(memory, None, snapshot.jobs, scheduler, now_s)
+    return _less_patient(before, replace(after, fault=fault), over, now_s, room_wait_s(scheduler))
+
+
+def _less_patient(
+    before: RoomMemory, after: RoomMemory, over: tuple[RoomOver, ...], now_s: float, wait_s: float
+) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
+    """Update the users' patience by what their rooms led to since the snapshot before.
+
+    Rooms of users who are left out end as doubted.
+    """
+    having_room = {before.kept[key_].user for key_ in before.rooms}
+    started = [before.kept[one.room.job].user for one in over if one.end == "started"]
+    gone = {before.kept[one.room.job].user: wait_s - (now_s - one.room.since_s) for one in over if one.end == "gone"}
+    passed_s = 0.0 if before.looked_s is None else now_s - before.looked_s
+    patience = tried(before.patience, having_room, started, gone, passed_s, wait_s)
+    out = left_out(before.patience)
+    told = (
+        replace(one, end="doubted") if one.end == "no longer fits" and before.kept[one.room.job].user in out else one
+        for one in over
+    )
+    return replace(after, patience=patience, looked_s=now_s), tuple(told)
+
+
+def _foresee(
+    memory: RoomMemory, snapshot: Snapshot, jobs: Occupancy, ground: Ground, leaving: Leaving, copy: Copy
+) -> Foreseen:
+    kept = {key_: one.nodes for key_, one in memory.kept.items()}
+    unlikely = doubted(memory, snapshot.time_s)
+    if out := left_out(memory.patience):
+        unlikely |= {key(job.id) for job in jobs.near if job.user in out}
+    if memory.governor.wary:
+        proved = memory.governor.proved
+        unlikely |= {key(job.id) for job in jobs.near if job.user not in proved} - memory.kept.keys()
+    entries, outcome = copy(snapshot, jobs, ground, kept=kept, doubted=unlikely, leaving=leaving)
+    return Foreseen(
+        numbering=ground.numbering,
+        ready=ground.ready,
+        clearing=ground.clearing,
+        ours=ground.leased,
+        harvested=ground.numbering.mask(jobs.nodes),
+        size=len(jobs.nodes),
+        starts=_starts(entries, outcome, ground),
+        cut=outcome.cut,
+    )
+
+
+def _starts(entries: Sequence[Wanted], outcome: Outcome, ground: Ground) -> Mapping[str, Start]:
+    """Return the jobs that could start now, each with its place in line for the nodes that are open to it."""
+    starts: dict[str, Start] = {}
+    if not outcome.now:
+        return starts
+    # where an earlier job waits for room, the main scheduler starts no later one: it strikes out the partition's nodes
+    passed = ground.ready
+    for entry in entries:
+        if entry.barred:
+            continue
+        nodes = outcome.now.get(entry.id)
+        if nodes is None:
+            passed &= ~union(part.within if part.within >= 0 else part.allowed for part in entry.parts)
+            continue
+        allowed = union(part.allowed for part in entry.parts)
+        before = starts.get(key(entry.id), Start(0, 0, first=False))
+        first = (allowed & passed).bit_count() >= sum(part.need for part in entry.parts)
+        starts[key(entry.id)] = Start(before.nodes | nodes, before.allowed | allowed, before.first or first)
+    return starts

@@ -1,0 +1,68 @@
+"""Log lines about rooms: nodes kept for jobs, for how long, and why none are kept for others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from bftd.core.model.domain import PoolView, Room
+from bftd.pool.earmarks import RoomMemory
+from slurm_plugin.nodeset import fold
+
+log = logging.getLogger("bftd")
+
+_ENDS = {
+    "started": "it has started",
+    "gone": "it is gone",
+    "no longer fits": "it no longer fits",
+    "doubted": "it has not started, and is doubted",
+}
+
+
+class RoomLog:
+    """A log of rooms as they come and go, and, once each, of what keeps them from being made."""
+
+    def __init__(self) -> None:
+        self._rooms: Collection[str] = ()
+        self._faults: set[tuple[str, str, int]] = set()
+        self._cut_told = False
+        self._wary = False
+
+    def tell(self, memory: RoomMemory, view: PoolView) -> None:
+        """Log the news in one view of the pool; `memory` is what its rooms were made from."""
+        for over in view.rooms_over:
+            kept_s = view.time_s - over.room.since_s
+            log.info("room for job %s is over after %.1f s: %s", over.room.job, kept_s, _ENDS[over.end])
+        for room in view.made(self._rooms):
+            log.info("room for job %s: %s; %s", room.job, fold(room.nodes), _leaving(room, view.time_s))
+        self._rooms = view.rooms.keys()
+        if memory.cut and not self._cut_told:
+            log.info("what waits is not all looked at for room: %s", memory.cut)
+            self._cut_told = True
+        if bool(view.wary) != self._wary:
+            self._wary = not self._wary
+            log.warning("%s", view.wary) if view.wary else log.info("room is made for all who wait again")
+        if memory.fault is not None:
+            self._tell_fault(memory.fault)
+
+    def _tell_fault(self, fault: Exception) -> None:
+        last = fault.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        where = ("", 0) if last is None else (last.tb_frame.f_code.co_filename, last.tb_lineno)
+        known = (type(fault).__name__, *where)
+        if known in self._faults:
+            return
+        self._faults.add(known)
+        log.error(
+            "no room could be made for waiting jobs: this is a fault of bftd, please report it; the rest goes on",
+            exc_info=fault,
+        )
+
+
+def _leaving(room: Room, now_s: float) -> str:
+    """Say which pilots leave, and when."""
+    if not room.leaving:
+        return "no pilot is there"
+    within = "" if room.due_s is None else f" within {room.due_s - now_s:.0f} s"
+    return f"pilots leave {fold(room.leaving)}{within}"

@@ -1,0 +1,43 @@
+"""The clock of a service: wall time, and the jumps in it that were not the passing of time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from bftd.core.model.timing import CLOCK_STEP_S
+
+# A daemon checks its clock every few seconds. If it did not for this long, it or its host stood still: nobody could
+# reach it, so no driver counts as silent.
+LONGEST_PAUSE_S = 30.0
+
+
+class Clock:
+    """Wall time by `wall`, compared with `elapsed`, which nobody can set; without `elapsed`, wall time is believed."""
+
+    def __init__(self, wall: Callable[[], float] = time.time, elapsed: Callable[[], float] | None = None) -> None:
+        self._wall = wall
+        self._elapsed = elapsed
+        self._last = self._read()
+        self._set_s = float("-inf")
+
+    def look(self) -> tuple[float, float]:
+        """Return the wall time, and by how much it was set since the last look; 0 if it only went on.
+
+        A small difference is accepted as wall time at once, so that many of them never add up.
+        """
+        now_s, elapsed_s = self._read()
+        passed_s = min(elapsed_s - self._last[1], LONGEST_PAUSE_S)
+        by_s = now_s - self._last[0] - passed_s
+        self._last = now_s, elapsed_s
+        if self._elapsed is None or abs(by_s) <= CLOCK_STEP_S:
+            return now_s, 0.0
+        self._set_s = now_s
+        return now_s, by_s
+
+    def believes(self, time_s: float) -> bool:
+        """Whether a time just read from `wall` belongs to the clock as it is since it was last set."""
+        return self._elapsed is None or self._set_s <= time_s <= self._last[0] + CLOCK_STEP_S
+
+    def _read(self) -> tuple[float, float]:
+        return self._wall(), self._elapsed() if self._elapsed is not None else 0.0

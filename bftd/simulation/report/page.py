@@ -1,0 +1,199 @@
+"""The page: the gain of a centre, then the sections of each site, then how the page was made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree.ElementTree import Element
+
+from bftd.simulation.report.errors import ReportError
+from bftd.simulation.report.html import Content, document, shown, table, tag
+from bftd.simulation.report.model import Case, Provenance, Replayed
+from bftd.simulation.report.sections import compared, policy_name, sections
+from bftd.simulation.report.style import CSS
+from bftd.simulation.report.words import count, length, percent, seconds
+
+# The meaning of the page's words and figures, and its limits.
+_METHOD = (
+    "The trace says which nodes no job held, and when. It is replayed through the very code that decides in bftd's "
+    "daemon, with simulated trainers that earn samples at the speed their scaling curves give, stand still for their "
+    "rescale costs, and lose nodes the moment the trace says that a job takes them.",
+    "U = A_e / A_s: A_e is what the trainers earned, A_s what as many trainers at once would earn on N_eq dedicated "
+    "nodes, the mean number of idle ones, with the best allocation and no costs. Where networks are mixed, U may "
+    "exceed 100\u202f%: their samples count alike, and which of them are trained when is not the same there.",
+    "Node-hours recovered count the same work by what it takes of a dedicated node, each trainer at the size at which "
+    "it makes the most of one. They can be compared between any two settings, as U cannot.",
+    "Equal share gives each trainer as many nodes as any other. Rigid jobs are what centres run in a preemptible "
+    "partition today: all of one size, the best power of two unless one was given, at most pj_max at once, killed as a "
+    "whole when one node goes, and resumed from their last checkpoint.",
+    "What regular jobs pay is not part of a replay: the trace is played as it was recorded, and no regular job in it "
+    "starts later. It was measured on private clusters instead. With all 8 nodes harvested and no queue, a job of 4 "
+    "nodes started 0.33 s later. A job that the backfill scheduler starts by preemption gets its nodes in the next "
+    "cycle, a second later, and 2 to 3 of 100 jobs that preempted lost their slot, half of them to a pilot. In "
+    "streams of jobs on 16 nodes the mean wait was 15 and 38 s longer, where two runs without bftd differ by up to 18 "
+    "and 33 s.",
+)
+_TITLE = "What would my centre gain?"
+
+
+def page(cases: Sequence[Case], provenance: Provenance) -> bytes:
+    """Return the report as one HTML file that needs nothing else; the same arguments give the same bytes."""
+    if not cases:
+        raise ReportError("there is nothing to report: name a trace or a stored result")
+    several = len(cases) > 1
+    names = ", ".join(shown(case.name) for case in cases)
+    header = tag("header", tag("h1", _TITLE), tag("p", f"Idle nodes of {names}, put to work by bftd", class_="subtle"))
+    overview: list[Content] = [tag("section", _overview(cases), id="overview")] if several else []
+    articles = [_article(case, f"s{number}-" if several else "", several) for number, case in enumerate(cases, start=1)]
+    main = tag("main", header, *overview, *articles, _method(), _made(cases, provenance))
+    return document(f"{_TITLE} {names}", CSS, main)
+
+
+def _article(case: Case, prefix: str, several: bool) -> Element:
+    level = "h3" if several else "h2"
+    name = [tag("h2", shown(case.name))] if several else []
+    parts = [
+        tag("section", tag(level, heading, id=f"{key}-h"), *content, id=key, aria_labelledby=f"{key}-h")
+        for key, heading, content in sections(case, prefix)
+    ]
+    return tag("article", *name, tag("section", *_summary(case), id=f"{prefix}summary"), *parts)
+
+
+def _summary(case: Case) -> list[Content]:
+    """Return the summary at the top."""
+    notes = [tag("p", note, class_="subtle") for note in case.notes]
+    main = case.main
+    if main is None:
+        told = _told_expected(case) or "No replay of bftd's own policy was given, so there is nothing to tell of it."
+        return [tag("p", told, class_="lead"), *_cards(case), *notes]
+    nodes = int(main.data["run"]["inputs"]["trace"]["nodes"])
+    idle = count(float(main.data["eq_nodes"]))
+    start = f"For {length(main.duration_s)}, {idle} of {nodes:,} nodes stood idle on average. bftd would have "
+    lead = tag("p", start, *_gain(case, main), class_="lead")
+    told = _told_expected(case)
+    return [lead, *_cards(case), *([tag("p", told)] if told else []), *notes]
+
+
+def _gain(case: Case, main: Replayed) -> list[Content]:
+    weekly = case.recovered_per_week
+    if weekly is None:
+        share = tag("strong", f"{percent(main.efficiency)} of the training")
+        return ["done on them ", share, " that the same trainers do on as many dedicated nodes."]
+    share = tag("strong", f"{percent(weekly / main.idle_per_week)} of that time into training")
+    return ["turned ", share, ", beside the regular queue."]
+
+
+def _cards(case: Case) -> list[Content]:
+    main, weekly = case.main, case.recovered_per_week
+    cards: list[tuple[str, str, str]] = []
+    if weekly is not None:
+        idle = f" of {main.idle_per_week:,.0f} that stood idle" if main is not None else ""
+        of = f"recovered{idle}: what the same work takes on dedicated nodes"
+        cards.append(("Node-hours a week", f"{weekly:,.0f}", of))
+    elif main is not None:
+        cards.append(("Idle node-hours a week", f"{main.idle_per_week:,.0f}", "which the regular queue left over"))
+    if main is not None:
+        others = ", ".join(f"{percent(each.efficiency)} with {policy_name(each)}" for each in compared(case)[1:])
+        cards.append(("Efficiency U", percent(main.efficiency), others or "of as many dedicated nodes"))
+    paid = (
+        "on a private cluster of 8 nodes without a queue; not part of this replay. Behind a queue it is more, see "
+        "How to read this"
+    )
+    cards.append(("A regular job starts later by", "0.33\u202fs", paid))
+    made = [tag("div", tag("dt", what), tag("dd", value), tag("dd", of, class_="of")) for what, value, of in cards]
+    return [tag("dl", *made, class_="cards")]
+
+
+def _told_expected(case: Case) -> str:
+    """Return the range of the weekly figure in one sentence, or "" if there is nothing to add."""
+    told = case.expected
+    if told is None:
+        return ""
+    setting = f"t_fwd {seconds(told.t_fwd_s)} and pj_max {told.pj_max}"
+    weekly = f"{told.node_hours_per_week:,.0f} node-hours recovered a week"
+    start = (
+        f"bft advise recommends {setting}, and expects {weekly}" if case.recommended else f"With {setting}, {weekly}"
+    )
+    if told.low is None or told.high is None or told.confidence is None:
+        return f"{start}; the trace is too short to tell how much weeks differ." if case.recommended else ""
+    return (
+        f"{start}: {told.low:,.0f} to {told.high:,.0f} with {percent(told.confidence)} confidence, "
+        "judging by how much the days of the trace differ."
+    )
+
+
+def _overview(cases: Sequence[Case]) -> Element:
+    rows = []
+    for case in cases:
+        shown_name, main, weekly = shown(case.name), case.main, case.recovered_per_week
+        recovered = f"{weekly:,.0f}" if weekly is not None else "-"
+        if main is not None:
+            equal = [each for each in compared(case)[1:] if each.policy == "equal-share"]
+            rows.append(
+                (shown_name, count(float(main.data["eq_nodes"])), percent(main.efficiency),
+                 percent(equal[0].efficiency) if equal else "-", recovered)
+            )  # fmt: skip
+        else:
+            rows.append((shown_name, "-", "-", "-", recovered))
+    return table(("", "idle nodes", "U", "equal share", "node-hours a week"), rows)
+
+
+def _method() -> Element:
+    return tag(
+        "section",
+        tag("h2", "How to read this", id="method-h"),
+        *(tag("p", text) for text in _METHOD),
+        id="method",
+        aria_labelledby="method-h",
+    )
+
+
+def _made(cases: Sequence[Case], provenance: Provenance) -> Element:
+    rows = [
+        (shown(case.name), policy_name(each), seconds(each.arguments['t_fwd_s']), f"{each.arguments['pj_max']}",
+         percent(each.efficiency, 2))
+        for case in cases
+        for each in case.replays
+    ]  # fmt: skip
+    inputs = [
+        tag("dd", tag("code", shown(path)), f" ({what}) SHA-256 ", tag("code", digest))
+        for path, what, digest in provenance.inputs
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in provenance.versions.items())
+    described = tag(
+        "dl",
+        tag("dt", "Command"),
+        tag("dd", tag("code", shown(provenance.command))),
+        tag("dt", "Versions"),
+        tag("dd", versions),
+        tag("dt", "Inputs"),
+        *inputs,
+        tag("dt", "Settings"),
+        *(tag("dd", setting) for setting in _settings(cases)),
+        class_="made",
+    )
+    replays = table(("Trace", "policy", "t_fwd", "pj_max", "U"), rows) if rows else tag("p", "No replay was made.")
+    folded = tag("details", tag("summary", f"All {len(rows)} replays"), replays)
+    return tag(
+        "section",
+        tag("h2", "How this page was made", id="made-h"),
+        described,
+        folded,
+        id="made",
+        aria_labelledby="made-h",
+    )
+
+
+def _settings(cases: Sequence[Case]) -> list[str]:
+    """Return the arguments of the main replays that are not in the table, each set once."""
+    said = []
+    for case in cases:
+        if case.main is not None:
+            arguments = case.main.arguments
+            flat = [
+                f"{key} {value}"
+                for key, value in arguments.items()
+                if value is not None and not isinstance(value, dict)
+            ]
+            mends = arguments.get("mends") or {}
+            said.append(", ".join([*flat, *(f"{key} {value}" for key, value in mends.items())]))
+    return list(dict.fromkeys(shown(text) for text in said)) or ["those of the stored results"]

@@ -1,0 +1,55 @@
+"""Node names as users write them, and short lists of them for messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+
+from bftd.simulation.trace.errors import TraceError
+
+# "0-1023,2000": ranges of numbers, which ClusterShell would take for one name.
+_NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+# A valid node name.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+# The largest range that is expanded, far beyond any cluster.
+_MOST_NODES = 10_000_000
+
+
+def listed(text: str) -> list[str]:
+    """List the names of a node set, or of ranges of numbers; raise TraceError for anything else."""
+    text = text.strip()
+    if _NUMBERS.fullmatch(text):
+        return _numbers(text)
+    from slurm_plugin.errors import SlurmError
+    from slurm_plugin.nodeset import expand
+
+    try:
+        names = expand(text)
+    except SlurmError as error:
+        raise TraceError(str(error)) from None
+    check(names)
+    return names
+
+
+def check(names: Iterable[str]) -> None:
+    """Raise TraceError for the first name that is not a valid node name."""
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise TraceError(f"not a node name: {name[:80]!r}")
+
+
+def some(names: Collection[str], most: int = 3) -> str:
+    """Format the first few names: "n1, n2, n3 and 5 more"."""
+    shown = ", ".join(list(names)[:most])
+    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown or "none"
+
+
+def _numbers(text: str) -> list[str]:
+    names: list[str] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if high < low or high - low >= _MOST_NODES:
+            raise TraceError(f"not a range of nodes: {part}")
+        names.extend(map(str, range(low, high + 1)))
+    return names

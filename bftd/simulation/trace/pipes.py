@@ -1,0 +1,80 @@
+"""Tables of Slurm's accounting commands: a header and rows of fields separated by "|", and the dates in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from bftd.simulation.trace.errors import TraceError
+from slurm_plugin.read.dates import local
+
+# Free-text fields, which may contain a "|".
+_FREE_TEXT = frozenset({"reason", "jobname", "comment", "admincomment", "systemcomment", "submitline", "workdir"})
+# The ways in which Slurm's releases write a missing time.
+_NO_TIME = frozenset({"", "unknown", "none", "n/a", "(null)", "0"})
+_SECONDS = re.compile(r"\d{1,12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: its place as shown in messages, and its fields by column name in lower case."""
+
+    where: str
+    fields: Mapping[str, str]
+
+    def first(self, *names: str) -> str:
+        """Return the field of the first of these columns that exists, or "" if none does."""
+        return next((self.fields[name] for name in names if name in self.fields), "")
+
+
+def rows(text: str, where: str, needed: tuple[tuple[str, ...], ...], advice: str) -> Iterator[Row]:
+    """Yield the rows of a table; a header that is repeated, as in concatenated files, is no row.
+
+    Each entry of `needed` lists alternative names, one of which the header must have; `advice` says how to make a
+    correct file. Raise TraceError for a missing column or a row with another number of fields.
+    """
+    lines = text.splitlines()
+    header = lines[0].rstrip("\r").strip() if lines else ""
+    columns = header.removesuffix("|").lower().split("|")
+    if lack := [names[0] for names in needed if not set(names) & set(columns)]:
+        raise TraceError(f"{where}, line 1: no column {lack[0]}: {advice}")
+    free = [column in _FREE_TEXT for column in columns]
+    spare = free.index(True) if sum(free) == 1 else None
+    for number, line in enumerate(lines[1:], start=2):
+        if not line.strip() or line.strip() == header:
+            continue
+        fields = line.split("|")
+        if header.endswith("|") and len(fields) > len(columns) and not fields[-1]:
+            fields.pop()
+        surplus = len(fields) - len(columns)
+        if surplus > 0 and spare is not None:
+            fields[spare : spare + surplus + 1] = ["|".join(fields[spare : spare + surplus + 1])]
+        elif surplus:
+            raise TraceError(f"{where}, line {number}: {len(fields)} fields instead of {len(columns)}: {advice}")
+        yield Row(f"{where}, line {number}", dict(zip(columns, map(str.strip, fields), strict=True)))
+
+
+@dataclass(slots=True)
+class Dates:
+    """A reader of dates as unix seconds, local ones in this machine's time zone, that counts ambiguous local times."""
+
+    ambiguous: int = 0
+
+    def read(self, row: Row, *names: str, latest: bool = False) -> float | None:
+        """Return the time in the first of these columns that exists, or None if it holds none.
+
+        Of a local time that a change of clocks repeats, return the earlier instant, or the later one with `latest`.
+        Raise TraceError for text that is no time.
+        """
+        text = row.first(*names)
+        if text.lower() in _NO_TIME:
+            return None
+        if _SECONDS.fullmatch(text):
+            return float(text)
+        try:
+            first, last = local(text)
+        except ValueError:
+            raise TraceError(f"{row.where}: {text[:40]!r} is not a time") from None
+        self.ambiguous += first != last
+        return last if latest else first

@@ -1,0 +1,1 @@
+"""The terminal's views: the status and the live screen."""
