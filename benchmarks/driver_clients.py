@@ -25,8 +25,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from elastic.link.authentication import Seal
 from elastic.link.channel import SealedReader, introduce
-from elastic.link.seal import Seal
 from elastic.link.wire import MAX_LINE_BYTES, Message, encode
 
 _STEP_S = 1.0

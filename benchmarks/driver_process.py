@@ -27,11 +27,11 @@ import psutil
 from benchmarks.local_nodes import LocalDaemon, LocalNodes
 from bftd.protocol.reports import LeaseReport, ProgressReport, Report
 from elastic.backends import KINDS
-from elastic.driver.hub import Hub, listen
+from elastic.driver.server import Hub, listen
 from elastic.driver.settings import DriverSettings
 from elastic.driver.trainer import Trainer
-from elastic.link.seal import new_secret
-from elastic.spec import ElasticSpec
+from elastic.link.authentication import new_secret
+from elastic.options.elastic_option import ElasticSpec
 
 _TICK_S = 0.005
 """How often the loop is looked at; a turn that takes longer than this shows as a stall."""

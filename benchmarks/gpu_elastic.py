@@ -247,7 +247,7 @@ def _given_back(gpu: Gpu | None, **holds: Any) -> dict[str, float]:
 def state(gpu: Gpu | None, options: argparse.Namespace) -> dict[str, float]:
     """Saving and loading beside plain copies of the same state; by path too, where this tree can."""
     found = _state(gpu, options.state_gb, "1-1")
-    if importlib.util.find_spec("elastic.bypath") is not None:
+    if importlib.util.find_spec("elastic.checkpoint.distributed") is not None:
         with tempfile.TemporaryDirectory(prefix="bft-gpu-path-") as folder:
             by_path = _state(gpu, options.state_gb, f"1-1,state={folder}")
         found |= {f"by path: {name}": figure for name, figure in by_path.items() if name.startswith("bftd")}

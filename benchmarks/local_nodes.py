@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from bftd.protocol.lease import Leases, LeaseView
 from bftd.protocol.reports import Report
-from elastic.driver.pilots import Pilot
+from elastic.driver.pilots.launcher import Pilot
 
 LIMIT_S = 36_000.0
 
 
 class LocalNodes:
-    """What a driver has Slurm's commands do (`elastic.driver.pilots.PilotStarter`); every node can be had at once."""
+    """What a driver has Slurm's commands do (`elastic.driver.pilots.launcher.PilotStarter`); every node can be had at once."""
 
     def __init__(self, address: str, secret: str, real: Mapping[str, int]) -> None:
         """`real`: the nodes on which a real agent is started, and how many GPUs each of them seems to have.

@@ -22,8 +22,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from elastic import world
-from elastic.sampling import Batches
+from elastic.script import ranks
+from elastic.script.data import Batches
 
 PIECES, GLOBAL_BATCH, STEPS, WIDTH = 4, 512, 40, 1024
 SIZES = (1, 2, 4)
@@ -33,7 +33,7 @@ _WARM = 5
 def _work(rank: int, size: int, folder: Path, steps: int, width: int) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"file://{folder}/group", rank=rank, world_size=size)
-    world.use(world.World(lambda: rank, lambda: size, lambda: 0))
+    ranks.use(ranks.World(lambda: rank, lambda: size, lambda: 0))
     model = DistributedDataParallel(nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     data = torch.randn(GLOBAL_BATCH, width)

@@ -30,16 +30,16 @@ from typing import Any, cast
 from benchmarks import paper_runs, saves_stalls
 from bftd.simulation import trace
 from elastic.backends import KINDS
-from elastic.driver.agreement import Agreement
-from elastic.driver.clockwork import Clockwork
-from elastic.driver.costs import Costs
-from elastic.driver.progress import Progress
-from elastic.driver.saves import Saves, interval_s
-from elastic.link.fence import Fence
+from elastic.base.timing import SHIP_EVERY_S
+from elastic.driver.progress.reports import Progress
+from elastic.driver.progress.resize_costs import Costs
+from elastic.driver.saving.interval import Saves, interval_s
+from elastic.driver.saving.step_barrier import Agreement
+from elastic.driver.timers import Clockwork
 from elastic.link.peer import Peer
+from elastic.link.step_barrier import Fence
 from elastic.link.wire import Message
-from elastic.spec import SAVE_SHARE_MOST, ElasticSpec
-from elastic.timing import SHIP_EVERY_S
+from elastic.options.elastic_option import SAVE_SHARE_MOST, ElasticSpec
 
 SHARE_WANTED = 0.97
 OVER_MOST = 0.10

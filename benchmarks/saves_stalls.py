@@ -83,7 +83,7 @@ class _Measured:
         self._saved()
 
     def save_beside(self, state: Any, beside: Any) -> None:
-        """As elastic.api.save_beside."""
+        """As elastic.script.api.save_beside."""
         self._save_beside(state, beside)
         self._saved()
 
@@ -108,17 +108,18 @@ def _main(way: str, size_bytes: int) -> None:
     import torch
 
     import elastic
-    from elastic import api, session
+    from elastic.script import api
+    from elastic.worker import driver_link
 
-    class Link(session.Session):
+    class Link(driver_link.Session):
         """A driver's end to which a state has come as soon as it is saved."""
 
-        saved: session.Saved | None = None
+        saved: driver_link.Saved | None = None
 
-        def fetch_state(self) -> session.Fetched:
-            return session.Fetched()
+        def fetch_state(self) -> driver_link.Fetched:
+            return driver_link.Fetched()
 
-        def commit(self, saved: session.Saved) -> None:
+        def commit(self, saved: driver_link.Saved) -> None:
             if self.saved is not None:
                 self.saved.release()
             self.saved = saved
@@ -145,7 +146,7 @@ def _main(way: str, size_bytes: int) -> None:
 
     torch.set_num_threads(1)
     link = Link(SimpleNamespace(send=lambda message: None))  # type: ignore[arg-type]
-    session.install(link)
+    driver_link.install(link)
     measured, model = _Measured(elastic, api, link.written), Model()
 
     def trained(optimizer: Any) -> None:

@@ -53,7 +53,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
         size_bytes = int(options.gb * 1e9)
         found["training"] = states_training.measure(size_bytes, options.saves, options.every_s, options.threads, log)
     if "by-path" in options.only and not states_by_path.available():
-        log("by-path: left out: this version has no elastic.bypath")
+        log("by-path: left out: this version has no elastic.checkpoint.distributed")
     elif "by-path" in options.only:
         size_bytes = int(options.by_path_gb * 1e9)
         found["by-path"] = states_by_path.measure(size_bytes, 4, (2, 3, 8), options.repeats, log)

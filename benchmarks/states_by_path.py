@@ -28,7 +28,7 @@ _LIMIT_S = 900.0
 
 def available() -> bool:
     """Whether this version can save by path."""
-    return importlib.util.find_spec("elastic.bypath") is not None
+    return importlib.util.find_spec("elastic.checkpoint.distributed") is not None
 
 
 def measure(
@@ -122,7 +122,7 @@ def _main(how: str, what: str, folder: str, size_bytes: int) -> None:
     importlib.import_module("torch.distributed.checkpoint")
     if how == "by path":  # imports are of a process's start, and not of a save
         for name in ("saving", "loading"):
-            importlib.import_module(f"elastic.bypath.{name}")
+            importlib.import_module(f"elastic.checkpoint.distributed.{name}")
     dist.barrier()
     told: list[dict[str, Any]] = []
     if what == "save":  # once before: fresh memory is touched for the first time, by copies and by files
@@ -172,19 +172,19 @@ def _plain(what: str, state: dict[str, Any], path: str) -> None:
 
 
 def _save_by_path(state: dict[str, Any], told: list[dict[str, Any]]) -> None:
-    from elastic import session
+    from elastic.worker import driver_link
 
-    bypath, saving = (importlib.import_module(f"elastic.bypath{name}") for name in ("", ".saving"))
+    bypath, saving = (importlib.import_module(f"elastic.checkpoint.distributed{name}") for name in ("", ".saving"))
     os.makedirs(os.environ["BFT_STATE_PATH"], mode=0o700, exist_ok=True)
-    session.current().tell = lambda message: told.append(message) or True
+    driver_link.current().tell = lambda message: told.append(message) or True
     bypath.save(state, 1, 1, pause=False)
     saving.drain()
 
 
 def _load_by_path(state: dict[str, Any], manifest: Path) -> None:
-    from elastic.session import Fetched
+    from elastic.worker.driver_link import Fetched
 
-    bypath = importlib.import_module("elastic.bypath")
+    bypath = importlib.import_module("elastic.checkpoint.distributed")
     if bypath.load(Fetched(generations=(json.loads(manifest.read_text()),)), state) is None:
         raise SystemExit("states: there is no generation to load")
 

@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 
 from benchmarks.lines import Program, peak_bytes
 from elastic.link.channel import BlockingChannel
-from elastic.session import Saved, Session
+from elastic.worker.driver_link import Saved, Session
 
 _PIECE_BYTES = 8 << 20
 _LOOK_S = 0.05

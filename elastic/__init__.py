@@ -14,9 +14,9 @@ its committed state survives the loss of every node. Outside bftd all of this do
 under plain `torchrun` and `horovodrun` too.
 """
 
-from elastic import resizing
-from elastic.api import load, restarts, run_id, save, step
-from elastic.resizing import on_resize
-from elastic.sampling import Batches as batches
+from elastic.script import resizing
+from elastic.script.api import load, restarts, run_id, save, step
+from elastic.script.data import Batches as batches
+from elastic.script.resizing import on_resize
 
 __all__ = ["batches", "load", "on_resize", "resizing", "restarts", "run_id", "save", "step"]

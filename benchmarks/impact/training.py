@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from elastic.script import Header, interpreter_of, rewrite
+from elastic.options.job_script import Header, interpreter_of, rewrite
 
 NAME = "python3"  # a script's interpreter must be called like one
 

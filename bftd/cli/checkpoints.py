@@ -15,7 +15,7 @@ from bftd.cli import common, options, times
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from elastic.driver.state.shelf import Entry
+    from elastic.store.catalogue import Entry
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _AGES_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
@@ -34,9 +34,9 @@ def checkpoints() -> None:
 def ls(as_json: bool) -> None:
     """List saved states, the newest last."""
     root = _swept()
-    from elastic.driver.state import shelf
+    from elastic.store import catalogue
 
-    found = sorted(shelf.entries(root), key=lambda entry: entry.changed_s)
+    found = sorted(catalogue.entries(root), key=lambda entry: entry.changed_s)
     if as_json:
         common.echo_json({"folder": str(root), "states": [_facts(entry) for entry in found]})
     else:
@@ -55,15 +55,15 @@ def rm(ids: tuple[str, ...], ended: bool, before_s: float | None, force: bool) -
     if ids and (ended or before_s is not None):
         raise UsageError("ids exclude --ended and --older-than: call it once for each")
     root = _swept()
-    from elastic.driver.state import shelf
-    from elastic.errors import ElasticError
+    from elastic.base.errors import ElasticError
+    from elastic.store import catalogue
 
-    known = shelf.entries(root)
+    known = catalogue.entries(root)
     chosen = _named(known, ids) if ids else _matching(known, ended, before_s)
     failures = []
     for entry in chosen:
         try:
-            left = shelf.remove(root, entry, force=force)
+            left = catalogue.remove(root, entry, force=force)
             note = f"; its files in {left} are not seen from this host: remove them where they are" if left else ""
             click.echo(f"removed {entry.name}{note}")
         except ElasticError as error:
@@ -76,10 +76,10 @@ def rm(ids: tuple[str, ...], ended: bool, before_s: float | None, force: bool) -
 
 def _swept() -> Path:
     """Return the folder of all states, after deleting those that were kept long enough."""
-    from elastic.driver.state import shelf
+    from elastic.store import catalogue
 
-    root = shelf.root_of(os.environ)
-    shelf.sweep(root, time.time())
+    root = catalogue.root_of(os.environ)
+    catalogue.sweep(root, time.time())
     return root
 
 

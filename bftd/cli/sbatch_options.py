@@ -83,7 +83,7 @@ def parse(words: Sequence[str]) -> CommandLine:
 
 def of_script(source: str) -> tuple[Option, ...]:
     """Return the options of a script's `#SBATCH` lines, up to its first line of code."""
-    from elastic.script import words_of
+    from elastic.options.job_script import words_of
 
     return parse([word for line in _header(source) if line.startswith("#SBATCH") for word in words_of(line)]).options
 

@@ -1,6 +1,6 @@
 """`bft size curve`: the samples per second of an elastic trainer by number of nodes, for each class.
 
-The driver of a job with `curve=estimate` runs it in the background (elastic/driver/estimating.py).
+The driver of a job with `curve=estimate` runs it in the background (elastic/driver/progress/curve_estimate.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bftd.cli import common, options
 if TYPE_CHECKING:
     from bftd.protocol.curves import CurveEstimate
     from bftd.protocol.registration import NodeKind
-    from elastic.spec import ElasticSpec
+    from elastic.options.elastic_option import ElasticSpec
     from sizing.cells.shards import Shard, ShardProfile
     from sizing.curves import Curve
     from sizing.gpus import GpuType
@@ -81,7 +81,7 @@ def curve(
     what it would have found.
     """
     from bftd.cli import size_curve_recorded, size_inventory, size_trace
-    from elastic.spec import ElasticSpec
+    from elastic.options.elastic_option import ElasticSpec
 
     if matrices is not None or model is not None:
         size_curve_recorded.show(matrices, model, as_json, others=_of_script())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bftd.config.keys import Config
     from bftd.core.model.classes import NodeClass
     from bftd.protocol.wish import Wish
-    from elastic.spec import ElasticSpec
+    from elastic.options.elastic_option import ElasticSpec
     from slurm_plugin.read.client import SlurmClient
 
 # The part of a script's first line that the kernel reads.
@@ -45,7 +45,7 @@ def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ..
     nodes must have; other options of sbatch (-J, -o, -A, -t, ...) are the driver's. Where SCRIPT has a function
     make_step(batch_size), nodes whose GPUs are too small for a worker's step are left out.
     """
-    from elastic import script as scripts
+    from elastic.options import job_script as scripts
 
     line = sbatch_options.parse(words)
     sbatch_options.refuse_decided(line.options, "command line")
@@ -109,12 +109,12 @@ def run(
     text: str, partition: str, constraint: str, config_path: str | None, script: str, arguments: tuple[str, ...]
 ) -> None:
     """Run SCRIPT as an elastic training job with its driver here, in the foreground; its exit code is the job's."""
-    from elastic import script as scripts
     from elastic.driver import main as driver
     from elastic.driver.settings import DriverSettings, foreground_id, own_user
-    from elastic.driver.state import beginning, shelf
-    from elastic.driver.state.beginning import Beginning
-    from elastic.spec import features_of
+    from elastic.options import job_script as scripts
+    from elastic.options.elastic_option import features_of
+    from elastic.store import catalogue, restore
+    from elastic.store.restore import Beginning
 
     path, source = _read(script)
     settings = configuration.load_found(config_path)
@@ -127,11 +127,11 @@ def run(
     daemon = client.find(config_path)
     daemon.status(folded=True)
     trainer_id = foreground_id()
-    root = shelf.root_of(os.environ)
-    keep_state_s = shelf.keep_state_s(os.environ)
-    shelf.sweep(root, time.time())
+    root = catalogue.root_of(os.environ)
+    keep_state_s = catalogue.keep_state_s(os.environ)
+    catalogue.sweep(root, time.time())
     begins = Beginning(trainer_id, resume=spec.resume or "", state_path=spec.state_path)
-    state_dir = beginning.begin(root, begins, Path.cwd(), lambda text: click.echo(f"bft: {text}"))
+    state_dir = restore.begin(root, begins, Path.cwd(), lambda text: click.echo(f"bft: {text}"))
     code = driver.run(
         DriverSettings(
             trainer_id=trainer_id,
@@ -175,7 +175,7 @@ def _constraint(source: str, inside: tuple[sbatch_options.Option, ...], script: 
 
     Raises UsageError if it shares its #SBATCH line with other options.
     """
-    from elastic import script as scripts
+    from elastic.options import job_script as scripts
 
     found = scripts.constraints(source)
     if len(found) < sum(option.name == "constraint" for option in inside):
@@ -185,8 +185,8 @@ def _constraint(source: str, inside: tuple[sbatch_options.Option, ...], script: 
 
 def _checked(text: str, partition: str, constraint: str, settings: Config, slurm: SlurmClient) -> ElasticSpec:
     """Return the parsed request; raise a one-line error if it is impossible on this cluster."""
-    from elastic.script import NO_CONTAINERS
-    from elastic.spec import ElasticSpec, features_of
+    from elastic.options.elastic_option import ElasticSpec, features_of
+    from elastic.options.job_script import NO_CONTAINERS
 
     spec = ElasticSpec.parse(text)
     if spec.container and not settings.elastic.container:
@@ -233,7 +233,7 @@ def _fitted(
     """Exclude GPUs that are too small for the script's `make_step`; raises UsageError if no GPU is large enough."""
     from bftd.cli import size_inventory, worker_memory
     from bftd.core.model.classes import usable
-    from elastic.spec import features_of
+    from elastic.options.elastic_option import features_of
 
     if worker_memory.find(script[0].read_text()) is None and step_batch is None:
         return spec

@@ -12,7 +12,7 @@ from bftd.base.errors import UsageError
 
 if TYPE_CHECKING:
     from bftd.core.model.classes import NodeClass
-    from elastic.spec import ElasticSpec
+    from elastic.options.elastic_option import ElasticSpec
     from sizing.gpus import GpuType
 
 FUNCTION = "make_step"

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from elastic.driver.pilots import Pilot
+from elastic.driver.pilots.launcher import Pilot
 from elastic.driver.settings import DriverSettings
 from elastic.link.peer import Peer
 from elastic.link.wire import Message

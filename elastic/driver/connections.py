@@ -8,16 +8,16 @@ from bftd.protocol.changes import TAKEN
 from bftd.protocol.container import failed
 from elastic.backends import Kind
 from elastic.backends.base import Backend
-from elastic.driver.bypath import OPS as BY_PATH
-from elastic.driver.crew import Crew
-from elastic.driver.host import TrainerHost
-from elastic.driver.liveness import Liveness
-from elastic.driver.pilots import Pilot
-from elastic.driver.probes import Probes
-from elastic.driver.run import CANCELLED, Run
-from elastic.driver.transfers import Transfers
-from elastic.link.fence import ANSWERS
+from elastic.driver.context import CANCELLED, Run
+from elastic.driver.failures.liveness import Liveness
+from elastic.driver.failures.policy import TrainerHost
+from elastic.driver.pilots.launcher import Pilot
+from elastic.driver.pilots.manager import Crew
+from elastic.driver.saving.distributed import OPS as BY_PATH
+from elastic.driver.saving.shared_folder import Probes
+from elastic.driver.saving.transfers import Transfers
 from elastic.link.peer import Peer
+from elastic.link.step_barrier import ANSWERS
 from elastic.link.wire import Message
 
 

@@ -14,24 +14,25 @@ from pathlib import Path
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import Summary
 from elastic.backends import KINDS
-from elastic.driver import profiled
-from elastic.driver.daemon import DaemonLink, read_token
-from elastic.driver.hub import Hub, listen
+from elastic.base.errors import ElasticError, UsageError
+from elastic.driver.daemon_link import DaemonLink, read_token
 from elastic.driver.output import Output
-from elastic.driver.pilots import PilotStarter
-from elastic.driver.routes import given_address
+from elastic.driver.pilots.addresses import given_address
+from elastic.driver.pilots.launcher import PilotStarter
+from elastic.driver.progress import cpu_profile
+from elastic.driver.server import Hub, listen
 from elastic.driver.settings import DriverSettings, foreground_id, own_user
-from elastic.driver.state import beginning, shelf
-from elastic.driver.state.beginning import Beginning
-from elastic.driver.state.owner import FencedError
-from elastic.driver.state.shelf import Name
-from elastic.driver.state.store import CheckpointStore
-from elastic.driver.state.trouble import text_of
 from elastic.driver.trainer import Trainer
-from elastic.errors import ElasticError, UsageError
 from elastic.link import descriptors
-from elastic.script import backend_of, interpreter_of, restore
-from elastic.spec import ElasticSpec, features_of
+from elastic.options.elastic_option import ElasticSpec, features_of
+from elastic.options.job_script import backend_of, interpreter_of, restore
+from elastic.store import catalogue
+from elastic.store import restore as beginning
+from elastic.store.catalogue import Name
+from elastic.store.error_latch import text_of
+from elastic.store.restore import Beginning
+from elastic.store.store import CheckpointStore
+from elastic.store.writer_lock import FencedError
 
 
 def main() -> None:
@@ -84,7 +85,7 @@ async def _run(settings: DriverSettings, output: Output) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, trainer.run.cancel)
     spec = settings.spec
-    looking = asyncio.create_task(profiled.look(settings, starter.shares))
+    looking = asyncio.create_task(cpu_profile.look(settings, starter.shares))
     log(f"{settings.name}: {settings.backend}, {spec.nodes_min} to {spec.nodes_max} nodes; waiting for nodes")
     if trainer.run.saved_step >= 0:
         log(f"resumes at step {trainer.run.saved_step}")
@@ -156,8 +157,8 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
     backend = backend_of(source, header.script, spec.backend)
     # The Lua file cannot look for it: slurmctld may not see the files that the user sees.
     interpreter = header.interpreter or interpreter_of(source, header.script, contained=bool(spec.container))
-    keep_state_s, root = shelf.keep_state_s(environ), shelf.root_of(environ)
-    shelf.sweep(root, time.time())
+    keep_state_s, root = catalogue.keep_state_s(environ), catalogue.root_of(environ)
+    catalogue.sweep(root, time.time())
     begins = Beginning.of_job(trainer_id, spec.resume or "", environ, spec.state_path)
     state_dir = beginning.begin(root, begins, cwd, _early)
     script, digest = beginning.keep_script(state_dir, Path(header.script).name, source)
@@ -198,10 +199,10 @@ def _put_away(
             return
         store.release()  # or it is another driver's by now
         if code == 0:
-            kept = shelf.put_away(root, name, settings.keep_state_s)
+            kept = catalogue.put_away(root, name, settings.keep_state_s)
             if kept is not None:
                 log(f"the state of step {step} is kept in {root / str(kept)} until {_shown(kept.at_s)}")
-        elif not shelf.drop_if_empty(root, name) and step >= 0:
+        elif not catalogue.drop_if_empty(root, name) and step >= 0:
             log(f"the state of step {step} is kept in {settings.state_dir}")
     except FencedError:
         pass  # the folder is the next driver's

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from elastic.timing import LAST_WORDS_S
+from elastic.base.timing import LAST_WORDS_S
 
 HELD_BYTES = 4 << 20
 """The most that may wait to be written: some ten thousand lines, for a file system that hangs for a minute."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elastic.backends import Kind
-from elastic.driver.routes import given_address
-from elastic.link.seal import new_secret
-from elastic.spec import ElasticSpec
+from elastic.driver.pilots.addresses import given_address
+from elastic.link.authentication import new_secret
+from elastic.options.elastic_option import ElasticSpec
 
 
 @dataclass

@@ -22,21 +22,30 @@ from bftd.protocol.lease import Leases
 from bftd.protocol.reports import ResumeReport, SuspendReport
 from elastic.backends import Kind, load
 from elastic.backends.base import Backend
-from elastic.driver.changes import Changes, Measured
-from elastic.driver.clockwork import Clockwork
+from elastic.base.errors import ElasticError, UsageError
+from elastic.base.timing import (
+    COALESCE_S,
+    FAREWELL_S,
+    LAST_STATE_S,
+    LEAVE_S,
+    PUBLISH_S,
+    PULL_S,
+    REPORT_S,
+    STORE_RETRY_S,
+)
 from elastic.driver.connections import Connections
-from elastic.driver.crew import Crew
-from elastic.driver.daemon import DaemonLink
-from elastic.driver.estimating import Estimating
-from elastic.driver.host import TrainerHost
-from elastic.driver.liveness import Liveness
-from elastic.driver.owner import TrainerOwner
-from elastic.driver.pilots import Pilot, PilotStarter
-from elastic.driver.run import Run
+from elastic.driver.context import Run
+from elastic.driver.daemon_link import DaemonLink
+from elastic.driver.failures.liveness import Liveness
+from elastic.driver.failures.policy import TrainerHost
+from elastic.driver.pilots.launcher import Pilot, PilotStarter
+from elastic.driver.pilots.manager import Crew
+from elastic.driver.progress.curve_estimate import Estimating
+from elastic.driver.progress.job_output import Changes, Measured
 from elastic.driver.settings import DriverSettings
-from elastic.errors import ElasticError, UsageError
-from elastic.script import NO_CONTAINERS
-from elastic.timing import COALESCE_S, FAREWELL_S, LAST_STATE_S, LEAVE_S, PUBLISH_S, PULL_S, REPORT_S, STORE_RETRY_S
+from elastic.driver.timers import Clockwork
+from elastic.driver.trainer_events import TrainerOwner
+from elastic.options.job_script import NO_CONTAINERS
 
 _CANCEL_AGAIN_S = 0.1
 

@@ -13,7 +13,7 @@ from yarl import URL
 from bftd.protocol import credentials
 from bftd.protocol.address import endpoint, is_path, split_address
 from bftd.protocol.munge import MungeError
-from elastic.errors import DaemonError, UsageError
+from elastic.base.errors import DaemonError, UsageError
 
 _ANSWER_BYTES = 16 << 20
 """The size limit of an answer: more than the longest possible list of leases."""

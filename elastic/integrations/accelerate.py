@@ -6,8 +6,8 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
 import elastic
-from elastic import session
 from elastic.integrations import checkpoint
+from elastic.worker import driver_link
 
 
 class Elastic:
@@ -59,7 +59,7 @@ class Elastic:
             global_samples=global_samples,
             total_steps=total_steps,
         )
-        if due and session.current().attached:
+        if due and driver_link.current().attached:
             with self._keeper.saving(self.done, sharded(), done=self.done) as folder:
                 self._accelerator.save_state(str(folder))
 

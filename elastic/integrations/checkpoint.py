@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import elastic
-from elastic import api, bypath, session
-from elastic.errors import StateError, UsageError
-from elastic.timing import LAST_STATE_S, REPORT_S, SHIP_S
+from elastic.base.errors import StateError, UsageError
+from elastic.base.timing import LAST_STATE_S, REPORT_S, SHIP_S
+from elastic.checkpoint import distributed
+from elastic.script import api
+from elastic.worker import driver_link
 
 RNG = "elastic-rng-{rank}.pt"
 """The file of a rank's random number generators, for frameworks that leave them out."""
@@ -78,7 +80,7 @@ class Keeper:
         # Scripts of an array, or two jobs of one script, name the same folder: each would remove the others' files.
         self._shared = Path(shared).resolve() / os.environ.get("BFT_TRAINER", "")
         # Once in a process: a second training in it may begin while the first one's state is still being written.
-        if session.current().attached and _rank() == 0 and self._shared not in _swept:
+        if driver_link.current().attached and _rank() == 0 and self._shared not in _swept:
             _swept.add(self._shared)
             for left in self._shared.glob(f"step-*{_PART}"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -91,7 +93,7 @@ class Keeper:
         folder = existing(saved["folder"])
         older = [one for one in folder.parent.glob("step-*") if 0 <= _step(one) < _step(folder)]
         self._whole = [*sorted(older, key=_step), folder]
-        session.current().costs["load_bytes"] = _size_bytes(folder)
+        driver_link.current().costs["load_bytes"] = _size_bytes(folder)
         return folder
 
     def close(self, folder: Path) -> None:
@@ -135,7 +137,7 @@ class Keeper:
         """Have bftd keep the files in `folder`, which is the folder of `begin` or lies in it; see `saving`."""
         content: dict[str, Any] = {}
         if self._in_place:
-            if bypath.wanted({}):
+            if distributed.wanted({}):
                 raise UsageError("a sharded model's checkpoints stay in the shared folder: leave out state=")
             barrier()
             if os.environ.get("LOCAL_RANK") == "0" and _rank() != 0:
@@ -144,7 +146,7 @@ class Keeper:
         else:
             content = {"files": gathered(folder), "held": held}
             shutil.rmtree(self._begun, ignore_errors=True)
-        if self._shared is None or bypath.wanted({}):  # in a job whose states go by path, this goes there too
+        if self._shared is None or distributed.wanted({}):  # in a job whose states go by path, this goes there too
             elastic.save({**more, **content})
             return
         place = self._shared / f"step-{step}"
@@ -213,7 +215,9 @@ def telling(folder: Path, every_s: float = REPORT_S, flushing: bool = False) -> 
     def tell() -> None:
         while not over.wait(every_s):
             waits = flushing and time.monotonic() < until_s
-            session.current().tell({"op": "saving", "bytes": 0 if waits else _size_bytes(folder), "flushing": waits})
+            driver_link.current().tell(
+                {"op": "saving", "bytes": 0 if waits else _size_bytes(folder), "flushing": waits}
+            )
 
     teller = threading.Thread(target=tell, name="bft-saving", daemon=True)
     teller.start()
@@ -238,7 +242,7 @@ def held_back(folder: Path) -> Iterator[Held]:
         def hold(content: Any, path: Any, *rest: Any, **named: Any) -> Any:
             name = _below(root, path)
             unusual = kind == "torch" and (rest or named)
-            if name is None or unusual or bypath.sharded(content):
+            if name is None or unusual or distributed.sharded(content):
                 return write(content, path, *rest, **named)
             held[name] = (kind, content, rest[0] if rest else named.get("metadata"))
             return None
@@ -265,7 +269,7 @@ def _below(root: Path, path: Any) -> str | None:
 
 def written(folder: Path, held: Mapping[str, tuple[str, Any, Any]]) -> None:
     """Write the content that `held_back` has collected into `folder`."""
-    from elastic import snapshot
+    from elastic.checkpoint import snapshot
 
     for name, (kind, content, metadata) in held.items():
         file = folder / name

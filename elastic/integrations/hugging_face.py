@@ -9,10 +9,10 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 import elastic
-from elastic import session
-from elastic.errors import UsageError
+from elastic.base.errors import UsageError
 from elastic.integrations import checkpoint
 from elastic.integrations.accelerate import sharded
+from elastic.worker import driver_link
 
 _STATE = "trainer_state.json"
 _FOLDER = "_elastic"
@@ -78,7 +78,7 @@ class ElasticCallback(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Sets up the shared folder; raises UsageError if the script would start from scratch by mistake."""
-        if session.current().attached and not self._asked:
+        if driver_link.current().attached and not self._asked:
             raise UsageError("ElasticCallback: call trainer.train(resume_from_checkpoint=callback.checkpoint())")
         if self._shared:
             self._keeper.stay(Path(str(args.output_dir), _FOLDER))
@@ -93,7 +93,7 @@ class ElasticCallback(TrainerCallback):
         # The Trainer computes it from the epochs; a dataset without a length has none.
         total = state.max_steps if state.max_steps > 0 else None
         due = elastic.step(samples=samples, loss=logged, save_every=self._save_every, total_steps=total)
-        due = due and session.current().attached
+        due = due and driver_link.current().attached
         if due or self._due:  # a save that an evaluation delayed is made up for now
             self._begin(args, state, control)
 

@@ -12,11 +12,12 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.data import extract_batch_size
 
 import elastic
-from elastic import session, world
-from elastic.errors import UsageError
+from elastic.base.errors import UsageError
+from elastic.base.timing import REPORT_S
 from elastic.integrations import checkpoint
-from elastic.sampling import Batches
-from elastic.timing import REPORT_S
+from elastic.script import ranks
+from elastic.script.data import Batches
+from elastic.worker import driver_link
 
 _FILE = "lightning.ckpt"
 _WHOLE = (SingleDeviceStrategy, DDPStrategy)
@@ -89,7 +90,7 @@ class ElasticCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restores what Lightning leaves out; raises UsageError if the script would start from scratch by mistake."""
-        if session.current().attached and not self._asked:
+        if driver_link.current().attached and not self._asked:
             raise UsageError("ElasticCallback: call trainer.fit(..., ckpt_path=callback.checkpoint())")
         self._step = trainer.global_step
         if self._resumed is not None:
@@ -110,7 +111,7 @@ class ElasticCallback(Callback):
         total = trainer.max_steps if trainer.max_steps > 0 else None
         loss = self._loss(outputs)
         due = elastic.step(samples=samples, loss=loss, save_every=self._save_every, total_steps=total)
-        if due and session.current().attached:
+        if due and driver_link.current().attached:
             with self._keeper.saving(self._step, type(trainer.strategy) not in _WHOLE) as folder:
                 trainer.save_checkpoint(folder / _FILE)
                 checkpoint.keep_rng(folder)
@@ -118,7 +119,7 @@ class ElasticCallback(Callback):
     def _check(self) -> None:
         """Raises UsageError if the step took another number of batches: EachStep would resume at the wrong samples."""
         fed, each = EachStep.fed, EachStep.accumulated
-        if fed is None or self._batches in (each, (fed.end or 0) - world.current().step() * each):
+        if fed is None or self._batches in (each, (fed.end or 0) - ranks.current().step() * each):
             return
         raise UsageError(
             f"ElasticCallback: a step of {self._batches} batches, where accumulate_grad_batches was {each} at the "

@@ -1,4 +1,4 @@
-"""Sealed connections between a driver and its agents and workers; see elastic.link.seal."""
+"""Sealed connections between a driver and its agents and workers; see elastic.link.authentication."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import socket
 import threading
 from typing import BinaryIO
 
-from elastic.errors import WireError
+from elastic.base.errors import WireError
+from elastic.base.timing import HANDSHAKE_S, WORKER_LINK_S
 from elastic.link.address import join_address, split_address
-from elastic.link.seal import HELLO_BYTES, Introduction, Seal, Seals
+from elastic.link.authentication import HELLO_BYTES, Introduction, Seal, Seals
 from elastic.link.wire import MAX_LINE_BYTES, Message, decode, encode, notice_silence, read_line
-from elastic.timing import HANDSHAKE_S, WORKER_LINK_S
 
 
 async def introduce(

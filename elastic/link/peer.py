@@ -1,13 +1,13 @@
-"""The driver's end of a sealed connection; see elastic.link.seal."""
+"""The driver's end of a sealed connection; see elastic.link.authentication."""
 
 from __future__ import annotations
 
 import asyncio
 
+from elastic.base.timing import AGENT_LINK_S, WORKER_LINK_S
 from elastic.link.address import plain
-from elastic.link.seal import Seal
+from elastic.link.authentication import Seal
 from elastic.link.wire import Message, encode, notice_silence
-from elastic.timing import AGENT_LINK_S, WORKER_LINK_S
 
 
 class Peer:

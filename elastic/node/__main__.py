@@ -10,7 +10,7 @@ import sys
 from typing import Protocol
 
 from elastic.backends import KINDS, load
-from elastic.link.child import adopt_orphans, die_with_parent
+from elastic.link.child_process import adopt_orphans, die_with_parent
 from elastic.node import devices
 from elastic.node.link import AgentLink
 

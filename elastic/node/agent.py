@@ -20,23 +20,8 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, NoReturn
 
 from bftd.protocol.container import failed, last_of
-from elastic.errors import WireError
-from elastic.link.address import split_address
-from elastic.link.channel import SealedReader, introduce
-from elastic.link.child import adopt_orphans
-from elastic.link.seal import Seal
-from elastic.link.wire import MAX_LINE_BYTES, Message, encode, no_delay, notice_silence, receive
-from elastic.node import devices, probe
-from elastic.node.container import Container, ContainerError
-from elastic.node.interface import interface_of
-from elastic.node.leftovers import kill_all_below
-from elastic.node.memory_kills import MemoryKills
-from elastic.node.output import Allowance, Lines
-from elastic.node.process import Child, Contained, NodeProcess
-from elastic.node.resources import interface_settings, threads_per_worker, workers_per_node
-from elastic.node.scratch import Scratch
-from elastic.node.vitals import Watcher
-from elastic.timing import (
+from elastic.base.errors import WireError
+from elastic.base.timing import (
     AGENT_LINK_S,
     BEAT_S,
     CONNECT_S,
@@ -49,6 +34,21 @@ from elastic.timing import (
     PING_S,
     REACH_S,
 )
+from elastic.link.address import split_address
+from elastic.link.authentication import Seal
+from elastic.link.channel import SealedReader, introduce
+from elastic.link.child_process import adopt_orphans
+from elastic.link.wire import MAX_LINE_BYTES, Message, encode, no_delay, notice_silence, receive
+from elastic.node import devices, shared_folder
+from elastic.node.container import Container, ContainerError
+from elastic.node.hang_detection import Watcher
+from elastic.node.network_interface import interface_of
+from elastic.node.oom import MemoryKills
+from elastic.node.orphans import kill_all_below
+from elastic.node.output import Allowance, Lines
+from elastic.node.process import Child, Contained, NodeProcess
+from elastic.node.resources import interface_settings, threads_per_worker, workers_per_node
+from elastic.node.scratch import Scratch
 
 _SCANCEL_S = 5.0
 _PAUSE_S = 0.05
@@ -207,7 +207,7 @@ class Agent:
                 self._tell_node(message)
 
     def _probe(self, message: Message, loop: asyncio.AbstractEventLoop) -> None:
-        answer = probe.probed(message, _node())
+        answer = shared_folder.probed(message, _node())
         with contextlib.suppress(RuntimeError):  # the agent is ending
             loop.call_soon_threadsafe(self._send, answer)
 

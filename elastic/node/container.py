@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bftd.protocol import container as templates
-from elastic.errors import ElasticError
+from elastic.base.errors import ElasticError
 
 ARCHIVE = ".bft.pyz"
 

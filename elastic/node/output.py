@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 
-from elastic.timing import BAR_S, OUT_BURST_BYTES, OUT_BYTES_S
+from elastic.base.timing import BAR_S, OUT_BURST_BYTES, OUT_BYTES_S
 
 _PIECE = 32 * 1024
 """The longest line forwarded whole, in characters; a character may take twelve bytes in a message."""

@@ -15,11 +15,11 @@ import struct
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from elastic.link.child import prepare_child
+from elastic.link.child_process import prepare_child
 from elastic.link.wire import encode
 from elastic.node import container
 from elastic.node.container import Container
-from elastic.node.leftovers import kill_trees
+from elastic.node.orphans import kill_trees
 
 _DOOR = ".bft-node"
 _CREDENTIALS = struct.Struct("3i")

@@ -17,9 +17,9 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from elastic.link.child import die_with_parent
-from elastic.node.segments import remove_noted
-from elastic.timing import SCRATCH_S
+from elastic.base.timing import SCRATCH_S
+from elastic.link.child_process import die_with_parent
+from elastic.node.shared_memory import remove_noted
 
 # A temporary folder may be on a file system that nodes share while each node has locks of its own.
 _PREFIX = f"bft-agent-{os.uname().nodename}-"

@@ -21,11 +21,11 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any
 
-from elastic import session
 from elastic.backends import KINDS
-from elastic.errors import EXIT_LINK_LOST, ElasticError, WireError
-from elastic.link.child import adopt_orphans, outlast_notice, prepare_child
+from elastic.base.errors import EXIT_LINK_LOST, ElasticError, WireError
+from elastic.link.child_process import adopt_orphans, outlast_notice, prepare_child
 from elastic.node import devices
+from elastic.worker import driver_link
 
 _UNFLUSHED = 120
 """Python's exit code if its last output cannot be written."""
@@ -44,7 +44,7 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
         os._exit(70)
     os.environ.update(devices.of_worker(os.environ))
     try:
-        session.install(session.Session.connect(os.environ, page))
+        driver_link.install(driver_link.Session.connect(os.environ, page))
     except (OSError, WireError):
         # The driver has gone away since the start, or another process has its port: the agent finds out too.
         os._exit(EXIT_LINK_LOST)
@@ -52,7 +52,7 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
     os.environ.pop("BFT_SECRET", None)
     code = _run_script(argv)
     # Looked up only now: a fork that runs to the script's end has a session that does nothing.
-    code = session.current().ended(code)
+    code = driver_link.current().ended(code)
     # From here on in Python's own order. An executor's last task may write the final checkpoint.
     threading._shutdown()  # type: ignore[attr-defined]
     # Horovod takes leave of its peers at exit; a fork would end without these handlers.
@@ -89,7 +89,7 @@ def _become_ordinary() -> None:
 
 def _run_script(argv: Sequence[str]) -> int:
     sys.argv = list(argv)
-    # As `python script.py` does; the folder is the one that the user submitted from, see elastic.script.
+    # As `python script.py` does; the folder is the one that the user submitted from, see elastic.options.job_script.
     sys.path.insert(0, os.environ.get("BFT_SCRIPT_DIR", os.path.dirname(os.path.abspath(argv[0]))))
     try:
         _execute(argv[0])
@@ -138,7 +138,7 @@ def _exit_code(wanted: object) -> int:
     if isinstance(wanted, int):
         return wanted & 0xFF if -(1 << 63) <= wanted < 1 << 63 else 0xFF
     print(wanted, file=sys.stderr)
-    session.current().failed(str(wanted))
+    driver_link.current().failed(str(wanted))
     return 1
 
 
@@ -188,4 +188,4 @@ def _print_own_traceback() -> None:
         sys.excepthook(kind, error.with_traceback(trace), trace)
     except BaseException:
         traceback.print_exc()
-    session.current().failed("".join(traceback.format_exception(kind, error.with_traceback(trace), trace)))
+    driver_link.current().failed("".join(traceback.format_exception(kind, error.with_traceback(trace), trace)))

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 MARK = "\x02bft "
-PROGRESS = "BFT_PROGRESS"  # as in elastic/profiled.py
+PROGRESS = "BFT_PROGRESS"  # as in elastic/worker/progress_pipe.py
 _KILLED_WITHIN_S = 10.0
 _AFTER_END_S = 0.5  # for processes that the command leaves behind when it ends by itself
 _LOOK_S = 1.0

@@ -1,6 +1,6 @@
 """A regular expression that reads a command's progress from its output, and the lines that it is searched in.
 
-Like progress= of --elastic (elastic/driver/printed.py), which this package cannot import.
+Like progress= of --elastic (elastic/driver/progress/regex.py), which this package cannot import.
 """
 
 from __future__ import annotations

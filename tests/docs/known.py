@@ -14,7 +14,7 @@ import click
 from bftd.cli import sbatch_options
 from bftd.cli.main import bft
 from bftd.daemon import process
-from elastic.spec import ElasticSpec
+from elastic.options.elastic_option import ElasticSpec
 from tests.docs.written import ROOT
 
 Problem = str | None

@@ -19,7 +19,7 @@ import pytest
 
 from bftd.base.errors import BftError
 from bftd.daemon.sandbox_site import SandboxSite
-from elastic.driver.blame import RESTARTS_MOST, TRIES
+from elastic.driver.failures.blame import RESTARTS_MOST, TRIES
 from tests.support import waiting
 from tests.support.clusters import Clusters
 from tests.support.messages import wording

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from bftd.protocol.reports import CrashReport, LeaseReport, ProgressReport
-from elastic.script import Header, rewrite
+from elastic.options.job_script import Header, rewrite
 from slurm_plugin.sandbox import Sandbox
 from tests.elastic.scripted_daemon import ScriptedDaemon
 from tests.support.waiting import until, written

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from elastic import world
+from elastic.script import ranks
 from slurm_plugin.sandbox import Sandbox, processes
 from tests.elastic.cluster import TrainerJob, job_processes
 from tests.support.clusters import Clusters
@@ -18,10 +18,10 @@ from tests.support.waiting import until
 @pytest.fixture
 def alone() -> Iterator[None]:
     """The test's process is the only worker, at step 0, unless it says otherwise."""
-    before = world.current()
-    world.use(world.World(lambda: 0, lambda: 1, lambda: 0))
+    before = ranks.current()
+    ranks.use(ranks.World(lambda: 0, lambda: 1, lambda: 0))
     yield
-    world.use(before)
+    ranks.use(before)
 
 
 @pytest.fixture(scope="module")

@@ -17,19 +17,19 @@ from bftd.protocol.lease import Leases, LeaseView, Listed
 from bftd.protocol.reports import Report
 from elastic.backends import KINDS
 from elastic.backends.base import Backend, Host
-from elastic.driver.pilots import Pilot
+from elastic.base.errors import WireError
+from elastic.driver.pilots.launcher import Pilot
+from elastic.driver.pilots.request import Shares
 from elastic.driver.settings import DriverSettings
-from elastic.driver.shares import Shares
-from elastic.driver.state.store import CheckpointStore
 from elastic.driver.trainer import Trainer
-from elastic.errors import WireError
+from elastic.link.authentication import Seal, Seals
+from elastic.link.bulk import receive_file
 from elastic.link.channel import BlockingChannel
-from elastic.link.payload import receive_file
 from elastic.link.peer import Peer
-from elastic.link.seal import Seal, Seals
 from elastic.link.wire import CHUNK_BYTES, Message, decode
-from elastic.share import Share
-from elastic.spec import ElasticSpec
+from elastic.options.elastic_option import ElasticSpec
+from elastic.options.node_share import Share
+from elastic.store.store import CheckpointStore
 from slurm_plugin.pilots.shared_nodes import Sharing
 from slurm_plugin.read.client import SlurmClient
 from tests.support.waiting import STILL_S

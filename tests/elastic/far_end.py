@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
+from elastic.link.authentication import PROOF_BYTES, Examination
 from elastic.link.channel import BlockingChannel
-from elastic.link.seal import PROOF_BYTES, Examination
 from elastic.link.wire import Message
 from tests.support.waiting import STILL_S
 

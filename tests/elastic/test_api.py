@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import elastic
-from elastic import api, resizing
-from elastic import session as sessions
-from elastic.errors import StateError, UsageError
+from elastic.base.errors import StateError, UsageError
 from elastic.link.wire import Message, encode
-from elastic.session import Fetched, Session
+from elastic.script import api, resizing
+from elastic.worker import driver_link as sessions
+from elastic.worker.driver_link import Fetched, Session
 from tests.support.messages import pattern
 from tests.support.waiting import STILL_S
 

@@ -91,7 +91,7 @@ def test_a_new_job_resumes_from_anothers_generation_whose_files_stay_when_that_i
     assert [path.name.split("-")[1] for path in Path(shown["by_path"]).iterdir()] == [f"{step + 40:012d}"]
 
 
-@pytest.mark.skipif(find_spec("elastic.node.probe") is None, reason="this tree's agents write no probe")
+@pytest.mark.skipif(find_spec("elastic.node.shared_folder") is None, reason="this tree's agents write no probe")
 def test_a_path_of_the_users_holds_the_generations_until_bft_state_removes_them(trainer: TrainerJob) -> None:
     path = trainer.folder / "lustre"
     count(trainer, "n1", "n2", spec=f"1-4,state={path}")

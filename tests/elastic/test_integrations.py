@@ -16,17 +16,18 @@ from typing import Any
 import pytest
 
 import elastic
-from elastic import api, session
-from elastic.errors import UsageError
+from elastic.base.errors import UsageError
 from elastic.integrations import checkpoint
-from elastic.session import Fetched, Session
+from elastic.script import api
+from elastic.worker import driver_link
+from elastic.worker.driver_link import Fetched, Session
 from slurm_plugin.sandbox.ports import reserved_ports
 from tests.elastic.test_api import FakeChannel
 from tests.support.messages import fragment, pattern
 from tests.support.waiting import STILL_S
 
 torch = pytest.importorskip("torch")
-from elastic.snapshot import Snapshot, write  # noqa: E402
+from elastic.checkpoint.snapshot import Snapshot, write  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.frameworks]
 
@@ -78,10 +79,10 @@ def worker(folder: Path, rank: int, size: int, port: int, train: Train, steps: i
     try:
         torch.set_num_threads(1)
         torch.manual_seed(3)
-        session.install(Link(folder / "state"))
+        driver_link.install(Link(folder / "state"))
         api._progress.step = api._progress.samples = 0
         train(folder, steps, shared)
-        (folder / f"total.{rank}").write_text(str(session.current().total_steps))
+        (folder / f"total.{rank}").write_text(str(driver_link.current().total_steps))
         code = 0
     except BaseException:
         (folder / f"error.{rank}").write_text(traceback.format_exc())

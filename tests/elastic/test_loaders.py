@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import elastic
-from elastic import world
+from elastic.script import ranks
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture(autouse=True)
 def first_of_two(alone: None) -> None:
-    world.use(world.World(lambda: 0, lambda: 2, lambda: 2))
+    ranks.use(ranks.World(lambda: 0, lambda: 2, lambda: 2))
 
 
 def loaders() -> list[Any]:

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import elastic
-from elastic import world
-from elastic.errors import UsageError
-from elastic.pieces import children, whole
+from elastic.base.errors import UsageError
+from elastic.script import ranks
+from elastic.script.pieces import children, whole
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
@@ -51,7 +51,7 @@ def train(rank: int, size: int, folder: Path) -> None:
     labels = points[:, :3].argmax(1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     done = 0
-    world.use(world.World(lambda: rank, lambda: size, lambda: done))
+    ranks.use(ranks.World(lambda: rank, lambda: size, lambda: done))
     for step in elastic.batches(100, global_batch=24, pieces=4, seed=3).steps():
         if step.number == STEPS:
             break
@@ -93,7 +93,7 @@ def test_weights_and_statistics_are_the_same_to_the_last_bit_on_one_three_and_fi
 def test_a_number_of_workers_that_pieces_do_not_divide_by_is_told_with_what_it_is_worth(
     size: int, as_on: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world.use(world.World(lambda: 0, lambda: size, lambda: 0))
+    ranks.use(ranks.World(lambda: 0, lambda: size, lambda: 0))
     next(elastic.batches(64, global_batch=64, pieces=8).steps(start=0))
     said = re.findall(r"(\d+) pieces on (\d+) workers take as long as on (\d+)", capsys.readouterr().err)
     assert said == ([] if as_on is None else [("8", str(size), str(as_on))])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import elastic
-from elastic import resizing
+from elastic.script import resizing
 
 
 @pytest.fixture(autouse=True)

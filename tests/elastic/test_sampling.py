@@ -10,21 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import elastic
-from elastic import session, world
-from elastic.errors import UsageError
-from elastic.order import Order
-from elastic.sampling import Batches, Step
-from elastic.session import Session
+from elastic.base.errors import UsageError
+from elastic.script import ranks
+from elastic.script.data import Batches, Step
+from elastic.script.permutation import Order
+from elastic.worker import driver_link
+from elastic.worker.driver_link import Session
 from tests.support.messages import pattern
 
 
 @pytest.fixture(autouse=True)
 def outside(monkeypatch: pytest.MonkeyPatch, alone: None) -> None:
-    monkeypatch.setattr(session, "_current", Session())
+    monkeypatch.setattr(driver_link, "_current", Session())
 
 
 def at(rank: int = 0, size: int = 1, step: int = 0) -> None:
-    world.use(world.World(lambda: rank, lambda: size, lambda: step))
+    ranks.use(ranks.World(lambda: rank, lambda: size, lambda: step))
 
 
 def shares(plan: Batches, size: int, step: int = 0, count: int | None = None) -> list[list[Step]]:
@@ -222,7 +223,7 @@ def test_places_are_found_one_by_one_where_there_is_no_numpy_or_no_table(monkeyp
     huge = Order(1 << 40, 0, 0)
     assert huge.all_at([range(20)]) == [huge.at(place) for place in range(20)]
     together = Order(1000, 0, 0).all_at([range(1000)])
-    monkeypatch.setattr("elastic.order._numpy", lambda: None)
+    monkeypatch.setattr("elastic.script.permutation._numpy", lambda: None)
     assert Order(1000, 0, 0).all_at([range(1000)]) == together
 
 
@@ -275,7 +276,7 @@ class Loader:
 def test_a_loader_brings_the_data_of_every_part_from_the_present_step_on() -> None:
     plan = elastic.batches(8, global_batch=4, micro_batch=2, shuffle=False, epochs=2)
     done = [1]
-    world.use(world.World(lambda: 0, lambda: 1, lambda: done[0]))
+    ranks.use(ranks.World(lambda: 0, lambda: 1, lambda: done[0]))
     found = []
     for step in plan.steps(Loader(plan)):
         found.append([part.data for part in step])
@@ -318,7 +319,7 @@ def test_a_world_that_changes_in_one_process_has_its_share_from_the_next_walk_on
 def test_batches_with_an_end_tell_how_many_steps_there_are_unless_the_script_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    mine = session.current()
+    mine = driver_link.current()
     at()
     next(Batches(100, global_batch=30, epochs=None).steps())
     assert mine.total_steps is None
@@ -337,7 +338,7 @@ def test_batches_with_an_end_tell_how_many_steps_there_are_unless_the_script_has
 def walked(plan: Batches, calls: int) -> list[int]:
     """The steps of a script that calls elastic.step so often in each."""
     done, found = [0], []
-    world.use(world.World(lambda: 0, lambda: 1, lambda: done[0]))
+    ranks.use(ranks.World(lambda: 0, lambda: 1, lambda: done[0]))
     for step in plan.steps():
         list(step)
         found.append(step.number)
@@ -354,7 +355,7 @@ def test_regression_a_step_that_was_not_counted_once_had_the_next_start_at_other
 
 
 def test_steps_that_a_framework_counts_are_not_the_scripts_to_count() -> None:
-    world.use(world.World(lambda: 0, lambda: 1, lambda: 0, by_script=False))
+    ranks.use(ranks.World(lambda: 0, lambda: 1, lambda: 0, by_script=False))
     assert len([list(step) for step in Batches(8, global_batch=4, epochs=1).steps()]) == 2
 
 
@@ -368,7 +369,7 @@ def test_regression_a_state_of_a_training_with_other_batches_was_gone_on_from_at
     other: dict[str, Any],
 ) -> None:
     at(step=2)
-    session.current().saved_plan = Batches(**PLAN).plan  # type: ignore[arg-type]
+    driver_link.current().saved_plan = Batches(**PLAN).plan  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=pattern("elastic.sampling.other_saved")) as refused:
         next(Batches(**PLAN | other).steps())  # type: ignore[arg-type]
     [name] = other
@@ -393,7 +394,7 @@ def test_regression_batches_of_an_evaluation_began_at_the_trainings_step_and_had
     found = [part.data for step in test.steps(start=0) for part in step]
     assert [index for part in found for index in part] == list(range(100))
     # An evaluation does not say when training ends, and the same batches made anew are the training's still.
-    assert session.current().total_steps == 300
+    assert driver_link.current().total_steps == 300
     assert next(Batches(1000, global_batch=10, epochs=3).steps()).number == 40
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.errors import UsageError
-from elastic.script import (
+from elastic.base.errors import UsageError
+from elastic.options.job_script import (
     Header,
     backend_of,
     constraints,

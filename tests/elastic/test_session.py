@@ -17,12 +17,12 @@ from typing import BinaryIO
 
 import pytest
 
-from elastic import fetching as fetching_
-from elastic import session as sessions
-from elastic.errors import EXIT_LINK_LOST, LinkLostError, StateError
-from elastic.link.payload import Incoming, send_file
+from elastic.base.errors import EXIT_LINK_LOST, LinkLostError, StateError
+from elastic.link.bulk import Incoming, send_file
 from elastic.link.wire import Message
-from elastic.session import Fetched, Saved, Session, new_page, read_page
+from elastic.worker import download as fetching_
+from elastic.worker import driver_link as sessions
+from elastic.worker.driver_link import Fetched, Saved, Session, new_page, read_page
 from tests.elastic.far_end import SECRET, FarEnd, accepted
 from tests.support.messages import pattern, wording
 from tests.support.waiting import STILL_S
@@ -174,7 +174,7 @@ def test_a_state_is_shipped_once_and_a_newer_one_again(driver: Driver) -> None:
 def test_regression_a_horovod_state_that_was_slow_to_send_was_sent_without_a_pause(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elastic.shipping.SHIP_APART_S", 1000.0)
+    monkeypatch.setattr("elastic.worker.upload.SHIP_APART_S", 1000.0)
     driver.session.commit(saved(5, b"five"))
     driver.channel.send({"op": "ship", "soon": True})
     assert driver.next_state()[1] == b"five"

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.torch,
     pytest.mark.skipif(
-        importlib.util.find_spec("elastic.driver.state.generations") is None,
+        importlib.util.find_spec("elastic.store.versions") is None,
         reason="the driver keeps no generations yet",
     ),
 ]

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from elastic import session, shipping
-from elastic.errors import StateError, UsageError, WireError
+from elastic.base.errors import StateError, UsageError, WireError
 from elastic.integrations import checkpoint
 from elastic.integrations.checkpoint import Keeper
+from elastic.link.bulk import Incoming
 from elastic.link.channel import BlockingChannel
-from elastic.link.payload import Incoming
 from elastic.link.wire import Message
-from elastic.session import Session
+from elastic.worker import driver_link, upload
+from elastic.worker.driver_link import Session
 from tests.elastic.fakes import channels
 from tests.elastic.test_api import FakeChannel
 from tests.support import waiting
@@ -90,11 +90,11 @@ class Disk:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    monkeypatch.setattr(shipping, "SHIP_SHARE", 1000.0)  # of a core: these states are small
-    monkeypatch.setattr(shipping, "SHIP_APART_S", 0.0)
-    monkeypatch.setattr(shipping, "_PAUSES_S", (0.001,))
+    monkeypatch.setattr(upload, "SHIP_SHARE", 1000.0)  # of a core: these states are small
+    monkeypatch.setattr(upload, "SHIP_APART_S", 0.0)
+    monkeypatch.setattr(upload, "_PAUSES_S", (0.001,))
     driver = Driver()
-    monkeypatch.setattr(session, "_current", driver)
+    monkeypatch.setattr(driver_link, "_current", driver)
     yield driver
     driver.close()
 
@@ -112,7 +112,7 @@ def until(what: str, reached: Callable[[], object]) -> None:
 
 def save(keeper: Keeper, step: int, sharded: bool = False) -> None:
     """As a step that saves: a model whose numbers are the step's, which changes once this returns."""
-    session.current().step(step, step, 0, 1, None)
+    driver_link.current().step(step, step, 0, 1, None)
     checkpoint.api._progress.step = step
     weight = torch.full((1000,), float(step))
     with keeper.saving(step, sharded, done=step) as folder:
@@ -248,7 +248,7 @@ def test_a_worker_killed_in_the_middle_of_a_checkpoint_leaves_the_one_before_and
     if child == 0:
         try:
             disk, driver = Disk(monkeypatch), Driver()
-            session.install(driver)
+            driver_link.install(driver)
             keeper = Keeper(tmp_path)
             save(keeper, 1)
             until("it is kept", lambda: driver.steps == [1])
@@ -262,7 +262,7 @@ def test_a_worker_killed_in_the_middle_of_a_checkpoint_leaves_the_one_before_and
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert names(tmp_path) == ["step-1", "step-2.part"]
     driver = Driver()
-    monkeypatch.setattr(session, "_current", driver)
+    monkeypatch.setattr(driver_link, "_current", driver)
     keeper = Keeper(tmp_path)
     assert names(tmp_path) == ["step-1"]
     assert step_of(keeper.open({"folder": str(tmp_path / "step-1")})) == 1

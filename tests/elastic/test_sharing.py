@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from elastic.errors import StateError, WireError
-from elastic.sharing import Offer, shared
+from elastic.base.errors import StateError, WireError
+from elastic.worker.node_cache import Offer, shared
 from tests.support.messages import fragment, pattern
 from tests.support.waiting import STILL_S
 

@@ -13,12 +13,12 @@ from typing import BinaryIO
 
 import pytest
 
-from elastic import shipping
-from elastic.errors import WireError
+from elastic.base.errors import WireError
+from elastic.link.bulk import Incoming
 from elastic.link.channel import BlockingChannel
-from elastic.link.payload import Incoming
 from elastic.link.wire import Message
-from elastic.shipping import Saved, Shipper
+from elastic.worker import upload
+from elastic.worker.upload import Saved, Shipper
 from tests.elastic.fakes import channels
 from tests.support.messages import wording
 from tests.support.waiting import STILL_S
@@ -80,7 +80,7 @@ class Driver:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    monkeypatch.setattr(shipping, "_PAUSES_S", (0.001,))
+    monkeypatch.setattr(upload, "_PAUSES_S", (0.001,))
     driver = Driver()
     yield driver
     driver.close()
@@ -130,7 +130,7 @@ def test_the_thread_that_sends_leaves_the_processors_to_the_training(driver: Dri
 def test_in_the_background_no_more_than_a_share_of_a_core_is_used_and_when_asked_it_is_sent_at_once(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipping, "SHIP_APART_S", 1000.0)
+    monkeypatch.setattr(upload, "SHIP_APART_S", 1000.0)
     for step in (1, 2):
         driver.shipper.commit(saved(step))
         driver.shipper.ship_soon()
@@ -145,7 +145,7 @@ def test_in_the_background_no_more_than_a_share_of_a_core_is_used_and_when_asked
 def test_what_waits_for_its_share_follows_by_itself_however_seldom_a_script_saves(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipping, "SHIP_APART_S", 0.2)
+    monkeypatch.setattr(upload, "SHIP_APART_S", 0.2)
     for step in (1, 2):
         driver.shipper.commit(saved(step))
         driver.shipper.ship_soon()
@@ -252,7 +252,7 @@ def test_a_state_that_the_driver_cannot_keep_is_sent_again_only_when_it_asks(dri
 
 
 def test_a_long_save_tells_how_far_it_is(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipping, "SAVING_S", 0.0)
+    monkeypatch.setattr(upload, "SAVING_S", 0.0)
     driver.shipper.commit(saved(5, bytes(5 << 20)))
     driver.shipper.ship()
     told = [message["bytes"] for message in driver.told if message["op"] == "saving"]
@@ -327,9 +327,9 @@ def test_by_path_the_newest_follows_the_one_being_written_and_one_at_a_time_is_l
 def test_by_path_a_commit_at_every_batch_does_not_write_all_the_time(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipping, "PUBLISH_APART_S", 1000.0)
-    monkeypatch.setattr(shipping, "SHIP_APART_S", 0.0)
-    monkeypatch.setattr(shipping, "SHIP_SHARE", 1000.0)
+    monkeypatch.setattr(upload, "PUBLISH_APART_S", 1000.0)
+    monkeypatch.setattr(upload, "SHIP_APART_S", 0.0)
+    monkeypatch.setattr(upload, "SHIP_SHARE", 1000.0)
     files = Files()
     for step in range(1, 20):
         driver.shipper.commit(files.saved(step))

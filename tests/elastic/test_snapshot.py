@@ -26,10 +26,10 @@ from tests.support.messages import pattern
 torch: Any = pytest.importorskip("torch")
 numpy: Any = pytest.importorskip("numpy")
 
-from elastic import arenas, snapshot  # noqa: E402
-from elastic.arenas import ARENAS, Arena, Pool  # noqa: E402
-from elastic.errors import StateError  # noqa: E402
-from elastic.snapshot import Snapshot  # noqa: E402
+from elastic.base.errors import StateError  # noqa: E402
+from elastic.checkpoint import buffers, snapshot  # noqa: E402
+from elastic.checkpoint.buffers import ARENAS, Arena, Pool  # noqa: E402
+from elastic.checkpoint.snapshot import Snapshot  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -333,7 +333,7 @@ def test_where_saves_come_often_memory_for_one_beside_another_that_travels_is_to
 @pytest.mark.parametrize("why", ["saves are rare", "none has travelled", "there is little memory"])
 def test_no_memory_is_touched_beforehand_where(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if why == "there is little memory":
-        monkeypatch.setattr(arenas, "free_bytes", lambda: 4 << 20)
+        monkeypatch.setattr(buffers, "free_bytes", lambda: 4 << 20)
     pool = Pool()
     apart_s, travel_s = 600.0 if why == "saves are rare" else 30.0, 0.0 if why == "none has travelled" else 10.0
     saves_twice(pool, apart_s, travel_s)

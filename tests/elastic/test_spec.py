@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from bftd.protocol.wish import Wish
 from elastic.backends import KINDS
-from elastic.errors import UsageError
-from elastic.share import Share
-from elastic.spec import ElasticSpec, features_of
+from elastic.base.errors import UsageError
+from elastic.options.elastic_option import ElasticSpec, features_of
+from elastic.options.node_share import Share
 from tests.support.messages import excerpt, fragment, wording
 
 EXPRESSIONS = (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic import writeback
-from elastic.writeback import Writeback
+from elastic.checkpoint import writeback
+from elastic.checkpoint.writeback import Writeback
 
 PIECE = b"x" * (1 << 20)
 

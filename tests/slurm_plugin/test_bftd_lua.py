@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from bftd.config.keys import ApiConfig, PoolConfig, SlurmConfig
 from bftd.daemon.sandbox_site import SandboxSite
-from elastic.script import Header, restore, rewrite
-from elastic.spec import ElasticSpec
+from elastic.options.elastic_option import ElasticSpec
+from elastic.options.job_script import Header, restore, rewrite
 from slurm_plugin.site.plugins import lua_defaults
 from tests.slurm_plugin.lua_state import Lua
 from tests.slurm_plugin.plugins import User, is_newer_slurm

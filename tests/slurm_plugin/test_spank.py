@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from bftd.daemon.sandbox_site import SandboxSite
 from elastic.backends import KINDS
-from elastic.errors import UsageError
-from elastic.share import Share
-from elastic.spec import ElasticSpec
+from elastic.base.errors import UsageError
+from elastic.options.elastic_option import ElasticSpec
+from elastic.options.node_share import Share
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox.plugin import compiled
 from tests.slurm_plugin.plugins import CHECKOUT, User, another_driver, another_lua

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from bftd.daemon.sandbox_site import SandboxSite
-from elastic.script import Header, restore
-from elastic.spec import ElasticSpec
+from elastic.options.elastic_option import ElasticSpec
+from elastic.options.job_script import Header, restore
 from tests.slurm_plugin.plugins import User
 
 pytestmark = pytest.mark.cluster

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import Sequence
 
 from elastic.backends.base import Backend, Host
-from elastic.backends.companion import Companion
-from elastic.backends.horovod.alive import Alive
-from elastic.driver.pilots import Pilot
-from elastic.errors import ElasticError
+from elastic.backends.helper_process import Companion
+from elastic.backends.horovod.workers import Alive
+from elastic.base.errors import ElasticError
+from elastic.driver.pilots.launcher import Pilot
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 

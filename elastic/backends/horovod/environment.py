@@ -13,7 +13,7 @@ def worker_environment(start: Message) -> dict[str, str]:
 
     The user's own settings for gloo and Horovod are kept.
     """
-    from elastic.backends.horovod.announcement import keep_key
+    from elastic.backends.horovod.notification_address import keep_key
 
     defaults = {name: value for name, value in start["defaults"].items() if name not in os.environ}
     # The rendezvous is beside the driver, which this node may reach by another address than other nodes do.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from elastic import bypath
-from elastic import session as _session
+from elastic.checkpoint import distributed
 from elastic.link.wire import Message
+from elastic.worker import driver_link as _session
 
 if TYPE_CHECKING:
-    from elastic.bypath.single import Publisher
+    from elastic.checkpoint.distributed.single_writer import Publisher
 
 _KIND = "Horovod"
 _publisher: Publisher | None = None
@@ -22,10 +22,12 @@ def way(state: Callable[[], dict[str, Any]], step: int, samples: int) -> Callabl
     Raises StateError if the libraries for it are missing.
     """
     global _publisher
-    if not (_session.current().attached and bypath.wanted(None)):
+    if not (_session.current().attached and distributed.wanted(None)):
         return None
     if _publisher is None:
-        from elastic.bypath.single import Publisher  # torch.distributed.checkpoint takes a while to import
+        from elastic.checkpoint.distributed.single_writer import (
+            Publisher,  # torch.distributed.checkpoint takes a while to import
+        )
 
         _publisher = Publisher(_session.current(), _KIND)
     publisher = _publisher
@@ -34,7 +36,7 @@ def way(state: Callable[[], dict[str, Any]], step: int, samples: int) -> Callabl
 
 def load(generations: Sequence[Message]) -> dict[str, Any]:
     """Load the state of the newest complete generation; raises StateError if this script can resume from none."""
-    from elastic.bypath import loading
+    from elastic.checkpoint.distributed import loading
 
     loaded = loading.load(generations, None, _KIND)
     assert loaded is not None  # if there are generations, one is read or StateError raised

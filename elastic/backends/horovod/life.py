@@ -26,14 +26,14 @@ from horovod.runner.elastic.discovery import HostDiscovery
 from horovod.runner.elastic.worker import HostUpdateResult
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 
-from elastic.backends.horovod.announcement import KEY_NAME
+from elastic.backends.horovod.notification_address import KEY_NAME
 from elastic.backends.horovod.notifier import Notifier
 from elastic.backends.horovod.rendezvous import Guests, Rendezvous, handler_for
 from elastic.backends.horovod.rounds import Rounds
-from elastic.link.child import die_with_parent
-from elastic.link.seal import new_secret
+from elastic.base.timing import GLOO_TIMEOUT_S
+from elastic.link.authentication import new_secret
+from elastic.link.child_process import die_with_parent
 from elastic.link.wire import Message, decode, encode
-from elastic.timing import GLOO_TIMEOUT_S
 
 _RECONCILE_S = 1.0
 """A notification that arrives during a reset is lost, so wanted and current hosts are compared repeatedly."""

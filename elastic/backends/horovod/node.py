@@ -13,10 +13,10 @@ from multiprocessing import connection
 
 from elastic.backends.horovod.environment import worker_environment
 from elastic.link.wire import Message
+from elastic.node.cleanup import Upkeep
 from elastic.node.link import AgentLink
-from elastic.node.upkeep import Upkeep
 from elastic.node.workers import run_worker
-from elastic.session import new_page, read_page
+from elastic.worker.driver_link import new_page, read_page
 
 _LOOK_S = 1.0
 _SOON_S = 0.02

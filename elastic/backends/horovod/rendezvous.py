@@ -17,7 +17,7 @@ from typing import Any
 from horovod.runner.elastic.rendezvous import GET_RANK_AND_SIZE, PUT_WORKER_ADDRESSES, create_rendezvous_handler
 from horovod.runner.http import http_server as upstream
 
-from elastic.backends.horovod.announcement import notification_key, read_announcement
+from elastic.backends.horovod.notification_address import notification_key, read_announcement
 
 _MAX_BYTES = 1 << 20
 """The longest value that the rendezvous takes; workers' own are some hundred bytes."""

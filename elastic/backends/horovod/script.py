@@ -19,13 +19,13 @@ from typing import Any, BinaryIO
 
 from horovod.common.basics import HorovodBasics
 
-from elastic import resizing, world
-from elastic import session as _session
-from elastic.backends.horovod import generations, stuck
-from elastic.backends.horovod.announcement import mend_worker
+from elastic.backends.horovod import abort_timeout, generations
+from elastic.backends.horovod.notification_address import mend_worker
 from elastic.backends.horovod.sockets import SocketWatch
-from elastic.errors import StateError
-from elastic.session import Saved
+from elastic.base.errors import StateError
+from elastic.script import ranks, resizing
+from elastic.worker import driver_link as _session
+from elastic.worker.driver_link import Saved
 
 _sockets = SocketWatch()
 
@@ -58,7 +58,7 @@ from torch.optim.optimizer import (  # noqa: E402
     register_optimizer_step_pre_hook,
 )
 
-from elastic import arenas, snapshot  # noqa: E402
+from elastic.checkpoint import buffers, snapshot  # noqa: E402
 
 _UpstreamTorchState = hvd.elastic.TorchState
 _UpstreamSampler = hvd.elastic.ElasticSampler
@@ -72,7 +72,7 @@ def _abort() -> None:
     """
     _sockets.shut()
     if hvd.nccl_built():
-        threading.Thread(target=stuck.end_if_stuck, args=(_sockets, _last_words), daemon=True).start()
+        threading.Thread(target=abort_timeout.end_if_stuck, args=(_sockets, _last_words), daemon=True).start()
 
 
 def _last_words() -> None:
@@ -220,7 +220,7 @@ _OPTIMIZER = "_saved_optimizer_state"
 class _Attributes:
     """A state's attributes as they are now: upstream keeps no copies, and their values may change in place."""
 
-    _pool = arenas.Pool()
+    _pool = buffers.Pool()
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         self._plain = attributes
@@ -339,7 +339,7 @@ def _done() -> int:
 
 
 def _install() -> None:
-    world.use(world.World(hvd.rank, hvd.size, _done, by_script=False))
+    ranks.use(ranks.World(hvd.rank, hvd.size, _done, by_script=False))
     hvd.elastic.TorchState = TorchState
     hvd.elastic.ElasticSampler = ElasticSampler
     register_optimizer_step_pre_hook(_counter.before)

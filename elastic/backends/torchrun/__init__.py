@@ -8,7 +8,7 @@
     node    on a pool node: torch's own agent, with the driver as its
     rendezvous
 
-A script's calls are those of `elastic` itself (elastic.api): they need only RANK and WORLD_SIZE.
+A script's calls are those of `elastic` itself (elastic.script.api): they need only RANK and WORLD_SIZE.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from elastic.backends.base import Host
-from elastic.driver.pilots import Pilot
+from elastic.driver.pilots.launcher import Pilot
 
 _BLAME_S = 0.5
 """Ends that belong to one crash are reported within this. Nodes look each 0.05 s, but a worker that takes the group

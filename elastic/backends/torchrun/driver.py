@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 from bftd.protocol.container import failed
 from elastic.backends.base import Backend, Host
-from elastic.backends.companion import Companion
+from elastic.backends.helper_process import Companion
 from elastic.backends.torchrun.blame import Blame
-from elastic.driver.pilots import Pilot
+from elastic.base.timing import PULL_S
+from elastic.driver.pilots.launcher import Pilot
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
-from elastic.timing import PULL_S
 
 _JOIN_S = 30.0
 """Stopping workers and coming to the rendezvous takes a moment; a node that needs longer is given up."""

@@ -22,10 +22,10 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
 from elastic.backends.torchrun.rendezvous import DriverRendezvous
 from elastic.backends.torchrun.tunnel import Tunnel
+from elastic.node.cleanup import Upkeep, exit_code
 from elastic.node.link import AgentLink
-from elastic.node.upkeep import Upkeep, exit_code
 from elastic.node.workers import run_worker
-from elastic.session import new_page, read_page
+from elastic.worker.driver_link import new_page, read_page
 
 _RESTARTS = 1 << 30
 """The driver counts restarts: it alone knows which of them were resizes."""
@@ -41,7 +41,7 @@ def preload() -> None:
     import torch._dynamo  # noqa: F401  (torch.optim imports it at the first optimizer otherwise)
 
     import elastic  # noqa: F401
-    from elastic.bypath import ending
+    from elastic.checkpoint.distributed import ending
 
     ending.watch()
 

@@ -13,12 +13,12 @@ import socket
 import sys
 from importlib import import_module
 
-from elastic.backends.torchrun.carried import seal, unseal
-from elastic.backends.torchrun.hidden import HiddenStore
-from elastic.backends.torchrun.network import leave_hosts_network
-from elastic.driver.hub import Hub, listen
+from elastic.backends.torchrun.network_namespace import leave_hosts_network
+from elastic.backends.torchrun.private_store import HiddenStore
+from elastic.backends.torchrun.sealed_stream import seal, unseal
+from elastic.driver.server import Hub, listen
 from elastic.link import descriptors
-from elastic.link.child import die_with_parent
+from elastic.link.child_process import die_with_parent
 from elastic.link.peer import Peer
 from elastic.link.wire import MAX_LINE_BYTES, Message, encode, receive
 

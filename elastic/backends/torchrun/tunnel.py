@@ -17,14 +17,14 @@ import subprocess
 import sys
 from typing import Any
 
-from elastic.backends.torchrun.carried import seal, unseal
-from elastic.backends.torchrun.owner import owner
-from elastic.errors import WireError
+from elastic.backends.torchrun.peer_process import owner
+from elastic.backends.torchrun.sealed_stream import seal, unseal
+from elastic.base.errors import WireError
+from elastic.base.timing import CONNECT_S, HANDSHAKE_S
 from elastic.link.channel import SealedReader, introduce
-from elastic.link.child import die_with_parent
+from elastic.link.child_process import die_with_parent
 from elastic.link.peer import Peer
 from elastic.link.wire import MAX_LINE_BYTES, Message, decode, encode, no_delay, receive
-from elastic.timing import CONNECT_S, HANDSHAKE_S
 
 ADDRESS = "127.0.0.1"
 """The address at which workers look for their store: no other host can reach it."""

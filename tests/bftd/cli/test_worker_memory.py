@@ -13,7 +13,7 @@ import pytest
 from bftd.base.errors import UsageError
 from bftd.cli import worker_memory
 from bftd.core.model.classes import NodeClass
-from elastic.spec import ElasticSpec
+from elastic.options.elastic_option import ElasticSpec
 from sizing.errors import Untraceable
 from sizing.gpus import CATALOGUE, GpuType
 from sizing.model import tracing

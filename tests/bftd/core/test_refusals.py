@@ -17,8 +17,8 @@ from bftd.core.step import fold
 from bftd.http.handlers.driver import LONGEST_WAIT_S
 from bftd.protocol.lease import LeaseState
 from bftd.protocol.registration import Held, Registration
-from elastic.driver import daemon
-from elastic.timing import LONG_POLL_S
+from elastic.base.timing import LONG_POLL_S
+from elastic.driver import daemon_link
 from tests.bftd.builders import Core, granted, lease, registration, reported
 from tests.support.messages import wording
 
@@ -231,7 +231,7 @@ def test_what_a_silent_driver_holds_it_keeps_and_gets_no_more() -> None:
 
 
 def test_a_healthy_driver_that_loses_two_requests_is_not_silent() -> None:
-    assert 2 * (daemon._REQUEST_S + LONG_POLL_S) < timing.GRANT_SILENT_S
+    assert 2 * (daemon_link._REQUEST_S + LONG_POLL_S) < timing.GRANT_SILENT_S
     assert LONGEST_WAIT_S < timing.GRANT_SILENT_S
 
 

@@ -40,10 +40,10 @@ from bftd.protocol.munge import MungeError
 from bftd.protocol.registration import Registration, Welcome
 from bftd.protocol.reports import NoteReport
 from bftd.service.service import Service
-from elastic.driver import daemon as daemons
-from elastic.driver.daemon import DaemonLink
+from elastic.base.errors import DaemonError, UsageError
+from elastic.driver import daemon_link as daemons
+from elastic.driver.daemon_link import DaemonLink
 from elastic.driver.transport import Transport
-from elastic.errors import DaemonError, UsageError
 from slurm_plugin.sandbox import munged
 from tests import program
 from tests.bftd.http.test_api import TRAINER

@@ -24,7 +24,7 @@ import pytest
 
 from elastic.backends import KINDS, Kind, load
 from elastic.backends.base import Backend
-from elastic.driver.pilots import Pilot
+from elastic.driver.pilots.launcher import Pilot
 from elastic.link.wire import Message
 from tests.elastic.backends.stage import FakeCompanion, Host, pilot, told
 from tests.elastic.fakes import settings_for, until

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from elastic.backends.base import Backend
-from elastic.driver.pilots import Pilot
+from elastic.driver.pilots.launcher import Pilot
 from elastic.driver.settings import DriverSettings
 from elastic.link.peer import Peer
 from elastic.link.wire import Message

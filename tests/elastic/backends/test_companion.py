@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from elastic.backends import companion as companions
-from elastic.backends.companion import Companion
+from elastic.backends import helper_process as companions
+from elastic.backends.helper_process import Companion
 from elastic.backends.torchrun import driver as torchruns
-from elastic.errors import ElasticError
+from elastic.base.errors import ElasticError
 from elastic.link.wire import Message
 from tests.elastic.backends.stage import FakeCompanion, Host
 from tests.elastic.fakes import settings_for, until

@@ -12,13 +12,13 @@ import pytest
 
 from bftd.protocol.reports import LeaseReport
 from elastic.backends import KINDS
-from elastic.driver.hub import Hub, listen
-from elastic.driver.pilots import Pilot
-from elastic.errors import UsageError
-from elastic.link.seal import new_secret
+from elastic.base.errors import UsageError
+from elastic.driver.pilots.launcher import Pilot
+from elastic.driver.server import Hub, listen
+from elastic.link.authentication import new_secret
 from elastic.node import workers
-from elastic.script import backend_of
-from elastic.spec import ElasticSpec
+from elastic.options.elastic_option import ElasticSpec
+from elastic.options.job_script import backend_of
 from tests.elastic.backends.contract import BackendContract
 from tests.elastic.backends.dummy import KIND
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, ops, peer, settings_for, trainer_for, until
@@ -134,7 +134,7 @@ def test_a_script_runs_to_its_end_on_it_through_real_agents_and_node_processes(
 def test_what_its_row_says_of_its_output_and_its_state_holds_for_the_trainer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elastic.driver.clockwork.SHIP_EVERY_S", 0.01)
+    monkeypatch.setattr("elastic.driver.timers.SHIP_EVERY_S", 0.01)
 
     async def shipped(ships: bool, state: str = "") -> bool:
         starter = FakeStarter()

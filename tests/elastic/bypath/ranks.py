@@ -19,7 +19,12 @@ from tests.support.waiting import STILL_S
 ROOT = Path(__file__).parents[3]
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["torch", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", "elastic.bypath.saving"]
+    [
+        "torch",
+        "torch.distributed.checkpoint.state_dict",
+        "torch.distributed.fsdp",
+        "elastic.checkpoint.distributed.saving",
+    ]
 )
 
 
@@ -133,8 +138,8 @@ def _worker(
     import torch
     import torch.distributed as dist
 
-    from elastic import session as sessions
-    from elastic.session import Fetched, Session
+    from elastic.worker import driver_link as sessions
+    from elastic.worker.driver_link import Fetched, Session
 
     torch.set_num_threads(1)
     session = Session(Channel(folder / f"said.{rank}"))  # type: ignore[arg-type]

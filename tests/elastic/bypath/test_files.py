@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.torch]
 def test_while_a_file_is_flushed_a_sign_of_life_is_told_for_no_longer_than_a_state_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    from elastic.bypath import files
+    from elastic.checkpoint.distributed import files
 
     monkeypatch.setattr(files, "SAVING_S", 0.01)
     monkeypatch.setattr(files, "LAST_STATE_S", 0.5)
@@ -45,7 +45,7 @@ def test_while_a_file_is_flushed_a_sign_of_life_is_told_for_no_longer_than_a_sta
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
 def test_each_file_is_verified_by_one_worker_and_a_ranks_own_by_itself(size: int) -> None:
-    from elastic.bypath.files import Sealed, share
+    from elastic.checkpoint.distributed.files import Sealed, share
 
     names = [".metadata", *(f"__{rank}_{number}.distcp" for rank in range(4) for number in range(2))]
     listed = [Sealed(name, 1, "") for name in names]

@@ -104,7 +104,7 @@ def load_checkpoint(rank: int, size: int, folder: Path) -> tuple[set[str], bool,
 
 
 def wait_for_writer() -> None:
-    from elastic.bypath import saving
+    from elastic.checkpoint.distributed import saving
 
     saving.drain()
 
@@ -245,7 +245,7 @@ def test_a_shard_that_is_not_as_it_was_written_is_told_and_the_generation_before
 
 def load_and_refuse(rank: int, size: int, folder: Path, width: int) -> tuple[str, bool]:
     import elastic
-    from elastic.errors import StateError
+    from elastic.base.errors import StateError
 
     into = fresh_state(width)
     try:
@@ -286,7 +286,7 @@ def load_over_a_bad_line(rank: int, size: int, folder: Path) -> str:
     from torch.distributed.checkpoint import FileSystemReader
 
     import elastic
-    from elastic.errors import StateError
+    from elastic.base.errors import StateError
 
     def fail(*_: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -352,7 +352,7 @@ def test_regression_a_disk_that_filled_up_within_a_tensor_was_told_as_an_unexpec
 
 def save_and_die(rank: int, size: int, folder: Path) -> None:
     import elastic
-    from elastic.bypath import saving
+    from elastic.checkpoint.distributed import saving
 
     if rank == 1:
         saving.Save._written = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
@@ -371,7 +371,7 @@ def test_a_worker_that_is_killed_in_the_middle_leaves_no_generation_and_nobody_w
 def save_often(rank: int, size: int, folder: Path) -> list[float]:
     """Saves at each step, faster than it is written: every write takes a while, and longer on one rank."""
     import elastic
-    from elastic.bypath import saving
+    from elastic.checkpoint.distributed import saving
 
     written = saving.Save._written
 
@@ -405,8 +405,8 @@ def pause(rank: int, size: int, folder: Path) -> None:
     import threading
 
     import elastic
-    from elastic import session as sessions
-    from elastic.bypath import saving
+    from elastic.checkpoint.distributed import saving
+    from elastic.worker import driver_link as sessions
 
     saving._rest = lambda: None  # type: ignore[assignment, return-value]
     elastic.step(samples=1)
@@ -456,7 +456,7 @@ def test_a_stage_that_cannot_be_used_is_told_once_and_left_out(tmp_path: Path) -
 
 def save_and_flush_slowly(rank: int, size: int, folder: Path) -> None:
     import elastic
-    from elastic.bypath import files, saving
+    from elastic.checkpoint.distributed import files, saving
 
     fsync, tell, told = os.fsync, saving._tell_growth, threading.Semaphore(0)
 
@@ -495,7 +495,7 @@ def save_and_destroy_by_an_early_name(rank: int, size: int, folder: Path) -> Non
     from torch.distributed import destroy_process_group
 
     import elastic
-    from elastic.bypath import saving
+    from elastic.checkpoint.distributed import saving
 
     written = saving.Save._written
     saving.Save._written = lambda *arguments: (time.sleep(0.3), written(*arguments))[1]  # type: ignore[method-assign]
@@ -541,7 +541,7 @@ def save_or_load_with_batches(rank: int, size: int, folder: Path, loads: bool) -
         elastic.load()
         try:
             next(elastic.batches(40, global_batch=8, seed=2).steps())
-        except elastic.errors.UsageError as error:
+        except elastic.base.errors.UsageError as error:
             return str(error)
         return ""
     for step in elastic.batches(40, global_batch=8, seed=1).steps():
@@ -636,7 +636,7 @@ def test_workers_with_tensors_of_their_own_all_have_them_saved(tmp_path: Path) -
 
 def save_once_rank_0_complains(rank: int, size: int, folder: Path) -> bool:
     import elastic
-    from elastic.bypath import groups
+    from elastic.checkpoint.distributed import groups
 
     groups.HINT_S = 0.2
     while rank == 1 and not says((folder / "log.0").read_text(), "elastic.groups.waits_for_others"):

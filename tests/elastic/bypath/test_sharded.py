@@ -35,7 +35,7 @@ def load_and_train(rank: int, size: int, folder: Path) -> tuple[list[float], dic
     from models import Sharded
 
     import elastic
-    from elastic import api
+    from elastic.script import api
 
     training = Sharded()
     state = elastic.load(into=training.state())
@@ -74,7 +74,7 @@ def save_in_an_object(rank: int, size: int, folder: Path) -> str:
     from models import Sharded
 
     import elastic
-    from elastic.errors import StateError
+    from elastic.base.errors import StateError
 
     elastic.step(samples=8)
     try:

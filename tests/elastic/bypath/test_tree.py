@@ -67,7 +67,7 @@ def same(one: Any, other: Any) -> bool:
 @settings(max_examples=60, deadline=None)
 @given(STATES)
 def test_a_state_comes_back_as_it_was_whatever_it_is_made_of(shape: Any) -> None:
-    from elastic.bypath import tree
+    from elastic.checkpoint.distributed import tree
 
     counter = [0]
     state = filled(shape, counter)
@@ -80,7 +80,7 @@ def test_a_state_comes_back_as_it_was_whatever_it_is_made_of(shape: Any) -> None
 
 
 def test_names_are_those_that_torchs_own_tools_know_and_equal_ones_are_told_apart() -> None:
-    from elastic.bypath import tree
+    from elastic.checkpoint.distributed import tree
 
     counter = [0]
     tensors, _ = tree.flatten(filled({"model": {"0.weight": "TENSOR"}, "a.b": "TENSOR", "a": {"b": "TENSOR"}}, counter))
@@ -92,7 +92,7 @@ def test_names_are_those_that_torchs_own_tools_know_and_equal_ones_are_told_apar
 def test_every_tensor_has_one_writer_and_nobody_writes_much_more_than_others(sizes: dict[str, int], ranks: int) -> None:
     import torch
 
-    from elastic.bypath import tree
+    from elastic.checkpoint.distributed import tree
 
     tensors = {name: torch.zeros(size) for name, size in sizes.items()}
     shares = [tree.share(tensors, rank, ranks) for rank in range(ranks)]
@@ -102,7 +102,7 @@ def test_every_tensor_has_one_writer_and_nobody_writes_much_more_than_others(siz
 
 
 def test_the_first_three_differences_are_shown_and_the_others_counted() -> None:
-    from elastic.bypath import tree
+    from elastic.checkpoint.distributed import tree
 
     found = tree.differences({f"state.w{n}": (2, 3) for n in range(5)} | {"state.s": ()}, {"state.x": (1,)})
     assert tree.told(found) == (
@@ -121,7 +121,7 @@ def test_the_first_three_differences_are_shown_and_the_others_counted() -> None:
 def test_sparse_and_quantized_tensors_stay_whole_beside_the_others() -> None:
     import torch
 
-    from elastic.bypath import tree
+    from elastic.checkpoint.distributed import tree
 
     state = {"sparse": torch.eye(3).to_sparse(), "dense": torch.eye(3)}
     tensors, skeleton = tree.flatten(state)
@@ -130,14 +130,14 @@ def test_sparse_and_quantized_tensors_stay_whole_beside_the_others() -> None:
 
 
 def test_a_shard_that_cannot_be_put_together_again_is_refused_and_not_taken_for_the_whole() -> None:
-    from elastic import bypath
-    from elastic.bypath import tree
-    from elastic.errors import StateError
+    from elastic.base.errors import StateError
+    from elastic.checkpoint import distributed
+    from elastic.checkpoint.distributed import tree
 
     class ShardedTensor:
         pass
 
-    assert bypath.wanted({"model": [ShardedTensor()]})
+    assert distributed.wanted({"model": [ShardedTensor()]})
     with pytest.raises(StateError, match="use FSDP2"):
         tree.flatten({"model": [ShardedTensor()]})
 
@@ -145,29 +145,29 @@ def test_a_shard_that_cannot_be_put_together_again_is_refused_and_not_taken_for_
 def test_a_state_that_came_whole_goes_into_the_tensors_of_another() -> None:
     import torch
 
-    from elastic import bypath
-    from elastic.errors import StateError
+    from elastic.base.errors import StateError
+    from elastic.checkpoint import distributed
 
     into = {"w": torch.zeros(2), "optimizer": {}, "step": 0}
     saved = {"w": torch.ones(2), "optimizer": {0: {"m": torch.full((2,), 2.0)}}, "step": 7}
-    state = bypath.copied(saved, into)
+    state = distributed.copied(saved, into)
     assert state["w"] is not saved["w"]
     assert state["w"].data_ptr() == into["w"].data_ptr()
     assert (into["w"].tolist(), state["step"], state["optimizer"][0]["m"].tolist()) == ([1.0, 1.0], 7, [2.0, 2.0])
     with pytest.raises(StateError, match="another model: w was 2 and is 3"):
-        bypath.copied(saved, {"w": torch.zeros(3), "optimizer": {}, "step": 0})
+        distributed.copied(saved, {"w": torch.zeros(3), "optimizer": {}, "step": 0})
 
 
 def test_regression_a_state_could_not_be_loaded_into_an_expanded_tensor() -> None:
     import torch
 
-    from elastic import bypath
-    from elastic.errors import StateError
+    from elastic.base.errors import StateError
+    from elastic.checkpoint import distributed
 
     into = {"w": torch.zeros(3, 1).expand(3, 4)}
     saved = {"w": torch.tensor([[1.0], [2.0], [3.0]]).expand(3, 4).clone()}
-    bypath.copied(saved, into)
+    distributed.copied(saved, into)
     assert torch.equal(into["w"], saved["w"])
     saved["w"][1, 2] = 7.0
     with pytest.raises(StateError, match=pattern("elastic.loading.expanded", name="w")):
-        bypath.copied(saved, into)
+        distributed.copied(saved, into)

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from elastic.bypath.writer import Writer
-from elastic.errors import LinkLostError
+from elastic.base.errors import LinkLostError
+from elastic.checkpoint.distributed.writer import Writer
 from tests.support.waiting import STILL_S
 
 

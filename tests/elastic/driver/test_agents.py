@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bftd.protocol.lease import Leases
-from elastic.driver.pilots import Pilot, PilotStarter
+from elastic.driver.pilots.launcher import Pilot, PilotStarter
 from tests.elastic.fakes import settings_for
 from tests.support.messages import fragment, says, wording
 

@@ -11,9 +11,9 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic.driver.agreement import Agreement
-from elastic.link.fence import Fence
+from elastic.driver.saving.step_barrier import Agreement
 from elastic.link.peer import Peer
+from elastic.link.step_barrier import Fence
 from elastic.link.wire import Message
 from tests.elastic.fakes import until
 from tests.support.waiting import STILL_S

@@ -10,9 +10,9 @@ import pytest
 
 from bftd.protocol.registration import Registration
 from bftd.protocol.sizes import Sizes
-from elastic.driver import daemon as daemons
+from elastic.driver import daemon_link as daemons
 from elastic.driver import transport
-from elastic.driver.daemon import DaemonLink
+from elastic.driver.daemon_link import DaemonLink
 from tests.elastic.fakes import until
 from tests.support.waiting import STILL_S
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bftd.protocol.reports import NoteReport, ProgressReport
-from elastic.driver import crew
-from elastic.driver.state import manifest
+from elastic.driver.pilots import manager
 from elastic.link.peer import Peer
+from elastic.store import manifest
 from tests.elastic.driver.state.by_path import name_of, told, write, written
 from tests.elastic.driver.test_trainer import Play, Stage, play
 from tests.elastic.fakes import ops, sent, until
@@ -23,7 +23,7 @@ __all__ = ["play"]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "_FAREWELL_S", 0.0)
+    monkeypatch.setattr(manager, "_FAREWELL_S", 0.0)
 
 
 async def training_on(stage: Stage, *nodes: str) -> list[Peer]:
@@ -102,7 +102,7 @@ def test_regression_the_news_of_an_earlier_generation_ended_a_pause_before_its_o
 def test_a_pause_whose_state_will_never_be_whole_ends_at_once_with_what_there_is(
     play: Play, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elastic.driver.state.generations._PAUSE_S", 0.0)
+    monkeypatch.setattr("elastic.store.versions._PAUSE_S", 0.0)
 
     async def body(stage: Stage) -> None:
         workers = await training_on(stage, "n1", "n2")

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from elastic.driver import endings
-from elastic.driver.endings import Endings
+from elastic.driver.pilots import cancellation
+from elastic.driver.pilots.cancellation import Endings
 from slurm_plugin.errors import CommandError, SnapshotError
 from slurm_plugin.pilots.submission import Leftover, PilotRequest
 from tests.elastic.fakes import until
@@ -37,8 +37,8 @@ class Slurm:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endings, "_AGAIN_S", 0.01)
-    monkeypatch.setattr(endings, "_LONGEST_S", 0.02)
+    monkeypatch.setattr(cancellation, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(cancellation, "_LONGEST_S", 0.02)
 
 
 def scene(slurm: Slurm, body: Callable[[Endings], Awaitable[None]]) -> list[str]:
@@ -84,7 +84,7 @@ def test_a_job_that_is_over_is_forgotten_whether_it_was_cancelled_or_came_to_its
 
 
 def test_an_order_that_failed_is_given_again_by_the_next_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endings, "_AGAIN_S", 100.0)
+    monkeypatch.setattr(cancellation, "_AGAIN_S", 100.0)
     slurm = Slurm(failing=1)
 
     async def body(orders: Endings) -> None:
@@ -116,17 +116,17 @@ def test_at_the_end_of_the_driver_slurm_is_asked_a_few_times_more_and_one_line_n
     slurm = Slurm(failing=1000)
 
     async def body(orders: Endings) -> None:
-        monkeypatch.setattr(endings, "_AGAIN_S", 100.0)
+        monkeypatch.setattr(cancellation, "_AGAIN_S", 100.0)
         await orders.cancel(["7", "8"])
-        monkeypatch.setattr(endings, "_AGAIN_S", 0.01)
+        monkeypatch.setattr(cancellation, "_AGAIN_S", 0.01)
 
     *_, last = scene(slurm, body)
     assert last == wording("elastic.endings.order_not_taken", jobs="7, 8", jobs2="7 8")
-    assert len(slurm.orders) == 1 + endings._CLOSING_TRIES
+    assert len(slurm.orders) == 1 + cancellation._CLOSING_TRIES
 
 
 def test_a_driver_does_not_wait_for_ever_for_a_slurm_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endings, "_CLOSING_S", 0.05)
+    monkeypatch.setattr(cancellation, "_CLOSING_S", 0.05)
     slurm = Slurm()
     slurm.open.clear()
 
@@ -142,7 +142,7 @@ def test_a_driver_does_not_wait_for_ever_for_a_slurm_that_hangs(monkeypatch: pyt
 def test_regression_what_a_refused_request_left_was_not_looked_for_again_when_squeue_did_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(endings, "_SETTLED_S", 0.2)
+    monkeypatch.setattr(cancellation, "_SETTLED_S", 0.2)
     begun: list[float] = []
 
     def clear(leftover: Leftover) -> None:

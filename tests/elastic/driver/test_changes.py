@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.protocol.changes import TAKEN
-from elastic.driver.changes import Changes, Measured, span
+from elastic.driver.progress.job_output import Changes, Measured, span
 from tests.support.messages import wording
 
 GREW = (

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from elastic.driver.connections import Connections
-from elastic.driver.host import TrainerHost
-from elastic.driver.liveness import Liveness
-from elastic.driver.pilots import Pilot
-from elastic.driver.run import Run
+from elastic.driver.context import Run
+from elastic.driver.failures.liveness import Liveness
+from elastic.driver.failures.policy import TrainerHost
+from elastic.driver.pilots.launcher import Pilot
 from elastic.link.peer import Peer
 from tests.elastic.fakes import ops, peer, settings_for, until
 from tests.support.waiting import STILL_S

@@ -30,9 +30,9 @@ from bftd.protocol.reports import (
     Summary,
     SuspendReport,
 )
-from elastic.driver.daemon import DaemonLink
+from elastic.driver.daemon_link import DaemonLink
 from elastic.driver.main import _registration
-from elastic.driver.pilots import looked_of
+from elastic.driver.pilots.launcher import looked_of
 from slurm_plugin.pilots.pending_reasons import Rules
 from slurm_plugin.pilots.submission import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox

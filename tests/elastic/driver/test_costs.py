@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.protocol.reports import ProgressReport, ResizeReport
-from elastic.driver.costs import Costs, Parts
-from elastic.driver.progress import Progress
+from elastic.driver.progress.reports import Progress
+from elastic.driver.progress.resize_costs import Costs, Parts
 from tests.elastic.fakes import reports_of
 
 

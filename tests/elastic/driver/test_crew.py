@@ -11,9 +11,9 @@ import pytest
 
 from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, LeaseReport
-from elastic.driver import crew as crews
-from elastic.driver.crew import Crew
-from elastic.driver.pilots import Pilot
+from elastic.driver.pilots import manager as crews
+from elastic.driver.pilots.launcher import Pilot
+from elastic.driver.pilots.manager import Crew
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, ops, peer, until
 from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S

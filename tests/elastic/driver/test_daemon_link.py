@@ -13,8 +13,8 @@ from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import Finish, NoteReport, ProgressReport, Reports, Summary
 from bftd.protocol.sizes import Sizes
-from elastic.driver import daemon as daemons
-from elastic.driver.daemon import DaemonLink, read_token
+from elastic.driver import daemon_link as daemons
+from elastic.driver.daemon_link import DaemonLink, read_token
 from tests.elastic.fakes import until
 from tests.elastic.scripted_daemon import ScriptedDaemon
 from tests.support.messages import wording

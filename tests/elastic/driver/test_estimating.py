@@ -15,8 +15,8 @@ import pytest
 
 from bftd.protocol.registration import NodeKind
 from bftd.protocol.reports import CurveReport, NoteReport
-from elastic.driver import estimating
 from elastic.driver.main import _registration
+from elastic.driver.progress import curve_estimate
 from tests.elastic.fakes import FakeDaemon, FakeStarter, settings_for, trainer_for
 from tests.support.messages import excerpt, says, wording
 from tests.support.waiting import STILL_S
@@ -135,7 +135,7 @@ def test_a_script_of_which_nothing_can_be_estimated_is_told_so_in_one_line(
 def test_a_step_that_never_ends_is_killed_at_the_time_out_and_nothing_of_it_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimating, "ESTIMATE_S", 2.0)
+    monkeypatch.setattr(curve_estimate, "ESTIMATE_S", 2.0)
     scene = Scene(tmp_path, HANGS, "1-6,curve=estimate")
     scene.run()
     [note] = scene.notes
@@ -166,11 +166,11 @@ def test_a_job_that_does_not_ask_for_it_starts_nothing_and_says_nothing(tmp_path
 
 def test_the_child_may_have_most_of_the_jobs_memory_and_never_more_than_a_trace_needs() -> None:
     gib = 2**30
-    assert estimating.memory_bytes({"SLURM_MEM_PER_NODE": "4096"}) == 3 * gib
-    assert estimating.memory_bytes({"SLURM_MEM_PER_CPU": "2048"}) == 1.5 * gib
-    assert estimating.memory_bytes({"SLURM_MEM_PER_NODE": "1000000"}) == 8 * gib
+    assert curve_estimate.memory_bytes({"SLURM_MEM_PER_NODE": "4096"}) == 3 * gib
+    assert curve_estimate.memory_bytes({"SLURM_MEM_PER_CPU": "2048"}) == 1.5 * gib
+    assert curve_estimate.memory_bytes({"SLURM_MEM_PER_NODE": "1000000"}) == 8 * gib
     for unknown in ({}, {"SLURM_MEM_PER_NODE": "0"}, {"SLURM_MEM_PER_NODE": "much"}):
-        assert estimating.memory_bytes(unknown) == 8 * gib
+        assert curve_estimate.memory_bytes(unknown) == 8 * gib
 
 
 @pytest.mark.torch

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import pytest
 
 from bftd.protocol.reports import CrashReport, LeaseReport, ResizeReport
-from elastic.driver import host as hosts
-from elastic.driver.last_words import LINE_MOST, LINES_KEPT, TEXT_MOST, LastWords
-from elastic.driver.run import Run
-from elastic.driver.silence import NOT_LOADED, SILENT, UNSAVED, Silence
-from elastic.errors import EXIT_LINK_LOST
+from elastic.base.errors import EXIT_LINK_LOST
+from elastic.base.timing import FAREWELL_S, SILENT_COST_S
+from elastic.driver.context import Run
+from elastic.driver.failures import policy as hosts
+from elastic.driver.failures.error_text import LINE_MOST, LINES_KEPT, TEXT_MOST, LastWords
+from elastic.driver.progress.uninstrumented import NOT_LOADED, SILENT, UNSAVED, Silence
 from elastic.link.peer import Peer
-from elastic.timing import FAREWELL_S, SILENT_COST_S
 from tests.elastic.driver.state.test_store import put
 from tests.elastic.driver.test_trainer import Play, Stage, play  # noqa: F401
 from tests.elastic.fakes import ops, until

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bftd.protocol.reports import NoteReport
-from elastic.driver.run import TAKEN_OVER
-from elastic.driver.state.store import CheckpointStore
+from elastic.driver.context import TAKEN_OVER
+from elastic.store.store import CheckpointStore
 from tests.elastic.driver.test_trainer import Stage
 from tests.elastic.fakes import FakeContent, ops, until
 from tests.support.messages import says
@@ -57,7 +57,7 @@ def test_a_disk_that_fails_is_told_to_the_daemon_and_the_worker_stays(
         await stage.warm("n1")
         worker = await stage.worker("n1")
         message = {"step": 3, "samples": 30}
-        monkeypatch.setattr("elastic.driver.state.files.write_all", fail)
+        monkeypatch.setattr("elastic.store.files.write_all", fail)
         for _ in range(3):
             assert not await stage.run.saver.take(worker, message, FakeContent(b"state"))
         [note] = stage.reports(NoteReport)

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from elastic.driver import hub as hubs
-from elastic.driver.hub import Hub, listen
-from elastic.errors import WireError
+from elastic.base.errors import WireError
+from elastic.driver import server as hubs
+from elastic.driver.server import Hub, listen
 from elastic.link import descriptors
 from elastic.link.address import join_address
+from elastic.link.authentication import Examination, Introduction, Seals
 from elastic.link.channel import BlockingChannel, SealedReader, introduce
 from elastic.link.peer import Peer
-from elastic.link.seal import Examination, Introduction, Seals
 from elastic.link.wire import Message, decode, encode
 from tests.elastic.fakes import until
 from tests.support.messages import pattern, wording

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import pytest
 
-from elastic.session import Saved, Session
+from elastic.worker.driver_link import Saved, Session
 from tests.elastic.fakes import SECRET
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ DRIVER = """
 import asyncio, json, sys
 from pathlib import Path
 from elastic.driver import clockwork, crew
-from elastic.driver.hub import Hub, listen
+from elastic.driver.server import Hub, listen
 from tests.elastic.fakes import SECRET, FakeDaemon, FakeStarter, lease, settings_for, trainer_for
 
 crew.CONNECT_S = 600.0  # there is no agent

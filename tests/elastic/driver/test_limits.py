@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.driver.limits import Limits, Member
-from elastic.timing import BEAT_S, EXPIRE_APART_S
+from elastic.base.timing import BEAT_S, EXPIRE_APART_S
+from elastic.driver.pilots.time_limits import Limits, Member
 
 HOUR_S = 3600.0
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from elastic.driver.liveness import Liveness
-from elastic.driver.pilots import Pilot
+from elastic.base.timing import BEAT_S, BUSY_TIMES, DRIVER_LOST_S, FROZEN_S, KILLED_S, PING_S
+from elastic.driver.failures.liveness import Liveness
+from elastic.driver.pilots.launcher import Pilot
 from elastic.link.peer import Peer
-from elastic.timing import BEAT_S, BUSY_TIMES, DRIVER_LOST_S, FROZEN_S, KILLED_S, PING_S
 from tests.elastic.fakes import ops, peer, sent, settings_for
 from tests.support.messages import wording
 

@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 
 from elastic.backends import KINDS
+from elastic.base.errors import ElasticError
 from elastic.driver import main
 from elastic.driver import trainer as trainer_module
-from elastic.driver.hub import listen
-from elastic.driver.run import Run
+from elastic.driver.context import Run
+from elastic.driver.server import listen
 from elastic.driver.settings import DriverSettings
-from elastic.driver.state.store import CheckpointStore
 from elastic.driver.trainer import Trainer
-from elastic.errors import ElasticError
-from elastic.script import Header, rewrite
-from elastic.session import Saved, Session
+from elastic.options.job_script import Header, rewrite
+from elastic.store.store import CheckpointStore
+from elastic.worker.driver_link import Saved, Session
 from tests.elastic.driver.state.test_shelf import saved
 from tests.elastic.driver.state.test_store import put
 from tests.elastic.fakes import FakeBackend, FakeDaemon, FakeStarter, lease, settings_for, trainer_for, until

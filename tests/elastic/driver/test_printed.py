@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftd.protocol.reports import LeaseReport, NoteReport, ProgressReport, ResizeReport, SuspendReport
-from elastic.driver.printed import TOO_LONG, UNMATCHED, Printed
-from elastic.driver.silence import SILENT
+from elastic.base.timing import MATCH_S
+from elastic.driver.progress.regex import TOO_LONG, UNMATCHED, Printed
+from elastic.driver.progress.uninstrumented import SILENT
 from elastic.link.wire import Message
-from elastic.timing import MATCH_S
 from tests.elastic.driver.test_faults import begins, resized, trains, trains_also
 from tests.elastic.driver.test_trainer import Play, Stage, play  # noqa: F401
 from tests.elastic.fakes import ops, until

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from bftd.protocol.reports import CrashReport
-from elastic.driver import crew, probes
-from elastic.driver import host as hosts
-from elastic.driver.state import trouble
+from elastic.driver.failures import policy as hosts
+from elastic.driver.pilots import manager
+from elastic.driver.saving import shared_folder
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
+from elastic.store import error_latch
 from tests.elastic.driver.test_trainer import Play, Stage, play
 from tests.elastic.fakes import ops, sent, until
 from tests.support.messages import fragment, says, wording
@@ -26,7 +27,7 @@ __all__ = ["play"]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "_FAREWELL_S", 0.0)
+    monkeypatch.setattr(manager, "_FAREWELL_S", 0.0)
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def test_regression_a_node_without_the_path_was_trained_on_until_it_was_given_ba
 def test_a_node_whose_file_server_hangs_is_not_waited_for_for_ever(
     scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probes, "PROBE_S", 0.1)
+    monkeypatch.setattr(shared_folder, "PROBE_S", 0.1)
 
     async def body(stage: Stage) -> None:
         stage.grant("n1")
@@ -218,7 +219,7 @@ async def asked_again(agent: Peer, times: int) -> Message:
 def test_regression_a_full_file_system_was_the_nodes_fault_and_ended_a_trainer_with_a_whole_state(
     scene: Callable[..., Any], lustre: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(probes, "STORE_RETRY_S", 0.02)
+    monkeypatch.setattr(shared_folder, "STORE_RETRY_S", 0.02)
     monkeypatch.setattr(hosts, "FAULT_SHOWN_S", 0.0)
 
     async def body(stage: Stage) -> None:
@@ -231,12 +232,12 @@ def test_regression_a_full_file_system_was_the_nodes_fault_and_ended_a_trainer_w
                 await stage.says(agent, answer(question, **full(number)))
                 await stage.says(agent, {"op": "ready"})
         # Who waits for it is not one that does not get ready.
-        monkeypatch.setattr(crew, "CONNECT_S", 0.0)
-        monkeypatch.setattr(crew, "WARM_S", 0.0)
+        monkeypatch.setattr(manager, "CONNECT_S", 0.0)
+        monkeypatch.setattr(manager, "WARM_S", 0.0)
         await stage.trainer.crew._give_up_late(stage.pilot("n1"))
         assert not stage.run.result.done()
         assert stage.reports(CrashReport) == []
-        why = fragment(trouble.text_of(OSError(number, "")))
+        why = fragment(error_latch.text_of(OSError(number, "")))
         told = [line for line in stage.lines if says([line], "elastic.probes.nodes_wait", path=lustre, why=why)]
         assert len(told) == 1
         for agent in agents:
@@ -250,7 +251,7 @@ def test_regression_a_full_file_system_was_the_nodes_fault_and_ended_a_trainer_w
 def test_a_node_whose_file_system_stays_read_only_while_others_write_to_it_is_given_back(
     scene: Callable[..., Any], lustre: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probes, "STORE_RETRY_S", 0.02)
+    monkeypatch.setattr(shared_folder, "STORE_RETRY_S", 0.02)
     monkeypatch.setattr(hosts, "FAULT_SHOWN_S", 0.0)
 
     async def body(stage: Stage) -> None:

@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from elastic.driver import profiled
-from elastic.driver.shares import Shares
-from elastic.share import Share
+from elastic.driver.pilots.request import Shares
+from elastic.driver.progress import cpu_profile
+from elastic.options.node_share import Share
 from sizing.cpu import needs
 from sizing.cpu.needs import Kept
 from slurm_plugin.pilots.shared_nodes import Sharing
@@ -27,7 +27,7 @@ NEED = Kept(3, 5 * 2**30, 1, "gpu1", time.time() - 3 * 86400)
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A script that was profiled with --fast."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(profiled, "PROFILE_S", STILL_S)
+    monkeypatch.setattr(cpu_profile, "PROFILE_S", STILL_S)
     path = tmp_path / "train.py"
     path.write_text("import elastic\n")
     assert needs.keep(("python", "train.py", "--fast"), tmp_path, NEED) == ""
@@ -42,7 +42,7 @@ def asked(script: Path, spec: str, *arguments: str) -> tuple[Shares, list[str]]:
     async def body() -> Shares:
         shares = Shares(settings.spec.share, cast("Sharing", None), lines.append)
         shares.state_bytes = lambda: 0
-        looking = asyncio.create_task(profiled.look(replace(settings, argv=(str(script), *arguments)), shares))
+        looking = asyncio.create_task(cpu_profile.look(replace(settings, argv=(str(script), *arguments)), shares))
         await asyncio.sleep(0)
         await shares.known()
         await looking
@@ -94,7 +94,7 @@ def test_regression_the_drivers_own_copy_was_named_as_what_to_profile(script: Pa
     lines: list[str] = []
     settings = settings_for(script.parent, "1-4,share=profile")
     shares = Shares(settings.spec.share, cast("Sharing", None), lines.append)
-    asyncio.run(profiled.look(replace(settings, argv=(str(copy),)), shares))
+    asyncio.run(cpu_profile.look(replace(settings, argv=(str(copy),)), shares))
     [line] = lines
     assert str(copy) not in line
     assert says(line, "cli.size_need.not_profiled", script2=script)
@@ -104,7 +104,7 @@ def test_regression_the_drivers_own_copy_was_named_as_what_to_profile(script: Pa
 def test_nothing_is_looked_for_where_the_user_has_said_what_to_ask_for(
     script: Path, share: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profiled, "_told", lambda _: 1 / 0)
+    monkeypatch.setattr(cpu_profile, "_told", lambda _: 1 / 0)
     shares, lines = asked(script, f"1-4,share={share}", "--fast")
     assert (shares.wanted, lines) == (share != "no", [])
 
@@ -115,12 +115,12 @@ def test_a_child_that_says_nonsense_or_nothing_costs_the_trainer_nothing(
     bft = script.parent / "bft"
     bft.write_text("#!/bin/sh\necho '{\"cpus\": -1}'\n")
     bft.chmod(0o755)
-    monkeypatch.setattr(profiled.sys, "executable", str(script.parent / "python"))
+    monkeypatch.setattr(cpu_profile.sys, "executable", str(script.parent / "python"))
     shares, [line] = asked(script, "1-4,share=profile", "--fast")
     assert shares.part("") is None
     assert says(line, "elastic.profiled.whole_nodes")
     bft.write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(profiled, "PROFILE_S", 0.2)
+    monkeypatch.setattr(cpu_profile, "PROFILE_S", 0.2)
     assert asked(script, "1-4,share=profile", "--fast")[1] == [
         wording("elastic.profiled.whole_nodes", text=wording("elastic.profiled.no_answer"))
     ]

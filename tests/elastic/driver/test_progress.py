@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.protocol.reports import ProgressReport, Report, ResizeReport
-from elastic.driver.progress import Progress
+from elastic.driver.progress.reports import Progress
 from elastic.link.wire import Message
 from tests.elastic.fakes import reports_of
 

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 from bftd.protocol.lease import Leases
-from elastic.driver import pilots, routes
-from elastic.driver.hub import listen
-from elastic.driver.pilots import Pilot, PilotStarter
-from elastic.driver.routes import Routes, Unreachable, given_address
-from elastic.errors import UsageError
+from elastic.base.errors import UsageError
+from elastic.driver.pilots import addresses
+from elastic.driver.pilots import launcher as pilots
+from elastic.driver.pilots.addresses import Routes, Unreachable, given_address
+from elastic.driver.pilots.launcher import Pilot, PilotStarter
+from elastic.driver.server import listen
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.pilots.submission import Leftover, Placed, Refused
 from slurm_plugin.read.types import NodeAddress
@@ -63,7 +64,7 @@ def in_namespace(body: str, networks: str = NETWORKS) -> Any:
 
 ASK = """
 import json
-from elastic.driver.routes import Routes, Unreachable
+from elastic.driver.pilots.addresses import Routes, Unreachable
 from slurm_plugin.read.types import NodeAddress
 
 def answer(node, address, host_name="another", **options):
@@ -105,7 +106,7 @@ def test_on_a_host_without_any_network_only_the_host_itself_is_reached() -> None
 def test_what_listens_is_reached_by_ipv4_and_ipv6_and_tells_an_ipv4_address_as_such() -> None:
     body = """
 import json, socket
-from elastic.driver.hub import listen
+from elastic.driver.server import listen
 from elastic.link.address import plain, join_address, split_address
 port_of = listen()
 port_of.setblocking(True)
@@ -136,7 +137,7 @@ def test_where_the_kernel_has_no_ipv6_the_driver_listens_all_the_same(monkeypatc
 def test_regression_the_interface_of_an_alias_or_of_ipv6_was_taken_for_the_loopback() -> None:
     body = """
 import json
-from elastic.node.interface import interface_of
+from elastic.node.network_interface import interface_of
 
 class Writer:
     def __init__(self, address):
@@ -160,10 +161,10 @@ def resolved(monkeypatch: pytest.MonkeyPatch, sources: dict[str, str | None]) ->
 
     def source(family: int, target: tuple[str, int]) -> Any:
         found = sources.get(target[0])
-        return None if found is None else routes._address(found)
+        return None if found is None else addresses._address(found)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(routes, "_source", source)
+    monkeypatch.setattr(addresses, "_source", source)
 
 
 def test_regression_a_hosts_own_name_that_means_its_loopback_was_told_to_other_hosts(
@@ -198,7 +199,7 @@ def test_slurm_is_asked_once_for_all_nodes_and_again_for_one_that_it_did_not_sho
     with pytest.raises(Unreachable, match="shows no node n8"):
         found.to("n8")
     assert len(asked) == 1, "not for each that asks for it"
-    monkeypatch.setattr(routes, "_UNKNOWN_EVERY_S", -1.0)
+    monkeypatch.setattr(addresses, "_UNKNOWN_EVERY_S", -1.0)
     assert found.to("n8") == "10.0.0.100"
     assert len(asked) == 2
 

@@ -19,11 +19,11 @@ from bftd.protocol.registration import Registration
 from bftd.protocol.sizes import Sizes
 from bftd.service.service import Service
 from elastic.backends import KINDS
-from elastic.driver import daemon as daemons
-from elastic.driver import pilots
-from elastic.driver.daemon import DaemonLink
+from elastic.driver import daemon_link as daemons
+from elastic.driver.daemon_link import DaemonLink
 from elastic.driver.main import _registration
-from elastic.driver.pilots import PilotStarter
+from elastic.driver.pilots import launcher as pilots
+from elastic.driver.pilots.launcher import PilotStarter
 from elastic.driver.trainer import Trainer
 from slurm_plugin.pilots.guard import guard
 from slurm_plugin.pilots.pending_reasons import Rules

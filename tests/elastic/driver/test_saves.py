@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.driver.saves import Saves, interval_s
+from elastic.driver.saving.interval import Saves, interval_s
 from tests.support.messages import says, wording
 
 

@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from bftd.protocol.lease import Leases
-from elastic.driver import pilots
-from elastic.driver.pilots import Pilot, PilotStarter
-from elastic.driver.shares import OWN_BYTES, UNKNOWN_STATE_BYTES, Need, Shares, size_text
-from elastic.share import Share
+from elastic.driver.pilots import launcher
+from elastic.driver.pilots.launcher import Pilot, PilotStarter
+from elastic.driver.pilots.request import OWN_BYTES, UNKNOWN_STATE_BYTES, Need, Shares, size_text
+from elastic.options.node_share import Share
 from slurm_plugin.pilots.shared_nodes import Part, Sharing
 from slurm_plugin.pilots.submission import PilotRequest, Refused
 from tests.elastic.driver.test_crew import Stage, scene
@@ -161,7 +161,7 @@ class Launcher:
 
 
 def test_a_pilot_asks_for_its_part_where_its_node_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pilots, "PilotLauncher", Launcher)
+    monkeypatch.setattr(launcher, "PilotLauncher", Launcher)
     lines: list[str] = []
 
     async def body() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bftd.protocol.lease import Leases
-from elastic.driver.crew import Crew
-from elastic.driver.pilots import Pilot, PilotStarter
+from elastic.driver.pilots.launcher import Pilot, PilotStarter
+from elastic.driver.pilots.manager import Crew
 from elastic.link import descriptors
 from tests.elastic.driver.test_crew import Owner
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, peer, settings_for, until

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from elastic.driver import state_saver as savers
-from elastic.driver.state import files
-from elastic.driver.state.store import CheckpointStore
-from elastic.driver.state_saver import StateSaver
-from elastic.errors import WireError
+from elastic.base.errors import WireError
+from elastic.driver.saving import saver as savers
+from elastic.driver.saving.saver import StateSaver
 from elastic.link.peer import Peer
+from elastic.store import files
+from elastic.store.store import CheckpointStore
 from tests.elastic.fakes import FakeContent, ops, peer, sent, until
 from tests.support.waiting import STILL_S
 

@@ -14,10 +14,11 @@ import pytest
 
 from bftd.protocol.lease import LeaseView
 from bftd.protocol.reports import CrashReport, LeaseReport, ResumeReport, SuspendReport
-from elastic.driver import clockwork, crew
-from elastic.driver import liveness as livenesses
+from elastic.driver import timers
 from elastic.driver import trainer as trainers
-from elastic.driver.pilots import Pilot
+from elastic.driver.failures import liveness as livenesses
+from elastic.driver.pilots import manager
+from elastic.driver.pilots.launcher import Pilot
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 from tests.elastic.fakes import (
@@ -117,7 +118,7 @@ Play = Callable[..., tuple[int, str] | None]
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Runs one scene; returns how the trainer ended, None when it still ran."""
     monkeypatch.setattr(trainers, "FAREWELL_S", 0.0)
-    monkeypatch.setattr(crew, "_FAREWELL_S", 0.0)
+    monkeypatch.setattr(manager, "_FAREWELL_S", 0.0)
 
     def play(body: Body, spec: str = "1-8") -> tuple[int, str] | None:
         async def run() -> tuple[int, str] | None:
@@ -309,8 +310,8 @@ def test_a_revoked_node_is_given_back_once_training_has_left_it(play: Play) -> N
 
 
 def test_a_pilot_leaves_in_order_before_its_time_limit(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clockwork, "LIMIT_MARGIN_S", 3600.0)
-    monkeypatch.setattr(clockwork, "BEAT_S", 0.01)
+    monkeypatch.setattr(timers, "LIMIT_MARGIN_S", 3600.0)
+    monkeypatch.setattr(timers, "BEAT_S", 0.01)
 
     async def body(stage: Stage) -> None:
         stage.grant("n1")
@@ -456,8 +457,8 @@ def test_an_agent_that_hangs_up_is_a_node_that_is_lost(play: Play) -> None:
 def test_a_worker_that_does_not_answer_is_looked_at_by_its_agent_and_one_that_does_is_left_alone(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clockwork, "PING_S", 0.01)
-    monkeypatch.setattr(clockwork, "BEAT_S", 0.01)
+    monkeypatch.setattr(timers, "PING_S", 0.01)
+    monkeypatch.setattr(timers, "BEAT_S", 0.01)
     monkeypatch.setattr(livenesses, "PING_S", 0.1)
 
     async def body(stage: Stage) -> None:
@@ -490,7 +491,7 @@ def test_a_worker_that_does_not_answer_is_looked_at_by_its_agent_and_one_that_do
 def test_a_node_whose_agent_answers_no_beat_is_lost_reported_and_given_back_though_nobody_hung_up(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clockwork, "BEAT_S", 0.01)
+    monkeypatch.setattr(timers, "BEAT_S", 0.01)
     monkeypatch.setattr(livenesses, "DRIVER_LOST_S", 0.2)
 
     async def body(stage: Stage) -> None:
@@ -528,7 +529,7 @@ def test_a_node_whose_agent_answers_no_beat_is_lost_reported_and_given_back_thou
 def test_regression_a_clock_that_was_set_ended_every_pilot_or_held_newcomers_back(
     play: Play, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    monkeypatch.setattr(clockwork, "BEAT_S", 0.01)
+    monkeypatch.setattr(timers, "BEAT_S", 0.01)
     monkeypatch.setattr(trainers, "COALESCE_S", 0.05)
     really = time.time
 

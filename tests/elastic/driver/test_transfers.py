@@ -14,17 +14,17 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from elastic.driver import transfers as modules
-from elastic.driver.hub import Hub, listen
-from elastic.driver.state import files
-from elastic.driver.state.store import CheckpointStore
-from elastic.driver.state_saver import StateSaver
-from elastic.driver.transfers import Transfers
-from elastic.errors import WireError
+from elastic.base.errors import WireError
+from elastic.driver.saving import transfers as modules
+from elastic.driver.saving.saver import StateSaver
+from elastic.driver.saving.transfers import Transfers
+from elastic.driver.server import Hub, listen
+from elastic.link.bulk import FETCH, SEND, PieceWriter, receive_file
 from elastic.link.channel import BlockingChannel
-from elastic.link.payload import FETCH, SEND, PieceWriter, receive_file
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
+from elastic.store import files
+from elastic.store.store import CheckpointStore
 from tests.elastic.fakes import SECRET, ops, peer, sent, until
 from tests.support.waiting import STILL_S
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from elastic.link.authentication import Seal, Seals
 from elastic.link.channel import BlockingChannel
-from elastic.link.seal import Seal, Seals
 from elastic.link.wire import Message
 
 

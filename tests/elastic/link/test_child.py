@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from elastic.link.child import adopt_orphans, die_with_parent, outlast_notice, prepare_child
+from elastic.link.child_process import adopt_orphans, die_with_parent, outlast_notice, prepare_child
 
 LIMIT_S = 20.0
 REPORT = "print(open('/proc/self/status').read(), open('/proc/self/limits').read())"
 PARENT = f"""
 import subprocess, sys, time
-from elastic.link.child import prepare_child
+from elastic.link.child_process import prepare_child
 child = subprocess.Popen([sys.executable, "-c", "print('up', flush=True); import time; time.sleep({LIMIT_S})"],
                          preexec_fn=prepare_child, stdout=subprocess.PIPE)
 child.stdout.readline()

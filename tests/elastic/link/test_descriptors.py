@@ -10,7 +10,7 @@ import resource, subprocess, sys
 soft, hard = int(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 from elastic.link import descriptors
-from elastic.link.child import prepare_child
+from elastic.link.child_process import prepare_child
 may = descriptors.raise_limit()
 assert descriptors.raise_limit() == may
 argv = [sys.executable, "-c", "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE), end=' ')"]

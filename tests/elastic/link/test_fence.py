@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from elastic.link.fence import Fence, Gate
+from elastic.link.step_barrier import Fence, Gate
 from tests.support.waiting import STILL_S
 
 

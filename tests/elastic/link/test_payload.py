@@ -15,11 +15,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from elastic.errors import WireError
+from elastic.base.errors import WireError
+from elastic.base.timing import STATE_STALL_S
+from elastic.link.bulk import LEAST_BYTES, AlteredError, Incoming, PieceWriter, receive_file, send_file
 from elastic.link.channel import BlockingChannel
-from elastic.link.payload import LEAST_BYTES, AlteredError, Incoming, PieceWriter, receive_file, send_file
 from elastic.link.wire import CHUNK_BYTES
-from elastic.timing import STATE_STALL_S
 from tests.elastic.fakes import channels
 from tests.support.messages import pattern
 from tests.support.waiting import STILL_S

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.errors import WireError
-from elastic.link.seal import PROOF_BYTES, Examination, Introduction, Seal, Seals, new_secret
+from elastic.base.errors import WireError
+from elastic.link.authentication import PROOF_BYTES, Examination, Introduction, Seal, Seals, new_secret
 from elastic.link.wire import Message, decode, encode
 
 ABOUT: Message = {"role": "agent", "lease": "n1.3"}

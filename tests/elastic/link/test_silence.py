@@ -7,11 +7,11 @@ import socket
 
 import pytest
 
-from elastic.driver.hub import Hub, listen
+from elastic.base.timing import AGENT_LINK_S, WORKER_LINK_S
+from elastic.driver.server import Hub, listen
 from elastic.link.channel import BlockingChannel
 from elastic.link.peer import Peer
 from elastic.link.wire import Message, notice_silence
-from elastic.timing import AGENT_LINK_S, WORKER_LINK_S
 from tests.elastic.far_end import SECRET
 
 

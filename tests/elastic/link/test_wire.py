@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.errors import WireError
+from elastic.base.errors import WireError
 from elastic.link.wire import MAX_LINE_BYTES, decode, encode, receive
 from elastic.node.link import AgentLink
 

@@ -39,7 +39,7 @@ threading.Thread(target=hurry, args=(sys.argv[1],), daemon=True).start()
 agent.main()
 """
 SOON_FROZEN = (
-    "import elastic.node.agent as agent, elastic.node.vitals as vitals; agent.PING_S = 0.1; "
+    "import elastic.node.agent as agent, elastic.node.hang_detection as vitals; agent.PING_S = 0.1; "
     "vitals._age_s = lambda seen: 1e9; agent.main()"
 )
 PATIENT = "import elastic.node.agent as agent; agent.DRIVER_LOST_S = 1e6; agent.main()"
@@ -627,7 +627,7 @@ def test_an_agent_is_up_at_once_since_it_knows_no_back_end_and_imports_nothing_t
 
 def test_a_probe_of_a_file_server_that_hangs_does_not_hold_up_the_agent(pilot: Pilot) -> None:
     hangs = (
-        "import threading, elastic.node.probe as probe, elastic.node.agent as agent; write = probe.write; "
+        "import threading, elastic.node.shared_folder as probe, elastic.node.agent as agent; write = probe.write; "
         "probe.write = lambda path, *rest: threading.Event().wait() if path == '/hangs' else write(path, *rest); "
         "agent.main()"
     )

@@ -20,8 +20,8 @@ import pytest
 from elastic.link.wire import Message
 from elastic.node import container
 from elastic.node.container import ARCHIVE, Container, ContainerError
+from elastic.node.hang_detection import on_this_host
 from elastic.node.process import Contained
-from elastic.node.vitals import on_this_host
 from tests.elastic.node.test_agent import PATIENT, Pilot, assert_gone, until
 from tests.support.messages import fragment, says
 
@@ -226,7 +226,7 @@ def test_the_archive_has_what_runs_beside_a_script_and_hides_nothing_else_of_an_
     container.pack(str(tmp_path))
     names = {name.partition("/")[0] for name in zipfile.ZipFile(tmp_path / ARCHIVE).namelist()}
     assert names == {"__main__.py", "elastic", "bftd"}
-    modules = "import elastic, elastic.node.__main__, elastic.backends.torchrun.tunnel, elastic.driver.hub"
+    modules = "import elastic, elastic.node.__main__, elastic.backends.torchrun.tunnel, elastic.driver.server"
     environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path / ARCHIVE)}
     argv = [BARE, "-c", f"{modules}; print(elastic.__file__)"]
     found = subprocess.run(argv, env=environ, cwd="/", capture_output=True, text=True, check=True).stdout

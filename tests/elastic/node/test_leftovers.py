@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from elastic.node import leftovers
+from elastic.node import orphans
 from tests.support.waiting import STILL_S
 
 # Adopts orphans as the node process does, does what a test says, and answers with what it finds.
 NODE = """
 import os, signal, subprocess, sys, time
-from elastic.link.child import adopt_orphans
-from elastic.node.leftovers import Leftovers, below, kill_all_below, kill_trees
+from elastic.link.child_process import adopt_orphans
+from elastic.node.orphans import Leftovers, below, kill_all_below, kill_trees
 adopt_orphans()
 
 def worker(script):
-    script = "from elastic.link.child import adopt_orphans; adopt_orphans()\\n" + script
+    script = "from elastic.link.child_process import adopt_orphans; adopt_orphans()\\n" + script
     return subprocess.Popen([sys.executable, "-c", script],
                             stdout=subprocess.PIPE, text=True)
 
@@ -88,8 +88,8 @@ def test_a_tree_is_all_that_is_below_whatever_its_processes_are_called(
     process = sleeper(sys.executable, "-c", inner)
     assert process.stdout is not None
     grandchild = int(process.stdout.readline())
-    assert leftovers.below([process.pid]) == [grandchild]
-    assert {process.pid, grandchild} <= set(leftovers.below([os.getpid()]))
+    assert orphans.below([process.pid]) == [grandchild]
+    assert {process.pid, grandchild} <= set(orphans.below([os.getpid()]))
 
 
 def test_a_helper_of_a_killed_worker_goes_with_it(sleeper: Callable[..., subprocess.Popen[str]]) -> None:
@@ -97,7 +97,7 @@ def test_a_helper_of_a_killed_worker_goes_with_it(sleeper: Callable[..., subproc
     process = sleeper(sys.executable, "-c", f"{inner}; time.sleep(99)")
     assert process.stdout is not None
     helper = psutil.Process(int(process.stdout.readline()))
-    leftovers.kill_trees([process.pid])
+    orphans.kill_trees([process.pid])
     assert process.wait(STILL_S) == -signal.SIGKILL
     deadline_s = time.monotonic() + STILL_S
     while helper.is_running() and helper.status() != psutil.STATUS_ZOMBIE:

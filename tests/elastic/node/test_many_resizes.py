@@ -23,7 +23,7 @@ from tests.support.waiting import STILL_S
 NODE = """
 import sys
 import {module}
-from elastic.link.child import adopt_orphans, die_with_parent
+from elastic.link.child_process import adopt_orphans, die_with_parent
 from elastic.node.link import AgentLink
 die_with_parent()
 adopt_orphans()
@@ -157,7 +157,7 @@ def test_a_hundred_resizes_leave_no_process_no_descriptor_and_no_shared_memory_b
         if resize % 3:
             node.tell({"op": "kill", "host": f"n1.1.{resize}"})
         else:
-            # shared memory of a library's is looked for every two seconds; see elastic.node.segments
+            # shared memory of a library's is looked for every two seconds; see elastic.node.shared_memory
             os.unlink(f"/dev/shm/{OURS}library-{worker}")
             os.kill(worker, signal.SIGKILL)
         assert node.hear("exit")["rc"] == -signal.SIGKILL

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from elastic.node.agent import Agent
-from elastic.node.memory_kills import MemoryKills
+from elastic.node.oom import MemoryKills
 from tests.support.waiting import STILL_S
 
 TAKES = "import sys; sys.stdin.read(); held = bytearray(200 << 20); print(len(held))"

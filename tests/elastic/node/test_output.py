@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic.base.timing import BAR_S, OUT_BURST_BYTES, OUT_BYTES_S
 from elastic.node.output import Allowance, Lines
-from elastic.timing import BAR_S, OUT_BURST_BYTES, OUT_BYTES_S
 
 
 def fed(*pieces: bytes, at_s: float = 0.0) -> list[str]:

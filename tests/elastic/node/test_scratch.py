@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from elastic.base.timing import SCRATCH_S
 from elastic.node import scratch
-from elastic.timing import SCRATCH_S
 from tests.support.waiting import STILL_S
 
 LEFT = f"bft-agent-{os.uname().nodename}-left"

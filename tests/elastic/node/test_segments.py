@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic.node import segments
-from elastic.node.segments import RECORD, Segments, remove_noted
+from elastic.node import shared_memory
+from elastic.node.shared_memory import RECORD, Segments, remove_noted
 
 HOLDER = """
 import mmap, os, sys
@@ -44,7 +44,7 @@ class Holder:
 def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Holder]]:
     folder = tmp_path / "shm"
     folder.mkdir()
-    monkeypatch.setattr(segments, "SHM", str(folder))
+    monkeypatch.setattr(shared_memory, "SHM", str(folder))
     started: list[Holder] = []
 
     def start(name: str, how: str = "mapped") -> Holder:
@@ -65,17 +65,17 @@ def test_the_shared_memory_of_a_worker_that_was_killed_is_gone(
     known.sample([worker.pid, other.pid])
     worker.end()
     known.ended([other.pid])
-    assert os.listdir(segments.SHM) == ["b"]
+    assert os.listdir(shared_memory.SHM) == ["b"]
 
 
 def test_what_was_there_before_a_pilot_is_never_touched(tmp_path: Path, hold: Callable[..., Holder]) -> None:
-    Path(segments.SHM, "a").touch()
+    Path(shared_memory.SHM, "a").touch()
     known = Segments(str(tmp_path))
     worker = hold("a")
     known.sample([worker.pid])
     worker.end()
     known.ended([])
-    assert os.listdir(segments.SHM) == ["a"]
+    assert os.listdir(shared_memory.SHM) == ["a"]
 
 
 def test_what_another_job_of_the_user_made_is_not_touched(tmp_path: Path, hold: Callable[..., Holder]) -> None:
@@ -88,7 +88,7 @@ def test_what_another_job_of_the_user_made_is_not_touched(tmp_path: Path, hold: 
     for holder in (foreign, worker, later):
         holder.end()
     known.ended([])
-    assert os.listdir(segments.SHM) == ["a"]
+    assert os.listdir(shared_memory.SHM) == ["a"]
 
 
 def test_what_another_process_has_as_well_stays_until_that_has_ended(
@@ -100,22 +100,22 @@ def test_what_another_process_has_as_well_stays_until_that_has_ended(
     other = hold("a", "open")
     worker.end()
     known.ended([])
-    assert os.listdir(segments.SHM) == ["a"]
+    assert os.listdir(shared_memory.SHM) == ["a"]
     other.end()
     known.ended([])
-    assert os.listdir(segments.SHM) == []
+    assert os.listdir(shared_memory.SHM) == []
 
 
 def test_a_name_that_was_taken_anew_is_not_removed(tmp_path: Path, hold: Callable[..., Holder]) -> None:
     known = Segments(str(tmp_path))
     worker = hold("a")
     known.sample([worker.pid])
-    again = Path(segments.SHM, "again")
+    again = Path(shared_memory.SHM, "again")
     again.write_text("another's")
-    again.replace(Path(segments.SHM, "a"))
+    again.replace(Path(shared_memory.SHM, "a"))
     worker.end()
     known.ended([])
-    assert Path(segments.SHM, "a").read_text() == "another's"
+    assert Path(shared_memory.SHM, "a").read_text() == "another's"
 
 
 def test_the_next_agent_frees_what_an_agent_that_was_killed_could_not(
@@ -125,10 +125,10 @@ def test_the_next_agent_frees_what_an_agent_that_was_killed_could_not(
     worker = hold("a")
     known.sample([worker.pid])
     remove_noted(str(tmp_path))
-    assert os.listdir(segments.SHM) == ["a"], "a living process has it"
+    assert os.listdir(shared_memory.SHM) == ["a"], "a living process has it"
     # as the leaving agent, whose SIGKILL is on its way to the worker
     remove_noted(str(tmp_path), but=[worker.pid])
-    assert os.listdir(segments.SHM) == []
+    assert os.listdir(shared_memory.SHM) == []
 
 
 @pytest.mark.parametrize("record", ["", "[[1]]", "{}", '[["a", "b", "c"]]', None])
@@ -137,14 +137,14 @@ def test_a_note_that_a_script_spoilt_removes_nothing(tmp_path: Path, hold: Calla
     if record is not None:
         (tmp_path / RECORD).write_text(record)
     remove_noted(str(tmp_path))
-    assert os.listdir(segments.SHM) == ["a"]
+    assert os.listdir(shared_memory.SHM) == ["a"]
 
 
 def test_a_note_of_a_file_elsewhere_removes_nothing(tmp_path: Path, hold: Callable[..., Holder]) -> None:
     precious = tmp_path / "precious"
     precious.touch()
     seen = precious.stat()
-    for path in (precious, Path(segments.SHM, "..", "precious")):
+    for path in (precious, Path(shared_memory.SHM, "..", "precious")):
         (tmp_path / RECORD).write_text(json.dumps([[seen.st_dev, seen.st_ino, str(path)]]))
         remove_noted(str(tmp_path))
         assert precious.exists()
@@ -158,4 +158,4 @@ def test_an_agent_that_has_no_time_to_see_who_has_a_segment_leaves_it(
     known.sample([worker.pid])
     worker.end()
     remove_noted(str(tmp_path), deadline_s=0.0)
-    assert os.listdir(segments.SHM) == ["a"]
+    assert os.listdir(shared_memory.SHM) == ["a"]

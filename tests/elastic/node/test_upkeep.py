@@ -10,8 +10,8 @@ from tests.support.waiting import STILL_S
 NODE = """
 import multiprocessing, os, signal, sys, time
 from multiprocessing.connection import wait
-from elastic.link.child import adopt_orphans
-from elastic.node.upkeep import Upkeep, exit_code
+from elastic.link.child_process import adopt_orphans
+from elastic.node.cleanup import Upkeep, exit_code
 adopt_orphans()
 fork = multiprocessing.get_context("fork")
 upkeep = Upkeep()

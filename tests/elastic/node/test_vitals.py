@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from elastic.node import vitals
-from elastic.node.vitals import Vitals, Watcher, descends, kill, vitals_of
-from elastic.timing import BUSY_TIMES
+from elastic.base.timing import BUSY_TIMES
+from elastic.node import hang_detection
+from elastic.node.hang_detection import Vitals, Watcher, descends, kill, vitals_of
 from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
@@ -36,7 +36,7 @@ class Worker:
         self.process: subprocess.Popen[bytes] | None = None
         self.watcher = Watcher(FROZEN_S, clock=lambda: self.now_s)
         # as old as any silence; how old a process is has a test of its own
-        monkeypatch.setattr(vitals, "_age_s", lambda seen: 1e9)
+        monkeypatch.setattr(hang_detection, "_age_s", lambda seen: 1e9)
 
     def start(self, script: str) -> int:
         self.process = subprocess.Popen([sys.executable, "-c", f"print(flush=True)\n{script}"], stdout=subprocess.PIPE)
@@ -171,7 +171,7 @@ def test_regression_reading_a_data_set_in_one_call_was_death(worker: Worker) -> 
     assert before
     assert after
     assert silence[0] > call_s / 2, "nothing of this process answered meanwhile"
-    assert after.cpu_s - before.cpu_s > vitals._LIVELY_SHARE * silence[0]
+    assert after.cpu_s - before.cpu_s > hang_detection._LIVELY_SHARE * silence[0]
 
 
 def test_after_an_answer_the_watch_begins_anew(worker: Worker) -> None:

@@ -26,7 +26,7 @@ if "NUMPY_SEED" in os.environ:
     import numpy
     numpy.random.seed(int(os.environ["NUMPY_SEED"]))
 from elastic.node.workers import run_worker
-from elastic.session import new_page
+from elastic.worker.driver_link import new_page
 pid = os.fork()
 if pid == 0:
     os._exit(run_worker(sys.argv[1:], {}, new_page()))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Counts steps and keeps the count by path: each rank in a file of its own, told to the driver as elastic.bypath does.
+"""Counts steps and keeps the count by path: each rank in a file of its own, told to the driver as
+elastic.checkpoint.distributed does.
 
 It needs no torch, so what it shows is the driver's part alone.
 """
@@ -12,12 +13,13 @@ import time
 from pathlib import Path
 
 import elastic
-from elastic import api, session
+from elastic.script import api
+from elastic.worker import driver_link
 
 steps, step_time_s, save_every = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 group = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-link, home = session.current(), Path(os.environ["BFT_STATE_PATH"])
+link, home = driver_link.current(), Path(os.environ["BFT_STATE_PATH"])
 
 
 def read(generation: dict) -> int:

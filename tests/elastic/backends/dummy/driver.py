@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elastic.backends.base import Backend, Host
-from elastic.driver.pilots import Pilot
+from elastic.driver.pilots.launcher import Pilot
 from elastic.link.wire import Message
 
 

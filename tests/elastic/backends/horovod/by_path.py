@@ -22,10 +22,10 @@ import torch  # noqa: E402
 
 import elastic  # noqa: E402
 import elastic.horovod  # noqa: E402
-from elastic import bypath  # noqa: E402
-from elastic import session as sessions  # noqa: E402
-from elastic.errors import StateError  # noqa: E402
-from elastic.session import Fetched, Session  # noqa: E402
+from elastic.base.errors import StateError  # noqa: E402
+from elastic.checkpoint import distributed  # noqa: E402
+from elastic.worker import driver_link as sessions  # noqa: E402
+from elastic.worker.driver_link import Fetched, Session  # noqa: E402
 
 LIMIT_S = 120.0
 
@@ -185,7 +185,7 @@ show("lost", error=error_of(Script))
 
 driver.offers(older)
 ours = error_of(elastic.load)
-bypath.save({"weight": torch.ones(2)}, 7, 7, pause=False)
+distributed.save({"weight": torch.ones(2)}, 7, 7, pause=False)
 wait(lambda: driver.published[-1]["step"] == 7)
 driver.offers(driver.published[-1])
 show("kinds", ours=ours, theirs=error_of(Script))

@@ -85,7 +85,7 @@ class Harmful:
 def test_a_strangers_pickle_is_not_run_and_his_announcement_not_taken(url: str, driver: Driver, tmp_path: Path) -> None:
     from horovod.runner.common.util import codec
 
-    from elastic.backends.horovod.announcement import announcement
+    from elastic.backends.horovod.notification_address import announcement
 
     proof = tmp_path / "it ran"
     addresses = {"lo": [("127.0.0.1", 1)]}
@@ -109,7 +109,7 @@ def test_a_workers_announcement_is_taken_and_kept_from_readers_also_where_a_site
 ) -> None:
     from horovod.runner.elastic.worker import WorkerNotificationClient, WorkerNotificationManager
 
-    from elastic.backends.horovod import announcement as announcing
+    from elastic.backends.horovod import notification_address as announcing
 
     monkeypatch.setattr(WorkerNotificationManager, "init", WorkerNotificationManager.init)
     monkeypatch.setattr(announcing, "_own_key", KEY)
@@ -158,7 +158,7 @@ def test_who_comes_from_no_node_of_the_trainers_is_not_heard_at_all(url: str) ->
 def test_a_script_that_runs_without_bftd_announces_itself_as_upstream_does(monkeypatch: pytest.MonkeyPatch) -> None:
     from horovod.runner.elastic.worker import WorkerNotificationManager
 
-    from elastic.backends.horovod import announcement as announcing
+    from elastic.backends.horovod import notification_address as announcing
 
     called: list[object] = []
     monkeypatch.setattr(WorkerNotificationManager, "init", lambda self: called.append(self))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from elastic.driver.state.gathering import Gathering, Told
+from elastic.store.completeness import Gathering, Told
 from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 

@@ -8,7 +8,7 @@ import pytest
 
 from elastic.backends import KINDS
 from elastic.backends.horovod import driver as horovods
-from elastic.driver.pilots import Pilot
+from elastic.driver.pilots.launcher import Pilot
 from tests.elastic.backends.contract import BackendContract
 from tests.elastic.backends.stage import FakeCompanion
 from tests.elastic.fakes import peer

@@ -9,7 +9,7 @@ import pytest
 
 from elastic.backends.horovod import driver as horovods
 from elastic.backends.horovod.driver import HorovodBackend
-from elastic.driver.pilots import Pilot
+from elastic.driver.pilots.launcher import Pilot
 from elastic.link.wire import Message
 from tests.elastic.backends.stage import FakeCompanion, Host, pilot, play, told
 from tests.elastic.fakes import ops, peer, settings_for, until

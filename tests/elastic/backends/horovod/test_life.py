@@ -150,7 +150,7 @@ def test_a_worker_that_horovod_asks_for_as_it_stops_is_ended_too(life: Any, out:
 
 def test_gloos_time_out_grows_with_the_ranks_and_stays_what_the_user_may_replace(life: Any, out: Out) -> None:
     from elastic.backends.horovod.life import gloo_timeout_s
-    from elastic.timing import GLOO_TIMEOUT_S
+    from elastic.base.timing import GLOO_TIMEOUT_S
 
     assert gloo_timeout_s(1) == gloo_timeout_s(64) == GLOO_TIMEOUT_S
     # Each rank asks twice for each other one; a server that answers ten thousand times a second is not late.

@@ -74,7 +74,7 @@ import torch
 import elastic.horovod
 import horovod.torch as hvd
 from elastic import session
-from elastic.session import Fetched
+from elastic.worker.driver_link import Fetched
 
 committed = []
 session.current().commit = committed.append
@@ -146,7 +146,7 @@ print(moment(theirs.state_dict()) == moment(optimizer.state_dict()))
 """
 
 STRANGE = """
-from elastic.errors import StateError
+from elastic.base.errors import StateError
 with tempfile.TemporaryFile() as file:
     torch.save({"step": 1, "samples": 1, "size": 1, "state": {}}, file)
     file.flush()

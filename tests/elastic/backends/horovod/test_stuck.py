@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from elastic.errors import EXIT_LINK_LOST
+from elastic.base.errors import EXIT_LINK_LOST
 from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 

@@ -16,9 +16,9 @@ import pytest
 from benchmarks.local_nodes import LocalDaemon, LocalNodes
 from bftd.protocol.reports import ProgressReport, Report, ResizeReport
 from elastic.backends import KINDS
-from elastic.driver.hub import Hub, listen
+from elastic.driver.server import Hub, listen
 from elastic.driver.trainer import Trainer
-from elastic.link.seal import new_secret
+from elastic.link.authentication import new_secret
 from tests.elastic.fakes import reports_of, settings_for
 from tests.support.waiting import STILL_S
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elastic.backends.horovod import announcement
+from elastic.backends.horovod import notification_address
 from elastic.backends.horovod.environment import worker_environment
 
 pytestmark = pytest.mark.horovod
@@ -18,5 +18,5 @@ def test_regression_all_nodes_were_sent_to_one_address_of_a_driver_that_each_rea
 ) -> None:
     monkeypatch.setenv("BFT_DRIVER", driver)
     told = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "of another network", "HOROVOD_GLOO_RENDEZVOUS_PORT": "5"}
-    environ = worker_environment({"op": "start", "env": {**told, announcement.KEY_NAME: "key"}, "defaults": {}})
+    environ = worker_environment({"op": "start", "env": {**told, notification_address.KEY_NAME: "key"}, "defaults": {}})
     assert (environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]) == (host, "5")

@@ -21,9 +21,9 @@ from typing import Any
 import psutil
 
 from elastic.backends.torchrun.driver import TorchrunBackend
-from elastic.driver.hub import Hub, listen
-from elastic.driver.pilots import Pilot
-from elastic.link.child import die_with_parent
+from elastic.driver.pilots.launcher import Pilot
+from elastic.driver.server import Hub, listen
+from elastic.link.child_process import die_with_parent
 from elastic.link.peer import Peer
 from elastic.link.wire import Message, decode, encode
 from elastic.node.link import AgentLink

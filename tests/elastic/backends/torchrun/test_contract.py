@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from elastic.backends import KINDS
-from elastic.driver.pilots import Pilot
+from elastic.driver.pilots.launcher import Pilot
 from tests.elastic.backends.contract import BackendContract
 from tests.elastic.backends.stage import told
 from tests.elastic.fakes import peer

@@ -10,7 +10,7 @@ import pytest
 from elastic.backends.torchrun import blame
 from elastic.backends.torchrun import driver as torchruns
 from elastic.backends.torchrun.driver import TorchrunBackend
-from elastic.driver.pilots import Pilot
+from elastic.driver.pilots.launcher import Pilot
 from tests.elastic.backends.stage import FakeCompanion, Host, pilot, play, told
 from tests.elastic.fakes import ops, settings_for, until
 from tests.support.messages import says, wording

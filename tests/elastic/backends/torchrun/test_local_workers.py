@@ -19,9 +19,9 @@ from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 from elastic.backends.torchrun.node import DriverRendezvous, _ElasticAgent
 from elastic.backends.torchrun.tunnel import Tunnel
-from elastic.link.child import adopt_orphans, outlast_notice
-from elastic.node.upkeep import Upkeep
-from elastic.session import new_page
+from elastic.link.child_process import adopt_orphans, outlast_notice
+from elastic.node.cleanup import Upkeep
+from elastic.worker.driver_link import new_page
 adopt_orphans()
 PContext.close.__defaults__ = (None, 1000)  # torch's own patience of 30 s, longer than a test lasts
 

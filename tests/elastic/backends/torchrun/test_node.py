@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from elastic.backends.torchrun.tunnel import Tunnel
-from elastic.node import segments, upkeep
+from elastic.node import cleanup, shared_memory
 from tests.elastic.backends.torchrun.real import Group, play
 
 pytestmark = pytest.mark.torch
@@ -192,17 +192,17 @@ time.sleep(3600)
 
 def look_once() -> None:
     """Who has which shared memory is looked at once by itself, and then not before a long time."""
-    segments.SHM = f"{os.getcwd()}/shm"
-    os.mkdir(segments.SHM)
+    shared_memory.SHM = f"{os.getcwd()}/shm"
+    os.mkdir(shared_memory.SHM)
     tempfile.tempdir = os.getcwd()
-    upkeep.SAMPLE_S = 3600.0
-    sample = upkeep.Upkeep.sample
+    cleanup.SAMPLE_S = 3600.0
+    sample = cleanup.Upkeep.sample
 
-    def sample_and_say(self: upkeep.Upkeep, workers: Collection[int]) -> None:
+    def sample_and_say(self: cleanup.Upkeep, workers: Collection[int]) -> None:
         sample(self, workers)
         Path("looked").touch()
 
-    upkeep.Upkeep.sample = sample_and_say  # type: ignore[method-assign]
+    cleanup.Upkeep.sample = sample_and_say  # type: ignore[method-assign]
 
 
 def test_regression_a_node_that_slurm_took_did_not_look_a_last_time_whose_the_shared_memory_is(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_regression_a_node_that_slurm_took_did_not_look_a_last_time_whose_the_sh
         await group.backend.set_members([n1])
         await group.until("the worker has it", group.rows)
         n1.tell({"op": "leaving"})
-        record = tmp_path / segments.RECORD
+        record = tmp_path / shared_memory.RECORD
         await group.until("the agent can remove it", lambda: record.exists() and "segment" in record.read_text())
 
     play(tmp_path, SCRIPT + HOLDS_SHARED_MEMORY, body)

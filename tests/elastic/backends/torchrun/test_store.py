@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from elastic.backends.torchrun.hidden import HiddenStore
-from elastic.backends.torchrun.network import leave_hosts_network
-from elastic.backends.torchrun.owner import owner
+from elastic.backends.torchrun.network_namespace import leave_hosts_network
+from elastic.backends.torchrun.peer_process import owner
+from elastic.backends.torchrun.private_store import HiddenStore
 from elastic.backends.torchrun.tunnel import Tunnel
-from elastic.link.seal import new_secret
+from elastic.link.authentication import new_secret
 from tests.elastic.fakes import until
 
 NOBODY = 65534

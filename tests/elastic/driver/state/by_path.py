@@ -6,8 +6,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from elastic.driver.state.gathering import METADATA
 from elastic.link.wire import Message
+from elastic.store.completeness import METADATA
 
 
 def name_of(step: int, token: int = 0) -> str:

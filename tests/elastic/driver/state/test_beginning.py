@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from elastic.driver.state import beginning
-from elastic.driver.state.beginning import Beginning, begin
-from elastic.driver.state.folder import StateError
-from elastic.driver.state.store import CheckpointStore
-from elastic.errors import UsageError
+from elastic.base.errors import UsageError
+from elastic.store import restore
+from elastic.store.folder import StateError
+from elastic.store.restore import Beginning, begin
+from elastic.store.store import CheckpointStore
 from tests.elastic.driver.state.test_shelf import running, saved
 from tests.elastic.driver.state.test_store import again, got
 from tests.support.messages import pattern, wording
@@ -187,7 +187,7 @@ def test_a_state_of_the_release_before_that_is_not_sure_is_told_and_not_used(
 def test_the_script_is_kept_byte_for_byte_beside_the_state(root: Path, told: list[str]) -> None:
     path = begins(root, told, "7")
     source = b"# caf\xe9\n".decode(errors="surrogateescape")
-    script, digest = beginning.keep_script(path, "lock", source)
+    script, digest = restore.keep_script(path, "lock", source)
     assert script.read_bytes() == b"# caf\xe9\n"
     assert len(digest) == 64
     assert CheckpointStore(path).step == -1
@@ -203,5 +203,5 @@ def test_a_disk_without_room_for_the_script_is_one_line(
     monkeypatch.setattr(os, "fsync", fail)
     full = wording("elastic.trouble.no_space")
     with pytest.raises(StateError, match=pattern("elastic.beginning.script_not_written", error=full)):
-        beginning.keep_script(path, "train.py", "print()")
+        restore.keep_script(path, "train.py", "print()")
     assert os.listdir(path / "script") == []

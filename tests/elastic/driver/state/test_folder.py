@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic.driver.state.folder import Place, UnsafeFolderError
-from elastic.errors import UsageError
+from elastic.base.errors import UsageError
+from elastic.store.folder import Place, UnsafeFolderError
 from tests import program
 from tests.support.messages import excerpt, fragment, pattern, says
 
@@ -33,7 +33,7 @@ def opens(path: Path, uid: int | None = None) -> str:
     code = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from elastic.driver.state.folder import Place\n"
+        "from elastic.store.folder import Place\n"
         "uid = int(sys.argv[2])\n"
         "os.setgroups([]) if os.getuid() == 0 else None\n"
         "os.setresuid(uid, uid, uid)\n"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.driver.state.gathering import Gathering, Over, Told
+from elastic.store.completeness import Gathering, Over, Told
 from tests.elastic.driver.state.by_path import digest, name_of, told
 from tests.support.messages import pattern, wording
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from elastic.driver.state import files, manifest, shards
-from elastic.driver.state.folder import StateError, UnsafeFolderError
-from elastic.driver.state.gathering import Gathering, Told
-from elastic.driver.state.generations import Generations
-from elastic.driver.state.manifest import Generation
-from elastic.driver.state.store import CheckpointStore
-from elastic.node import probe
+from elastic.node import shared_folder
+from elastic.store import files, manifest, shards
+from elastic.store.completeness import Gathering, Told
+from elastic.store.folder import StateError, UnsafeFolderError
+from elastic.store.manifest import Generation
+from elastic.store.store import CheckpointStore
+from elastic.store.versions import Generations
 from tests.elastic.driver.state.by_path import name_of, told, write, written
 from tests.elastic.driver.state.test_store import put
 from tests.support.messages import fragment, pattern, says, wording
@@ -129,7 +129,7 @@ def test_the_state_of_the_higher_step_is_answered_of_whichever_kind(begin: Calla
 def test_a_generation_with_a_shard_that_is_not_whole_does_not_count(
     begin: Callable[[], Driver], fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elastic.driver.state.generations._PAUSE_S", 0.0)
+    monkeypatch.setattr("elastic.store.versions._PAUSE_S", 0.0)
 
     async def body() -> None:
         driver = begin()
@@ -164,7 +164,7 @@ def test_a_generation_with_a_shard_that_is_not_whole_does_not_count(
 def test_files_that_a_file_server_shows_late_are_looked_for_again(
     begin: Callable[[], Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elastic.driver.state.generations._PAUSE_S", 0.2)
+    monkeypatch.setattr("elastic.store.versions._PAUSE_S", 0.2)
 
     async def body() -> None:
         driver = begin()
@@ -401,7 +401,7 @@ def test_regression_a_path_that_the_nodes_had_to_make_stayed_unseen_for_good_and
         assert not driver.found.seen
         before = os.umask(0o002)
         try:
-            assert probe.probed({"path": str(driver.home), "token": "5e", "names": []}, "n1")["error"] == ""
+            assert shared_folder.probed({"path": str(driver.home), "token": "5e", "names": []}, "n1")["error"] == ""
         finally:
             os.umask(before)
         assert [level.stat().st_mode & 0o777 for level in (driver.home, path, path.parent)] == [0o700] * 3

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from bftd.cli.main import bft
-from elastic.driver.state import beginning, manifest, shards, shelf
-from elastic.driver.state.beginning import Beginning
-from elastic.driver.state.manifest import Kept
-from elastic.driver.state.shelf import Name
+from elastic.store import catalogue, manifest, restore, shards
+from elastic.store.catalogue import Name
+from elastic.store.manifest import Kept
+from elastic.store.restore import Beginning
 from tests.elastic.driver.state.by_path import name_of
 from tests.elastic.driver.state.test_generations import Driver
 from tests.elastic.driver.state.test_store import put
@@ -55,21 +55,21 @@ def newest(folder: Path) -> str:
     return str(driver.found.newest.path(folder))
 
 
-def entry(root: Path, name: str) -> shelf.Entry:
-    return next(found for found in shelf.entries(root) if str(found.name) == name)
+def entry(root: Path, name: str) -> catalogue.Entry:
+    return next(found for found in catalogue.entries(root) if str(found.name) == name)
 
 
 @below_path
 def test_what_ended_well_keeps_its_newest_generation_alone_until_it_is_swept(root: Path, outside: bool) -> None:
     home = saved(root, "7", 10, 20, outside=outside)
     (home / name_of(30)).mkdir()
-    kept = shelf.put_away(root, Name("7"), 3600.0)
+    kept = catalogue.put_away(root, Name("7"), 3600.0)
     assert kept is not None
     folder = root / str(kept)
     there = home if outside else folder / "shards"
     assert os.listdir(there) == [name_of(20)]
     assert newest(folder) == str(there / name_of(20))
-    assert shelf.sweep(root, time.time() + 7200.0) != []
+    assert catalogue.sweep(root, time.time() + 7200.0) != []
     assert os.listdir(root) == []
     if outside:
         assert os.listdir(root.parent / "lustre") == []
@@ -79,14 +79,14 @@ def test_what_ended_well_keeps_its_newest_generation_alone_until_it_is_swept(roo
 def test_of_both_kinds_the_state_of_the_higher_step_is_kept(root: Path, outside: bool) -> None:
     home = saved(root, "7", 10, 20, payload=25, outside=outside)
     assert entry(root, "7").newest is not None
-    kept = shelf.put_away(root, Name("7"), 3600.0)
+    kept = catalogue.put_away(root, Name("7"), 3600.0)
     assert kept is not None
     assert not home.exists()
     assert list((root / str(kept)).glob("state-25-*"))
     assert not list((root / str(kept)).glob("manifest-*"))
     home = saved(root, "8", 30, payload=25, outside=outside)
     assert isinstance(entry(root, "8").newest, Kept)
-    kept = shelf.put_away(root, Name("8"), 3600.0)
+    kept = catalogue.put_away(root, Name("8"), 3600.0)
     assert not list((root / str(kept)).glob("state-25-*"))
 
 
@@ -97,7 +97,7 @@ def test_a_state_that_is_removed_takes_its_generations_along_and_nobody_elses(ro
     asyncio.run(driver.found.set_aside(name_of(20), "wrong"))
     driver.store.release()
     driver.close()
-    assert shelf.remove(root, entry(root, "7")) == ""
+    assert catalogue.remove(root, entry(root, "7")) == ""
     assert not home.exists()
     assert not (root / "7").exists()
     assert sorted(os.listdir(other)) == [name_of(10), name_of(20)]
@@ -106,13 +106,13 @@ def test_a_state_that_is_removed_takes_its_generations_along_and_nobody_elses(ro
 def test_a_note_that_names_a_folder_of_the_users_has_nothing_else_in_it_removed(root: Path) -> None:
     home = saved(root, "7", 10, outside=True)
     (home / "mine.txt").write_text("mine")
-    shelf.remove(root, entry(root, "7"))
+    catalogue.remove(root, entry(root, "7"))
     assert os.listdir(home) == ["mine.txt"]
     saved(root, "8", 10)
     precious = root.parent / "precious"
     (precious / name_of(10)).mkdir(parents=True)
     (root / "8" / "shards.json").write_text(json.dumps({"path": str(precious)}))
-    shelf.remove(root, entry(root, "8"))
+    catalogue.remove(root, entry(root, "8"))
     assert os.listdir(precious) == [name_of(10)]
 
 
@@ -124,11 +124,11 @@ def test_a_removal_that_was_broken_off_goes_on_with_the_next_sweep(root: Path, m
 
     with monkeypatch.context() as patch:
         patch.setattr(shards, "remove", fail)
-        with pytest.raises(shelf.StateError, match="Input/output error"):
-            shelf.remove(root, entry(root, "7"))
-    assert shelf.entries(root) == []
+        with pytest.raises(catalogue.StateError, match="Input/output error"):
+            catalogue.remove(root, entry(root, "7"))
+    assert catalogue.entries(root) == []
     assert home.exists()
-    shelf.sweep(root, time.time())
+    catalogue.sweep(root, time.time())
     assert not home.exists()
     assert os.listdir(root) == []
 
@@ -166,10 +166,10 @@ def test_a_new_job_has_the_newest_generation_for_its_own_also_when_the_old_state
     home = saved(root, "6", 10, 20, outside=outside)
     told: list[str] = []
     state_path = str(root.parent / "lustre") if outside else None
-    path = beginning.begin(root, Beginning("7", "", False, "6", state_path), root.parent, told.append)
+    path = restore.begin(root, Beginning("7", "", False, "6", state_path), root.parent, told.append)
     assert told == [wording("elastic.beginning.goes_on_from", name=6, note=20)]
     assert sorted(os.listdir(home)) == [name_of(10), name_of(20)], "theirs stays what it is"
-    shelf.remove(root, entry(root, "6"))
+    catalogue.remove(root, entry(root, "6"))
     driver = Driver(path, root.parent / "lustre" if outside else None)
     assert (driver.found.step, driver.home != home) == (20, True)
     assert (driver.home / name_of(20) / "__0_0.distcp").read_bytes() == b"x" * 8
@@ -189,7 +189,7 @@ def test_regression_a_job_that_resumed_had_no_generation_to_fall_back_to(root: P
     home = saved(root, "6", 10, 20, outside=outside)
     (home / name_of(20) / "__0_0.distcp").unlink()
     state_path = str(root.parent / "lustre") if outside else None
-    path = beginning.begin(root, Beginning("7", "", False, "6", state_path), root.parent, lambda _: None)
+    path = restore.begin(root, Beginning("7", "", False, "6", state_path), root.parent, lambda _: None)
     driver = Driver(path, root.parent / "lustre" if outside else None)
 
     async def scene() -> None:
@@ -216,7 +216,7 @@ def test_a_generation_on_another_file_system_is_read_where_it_is_and_never_remov
 
     monkeypatch.setattr(os, "link", other_file_system)
     begins = Beginning("7", "", False, "6", str(root.parent / "lustre"))
-    path = beginning.begin(root, begins, root.parent, told.append)
+    path = restore.begin(root, begins, root.parent, told.append)
     assert says(told[0], "elastic.beginning.files_read_in_place")
     driver = Driver(path, root.parent / "lustre")
     assert driver.found.newest is not None
@@ -231,23 +231,23 @@ def test_a_generation_on_another_file_system_is_read_where_it_is_and_never_remov
     driver.close()
     assert sorted(os.listdir(home)) == [name_of(10), name_of(20)]
     assert driver.on_disk() == [name_of(30), name_of(40)]
-    shelf.remove(root, entry(root, "7"))
+    catalogue.remove(root, entry(root, "7"))
     assert sorted(os.listdir(home)) == [name_of(10), name_of(20)]
 
 
 def test_a_requeued_job_goes_on_from_its_own_generation(root: Path) -> None:
     saved(root, "7", 10, 20)
     told: list[str] = []
-    path = beginning.begin(root, Beginning("7", "", True, "6"), root.parent, told.append)
+    path = restore.begin(root, Beginning("7", "", True, "6"), root.parent, told.append)
     assert told == []
     assert newest(path).endswith(name_of(20))
 
 
 def test_the_folder_of_a_trainer_that_published_nothing_goes_and_one_with_a_generation_stays(root: Path) -> None:
     home = saved(root, "7", outside=True)
-    assert shelf.drop_if_empty(root, Name("7"))
+    assert catalogue.drop_if_empty(root, Name("7"))
     assert not home.exists()
     saved(root, "8", 10)
-    assert not shelf.drop_if_empty(root, Name("8"))
-    with shelf.Place(root / "8").opened() as folder:
+    assert not catalogue.drop_if_empty(root, Name("8"))
+    with catalogue.Place(root / "8").opened() as folder:
         assert manifest.manifests(folder).newest is not None

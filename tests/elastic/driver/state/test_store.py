@@ -20,13 +20,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastic.driver.state import files, store
-from elastic.driver.state.folder import StateError
-from elastic.driver.state.saved import Saved
-from elastic.driver.state.store import CheckpointStore, NotStoredError
-from elastic.errors import WireError
-from elastic.link.payload import AlteredError
+from elastic.base.errors import WireError
+from elastic.link.bulk import AlteredError
 from elastic.link.wire import CHUNK_BYTES
+from elastic.store import files, store
+from elastic.store.file_names import Saved
+from elastic.store.folder import StateError
+from elastic.store.store import CheckpointStore, NotStoredError
 from tests.elastic.fakes import FakeContent, fetched
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
@@ -352,7 +352,7 @@ def test_regression_workers_asked_for_ever_for_a_state_whose_file_failed_while_i
         store = CheckpointStore(tmp_path, told.append)
         await put(store, 5, b"0123456789")
         with monkeypatch.context() as patched:
-            patched.setattr("elastic.driver.state.store.send_file", fail)
+            patched.setattr("elastic.store.store.send_file", fail)
             for _ in range(times):
                 assert "sha256" in await store.offer()
                 with pytest.raises(WireError, match="hung up"):
@@ -590,7 +590,7 @@ class SlowContent(FakeContent):
 SAVES_UNTIL_KILLED = """
 import asyncio, sys
 from pathlib import Path
-from elastic.driver.state.store import CheckpointStore
+from elastic.store.store import CheckpointStore
 from tests.elastic.fakes import FakeContent
 async def main():
     store, step = CheckpointStore(Path(sys.argv[1])), 0

@@ -1,0 +1,1 @@
+"""Copies of a script's state in memory, and their files."""

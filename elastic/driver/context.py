@@ -1,0 +1,126 @@
+"""The shared part of one trainer: its settings, log, progress and state, the link to the daemon, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+import traceback
+from collections.abc import Callable
+
+from bftd.protocol.reports import NoteReport, Report
+from elastic.backends import KINDS
+from elastic.base.errors import ElasticError
+from elastic.driver.progress.reports import Progress
+from elastic.driver.progress.resize_costs import Costs
+from elastic.driver.saving.distributed import ByPath
+from elastic.driver.saving.saver import StateSaver
+from elastic.driver.saving.step_barrier import Agreement
+from elastic.driver.settings import DriverSettings
+from elastic.link.wire import Message
+from elastic.store.store import CheckpointStore
+from elastic.store.versions import Generations
+
+CANCELLED = "the job was cancelled"
+TAKEN_OVER = "another driver of this trainer has taken over"
+
+
+class Run:
+    """One run of a trainer; `result` is its exit code and a sentence, set by the first part that ends it."""
+
+    def __init__(
+        self,
+        settings: DriverSettings,
+        log: Callable[[str], None],
+        report: Callable[[Report], None],
+        show: Callable[[str], None] = print,
+    ) -> None:
+        """`report` sends a report to the daemon; `show` prints a line of a worker's output."""
+        self.settings = settings
+        self.log = log
+        self.show = show
+        self.report = report
+        self.store = CheckpointStore(settings.state_dir, self.tell, self.fence, settings.name)
+        self.generations = Generations(self.store, settings.state_dir, settings.spec.state_path, self.tell)
+        self.saver = StateSaver(self.store)
+        self.agreement = Agreement()
+        self.progress = Progress(costs=Costs(tells_saves=KINDS[settings.backend].saves_together))
+        self.by_path = ByPath(self.generations, self.saver.note, self.state_saved, self.progress.costs.saved)
+        self.state_saved()
+        self.result: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+        self.cancelled = False
+        self.last_words: tuple[str, tuple[str, ...]] = ("", ())
+        """If the script's failure ends the trainer: the node of the last failure, and the script's last words there."""
+        self._news = asyncio.Event()
+
+    @property
+    def step(self) -> int:
+        """The step that the trainer would resume at if it lost every node now, as far as that is known."""
+        return self.progress.live_step if self.progress.printed else max(self.saved_step, 0)
+
+    @property
+    def saved_step(self) -> int:
+        """The step of the newest state of either kind, -1 while there is none."""
+        return max(self.store.step, self.generations.step)
+
+    def state_saved(self) -> None:
+        """Notes the newest saved state: its progress can no longer be lost, unless a generation turns out damaged."""
+        newest = max((self.store.step, self.store.samples), (self.generations.step, self.generations.samples))
+        if self.progress.kept_step > newest[0]:
+            self.progress.went_back(max(newest[0], 0), newest[1])
+        self.progress.kept_step = newest[0]
+        self.progress.saved(max(newest[0], 0), newest[1])
+
+    async def offer(self) -> Message:
+        """Returns the answer to a starting worker about the newest state, of either kind."""
+        return await self.generations.answer(self.store.step) or await self.store.offer()
+
+    def environment(self) -> dict[str, str]:
+        """Returns the workers' environment variables for states by path."""
+        by_path = self.settings.spec.state_path is not None
+        return {
+            "BFT_STATE_PATH": str(self.generations.home.path),
+            "BFT_STATE_BY_PATH": "1" if by_path else "",
+            "BFT_STATE_STAGE": self.settings.stage,
+        }
+
+    def wake(self) -> None:
+        """Makes the one waiting task look again."""
+        self._news.set()
+
+    async def news(self) -> None:
+        """Waits for the next `wake`."""
+        await self._news.wait()
+        self._news.clear()
+
+    def tell(self, text: str) -> None:
+        """Logs a line that also matters outside the job: the daemon gets it too."""
+        self.log(text)
+        self.report(NoteReport(time.time(), text))
+
+    # -- the end ---
+
+    def cancel(self) -> None:
+        """Ends the trainer because Slurm or the user ends its job."""
+        self.cancelled = True
+        self.finish(128 + signal.SIGTERM, CANCELLED)
+
+    def fence(self) -> None:
+        """Ends this driver because another one has taken the trainer over: the saved state belongs to that one now."""
+        self.store.fence()
+        self.finish(1, TAKEN_OVER)
+
+    def finish(self, exit_code: int, reason: str) -> None:
+        """Ends the trainer; the first call counts."""
+        if not self.result.done():
+            self.result.set_result((exit_code, reason))
+
+    def failed(self, error: BaseException | None) -> None:
+        """Ends the trainer because a task of the driver failed; an ElasticError says what to do."""
+        if isinstance(error, ElasticError):
+            self.finish(error.exit_code, str(error))
+        elif isinstance(error, OSError) and error.errno is not None:
+            self.finish(1, f"the driver cannot go on: {error}")
+        elif error is not None:
+            place = "".join(f" at {at.filename}:{at.lineno}" for at in traceback.extract_tb(error.__traceback__)[-1:])
+            self.finish(1, f"a fault of bftd's driver, please report it: {error!r}{place}")

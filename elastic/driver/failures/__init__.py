@@ -1,0 +1,1 @@
+"""Failures: their causes, and the reactions to them."""

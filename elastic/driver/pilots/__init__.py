@@ -1,0 +1,1 @@
+"""The pilots of one trainer: their submission, addresses, time limits and end."""

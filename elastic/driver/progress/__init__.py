@@ -1,0 +1,1 @@
+"""A trainer's progress: reported, printed or estimated."""

@@ -1,0 +1,1 @@
+"""Saves: their interval, and their way to the store."""

@@ -1,0 +1,49 @@
+"""The trainer as its crew sees it: the training's response to a node that goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elastic.backends.base import Backend
+from elastic.base.timing import LEAVE_S
+from elastic.driver.context import Run
+from elastic.driver.pilots.launcher import Pilot
+
+
+class TrainerOwner:
+    """The crew's owner; see elastic.driver.pilots.manager.Owner."""
+
+    def __init__(self, run: Run, backend: Backend) -> None:
+        self._run = run
+        self._backend = backend
+
+    def log(self, text: str) -> None:
+        """See Owner."""
+        self._run.log(text)
+
+    def wake(self) -> None:
+        """See Owner."""
+        self._run.wake()
+
+    def failed(self, error: BaseException) -> None:
+        """See Owner."""
+        self._run.failed(error)
+
+    def lost(self, pilot: Pilot) -> None:
+        """Tells progress and the back-end that the pilot's processes are gone."""
+        if self._backend.uses(pilot) and not pilot.revoked:
+            self._run.progress.broke(-1, 0.0)
+        pilot.leaving = True
+        pilot.workers.clear()
+        self._backend.lost(pilot)
+        self._run.wake()
+
+    async def rescue(self, pilot: Pilot, others: Sequence[Pilot]) -> None:
+        """Fetches the last copy of the state if this node may hold it."""
+        if pilot.workers and not any(other.workers and not other.leaving for other in others):
+            workers = list(pilot.workers.values())
+            await self._run.saver.save(workers, graceful=False, patient=False, ship_s=LEAVE_S)
+
+    def saving(self) -> bool:
+        """See Owner."""
+        return self._run.saver.growing

@@ -1,0 +1,1 @@
+"""The value of --elastic, and the script that it is written into."""
