@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from benchmarks import cells_cases, cells_real
 from benchmarks.cells_cases import Case, Plan
 from sizing.cells.cell import Cell, Stage
-from sizing.cells.profile import profile
-from sizing.cells.shards import Shard
-from sizing.cells.wanted import micro_batches_of, shard_of, splits_of, wanted
+from sizing.cells.profiles.profile import profile
+from sizing.cells.profiles.required import micro_batches_of, shard_of, splits_of, wanted
+from sizing.cells.profiles.shards import Shard
 from sizing.model.config import parse
 
 ITERATIONS = 20

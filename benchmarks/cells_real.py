@@ -6,9 +6,9 @@
 Each case (a transformer, an MLP-mixer, a wide ResNet) is run by two gloo ranks of one thread, each on a core of its
 own, as data parallel, tensor parallel and pipelined, with and without micro-batches; by four ranks where there are four
 cores. The same processes also run every shard alone and measure the network, and all of that takes turns, round by
-round. From the medians of the shards and the communication table, `sizing.cells.assemble` makes its estimate; it is not
-told anything of the plans. accuracy = 1 - |estimated - real| / real, of medians. Every case is shown, and nothing was
-fitted to them.
+round. From the medians of the shards and the communication table, `sizing.cells.plan_estimate` makes its estimate; it
+is not told anything of the plans. accuracy = 1 - |estimated - real| / real, of medians. Every case is shown, and
+nothing was fitted to them.
 
 This says whether the formula adds up what it should. It is no evidence on GPUs: there transfers hide behind arithmetic,
 kernels are started from a queue, and links are others.
@@ -35,14 +35,14 @@ from typing import Any
 
 from benchmarks import cells_cases
 from benchmarks.cells_cases import Case, Plan
-from sizing.cells.assemble import assembly
+from sizing.base.estimate import Estimate
 from sizing.cells.cell import Cell, Split, Stage
-from sizing.cells.comm import CommTables, table
-from sizing.cells.graph import Graph
-from sizing.cells.links import Link
-from sizing.cells.shards import Exchange, Shard, ShardProfile
-from sizing.estimate import Estimate
-from sizing.model.child.rounds import interval
+from sizing.cells.comm.protocol import Link
+from sizing.cells.comm.table import CommTables, table
+from sizing.cells.plan_estimate import assembly
+from sizing.cells.profiles.shards import Exchange, Shard, ShardProfile
+from sizing.model.graph import Graph
+from sizing.tracer.rounds import interval
 
 LEAST_MEAN, LEAST_WORST = 0.90, 0.80
 ROUNDS = 12

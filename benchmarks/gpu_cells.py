@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.gpu_steps import has_gpu
-from sizing.cells.profile import sizes_of
+from sizing.cells.profiles.profile import sizes_of
 from sizing.model.config import parse
 from sizing.model.wide_resnet import parse as parse_wide_resnet
 
@@ -96,8 +96,8 @@ def real(case: Case, device: str, rounds: int) -> tuple[float, int]:
     """The median time of a step of the whole model, and its peak on a GPU."""
     import torch
 
-    from sizing.model.child import families
-    from sizing.model.child.measure import Clock, autocast, optimizer_of
+    from sizing.tracer import families
+    from sizing.tracer.measure import Clock, autocast, optimizer_of
 
     chain = families.chain(sizes(case), 1)
     with torch.device(device):
@@ -125,8 +125,8 @@ def real(case: Case, device: str, rounds: int) -> tuple[float, int]:
 
 def profiled(case: Case, stages: int, device: str, rounds: int) -> tuple[float, int]:
     """What a step takes by its stages' slices, and the peak of one stage that is all."""
-    from sizing.model.child import families, slices
-    from sizing.model.child.measure import measured
+    from sizing.tracer import families, slices
+    from sizing.tracer.measure import measured
 
     whole = sizes(case)
     count = len(families.chain(whole, 1).parts)

@@ -27,15 +27,15 @@ from typing import Any
 
 from benchmarks.sizing_cases import GPU_CASES, Case
 from benchmarks.sizing_memory import accuracy
-from sizing import checking
-from sizing.checking import Compared, within
-from sizing.errors import SizingError
-from sizing.gpus import GpuType
+from sizing.base.errors import SizingError
+from sizing.base.parallel import Parallel
+from sizing.inventory.gpus import GpuType
 from sizing.memory.peak import guarded_bytes
 from sizing.model import stepping, tracing
-from sizing.model.parallel import Parallel
 from sizing.model.stepping import GpuStep
 from sizing.model.trace import StepTrace
+from sizing.step_time import checking
+from sizing.step_time.checking import Compared, within
 
 LEAST_MEAN, LEAST_WORST, LEAST_INSIDE = 0.97, 0.92, 0.9
 _LIMIT_S = 180.0

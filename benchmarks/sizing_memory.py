@@ -35,10 +35,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.sizing_cases import CASES, MODELS, QUICK, Case, case_of
-from sizing.errors import SizingError, Untraceable
+from sizing.base.errors import SizingError, Untraceable
+from sizing.base.parallel import Parallel
 from sizing.memory import marp
 from sizing.model import config, tracing
-from sizing.model.parallel import Parallel
 from slurm_plugin.sandbox.ports import reserved_ports
 
 LEAST_MEAN, LEAST_WORST, LEAST_WORST_MODEL = 0.99, 0.97, 0.95

@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sizing.gpus import CATALOGUE, GIB
-from sizing.inventory import Inventory, NodeGroup, Offer
-from sizing.place import Ask, place
+from sizing.choose.place import Ask, place
+from sizing.inventory.gpus import CATALOGUE, GIB
+from sizing.inventory.inventory import Inventory, NodeGroup, Offer
 
 BOUND_S = 0.010
 TYPES = ("t4", "v100-sxm-32gb", "a100-sxm-40gb", "h100-sxm-80gb", "h200-sxm-141gb")

@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from sizing.base.errors import UsageError
 from sizing.cpu.matrices_file import load
 from sizing.cpu.matrix import Matrices
-from sizing.errors import UsageError
 from studies.synergy.optimum.pooled import bounds
 from studies.synergy.packing import throughput as worth
 from studies.synergy.packing.check import broken

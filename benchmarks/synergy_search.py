@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sizing.base.errors import UsageError
 from sizing.cpu import matrices_file, search
 from sizing.cpu.matrix import Matrix
-from sizing.errors import UsageError
 
 MATRICES = Path(__file__).parents[2] / "shared" / "data" / "sizing" / "synergy-matrices.json"
 BOUNDS = {"same_demand": 0.95, "points_most": 6}

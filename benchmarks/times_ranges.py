@@ -26,18 +26,18 @@ from typing import Any
 
 from benchmarks import sizing_cases
 from bftd.simulation.drivers.networks import TABLE_2, TABLE_2_NODES
-from sizing import cost
-from sizing.by_formula import Formula
-from sizing.candidates import Spread
-from sizing.choosing.assumed import Assumed, Part
-from sizing.choosing.shapes import Shape
-from sizing.errors import DoesNotFit
-from sizing.estimate import Estimate
-from sizing.gpus import CATALOGUE, GpuType
-from sizing.inventory import NodeGroup
+from sizing.base.errors import DoesNotFit
+from sizing.base.estimate import Estimate
+from sizing.base.parallel import Parallel
+from sizing.choose.by_formula import Formula
+from sizing.choose.candidates import Spread
+from sizing.choose.shapes import Shape
+from sizing.choose.timers.datasheet_time import Assumed, Part
+from sizing.inventory.gpus import CATALOGUE, GpuType
+from sizing.inventory.inventory import NodeGroup
+from sizing.inventory.pools import Pool
 from sizing.model import config, tracing
-from sizing.model.parallel import Parallel
-from sizing.pools import Pool
+from sizing.step_time import datasheet
 
 INSIDE_WANTED = 0.9
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "sizing" / "alpa-search"
@@ -157,9 +157,9 @@ def summit() -> list[dict[str, Any]]:
     for name, network in SUMMIT.items():
         os.environ["SIZING_NETWORK"] = name
         step = f"{Path(sizing_cases.__file__).parent / 'vision.py'}:make_step"
-        work = cost.traced(tracing.trace(step, _SUMMIT_BATCH, Parallel(2), python=sys.executable))
+        work = datasheet.traced(tracing.trace(step, _SUMMIT_BATCH, Parallel(2), python=sys.executable))
         for nodes, rate in zip(TABLE_2_NODES, TABLE_2[network], strict=True):
-            told = cost.step_s(work, Parallel(6 * nodes), gpu, nodes, _SUMMIT_BYTES_S, "")
+            told = datasheet.step_s(work, Parallel(6 * nodes), gpu, nodes, _SUMMIT_BYTES_S, "")
             rows.append(_row("summit", f"{name}, {nodes} nodes", _SUMMIT_BATCH * 6 * nodes / (rate * 1e3), told))
     return rows
 

@@ -87,7 +87,7 @@ _SLOW = (
     "tests/milp/test_properties.py",
     "tests/packaging/",
     "tests/sizing/cells/",
-    "tests/sizing/choosing/",
+    "tests/sizing/choose/",
     "tests/sizing/cpu/test_points.py",
     "tests/sizing/cpu/test_profiling.py",
     "tests/sizing/model/test_families.py",

@@ -181,7 +181,7 @@ def test_who_starts_without_the_heavy_ones() -> None:
     """torch, horovod, gurobipy and pyslurm are a site's: nothing of the daemon or of `bft` imports them at its top."""
     heavy = {"torch", "horovod", "gurobipy", "pyslurm", "matplotlib", "psutil"}
     for module in MODULES:
-        if module.split(".")[0] == "elastic" or module.startswith("sizing.model.child"):
+        if module.split(".")[0] == "elastic" or module.startswith("sizing.tracer"):
             continue
         for node in tree_of(module).body:
             found = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

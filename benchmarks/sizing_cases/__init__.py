@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sizing.model.parallel import Parallel
+from sizing.base.parallel import Parallel
 
 FOLDER = Path(__file__).resolve().parent
 

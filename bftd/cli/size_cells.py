@@ -13,7 +13,7 @@ from bftd.cli import common, options, size_model
 
 if TYPE_CHECKING:
     from sizing.cells.cell import Cell
-    from sizing.cells.graph import Graph
+    from sizing.model.graph import Graph
 
 GRAPH_BATCH = 8
 """The batch with which a model is read: its operators are the same for any batch."""
@@ -75,7 +75,7 @@ def _refuse_batch(batch: int) -> None:
 
 def _types(text: str) -> dict[str, str]:
     """Map each type as typed to its name in the catalogue; raises UsageError for an unknown type."""
-    from sizing import gpus
+    from sizing.inventory import gpus
 
     found: dict[str, str] = {}
     for name in filter(None, (part.strip() for part in text.split(","))):
@@ -91,7 +91,7 @@ def _types(text: str) -> dict[str, str]:
 
 
 def _short_names() -> list[str]:
-    from sizing import gpus
+    from sizing.inventory import gpus
 
     return list(dict.fromkeys(word for name in gpus.CATALOGUE for word in (name, name.split("-")[0])))
 
@@ -108,8 +108,8 @@ def counts_of(text: str) -> list[int] | None:
 
 def graph_of(model: str | None, text: str | None, batch: int | None, tp: int, python: str, timeout_s: float) -> Graph:
     """Return the model's operators: read from the user's module, or derived from the sizes in --config."""
-    from sizing.cells.chain import chain
-    from sizing.errors import Untraceable
+    from sizing.base.errors import Untraceable
+    from sizing.cells.size_graph import chain
     from sizing.model import graphing, wide_resnet
 
     if model is not None and text is not None:

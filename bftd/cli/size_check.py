@@ -17,10 +17,10 @@ from bftd.cli.progress import progress_bar
 from bftd.cli.size_model import amount
 
 if TYPE_CHECKING:
-    from sizing.checking import Compared
-    from sizing.gpus import GpuType
+    from sizing.inventory.gpus import GpuType
     from sizing.model.stepping import GpuStep
     from sizing.model.trace import StepTrace
+    from sizing.step_time.checking import Compared
 
 _CPUS = 2  # one to start operators, one for the rest of the process
 _MEMORY = "16G"
@@ -42,8 +42,8 @@ def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: fl
     memory that they took stands beside the trace with its guard band, their time beside the assumed one. Some minutes
     for each type of GPU; with --into what was found corrects the plans of all users.
     """
-    from sizing import checking
     from sizing.memory.peak import guarded_bytes
+    from sizing.step_time import checking
 
     if not timeout_s > 0:
         raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
@@ -95,7 +95,7 @@ def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: fl
 
 def _file(into: str) -> Path:
     """Return the path of the file of GPUs to correct, which may not exist yet; raises UsageError."""
-    from sizing.inventory_file import parse
+    from sizing.inventory.file import parse
 
     path = Path(into)
     common.refuse_unwritable(path)
@@ -112,9 +112,9 @@ def _text(file: Path) -> str:
 
 def on_node() -> None:
     """Run the steps on this node's GPU and print their measurements, for a bft command elsewhere."""
-    from sizing import checking
-    from sizing.errors import SizingError
+    from sizing.base.errors import SizingError
     from sizing.model.stepping import GpuStep
+    from sizing.step_time import checking
 
     python, timeout_s, rooms = sys.argv[1:]
     try:
@@ -135,9 +135,9 @@ def _tell(name: str) -> None:
 
 
 def _traces(python: str, timeout_s: float) -> Mapping[str, StepTrace]:
-    from sizing.checking import BATCHES, STEPS
+    from sizing.base.parallel import Parallel
     from sizing.model import tracing
-    from sizing.model.parallel import Parallel
+    from sizing.step_time.checking import BATCHES, STEPS
 
     done = 0
 
@@ -154,7 +154,7 @@ def _traces(python: str, timeout_s: float) -> Mapping[str, StepTrace]:
 
 def _gpu_of(partition: str, gpu: str) -> tuple[str, list[str]]:
     """Return the site's name for a partition's type of GPU, and the options that ask Slurm for one."""
-    from sizing.pools import pools
+    from sizing.inventory.pools import pools
 
     there = [each for each in pools(size_inventory.found()) if each.partition == partition]
     there = [each for each in there if gpu in ("", each.gpu.name, each.gres_type)]
@@ -205,8 +205,8 @@ def _json(gpu: GpuType, rows: Sequence[Compared], failed: Mapping[str, str]) -> 
 
 def _lines(gpu: GpuType, rows: Sequence[Compared]) -> Iterator[str]:
     from bftd.base.tables import Column
-    from sizing.checking import within
     from sizing.memory.peak import guarded_bytes
+    from sizing.step_time.checking import within
 
     columns = [
         Column("STEP"),

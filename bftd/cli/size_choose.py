@@ -27,9 +27,9 @@ from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
     from bftd.cli.size_submit import Job
-    from sizing.choosing.ranking import Answer, By
-    from sizing.choosing.runs import Run
-    from sizing.estimate import Estimate
+    from sizing.base.estimate import Estimate
+    from sizing.choose.ranking import Answer, By
+    from sizing.choose.runs import Run
 
 _MOST_STEPS = 10**12
 
@@ -92,9 +92,9 @@ def choose(
     Works out for each partition and number of GPUs how long the run takes, in how many pipeline stages it is fastest,
     and asks Slurm when the best could start. Nothing is submitted without --submit.
     """
-    from sizing.choosing import ranking, runs
-    from sizing.errors import DoesNotFit
-    from sizing.pools import pools
+    from sizing.base.errors import DoesNotFit
+    from sizing.choose import ranking, runs
+    from sizing.inventory.pools import pools
 
     now_s = time.time()
     if not 1 <= steps <= _MOST_STEPS:
@@ -165,9 +165,9 @@ def _deadline(text: str | None, now_s: float) -> float | None:
 
 def _start_up(text: str | None) -> Estimate:
     """Return the time until the first step: as the user says, or else as assumed."""
-    from sizing.choosing.limits import of_slurm
-    from sizing.choosing.runs import START_UP_S
-    from sizing.estimate import Estimate
+    from sizing.base.estimate import Estimate
+    from sizing.choose.limits import of_slurm
+    from sizing.choose.runs import START_UP_S
 
     if text is None:
         return START_UP_S
@@ -200,7 +200,7 @@ def _asked(
     best: Sequence[Run], job: Job | None, now_s: float, top: int, deadline_s: float | None, by: By | None
 ) -> tuple[Sequence[Run], list[str]]:
     """Ask Slurm when runs could start; return all runs, and a note if it was not asked for all of them."""
-    from sizing.choosing import ranking
+    from sizing.choose import ranking
 
     try:
         said = ranking.ask(best, _slurm(job), now_s, top, deadline_s=deadline_s, by=by)
@@ -212,7 +212,7 @@ def _asked(
 
 def _slurm(job: Job | None) -> Callable[[Run], Answer]:
     """Return a function that asks Slurm when a run could start, with its lines and the script's own."""
-    from sizing.choosing.ranking import Answer
+    from sizing.choose.ranking import Answer
     from slurm_plugin.pilots.start_estimate import asked
 
     client = common.slurm_client(configuration.load_found(None))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from bftd.cli import common, size_submit
 
 if TYPE_CHECKING:
-    from sizing.choosing.ranking import By
-    from sizing.choosing.runs import Out, Run
-    from sizing.estimate import Estimate
+    from sizing.base.estimate import Estimate
+    from sizing.choose.ranking import By
+    from sizing.choose.runs import Out, Run
 
 _ROWS = 12
 
@@ -40,8 +40,8 @@ class Shown:
 def lines(shown: Shown, winner: Run | None, top: int) -> Iterator[str]:
     """Yield the table and the notes; for the winner also the reason, its #SBATCH lines and how to launch it."""
     from bftd.base.tables import Column
-    from sizing import emit
-    from sizing.choosing import ranking
+    from sizing.choose import ranking
+    from sizing.sbatch import lines as emit
 
     columns = [
         Column("#", right=True),
@@ -77,7 +77,7 @@ def lines(shown: Shown, winner: Run | None, top: int) -> Iterator[str]:
 
 def to_json(shown: Shown, winner: Run | None) -> dict[str, Any]:
     """Return the output of `bft size choose --json`."""
-    from sizing.choosing import ranking
+    from sizing.choose import ranking
 
     return {
         "winner": None if winner is None else winner.to_json(shown.now_s),
@@ -108,7 +108,7 @@ def nearest(out: Sequence[Out]) -> str:
 
 def until(at_s: float, now_s: float) -> str:
     """Format an estimated moment; more than a year ahead as a duration, so that nobody takes it for a date."""
-    from sizing.choosing.limits import YEAR_S, words
+    from sizing.choose.limits import YEAR_S, words
 
     return f"in {words(at_s - now_s)}" if at_s - now_s >= YEAR_S else moment(at_s)
 
@@ -122,7 +122,7 @@ def moment(at_s: float) -> str:
 
 
 def _row(number: int, run: Run, shown: Shown) -> tuple[str, ...]:
-    from sizing.choosing.limits import hours, words
+    from sizing.choose.limits import hours, words
 
     shape, ends = run.shape, run.ends_s(shown.now_s)
     nodes = f" on {shape.nodes} nodes" if shape.nodes > 1 else ""

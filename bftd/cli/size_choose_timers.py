@@ -13,13 +13,13 @@ from bftd.cli.size_cells import GRAPH_BATCH
 if TYPE_CHECKING:
     from bftd.cli.size_model import Asked
     from bftd.cli.size_trace import Tracer
-    from sizing.candidates import Spread
-    from sizing.cells.graph import Graph
-    from sizing.choosing.runs import Run
-    from sizing.choosing.shapes import Shape
-    from sizing.choosing.timers import Timer
-    from sizing.pools import Pool
-    from sizing.sources import Point
+    from sizing.choose.candidates import Spread
+    from sizing.choose.runs import Run
+    from sizing.choose.shapes import Shape
+    from sizing.choose.sources import Point
+    from sizing.choose.timers.timers import Timer
+    from sizing.inventory.pools import Pool
+    from sizing.model.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ def made(
 
     Raises UsageError, and BftError if tracing fails and there is no configuration to fall back on.
     """
-    from sizing.choosing.timers import FirstThatKnows, Slowest
-    from sizing.choosing.with_runs import WithRuns
+    from sizing.choose.timers.timers import FirstThatKnows, Slowest
+    from sizing.choose.timers.with_runs import WithRuns
 
     said: list[str] = []
     profiles = size_profiles.Profiles.of(asked, precision, said)
@@ -142,11 +142,11 @@ def _assumed(
     splits: Splits,
     said: list[str],
 ) -> Timer:
-    from sizing.by_formula import Formula
-    from sizing.cells.chain import chain
-    from sizing.choosing.assumed import Assumed
-    from sizing.choosing.cuts import ByGraph
-    from sizing.errors import Untraceable
+    from sizing.base.errors import Untraceable
+    from sizing.cells.size_graph import chain
+    from sizing.choose.by_formula import Formula
+    from sizing.choose.cuts import ByGraph
+    from sizing.choose.timers.datasheet_time import Assumed
 
     if tracer is not None:
         try:
@@ -170,9 +170,9 @@ def _ways(
     chosen: Sequence[Pool], global_batch: int, max_gpus: int | None, spread: Spread
 ) -> Iterator[tuple[Shape, Point]]:
     """Yield each way to spread the whole model, with the work of one rank."""
-    from sizing.choosing.shapes import shapes
-    from sizing.model.parallel import Parallel
-    from sizing.sources import Point
+    from sizing.base.parallel import Parallel
+    from sizing.choose.shapes import shapes
+    from sizing.choose.sources import Point
 
     for shape in (shape for pool in chosen for shape in shapes(pool, max_gpus)):
         tp = 1
@@ -185,8 +185,8 @@ def _ways(
 
 def _trace(tracer: Tracer, points: Collection[Point]) -> None:
     """Trace the smallest and the largest batch of each split; raises Untraceable if no trace succeeds."""
-    from sizing.errors import Untraceable
-    from sizing.sources import ends
+    from sizing.base.errors import Untraceable
+    from sizing.choose.sources import ends
 
     if not points:
         raise UsageError("no GPUs are left to choose from; bft size inventory shows which there are")

@@ -16,9 +16,9 @@ from bftd.cli import common, options, size_inventory
 from bftd.config import configuration
 
 if TYPE_CHECKING:
-    from sizing.cells.comm import CommTables, Table
-    from sizing.cells.comm_file import Added
-    from sizing.cells.nccl import Run
+    from sizing.cells.comm.file import Added
+    from sizing.cells.comm.nccl import Run
+    from sizing.cells.comm.table import CommTables, Table
 
 _LINK = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,5})")
 
@@ -51,8 +51,8 @@ def import_(
 
     A later import of the same collective over the same link replaces the earlier one, if it has all its sizes.
     """
-    from sizing.cells import comm_file, nccl
-    from sizing.cells.comm import PROGRAMS
+    from sizing.cells.comm import file, nccl
+    from sizing.cells.comm.table import PROGRAMS
 
     if kind and kind not in PROGRAMS:
         raise UsageError(f"--kind {kind}: {', '.join(PROGRAMS)}")
@@ -64,7 +64,7 @@ def import_(
             tables.append(_table(run, name, gpu_type, link_text, config_path))
             notes += [f"{name}, {run.kind}: {note}" for note in run.notes]
     path = site_path(config_path) if site else own_path()
-    _tell(tables, comm_file.add(path, tables, force=force), notes, path, as_json)
+    _tell(tables, file.add(path, tables, force=force), notes, path, as_json)
 
 
 @comm.command()
@@ -83,8 +83,8 @@ def bench(
 
     It says nothing of GPUs: those are measured by nccl-tests, and imported.
     """
-    from sizing.cells import comm_file
-    from sizing.cells.bench import bench as measured
+    from sizing.cells.comm import file
+    from sizing.cells.comm.bench import bench as measured
 
     tables, notes = measured(
         ranks, day=_today(), rounds=rounds, max_bytes=max_bytes, python=python, timeout_s=timeout_s
@@ -93,7 +93,7 @@ def bench(
     if ranks > cores:
         notes = (*notes, f"{ranks} processes shared {cores} cores: these are times of such a machine only")
     path = own_path() if save else None
-    added = comm_file.add(path, tables, force=force) if path else comm_file.Added()
+    added = file.add(path, tables, force=force) if path else file.Added()
     _tell(tables, added, notes, path, as_json)
 
 
@@ -102,7 +102,7 @@ def bench(
 @options.as_json
 def show(config_path: str | None, as_json: bool) -> None:
     """Show the tables that there are: the site's, and over them your own."""
-    from sizing.cells.comm import to_json
+    from sizing.cells.comm.table import to_json
 
     tables = found(config_path).tables
     if as_json:
@@ -115,23 +115,23 @@ def show(config_path: str | None, as_json: bool) -> None:
 
 def own_path() -> Path:
     """Return the path of the user's own file of tables."""
-    from sizing.cells import comm_file
+    from sizing.cells.comm import file
 
-    return comm_file.own_path()
+    return file.own_path()
 
 
 def site_path(config_path: str | None = None) -> Path:
     """Return the path of the site's file of tables, next to the configuration in use."""
-    from sizing.cells import comm_file
+    from sizing.cells.comm import file
 
-    return configuration.find(config_path).with_name(comm_file.NAME)
+    return configuration.find(config_path).with_name(file.NAME)
 
 
 def found(config_path: str | None = None, *, extrapolate: bool = False) -> CommTables:
     """Return all tables in use; the user's own take precedence over the site's."""
-    from sizing.cells import comm_file
+    from sizing.cells.comm import file
 
-    return comm_file.load(site_path(config_path), own_path(), extrapolate=extrapolate)
+    return file.load(site_path(config_path), own_path(), extrapolate=extrapolate)
 
 
 def _today() -> str:
@@ -140,8 +140,8 @@ def _today() -> str:
 
 def _table(run: Run, name: str, gpu_type: str, link_text: str, config_path: str | None) -> Table:
     """Return a run as a table; raises UsageError if neither the log nor an option gives its GPUs and link."""
-    from sizing.cells.comm import table
-    from sizing.cells.links import Link
+    from sizing.cells.comm.protocol import Link
+    from sizing.cells.comm.table import table
 
     told = gpu_type or run.gpu
     if told is None:
@@ -159,7 +159,7 @@ def _table(run: Run, name: str, gpu_type: str, link_text: str, config_path: str 
 
 def _type(told: str, name: str, config_path: str | None) -> str:
     """Return the catalogue's or the site's name of a type of GPU."""
-    from sizing.gpus import CATALOGUE, recognise
+    from sizing.inventory.gpus import CATALOGUE, recognise
 
     if told in CATALOGUE or told == "cpu":
         return told
@@ -176,7 +176,7 @@ def _type(told: str, name: str, config_path: str | None) -> str:
 
 
 def _tell(tables: Sequence[Table], added: Added, notes: Sequence[str], path: Path | None, as_json: bool) -> None:
-    from sizing.cells.comm import named, shown, to_json
+    from sizing.cells.comm.table import named, shown, to_json
 
     notes = [
         *notes,
@@ -208,7 +208,7 @@ def _duration(seconds: float) -> str:
 def _shown(tables: Sequence[Table]) -> Iterable[str]:
     """Yield a line for each table, with its range and its results."""
     from bftd.base.tables import Column
-    from sizing.cells.comm import named, shown
+    from sizing.cells.comm.table import named, shown
 
     columns = [
         Column("KIND"),

@@ -19,10 +19,10 @@ from bftd.cli import common, options, size_cpu_node, size_cpu_plot, size_cpu_sho
 
 if TYPE_CHECKING:
     from bftd.cli.size_script import Script
-    from sizing.cpu.lines import Need
     from sizing.cpu.points import PointResult, Progress
     from sizing.cpu.profiling import Ask, Cost, Profile
     from sizing.cpu.watching import Limits
+    from sizing.sbatch.cpu import Need
 
 _LONG_S = 300.0  # for longer than this, a user at a terminal is asked first
 _CPUS_MOST = 4096

@@ -17,7 +17,7 @@ from slurm_plugin.errors import SlurmError
 from slurm_plugin.read import parse
 
 if TYPE_CHECKING:
-    from sizing.cpu.lines import Node
+    from sizing.sbatch.cpu import Node
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 _MEMINFO = Path("/proc/meminfo")
@@ -40,7 +40,7 @@ def gpus_used(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -
 
 def here(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -> Node | None:
     """Return the profiled node: the allocation's first or this one; None if nothing is known about it."""
-    from sizing.cpu.lines import Node
+    from sizing.sbatch.cpu import Node
 
     if "SLURM_JOB_ID" in environ:
         with suppress(SlurmError):  # also if the node list in the environment is malformed

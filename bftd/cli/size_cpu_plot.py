@@ -9,8 +9,8 @@ from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, size_model
 
 if TYPE_CHECKING:
-    from sizing.cpu.lines import Need
     from sizing.cpu.profiling import Profile
+    from sizing.sbatch.cpu import Need
 
 _KINDS = (".svg", ".png")
 _LINES_MOST = 5

@@ -13,10 +13,10 @@ from bftd.cli.progress import progress_bar
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from sizing.cpu.lines import Need, Node
     from sizing.cpu.points import PointResult, Progress
     from sizing.cpu.profiling import Cost, Profile
-    from sizing.emit import Line
+    from sizing.sbatch.cpu import Need, Node
+    from sizing.sbatch.lines import Line
 
 _PLOT_WIDTH = 80  # for a file or a pipe
 _BAR_LEAST, _BAR_MOST = 8, 50
@@ -27,7 +27,7 @@ _MARK = "  <- demand"
 
 def need_of(found: Profile) -> Need:
     """Return the need of a profile's job."""
-    from sizing.cpu.lines import Need
+    from sizing.sbatch.cpu import Need
 
     unit = next((result.unit for result in found.points.values()), "samples/s")
     process = found.process_bytes or None
@@ -101,7 +101,7 @@ def age(seconds: float) -> str:
 
 def lines(need: Need, node: Node | None, notes: Sequence[str]) -> Iterator[str]:
     """Yield all output in reading order: the findings first, the lines to use last."""
-    from sizing import emit
+    from sizing.sbatch import lines as emit
 
     yield from plot(need, common.terminal_width() or _PLOT_WIDTH)
     if need.modelled:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from bftd.protocol.curves import CurveEstimate
     from bftd.protocol.registration import NodeKind
     from elastic.options.elastic_option import ElasticSpec
-    from sizing.cells.shards import Shard, ShardProfile
-    from sizing.curves import Curve
-    from sizing.gpus import GpuType
+    from sizing.cells.profiles.shards import Shard, ShardProfile
+    from sizing.choose.curves import Curve
+    from sizing.inventory.gpus import GpuType
 
 _TIMEOUT_S = 120.0
 MODEL = "make_model"
@@ -135,7 +135,7 @@ class Step:
 
     def on(self, kind: NodeKind, spec: ElasticSpec, own: Mapping[str, GpuType]) -> tuple[Curve, str, list[str]]:
         """Return the curve on a class of nodes, its basis in words, and remarks; raises SizingError."""
-        from sizing import curves
+        from sizing.choose import curves
 
         sizes = curves.sizes_of(spec.nodes_min, spec.nodes_max, spec.sizes or ())
         counts = {type_: count for type_, count in kind.gpus.items() if count}
@@ -155,8 +155,8 @@ class Step:
         return made, f"the {whose} {gpu.name} and a trace with a batch of {self.batch}", [note] if note else []
 
     def _trace(self) -> Any:
+        from sizing.base.parallel import Parallel
         from sizing.model import tracing
-        from sizing.model.parallel import Parallel
 
         if "trace" not in self._known:
             self._known["trace"] = tracing.trace(
@@ -175,10 +175,10 @@ class Step:
         The requested precision comes first, or fp32 (a model profiled as it is) if none is requested; then the others.
         """
         from bftd.cli import size_profiles
-        from sizing.cells.profile import Setting
-        from sizing.cells.shards import ShardProfile
-        from sizing.cells.store import Store
-        from sizing.errors import SizingError
+        from sizing.base.errors import SizingError
+        from sizing.cells.profiles.profile import Setting
+        from sizing.cells.profiles.shards import ShardProfile
+        from sizing.cells.profiles.store import Store
 
         source = f"{self.original or self.path}:{MODEL}"
         try:
@@ -224,7 +224,7 @@ def estimated(
     """Return the curves of the classes that have one, and a note for each class or detail that falls short."""
     from bftd.protocol.bounds import ESTIMATE_CLASSES_MOST
     from bftd.protocol.curves import CurveEstimate
-    from sizing.errors import SizingError
+    from sizing.base.errors import SizingError
 
     found, notes = [], []
     for kind in kinds[:ESTIMATE_CLASSES_MOST]:
@@ -242,7 +242,8 @@ def estimated(
 
 
 def _gpu(type_: str, kind: NodeKind, own: Mapping[str, GpuType]) -> tuple[GpuType, str]:
-    from sizing import errors, gpus
+    from sizing.base import errors
+    from sizing.inventory import gpus
 
     found = gpus.recognise(type_, kind.features)
     known = own.get(type_) or (own.get(found.type.name) if found else None)

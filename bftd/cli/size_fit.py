@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from bftd.cli.size_model import Asked
     from bftd.cli.size_script import Script
     from bftd.cli.size_trace import Tracer
-    from sizing.candidates import Candidate
-    from sizing.fit import By, Choice
-    from sizing.pools import Pool
-    from sizing.sources import Source
+    from sizing.choose.candidates import Candidate
+    from sizing.choose.fit import By, Choice
+    from sizing.choose.sources import Source
+    from sizing.inventory.pools import Pool
 
 _PLANS_MOST = 200  # in JSON, besides the best of each partition and type
 
@@ -84,12 +84,12 @@ def fit(
     Tells for each type of GPU and each way to spread the model over them whether its memory suffices, ranks what fits
     by what a step costs, and asks Slurm when the best could start. Nothing is submitted and no file is changed.
     """
-    from sizing import advice
-    from sizing.candidates import candidates
-    from sizing.errors import DoesNotFit
-    from sizing.fit import best_of, with_runs
-    from sizing.fit import fit as ranked
-    from sizing.pools import pools
+    from sizing.base.errors import DoesNotFit
+    from sizing.choose import advice
+    from sizing.choose.candidates import candidates
+    from sizing.choose.fit import best_of, with_runs
+    from sizing.choose.fit import fit as ranked
+    from sizing.inventory.pools import pools
 
     size_trace.refuse_precision(precision)
     asked = size_model.asked(step, text)
@@ -194,10 +194,10 @@ def _plans(
 
     Raises BftError if tracing fails and there is no configuration for a formula.
     """
-    from sizing.by_formula import Formula
-    from sizing.errors import Untraceable
-    from sizing.fit import explore
-    from sizing.fit import fit as ranked
+    from sizing.base.errors import Untraceable
+    from sizing.choose.by_formula import Formula
+    from sizing.choose.fit import explore
+    from sizing.choose.fit import fit as ranked
 
     formula = None if asked.model is None else Formula(asked.model, asked.micro_batch)
     if tracer is None:

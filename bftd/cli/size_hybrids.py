@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sizing.cells.cell import Cell
-    from sizing.cells.graph import Graph
-    from sizing.cells.links import Communication
-    from sizing.cells.shards import Shard, ShardProfile
+    from sizing.cells.comm.protocol import Communication
+    from sizing.cells.profiles.shards import Shard, ShardProfile
+    from sizing.model.graph import Graph
 
 
 def close(
@@ -20,8 +20,8 @@ def close(
 
     Cells with links that have no communication table are skipped: they cannot be estimated at all.
     """
-    from sizing.cells.assemble import assembly, hybrids
-    from sizing.errors import NoTable, UsageError
+    from sizing.base.errors import NoTable, UsageError
+    from sizing.cells.plan_estimate import assembly, hybrids
 
     known = {each.shard: each for each in profiles}
     found: dict[Shard, None] = {}

@@ -12,8 +12,8 @@ from bftd.config import configuration
 from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
-    from sizing.gpus import GpuType
-    from sizing.inventory import Inventory
+    from sizing.inventory.gpus import GpuType
+    from sizing.inventory.inventory import Inventory
 
 CORRECTIONS = "gpus.json"
 """The file of corrections, next to the configuration in use: /etc/bftd/gpus.json."""
@@ -32,7 +32,7 @@ def found(path: str | None = None, config_path: str | None = None, *, option: st
     Slurm does not answer, the file alone counts. A file without partitions only describes the types of GPUs. If Slurm
     does not answer and no file lists partitions, SlurmError names `option`, with which the command takes a file.
     """
-    from sizing.inventory import from_slurm, with_idle
+    from sizing.inventory.inventory import from_slurm, with_idle
 
     if path is not None:
         return in_file(path)
@@ -61,7 +61,7 @@ def own_types(config_path: str | None = None) -> dict[str, GpuType]:
 
 def in_file(path: str) -> Inventory:
     """Return the inventory in a file; "-" is standard input."""
-    from sizing.inventory_file import parse
+    from sizing.inventory.file import parse
 
     return parse(text_of(path), name="standard input" if path == "-" else path)
 

@@ -17,9 +17,9 @@ from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
     from bftd.cli.size_trace import Tracer
-    from sizing import ran
-    from sizing.gpus import GpuType
-    from sizing.ran import Ran
+    from sizing.choose import ran
+    from sizing.choose.ran import Ran
+    from sizing.inventory.gpus import GpuType
     from slurm_plugin.read.finished import Finished
 
 
@@ -50,8 +50,8 @@ def learn(
             raise UsageError("--publish takes files of runs alone, without --dcgm and --gpu")
         _publish(words, as_json)
         return
-    from sizing import ran
-    from sizing.errors import Untraceable
+    from sizing.base.errors import Untraceable
+    from sizing.choose import ran
     from sizing.model import launch
     from slurm_plugin.read.finished import finished
 
@@ -99,7 +99,7 @@ def known(tracer: Tracer, places: Collection[ran.Place]) -> tuple[list[Ran], lis
 
     With --precision, which times all arithmetic in one precision, no run counts.
     """
-    from sizing import ran
+    from sizing.choose import ran
 
     name = _name(tracer.step)
     own, note = ran.read(ran.usual_path(), name)
@@ -129,7 +129,7 @@ def known(tracer: Tracer, places: Collection[ran.Place]) -> tuple[list[Ran], lis
 
 def _publish(files: Sequence[str], as_json: bool) -> None:
     """Add users' runs to the centre's file: their lines are parsed and checked, and no user code is run."""
-    from sizing import ran
+    from sizing.choose import ran
 
     if not files:
         raise UsageError("name files of users: bft size learn --publish /home/*/.cache/bft/ran.jsonl")
@@ -166,7 +166,7 @@ def _publish(files: Sequence[str], as_json: bool) -> None:
 
 def _published() -> Path:
     """Return the path of the centre's file of runs, next to its configuration."""
-    from sizing import ran
+    from sizing.choose import ran
 
     return configuration.find(None).with_name(ran.NAME)
 
@@ -184,7 +184,7 @@ def _type(over: Finished, gpu: str) -> GpuType:
 
     Raises UsageError if that is ambiguous.
     """
-    from sizing import checking
+    from sizing.step_time import checking
 
     try:
         there = size_inventory.found()

@@ -17,9 +17,9 @@ from bftd.cli.size_trace import BOUNDED, side_by_side
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sizing.base.parallel import Parallel
     from sizing.memory.peak import MemoryPeak
     from sizing.model.config import ModelConfig
-    from sizing.model.parallel import Parallel
     from sizing.model.trace import Target
 
 
@@ -72,7 +72,7 @@ def mem(
 
 def _parallel(model: ModelConfig | None, dp: int | None, tp: int | None, fsdp: int | None) -> Parallel:
     """Return the split that the options give, else that of the configuration."""
-    from sizing.model.parallel import Parallel
+    from sizing.base.parallel import Parallel
 
     said = model.parallel if model is not None else Parallel()
     return Parallel(*(was if now is None else now for now, was in ((dp, said.dp), (tp, said.tp), (fsdp, said.fsdp))))
@@ -82,7 +82,7 @@ def _peak(
     asked: Asked, parallel: Parallel, batch: int | None, python: str, timeout_s: float, device: Target
 ) -> MemoryPeak:
     """Return the peak by trace, or by formula if there is no step or it cannot be traced."""
-    from sizing.errors import Untraceable
+    from sizing.base.errors import Untraceable
     from sizing.memory import traced
     from sizing.model import tracing
 
@@ -105,7 +105,7 @@ def _peak(
 
 
 def _by_formula(model: ModelConfig, micro_batch: int | None, parallel: Parallel, batch: int | None) -> MemoryPeak:
-    from sizing.by_formula import Formula
+    from sizing.choose.by_formula import Formula
     from sizing.memory import formula
 
     if batch is None:

@@ -12,8 +12,8 @@ from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
 
 if TYPE_CHECKING:
-    from sizing.cpu.lines import Need
     from sizing.cpu.profiling import Profile
+    from sizing.sbatch.cpu import Need
 
 
 def kept(found: Profile, need: Need) -> list[str]:
@@ -38,8 +38,8 @@ def kept(found: Profile, need: Need) -> list[str]:
 def need(as_json: bool, script: str, arguments: tuple[str, ...]) -> None:
     """Show what `bft size cpu` found for SCRIPT, the profile with these ARGUMENTS before all others."""
     from bftd.cli.size_cpu_shown import age
+    from sizing.base.errors import SizingError
     from sizing.cpu import needs
-    from sizing.errors import SizingError
 
     try:
         found = needs.find(Path(script), arguments)

@@ -10,8 +10,8 @@ import click
 from bftd.cli import common, options, size_inventory
 
 if TYPE_CHECKING:
-    from sizing.inventory import Inventory, NodeGroup
-    from sizing.place import Ask, Placement, Refusal
+    from sizing.choose.place import Ask, Placement, Refusal
+    from sizing.inventory.inventory import Inventory, NodeGroup
 
 
 @click.command()
@@ -23,7 +23,7 @@ def inventory(path: str | None, config_path: str | None, as_json: bool) -> None:
 
     With --json as a file that can be corrected, and is read by --inventory or as /etc/bftd/gpus.json.
     """
-    from sizing.inventory_file import to_json
+    from sizing.inventory.file import to_json
 
     found = size_inventory.found(path, config_path)
     if as_json:
@@ -42,10 +42,10 @@ def place(plans: str, inventory_path: str, empty: bool, as_json: bool) -> None:
 
     Reads what bft size fit --json and bft size inventory --json write. This is a what-if: Slurm places the job.
     """
-    from sizing.errors import DoesNotFit
-    from sizing.inventory import emptied
-    from sizing.place import Placement, check, trial
-    from sizing.plan_file import asks
+    from sizing.base.errors import DoesNotFit
+    from sizing.choose.place import Placement, check, trial
+    from sizing.choose.plan_file import asks
+    from sizing.inventory.inventory import emptied
 
     wanted = asks(size_inventory.text_of(plans), name="standard input" if plans == "-" else plans)
     there = size_inventory.in_file(inventory_path)

@@ -23,10 +23,10 @@ from bftd.cli import (
 )
 
 if TYPE_CHECKING:
-    from sizing.cells.graph import Graph
-    from sizing.cells.profile import Device, Result, Source
-    from sizing.cells.shards import Shard
-    from sizing.cells.store import Store
+    from sizing.cells.profiles.profile import Device, Result, Source
+    from sizing.cells.profiles.shards import Shard
+    from sizing.cells.profiles.store import Store
+    from sizing.model.graph import Graph
 
 _TIMEOUT_S = 900.0
 _MOST_GPUS = 2**16
@@ -82,9 +82,9 @@ def profile(
     ~/.cache/bft, where bft size cells, choose and fit find them.
     """
     from sizing.cells import stages
-    from sizing.cells.profile import Setting
-    from sizing.cells.shards import ShardProfile
-    from sizing.cells.store import Store
+    from sizing.cells.profiles.profile import Setting
+    from sizing.cells.profiles.shards import ShardProfile
+    from sizing.cells.profiles.store import Store
 
     store = Store()
     if lists:
@@ -154,7 +154,7 @@ def precision_of(source: Source) -> str:
 
     Raises UsageError for a configuration in a precision that cannot be profiled.
     """
-    from sizing.cells.profile import PRECISIONS
+    from sizing.cells.profiles.profile import PRECISIONS
 
     precision = str(getattr(source, "precision", size_profiles.AS_IT_IS))
     if precision not in PRECISIONS:
@@ -167,7 +167,7 @@ def _wanted(
 ) -> tuple[Shard, ...]:
     """Return the distinct shards of all cells; raises UsageError if there are none."""
     from sizing.cells import stages
-    from sizing.cells.wanted import wanted
+    from sizing.cells.profiles.required import wanted
 
     found: dict[Shard, None] = {}
     for cell in stages.cells(graph, gpus, "", counts):
@@ -179,8 +179,8 @@ def _wanted(
 
 def _stored(store: Store, answer: dict[str, Any], model: str | None, text: str | None) -> tuple[list[Result], Source]:
     """Store the results of a job, as its node may have a cache of its own."""
-    from sizing.cells.profile import Setting
-    from sizing.cells.store import read
+    from sizing.cells.profiles.profile import Setting
+    from sizing.cells.profiles.store import read
 
     source = source_of(model, text)
     try:
@@ -196,7 +196,7 @@ def _stored(store: Store, answer: dict[str, Any], model: str | None, text: str |
 
 def _table(results: Sequence[Result], notes: Sequence[str], model: str) -> Iterator[str]:
     from bftd.base.tables import Column
-    from sizing.cells.profile import Unfit
+    from sizing.cells.profiles.profile import Unfit
 
     columns = [
         Column("OPERATORS"),

@@ -11,10 +11,10 @@ import click
 
 if TYPE_CHECKING:
     from sizing.cells.cell import Cell
-    from sizing.cells.graph import Graph
-    from sizing.cells.profile import Device, Result, Setting, Source
-    from sizing.cells.shards import Shard
-    from sizing.cells.store import Store
+    from sizing.cells.profiles.profile import Device, Result, Setting, Source
+    from sizing.cells.profiles.shards import Shard
+    from sizing.cells.profiles.store import Store
+    from sizing.model.graph import Graph
 
 _START_S = 8.0  # to start a process with torch and read the model in it
 _FLOPS = {"cpu": 1e10, "cuda": 1e13}  # per second; only for the first guess of the duration
@@ -44,7 +44,7 @@ class Work:
 
     def run(self, shards: Sequence[Shard]) -> None:
         """Profile shards, those without tensor parallelism first: an error in these ends the command."""
-        from sizing.errors import SizingError, UsageError
+        from sizing.base.errors import SizingError, UsageError
 
         known = {} if self.again else self._known(shards)
         self.results.update(known)
@@ -79,7 +79,7 @@ class Work:
         return "" if model is None else self.store.refused(model, tp)
 
     def _leave_out(self, tp: int, why: str) -> None:
-        from sizing.cells.profile import NO_PLAN
+        from sizing.cells.profiles.profile import NO_PLAN
 
         if tp not in self._out:
             self.notes[f"tensor parallelism over {tp} GPUs is left out: {why}"] = None
@@ -88,7 +88,7 @@ class Work:
         self._tensor = self._tensor and not why.startswith(NO_PLAN)
 
     def _profile(self, shards: Sequence[Shard], done: int, of: int) -> int:
-        from sizing.cells.profile import profiled
+        from sizing.cells.profiles.profile import profiled
 
         began, count = time.monotonic(), 0
 
@@ -115,8 +115,8 @@ class Work:
 
     def _known(self, shards: Sequence[Shard]) -> dict[Shard, Result]:
         """Return the cached results of these shards for the device that would be used."""
-        from sizing.cells.profile import device_name
-        from sizing.cells.torches import torch_of
+        from sizing.cells.profiles.profile import device_name
+        from sizing.cells.profiles.torch_probe import torch_of
 
         model = self.store.model(self.source)
         if model is None:
@@ -132,15 +132,15 @@ class Work:
 
     def between(self, shards: Sequence[Shard]) -> list[Shard]:
         """Return the hybrid shards of stages that have an extreme which does not fit in memory."""
-        from sizing.cells.profile import Unfit
+        from sizing.cells.profiles.profile import Unfit
 
         full = {(each.first, each.last) for each, result in self.results.items() if isinstance(result, Unfit)}
         return [each for each in shards if (each.first, each.last) in full and each not in self.results]
 
     def smaller(self, cell: Cell, global_batch: int) -> None:
         """Split the batch into more micro-batches as long as no shard of a cell fits in memory."""
-        from sizing.cells.shards import ShardProfile
-        from sizing.cells.wanted import micro_batches_of, more_micro_batches, wanted
+        from sizing.cells.profiles.required import micro_batches_of, more_micro_batches, wanted
+        from sizing.cells.profiles.shards import ShardProfile
 
         count: int | None = micro_batches_of(cell, global_batch)
         while count is not None:
@@ -162,7 +162,7 @@ class Work:
 
     def to_json(self) -> dict[str, Any]:
         """Return the output of --json."""
-        from sizing.cells.profile import Unfit
+        from sizing.cells.profiles.profile import Unfit
 
         results = list(self.results.values())
         return {
@@ -178,7 +178,7 @@ class Work:
 def put(
     store: Store, source: Source, files: Sequence[tuple[str, str]], setting: Setting, results: Sequence[Result]
 ) -> None:
-    from sizing.cells.store import by_files, by_sizes
+    from sizing.cells.profiles.store import by_files, by_sizes
 
     known = by_files(source, files) if isinstance(source, str) else by_sizes(source)
     store.put(known, setting, results)
@@ -194,7 +194,7 @@ def _shards(count: int) -> str:
 
 
 def _line(result: Result) -> str:
-    from sizing.cells.profile import Unfit
+    from sizing.cells.profiles.profile import Unfit
 
     shard = result.shard
     what = f"operators {shard.first} to {shard.last}, batch {shard.batch}, tp {shard.tp}"

@@ -11,15 +11,15 @@ from bftd.cli.size_cells import GRAPH_BATCH
 
 if TYPE_CHECKING:
     from bftd.cli.size_model import Asked
-    from sizing.candidates import Candidate
+    from sizing.base.estimate import Estimate
     from sizing.cells.cell import Cell
-    from sizing.cells.graph import Graph
-    from sizing.cells.profile import Setting, Source
-    from sizing.cells.shards import Shard, ShardProfile
-    from sizing.cells.store import Store
-    from sizing.choosing.measured import Measured
-    from sizing.estimate import Estimate
-    from sizing.fit import By, Choice
+    from sizing.cells.profiles.profile import Setting, Source
+    from sizing.cells.profiles.shards import Shard, ShardProfile
+    from sizing.cells.profiles.store import Store
+    from sizing.choose.candidates import Candidate
+    from sizing.choose.fit import By, Choice
+    from sizing.choose.timers.profiled_time import Measured
+    from sizing.model.graph import Graph
 
 AS_IT_IS = "fp32"
 """The precision of profiles of a model run as it is, in its own data types, without autocast."""
@@ -40,7 +40,7 @@ class Profiles:
         A configuration's own precision and optimizer count; profiles with another optimizer come last. Notes are added
         to `said`.
         """
-        from sizing.cells.store import Store
+        from sizing.cells.profiles.store import Store
 
         source = asked.step if asked.step is not None else asked.model
         store = Store()
@@ -70,7 +70,7 @@ class Profiles:
 
         Without `tensor`, profiles with tensor parallelism are left out.
         """
-        from sizing.choosing.measured import Measured
+        from sizing.choose.timers.profiled_time import Measured
 
         def profiles(cell: Cell) -> Mapping[Shard, ShardProfile]:
             found = self._of_cell(cell, graph)
@@ -80,8 +80,8 @@ class Profiles:
 
     def _of_cell(self, cell: Cell, graph: Graph) -> Mapping[Shard, ShardProfile]:
         """Return the profiles of the first setting that has all of the cell's shards; raises NoProfile."""
-        from sizing.cells.sources import profiles_for
-        from sizing.errors import NoProfile
+        from sizing.base.errors import NoProfile
+        from sizing.cells.profiles.sources import profiles_for
 
         why = NoProfile(f"the model was not profiled on {cell.gpu_type}")
         for setting in self.settings:
@@ -94,8 +94,8 @@ class Profiles:
 
 def graph_of(asked: Asked, global_batch: int, python: str, timeout_s: float, said: list[str]) -> Graph | None:
     """Return the operators of a model; None, with a note in `said`, if they cannot be read."""
-    from sizing.cells.chain import chain
-    from sizing.errors import SizingError
+    from sizing.base.errors import SizingError
+    from sizing.cells.size_graph import chain
     from sizing.model import graphing
 
     batch = min(global_batch, GRAPH_BATCH)
@@ -122,11 +122,11 @@ def retimed(
     notes: list[str],
 ) -> tuple[Choice, ...]:
     """Return the plans of `bft size fit`, ranked again with measured times where profiles of the same split exist."""
+    from sizing.base.errors import DoesNotFit, NoProfile, NoTable
     from sizing.cells.cell import Split
-    from sizing.choosing.shapes import Shape
-    from sizing.choosing.timers import slowest_of
-    from sizing.errors import DoesNotFit, NoProfile, NoTable
-    from sizing.fit import retimed as ranked
+    from sizing.choose.fit import retimed as ranked
+    from sizing.choose.shapes import Shape
+    from sizing.choose.timers.timers import slowest_of
 
     profiles = Profiles.of(asked, precision, notes)
     graph = None if profiles is None else graph_of(asked, global_batch, python, timeout_s, [])
@@ -162,7 +162,7 @@ def _alike(precision: str, *, whole: bool) -> tuple[str, ...]:
     `whole` says that the precision is also that of the weights. For a traced step only the precision of its arithmetic
     is known.
     """
-    from sizing.cells.profile import PRECISIONS
+    from sizing.cells.profiles.profile import PRECISIONS
 
     if whole:
         return tuple(each for each in PRECISIONS if each == precision)
@@ -183,7 +183,7 @@ def _advice(alike: Sequence[str], every: Sequence[Setting], asked: Asked) -> str
 
 def _setting(words: str) -> Setting | None:
     """Parse a setting as the cache lists it (optimizer, precision, threads); None if it is malformed."""
-    from sizing.cells.profile import Setting
+    from sizing.cells.profiles.profile import Setting
 
     parts = words.split()
     return Setting(parts[0], parts[1], int(parts[2])) if len(parts) == 3 and parts[2].isdigit() else None

@@ -19,8 +19,8 @@ from bftd.cli.common import refuse_unwritable
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from sizing.emit import Line
-    from sizing.fit import Choice
+    from sizing.choose.fit import Choice
+    from sizing.sbatch.lines import Line
 
 _MOST_BYTES = 4 * 2**20  # sbatch accepts no larger script
 
@@ -74,7 +74,7 @@ def target(script: Script, output: str | None, *, overwrite: bool, what: str = "
 
 def with_lines(script: Script, choice: Choice) -> tuple[str, list[str]]:
     """Return the script with the lines that it lacks, and sentences on those that it already has."""
-    from sizing import emit
+    from sizing.sbatch import lines as emit
 
     pool = choice.candidate.pool
     lines = emit.written(choice.plan, pool, script.tasks_per_node(choice.plan.nodes))
@@ -89,8 +89,8 @@ def inserted(script: Script, lines: Sequence[Line], whose: str) -> tuple[str, li
 
     `whose` names the source of the lines in these sentences, "plan" or "profile".
     """
-    from sizing import emit
-    from sizing.script import agree, insert
+    from sizing.sbatch import lines as emit
+    from sizing.sbatch.script import agree, insert
 
     missing, kept = agree(lines, script.options)
     new = emit.commented(tuple(line.text for line in missing), tuple(line.why for line in missing))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from bftd.cli import common
 
 if TYPE_CHECKING:
-    from sizing.estimate import Estimate
-    from sizing.fit import Choice
-    from sizing.plans import Plan
-    from sizing.pools import Pool
+    from sizing.base.estimate import Estimate
+    from sizing.base.plan import Plan
+    from sizing.choose.fit import Choice
+    from sizing.inventory.pools import Pool
 
 _GIB = 2**30
 _ROWS = 12
@@ -29,7 +29,7 @@ def lines(
     `in_json` is the number of plans in the JSON output.
     """
     from bftd.base.tables import Column
-    from sizing import emit
+    from sizing.sbatch import lines as emit
 
     shown = _rows(choices)
     mixed = any(choice.plan.step_s.origin != "assumed" for choice in choices)

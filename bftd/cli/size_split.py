@@ -12,9 +12,9 @@ from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options, size_cells, size_comm, size_inventory, size_model, size_profile
 
 if TYPE_CHECKING:
-    from sizing.cells.assemble import Assembly
-    from sizing.cells.profile import Setting, Source
-    from sizing.cells.shards import Shard, ShardProfile
+    from sizing.cells.plan_estimate import Assembly
+    from sizing.cells.profiles.profile import Setting, Source
+    from sizing.cells.profiles.shards import Shard, ShardProfile
     from sizing.cells.tune_cell import Profiler, TunedCell
 
 _CPU = "cpu"
@@ -43,10 +43,10 @@ def split(as_json: bool, **asked: Any) -> None:
     Profiles single shards on the device at hand, one after another, as the tuner asks for them; what collectives take
     is read from tables (bft size comm).
     """
-    from sizing.cells import assemble, stages
-    from sizing.cells.profile import Setting
+    from sizing.cells import plan_estimate, stages
+    from sizing.cells.profiles.profile import Setting
+    from sizing.cells.profiles.required import micro_batches_of
     from sizing.cells.tune_cell import tune_cell
-    from sizing.cells.wanted import micro_batches_of
 
     if asked["model"] is None and asked["text"] is None:
         raise UsageError("name a model (MODULE.py:make_model) or --config")
@@ -64,7 +64,7 @@ def split(as_json: bool, **asked: Any) -> None:
     source = size_profile.source_of(model, text)
     (cell,) = stages.cells(graph, gpus, gpu_type, [asked["stages"]])
     profiles: dict[Shard, ShardProfile] = {}
-    whole = assemble.assembly(
+    whole = plan_estimate.assembly(
         cell,
         graph,
         profiles,
@@ -86,7 +86,7 @@ def split(as_json: bool, **asked: Any) -> None:
 
 def _device(named: str, per_node: int | None, gpus: int) -> tuple[str, int, float]:
     """Return the type of device, the number per node, and the memory of one in bytes."""
-    from sizing.gpus import CATALOGUE, recognise
+    from sizing.inventory.gpus import CATALOGUE, recognise
 
     if per_node is not None and per_node < 1:
         raise UsageError(f"--per-node {per_node}: at least 1")
@@ -106,10 +106,10 @@ def _device(named: str, per_node: int | None, gpus: int) -> tuple[str, int, floa
 
 def _profiler(source: Source, whole: Assembly, setting: Setting, python: str, timeout_s: float) -> Profiler:
     """Return a function that profiles a shard or takes its profile from the cache."""
-    from sizing.cells import store
-    from sizing.cells.profile import Result, Unfit, profiled
-    from sizing.errors import SizingError
-    from sizing.errors import UsageError as CannotBe
+    from sizing.base.errors import SizingError
+    from sizing.base.errors import UsageError as CannotBe
+    from sizing.cells.profiles import store
+    from sizing.cells.profiles.profile import Result, Unfit, profiled
 
     cache = store.Store()
     cache.prepare()
@@ -176,7 +176,7 @@ def _to_json(whole: Assembly, found: TunedCell) -> dict[str, Any]:
 def _told(whole: Assembly, found: TunedCell) -> Iterable[str]:
     """Yield the splits tried for each stage, and the plan."""
     from bftd.base.tables import Column
-    from sizing.cells.assemble import name_of
+    from sizing.cells.plan_estimate import name_of
 
     columns = [Column("STAGE", right=True), Column("GPUS", right=True), Column("SPLIT"), Column("S", right=True)]
     rows: list[Sequence[str]] = []

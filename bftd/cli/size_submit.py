@@ -18,9 +18,9 @@ from bftd.config import configuration
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from sizing.choosing.runs import Out, Run
-    from sizing.emit import Line
-    from sizing.script import Kept
+    from sizing.choose.runs import Out, Run
+    from sizing.sbatch.lines import Line
+    from sizing.sbatch.script import Kept
 
 _LAUNCHERS = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)\b")
 """Launchers that start a node's processes themselves, and so want one task per node."""
@@ -61,7 +61,7 @@ class Job:
 
     def without_idle_gpus(self, found: Sequence[Run], out: Sequence[Out]) -> tuple[tuple[Run, ...], tuple[Out, ...]]:
         """Return the runs whose GPUs the script would all use; add the others to those that are out already."""
-        from sizing.choosing.runs import Out
+        from sizing.choose.runs import Out
 
         started = tuple(self._started())
         used = [run for run in found if any(fits(run.shape.nodes, run.shape.per_node) for fits, _ in started)]
@@ -95,7 +95,7 @@ class Job:
 
     def missing(self, run: Run) -> tuple[tuple[Line, ...], tuple[Kept, ...]]:
         """Return the options that the script lacks for a run, and its own values for the others."""
-        from sizing.script import agree
+        from sizing.sbatch.script import agree
 
         tasks = self.script.tasks_per_node(run.shape.nodes)
         if tasks is None and _LAUNCHERS.search(self.script.text):
@@ -229,7 +229,7 @@ def _exported(job: Job, settings: Mapping[str, str]) -> tuple[str, ...]:
 
 def _cut_off(run: Run, kept: Kept) -> str:
     """Return a warning if the script's own time limit may end the run, "" for any other option."""
-    from sizing.choosing.limits import of_slurm, words
+    from sizing.choose.limits import of_slurm, words
 
     limit_s = of_slurm(kept.value or "") if kept.option == "time" else None
     if limit_s is None or limit_s >= run.run_s.high:
@@ -239,7 +239,7 @@ def _cut_off(run: Run, kept: Kept) -> str:
 
 def _refuse_conflict(job: Job, run: Run, kept: Kept) -> None:
     """Raise UsageError for an option of the script that conflicts with the run."""
-    from sizing.choosing.limits import of_slurm
+    from sizing.choose.limits import of_slurm
 
     if not kept.differs:
         return

@@ -13,7 +13,7 @@ from bftd.base.errors import UsageError
 if TYPE_CHECKING:
     from bftd.core.model.classes import NodeClass
     from elastic.options.elastic_option import ElasticSpec
-    from sizing.gpus import GpuType
+    from sizing.inventory.gpus import GpuType
 
 FUNCTION = "make_step"
 _TIMEOUT_S = 60.0
@@ -85,10 +85,10 @@ class _Need:
 
 
 def _need(spec: ElasticSpec, step: Step, path: Path, python: str, batch: int | None, tell: Tell) -> _Need | None:
-    from sizing.errors import SizingError
+    from sizing.base.errors import SizingError
+    from sizing.base.parallel import Parallel
     from sizing.memory import traced
     from sizing.model import tracing
-    from sizing.model.parallel import Parallel
 
     unchecked = f"{path.name}: whether a worker fits the GPUs is not checked"
     if spec.container:
@@ -156,7 +156,7 @@ def _memory_of(type_: str, kind: NodeClass, own: Mapping[str, GpuType]) -> tuple
 
     They come from the site's descriptions or from the catalogue; both are 0 if nothing is known.
     """
-    from sizing import gpus
+    from sizing.inventory import gpus
 
     found = gpus.recognise(type_, sorted(kind.features))
     known = own.get(type_) or (own.get(found.type.name) if found else None)

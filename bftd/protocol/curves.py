@@ -19,7 +19,7 @@ from bftd.protocol.fields import Fields
 
 # Samples/s by number of nodes, nodes increasing.
 Points = tuple[tuple[int, float], ...]
-# The origin of an estimate, as in `sizing.estimate`, from the best to the worst.
+# The origin of an estimate, as in `sizing.base.estimate`, from the best to the worst.
 Origin = Literal["measured", "traced", "formula", "interpolated", "assumed"]
 ORIGINS: tuple[Origin, ...] = ("measured", "traced", "formula", "interpolated", "assumed")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sizing.estimate import Estimate
+from sizing.base.estimate import Estimate
 
 
 @dataclass(frozen=True, slots=True)

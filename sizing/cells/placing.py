@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sizing.cells.cell import Cell, Split
-from sizing.cells.links import Link
+from sizing.cells.comm.protocol import Link
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from sizing.cells.latency import Hiding, StageTimes, iteration_s, pace_s, tail_s
+from sizing.cells.pipeline_time import Hiding, StageTimes, iteration_s, pace_s, tail_s
 
 Transfer = Callable[[int, int, int], float]
 """(stage, option of the stage before it, its own option) -> seconds of a micro-batch's transfer, both directions."""

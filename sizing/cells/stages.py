@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from sizing.base.errors import UsageError
 from sizing.cells.cell import Cell, Stage
-from sizing.cells.graph import Graph
-from sizing.errors import UsageError
+from sizing.model.graph import Graph
 
 SLACK = 6 / 5
 """The factor by which a pipeline may be slower than the best balance in order to have smaller cuts."""

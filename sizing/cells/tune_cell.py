@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sizing.cells.assemble import Assembly, Sample, name_of
 from sizing.cells.cell import CellPlan, Split
-from sizing.cells.shards import Shard, ShardProfile
+from sizing.cells.plan_estimate import Assembly, Sample, name_of
+from sizing.cells.profiles.required import shard_of, splits_of
+from sizing.cells.profiles.shards import Shard, ShardProfile
 from sizing.cells.tune import Tuned, tune
-from sizing.cells.wanted import shard_of, splits_of
 
 Profiler = Callable[[Shard], ShardProfile | str]
 """Profiles one shard on the cell's type of device, or returns a text why the device has no memory or no plan for it."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal
 
-from sizing.errors import SizingError
+from sizing.base.errors import SizingError
 
 How = Literal["direct", "dropped", "cached"]
 """Ways to read: around the page cache; through it where it had nothing, then dropped; from the page cache."""

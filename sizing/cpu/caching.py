@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sizing.base.errors import SizingError
 from sizing.cpu import bandwidth
 from sizing.cpu.data_files import DataFiles
 from sizing.cpu.minio import Loading
 from sizing.cpu.points import PointResult
-from sizing.errors import SizingError
 
 _LEAST_READ = 0.01
 """Share of the disk's rate: a command that reads less has its data mapped, or already in memory."""

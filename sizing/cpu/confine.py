@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from sizing.base.errors import SizingError, UsageError
 from sizing.cpu import guard
-from sizing.errors import SizingError, UsageError
 from slurm_plugin.read.env import scrubbed
 
 Kind = Literal["srun", "cgroup", "affinity"]

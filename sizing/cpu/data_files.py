@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 
 _KEPT = 20_000  # files remembered by name: enough to measure with, and a few MB of memory
 

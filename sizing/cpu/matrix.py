@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sizing.estimate import Origin
+from sizing.base.estimate import Origin
 
 SATURATED = 0.98
 """Share of the best throughput: a job demands the least CPUs and memory that reach it (Synergy, section 3)."""

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sizing.base.estimate import Origin
 from sizing.cpu.matrix import Matrix
 from sizing.cpu.search import Found, curve
-from sizing.estimate import Origin
 
 _PARTS = 8  # columns of the axis, as parts of the cacheable data
 

@@ -11,7 +11,7 @@ import threading
 from types import FrameType
 from typing import Literal
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 
 Group = Literal["samples", "step", "rate"]
 GROUPS: tuple[Group, ...] = ("samples", "step", "rate")

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sizing.base.errors import UsageError
 from sizing.cpu import confine
 from sizing.cpu.confine import How
 from sizing.cpu.patterns import Pattern
 from sizing.cpu.running import Output, Running
 from sizing.cpu.watching import Heard, Limits, PointResult, Progress, Unit, Unmeasured, Watch
-from sizing.errors import UsageError
 
 __all__ = ["Heard", "Limits", "PointResult", "Progress", "Runner", "Unit", "Unmeasured", "too_few"]
 

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sizing.base.errors import UsageError
+from sizing.base.estimate import Estimate
 from sizing.cpu import caching, data_files, minio, search
 from sizing.cpu.confine import How, Kind
 from sizing.cpu.data_files import DataFiles
@@ -18,8 +20,6 @@ from sizing.cpu.patterns import COUNT_MOST
 from sizing.cpu.points import Limits, PointResult, Progress, Runner, Unmeasured, too_few
 from sizing.cpu.rates import interval
 from sizing.cpu.store import Points, age_s, key_of
-from sizing.errors import UsageError
-from sizing.estimate import Estimate
 
 _MOST_CPUS = 4096
 _START_S = 5.0  # assumed, until a point has shown it

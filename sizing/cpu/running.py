@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from sizing.base.errors import SizingError
 from sizing.cpu import guard
 from sizing.cpu.confine import message_of
-from sizing.errors import SizingError
 from sizing.model.launch import end_marked
 
 _MARK = "BFT_CPU"

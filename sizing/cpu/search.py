@@ -24,8 +24,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sizing.base.errors import SizingError
 from sizing.cpu.matrix import SATURATED
-from sizing.errors import SizingError
 
 THRESHOLD = 0.1
 """The share by which the best must be faster for the search to go on among more CPUs (Synergy, section 3.1)."""

@@ -19,11 +19,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sizing.base.database import Database, cache_folder
+from sizing.base.errors import SizingError
+from sizing.base.estimate import Estimate
 from sizing.cpu.confine import Host
 from sizing.cpu.points import Limits, PointResult
-from sizing.database import Database, cache_folder
-from sizing.errors import SizingError
-from sizing.estimate import Estimate
 
 VERSION = 1
 _SCHEMA = """

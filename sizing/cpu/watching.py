@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sizing.base.errors import SizingError, UsageError
+from sizing.base.estimate import Estimate
 from sizing.cpu.confine import Kind
 from sizing.cpu.patterns import COUNT_MOST, Group, Lines, Pattern
 from sizing.cpu.rates import Count, Seen, Steady, interval, steady
-from sizing.errors import SizingError, UsageError
-from sizing.estimate import Estimate
 
 Unit = Literal["samples/s", "steps/s", "as printed"]
 Phase = Literal["starting", "warming up", "measuring"]

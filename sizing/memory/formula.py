@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sizing.estimate import Estimate
+from sizing.base.estimate import Estimate
 from sizing.memory import activations, marp, states
 from sizing.memory.peak import FORMULA_LOW_SHARE, MemoryPeak, guarded_bytes
 from sizing.model.counts import parameters_of_rank

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sizing.estimate import Estimate, Origin
-from sizing.model.parallel import Parallel
+from sizing.base.estimate import Estimate, Origin
+from sizing.base.parallel import Parallel
 from sizing.model.trace import CATEGORIES, Category
 
 _RESERVE_SHARE = 0.06

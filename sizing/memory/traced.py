@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sizing.estimate import Estimate
+from sizing.base.estimate import Estimate
 from sizing.memory.peak import MemoryPeak, guarded_bytes
 from sizing.model.trace import StepTrace
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
+from sizing.base.parallel import Parallel
 from sizing.model import wide_resnet
 from sizing.model.counts import Parameters, collective_bytes, parameters, parameters_of_rank, step_flops, tensor_sums
-from sizing.model.parallel import Parallel
 from sizing.model.transformer import LARGEST, Attention, ModelConfig, Norm, Optimizer, Precision, Recompute, shown
 
 __all__ = [

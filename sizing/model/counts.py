@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sizing.model.parallel import Parallel
+from sizing.base.parallel import Parallel
 from sizing.model.transformer import ModelConfig
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from sizing.cells.graph import Graph, GraphOrigin, Operator
-from sizing.errors import Untraceable, UsageError
+from sizing.base.errors import Untraceable, UsageError
 from sizing.model import launch, reply
+from sizing.model.graph import Graph, GraphOrigin, Operator
 
 TIMEOUT_S = 180.0
 MEMORY_BYTES = 8 * 2**30
-_ENTRY = "sizing.model.child.graphs"
+_ENTRY = "sizing.tracer.graphs"
 _MOST_OPERATORS = 100_000
 _ORIGINS: tuple[GraphOrigin, ...] = ("export", "modules")
 

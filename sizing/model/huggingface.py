@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 from sizing.model.transformer import LARGEST, ModelConfig, shown
 
 LONGEST = 4096

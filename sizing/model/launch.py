@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sizing.errors import Untraceable, UsageError
-from sizing.model.child.depends import MARK
+from sizing.base.errors import Untraceable, UsageError
+from sizing.tracer.depends import MARK
 
 NO_LIMIT_BYTES = 2**62
 NO_TORCH = 3  # the exit status of a child whose Python has no torch
 _LONGEST_S = 10**6
 _LAST_WORDS_BYTES = 8192
 _PACKAGE = Path(__file__).resolve().parents[1]
-CHILD = _PACKAGE / "model" / "child"
+CHILD = _PACKAGE / "tracer"
 """The folder of the code that runs under a user's Python."""
 
 # Runs under the user's Python. It loads our package `sizing` by its file alone, so that nothing else in our
@@ -72,7 +72,7 @@ def run(
     what: str = "the step",
     heard: Callable[[bytes], None] | None = None,
 ) -> bytes:
-    """Run `main(request, reply)` of the module `entry` (in sizing.model.child) and return its reply, one line of JSON.
+    """Run `main(request, reply)` of the module `entry` (in sizing.tracer) and return its reply, one line of JSON.
 
     It runs under `python`, else under the first Python that has torch: python3 on PATH, then this one. `env` is added
     to the child's environment; threads and devices are left to the caller. `heard` is called with each line that

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sizing.errors import Untraceable, UsageError
-from sizing.model.parallel import Parallel
+from sizing.base.errors import Untraceable, UsageError
+from sizing.base.parallel import Parallel
 from sizing.model.trace import CATEGORIES, Operator, StepTrace, Target
 
 _MOST_BYTES = 2**60

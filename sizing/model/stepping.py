@@ -7,14 +7,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from sizing.errors import DoesNotFit, Untraceable
-from sizing.estimate import Estimate
+from sizing.base.errors import DoesNotFit, Untraceable
+from sizing.base.estimate import Estimate
 from sizing.model import launch
 from sizing.model.reply import number, refused, word
 
 TIMEOUT_S = 120.0
 _MOST = 2**50
-_ENTRY = "sizing.model.child.steps"
+_ENTRY = "sizing.tracer.steps"
 
 
 @dataclass(frozen=True, slots=True)

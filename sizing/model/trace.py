@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sizing.model.parallel import Parallel
+from sizing.base.parallel import Parallel
 
 Target = Literal["cuda", "cpu"]
 """The device whose kernels a trace assumes: a GPU (the purpose), or the CPU (to check a trace against a real run)."""

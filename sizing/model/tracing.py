@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import time
 
-from sizing.errors import Untraceable, UsageError
-from sizing.model import kept, launch, reply
-from sizing.model.parallel import Parallel
+from sizing.base.errors import Untraceable, UsageError
+from sizing.base.parallel import Parallel
+from sizing.model import launch, reply, trace_cache
 from sizing.model.trace import StepTrace, Target
 
 TIMEOUT_S = 120.0
 MEMORY_BYTES = 8 * 2**30
-_ENTRY = "sizing.model.child.main"
+_ENTRY = "sizing.tracer.main"
 
 
 def takes(step: str, python: str = "") -> frozenset[str]:
@@ -72,7 +72,7 @@ def trace(
     }
     for candidate in launch.pythons(python):
         began = time.monotonic()
-        answer = kept.Answer(candidate, request, _environment(request))
+        answer = trace_cache.Answer(candidate, request, _environment(request))
         data, code, words = answer.read() or b"", 0, ""
         if not data:
             data, code, words = _run(candidate, request, timeout_s, memory_bytes or launch.NO_LIMIT_BYTES)

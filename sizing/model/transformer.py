@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from sizing.errors import UsageError
-from sizing.model.parallel import Parallel
+from sizing.base.errors import UsageError
+from sizing.base.parallel import Parallel
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16-amp", "fp16", "bf16-master", "bf16-pure"]
 """fp32 and tf32: all in fp32. bf16 and fp16-amp: torch.autocast, weights in fp32 and cast for each product. fp16 and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 from sizing.model.transformer import LARGEST, shown
 
 FAMILY = "wresnet"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 from studies.crius.baselines import BASELINES, ByGain, Profiled
 from studies.crius.policy import PATIENCE_S, ROUND_S, CriusPolicy
 from studies.simulation.types import Policy, Speeds

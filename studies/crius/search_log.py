@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sizing.base.errors import UsageError
 from sizing.cells.cell import Split
 from sizing.cells.tune import Tuned, tune
-from sizing.errors import UsageError
 
 _COUNTS = ("first_layer", "last_layer", "dp", "tp")
 _COLUMNS = (*_COUNTS, "cost_s", "fits")

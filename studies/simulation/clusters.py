@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sizing.errors import UsageError
-from sizing.gpus import CATALOGUE, GpuType
-from sizing.inventory import Inventory
+from sizing.base.errors import UsageError
+from sizing.inventory.gpus import CATALOGUE, GpuType
+from sizing.inventory.inventory import Inventory
 
 
 @dataclass(frozen=True, slots=True)

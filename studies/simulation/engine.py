@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
-from sizing.errors import SizingError, UsageError
+from sizing.base.errors import SizingError, UsageError
 from studies.simulation.outcome import JobOutcome, Outcome, Span, levels
 from studies.simulation.pools import Pools
 from studies.simulation.types import Allocation, SimulatedJob, Speeds

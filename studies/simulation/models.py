@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
+from sizing.base.parallel import Parallel
 from sizing.memory import activations, formula
 from sizing.memory.peak import guarded_bytes
 from sizing.model import config
 from sizing.model.config import ModelConfig
-from sizing.model.parallel import Parallel
 
 _PASSES = 6.0
 """Number of times that a layer's saved tensors pass through memory.

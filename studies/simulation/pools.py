@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 from studies.simulation.reference import power_of_two, reference_rate
 from studies.simulation.types import Allocation, SimulatedJob, Speeds
 from studies.simulation.world import CannotGive

@@ -1,4 +1,5 @@
-"""Speeds of models on GPUs of a simulated cluster, by data sheets (sizing.cost), for comparing schedulers.
+"""Speeds of models on GPUs of a simulated cluster, by data sheets (sizing.step_time.datasheet), for comparing
+schedulers.
 
 An iteration is a pipeline of micro-batches: all stages once, and the slowest once more for each micro-batch but the
 first; then replicas sum their gradients and the optimizer steps. A cell is as fast as the best split of its stages into
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sizing import cost
+from sizing.step_time import datasheet
 from studies.simulation.clusters import Pool
 from studies.simulation.models import StageLoad, TrainedModel
 from studies.simulation.reference import power_of_two, powers
@@ -89,15 +90,15 @@ class FormulaSpeeds:
 
     def _fastest(self, model: str, gpu_type: str, ways: tuple[_Split, ...] | list[_Split]) -> float:
         pool = self._pools[gpu_type]
-        flops = cost.peak_flops(pool.gpu, self._models[model].precision) * cost.ARITHMETIC.usual
+        flops = datasheet.peak_flops(pool.gpu, self._models[model].precision) * datasheet.ARITHMETIC.usual
         times = [_iteration_s(way, pool, flops) for way in ways if way.load.peak_bytes <= pool.gpu.memory_bytes]
         return 1.0 / min(times) if times else 0.0
 
 
 def _iteration_s(way: _Split, pool: Pool, flops: float) -> float:
     load, each = way.load, way.dp * way.tp
-    memory = pool.gpu.memory_bytes_s * cost.TRAFFIC.usual
-    link, network = pool.gpu.link_bytes_s * cost.LINKS.usual, pool.network_bytes_s * cost.LINKS.usual
+    memory = pool.gpu.memory_bytes_s * datasheet.TRAFFIC.usual
+    link, network = pool.gpu.link_bytes_s * datasheet.LINKS.usual, pool.network_bytes_s * datasheet.LINKS.usual
     # The products' own traffic overlaps with their arithmetic; all else takes its own time.
     micro_s = max(load.flops / flops, load.weight_bytes / memory) + load.moved_bytes / memory
     if way.tp > 1:

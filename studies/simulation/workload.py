@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 from sizing.model import config
 from studies.simulation.clusters import Pool
 from studies.simulation.models import BATCHES, FAMILIES, TrainedModel, Transformer, table2

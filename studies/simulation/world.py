@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from sizing.errors import SizingError
+from sizing.base.errors import SizingError
 
 
 class Held(Protocol):

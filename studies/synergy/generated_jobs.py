@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from sizing.base.errors import UsageError
 from sizing.cpu.matrix import Matrices
-from sizing.errors import UsageError
 from studies.simulation.world import SimulatedJob
 from studies.synergy.packing.draw import Mix
 from studies.synergy.packing.types import Servers

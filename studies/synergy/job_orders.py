@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 from studies.simulation.world import SimulatedJob
 
 LEVEL_GPU_S = 3600.0

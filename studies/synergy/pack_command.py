@@ -64,7 +64,7 @@ def pack(path: str, count: int, shape: str | None, mix: str, policy: str, seed: 
 
 
 def _refuse_broken(policy: str, packing: Packing, jobs: Sequence[PackJob], servers: Servers) -> None:
-    from sizing.errors import SizingError
+    from sizing.base.errors import SizingError
     from studies.synergy.packing.check import broken
     from studies.synergy.packing.packers import FAIR
 

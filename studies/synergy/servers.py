@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sizing.base.errors import UsageError
 from sizing.cpu.matrix import Matrices, Point
-from sizing.errors import UsageError
 from studies.simulation.world import CannotGive, SimulatedJob
 from studies.synergy.packing.types import Servers, Share
 

@@ -12,11 +12,11 @@ import pytest
 from benchmarks import gpu_steps, sizing_memory
 from benchmarks.sizing_cases import CASES, FOLDER, GPU_CASES, MODELS, QUICK, case_of
 from benchmarks.sizing_memory import Row, accuracy, ranks_of, real_peak, summary
-from sizing.estimate import Estimate
+from sizing.base.estimate import Estimate
+from sizing.base.parallel import Parallel
+from sizing.choose.sources import Point
 from sizing.model import tracing
-from sizing.model.parallel import Parallel
 from sizing.model.stepping import GpuStep
-from sizing.sources import Point
 from tests.sizing.plans_of import GIB, trace
 from tests.support.messages import excerpt, pattern, says
 

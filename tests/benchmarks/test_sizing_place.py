@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from benchmarks import sizing_place
-from sizing.gpus import CATALOGUE, GIB
-from sizing.inventory import Inventory, NodeGroup, Offer
-from sizing.place import Ask
+from sizing.choose.place import Ask
+from sizing.inventory.gpus import CATALOGUE, GIB
+from sizing.inventory.inventory import Inventory, NodeGroup, Offer
 from tests.support.messages import wording
 
 

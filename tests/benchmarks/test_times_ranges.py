@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import times_ranges
-from sizing.estimate import Estimate
+from sizing.base.estimate import Estimate
 
 
 def test_seconds_follow_from_the_papers_tflops_and_its_number_of_operations() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
 
-from sizing.gpus import CATALOGUE, GIB
-from sizing.inventory import Inventory, NodeGroup, Offer
-from sizing.place import Ask
+from sizing.choose.place import Ask
+from sizing.inventory.gpus import CATALOGUE, GIB
+from sizing.inventory.inventory import Inventory, NodeGroup, Offer
 
 # From the smallest memory on: 14, 39, 79 and 139 GiB.
 TYPES = ("t4", "a100-sxm-40gb", "h100-sxm-80gb", "h200-sxm-141gb")

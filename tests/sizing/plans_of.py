@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sizing.errors import Untraceable
-from sizing.inventory import GpuType, Inventory, NodeGroup, Offer
-from sizing.model.parallel import Parallel
+from sizing.base.errors import Untraceable
+from sizing.base.parallel import Parallel
+from sizing.choose.sources import Point
+from sizing.inventory.inventory import GpuType, Inventory, NodeGroup, Offer
 from sizing.model.trace import Operator, StepTrace
-from sizing.sources import Point
 
 GIB = 2**30
 

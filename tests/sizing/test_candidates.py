@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing.candidates import Spread, candidates
-from sizing.errors import UsageError
-from sizing.inventory import Offer
-from sizing.model.parallel import Parallel
-from sizing.pools import pools
+from sizing.base.errors import UsageError
+from sizing.base.parallel import Parallel
+from sizing.choose.candidates import Spread, candidates
+from sizing.inventory.inventory import Offer
+from sizing.inventory.pools import pools
 from tests.sizing.plans_of import gpu, group, inventory
 
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing import checking, cost
-from sizing.checking import Compared
-from sizing.cost import Work
-from sizing.errors import SizingError, UsageError
-from sizing.estimate import Estimate
-from sizing.gpus import CATALOGUE, Checked, GpuType
-from sizing.inventory_file import parse
+from sizing.base.errors import SizingError, UsageError
+from sizing.base.estimate import Estimate
+from sizing.base.parallel import Parallel
+from sizing.inventory.file import parse
+from sizing.inventory.gpus import CATALOGUE, Checked, GpuType
 from sizing.memory.peak import guarded_bytes
-from sizing.model.parallel import Parallel
 from sizing.model.stepping import GpuStep
 from sizing.model.trace import Operator, StepTrace
+from sizing.step_time import checking, datasheet
+from sizing.step_time.checking import Compared
+from sizing.step_time.datasheet import Work
 from tests.support.messages import pattern
 
 A100 = CATALOGUE["a100-sxm-80gb"]
@@ -28,7 +28,7 @@ GIB = 2**30
 
 def row(seconds: float, precision: str = "bf16", calls: int = 1, *, in_room: bool = True) -> Compared:
     """A step of 0.1 s by the rule where products bound it."""
-    flops = int(0.1 * cost.peak_flops(A100, precision) * cost.ARITHMETIC.usual)
+    flops = int(0.1 * datasheet.peak_flops(A100, precision) * datasheet.ARITHMETIC.usual)
     trace = StepTrace(
         8, Parallel(), "cuda", 4 * GIB, {}, 1, (Operator("mm", calls, flops, 1, precision),), {}, "2.11", 1.0
     )
@@ -99,7 +99,9 @@ def test_products_that_nobody_checked_go_by_those_of_other_precisions_and_a_mode
     told = replace(row(0.1, "tf32"), gpu=gpu).corrected_s
     assert told.value == pytest.approx(0.1 * (1.4 + 0.5) / 2), "what the host takes says nothing of products"
     sizes = Work({("step", ""): (1e15, None)})
-    assert cost.step_s(sizes, Parallel(), gpu, 1, 1.0, "bf16") == cost.step_s(sizes, Parallel(), A100, 1, 1.0, "bf16")
+    assert datasheet.step_s(sizes, Parallel(), gpu, 1, 1.0, "bf16") == datasheet.step_s(
+        sizes, Parallel(), A100, 1, 1.0, "bf16"
+    )
 
 
 @given(st.floats(0, 1e15), st.floats(0, 1e12), st.floats(0, 1e5), st.floats(1.0, 4.0))
@@ -110,17 +112,17 @@ def test_more_work_never_takes_less_for_being_of_another_kind(
 
     def took(factor: float) -> float:
         work = Work({("mm", "fp32"): (flops * factor, moved), ("add", ""): (0.0, moved + 1)}, calls=calls)
-        return cost.step_s(work, Parallel(), gpu, 1, 1.0, "").value
+        return datasheet.step_s(work, Parallel(), gpu, 1, 1.0, "").value
 
     assert took(1.0) <= took(more) * (1 + 1e-9)
 
 
 def test_what_gpus_exchange_is_not_corrected() -> None:
     gpu: GpuType = replace(A100, checked={"bf16": Checked(1, 2.0, 2.0, 2.0)})
-    work = replace(cost.traced(row(0.1).trace), data={"all_reduce": 1e12})
-    told, assumed = (cost.step_s(work, Parallel(8), each, 1, 1.0, "") for each in (gpu, A100))
+    work = replace(datasheet.traced(row(0.1).trace), data={"all_reduce": 1e12})
+    told, assumed = (datasheet.step_s(work, Parallel(8), each, 1, 1.0, "") for each in (gpu, A100))
     assert told.origin == "assumed"
-    hidden = cost.HIDDEN.usual * cost.BACKWARD
+    hidden = datasheet.HIDDEN.usual * datasheet.BACKWARD
     assert told.value - assumed.value == pytest.approx(0.1 - hidden * 0.1)
 
 

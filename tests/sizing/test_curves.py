@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing import cost, curves
-from sizing.curves import Curve, Nodes
-from sizing.estimate import Estimate
-from sizing.gpus import CATALOGUE
-from sizing.model.parallel import Parallel
+from sizing.base.estimate import Estimate
+from sizing.base.parallel import Parallel
+from sizing.choose import curves
+from sizing.choose.curves import Curve, Nodes
+from sizing.inventory.gpus import CATALOGUE
 from sizing.model.stepping import RealStep
 from sizing.model.trace import CATEGORIES, Operator, StepTrace
+from sizing.step_time import datasheet
 
 A100 = CATALOGUE["a100-sxm-80gb"]
 V100 = CATALOGUE["v100-sxm-32gb"]
@@ -33,7 +34,7 @@ def values(curve: Curve) -> dict[int, float]:
 def test_one_worker_alone_makes_its_batch_in_the_time_of_the_rule_for_a_step() -> None:
     nodes = Nodes("a100x1", 1, A100, 1)
     [(size, rate)] = curves.on_gpus(trace(), nodes, [1], "bf16")
-    step = cost.step_s(cost.traced(trace()), Parallel(), A100, 1, 1e10, "bf16")
+    step = datasheet.step_s(datasheet.traced(trace()), Parallel(), A100, 1, 1e10, "bf16")
     assert (size, rate.origin) == (1, "assumed")
     assert (rate.value, rate.low, rate.high) == pytest.approx((32 / step.value, 32 / step.high, 32 / step.low))
 
@@ -48,9 +49,11 @@ def test_the_all_reduce_costs_what_does_not_hide_behind_the_backward_pass() -> N
     slow = Nodes("a100x1", 1, A100, 1, network_bytes_s=1e10)
     one, two = curves.on_gpus(trace(parameters=10**8), slow, [1, 2], "bf16")
     step_s = 32 / one[1].value
-    exchanged = cost.all_reduce_s(4 * 10**8, 2, 2, 1e10)
-    assert 64 / two[1].value == pytest.approx(cost.beside(Estimate(step_s, 0.0, step_s, "assumed"), exchanged).value)
-    assert exchanged.value > 4 * 10**8 / 1e10 / cost.LINKS.usual
+    exchanged = datasheet.all_reduce_s(4 * 10**8, 2, 2, 1e10)
+    assert 64 / two[1].value == pytest.approx(
+        datasheet.beside(Estimate(step_s, 0.0, step_s, "assumed"), exchanged).value
+    )
+    assert exchanged.value > 4 * 10**8 / 1e10 / datasheet.LINKS.usual
 
 
 def test_workers_that_share_a_gpu_take_turns() -> None:

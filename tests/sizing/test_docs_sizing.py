@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sizing.base.parallel import Parallel
 from sizing.model import tracing
 from sizing.model.config import FAMILIES, KEYS
-from sizing.model.parallel import Parallel
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "size.md").read_text(encoding="utf-8")
 STEPS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

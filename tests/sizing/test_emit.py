@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sizing import emit
-from sizing.estimate import Estimate
-from sizing.inventory import Offer
-from sizing.model.parallel import Parallel
-from sizing.plans import Plan
-from sizing.pools import Pool, pools
+from sizing.base.estimate import Estimate
+from sizing.base.parallel import Parallel
+from sizing.base.plan import Plan
+from sizing.inventory.inventory import Offer
+from sizing.inventory.pools import Pool, pools
+from sizing.sbatch import lines as emit
 from tests.sizing.plans_of import GIB, group, inventory
 from tests.support.messages import wording
 

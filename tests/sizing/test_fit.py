@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from sizing.candidates import Candidate, Spread, candidates
-from sizing.errors import Untraceable
-from sizing.fit import MOST_TRACES, Choice, best_of, explore
-from sizing.inventory import Offer
+from sizing.base.errors import Untraceable
+from sizing.base.parallel import Parallel
+from sizing.choose.candidates import Candidate, Spread, candidates
+from sizing.choose.fit import MOST_TRACES, Choice, best_of, explore
+from sizing.choose.sources import Point, Traces
+from sizing.inventory.inventory import Offer
+from sizing.inventory.pools import pools
 from sizing.memory.peak import guarded_bytes
-from sizing.model.parallel import Parallel
-from sizing.pools import pools
-from sizing.sources import Point, Traces
 from tests.sizing.plans_of import GIB, Step, group, inventory
 
 CENTRE = inventory(

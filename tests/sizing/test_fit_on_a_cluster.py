@@ -13,7 +13,7 @@ import pytest
 
 from bftd.base.errors import BftError
 from bftd.cli import size_allocation
-from sizing import checking
+from sizing.step_time import checking
 from slurm_plugin.pilots.start_estimate import asked
 from slurm_plugin.sandbox import Sandbox
 from tests.support.clusters import Clusters

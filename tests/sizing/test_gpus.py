@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sizing.gpus import CATALOGUE, GIB, PRECISIONS, recognise
+from sizing.inventory.gpus import CATALOGUE, GIB, PRECISIONS, recognise
 
 # The total capacity that torch tells of such boards in GiB: the least that people show in reports of errors.
 SEEN_GIB = {

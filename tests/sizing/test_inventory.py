@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sizing.gpus import CATALOGUE
-from sizing.inventory import GpuType, Inventory, emptied, from_slurm, with_idle
+from sizing.inventory.gpus import CATALOGUE
+from sizing.inventory.inventory import GpuType, Inventory, emptied, from_slurm, with_idle
 from slurm_plugin.read.types import Node, Partition
 from tests.support.messages import says
 

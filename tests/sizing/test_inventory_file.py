@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sizing.errors import UsageError
-from sizing.gpus import CATALOGUE, recognise
-from sizing.inventory import Inventory, NodeGroup, Offer
-from sizing.inventory_file import parse, text_of, to_json
+from sizing.base.errors import UsageError
+from sizing.inventory.file import parse, text_of, to_json
+from sizing.inventory.gpus import CATALOGUE, recognise
+from sizing.inventory.inventory import Inventory, NodeGroup, Offer
 from tests.support.messages import excerpt, fragment, pattern, wording
 
 NAME_WANTED = wording("sizing.fields.name_wanted")

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from bftd.cli import size_inventory
-from sizing.gpus import GIB
-from sizing.inventory import Inventory, from_slurm
-from sizing.inventory_file import parse, text_of
-from sizing.place import Ask, Placement, place, trial
+from sizing.choose.place import Ask, Placement, place, trial
+from sizing.inventory.file import parse, text_of
+from sizing.inventory.gpus import GIB
+from sizing.inventory.inventory import Inventory, from_slurm
 from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
 from tests.slurm_plugin.conftest import wait_until

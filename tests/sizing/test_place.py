@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sizing.errors import UsageError
-from sizing.estimate import Estimate
-from sizing.gpus import GIB, recognise
-from sizing.inventory import Inventory, Offer
-from sizing.model.parallel import Parallel
-from sizing.place import Ask, Placement, Refusal, check, place, trial
-from sizing.plans import Plan
+from sizing.base.errors import UsageError
+from sizing.base.estimate import Estimate
+from sizing.base.parallel import Parallel
+from sizing.base.plan import Plan
+from sizing.choose.place import Ask, Placement, Refusal, check, place, trial
+from sizing.inventory.gpus import GIB, recognise
+from sizing.inventory.inventory import Inventory, Offer
 from tests.sizing.placing import asks, feasible, group, inventories, inventory, of_offers, usable
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sizing.inventory import Offer
-from sizing.pools import pools
+from sizing.inventory.inventory import Offer
+from sizing.inventory.pools import pools
 from tests.sizing.plans_of import GIB, gpu, group, inventory
 
 SMALL = gpu("a100-40", 40)

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing import ran
-from sizing.errors import SizingError, Untraceable, UsageError
-from sizing.estimate import Estimate
+from sizing.base.errors import SizingError, Untraceable, UsageError
+from sizing.base.estimate import Estimate
+from sizing.base.parallel import Parallel
+from sizing.choose import ran
+from sizing.choose.ran import Ran, used, work_of
+from sizing.choose.sources import Point, Traces
 from sizing.memory.peak import guarded_bytes
-from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace
-from sizing.ran import Ran, used, work_of
-from sizing.sources import Point, Traces
 from tests.sizing.plans_of import GIB, trace
 from tests.support.messages import excerpt, says, wording
 

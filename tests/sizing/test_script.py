@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing.emit import Line
-from sizing.errors import UsageError
-from sizing.script import agree, insert
+from sizing.base.errors import UsageError
+from sizing.sbatch.lines import Line
+from sizing.sbatch.script import agree, insert
 from tests.support.messages import wording
 
 LINES = ("#SBATCH --partition=a100", "#SBATCH --nodes=1")

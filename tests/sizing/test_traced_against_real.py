@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.sizing_cases import case_of
 from benchmarks.sizing_memory import compare
+from sizing.base.parallel import Parallel
 from sizing.model import tracing
-from sizing.model.parallel import Parallel
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("forked")]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from milp.solvers.programs import highs
-from sizing.errors import SizingError
+from sizing.base.errors import SizingError
 
 _NOTHING = 1e-6
 

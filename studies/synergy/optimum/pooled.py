@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sizing.errors import SizingError
+from sizing.base.errors import SizingError
 from studies.synergy.optimum.choices import Kind, kinds
 from studies.synergy.optimum.program import Program, Solved
 from studies.synergy.packing.types import PackJob, Servers

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from sizing.base.errors import UsageError
 from sizing.cpu.matrix import Matrices
-from sizing.errors import UsageError
 from studies.synergy.packing.types import PackJob
 
 KINDS = ("image", "language", "speech")

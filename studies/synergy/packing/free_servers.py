@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sizing.base.errors import SizingError
 from sizing.cpu.matrix import Point
-from sizing.errors import SizingError
 from studies.synergy.packing.types import PackJob, Servers, Share
 
 # Relative tolerance for rounding in sums of shares of a server.

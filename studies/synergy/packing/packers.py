@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 from studies.synergy.optimum import opt
 from studies.synergy.packing import priced, proportional, tune
 from studies.synergy.packing.types import Packer

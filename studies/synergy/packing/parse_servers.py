@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 from studies.synergy.packing.types import Servers
 
 GB = 10**9

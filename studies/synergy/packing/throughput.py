@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sizing.errors import SizingError
+from sizing.base.errors import SizingError
 from studies.synergy.packing.types import Packing, PackJob, Servers
 
 

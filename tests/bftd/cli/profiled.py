@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from sizing.cells import comm_file
-from sizing.cells.comm import table
-from sizing.cells.graph import Graph, Operator
-from sizing.cells.links import Link
-from sizing.cells.profile import Setting
-from sizing.cells.shards import Shard
-from sizing.cells.store import Store, by_files
+from sizing.cells.comm import file
+from sizing.cells.comm.protocol import Link
+from sizing.cells.comm.table import table
+from sizing.cells.profiles.profile import Setting
+from sizing.cells.profiles.shards import Shard
+from sizing.cells.profiles.store import Store, by_files
 from sizing.model import graphing
+from sizing.model.graph import Graph, Operator
 from tests.sizing.cells.made import profile_of
 
 KIND = "a100-sxm-80gb"
@@ -42,7 +42,7 @@ def profiled(
     Store().put(model, Setting("adam", precision), results)
     if links:
         sizes = {4**at * 1024: [1e-4 * (at + 1)] for at in range(9)}
-        comm_file.save(
-            comm_file.own_path(),
+        file.save(
+            file.own_path(),
             [table("all_reduce", Link(kind, count, 1), sizes, "nccl-tests", "2026-11-01") for count in (2, 4)],
         )

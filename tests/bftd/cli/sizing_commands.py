@@ -12,11 +12,11 @@ import pytest
 
 from bftd.base import command
 from bftd.cli.main import bft
-from sizing.errors import Untraceable
+from sizing.base.errors import Untraceable
+from sizing.base.parallel import Parallel
+from sizing.choose.sources import Point
 from sizing.model import tracing
-from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace
-from sizing.sources import Point
 from tests.sizing.plans_of import Step
 
 GPT = "gpt:h=1024,l=24,a=16,s=1024,V=50257,precision=bf16"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bftd.cli import size_allocation
-from sizing import checking
+from sizing.step_time import checking
 from tests.bftd.cli.sizing_commands import Ended, Terminal
 from tests.support.messages import excerpt, says, wording
 

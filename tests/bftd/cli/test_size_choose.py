@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sizing.cells.profile import Setting
-from sizing.cells.shards import Shard
-from sizing.cells.store import Store
+from sizing.cells.profiles.profile import Setting
+from sizing.cells.profiles.shards import Shard
+from sizing.cells.profiles.store import Store
 from sizing.model import graphing
 from sizing.model.config import parse
 from tests.bftd.cli.profiled import GRAPH, KIND, profiled

@@ -17,8 +17,8 @@ import pytest
 from bftd.base import command as entry
 from bftd.cli import size_comm
 from bftd.cli.main import bft
-from sizing.cells.comm import PROGRAMS
-from sizing.cells.links import Link
+from sizing.cells.comm.protocol import Link
+from sizing.cells.comm.table import PROGRAMS
 from tests.sizing.cells.nccl_logs import NAMED, UNNAMED
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S

@@ -14,12 +14,12 @@ import pytest
 
 from bftd.base.errors import BftError, UsageError
 from bftd.cli import size_cpu, size_cpu_node, size_cpu_plot, size_cpu_shown
+from sizing.base.estimate import Estimate
 from sizing.cpu import profiling
-from sizing.cpu.lines import Need
 from sizing.cpu.matrix import Matrix
 from sizing.cpu.points import PointResult, Progress
 from sizing.cpu.profiling import Ask, Cost, Profile
-from sizing.estimate import Estimate
+from sizing.sbatch.cpu import Need
 from tests.bftd.cli.sizing_commands import Ended, Terminal
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from sizing.cells.profile import Setting, Unfit
-from sizing.cells.shards import Shard, ShardProfile
-from sizing.cells.store import Store, by_files
-from sizing.errors import Untraceable
-from sizing.estimate import Estimate
+from sizing.base.errors import Untraceable
+from sizing.base.estimate import Estimate
+from sizing.base.parallel import Parallel
+from sizing.cells.profiles.profile import Setting, Unfit
+from sizing.cells.profiles.shards import Shard, ShardProfile
+from sizing.cells.profiles.store import Store, by_files
 from sizing.model import stepping, tracing
-from sizing.model.parallel import Parallel
 from sizing.model.stepping import RealStep
 from sizing.model.trace import CATEGORIES, Operator, StepTrace
 from tests.bftd.cli.sizing_commands import Terminal

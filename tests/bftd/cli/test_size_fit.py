@@ -13,7 +13,7 @@ import pytest
 
 from bftd.base.errors import UsageError as BftUsageError
 from bftd.cli import size_fit, size_script
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 from sizing.model import tracing
 from tests.bftd.cli.profiled import profiled
 from tests.bftd.cli.sizing_commands import GPT, Terminal

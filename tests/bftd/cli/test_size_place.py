@@ -15,7 +15,7 @@ import pytest
 from bftd.base import command
 from bftd.cli import common
 from bftd.cli.main import bft
-from sizing.gpus import GIB
+from sizing.inventory.gpus import GIB
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.read.types import Node, Partition
 from tests.bftd.builders import node

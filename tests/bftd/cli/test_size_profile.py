@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bftd.cli import size_allocation
-from sizing.cells import profile as measuring
-from sizing.cells.store import Store
+from sizing.cells.profiles import profile as measuring
+from sizing.cells.profiles.store import Store
 from tests.bftd.cli.sizing_commands import Ended, Terminal
 from tests.support.messages import excerpt, says, wording
 from tests.support.waiting import STILL_S

@@ -11,12 +11,12 @@ import pytest
 
 from bftd.cli import size_hybrids
 from bftd.cli.size_profile_work import Work
-from sizing.cells import profile, torches
-from sizing.cells.comm import CommTables
-from sizing.cells.profile import NO_PLAN, Profiled, Setting, Unfit
-from sizing.cells.shards import Shard
-from sizing.cells.store import Store
-from sizing.errors import SizingError, Untraceable, UsageError
+from sizing.base.errors import SizingError, Untraceable, UsageError
+from sizing.cells.comm.table import CommTables
+from sizing.cells.profiles import profile, torch_probe
+from sizing.cells.profiles.profile import NO_PLAN, Profiled, Setting, Unfit
+from sizing.cells.profiles.shards import Shard
+from sizing.cells.profiles.store import Store
 from tests.sizing.cells.made import Wires, cell_of, graph_of, profile_of
 from tests.support.messages import wording
 
@@ -89,7 +89,7 @@ def test_regression_a_model_that_cannot_be_cut_was_started_anew_at_every_run_to_
         return Profiled(tuple(results), files, ())
 
     monkeypatch.setattr(profile, "profiled", profiled)
-    monkeypatch.setattr(torches, "torch_of", lambda *_: ("2.13.0", "cpu"))
+    monkeypatch.setattr(torch_probe, "torch_of", lambda *_: ("2.13.0", "cpu"))
     shards = [Shard(0, 0, 8, tp) for tp in (1, 2)]
 
     def run(*more: Shard, again: bool = False) -> tuple[list[int], list[str]]:

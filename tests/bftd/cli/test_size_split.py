@@ -11,8 +11,9 @@ import pytest
 
 from bftd.base import command
 from bftd.cli.main import bft
-from sizing.cells import comm, comm_file
-from sizing.cells.links import Link
+from sizing.cells.comm import file
+from sizing.cells.comm import table as comm
+from sizing.cells.comm.protocol import Link
 from tests.support.messages import excerpt, says, wording
 
 Run = Callable[..., tuple[int, str, str]]
@@ -85,7 +86,7 @@ def test_a_users_own_model_is_tuned_by_profiles_that_are_kept(run: Run, tmp_path
     assert says(error, "sizing.cells_comm.bench_command", per_node=2)  # no table yet: said, not guessed
     link = Link("cpu", 2, 1)
     table = comm.table("all_reduce", link, {1024: [1e-4], 2**26: [1e-2]}, "made up", "2026-01-01")
-    comm_file.save(tmp_path / "home" / "bft" / "comm.json", [table])
+    file.save(tmp_path / "home" / "bft" / "comm.json", [table])
     code, said, _ = run(*words)
     assert code == 0
     found = json.loads(said)

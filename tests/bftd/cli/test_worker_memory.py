@@ -14,10 +14,10 @@ from bftd.base.errors import UsageError
 from bftd.cli import worker_memory
 from bftd.core.model.classes import NodeClass
 from elastic.options.elastic_option import ElasticSpec
-from sizing.errors import Untraceable
-from sizing.gpus import CATALOGUE, GpuType
+from sizing.base.errors import Untraceable
+from sizing.base.parallel import Parallel
+from sizing.inventory.gpus import CATALOGUE, GpuType
 from sizing.model import tracing
-from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace, Target
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sizing.base.estimate import Estimate, Origin
 from sizing.cells.cell import Cell, Split, Stage
-from sizing.cells.graph import Graph, Operator
-from sizing.cells.links import Link
-from sizing.cells.shards import Exchange, Shard, ShardProfile
-from sizing.estimate import Estimate, Origin
+from sizing.cells.comm.protocol import Link
+from sizing.cells.profiles.shards import Exchange, Shard, ShardProfile
+from sizing.model.graph import Graph, Operator
 
 GIB = 2**30
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sizing.cells.assemble import assembly, estimate, hybrids
+from sizing.base.errors import NoProfile, NoTable, UsageError
+from sizing.base.estimate import Estimate
 from sizing.cells.cell import Cell, Split
-from sizing.cells.links import Link
-from sizing.cells.memory import peak_of
-from sizing.cells.shards import Exchange, Shard, ShardProfile
-from sizing.cells.wanted import micro_batches_of, more_micro_batches, shard_of, splits_of, wanted
-from sizing.errors import NoProfile, NoTable, UsageError
-from sizing.estimate import Estimate
+from sizing.cells.comm.protocol import Link
+from sizing.cells.plan_estimate import assembly, estimate, hybrids
+from sizing.cells.profiles.required import micro_batches_of, more_micro_batches, shard_of, splits_of, wanted
+from sizing.cells.profiles.shards import Exchange, Shard, ShardProfile
+from sizing.cells.stage_memory import peak_of
 from sizing.memory.peak import guarded_bytes
 from tests.sizing.cells.made import DATA, GIB, TENSOR, Wires, cell_of, graph_of, profile_of, with_peak
 from tests.support.messages import wording

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import pytest
 
-from sizing.cells.chain import chain
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
+from sizing.cells.size_graph import chain
 from sizing.model import config
 from sizing.model.wide_resnet import WideResNet
 
@@ -49,7 +49,7 @@ def test_a_chain_is_of_one_micro_batch_on_one_gpu() -> None:
 def test_a_chain_has_the_parts_that_are_profiled(model: WideResNet | config.ModelConfig) -> None:
     import torch
 
-    from sizing.model.child import families, flops
+    from sizing.tracer import families, flops
 
     wide = isinstance(model, WideResNet)
     sizes = {"kind": "wide_resnet" if wide else "transformer", **asdict(model)}

@@ -6,12 +6,12 @@ import pytest
 
 from bftd.cli.size_cells import graph_of
 from sizing.cells import stages
-from sizing.cells.assemble import estimate
-from sizing.cells.bench import bench
 from sizing.cells.cell import Split
-from sizing.cells.comm import CommTables
-from sizing.cells.profile import profile
-from sizing.cells.wanted import wanted
+from sizing.cells.comm.bench import bench
+from sizing.cells.comm.table import CommTables
+from sizing.cells.plan_estimate import estimate
+from sizing.cells.profiles.profile import profile
+from sizing.cells.profiles.required import wanted
 from sizing.model.config import parse
 
 SIZES = "gpt:h=64,l=4,a=4,s=32,V=128"

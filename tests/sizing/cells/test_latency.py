@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing.cells.latency import Hiding, StageTimes, iteration_s, reduce_s
-from sizing.cost import BACKWARD
+from sizing.cells.pipeline_time import Hiding, StageTimes, iteration_s, reduce_s
+from sizing.step_time.datasheet import BACKWARD
 
 SECONDS = st.floats(0.0, 10.0)
 STAGES = st.lists(

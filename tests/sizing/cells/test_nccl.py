@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sizing.cells import nccl
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
+from sizing.cells.comm import nccl
 from tests.sizing.cells.nccl_logs import NAMED, OLD, UNNAMED, rank_lines
 from tests.support.messages import excerpt, fragment, pattern, says
 

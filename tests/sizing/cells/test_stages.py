@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sizing.base.errors import UsageError
 from sizing.cells import stages as cutting
 from sizing.cells.cell import Stage
-from sizing.cells.graph import Graph, Operator
-from sizing.errors import UsageError
+from sizing.model.graph import Graph, Operator
 from tests.support.messages import pattern
 
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from sizing.base.errors import NoProfile, SizingError
+from sizing.base.estimate import Estimate
 from sizing.cells.cell import Cell, Stage
-from sizing.cells.graph import Graph
-from sizing.cells.profile import Setting, Unfit
-from sizing.cells.shards import Exchange, Shard, ShardProfile
-from sizing.cells.sources import profiles_for
-from sizing.cells.store import Store, by_files, by_sizes
-from sizing.errors import NoProfile, SizingError
-from sizing.estimate import Estimate
+from sizing.cells.profiles.profile import Setting, Unfit
+from sizing.cells.profiles.shards import Exchange, Shard, ShardProfile
+from sizing.cells.profiles.sources import profiles_for
+from sizing.cells.profiles.store import Store, by_files, by_sizes
 from sizing.model import config
+from sizing.model.graph import Graph
 from sizing.model.wide_resnet import WideResNet
 from tests.support.messages import excerpt, fragment, pattern
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from sizing.base.errors import NoTable
+from sizing.base.estimate import Estimate
 from sizing.cells.cell import Split
-from sizing.cells.links import Link
+from sizing.cells.comm.protocol import Link
 from sizing.cells.placing import boundary_link, data_rings, tensor_link, usable_per_node
-from sizing.cells.transfers import transfer
-from sizing.errors import NoTable
-from sizing.estimate import Estimate
+from sizing.cells.stage_transfers import transfer
 from tests.sizing.cells.made import Wires, cell_of
 
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from sizing.cells import assemble, comm
-from sizing.cells.assemble import Assembly
+from sizing.base.errors import NoTable
+from sizing.cells import plan_estimate
 from sizing.cells.cell import Cell, Split
-from sizing.cells.shards import Exchange, Shard, ShardProfile
+from sizing.cells.comm import table
+from sizing.cells.plan_estimate import Assembly
+from sizing.cells.profiles.shards import Exchange, Shard, ShardProfile
 from sizing.cells.tune_cell import TunedCell, tune_cell
-from sizing.errors import NoTable
 from tests.sizing.cells.made import GIB, Wires, cell_of, graph_of, profile_of
 from tests.support.messages import says
 
@@ -29,7 +30,7 @@ def tuned(
         asked.append(shard)
         return profiler(shard)
 
-    whole = assemble.assembly(
+    whole = plan_estimate.assembly(
         cell, graph_of(cell), profiles, Wires(), global_batch=batch, per_node=8, gpu_bytes=gib * GIB, micro_batches=1
     )
     return tune_cell(whole, profiles, noted), asked, whole
@@ -101,8 +102,8 @@ def test_replicas_that_cannot_share_the_samples_evenly_are_no_candidates() -> No
 def test_a_link_that_was_not_measured_ends_it_with_the_command() -> None:
     cell = cell_of(4)
     profiles: dict[Shard, ShardProfile] = {}
-    whole = assemble.assembly(
-        cell, graph_of(cell), profiles, comm.CommTables(), global_batch=32, per_node=8, gpu_bytes=80 * GIB
+    whole = plan_estimate.assembly(
+        cell, graph_of(cell), profiles, table.CommTables(), global_batch=32, per_node=8, gpu_bytes=80 * GIB
     )
     with pytest.raises(NoTable, match="all_reduce_perf"):
         tune_cell(whole, profiles, by_samples)

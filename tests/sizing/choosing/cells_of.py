@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sizing.base.errors import DoesNotFit
+from sizing.base.estimate import Estimate, Origin
 from sizing.cells.cell import Split
-from sizing.choosing.runs import Run
-from sizing.choosing.shapes import Shape
-from sizing.choosing.timers import Timed
-from sizing.errors import DoesNotFit
-from sizing.estimate import Estimate, Origin
-from sizing.pools import Pool
+from sizing.choose.runs import Run
+from sizing.choose.shapes import Shape
+from sizing.choose.timers.timers import Timed
+from sizing.inventory.pools import Pool
 from tests.sizing.plans_of import GIB, gpu, group
 
 NOW_S = 1.8e9

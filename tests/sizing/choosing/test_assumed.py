@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from sizing import cost
-from sizing.by_formula import Formula
-from sizing.candidates import Spread
-from sizing.cells.chain import chain
-from sizing.cells.graph import Graph, Operator
-from sizing.choosing.assumed import Assumed
-from sizing.choosing.cuts import ByGraph
-from sizing.choosing.shapes import Shape
-from sizing.errors import DoesNotFit
+from sizing.base.errors import DoesNotFit
+from sizing.base.parallel import Parallel
+from sizing.cells.size_graph import chain
+from sizing.choose.by_formula import Formula
+from sizing.choose.candidates import Spread
+from sizing.choose.cuts import ByGraph
+from sizing.choose.shapes import Shape
+from sizing.choose.timers.datasheet_time import Assumed
 from sizing.model.config import parse
-from sizing.model.parallel import Parallel
+from sizing.model.graph import Graph, Operator
+from sizing.step_time import datasheet
 from tests.sizing.choosing.cells_of import pool
 from tests.support.messages import pattern
 
@@ -33,7 +33,7 @@ def test_one_stage_takes_what_part_1_says() -> None:
     found = timer().time(shape, 1)
     work = Formula(GPT).work(Parallel(4), 16)
     assert work is not None
-    plain = cost.step_s(work, Parallel(4), shape.pool.gpu, 1, 1.25e10, "bf16")
+    plain = datasheet.step_s(work, Parallel(4), shape.pool.gpu, 1, 1.25e10, "bf16")
     assert found.step_s.value == pytest.approx(plain.value)
     assert found.step_s.low == pytest.approx(plain.low)
     assert found.step_s.high == pytest.approx(plain.high)
@@ -47,7 +47,7 @@ def test_a_pipeline_takes_its_stages_and_their_bubble() -> None:
     assert (len(found.splits), found.micro_batches) == (4, 16)
     work = Formula(GPT).work(Parallel(), 64)
     assert work is not None
-    whole = cost.step_s(work, Parallel(), shape.pool.gpu, 1, 1.25e10, "bf16").value
+    whole = datasheet.step_s(work, Parallel(), shape.pool.gpu, 1, 1.25e10, "bf16").value
     parts = [part.flops for part in CUT.parts(4, 4)]
     sent_s = 3 * 2 * 1024 * 1024 * 2 * 64 / shape.pool.gpu.link_bytes_s / 0.7
     bubble = (whole * sum(parts) + sent_s + 15 * (whole * max(parts))) / 16

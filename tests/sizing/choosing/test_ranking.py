@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing.choosing import ranking
-from sizing.choosing.ranking import Answer
-from sizing.choosing.runs import Run
-from sizing.estimate import Estimate
+from sizing.base.estimate import Estimate
+from sizing.choose import ranking
+from sizing.choose.ranking import Answer
+from sizing.choose.runs import Run
 from tests.sizing.choosing.cells_of import NOW_S, run
 from tests.support.messages import says, wording
 

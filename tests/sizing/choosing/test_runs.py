@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing.choosing import limits
-from sizing.choosing.runs import Run, best_of_shapes, survey
-from sizing.choosing.shapes import Shape, shapes
-from sizing.choosing.timers import FirstThatKnows, Timed
-from sizing.errors import DoesNotFit, NoProfile, UsageError
-from sizing.estimate import Estimate
+from sizing.base.errors import DoesNotFit, NoProfile, UsageError
+from sizing.base.estimate import Estimate
+from sizing.choose import limits
+from sizing.choose.runs import Run, best_of_shapes, survey
+from sizing.choose.shapes import Shape, shapes
+from sizing.choose.timers.timers import FirstThatKnows, Timed
 from tests.sizing.choosing.cells_of import NOW_S, TOO_LARGE, Table, estimate, pool, run, timed
 from tests.support.messages import says, wording
 

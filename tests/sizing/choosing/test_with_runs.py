@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from sizing.base.errors import DoesNotFit
+from sizing.base.parallel import Parallel
 from sizing.cells.cell import Split
-from sizing.choosing.shapes import Shape
-from sizing.choosing.with_runs import WithRuns
-from sizing.errors import DoesNotFit
-from sizing.model.parallel import Parallel
-from sizing.ran import Ran
-from sizing.sources import Point, Traces
+from sizing.choose.ran import Ran
+from sizing.choose.shapes import Shape
+from sizing.choose.sources import Point, Traces
+from sizing.choose.timers.with_runs import WithRuns
 from tests.sizing.choosing.cells_of import Table, pool
 from tests.sizing.plans_of import GIB, trace
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sizing.base.errors import SizingError, UsageError
 from sizing.cpu import bandwidth, data_files
-from sizing.errors import SizingError, UsageError
 from tests.support.messages import fragment, pattern
 
 PIECE = bandwidth.PIECE_BYTES

@@ -29,7 +29,7 @@ INSIDE = """
 import dataclasses, json, os, sys
 from sizing.cpu import confine
 from sizing.cpu.points import Limits, Runner
-from sizing.errors import SizingError
+from sizing.base.errors import SizingError
 
 ask = json.loads(sys.argv[1])
 try:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing.cpu.lines import GUARD, GUARD_LEAST_BYTES, Need, Node, slurm_size
 from sizing.cpu.matrix import Matrix
+from sizing.sbatch.cpu import GUARD, GUARD_LEAST_BYTES, Need, Node, slurm_size
 from tests.support.messages import says, wording
 
 GIB = 2**30

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sizing.base.errors import UsageError
 from sizing.cpu import confine, guard
-from sizing.errors import UsageError
 from tests.sizing.cpu.commands import alive, command
 from tests.support.messages import fragment, pattern
 from tests.support.waiting import STILL_S

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sizing.base.errors import UsageError
 from sizing.cpu import matrices_file
 from sizing.cpu.matrix import Point
-from sizing.errors import UsageError
 from tests.support.messages import excerpt, fragment, pattern, wording
 
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from sizing.base.errors import UsageError
 from sizing.cpu.patterns import Lines, Pattern, number, plain
-from sizing.errors import UsageError
 from tests.support.messages import excerpt, wording
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from sizing.base.estimate import Estimate
 from sizing.cpu.confine import Host
 from sizing.cpu.points import Limits, PointResult
 from sizing.cpu.store import Points, age_s, key_of
-from sizing.estimate import Estimate
 
 ROOT = Path(__file__).parents[3]
 HOST = Host("n1", 8, "EPYC", ("A100",))

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from sizing.base.errors import UsageError
+from sizing.base.estimate import Estimate
 from sizing.cpu import confine, profiling
 from sizing.cpu.points import Heard, Limits, PointResult, Runner, Unmeasured
 from sizing.cpu.profiling import Ask, cost, profile
-from sizing.errors import UsageError
-from sizing.estimate import Estimate
 from tests.sizing.cpu.commands import command
 from tests.support.messages import pattern, says
 from tests.support.waiting import STILL_S

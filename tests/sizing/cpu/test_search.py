@@ -10,10 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from sizing.base.errors import SizingError
 from sizing.cpu import search
 from sizing.cpu.matrix import SATURATED
 from sizing.cpu.search import Found
-from sizing.errors import SizingError
 from tests.support.messages import pattern
 
 RISING = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=70).map(sorted)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sizing.base.parallel import Parallel
 from sizing.memory import activations, formula, states
 from sizing.memory.peak import guarded_bytes
 from sizing.model.config import ModelConfig, parameters, parameters_of_rank, parse
-from sizing.model.parallel import Parallel
 
 GPT = parse("gpt:h=1024,l=24,a=16,s=1024,V=50257,b=8")
 LARGE = parse("gpt:h=4096,l=32,a=32,s=1024,V=51200,b=4,precision=fp16,attention=math")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sizing.base.parallel import Parallel
 from sizing.memory import traced
-from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
+from sizing.base.parallel import Parallel
 from sizing.model import config
 from sizing.model.config import FAMILIES, KEYS, ModelConfig, parse
-from sizing.model.parallel import Parallel
 from tests.support.messages import excerpt, fragment, wording
 
 GPT = "gpt:h=1024,l=24,a=16,s=1024,V=50257"

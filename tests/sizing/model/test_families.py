@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sizing.cells.chain import chain as chain_of
-from sizing.cells.profile import sizes_of
+from sizing.cells.profiles.profile import sizes_of
+from sizing.cells.size_graph import chain as chain_of
 from sizing.model import config
 from sizing.model.wide_resnet import WideResNet
 
@@ -31,8 +31,8 @@ MODELS: dict[str, dict[str, Any]] = {
 _RANK = """
 import json, sys
 import torch, torch.distributed as dist
-from sizing.model.child.families import Whole, chain
-from sizing.model.child.families.parallel import part
+from sizing.tracer.families import Whole, chain
+from sizing.tracer.families.parallel import part
 rank, models, meeting = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from sizing.base.errors import Untraceable, UsageError
 from sizing.cells import stages
-from sizing.cells.graph import Graph
-from sizing.errors import Untraceable, UsageError
 from sizing.model import config, graphing
+from sizing.model.graph import Graph
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("exporting")]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 from sizing.model import config, huggingface
 from tests.support.messages import excerpt, fragment, wording
 

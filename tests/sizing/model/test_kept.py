@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sizing.model import kept, tracing
-from sizing.model.parallel import Parallel
+from sizing.base.parallel import Parallel
+from sizing.model import trace_cache, tracing
 from sizing.model.trace import StepTrace
 
 pytestmark = [pytest.mark.torch]
@@ -205,7 +205,7 @@ def test_a_kept_trace_that_is_damaged_or_cannot_be_kept_is_traced_anew(
 def test_the_oldest_go_where_there_are_too_many(
     runs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "MOST", 2)
+    monkeypatch.setattr(trace_cache, "MOST", 2)
     for batch in (1, 2, 3):
         traced(batch)
     assert len(list((tmp_path / "cache" / "bft" / "traces").iterdir())) == 2

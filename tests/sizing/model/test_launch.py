@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sizing.errors import Untraceable, UsageError
+from sizing.base.errors import Untraceable, UsageError
 from sizing.model import launch
 from tests.support.messages import pattern, wording
 
-ENTRY = "sizing.model.child.graphs"
+ENTRY = "sizing.tracer.graphs"
 
 
 def test_nothing_is_hidden_from_a_child_but_what_its_caller_hides(monkeypatch: pytest.MonkeyPatch) -> None:

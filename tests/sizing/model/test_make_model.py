@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sizing.errors import Untraceable, UsageError
+from sizing.base.errors import Untraceable, UsageError
+from sizing.base.parallel import Parallel
 from sizing.model import tracing
-from sizing.model.parallel import Parallel
 from tests.support.messages import fragment, pattern
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("forked")]

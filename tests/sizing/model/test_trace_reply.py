@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing.errors import SizingError, Untraceable, UsageError
+from sizing.base.errors import SizingError, Untraceable, UsageError
+from sizing.base.parallel import Parallel
 from sizing.model import reply
-from sizing.model.parallel import Parallel
 from sizing.model.trace import CATEGORIES
 from tests.support.messages import pattern
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sizing.errors import Untraceable
+from sizing.base.errors import Untraceable
+from sizing.base.parallel import Parallel
 from sizing.model import tracing
-from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace
 from tests.support.messages import says
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.sizing_memory import real_peak
-from sizing.errors import Untraceable, UsageError
+from sizing.base.errors import Untraceable, UsageError
+from sizing.base.parallel import Parallel
 from sizing.model import tracing
-from sizing.model.parallel import Parallel
 from sizing.model.trace import StepTrace
 from tests.support.messages import pattern, says
 

@@ -17,7 +17,7 @@ _SERVER = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
 import torch, torch.distributed.tensor
-from sizing.model.child import cuda, gloo, main, private, spread, stand_ins, surroundings, work
+from sizing.tracer import cuda, gloo, main, private, spread, stand_ins, surroundings, work
 sys.path.pop(0)
 reply = os.dup(1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

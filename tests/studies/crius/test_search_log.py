@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from sizing.base.errors import UsageError
 from sizing.cells.cell import Split
-from sizing.errors import UsageError
 from studies.crius import search_log
 from studies.crius.command import crius
 from tests.support.messages import excerpt, says, wording

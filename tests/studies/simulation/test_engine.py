@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 from studies.simulation import engine
 from studies.simulation.engine import BrokenRule, simulate
 from studies.simulation.outcome import Level, average

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sizing import cost
-from sizing.errors import UsageError
-from sizing.gpus import CATALOGUE, GIB
-from sizing.inventory import Inventory, NodeGroup, Offer
+from sizing.base.errors import UsageError
+from sizing.inventory.gpus import CATALOGUE, GIB
+from sizing.inventory.inventory import Inventory, NodeGroup, Offer
 from sizing.model import config
+from sizing.step_time import datasheet
 from studies.simulation.clusters import Pool, capacity, of_inventory, table1
 from studies.simulation.models import StageLoad, Transformer, WideResNet, table2
 from studies.simulation.reference import fastest, powers
@@ -63,11 +63,11 @@ def test_adaptive_parallelism_is_never_slower_than_data_parallelism(name: str, k
 @given(names, kinds, counts)
 @settings(max_examples=60, deadline=None)
 def test_no_rate_beats_the_peak_of_the_gpus(name: str, kind: str, gpus: int) -> None:
-    model, peak = MODELS[name], cost.peak_flops(POOLS[kind].gpu, MODELS[name].precision)
+    model, peak = MODELS[name], datasheet.peak_flops(POOLS[kind].gpu, MODELS[name].precision)
     whole = model.stage(1, 1, 1, 1)
     assert whole is not None
     rate = fastest(SPEEDS, name, kind, gpus)[1]
-    assert rate * whole.flops <= 1.001 * gpus * peak * cost.ARITHMETIC.usual
+    assert rate * whole.flops <= 1.001 * gpus * peak * datasheet.ARITHMETIC.usual
 
 
 @given(names, kinds, counts, counts)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 from studies.crius.baselines import Fcfs, Profiled
 from studies.simulation import workload
 from studies.simulation.clusters import capacity, crius_testbed, table1

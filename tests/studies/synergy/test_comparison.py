@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sizing.errors import SizingError, UsageError
+from sizing.base.errors import SizingError, UsageError
 from studies.simulation.engine import simulate_in
 from studies.simulation.outcome import JobOutcome, Outcome, Span
 from studies.synergy import comparison

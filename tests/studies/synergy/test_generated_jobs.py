@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 from studies.simulation.world import SimulatedJob
 from studies.synergy.generated_jobs import drawn
 from studies.synergy.packing.types import Servers

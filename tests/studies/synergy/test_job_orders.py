@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 from studies.synergy.job_orders import LEVEL_GPU_S, ORDERS, Standing, fifo, ftf, las, order, srtf
 from tests.studies.synergy.toys import job
 from tests.support.messages import fragment, pattern

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sizing.errors import UsageError
+from sizing.base.errors import UsageError
 from studies.simulation.engine import BrokenRule, simulate_in
 from studies.simulation.world import Decision, Moment, SimulatedJob
 from studies.synergy.packing.types import Share

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sizing.base.errors import SizingError
 from sizing.cpu.matrix import Matrix
-from sizing.errors import SizingError
 from studies.synergy.optimum import opt, server_patterns
 from studies.synergy.optimum.pooled import bounds
 from studies.synergy.packing import priced, proportional, throughput, tune

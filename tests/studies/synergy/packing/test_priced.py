@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import synergy_pack_generated as generated
+from sizing.base.errors import SizingError
 from sizing.cpu.matrix import Matrix
-from sizing.errors import SizingError
 from studies.synergy.packing import priced, throughput
 from studies.synergy.packing.check import broken
 from studies.synergy.packing.types import Packing, PackJob, Servers, Share

@@ -1,0 +1,1 @@
+"""The time of collectives over a link: tables, measured or imported."""

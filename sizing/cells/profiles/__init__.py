@@ -1,0 +1,1 @@
+"""Profiles of stages that were run on one device, and their cache."""

@@ -1,0 +1,1 @@
+"""Timers of a step on a number of GPUs, the best informed first."""

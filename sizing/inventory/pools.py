@@ -1,0 +1,105 @@
+"""The GPUs of one type in one partition that a job can ask for: the basis of plans.
+
+Slurm tells GPUs apart by the type of a gres and, if two models share a type, only by a feature of their nodes. A job
+that can name neither may get either model, so the smaller memory counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sizing.inventory.inventory import GpuType, Inventory, NodeGroup, Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Nodes of a partition that have the same type of GPU and may differ in all else.
+
+    `gpu_bytes` is the memory that a job can rely on. `constraint` is the feature that excludes other GPUs of the same
+    gres type, "" if none is needed; `mixed` names the types that a job may get instead if there is no such feature.
+    `others` are the known ones of these: all of a job runs at the pace of the slowest. In an `exclusive` partition a
+    job has whole nodes. No job runs longer than `max_time_s`, None for no limit.
+    """
+
+    partition: str
+    gpu: GpuType
+    groups: tuple[NodeGroup, ...]
+    gpu_bytes: int
+    max_nodes: int | None = None
+    constraint: str = ""
+    mixed: tuple[str, ...] = ()
+    exclusive: bool = False
+    max_time_s: float | None = None
+    others: tuple[GpuType, ...] = ()
+
+    @property
+    def possible(self) -> tuple[GpuType, ...]:
+        """The types that a job may get, the intended one first."""
+        return (self.gpu, *self.others)
+
+    @property
+    def gres_type(self) -> str:
+        """The name of the type in Slurm's gres, "" if it has none."""
+        return self.groups[0].gres_type
+
+    def having(self, per_node: int) -> tuple[NodeGroup, ...]:
+        """Return the groups whose nodes have at least `per_node` GPUs."""
+        return tuple(group for group in self.groups if group.gpus >= per_node)
+
+    def paid(self, gpus: int, nodes: int) -> int:
+        """Return the number of GPUs that a job takes from others: whole nodes' if the partition is exclusive."""
+        if not self.exclusive:
+            return gpus
+        return nodes * max(group.gpus for group in self.having(gpus // nodes))
+
+    def nodes(self, per_node: int) -> int:
+        """Return the number of nodes with at least `per_node` GPUs that a job may have."""
+        there = sum(len(group.nodes) for group in self.having(per_node))
+        return there if self.max_nodes is None else min(there, self.max_nodes)
+
+
+def pools(inventory: Inventory) -> Iterator[Pool]:
+    """Yield all pools, in the order of the inventory; GPUs of unknown types make none."""
+    for offer in inventory.offers:
+        kinds: dict[tuple[str, str], list[NodeGroup]] = {}
+        for group in offer.groups:
+            if group.gpus > 0 and group.nodes and group.gpu_type in inventory.types:
+                kinds.setdefault((group.gpu_type, group.gres_type), []).append(group)
+        for (name, gres_type), groups in kinds.items():
+            others = [group for group in offer.groups if group.gpu_type != name and _mistaken(gres_type, group)]
+            yield _pool(inventory, offer, name, groups, others)
+
+
+def _mistaken(gres_type: str, other: NodeGroup) -> bool:
+    """Whether a job that asks for a type may get another group's GPUs: --gres=gpu:1 takes any."""
+    return other.gpus > 0 and gres_type in ("", other.gres_type)
+
+
+def _pool(
+    inventory: Inventory, offer: Offer, name: str, groups: Sequence[NodeGroup], others: Sequence[NodeGroup]
+) -> Pool:
+    gpu = inventory.types[name]
+    constraint = _constraint(groups, others) if others else ""
+    mixed = tuple(sorted({group.gpu_type for group in others})) if others and not constraint else ()
+    # an unknown type cannot be compared; the administrator is told to name it
+    known = tuple(inventory.types[other] for other in mixed if other in inventory.types)
+    return Pool(
+        offer.partition,
+        gpu,
+        tuple(groups),
+        min(each.memory_bytes for each in (gpu, *known)),
+        offer.max_nodes,
+        constraint,
+        mixed,
+        offer.exclusive,
+        offer.max_time_s,
+        known,
+    )
+
+
+def _constraint(groups: Sequence[NodeGroup], others: Sequence[NodeGroup]) -> str:
+    """Return the shortest feature that all these nodes have and none of the others."""
+    shared = set.intersection(*(set(group.features) for group in groups))
+    found = shared.difference(*(group.features for group in others))
+    return min(found, key=lambda name: (len(name), name), default="")

@@ -1,0 +1,1 @@
+"""The #SBATCH lines of a plan, and the script that they go into."""
