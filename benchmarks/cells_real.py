@@ -42,7 +42,7 @@ from sizing.cells.comm.table import CommTables, table
 from sizing.cells.plan_estimate import assembly
 from sizing.cells.profiles.shards import Exchange, Shard, ShardProfile
 from sizing.model.graph import Graph
-from sizing.tracer.rounds import interval
+from sizing.tracer.runs.rounds import interval
 
 LEAST_MEAN, LEAST_WORST = 0.90, 0.80
 ROUNDS = 12

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks import cells_cases
 from benchmarks.cells_cases import Case, Plan
 from benchmarks.cells_cases.models import Ranks, batch_of
-from sizing.tracer.measure import Pass, Slice, optimizer_of
+from sizing.tracer.runs.measure import Pass, Slice, optimizer_of
 
 OPTIMIZER = "adamw"
 SIZES = tuple(4**at * 1024 for at in range(9))

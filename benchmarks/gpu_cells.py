@@ -97,7 +97,7 @@ def real(case: Case, device: str, rounds: int) -> tuple[float, int]:
     import torch
 
     from sizing.tracer import families
-    from sizing.tracer.measure import Clock, autocast, optimizer_of
+    from sizing.tracer.runs.measure import Clock, autocast, optimizer_of
 
     chain = families.chain(sizes(case), 1)
     with torch.device(device):
@@ -125,14 +125,15 @@ def real(case: Case, device: str, rounds: int) -> tuple[float, int]:
 
 def profiled(case: Case, stages: int, device: str, rounds: int) -> tuple[float, int]:
     """What a step takes by its stages' slices, and the peak of one stage that is all."""
-    from sizing.tracer import families, slices
-    from sizing.tracer.measure import measured
+    from sizing.tracer import families
+    from sizing.tracer.graphs import stage_module
+    from sizing.tracer.runs.measure import measured
 
     whole = sizes(case)
     count = len(families.chain(whole, 1).parts)
     total_s, peak = 0.0, 0
     for first, end in itertools.pairwise(round(at * count / stages) for at in range(stages + 1)):
-        piece = slices.of_chain(whole, (first, end - 1, case.batch, 1), device, case.precision)
+        piece = stage_module.of_chain(whole, (first, end - 1, case.batch, 1), device, case.precision)
         found = measured(piece, device, 1, rounds, OPTIMIZER)
         total_s += case.micro_batches * found["compute_s"][0] + found["update_s"][0]
         peak = max(peak, found["peak_bytes"])

@@ -10,7 +10,7 @@ from sizing.model.graph import Graph, GraphOrigin, Operator
 
 TIMEOUT_S = 180.0
 MEMORY_BYTES = 8 * 2**30
-_ENTRY = "sizing.tracer.graphs"
+_ENTRY = "sizing.tracer.graphs.graphs"
 _MOST_OPERATORS = 100_000
 _ORIGINS: tuple[GraphOrigin, ...] = ("export", "modules")
 

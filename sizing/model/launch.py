@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sizing.base.errors import Untraceable, UsageError
-from sizing.tracer.depends import MARK
+from sizing.tracer.dependencies import MARK
 
 NO_LIMIT_BYTES = 2**62
 NO_TORCH = 3  # the exit status of a child whose Python has no torch

@@ -14,7 +14,7 @@ from sizing.model.reply import number, refused, word
 
 TIMEOUT_S = 120.0
 _MOST = 2**50
-_ENTRY = "sizing.tracer.steps"
+_ENTRY = "sizing.tracer.runs.steps"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 from sizing.base.database import cache_folder
 from sizing.model.launch import CHILD
-from sizing.tracer.depends import digest
+from sizing.tracer.dependencies import digest
 
 MOST = 500
 """The number of answers to keep; the oldest are deleted beyond that."""

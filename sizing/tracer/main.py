@@ -38,58 +38,51 @@ def set_up(target: str, gpus: int) -> tuple[Any, Any]:
     import torch
     from torch.optim import optimizer
 
-    from sizing.tracer import (
-        cuda,
-        engine,
-        gloo,
-        kernels,
-        lazy,
-        onednn,
-        packing,
-        private,
-        spread,
-        stand_ins,
-        surroundings,
-    )
-    from sizing.tracer.ledger import Ledger
+    from sizing.tracer import autograd_internals, torch_internals
+    from sizing.tracer.allocations import Ledger
+    from sizing.tracer.device import fake_gpu, isolation, lazy
+    from sizing.tracer.operators import kernels, onednn, packing, stand_ins
+    from sizing.tracer.operators.work import Work
     from sizing.tracer.placing import GPU, Placing
+    from sizing.tracer.ranks import fake_ranks, gloo
     from sizing.tracer.tracker import Tracker
-    from sizing.tracer.work import Work
 
-    private.without_dynamo()
-    private.copy_within_the_mode()
+    torch_internals.without_dynamo()
+    torch_internals.copy_within_the_mode()
     lazy.without_contents()
-    cuda.no_scaler()
+    fake_gpu.no_scaler()
     torch.set_num_threads(1)
-    private.quiet_compile()
+    torch_internals.quiet_compile()
     on_cuda = target == "cuda"
     ledger = Ledger(512 if on_cuda else 1)
-    fake = private.fake_mode()
+    fake = torch_internals.fake_mode()
     tracker = Tracker(fake, ledger, Work())
     tracker.stand_ins.update(stand_ins.table())
     tracker.stand_ins.update(stand_ins.bounds(tracker.work.bound))
     tracker.stand_ins.update(packing.stand_ins(fake))
     stand_ins.quiet_init()
-    private.convert_in_place(tracker.moving)
+    torch_internals.convert_in_place(tracker.moving)
     if on_cuda:
-        cuda.pretend(gpus)
-        private.tell_device(lambda: tracker.inside, lambda tensor, said: GPU if tracker.on_gpu(tensor) else said)
+        fake_gpu.pretend(gpus)
+        torch_internals.tell_device(
+            lambda: tracker.inside, lambda tensor, said: GPU if tracker.on_gpu(tensor) else said
+        )
         kernels.like_a_gpu(tracker)
     else:
         onednn.take(tracker)
     optimizer.register_optimizer_step_pre_hook(tracker.before_step)
     optimizer.register_optimizer_step_post_hook(tracker.after_step)
     if gpus > 1:
-        spread.stand_alone(gpus, tracker)
+        fake_ranks.stand_alone(gpus, tracker)
         if not on_cuda:
             tracker.stand_ins.update(gloo.buffers(ledger))
     else:
-        spread.join_when_asked(tracker)
-    surroundings.no_network()
-    surroundings.no_checkpoints()
-    surroundings.load_data_here(tracker)
-    private.watch_resizing(tracker.resized)
-    engine.watch_backward(tracker)
+        fake_ranks.join_when_asked(tracker)
+    isolation.no_network()
+    isolation.no_checkpoints()
+    isolation.load_data_here(tracker)
+    torch_internals.watch_resizing(tracker.resized)
+    autograd_internals.watch_backward(tracker)
     modes = contextlib.ExitStack()
     for mode in (fake, tracker, Placing(tracker, on_cuda)):
         modes.enter_context(mode)
@@ -100,11 +93,12 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     """Trace the step that the request names."""
     import torch
 
-    from sizing.tracer import depends, packages
+    from sizing.tracer import dependencies
+    from sizing.tracer.operators import packages
 
     tracker, modes = set_up(request["target"], request["dp"] * request["tp"] * request["fsdp"])
     gc.freeze()
-    depended = depends.watched()
+    depended = dependencies.watched()
     with modes:
         step = made(request)
         tracker.find_owners()
@@ -153,7 +147,7 @@ def made(request: dict[str, Any]) -> Any:
         ) from None
     step = make_step(request["batch"], **sizes)
     if isinstance(step, tuple):
-        from sizing.tracer import training
+        from sizing.tracer.runs import training
 
         return training.of_model(step, name, on_gpu=request.get("target") == "cuda", replicas=request.get("dp", 1))
     if not callable(step):

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from sizing.tracer import checks, constants, packing, private
+from sizing.tracer import torch_internals
+from sizing.tracer.operators import checks, constants, packing
 from sizing.tracer.refusal import Refusal
 from sizing.tracer.tracker import Tracker
 
@@ -90,7 +91,7 @@ class Placing(TorchFunctionMode):
                     tensor.record_stream: lambda func, args, kwargs: None,
                 }
             )
-        self._factories = private.factories()
+        self._factories = torch_internals.factories()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -108,7 +109,7 @@ class Placing(TorchFunctionMode):
             out = self._called(func, args, kwargs)
         finally:
             self.tracker.unread = before
-        private.forget(self.tracker.fake, out)
+        torch_internals.forget(self.tracker.fake, out)
         return out
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -118,7 +119,7 @@ class Placing(TorchFunctionMode):
         if device is None:
             if func not in self._factories:
                 return func(*args, **kwargs)
-            gpu = names_gpu(private.default_device())
+            gpu = names_gpu(torch_internals.default_device())
         else:
             gpu = names_gpu(device)
         if gpu:
@@ -166,7 +167,7 @@ class Placing(TorchFunctionMode):
     def _moved(self, tensor: Any, gpu: bool, **kwargs: Any) -> Any:
         """Move a tensor to the GPU or the host; while a module moves, a parameter moves with all its views."""
         self.tracker.named |= gpu
-        if str(private.local(tensor).device) == "meta":
+        if str(torch_internals.local(tensor).device) == "meta":
             raise Refusal("a tensor without contents (meta) is moved; use to_empty(device=...)")
         if self.tracker.on_gpu(tensor) == gpu:
             return self._placed(gpu, torch.Tensor.to, (tensor, kwargs.pop("dtype", tensor.dtype)), kwargs)
@@ -181,7 +182,7 @@ class Placing(TorchFunctionMode):
     def _item(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:
             return func(*args, **kwargs)
-        except private.DataDependentOutputException:
+        except torch_internals.DataDependentOutputException:
             if self.tracker.in_optimizer(args[0]):
                 return 100.0  # a step count well into training: some optimizers do otherwise in their first steps
             if args[0].is_floating_point():
@@ -193,7 +194,7 @@ class Placing(TorchFunctionMode):
     def _formatted(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:
             return func(*args, **kwargs)
-        except (private.DataDependentOutputException, TypeError):  # torch formats no number of a fake tensor
+        except (torch_internals.DataDependentOutputException, TypeError):  # torch formats no number of a fake tensor
             if args[0].dim() or args[0].is_complex():
                 raise
             return format(1.0 if args[0].is_floating_point() else 1, *args[1:])
@@ -201,32 +202,32 @@ class Placing(TorchFunctionMode):
     def _as_float(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:
             return func(*args, **kwargs)
-        except private.DataDependentOutputException:
+        except torch_internals.DataDependentOutputException:
             return 1.0
 
     def _tolist(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:
             return func(*args, **kwargs)
-        except (private.DataDependentOutputException, NotImplementedError, RuntimeError):
+        except (torch_internals.DataDependentOutputException, NotImplementedError, RuntimeError):
             raise Refusal(
                 "the step reads a tensor's numbers (tolist), which a trace does not know: leave that out of step()"
             ) from None
 
     def _numpy(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if isinstance(private.local(args[0]), private.FakeTensor):
+        if isinstance(torch_internals.local(args[0]), torch_internals.FakeTensor):
             raise Refusal(
                 "the step hands a tensor to numpy, and a trace does not know its numbers: leave metrics out of step()"
             )
         return func(*args, **kwargs)
 
     def _replaced(self, func: Any, args: Any, kwargs: Any) -> Any:
-        private.forget(self.tracker.fake, args[0])
+        torch_internals.forget(self.tracker.fake, args[0])
         return func(*args, **kwargs)
 
     def _decided(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:
             return func(*args, **kwargs)
-        except private.DataDependentOutputException:
+        except torch_internals.DataDependentOutputException:
             passing = checks.passing(sys._getframe(2))  # the frame of the code that made torch call this mode
             if passing is None:
                 raise Refusal(f"the step decides on what a tensor holds, {_UNKNOWN}") from None

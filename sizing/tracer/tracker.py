@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import constants, engine, lazy, private
-from sizing.tracer.ledger import ACTIVATIONS, GRADIENTS, OPTIMIZER, PARAMETERS, Ledger, Record
+from sizing.tracer import autograd_internals, torch_internals
+from sizing.tracer.allocations import ACTIVATIONS, GRADIENTS, OPTIMIZER, PARAMETERS, Ledger, Record
+from sizing.tracer.device import lazy
+from sizing.tracer.operators import constants
 from sizing.tracer.refusal import Refusal
 
 _DEVICE: Any = torch.ops.prim.device.default
@@ -22,7 +24,7 @@ _ACROSS = ("copy_", "_to_copy", "_foreach_copy_", "index", "index_put_", "_index
 """Operators that a GPU runs even if one of their tensors is on the host."""
 
 
-class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Tracker(torch_internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The mode above the fake mode. `place` says whether new tensors are on the GPU; with None, any input decides.
 
     A new tensor without inputs is then on the GPU once the user's code has named one (`named`).
@@ -54,7 +56,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._drawing = constants.drawing()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(kind not in private.PLAIN for kind in types):
+        if any(kind not in torch_internals.PLAIN for kind in types):
             return NotImplemented  # its operators run again, on the tensors that it wraps
         kwargs = kwargs or {}
         if func is _DEVICE:
@@ -69,12 +71,12 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             out = self._called(func, args, kwargs)
             if func.namespace in _COLLECTIVE:  # data from other ranks is unknown
-                private.forget(self.fake, (args, kwargs, out))
+                torch_internals.forget(self.fake, (args, kwargs, out))
             if func in self._factories and not self.unread:
                 constants.keep(self.fake, func, args, kwargs, out)
             if func in self._drawing:
                 constants.drawn(self.fake, args, out)
-            for value in private.tensors_in(out):
+            for value in torch_internals.tensors_in(out):
                 self.see(value, (args, kwargs))
             scratch = self.scratch.get(func)
             if scratch is not None:
@@ -88,28 +90,32 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func is _ADD and self._accumulates(args[0]):
-            private.forget(self.fake, args[0])
+            torch_internals.forget(self.fake, args[0])
             return args[0]
         call = self.stand_ins.get(func)
         try:
             return func(*args, **kwargs) if call is None else call(func, args, kwargs)
         except (NotImplementedError, RuntimeError):
             # a CPU cannot compute all that a GPU can: forget the numbers of small tensors and try again
-            if not private.forget(self.fake, (args, kwargs)):
+            if not torch_internals.forget(self.fake, (args, kwargs)):
                 raise
             return func(*args, **kwargs) if call is None else call(func, args, kwargs)
 
     def _accumulates(self, tensor: Any) -> bool:
         """Whether backward adds up two gradients of a tensor; torch does so in place, except without contents."""
-        if not self.backward_depth or torch.is_grad_enabled() or not isinstance(tensor, private.FakeTensor):
+        if not self.backward_depth or torch.is_grad_enabled() or not isinstance(tensor, torch_internals.FakeTensor):
             return False
         record = self._record(tensor)
-        return record is not None and record.node not in (None, engine.node()) and engine.is_engines(tensor)
+        return (
+            record is not None
+            and record.node not in (None, autograd_internals.node())
+            and autograd_internals.is_engines(tensor)
+        )
 
     def see(self, tensor: Any, inputs: Any = ()) -> Record | None:
         """Return the record of a tensor's storage; a new one is on the GPU if made there or if an input is there."""
-        tensor = private.local(tensor)
-        if not isinstance(tensor, private.FakeTensor) or tensor.fake_device.type == "meta":
+        tensor = torch_internals.local(tensor)
+        if not isinstance(tensor, torch_internals.FakeTensor) or tensor.fake_device.type == "meta":
             return None
         if tensor.fake_mode is not self.fake:  # torch works out a sharding with the shapes of all ranks together
             return None
@@ -121,7 +127,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if record is None:
             recomputed = self.backward_depth > 0 and torch.is_grad_enabled()
             record = self._records[key] = self.ledger.open(storage.nbytes(), self._lies(inputs), recomputed)
-            record.node = engine.node() if self.backward_depth else None
+            record.node = autograd_internals.node() if self.backward_depth else None
             self._watches[key] = weakref.finalize(storage, self._gone, key)
             self._watches[key].atexit = False
         return record
@@ -139,13 +145,13 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _lies(self, inputs: Any) -> bool:
         if self.place is not None:
             return self.place
-        given = private.tensors_in(inputs)
+        given = torch_internals.tensors_in(inputs)
         return any(self.on_gpu(value) for value in given) if given else self.named
 
     def on_gpu(self, tensor: Any) -> bool:
         """Whether a tensor is on the GPU; False for a tensor that was never seen."""
-        tensor = private.local(tensor)
-        if self.blind or not isinstance(tensor, private.FakeTensor):
+        tensor = torch_internals.local(tensor)
+        if self.blind or not isinstance(tensor, torch_internals.FakeTensor):
             return False
         record = self._records.get(tensor.untyped_storage()._cdata)
         return record is not None and record.on_gpu
@@ -171,14 +177,14 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _record(self, tensor: Any) -> Record | None:
         """Return the record of a tensor's storage; None if the trace does not follow it."""
-        tensor = private.local(tensor)
-        if not isinstance(tensor, private.FakeTensor) or tensor.fake_mode is not self.fake:
+        tensor = torch_internals.local(tensor)
+        if not isinstance(tensor, torch_internals.FakeTensor) or tensor.fake_mode is not self.fake:
             return None
         return self._records.get(tensor.untyped_storage()._cdata)
 
     def _notice_apart(self, inputs: Any) -> None:
         """Remember host tensors that are used together with GPU tensors: a real step would fail there."""
-        given = [self._record(value) for value in private.tensors_in(inputs) if value.dim()]
+        given = [self._record(value) for value in torch_internals.tensors_in(inputs) if value.dim()]
         if any(record is not None and record.on_gpu for record in given):
             self._apart.update(record for record in given if record is not None and not record.on_gpu)
 
@@ -213,7 +219,9 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         held = {id(value) for _, value in self._of_optimizers(self._optimizers)}
         everything = [*self._of_modules(), *self._of_optimizers(self._optimizers)]
         found = {id(value): value for _, value in everything if value.requires_grad}
-        return sum(private.local(value).numel() for at, value in found.items() if at in held or at in self._learned)
+        return sum(
+            torch_internals.local(value).numel() for at, value in found.items() if at in held or at in self._learned
+        )
 
     def refuse_what_is_forgotten(self) -> None:
         """Raise Refusal if a module's or an optimizer's tensor is missing in the ledger, or is in the wrong place."""
@@ -221,11 +229,11 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         states = [
             (f"the state of {type(optimizer).__name__}", value)
             for optimizer in list(self._stepped)
-            for value in private.tensors_in([dict(state) for state in optimizer.state.values()])
+            for value in torch_internals.tensors_in([dict(state) for state in optimizer.state.values()])
             if value.dim()
         ]
         for name, value in self._of_modules():
-            if not (lazy.is_lazy(value) or private.local(value).device.type == "meta"):  # these take no memory
+            if not (lazy.is_lazy(value) or torch_internals.local(value).device.type == "meta"):  # these take no memory
                 self._refuse_unknown(name, value)
         for name, value in [*trained, *states]:
             self._refuse_unknown(name, value)
@@ -251,7 +259,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
 
     def _refuse_unknown(self, name: str, value: Any) -> None:
-        tensor = private.local(value)
+        tensor = torch_internals.local(value)
         record = self._record(value)
         if record is None or record.bytes < tensor.numel() * tensor.element_size():
             raise Refusal(
@@ -294,7 +302,7 @@ class Tracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def after_step(self, optimizer: Any, args: Any = (), kwargs: Any = None) -> None:
         """Label the state of an optimizer, which exists after its step."""
         self._stepping = None
-        for value in private.tensors_in([dict(state) for state in optimizer.state.values()]):
+        for value in torch_internals.tensors_in([dict(state) for state in optimizer.state.values()]):
             self.label(value, OPTIMIZER)
 
     def in_optimizer(self, tensor: Any) -> bool:

@@ -48,7 +48,9 @@ def bench(
     request = {"ranks": ranks, "rounds": rounds, "kinds": list(kinds), "sizes": sizes}
     env = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
     try:
-        said = launch.run("sizing.tracer.gloo_bench", request, python=python, timeout_s=timeout_s, env=env, what="gloo")
+        said = launch.run(
+            "sizing.tracer.ranks.gloo_bench", request, python=python, timeout_s=timeout_s, env=env, what="gloo"
+        )
     except UsageError:
         raise
     except SizingError as error:

@@ -20,7 +20,7 @@ from sizing.model.graph import Graph
 from sizing.model.transformer import ModelConfig
 from sizing.model.wide_resnet import WideResNet
 
-_ENTRY = "sizing.tracer.profiles"
+_ENTRY = "sizing.tracer.runs.profiles"
 ROUNDS = 10
 PRECISIONS = ("fp32", "tf32", "bf16", "bf16-pure", "fp16-amp")
 TIMEOUT_S = 900.0

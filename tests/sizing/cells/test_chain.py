@@ -49,7 +49,8 @@ def test_a_chain_is_of_one_micro_batch_on_one_gpu() -> None:
 def test_a_chain_has_the_parts_that_are_profiled(model: WideResNet | config.ModelConfig) -> None:
     import torch
 
-    from sizing.tracer import families, flops
+    from sizing.tracer import families
+    from sizing.tracer.operators import flops
 
     wide = isinstance(model, WideResNet)
     sizes = {"kind": "wide_resnet" if wide else "transformer", **asdict(model)}

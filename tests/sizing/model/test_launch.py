@@ -12,7 +12,7 @@ from sizing.base.errors import Untraceable, UsageError
 from sizing.model import launch
 from tests.support.messages import pattern, wording
 
-ENTRY = "sizing.tracer.graphs"
+ENTRY = "sizing.tracer.graphs.graphs"
 
 
 def test_nothing_is_hidden_from_a_child_but_what_its_caller_hides(monkeypatch: pytest.MonkeyPatch) -> None:

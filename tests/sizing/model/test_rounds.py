@@ -7,7 +7,7 @@ from math import comb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing.tracer.rounds import MOST, interval, repeated, settled
+from sizing.tracer.runs.rounds import MOST, interval, repeated, settled
 
 
 @given(st.integers(1, 200))

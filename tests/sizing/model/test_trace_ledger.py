@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing.tracer.ledger import ACTIVATIONS, GRADIENTS, NAMES, PARAMETERS, TEMPORARY, Ledger, Record
+from sizing.tracer.allocations import ACTIVATIONS, GRADIENTS, NAMES, PARAMETERS, TEMPORARY, Ledger, Record
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.booleans(), st.integers(0, 4), st.integers(0, 9)), max_size=40))

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import main, plans, private, returned
+from sizing.tracer import main, torch_internals
+from sizing.tracer.graphs import user_model
+from sizing.tracer.ranks import tensor_plans
 from sizing.tracer.refusal import Refusal
 
 
@@ -51,17 +53,17 @@ def load(request: Mapping[str, Any], device: str | None = None) -> Made:
         ) from None
     with contextlib.nullcontext() if device is None else torch.device(device):
         said = make(request["batch"], **keywords)
-    model, args, kwargs, loss = returned.parts(said, f"{os.path.basename(request['path'])}:{_line(make)}: {name}")
+    model, args, kwargs, loss = user_model.parts(said, f"{os.path.basename(request['path'])}:{_line(make)}: {name}")
     note = ""
     if tp > 1 and not keywords:
-        note = plans.cut(model, tp, name)
+        note = tensor_plans.cut(model, tp, name)
     model.train()
     config: Any = getattr(model, "config", None)
     if getattr(config, "use_cache", None) is True:  # transformers' cache of keys and values is only for generation
         config.use_cache = False
     if device is not None:
         model.to(device)
-        args, kwargs = private.mapped(lambda each: each.to(device), (args, kwargs))
+        args, kwargs = torch_internals.mapped(lambda each: each.to(device), (args, kwargs))
     return Made(model, args, kwargs, loss, note)
 
 
@@ -76,11 +78,11 @@ def join(size: int) -> None:
             raise Refusal("this torch has no torch.distributed, which tensor parallelism needs", True)
         return
     if size > 1 and not distributed.is_initialized():
-        private.join_fake_group(size)
+        torch_internals.join_fake_group(size)
 
     def late(*args: Any, **kwargs: Any) -> None:
         if not torch.distributed.is_initialized():
-            private.join_fake_group(1)
+            torch_internals.join_fake_group(1)
 
     distributed.init_process_group = late
     for name in ("destroy_process_group", "barrier", "broadcast_object_list"):

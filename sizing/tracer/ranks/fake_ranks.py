@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import private
-from sizing.tracer.ledger import GRADIENTS
+from sizing.tracer import torch_internals
+from sizing.tracer.allocations import GRADIENTS
 
 
 def stand_alone(gpus: int, tracker: Any) -> None:
     """Join a group of `gpus` ranks that do nothing, as rank 0, and replace functions that need the others."""
-    private.join_fake_group(gpus)
+    torch_internals.join_fake_group(gpus)
     distributed: Any = torch.distributed
     for name in ("init_process_group", "destroy_process_group", "barrier", "broadcast_object_list"):
         setattr(distributed, name, _nothing)
@@ -25,8 +25,8 @@ def stand_alone(gpus: int, tracker: Any) -> None:
 
 def real_meshes(tracker: Any) -> None:
     """Let device meshes have real numbers, and let the tracker ignore the work on shardings."""
-    private.shield_sharding(tracker)
-    for holder in private.meshes():
+    torch_internals.shield_sharding(tracker)
+    for holder in torch_internals.meshes():
         for name, value in list(vars(holder).items()):
             public = isinstance(holder, type) and not name.startswith("_")
             if isinstance(value, types.FunctionType) and (public or name in _MESH):
@@ -72,7 +72,7 @@ def _real(function: Any) -> Any:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with private.without_modes():
+        with torch_internals.without_modes():
             return function(*args, **kwargs)
 
     return call

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from sizing.tracer import private, products
+from sizing.tracer import torch_internals
+from sizing.tracer.operators import products
 
 _ATTENTION = "_scaled_dot_product_"
 _OTHERS = {"transformers::grouped_mm_fallback": products.grouped}
@@ -17,7 +18,7 @@ _KNOWN = ("aten", "prim", "prims", "bft", "c10d", "_c10d_functional", "_c10d_fun
 _SUMMED = frozenset({"addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation"})  # the first argument is added
 
 
-class Counter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Counter(torch_internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A mode that counts the products of all operators that run in it.
 
     The forward pass counts by torch's own formulas (torch.utils.flop_counter). The backward pass counts as much again
@@ -35,7 +36,7 @@ class Counter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(kind not in private.PLAIN for kind in types):
+        if any(kind not in torch_internals.PLAIN for kind in types):
             return NotImplemented  # its operators run again, on the tensors that it wraps
         out = func(*args, **kwargs)
         self.seen(args, kwargs, out)
@@ -67,7 +68,7 @@ class Counter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _backward(name: str, args: Any, forward: int) -> int:
     if not torch.is_grad_enabled() and name not in _OTHERS:  # gradients are always off within a package's operator
         return 0
-    tensors = private.tensors_in(args)
+    tensors = torch_internals.tensors_in(args)
     if name.startswith(_ATTENTION):
         return forward * 5 // 2 if any(each.requires_grad for each in tensors[:3]) else 0
     if name in products.RECURRENT:  # states need gradients if weights do; the input does if an earlier layer learns

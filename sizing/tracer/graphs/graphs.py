@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import answering, flops, host, lazy, models, modules, private, stand_ins, surroundings
+from sizing.tracer import answering, torch_internals
+from sizing.tracer.device import fake_host, isolation, lazy
+from sizing.tracer.graphs import models, module_chain
+from sizing.tracer.operators import flops, stand_ins
 from sizing.tracer.refusal import Refusal
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
@@ -29,18 +32,18 @@ def graph(request: dict[str, Any]) -> dict[str, Any]:
     Returns the answer as JSON has it, with the origin of the graph and notes. Raises Refusal.
     """
     set_up(int(request.get("tp", 1)))
-    fake = private.fake_mode()
+    fake = torch_internals.fake_mode()
     notes = []
     try:
-        with fake, host.Host():
+        with fake, fake_host.Host():
             made = models.load(request)
     except Refusal:
         raise
     except Exception as error:
         reason = answering.reason_of(error, request["path"])
         try:
-            made, fake = host.on_cpu(request), None
-        except host.TooLarge:
+            made, fake = fake_host.on_cpu(request), None
+        except fake_host.TooLarge:
             raise error from None
         notes.append(f"made on real tensors: {reason}")
     origin, why = "export", ""
@@ -55,7 +58,7 @@ def graph(request: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:
         why = answering.reason_of(error, request["path"])
     if why:
-        origin, (rows, unknown), how = modules.chain(made, fake, request)
+        origin, (rows, unknown), how = module_chain.chain(made, fake, request)
         notes.append(f"by modules{how}, as torch.export does not take the model: {why}")
     notes.append(made.note)
     if unknown:
@@ -79,16 +82,16 @@ def set_up(tp: int) -> None:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    private.quiet_compile()
-    private.convert_in_place()
-    private.copy_within_the_mode()
+    torch_internals.quiet_compile()
+    torch_internals.convert_in_place()
+    torch_internals.copy_within_the_mode()
     lazy.without_contents()
-    private.without_contents_of(stand_ins.table())
+    torch_internals.without_contents_of(stand_ins.table())
     stand_ins.quiet_init()
-    surroundings.no_network()
-    surroundings.no_checkpoints()
+    isolation.no_network()
+    isolation.no_checkpoints()
     if tp > 1:
-        host.real_meshes()
+        fake_host.real_meshes()
 
 
 def program(made: models.Made) -> Any:
@@ -154,7 +157,7 @@ class Counted(torch.fx.Interpreter):
                 if node.name in weights and made.model.get_parameter(weights[node.name]).requires_grad:
                     value.requires_grad_()
             values.append(value)
-        modes.enter_context(fake or private.fake_mode())
+        modes.enter_context(fake or torch_internals.fake_mode())
         modes.enter_context(self.counter)
         with modes:
             self.run(*values, enable_io_processing=False)
@@ -165,8 +168,8 @@ class Counted(torch.fx.Interpreter):
         before = self.counter.flops
         out = self._attended(n) if n.target is _ATTENTION else super().run_node(n)
         self.counts[n] = self.counter.flops - before
-        self.learns[n] = any(each.requires_grad for each in private.tensors_in(out))
-        if any(not isinstance(size, int) for each in private.tensors_in(out) for size in each.shape):
+        self.learns[n] = any(each.requires_grad for each in torch_internals.tensors_in(out))
+        if any(not isinstance(size, int) for each in torch_internals.tensors_in(out) for size in each.shape):
             raise NotExported(f"the size of {n.name} in {_module(n) or 'the model'} depends on what tensors hold")
         return out
 
@@ -197,7 +200,7 @@ def _first_users(found: Any, made: models.Made, place: dict[Any, int]) -> dict[i
             if weight.requires_grad:
                 at = min(place[user] for user in node.users)
                 known = first.get(id(weight))
-                first[id(weight)] = (at if known is None else min(at, known[0]), private.local(weight).numel())
+                first[id(weight)] = (at if known is None else min(at, known[0]), torch_internals.local(weight).numel())
     owned: dict[int, int] = {}
     for at, count in first.values():
         owned[max(at, 0)] = owned.get(max(at, 0), 0) + count
@@ -273,10 +276,10 @@ def _in_loss(found: Any, made: models.Made) -> set[Any]:
     specs = found.graph_signature.output_specs
     flat = [node for node, spec in zip(outputs, specs, strict=True) if _is(spec, "USER_OUTPUT")]
     values = [node.meta["val"] if isinstance(node, torch.fx.Node) else node for node in flat]
-    mode = next((each.fake_mode for each in values if isinstance(each, private.FakeTensor)), None)
+    mode = next((each.fake_mode for each in values if isinstance(each, torch_internals.FakeTensor)), None)
     with mode or contextlib.nullcontext(), torch.enable_grad():
-        values = private.mapped(_leaf, values)
-        loss = made.loss(private.rebuilt(values, found.call_spec.out_spec))
+        values = torch_internals.mapped(_leaf, values)
+        loss = made.loss(torch_internals.rebuilt(values, found.call_spec.out_spec))
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             kind = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise Refusal(f"the loss is {kind}: one number, with a gradient", True)

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import models, modules, private, programs, returned, values
-from sizing.tracer.measure import Slice, autocast
+from sizing.tracer import torch_internals
+from sizing.tracer.graphs import export, models, module_chain, random_inputs, user_model
 from sizing.tracer.refusal import Refusal
+from sizing.tracer.runs.measure import Slice, autocast
 
 _NOTE = "cut by modules: what runs between them, and the loss, is not timed"
 
@@ -21,8 +22,8 @@ class Blocks:
     def __init__(self, request: dict[str, Any], batch: int, base: Sequence[Sequence[str]]) -> None:
         self.request, self.base = request, base
         try:
-            fake: Any = private.fake_mode()
-            self.made = programs.load(request, batch, fake)
+            fake: Any = torch_internals.fake_mode()
+            self.made = export.load(request, batch, fake)
             self.calls = self._called(fake)
         except Exception:  # a model that depends on contents runs on real tensors, as when its graph was read
             self.made = models.load({**request, "batch": batch}, "cpu")
@@ -40,7 +41,7 @@ class Blocks:
             return hook
 
         with contextlib.ExitStack() as stack:
-            for path, module in modules.units(self.made.model):
+            for path, module in module_chain.units(self.made.model):
                 stack.callback(module.register_forward_pre_hook(watch(path), with_kwargs=True).remove)
             stack.enter_context(fake or contextlib.nullcontext())
             self.made.model(*self.made.args, **self.made.kwargs)
@@ -67,10 +68,10 @@ class Blocks:
             def leaf(value: Any, rows: int = rows, places: dict[int, int] = places) -> Any:
                 if id(value) not in places:
                     places[id(value)] = len(leaves)
-                    leaves.append(values.like(value, device, learns=value.requires_grad, rows=rows))
+                    leaves.append(random_inputs.like(value, device, learns=value.requires_grad, rows=rows))
                 return _Place(places[id(value)])
 
-            calls.append((module, private.mapped(leaf, args), private.mapped(leaf, kwargs)))
+            calls.append((module, torch_internals.mapped(leaf, args), torch_internals.mapped(leaf, kwargs)))
         weights = {id(each): each for module, _, _ in calls for each in (*module.parameters(), *module.buffers())}
         trained = [each for each in weights.values() if each.requires_grad]
 
@@ -78,7 +79,7 @@ class Blocks:
             outs: list[torch.Tensor] = []
             for module, args, kwargs in calls:
                 out = module(*_placed(args, given), **_placed(kwargs, given))
-                outs += private.tensors_in(returned.plain(out))
+                outs += torch_internals.tensors_in(user_model.plain(out))
             return outs
 
         return Slice(run, leaves, list(weights.values()), trained, _NOTE, autocast(self.request["precision"], device))
@@ -110,18 +111,18 @@ def _fill(module: torch.nn.Module, known: dict[int, torch.Tensor], device: str) 
     """Replace a module's weights without contents by real ones, and move the module to a device."""
     for part in module.modules():
         for name, value in list(part._parameters.items()):
-            if isinstance(value, private.FakeTensor):
+            if isinstance(value, torch_internals.FakeTensor):
                 if id(value) not in known:
-                    made = values.weight(value, name, device)
+                    made = random_inputs.weight(value, name, device)
                     known[id(value)] = torch.nn.Parameter(made, value.requires_grad)
                 part._parameters[name] = known[id(value)]
         for name, buffer in list(part._buffers.items()):
-            if isinstance(buffer, private.FakeTensor):
-                known.setdefault(id(buffer), values.weight(buffer, name, device))
+            if isinstance(buffer, torch_internals.FakeTensor):
+                known.setdefault(id(buffer), random_inputs.weight(buffer, name, device))
                 part._buffers[name] = known[id(buffer)]
     module.to(device)
 
 
 def origin_of(request: dict[str, Any]) -> Any:
     """Return the class that cuts stages in the way that the request's graph was read."""
-    return programs.Program if request["graph"]["origin"] == "export" else Blocks
+    return export.Program if request["graph"]["origin"] == "export" else Blocks

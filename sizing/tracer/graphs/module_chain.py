@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from sizing.tracer import answering, flops, host, models, private
+from sizing.tracer import answering, torch_internals
+from sizing.tracer.device import fake_host
+from sizing.tracer.graphs import models
+from sizing.tracer.operators import flops
 from sizing.tracer.refusal import Refusal
 
 _LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
@@ -42,14 +45,14 @@ def chain(made: models.Made, fake: Any, request: dict[str, Any]) -> tuple[str, t
         try:
             with fake:
                 return "modules", _chained(made), ""
-        except private.CONTENTS:
-            made = host.on_cpu(request)
+        except torch_internals.CONTENTS:
+            made = fake_host.on_cpu(request)
         except Refusal:
             raise
         except Exception as error:
-            if not any(isinstance(each, private.CONTENTS) for each in _causes(error)):
+            if not any(isinstance(each, torch_internals.CONTENTS) for each in _causes(error)):
                 raise Refusal(f"the forward pass fails: {answering.reason_of(error, request['path'])}") from None
-            made = host.on_cpu(request)
+            made = fake_host.on_cpu(request)
     try:
         return "modules", _chained(made), " on real tensors"
     except Refusal:
@@ -102,8 +105,8 @@ class Watch(flops.Counter):  # type: ignore[no-untyped-call]
         self._owned: dict[int, int] = {}
         for each in (*made.model.parameters(), *made.model.buffers()):
             self._weights[_key(each)] = each
-        for each in private.tensors_in((made.args, made.kwargs)):
-            self._values[_key(each)] = _Value(private.local(each).untyped_storage(), len(self._names), True)
+        for each in torch_internals.tensors_in((made.args, made.kwargs)):
+            self._values[_key(each)] = _Value(torch_internals.local(each).untyped_storage(), len(self._names), True)
         self._inputs = set(self._values)
 
     def enter(self, path: str) -> Any:
@@ -129,7 +132,7 @@ class Watch(flops.Counter):  # type: ignore[no-untyped-call]
 
     def seen(self, args: Any, kwargs: Any, out: Any) -> None:
         """Record which unit uses which weights and values."""
-        given = private.tensors_in((args, kwargs))
+        given = torch_internals.tensors_in((args, kwargs))
         moves = False
         for each in given:
             key = _key(each)
@@ -143,12 +146,12 @@ class Watch(flops.Counter):  # type: ignore[no-untyped-call]
                 if value.made < self._now:
                     value.bytes = max(value.bytes, each.numel() * each.element_size())
                 moves |= value.moves
-        for each in private.tensors_in(out):
+        for each in torch_internals.tensors_in(out):
             key = _key(each)
             if key in self._weights:
                 continue
             if key not in self._values:
-                self._values[key] = _Value(private.local(each).untyped_storage(), self._now, moves)
+                self._values[key] = _Value(torch_internals.local(each).untyped_storage(), self._now, moves)
             self._values[key].moves |= moves
 
     def rows(self) -> list[list[Any]]:
@@ -166,10 +169,10 @@ class Watch(flops.Counter):  # type: ignore[no-untyped-call]
         for key, at in self._owned.items():
             weight = self._weights[key]
             if weight.requires_grad:
-                owned[at] += private.local(weight).numel()
+                owned[at] += torch_internals.local(weight).numel()
         rows = zip(self._names, self._counts, sent, owned, strict=True)
         return [[name, name.partition("@")[0], count, across, own] for name, count, across, own in rows]
 
 
 def _key(tensor: Any) -> int:
-    return int(private.local(tensor).untyped_storage()._cdata)
+    return int(torch_internals.local(tensor).untyped_storage()._cdata)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import private
+from sizing.tracer import torch_internals
 
 _COPIES_INPUT = ("_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_")
 _COPIES_OUTPUT = ("_allgather_base_", "allgather_into_tensor_coalesced_")
@@ -19,7 +19,7 @@ def buffers(ledger: Any) -> dict[Any, Callable[..., Any]]:
     def copying(place: int) -> Callable[..., Any]:
         def call(func: Any, args: Any, kwargs: Any) -> Any:
             out = func(*args, **kwargs)
-            copied = sum(each.numel() * each.element_size() for each in private.tensors_in(args[place]))
+            copied = sum(each.numel() * each.element_size() for each in torch_internals.tensors_in(args[place]))
             ledger.scratch(copied, False)
             return out
 

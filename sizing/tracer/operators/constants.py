@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import private
+from sizing.tracer import torch_internals
 
 _MADE = """
 arange arange.start arange.start_step linspace logspace full zeros ones eye eye.m scalar_tensor
@@ -45,17 +45,21 @@ def _there(names: str) -> frozenset[Any]:
 
 def keep(fake: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Record the numbers of a small tensor that a factory has made."""
-    if isinstance(out, private.FakeTensor) and out.constant is None and out.numel() <= private.MOST_KNOWN:
-        with private.without_modes():
-            private.know(fake, out, func(*args, **{**kwargs, "device": torch.device("cpu")}))
+    if (
+        isinstance(out, torch_internals.FakeTensor)
+        and out.constant is None
+        and out.numel() <= torch_internals.MOST_KNOWN
+    ):
+        with torch_internals.without_modes():
+            torch_internals.know(fake, out, func(*args, **{**kwargs, "device": torch.device("cpu")}))
 
 
 def drawn(fake: Any, args: Any, out: Any) -> None:
     """Record the mean as the value of a single drawn number; `args` are a tensor and its bounds, or a shape."""
-    if isinstance(out, private.FakeTensor) and out.numel() == 1:
+    if isinstance(out, torch_internals.FakeTensor) and out.numel() == 1:
         low, high = args[1] if len(args) > 1 else 0.0, args[2] if len(args) > 2 else 1.0
-        with private.without_modes():
-            private.know(fake, out, torch.full(out.shape, (low + high) / 2, dtype=out.dtype))
+        with torch_internals.without_modes():
+            torch_internals.know(fake, out, torch.full(out.shape, (low + high) / 2, dtype=out.dtype))
 
 
 def finite(fake: Any) -> dict[Any, Callable[..., Any]]:
@@ -69,11 +73,11 @@ def finite(fake: Any) -> dict[Any, Callable[..., Any]]:
         return args[0] if args else kwargs.get("input", kwargs.get("self"))
 
     def say(out: Any, same: Any) -> Any:
-        if isinstance(out, private.FakeTensor):
+        if isinstance(out, torch_internals.FakeTensor):
             setattr(out, "same", (same, out._version))  # noqa: B010  (it is one of ours)
-            if out.numel() <= private.MOST_KNOWN:
-                with private.without_modes():
-                    private.know(fake, out, torch.full(out.shape, same, dtype=out.dtype))
+            if out.numel() <= torch_internals.MOST_KNOWN:
+                with torch_internals.without_modes():
+                    torch_internals.know(fake, out, torch.full(out.shape, same, dtype=out.dtype))
         return out
 
     def said(same: bool) -> Callable[..., Any]:
@@ -87,7 +91,7 @@ def finite(fake: Any) -> dict[Any, Callable[..., Any]]:
         def call(func: Any, args: Any, kwargs: Any) -> Any:
             given, out = of(args, kwargs), func(*args, **kwargs)
             same, version = getattr(given, "same", (None, 0))
-            if same is None or version != given._version or not isinstance(out, private.FakeTensor):
+            if same is None or version != given._version or not isinstance(out, torch_internals.FakeTensor):
                 return out
             return say(out, made(same, given.numel() // max(1, out.numel())))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sizing.tracer import collectives
+from sizing.tracer.ranks import collectives
 from sizing.tracer.refusal import Refusal
 
 _GATHERED = frozenset({"colwise_rep", "colwise_gather_output"})

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import parameter
 
-from sizing.tracer import private
+from sizing.tracer import torch_internals
 
 _parameter: Any = parameter
 _MIXIN: Any = _parameter.UninitializedTensorMixin
@@ -33,9 +33,9 @@ def without_contents() -> None:
 
 def _maker(usual: Any) -> Any:
     def make(cls: Any, requires_grad: bool = True, device: Any = None, dtype: Any = None, **kwargs: Any) -> Any:
-        with private.without_modes():
+        with torch_internals.without_modes():
             made = usual(cls, requires_grad, dtype=dtype, **kwargs)
-        made.born = {"device": device or private.default_device(), "dtype": made.dtype}
+        made.born = {"device": device or torch_internals.default_device(), "dtype": made.dtype}
         made.later = []
         return made
 
@@ -53,4 +53,6 @@ def _materialize(self: Any, shape: Any, device: Any = None, dtype: Any = None) -
     new = torch.empty(shape, device=device or self.born["device"], dtype=dtype or self.born["dtype"])
     for function in self.later:
         new = function(new)
-    private.swap(self, torch.nn.Parameter(new, self.requires_grad) if isinstance(self, torch.nn.Parameter) else new)
+    torch_internals.swap(
+        self, torch.nn.Parameter(new, self.requires_grad) if isinstance(self, torch.nn.Parameter) else new
+    )

@@ -6,7 +6,7 @@ import inspect
 import socket
 from typing import Any
 
-from sizing.tracer import private
+from sizing.tracer import torch_internals
 
 
 def no_network() -> None:
@@ -45,14 +45,14 @@ def load_data_here(tracker: Any) -> None:
         made(**given)
 
     def iterate(self: Any) -> Any:
-        with private.without_modes():
+        with torch_internals.without_modes():
             batches = iterated(self)
         while True:
             try:
-                with private.without_modes():
+                with torch_internals.without_modes():
                     batch = next(batches)
             except StopIteration:
                 return
-            yield private.without_contents(batch, tracker)
+            yield torch_internals.without_contents(batch, tracker)
 
     loader.__init__, loader.__iter__ = init, iterate

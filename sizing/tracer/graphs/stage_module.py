@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from sizing.tracer import families
-from sizing.tracer.measure import Slice, autocast
+from sizing.tracer.runs.measure import Slice, autocast
 
 
 def dtype_of(precision: str) -> torch.dtype:

@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import exchanges, graphs, host, models, private, values
-from sizing.tracer.measure import Slice, autocast
+from sizing.tracer import torch_internals
+from sizing.tracer.device import fake_host
+from sizing.tracer.graphs import graphs, models, random_inputs
+from sizing.tracer.ranks import fake_collectives
 from sizing.tracer.refusal import Refusal
+from sizing.tracer.runs.measure import Slice, autocast
 
 _SHAPES = (
     "view reshape _unsafe_view slice to contiguous flatten select unsqueeze squeeze clone transpose permute alias "
@@ -20,11 +23,11 @@ _SHAPES = (
 
 def load(request: dict[str, Any], batch: int, fake: Any) -> models.Made:
     """Load the user's model on tensors without contents, in the request's precision."""
-    with fake, host.Host():
+    with fake, fake_host.Host():
         made = models.load({**request, "batch": batch})
         if request["precision"] == "bf16-pure":
             made.model.to(torch.bfloat16)
-            args, kwargs = private.mapped(
+            args, kwargs = torch_internals.mapped(
                 lambda each: each.to(torch.bfloat16) if each.is_floating_point() else each, (made.args, made.kwargs)
             )
             made = models.Made(made.model, args, kwargs, made.loss, made.note)
@@ -36,13 +39,13 @@ class Program:
 
     def __init__(self, request: dict[str, Any], batch: int, base: Sequence[Sequence[str]]) -> None:
         self.request, self.base = request, base
-        self.fake = private.fake_mode()
+        self.fake = torch_internals.fake_mode()
         self.made = load(request, batch, self.fake)
         try:
             with self.fake:
                 self.exported = graphs.program(self.made)
         except Exception:
-            if all(private.local(each) is each for each in self.made.model.parameters()):
+            if all(torch_internals.local(each) is each for each in self.made.model.parameters()):
                 raise
             raise Refusal(
                 "torch.export does not take this model's DTensors (parallelize_module): cut it in "
@@ -187,7 +190,7 @@ class Program:
                 name = str(self.specs[node.name].target)
                 known = self._weight(node) if kind == "PARAMETER" else node.meta["val"]
                 if id(known) not in weights:
-                    made = values.weight(node.meta["val"], name, device)
+                    made = random_inputs.weight(node.meta["val"], name, device)
                     if kind == "PARAMETER" and known.requires_grad:
                         made.requires_grad_()
                         trained.append(made)
@@ -196,13 +199,13 @@ class Program:
             elif isinstance(node.meta.get("val"), torch.Tensor):
                 arguments.append((True, len(leaves)))
                 learns = kind == "ACTIVATION" and self.learns[node]
-                leaves.append(values.like(node.meta["val"], device, learns=learns, rows=_rows(node)))
+                leaves.append(random_inputs.like(node.meta["val"], device, learns=learns, rows=_rows(node)))
             else:
                 arguments.append((False, node.meta.get("val")))
         note = (
             f"weights of several stages are in each, and their gradients are to be summed: {shared}" if shared else ""
         )
-        loss, spec, filled = self.made.loss, self.exported.call_spec.out_spec, values.Filled(device)
+        loss, spec, filled = self.made.loss, self.exported.call_spec.out_spec, random_inputs.Filled(device)
         written = [_written(node) for node, (leaf, _) in zip(outside, arguments, strict=True) if leaf]
 
         def run(given: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -243,7 +246,7 @@ class Program:
         for (kind, size, path), calls in self._exchanged.items():
             if first <= self._operator_of(path) <= last:
                 found[kind, size, path] = calls
-        return exchanges.listed(found)
+        return fake_collectives.listed(found)
 
     def _watched(self) -> dict[tuple[str, int, str], int]:
         from torch.utils.module_tracker import ModuleTracker
@@ -259,7 +262,7 @@ class Program:
                 loss: Any = made.loss(made.model(*made.args, **made.kwargs))
                 loss.backward()
 
-            return exchanges.seen_by(place, run)
+            return fake_collectives.seen_by(place, run)
 
     def _operator_of(self, path: str) -> int:
         """Return the last operator of the base graph in a module, or in the nearest enclosing module that has any."""

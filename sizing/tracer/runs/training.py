@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from sizing.tracer import returned
+from sizing.tracer.graphs import user_model
 from sizing.tracer.refusal import Refusal
 
 
@@ -17,7 +17,7 @@ def of_model(made: Any, name: str, *, on_gpu: bool, replicas: int) -> Callable[[
 
     Raises Refusal if make_model did not return a model with inputs, or if the model has nothing to train.
     """
-    model, args, kwargs, loss = returned.parts(made, name)
+    model, args, kwargs, loss = user_model.parts(made, name)
     if on_gpu:
         model.cuda()
         args, kwargs = tree_map_only(torch.Tensor, lambda each: each.cuda(), (args, kwargs))

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import exchanges
-from sizing.tracer.meter import Meter, bytes_of
+from sizing.tracer.ranks import fake_collectives
 from sizing.tracer.refusal import Refusal
-from sizing.tracer.rounds import interval, repeated
+from sizing.tracer.runs.meter import Meter, bytes_of
+from sizing.tracer.runs.rounds import interval, repeated
 
 _WARM_UPS = 2
 _LITTLE = 1e-8  # a learning rate so small that weights do not diverge
@@ -135,7 +135,7 @@ def measured(piece: Slice, device: str, threads: int, rounds: int, optimizer: st
         through.forget()
         through()
         update()
-    found = exchanges.seen_by(str, through)  # gradients exist by now, as in all micro-batches after the first
+    found = fake_collectives.seen_by(str, through)  # gradients exist by now, as in all micro-batches after the first
     peak, activations = _peak(through, piece, stepper, update)
     clock = Clock(device, threads)
 
@@ -158,7 +158,7 @@ def measured(piece: Slice, device: str, threads: int, rounds: int, optimizer: st
         "state_bytes": gradients + _state_bytes(stepper),
         "activation_bytes": activations,
         "peak_bytes": peak,
-        "exchanges": exchanges.listed(found) if piece.exchanged is None else piece.exchanged,
+        "exchanges": fake_collectives.listed(found) if piece.exchanged is None else piece.exchanged,
         "rounds": len(passes),
         "note": piece.note,
     }

@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import private
-from sizing.tracer.work import COLLECTIVES
+from sizing.tracer import torch_internals
+from sizing.tracer.operators.work import COLLECTIVES
 
 _GROWS = frozenset({"all_gather"})
-_OWN = ("bft",)  # operators of sizing.tracer.collectives
+_OWN = ("bft",)  # operators of sizing.tracer.ranks.collectives
 _NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", *_OWN)
 
 
-class Recorder(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(torch_internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A mode that counts collectives by (kind, bytes, place); `place()` is the step's current position in the model."""
 
     def __init__(self, place: Callable[[], str] = str) -> None:
@@ -42,16 +42,20 @@ class Recorder(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(kind not in private.PLAIN for kind in types):
+        if any(kind not in torch_internals.PLAIN for kind in types):
             return NotImplemented  # a DTensor's operators run again, on its local tensors
         out = func(*args, **(kwargs or {}))
         # our own operators call torch.distributed, which counts; on tensors without contents they do not run
-        alike = private.tensors_in(args) or [None]
-        if func.namespace in _NAMESPACES and (func.namespace not in _OWN or isinstance(alike[0], private.FakeTensor)):
+        alike = torch_internals.tensors_in(args) or [None]
+        if func.namespace in _NAMESPACES and (
+            func.namespace not in _OWN or isinstance(alike[0], torch_internals.FakeTensor)
+        ):
             name = func._schema.name.split("::")[1]
             for kind, words in COLLECTIVES:
                 if any(word in name for word in words):
-                    self.add(kind, max(_bytes(private.tensors_in(args)), _bytes(private.tensors_in(out))))
+                    self.add(
+                        kind, max(_bytes(torch_internals.tensors_in(args)), _bytes(torch_internals.tensors_in(out)))
+                    )
                     break
         return out
 
@@ -64,7 +68,7 @@ def _bytes(tensors: Any) -> int:
 
 
 def _tell(kind: str, *tensors: Any) -> None:
-    size = _bytes(private.local(each) for each in tensors)
+    size = _bytes(torch_internals.local(each) for each in tensors)
     for each in _recorders:
         each.add(kind, size)
 

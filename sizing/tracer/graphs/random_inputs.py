@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from sizing.tracer import private
+from sizing.tracer import torch_internals
 
 
 def weight(fake: Any, name: str, device: str) -> torch.Tensor:
@@ -41,13 +41,13 @@ class Filled(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # a tensor without contents does not override torch's functions, and is not among the types
-        args, kwargs = private.mapped(self._real, (args, kwargs or {}))
+        args, kwargs = torch_internals.mapped(self._real, (args, kwargs or {}))
         return func(*args, **kwargs)
 
     def _real(self, value: Any) -> Any:
-        if not isinstance(value, private.FakeTensor):
+        if not isinstance(value, torch_internals.FakeTensor):
             return value
         if id(value) not in self._known:
-            with private.without_modes():
+            with torch_internals.without_modes():
                 self._known[id(value)] = value, like(value, self.device)
         return self._known[id(value)][1]

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import private, products
+from sizing.tracer import torch_internals
+from sizing.tracer.operators import products
 
 COLLECTIVES = (
     ("all_reduce", ("all_reduce", "allreduce")),
@@ -74,12 +75,12 @@ class Work:
         """Count one call of an operator."""
         if not self.counting:
             return
-        given = private.tensors_in((args, kwargs))
+        given = torch_internals.tensors_in((args, kwargs))
         if func.namespace in ("c10d", "_c10d_functional", "_c10d_functional_autograd"):
             name = func._schema.name.split("::")[1]
             for kind, words in COLLECTIVES:
                 if any(word in name for word in words):
-                    self.hand(kind, _bytes(private.tensors_in(_handed(func.namespace, kind, args))))
+                    self.hand(kind, _bytes(torch_internals.tensors_in(_handed(func.namespace, kind, args))))
                     return
         packet = func._overloadpacket
         formula = self._flops.get(packet)
@@ -87,4 +88,4 @@ class Work:
         row = self.operators.setdefault((name, _precision(name, given) if formula else ""), [0, 0, 0])
         row[0] += 1
         row[1] += int(formula(*args, **kwargs, out_val=out)) if formula else 0
-        row[2] += 0 if func.is_view else _bytes(given) + _bytes(private.tensors_in(out))
+        row[2] += 0 if func.is_view else _bytes(given) + _bytes(torch_internals.tensors_in(out))

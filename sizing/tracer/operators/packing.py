@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import private
+from sizing.tracer import torch_internals
 from sizing.tracer.refusal import Refusal
 
 
@@ -15,19 +15,19 @@ def stand_ins(fake: Any) -> dict[Any, Any]:
 
     def packed(func: Any, args: Any, kwargs: Any) -> Any:
         batch, lengths = args[:2]
-        known = getattr(lengths, "constant", None) if isinstance(lengths, private.FakeTensor) else lengths
+        known = getattr(lengths, "constant", None) if isinstance(lengths, torch_internals.FakeTensor) else lengths
         if known is None:
             raise Refusal(
                 "the step packs sequences of lengths that a trace does not know: make them of numbers (torch.tensor), "
                 "or give the layer the padded batch"
             )
-        with private.without_modes():
+        with torch_internals.without_modes():
             steps = torch.arange(int(known.max()))
             # a real tensor, because the layers' native code reads it, too
             sizes = (known[None, :] > steps[:, None]).sum(1)
             rows = int(sizes.sum())
         sizes.followed = fake.from_tensor(sizes)  # for reads by Python; kept here, or torch forgets it
-        private.know(fake, sizes.followed, sizes)
+        torch_internals.know(fake, sizes.followed, sizes)
         return batch.new_empty([rows, *batch.shape[2:]]), sizes
 
     return {torch.ops.aten._pack_padded_sequence.default: packed}
@@ -36,7 +36,7 @@ def stand_ins(fake: Any) -> dict[Any, Any]:
 def padded(func: Any, args: Any, kwargs: Any) -> Any:
     """Compute the result of `pad_packed_sequence` with the operators that torch uses for it."""
     data, sizes, batch_first, value, length = args
-    with private.without_modes():
+    with torch_internals.without_modes():
         batches = sizes.tolist()
         lengths = (sizes[None, :] > torch.arange(batches[0])[:, None]).sum(1).tolist()
     out = data.new_full([length, batches[0], *data.shape[1:]], value)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import private
+from sizing.tracer import torch_internals
 
 
 def grouped_product(func: Any, args: Any, kwargs: Any) -> Any:
@@ -30,7 +30,7 @@ def histogram(func: Any, args: Any, kwargs: Any) -> Any:
 def equal(func: Any, args: Any, kwargs: Any) -> Any:
     """Make a mask that remembers for which number of which tensor it is true."""
     out = func(*args, **kwargs)
-    if isinstance(out, private.FakeTensor):
+    if isinstance(out, torch_internals.FakeTensor):
         setattr(out, "part", (weakref.ref(args[0]), args[0]._version, args[1]))  # noqa: B010  (it is one of ours)
     return out
 

@@ -20,7 +20,9 @@ def run(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict
     """Profile the request's shards in order and `tell` each result; one that does not fit in memory is `unfit`."""
     import torch
 
-    from sizing.tracer import exchanges, graphs, measure, models
+    from sizing.tracer.graphs import graphs, models
+    from sizing.tracer.ranks import fake_collectives
+    from sizing.tracer.runs import measure
 
     graphs.set_up(request["tp"])
     device = _device(request["device"])
@@ -32,7 +34,7 @@ def run(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict
     measure.autocast(request["precision"], device)
     measure.optimizer_of(request["optimizer"], [torch.zeros(1, requires_grad=True)])
     models.join(request["tp"])
-    exchanges.alone()
+    fake_collectives.alone()
     name = torch.cuda.get_device_name() if device != "cpu" else "cpu"
     where = {"device": name, "torch": torch.__version__}
     for shard, make in _slices(request, device):
@@ -53,13 +55,13 @@ def run(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict
 
 
 def _slices(request: dict[str, Any], device: str) -> Iterator[tuple[list[int], Callable[[], Any]]]:
-    from sizing.tracer import slices
+    from sizing.tracer.graphs import stage_module
 
     if "sizes" in request:
         for shard in request["shards"]:
-            yield shard, partial(slices.of_chain, request["sizes"], tuple(shard), device, request["precision"])
+            yield shard, partial(stage_module.of_chain, request["sizes"], tuple(shard), device, request["precision"])
         return
-    from sizing.tracer import blocks
+    from sizing.tracer.graphs import blocks
 
     base = request["graph"]["operators"]
     cutter, made_for = None, 0

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from sizing.tracer import models, spread
+from sizing.tracer.graphs import models
 from sizing.tracer.placing import CPU, names_gpu
+from sizing.tracer.ranks import fake_ranks
 from sizing.tracer.refusal import Refusal
 
 
@@ -57,4 +58,4 @@ def on_cpu(request: dict[str, Any]) -> models.Made:
 
 def real_meshes() -> None:
     """Let device meshes have real numbers, although all other tensors have no contents."""
-    spread.real_meshes(types.SimpleNamespace(blind=False))
+    fake_ranks.real_meshes(types.SimpleNamespace(blind=False))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import engine, private
+from sizing.tracer import autograd_internals, torch_internals
 
 _ALWAYS = "convolution convolution_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward"
 _OF_HALVES = "mm addmm bmm baddbmm"
@@ -40,13 +40,15 @@ class _Asked:
         self._last_bytes = 0
         if not (self._always or args[0].dtype in (torch.bfloat16, torch.float16)):
             return func(*args, **kwargs)
-        given = private.mapped(lambda each: (each.shape, each.stride(), each.dtype), (args, kwargs))
+        given = torch_internals.mapped(lambda each: (each.shape, each.stride(), each.dtype), (args, kwargs))
         form = f"{given} {torch.is_grad_enabled()}"  # a recurrent layer keeps more if a backward pass may follow
         if form not in self._known:
-            with private.without_modes(), torch.autocast("cpu", enabled=False):
-                self._known[form] = _run(func, *private.mapped(_zeros, (args, kwargs)))
+            with torch_internals.without_modes(), torch.autocast("cpu", enabled=False):
+                self._known[form] = _run(func, *torch_internals.mapped(_zeros, (args, kwargs)))
         self._last_bytes, made = self._known[form]
-        return private.mapped(lambda each: torch.empty_strided(each.shape, each.stride(), dtype=each.dtype), made)
+        return torch_internals.mapped(
+            lambda each: torch.empty_strided(each.shape, each.stride(), dtype=each.dtype), made
+        )
 
     def scratch(self, args: Any) -> int:
         """Return the bytes that the latest call took in addition to its results."""
@@ -62,8 +64,10 @@ def _run(func: Any, args: Any, kwargs: Any) -> tuple[int, Any]:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         made = func(*args, **kwargs)
     held_bytes = most_bytes = 0
-    for size in engine.allocations(profile):
+    for size in autograd_internals.allocations(profile):
         held_bytes += size
         most_bytes = max(most_bytes, held_bytes)
-    results = {each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in private.tensors_in(made)}
-    return max(0, most_bytes - sum(results.values())), private.mapped(lambda each: each.to("meta"), made)
+    results = {
+        each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in torch_internals.tensors_in(made)
+    }
+    return max(0, most_bytes - sum(results.values())), torch_internals.mapped(lambda each: each.to("meta"), made)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import private
+from sizing.tracer import torch_internals
 from sizing.tracer.refusal import Refusal
 
 
@@ -41,7 +41,7 @@ def usual_loss(output: Any) -> torch.Tensor:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(loss, torch.Tensor):
         return loss
-    for each in private.tensors_in(plain(output)):
+    for each in torch_internals.tensors_in(plain(output)):
         if each.is_floating_point():
             mean: torch.Tensor = each.mean()
             return mean

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import private
+from sizing.tracer import torch_internals
 from sizing.tracer.placing import names_gpu
 from sizing.tracer.refusal import Refusal
 
@@ -143,7 +143,7 @@ def pretend(gpus: int) -> None:
     everything.Generator = Generator
     _accelerator()
     _autocast()
-    private.foreach_like_a_gpu()
+    torch_internals.foreach_like_a_gpu()
     load = torch.load
     everything.load = lambda *args, **kwargs: load(*args, **{**kwargs, "map_location": "cpu"})
 

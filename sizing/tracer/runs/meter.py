@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from sizing.tracer import private
+from sizing.tracer import torch_internals
 
 
-class Meter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Meter(torch_internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A mode that counts each storage from the operator that makes it until it is freed.
 
     `began` is the bytes held before. Memory that a kernel takes for itself while it runs is not seen.
@@ -24,14 +24,14 @@ class Meter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def know(self, tensors: Any) -> None:
         """Do not count these tensors: they existed before and are part of `began`."""
         for each in tensors:
-            self._sizes.setdefault(private.local(each).untyped_storage()._cdata, 0)
+            self._sizes.setdefault(torch_internals.local(each).untyped_storage()._cdata, 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(kind not in private.PLAIN for kind in types):
+        if any(kind not in torch_internals.PLAIN for kind in types):
             return NotImplemented
         out = func(*args, **(kwargs or {}))
-        for each in private.tensors_in(out):
-            self._see(private.local(each))
+        for each in torch_internals.tensors_in(out):
+            self._see(torch_internals.local(each))
         return out
 
     def _see(self, tensor: torch.Tensor) -> None:
@@ -52,6 +52,6 @@ def bytes_of(tensors: Any) -> int:
     """Return the bytes of the tensors' storages, counting each once."""
     found = {}
     for each in tensors:
-        storage = private.local(each).untyped_storage()
+        storage = torch_internals.local(each).untyped_storage()
         found[storage._cdata] = storage.nbytes()
     return sum(found.values())

@@ -9,7 +9,7 @@ from typing import Any
 
 from sizing.tracer import answering
 from sizing.tracer.refusal import Refusal
-from sizing.tracer.rounds import interval
+from sizing.tracer.runs.rounds import interval
 
 _LONGEST_S = 5.0
 _MOST = 10
@@ -37,7 +37,7 @@ def _on_gpu(request: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from sizing.tracer import main as child
-    from sizing.tracer.measure import Clock
+    from sizing.tracer.runs.measure import Clock
 
     if not torch.cuda.is_available():
         raise Refusal("torch sees no GPU here: go to a node that has one, or name a partition with -p", True)
@@ -81,11 +81,11 @@ def _on_cpu(request: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from sizing.tracer import main as child
-    from sizing.tracer import surroundings
+    from sizing.tracer.device import isolation
 
     torch.set_num_threads(1)
-    surroundings.no_network()
-    surroundings.no_checkpoints()
+    isolation.no_network()
+    isolation.no_checkpoints()
     step = child.made({**request, "takes": []})
     child.do(step)
     gc.collect()

@@ -1,0 +1,1 @@
+"""The simulated GPU and host that a user's step sees."""

@@ -1,0 +1,1 @@
+"""A user's model as a chain of operators or modules, from which stages are cut."""

@@ -1,0 +1,1 @@
+"""Operators on tensors without contents: their memory, FLOPs and traffic."""

@@ -1,0 +1,1 @@
+"""Simulated other ranks of a training, and the exchanges with them."""

@@ -1,0 +1,1 @@
+"""Steps and stages that are really run, and timed."""
