@@ -13,41 +13,49 @@ from bftd.cli.lazy import LazyGroup
 # heading -> name -> (module, object, one line of help); the help is here so that `bft --help` imports no command
 _COMMANDS = {
     "Train": {
-        "sbatch": ("bftd.cli.submit", "sbatch", "Submit an elastic training job."),
-        "run": ("bftd.cli.submit", "run", "Run an elastic training job with its driver in the foreground."),
-        "checkpoints": ("bftd.cli.checkpoints", "checkpoints", "Show and remove your trainers' checkpoints."),
+        "sbatch": ("bftd.cli.jobs.submit", "sbatch", "Submit an elastic training job."),
+        "run": ("bftd.cli.jobs.submit", "run", "Run an elastic training job with its driver in the foreground."),
+        "checkpoints": ("bftd.cli.jobs.checkpoints", "checkpoints", "Show and remove your trainers' checkpoints."),
     },
     "Look": {
-        "status": ("bftd.cli.status", "status", "Show nodes, trainers and the last decisions."),
-        "trainers": ("bftd.cli.trainers", "trainers", "Show the trainers, with --all also those that ended."),
+        "status": ("bftd.cli.daemon.status", "status", "Show nodes, trainers and the last decisions."),
+        "trainers": ("bftd.cli.daemon.trainers", "trainers", "Show the trainers, with --all also those that ended."),
         "explain": (
-            "bftd.cli.explain",
+            "bftd.cli.daemon.explain",
             "explain",
             "Tell why a trainer has its nodes, or why a node is or is not lent.",
         ),
-        "top": ("bftd.cli.top", "top", "Show nodes, trainers and decisions live; keys pause, tune and explain."),
-        "nodes": ("bftd.cli.nodes", "nodes", "Show what is read from Slurm."),
-        "history": ("bftd.cli.history", "history", "Show what the nodes did by the hour or day, and what happened."),
-        "usage": ("bftd.cli.usage", "usage", "Tell how many node-hours users or accounts had."),
+        "top": ("bftd.cli.daemon.top", "top", "Show nodes, trainers and decisions live; keys pause, tune and explain."),
+        "nodes": ("bftd.cli.daemon.nodes", "nodes", "Show what is read from Slurm."),
+        "history": (
+            "bftd.cli.daemon.history",
+            "history",
+            "Show what the nodes did by the hour or day, and what happened.",
+        ),
+        "usage": ("bftd.cli.daemon.usage", "usage", "Tell how many node-hours users or accounts had."),
     },
     "Size a regular job": {
-        "size": ("bftd.cli.size", "size", "Tell which GPUs, CPUs and memory a regular job should ask Slurm for."),
+        "size": ("bftd.cli.size.group", "size", "Tell which GPUs, CPUs and memory a regular job should ask Slurm for."),
     },
     "Operate": {
-        "pause": ("bftd.cli.control", "pause", "Stop lending: everything, some nodes, or to a user or account."),
-        "unpause": ("bftd.cli.control", "unpause", "Lend again what was paused."),
-        "tune": ("bftd.cli.tune", "tune", "Change the running daemon's settings; they survive its restart."),
-        "site": ("bftd.cli.site", "site", "Hold a site's Slurm settings against what bftd needs."),
+        "pause": ("bftd.cli.daemon.control", "pause", "Stop lending: everything, some nodes, or to a user or account."),
+        "unpause": ("bftd.cli.daemon.control", "unpause", "Lend again what was paused."),
+        "tune": ("bftd.cli.daemon.tune", "tune", "Change the running daemon's settings; they survive its restart."),
+        "site": ("bftd.cli.admin.site", "site", "Hold a site's Slurm settings against what bftd needs."),
     },
     "Evaluate a site": {
-        "trace": ("bftd.cli.trace", "trace", "Record which nodes are idle when, or work it out from accounting."),
-        "replay": ("bftd.cli.replay", "replay", "Tell what bftd would have made of a trace of idle nodes."),
-        "advise": ("bftd.cli.advise", "advise", "Recommend t_fwd and pj_max for a site, judging by a trace."),
-        "report": ("bftd.cli.report", "report", "Write a page on what idle nodes are worth."),
+        "trace": (
+            "bftd.cli.whatif.trace",
+            "trace",
+            "Record which nodes are idle when, or work it out from accounting.",
+        ),
+        "replay": ("bftd.cli.whatif.replay", "replay", "Tell what bftd would have made of a trace of idle nodes."),
+        "advise": ("bftd.cli.whatif.advise", "advise", "Recommend t_fwd and pj_max for a site, judging by a trace."),
+        "report": ("bftd.cli.whatif.report", "report", "Write a page on what idle nodes are worth."),
     },
     "Try out": {
-        "sandbox": ("bftd.cli.sandbox", "sandbox", "Start, end and look at private clusters on this machine."),
-        "solve": ("bftd.cli.solve", "solve", "Solve an allocation problem in a file."),
+        "sandbox": ("bftd.cli.admin.sandbox", "sandbox", "Start, end and look at private clusters on this machine."),
+        "solve": ("bftd.cli.whatif.solve", "solve", "Solve an allocation problem in a file."),
     },
 }
 _OLD = {"state": "checkpoints", "resume": "unpause"}

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftd.base.errors import UsageError
-from bftd.cli import common, options, size_inventory
+from bftd.cli import common, options
 from bftd.cli.progress import progress_bar
+from bftd.cli.size.shared import inventory
 
 if TYPE_CHECKING:
     from studies.crius.comparison import Site
@@ -110,7 +111,7 @@ def search_log(log: str, as_json: bool) -> None:
     from studies.crius import search_log as logs
 
     name = "standard input" if log == "-" else Path(log).name
-    replays = logs.replay(logs.parse(size_inventory.text_of(log), name))
+    replays = logs.replay(logs.parse(inventory.text_of(log), name))
     if as_json:
         common.echo_json(logs.to_json(replays))
     else:
@@ -121,7 +122,7 @@ def _trace(path: str) -> Sequence[TraceJob]:
     from studies.simulation.workload import parse
 
     where = "standard input" if path == "-" else path
-    trace = parse(size_inventory.text_of(path), where)
+    trace = parse(inventory.text_of(path), where)
     if len(trace) > _MOST_JOBS:
         raise UsageError(f"{where} has {len(trace)} jobs: simulate at most {_MOST_JOBS}, a week or two")
     return trace
@@ -132,7 +133,7 @@ def _pools(cluster: str | None, config_path: str | None) -> Mapping[str, Pool]:
 
     if cluster is None:
         return table1()
-    return of_inventory(size_inventory.found(None if cluster == "auto" else cluster, config_path, option="--cluster"))
+    return of_inventory(inventory.found(None if cluster == "auto" else cluster, config_path, option="--cluster"))
 
 
 def _jobs(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from bftd.cli import sbatch_options
+from bftd.cli.jobs import sbatch_options
 from bftd.cli.main import bft
 from bftd.daemon import process
 from elastic.options.elastic_option import ElasticSpec

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bftd.cli import size_inventory
+from bftd.cli.size.shared import inventory
 from sizing.choose.place import Ask, Placement, place, trial
 from sizing.inventory.file import parse, text_of
 from sizing.inventory.gpus import GIB
@@ -47,7 +47,7 @@ def test_two_types_two_partitions_and_what_a_job_leaves_idle(sandbox: Sandbox, m
     assert parse(text_of(found)) == found
     for name in ("SLURM_CONF", "PATH"):
         monkeypatch.setenv(name, sandbox.env()[name])
-    assert size_inventory.found() == found  # bftd's partitions are left out by its configuration
+    assert inventory.found() == found  # bftd's partitions are left out by its configuration
 
     script = "#!/bin/sh\nsleep 60\n"
     job = client.submit(["-p", "shared", "-w", "n1", "--gres=gpu:a100:3", "-n1", "--mem=10", "-o/dev/null"], script)

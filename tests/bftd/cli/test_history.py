@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from bftd.base.errors import ApiError
 from bftd.cli import times
-from bftd.cli.history import _EVENTS
+from bftd.cli.daemon.history import _EVENTS
 from bftd.cli.main import bft
 from bftd.core.sample import NODE_STATES
 from bftd.http import client
@@ -158,7 +158,7 @@ def test_time_spans_are_read_as_in_times(text: str, meant: float) -> None:
 
 
 def test_the_states_of_the_table_are_those_of_the_samples() -> None:
-    from bftd.cli import history
+    from bftd.cli.daemon import history
 
     assert history._STATES == NODE_STATES
 

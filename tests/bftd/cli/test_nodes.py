@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from bftd.base.errors import DaemonUnreachable
 from bftd.cli import common
-from bftd.cli.nodes import nodes
+from bftd.cli.daemon.nodes import nodes
 from bftd.http import client
 from slurm_plugin.read.types import Snapshot
 from tests.bftd.builders import node

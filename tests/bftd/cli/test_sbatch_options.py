@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bftd.base.errors import UsageError
-from bftd.cli import sbatch_options
+from bftd.cli.jobs import sbatch_options
 
 
 @pytest.mark.parametrize(

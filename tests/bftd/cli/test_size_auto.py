@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bftd.base.errors import BftError, UsageError
-from bftd.cli.size_auto import answer, fit_words
+from bftd.cli.size.auto import answer, fit_words
 from tests.support.messages import excerpt, wording
 
 GIB = 2**30

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bftd.cli import size_cells, size_model
+from bftd.cli.size import cells
+from bftd.cli.size.shared import model
 from sizing.model import config
 from tests.bftd.cli.sizing_commands import Terminal
 from tests.support.messages import excerpt, says, wording
@@ -61,7 +62,7 @@ def test_regression_small_sends_were_shown_as_nothing(bft: Terminal) -> None:
     ended = bft("size", "cells", *small)
     assert "1.0 KiB" in ended.out
     assert "0.0 MiB" not in ended.out
-    assert (size_model.amount(0), size_model.amount(1023), size_model.amount(2**20)) == ("0 B", "1023 B", "1.0 MiB")
+    assert (model.amount(0), model.amount(1023), model.amount(2**20)) == ("0 B", "1023 B", "1.0 MiB")
 
 
 @pytest.mark.slow
@@ -137,5 +138,5 @@ def test_what_cannot_be_is_refused_in_one_line(bft: Terminal, words: tuple[str, 
 
 
 def test_a_cut_within_a_module_names_its_operator() -> None:
-    assert size_cells._place("blocks.0", "linear_3") == "blocks.0 (linear_3)"
-    assert size_cells._place("", "add") == "add"
+    assert cells._place("blocks.0", "linear_3") == "blocks.0 (linear_3)"
+    assert cells._place("", "add") == "add"

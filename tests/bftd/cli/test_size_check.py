@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bftd.cli import size_allocation
+from bftd.cli.size.shared import allocation
 from sizing.step_time import checking
 from tests.bftd.cli.sizing_commands import Ended, Terminal
 from tests.support.messages import excerpt, says, wording
@@ -183,7 +183,7 @@ def test_a_partition_is_asked_for_one_gpu_and_its_answer_counts_as_the_sites_typ
         asked.append(words)
         return {"steps": {**dict.fromkeys(checking.BATCHES, step), "five": "it broke"}}
 
-    monkeypatch.setattr(size_allocation, "answered", answered)
+    monkeypatch.setattr(allocation, "answered", answered)
     ended = check(centre, sys.executable, "-p", "both", "--gpu", "v100", "--json")
     assert ended.code == 1
     assert says(ended.err, "cli.size_check.failed", name="five", why="it broke")
@@ -202,11 +202,11 @@ def test_a_partition_is_asked_for_one_gpu_and_its_answer_counts_as_the_sites_typ
         {"steps": {**whole, "two": {**step, "step_s": [0.0, 0.0, 0.0]}}},
         {},
     ):
-        monkeypatch.setattr(size_allocation, "answered", lambda *_, odd=odd: odd)
+        monkeypatch.setattr(allocation, "answered", lambda *_, odd=odd: odd)
         wrong = check(centre, sys.executable, "-p", "old")
         assert wrong.code == 1
         assert says(wrong.err, "cli.size_check.no_step"), odd
-    monkeypatch.setattr(size_allocation, "answered", lambda *_: {"steps": {**whole, "five": None, "four": None}})
+    monkeypatch.setattr(allocation, "answered", lambda *_: {"steps": {**whole, "five": None, "four": None}})
     large = check(centre, sys.executable, "-p", "old")
     assert says(large.err, "cli.size_check.too_few", rows=3)
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from bftd.base import command as entry
-from bftd.cli import size_comm
 from bftd.cli.main import bft
+from bftd.cli.size import comm
 from sizing.cells.comm.protocol import Link
 from sizing.cells.comm.table import PROGRAMS
 from tests.sizing.cells.nccl_logs import NAMED, UNNAMED
@@ -64,7 +64,7 @@ def test_an_imported_log_is_kept_and_shown(run: Run, tmp_path: Path) -> None:
     assert "2 nodes of 4 a100-sxm-80gb each" in shown
     assert "12.9 GB/s" in shown
     assert json.loads(run("show", "--json")[1])["tables"] == [table]
-    assert size_comm.found().time_s("all_gather", 1048576, Link("a100-sxm-80gb", 4, 2)).value == pytest.approx(120e-6)
+    assert comm.found().time_s("all_gather", 1048576, Link("a100-sxm-80gb", 4, 2)).value == pytest.approx(120e-6)
 
 
 def test_a_second_import_of_a_link_replaces_the_first_and_says_so(run: Run, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_collectives_between_real_processes_are_measured_and_kept(run: Run, tmp_
         assert (table["gpu_type"], table["per_node"], table["nodes"]) == ("cpu", 2, 1)
         assert [point["bytes"] for point in table["points"]] == [1024, 4096]
         assert {point["samples"] for point in table["points"]} == {3}
-    assert size_comm.found().time_s("all_reduce", 4096, Link("cpu", 2, 1)).origin == "measured"
+    assert comm.found().time_s("all_reduce", 4096, Link("cpu", 2, 1)).origin == "measured"
     assert list(tmp_path.glob("**/tmp*")) == []
 
 

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from bftd.base.errors import BftError, UsageError
-from bftd.cli import size_cpu, size_cpu_node, size_cpu_plot, size_cpu_shown
+from bftd.cli.size import cpu as size_cpu
+from bftd.cli.size.output import cpu as size_cpu_shown
+from bftd.cli.size.output import cpu_plot
+from bftd.cli.size.shared import cpu_node
 from sizing.base.estimate import Estimate
 from sizing.cpu import profiling
 from sizing.cpu.matrix import Matrix
@@ -326,13 +329,13 @@ def test_who_sits_at_a_terminal_is_asked_before_a_long_profile(bft: Made, monkey
 
 
 def test_gpus_are_those_of_the_allocation_or_of_the_environment_and_else_have_to_be_said(tmp_path: Path) -> None:
-    assert size_cpu_node.gpus_used({"SLURM_JOB_ID": "1", "SLURM_GPUS_ON_NODE": "4"}, tmp_path) == 4
-    assert size_cpu_node.gpus_used({"CUDA_VISIBLE_DEVICES": "0,3"}, tmp_path) == 2
-    assert size_cpu_node.gpus_used({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == 0
-    assert size_cpu_node.gpus_used({}, tmp_path / "none") == 0
+    assert cpu_node.gpus_used({"SLURM_JOB_ID": "1", "SLURM_GPUS_ON_NODE": "4"}, tmp_path) == 4
+    assert cpu_node.gpus_used({"CUDA_VISIBLE_DEVICES": "0,3"}, tmp_path) == 2
+    assert cpu_node.gpus_used({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == 0
+    assert cpu_node.gpus_used({}, tmp_path / "none") == 0
     (tmp_path / "0000:3b:00.0").mkdir()
     with pytest.raises(UsageError, match="1 GPU: say by --gpus"):
-        size_cpu_node.gpus_used({}, tmp_path)
+        cpu_node.gpus_used({}, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +350,7 @@ def test_gpus_are_those_of_the_allocation_or_of_the_environment_and_else_have_to
     ],
 )
 def test_gpus_of_an_allocation_are_those_that_it_asked_for_on_each_node(said: str, gpus: int) -> None:
-    assert size_cpu_node.gpus_asked(said) == gpus
+    assert cpu_node.gpus_asked(said) == gpus
 
 
 def test_regression_words_of_slurm_that_are_none_lost_the_profile_or_ended_in_a_traceback(
@@ -361,7 +364,7 @@ def test_regression_words_of_slurm_that_are_none_lost_the_profile_or_ended_in_a_
 
 
 def test_this_machine_is_the_node_where_there_is_no_slurm(tmp_path: Path) -> None:
-    node = size_cpu_node.here({}, tmp_path / "none")
+    node = cpu_node.here({}, tmp_path / "none")
     assert node is not None
     assert node.cpus == os.cpu_count()
     assert node.memory_bytes > 2**28
@@ -382,7 +385,7 @@ def test_a_plot_becomes_a_file_and_none_is_replaced_unasked(bft: Made) -> None:
 def test_without_matplotlib_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(BftError, match=pattern("cli.size_cpu_plot.no_matplotlib")):
-        size_cpu_plot.refuse(str(tmp_path / "x.svg"), overwrite=False)
+        cpu_plot.refuse(str(tmp_path / "x.svg"), overwrite=False)
 
 
 def test_json_and_a_copy_at_once_leave_json_alone_on_standard_output(bft: Made) -> None:

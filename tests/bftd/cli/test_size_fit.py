@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from bftd.base.errors import UsageError as BftUsageError
-from bftd.cli import size_fit, size_script
+from bftd.cli.size import fit
+from bftd.cli.size.shared import script as size_script
 from sizing.base.errors import UsageError
 from sizing.model import tracing
 from tests.bftd.cli.profiled import profiled
@@ -371,7 +372,7 @@ def test_regression_plans_were_left_out_of_json_in_silence(bft: Terminal, monkey
     words = ("--config", GPT, "--global-batch", "64")
     everything = bft.fit(*words, "--json").json
     assert not any("left out" in note for note in everything["notes"])
-    monkeypatch.setattr(size_fit, "_PLANS_MOST", 3)
+    monkeypatch.setattr(fit, "_PLANS_MOST", 3)
     some = bft.fit(*words, "--json").json
     assert some["plans"][:3] == everything["plans"][:3]
     left = len(everything["plans"]) - len(some["plans"])

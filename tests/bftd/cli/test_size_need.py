@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from bftd.cli import size_need
+from bftd.cli.size import need
 from sizing.cpu import needs
 from tests.support.messages import says
 
@@ -19,7 +19,7 @@ def kept(memory_bytes: float | None) -> list[str]:
     found = SimpleNamespace(
         points={2: point}, host="gpu1", ask=SimpleNamespace(command=("python", "train.py", "--lr", "3"))
     )
-    return size_need.kept(cast("Any", found), cast("Any", SimpleNamespace(memory_bytes=memory_bytes, cpus=3, gpus=1)))
+    return need.kept(cast("Any", found), cast("Any", SimpleNamespace(memory_bytes=memory_bytes, cpus=3, gpus=1)))
 
 
 def test_a_profile_is_kept_for_the_same_script_and_one_without_memory_is_not(

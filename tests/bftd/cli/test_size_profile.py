@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bftd.cli import size_allocation
+from bftd.cli.size.shared import allocation
 from sizing.cells.profiles import profile as measuring
 from sizing.cells.profiles.store import Store
 from tests.bftd.cli.sizing_commands import Ended, Terminal
@@ -115,9 +115,9 @@ def test_regression_a_cache_that_cannot_be_written_was_found_out_after_the_first
 
 def test_the_command_in_an_allocation_is_the_users_own_without_the_partition() -> None:
     own = ["size", "profile", "m.py:f", "-p", "a100", "--gpus", "2"]
-    assert size_allocation.words_of(own) == ["size", "profile", "m.py:f", "--gpus", "2", "--json"]
+    assert allocation.words_of(own) == ["size", "profile", "m.py:f", "--gpus", "2", "--json"]
     for option in ("-pa100", "--partition=a100"):
-        assert size_allocation.words_of(["size", "profile", option, "--json"]) == ["size", "profile", "--json"]
+        assert allocation.words_of(["size", "profile", option, "--json"]) == ["size", "profile", "--json"]
 
 
 @pytest.mark.torch

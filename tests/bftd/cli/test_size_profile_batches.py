@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from bftd.cli import size_hybrids
-from bftd.cli.size_profile_work import Work
+from bftd.cli.size.shared import hybrids
+from bftd.cli.size.shared.profile_work import Work
 from sizing.base.errors import SizingError, Untraceable, UsageError
 from sizing.cells.comm.table import CommTables
 from sizing.cells.profiles import profile, torch_probe
@@ -54,9 +54,9 @@ def test_hybrids_are_added_where_the_extremes_are_close_and_a_table_says_so() ->
     cell, wires = cell_of(4, gpu_type=""), Wires(1e15, 0.0)
     for tensor_s, expected in ((0.11, [Shard(0, 0, 16, 2)]), (0.2, [])):
         timed = [profile_of(Shard(0, 0, 8, 1), 0.1), profile_of(Shard(0, 0, 32, 4), tensor_s)]
-        assert size_hybrids.close([cell], graph_of(cell), timed, wires, 32) == expected
+        assert hybrids.close([cell], graph_of(cell), timed, wires, 32) == expected
     timed = [profile_of(Shard(0, 0, 8, 1), 0.1), profile_of(Shard(0, 0, 32, 4), 0.1)]
-    assert size_hybrids.close([cell], graph_of(cell), timed, CommTables(), 32) == []
+    assert hybrids.close([cell], graph_of(cell), timed, CommTables(), 32) == []
 
 
 NOT_DIVISIBLE = "tp=2 does not divide the 33 columns"

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 import milp
 from bftd.base import command as entry
-from bftd.cli import solve
 from bftd.cli.main import bft
+from bftd.cli.whatif import solve
 from milp.solver import Feature, Solver
 from milp.solvers import registry
 from slurm_plugin.nodeset import expand

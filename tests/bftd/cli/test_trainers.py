@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.base.errors import ApiError, BftError
-from bftd.cli import trainers as shown
+from bftd.cli.daemon import trainers as shown
 from bftd.cli.main import bft
 from bftd.http import client
 from tests.support.messages import excerpt, fragment, wording

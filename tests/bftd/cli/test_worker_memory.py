@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bftd.base.errors import UsageError
-from bftd.cli import worker_memory
+from bftd.cli.size.shared import worker_memory
 from bftd.core.model.classes import NodeClass
 from elastic.options.elastic_option import ElasticSpec
 from sizing.base.errors import Untraceable

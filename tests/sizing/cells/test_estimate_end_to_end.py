@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bftd.cli.size_cells import graph_of
+from bftd.cli.size.cells import graph_of
 from sizing.cells import stages
 from sizing.cells.cell import Split
 from sizing.cells.comm.bench import bench

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bftd.cli.size_need import need as command
+from bftd.cli.size.need import need as command
 from sizing.cpu import needs
 from sizing.cpu.needs import Kept
 from tests.support.messages import says

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from bftd.cli.site import wanted_of
+from bftd.cli.admin.site import wanted_of
 from bftd.config.keys import Config
 from slurm_plugin.read import sdiag
 from slurm_plugin.read.parse import partition_options

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from bftd.cli.report import report
+from bftd.cli.whatif.report import report
 from bftd.simulation.replay import Options
 from bftd.simulation.report.gather import Named, gather
 from bftd.simulation.report.stored import read

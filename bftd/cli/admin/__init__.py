@@ -1,0 +1,1 @@
+"""Commands of administrators: a site's settings, and private clusters."""

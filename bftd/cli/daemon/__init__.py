@@ -1,0 +1,1 @@
+"""Commands that ask the running daemon, or steer it."""

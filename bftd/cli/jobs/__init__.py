@@ -1,0 +1,1 @@
+"""Commands of users with elastic jobs: submitting them, and their saved states."""

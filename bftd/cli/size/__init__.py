@@ -1,0 +1,1 @@
+"""bft size: what a regular job should ask Slurm for."""

@@ -1,0 +1,1 @@
+"""Output of the commands of bft size."""

@@ -1,0 +1,173 @@
+"""Output of `bft size choose`: the end of each run, why the winner wins, and its #SBATCH lines."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bftd.cli import common
+from bftd.cli.size.shared import submit
+
+if TYPE_CHECKING:
+    from sizing.base.estimate import Estimate
+    from sizing.choose.ranking import By
+    from sizing.choose.runs import Out, Run
+
+_ROWS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The results of a search.
+
+    `best` are the best runs of each request, `ordered` the choices by their end, `found` all runs that are possible,
+    and `out` all cells that are not.
+    """
+
+    best: Sequence[Run]
+    ordered: Sequence[Run]
+    found: Sequence[Run]
+    out: Sequence[Out]
+    now_s: float
+    deadline_s: float | None
+    steps: int
+    notes: tuple[str, ...]
+    by: By | None = None
+
+
+def lines(shown: Shown, winner: Run | None, top: int) -> Iterator[str]:
+    """Yield the table and the notes; for the winner also the reason, its #SBATCH lines and how to launch it."""
+    from bftd.base.tables import Column
+    from sizing.choose import ranking
+    from sizing.sbatch import lines as emit
+
+    columns = [
+        Column("#", right=True),
+        Column("PARTITION", least=10),
+        Column("GPUS"),
+        Column("SPREAD", rank=2),
+        Column("STEP", rank=1, right=True),
+        Column("ORIGIN"),
+        Column("RUN"),
+        Column("STARTS"),
+        Column("ENDS"),
+        Column("AT WORST"),
+        Column("GPU-HOURS", rank=3, right=True),
+    ]
+    rows = shown.ordered[: max(_ROWS, top)]
+    yield from common.table(columns, [_row(at, run, shown) for at, run in enumerate(rows, 1)])
+    if len(shown.ordered) > len(rows):
+        yield f"and {len(shown.ordered) - len(rows)} others (--json has them)"
+    yield f"{shown.steps} steps and the start-up; GPU-hours of all GPUs that others cannot have meanwhile"
+    yield from _refusals(shown)
+    yield from _too_long(shown)
+    for note in shown.notes:
+        yield f"note: {note}"
+    if winner is None:
+        return
+    yield ""
+    yield ranking.why(shown.ordered, shown.now_s, shown.by)
+    yield ""
+    written = winner.lines()
+    yield from emit.commented(tuple(line.text for line in written), tuple(line.why for line in written))
+    yield from submit.launch(winner)
+
+
+def to_json(shown: Shown, winner: Run | None) -> dict[str, Any]:
+    """Return the output of `bft size choose --json`."""
+    from sizing.choose import ranking
+
+    return {
+        "winner": None if winner is None else winner.to_json(shown.now_s),
+        "why": None if winner is None else ranking.why(shown.ordered, shown.now_s, shown.by),
+        "environment": None if winner is None else submit.environment(winner),
+        "launch": None if winner is None else list(submit.launch(winner)),
+        "deadline_s": shown.deadline_s,
+        "runs": [run.to_json(shown.now_s) for run in shown.ordered],
+        "refused": [run.to_json(shown.now_s) for run in shown.best if run.refused],
+        "cells": [run.to_json(shown.now_s) for run in shown.found],
+        "out": [each.to_json() for each in shown.out],
+        "notes": list(shown.notes),
+    }
+
+
+def nearest(out: Sequence[Out]) -> str:
+    """Say which of the impossible cells comes nearest to being possible, and why it is not."""
+    if not out:
+        return "there are none; bft size inventory shows which there are"
+
+    def away(each: Out) -> tuple[float, float, int, int]:
+        return each.run_s.value if each.run_s else math.inf, each.times, -each.shape.gpus, each.stages
+
+    near = min(out, key=away)
+    stages = f" in {near.stages} stages" if near.stages > 1 else ""
+    return f"{near.shape.gpus} x {near.shape.pool.gpu.name}{stages} in {near.shape.pool.partition}: {near.why}"
+
+
+def until(at_s: float, now_s: float) -> str:
+    """Format an estimated moment; more than a year ahead as a duration, so that nobody takes it for a date."""
+    from sizing.choose.limits import YEAR_S, words
+
+    return f"in {words(at_s - now_s)}" if at_s - now_s >= YEAR_S else moment(at_s)
+
+
+def moment(at_s: float) -> str:
+    """Format local time to the minute; "never" if it is beyond the calendar."""
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M", time.localtime(at_s))
+    except (OSError, OverflowError, ValueError):
+        return "never"
+
+
+def _row(number: int, run: Run, shown: Shown) -> tuple[str, ...]:
+    from sizing.choose.limits import hours, words
+
+    shape, ends = run.shape, run.ends_s(shown.now_s)
+    nodes = f" on {shape.nodes} nodes" if shape.nodes > 1 else ""
+    start = "not asked" if run.start_s is None else until(run.start_s, shown.now_s)
+    return (
+        str(number),
+        shape.pool.partition,
+        f"{shape.gpus} x {shape.pool.gpu.name}{nodes}",
+        run.spread,
+        _step(run.timed.step_s),
+        run.timed.step_s.origin,
+        f"{words(run.run_s.value)} ({words(run.run_s.low)} - {words(run.run_s.high)})",
+        start,
+        until(ends.value, shown.now_s),
+        until(ends.high, shown.now_s),
+        hours(run.gpu_hours.value),
+    )
+
+
+def _refusals(shown: Shown) -> Iterator[str]:
+    """Yield the requests that Slurm refuses, with its messages."""
+    said: dict[tuple[str, str], list[str]] = {}
+    for run in shown.best:
+        if run.refused:
+            said.setdefault((run.shape.pool.partition, run.said), []).append(
+                f"{run.shape.gpus} x {run.shape.pool.gpu.name}"
+            )
+    for (partition, words), which in said.items():
+        yield f"{', '.join(which)} in {partition}: {words}"
+
+
+def _too_long(shown: Shown) -> Iterator[str]:
+    """For each partition and type whose time limit rules out all runs, yield the shortest and the reason."""
+    left = {(run.shape.pool.partition, run.shape.pool.gpu.name) for run in shown.found}
+    shortest: dict[tuple[str, str], tuple[float, Out]] = {}
+    for each in shown.out:
+        key = (each.shape.pool.partition, each.shape.pool.gpu.name)
+        if each.run_s is not None and key not in left:
+            length = (each.run_s.value, each)
+            shortest[key] = min(shortest.get(key, length), length, key=lambda pair: pair[0])
+    for (partition, kind), (_, each) in shortest.items():
+        yield f"{each.shape.gpus} x {kind} in {partition}: {each.why}"
+
+
+def _step(step: Estimate) -> str:
+    low, high = (f"{end:.2g}" if end < 99.5 else f"{end:.0f}" for end in (step.low, step.high))
+    return f"{step.value:.3g} s ({low}-{high})"

@@ -1,0 +1,1 @@
+"""Code that several commands of bft size share: inventories, traces, submission."""

@@ -1,0 +1,189 @@
+"""The profiles of a model for `bft size choose` and `bft size fit`: a timer based on them, or None."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bftd.cli.size import comm
+from bftd.cli.size.cells import GRAPH_BATCH
+
+if TYPE_CHECKING:
+    from bftd.cli.size.shared.model import Asked
+    from sizing.base.estimate import Estimate
+    from sizing.cells.cell import Cell
+    from sizing.cells.profiles.profile import Setting, Source
+    from sizing.cells.profiles.shards import Shard, ShardProfile
+    from sizing.cells.profiles.store import Store
+    from sizing.choose.candidates import Candidate
+    from sizing.choose.fit import By, Choice
+    from sizing.choose.timers.profiled_time import Measured
+    from sizing.model.graph import Graph
+
+AS_IT_IS = "fp32"
+"""The precision of profiles of a model run as it is, in its own data types, without autocast."""
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """The cached profiles of a model; `settings` are those that it was profiled with, best first."""
+
+    store: Store
+    source: Source
+    settings: tuple[Setting, ...]
+
+    @staticmethod
+    def of(asked: Asked, precision: str, said: list[str]) -> Profiles | None:
+        """Return the profiles, or None if the model was not profiled in its present form and in this precision.
+
+        A configuration's own precision and optimizer count; profiles with another optimizer come last. Notes are added
+        to `said`.
+        """
+        from sizing.cells.profiles.store import Store
+
+        source = asked.step if asked.step is not None else asked.model
+        store = Store()
+        model = None if source is None else store.model(source)
+        said += store.said
+        if source is None or model is None or not store.devices(model):
+            return None
+        words = dict.fromkeys(row[2] for row in store.listed() if row[0] == model.name)
+        precision, optimizer = precision or AS_IT_IS, ""
+        if asked.step is None and asked.model is not None:
+            precision, optimizer = asked.model.precision, asked.model.optimizer
+        every = list(filter(None, map(_setting, words)))
+        alike = _alike(precision, whole=asked.step is None)
+        found = sorted(
+            (each for each in every if each.precision in alike),
+            key=lambda each: (alike.index(each.precision), each.optimizer != optimizer),
+        )
+        ways = ", ".join(f"{each.precision} with {each.optimizer}" for each in found or every)
+        if found:
+            said.append(f"profiled in {ways}")
+            return Profiles(store, source, tuple(found))
+        said.append(f"profiled in {ways}, not in {precision}, so profiles do not count: {_advice(alike, every, asked)}")
+        return None
+
+    def timer(self, graph: Graph, global_batch: int, tensor: bool = True) -> Measured:
+        """Return a timer that uses the profiles and the communication tables of user and site.
+
+        Without `tensor`, profiles with tensor parallelism are left out.
+        """
+        from sizing.choose.timers.profiled_time import Measured
+
+        def profiles(cell: Cell) -> Mapping[Shard, ShardProfile]:
+            found = self._of_cell(cell, graph)
+            return {shard: each for shard, each in found.items() if tensor or shard.tp == 1}
+
+        return Measured(graph, profiles, comm.found(), global_batch)
+
+    def _of_cell(self, cell: Cell, graph: Graph) -> Mapping[Shard, ShardProfile]:
+        """Return the profiles of the first setting that has all of the cell's shards; raises NoProfile."""
+        from sizing.base.errors import NoProfile
+        from sizing.cells.profiles.sources import profiles_for
+
+        why = NoProfile(f"the model was not profiled on {cell.gpu_type}")
+        for setting in self.settings:
+            try:
+                return profiles_for([cell], graph, self.source, setting=setting, store=self.store)
+            except NoProfile as error:
+                why = error
+        raise why
+
+
+def graph_of(asked: Asked, global_batch: int, python: str, timeout_s: float, said: list[str]) -> Graph | None:
+    """Return the operators of a model; None, with a note in `said`, if they cannot be read."""
+    from sizing.base.errors import SizingError
+    from sizing.cells.size_graph import chain
+    from sizing.model import graphing
+
+    batch = min(global_batch, GRAPH_BATCH)
+    if asked.step is None:
+        return None if asked.model is None else chain(asked.model, batch)
+    try:
+        found = graphing.graph(asked.step, batch, python=python, timeout_s=timeout_s)
+    except SizingError as error:
+        said.append(f"no pipelines, as the model could not be read operator by operator: {error}")
+        return None
+    if found.note:
+        said.append(found.note)
+    return found
+
+
+def retimed(
+    choices: Sequence[Choice],
+    asked: Asked,
+    global_batch: int,
+    python: str,
+    timeout_s: float,
+    precision: str,
+    by: By,
+    notes: list[str],
+) -> tuple[Choice, ...]:
+    """Return the plans of `bft size fit`, ranked again with measured times where profiles of the same split exist."""
+    from sizing.base.errors import DoesNotFit, NoProfile, NoTable
+    from sizing.cells.cell import Split
+    from sizing.choose.fit import retimed as ranked
+    from sizing.choose.shapes import Shape
+    from sizing.choose.timers.timers import slowest_of
+
+    profiles = Profiles.of(asked, precision, notes)
+    graph = None if profiles is None else graph_of(asked, global_batch, python, timeout_s, [])
+    if profiles is None or graph is None:
+        return tuple(choices)
+    measured = profiles.timer(graph, global_batch)
+
+    def time(candidate: Candidate, micro_batches: int) -> Estimate | None:
+        parallel = candidate.parallel
+        if parallel.fsdp > 1:
+            return None
+        shape = Shape(candidate.pool, candidate.nodes, parallel.gpus // candidate.nodes)
+        try:
+            split = Split(parallel.dp, parallel.tp)
+            return slowest_of([measured.step_s(each, split, micro_batches) for each in shape.possible])
+        except (DoesNotFit, NoProfile, NoTable):
+            return None
+
+    return ranked(choices, time, by)
+
+
+def profiling(asked: Asked, precision: str) -> str:
+    """Return the option of `bft size profile` for profiles that count here; "" for a precision it does not have."""
+    precision = precision or AS_IT_IS
+    if asked.step is None and asked.model is not None:
+        precision = asked.model.precision
+    return "".join(f" --precision {each}" for each in _alike(precision, whole=asked.step is None)[:1])
+
+
+def _alike(precision: str, *, whole: bool) -> tuple[str, ...]:
+    """Return the precisions of profiles that match a precision, the best match first.
+
+    `whole` says that the precision is also that of the weights. For a traced step only the precision of its arithmetic
+    is known.
+    """
+    from sizing.cells.profiles.profile import PRECISIONS
+
+    if whole:
+        return tuple(each for each in PRECISIONS if each == precision)
+    return tuple(each for each in PRECISIONS if each.partition("-")[0] == precision)
+
+
+def _advice(alike: Sequence[str], every: Sequence[Setting], asked: Asked) -> str:
+    """Say how to make or use profiles when all of them are in other precisions."""
+    ways = []
+    if alike:
+        ways.append(f"bft size profile --precision {alike[0]} makes some that do")
+    if every:
+        other = every[0].precision
+        option = "--precision " + other.partition("-")[0] if asked.step is not None else f"precision={other}"
+        ways.append(f"{option} here takes these")
+    return ", ".join(ways)
+
+
+def _setting(words: str) -> Setting | None:
+    """Parse a setting as the cache lists it (optimizer, precision, threads); None if it is malformed."""
+    from sizing.cells.profiles.profile import Setting
+
+    parts = words.split()
+    return Setting(parts[0], parts[1], int(parts[2])) if len(parts) == 3 and parts[2].isdigit() else None

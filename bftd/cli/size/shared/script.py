@@ -1,0 +1,159 @@
+"""`bft size fit --into`: a copy of the user's batch script with the lines of a plan, shown first as a diff."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bftd.base.errors import UsageError
+from bftd.cli.common import refuse_unwritable
+from bftd.cli.jobs import sbatch_options
+from bftd.protocol.fields import printable
+
+if TYPE_CHECKING:
+    from sizing.choose.fit import Choice
+    from sizing.sbatch.lines import Line
+
+_MOST_BYTES = 4 * 2**20  # sbatch accepts no larger script
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A user's batch script: its text, and its options by their long names."""
+
+    path: Path
+    text: str
+    options: dict[str, str | None]
+
+    def tasks_per_node(self, nodes: int) -> int | None:
+        """Return the script's tasks per node on so many nodes; None if it does not say."""
+        said = self._count("ntasks-per-node")
+        if said is None and (tasks := self._count("ntasks")) is not None:
+            return -(-tasks // (self._count("nodes") or nodes))
+        return said
+
+    def _count(self, option: str) -> int | None:
+        said = self.options.get(option) or ""
+        return int(said) if said.isascii() and said.isdigit() and len(said) < 10 and int(said) > 0 else None
+
+    def copy(self, what: str = "gpus") -> Path:
+        """Return the default path of the copy: job.sh becomes job.gpus.sh."""
+        return self.path.with_name(f"{self.path.stem}.{what}{self.path.suffix}")
+
+
+def read(name: str) -> Script:
+    """Read a batch script; raises UsageError if it is missing or no batch script."""
+    path = Path(name)
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; name the batch script") from None
+    # invalid UTF-8 and carriage returns are preserved
+    text = content.decode("utf-8", "surrogateescape")
+    if not text.startswith("#!") or len(content) > _MOST_BYTES:
+        raise UsageError(f"{path}: no batch script: its first line must name its shell, for example #!/bin/bash")
+    return Script(path, text, {option.name: option.value for option in sbatch_options.of_script(text)})
+
+
+def target(script: Script, output: str | None, *, overwrite: bool, what: str = "gpus") -> Path:
+    """Return the path of the copy; raises UsageError, before minutes of work, if it cannot be written."""
+    path = script.copy(what) if output is None else Path(output)
+    _refuse_target(script, path, overwrite=overwrite)
+    refuse_unwritable(path)
+    return path
+
+
+def with_lines(script: Script, choice: Choice) -> tuple[str, list[str]]:
+    """Return the script with the lines that it lacks, and sentences on those that it already has."""
+    from sizing.sbatch import lines as emit
+
+    pool = choice.candidate.pool
+    lines = emit.written(choice.plan, pool, script.tasks_per_node(choice.plan.nodes))
+    if "ntasks-per-node" not in script.options:  # its tasks share the CPUs, but the note names the plan's own number
+        own = {line.option: line for line in emit.written(choice.plan, pool)}
+        lines = tuple(own[line.option] if line.option == "ntasks-per-node" else line for line in lines)
+    return inserted(script, lines, "plan")
+
+
+def inserted(script: Script, lines: Sequence[Line], whose: str) -> tuple[str, list[str]]:
+    """Return the script with the lines that it lacks, and sentences on the others.
+
+    `whose` names the source of the lines in these sentences, "plan" or "profile".
+    """
+    from sizing.sbatch import lines as emit
+    from sizing.sbatch.script import agree, insert
+
+    missing, kept = agree(lines, script.options)
+    new = emit.commented(tuple(line.text for line in missing), tuple(line.why for line in missing))
+    told = [each.sentence(whose) for each in kept]
+    if others := sbatch_options.foreign(script.text):
+        told.append(f"sbatch reads {others} lines too, and what they ask for was not looked at: write them as #SBATCH")
+    return insert(script.text, new), told
+
+
+def diff(script: Script, text: str, target: Path) -> Iterator[str]:
+    """Yield the unified diff from the script to the copy."""
+    before, after = ([line.rstrip("\r") for line in each.split("\n")] for each in (script.text, text))
+    return difflib.unified_diff(before, after, str(script.path), str(target), n=2, lineterm="")
+
+
+def offer(
+    script: Script, text: str, told: Sequence[str], target: Path, *, overwrite: bool, yes: bool, quiet: bool
+) -> None:
+    """Show the diff and the sentences in `told`, ask for confirmation, and write the copy.
+
+    Raises UsageError if nobody can answer.
+    """
+    for line in (*diff(script, text, target), *told):
+        click.echo(printable(line), err=quiet)
+    try:
+        if not yes and not click.confirm(f"Write {target}?", err=quiet):
+            click.echo("nothing written", err=True)
+            return
+    except click.Abort:
+        raise UsageError("nothing written: nobody answered; give --yes to write without being asked") from None
+    write(script, text, target, overwrite=overwrite)
+    click.echo(f"wrote {target}", err=quiet)
+
+
+def _refuse_target(script: Script, target: Path, *, overwrite: bool) -> None:
+    """Raise UsageError if the target is the script itself, an existing file (unless `overwrite`), or no file."""
+    if not os.path.lexists(target):
+        return
+    if target.exists() and target.samefile(script.path):
+        raise UsageError(f"{target} is the script itself, which stays as it is; give another --output")
+    if not target.is_file():
+        raise UsageError(f"{target} is there already and is no file; give another --output")
+    if not overwrite:
+        raise UsageError(f"{target} is there already; give --overwrite, or another --output")
+
+
+def write(script: Script, text: str, target: Path, *, overwrite: bool) -> None:
+    """Write the copy atomically, with the script's permissions; raises UsageError."""
+    _refuse_target(script, target, overwrite=overwrite)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(text.encode("utf-8", "surrogateescape"))
+                os.fchmod(file.fileno(), script.path.stat().st_mode & 0o7777)
+            if overwrite:
+                os.replace(name, target)
+            else:
+                os.link(name, target)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+    except FileExistsError:
+        raise UsageError(f"{target} is there already; give --overwrite, or another --output") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror}; name a file of yours by --output") from None

@@ -1,0 +1,260 @@
+"""`bft size choose --submit`: submits the unchanged script to the winner's GPUs, by command-line options."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from bftd.base.errors import UsageError
+from bftd.cli import common
+from bftd.cli.jobs import sbatch_options
+from bftd.cli.size.shared import script as size_script
+from bftd.cli.size.shared.script import Script
+from bftd.config import configuration
+from bftd.protocol.fields import printable
+
+if TYPE_CHECKING:
+    from sizing.choose.runs import Out, Run
+    from sizing.sbatch.lines import Line
+    from sizing.sbatch.script import Kept
+
+_LAUNCHERS = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)\b")
+"""Launchers that start a node's processes themselves, and so want one task per node."""
+
+_TORCHRUN = re.compile(r"\b(?:torchrun|torch\.distributed\.(?:run|launch))\b(.*)")
+_PER_NODE = re.compile(r"--nproc[-_]per[-_]node[= ]+(\S+)")
+_NODES = re.compile(r"--nnodes[= ]+(\S+)")
+_COMMENT = re.compile(r"(^|\s)#.*")
+_EVERYWHERE = re.compile(r"\b(srun|mpirun|mpiexec)\b")
+"""Programs that start a command on all nodes of a job."""
+
+_GPUS = {"gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"}
+
+# Options that a user's environment may set for all their jobs: our Slurm client does not pass on Slurm's own variables.
+_OWN = {"SBATCH_ACCOUNT": "account", "SBATCH_QOS": "qos", "SBATCH_RESERVATION": "reservation"}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A user's batch script, and the options that the user's environment sets for it."""
+
+    script: Script
+    inherited: tuple[str, ...]
+
+    def own(self, option: str) -> str:
+        """Return the script's own value of an option, "" if it has none."""
+        return self.script.options.get(option) or ""
+
+    def lines(self, beside: Sequence[Line]) -> tuple[str, ...]:
+        """Return the #SBATCH lines of script and environment, with those in `beside`, which take precedence."""
+        options = {line.option for line in beside}
+        words = [each.words for each in sbatch_options.of_script(self.script.text) if each.name not in options]
+        return (
+            *(f"#SBATCH {option}" for option in self.inherited),
+            *(f"#SBATCH {shlex.join(each)}" for each in words),
+            *(line.text for line in beside),
+        )
+
+    def without_idle_gpus(self, found: Sequence[Run], out: Sequence[Out]) -> tuple[tuple[Run, ...], tuple[Out, ...]]:
+        """Return the runs whose GPUs the script would all use; add the others to those that are out already."""
+        from sizing.choose.runs import Out
+
+        started = tuple(self._started())
+        used = [run for run in found if any(fits(run.shape.nodes, run.shape.per_node) for fits, _ in started)]
+        why = f"{self.script.path} {' or '.join(dict.fromkeys(words for _, words in started))}, so GPUs would be idle"
+        idle = (Out(run.shape, run.stages, why, run.run_s) for run in found if run not in used)
+        return tuple(used), (*out, *idle)
+
+    def _started(self) -> Iterator[tuple[Callable[[int, int], bool], str]]:
+        """Yield a test of (nodes, GPUs per node) for each way in which the script starts processes, and words for it.
+
+        The test says whether all GPUs would be used. A number that is not literal
+        (--nproc-per-node=$SLURM_GPUS_ON_NODE) is assumed to be the job's.
+        """
+        lines = [_COMMENT.sub("", line) for line in self.script.text.replace("\\\n", " ").splitlines()]
+        torchruns = [(line, found) for line in lines if (found := _TORCHRUN.search(line))]
+        for line, found in torchruns:
+            words = found.group(1)
+            nodes = _count(_NODES, words) if _EVERYWHERE.search(line) and "--standalone" not in words else 1
+            per_node = _count(_PER_NODE, words)
+            yield _exactly(nodes, per_node), f"starts {_processes(per_node)} on {_nodes(nodes)}"
+        if torchruns:
+            return
+        launches = any(map(_LAUNCHERS.search, lines))
+        if any(map(_EVERYWHERE.search, lines)):
+            asked = self.script.tasks_per_node
+            yield lambda nodes, each: launches or asked(nodes) in (None, each), "has its own number of tasks (--ntasks)"
+        elif launches or _GPUS & self.script.options.keys():  # a user who names GPUs knows what starts there
+            yield _exactly(1, None), "starts nothing on other nodes (srun does)"
+        else:
+            yield _exactly(1, 1), "starts one process (srun or torchrun --nproc-per-node=gpu start one a GPU)"
+
+    def missing(self, run: Run) -> tuple[tuple[Line, ...], tuple[Kept, ...]]:
+        """Return the options that the script lacks for a run, and its own values for the others."""
+        from sizing.sbatch.script import agree
+
+        tasks = self.script.tasks_per_node(run.shape.nodes)
+        if tasks is None and _LAUNCHERS.search(self.script.text):
+            tasks = 1
+        given = dict(self.script.options)
+        if "," in self.own("partition") and run.shape.pool.partition in self.own("partition").split(","):
+            del given["partition"]  # of several, only the run's: others may have no such GPUs or another type
+        return agree(run.lines(tasks), given)
+
+
+def _count(option: re.Pattern[str], words: str) -> int | None:
+    """Return the number of a torchrun option, 1 if it is not given; None if it is not a literal number."""
+    found = option.search(words)
+    if found is None:
+        return 1
+    return int(found.group(1)) if found.group(1).isascii() and found.group(1).isdigit() else None
+
+
+def _exactly(nodes: int | None, per_node: int | None) -> Callable[[int, int], bool]:
+    """Return a test for jobs with exactly so many nodes and GPUs per node; None matches any number."""
+    return lambda of_nodes, of_each: nodes in (None, of_nodes) and per_node in (None, of_each)
+
+
+def _processes(count: int | None) -> str:
+    return "one process a GPU" if count is None else f"{count} process{'es' if count != 1 else ''} a node"
+
+
+def _nodes(count: int | None) -> str:
+    return "all nodes" if count is None else f"{count} node{'s' if count != 1 else ''}"
+
+
+def read(name: str) -> Job:
+    """Read a batch script; raises UsageError if there is none, or if it has options of other systems."""
+    script = size_script.read(name)
+    if others := sbatch_options.foreign(script.text):
+        raise UsageError(f"{name}: it has {others} lines, which sbatch reads too: write them as #SBATCH")
+    inherited = tuple(
+        f"--{option}={os.environ[variable]}"
+        for variable, option in _OWN.items()
+        if os.environ.get(variable) and option not in script.options
+    )
+    return Job(script, inherited)
+
+
+def submit(job: Job, run: Run, *, yes: bool, quiet: bool, deadline: bool = False) -> str:
+    """Show the command, ask, submit, and return the job's id.
+
+    Raises UsageError if the script asks for other GPUs and, with a `deadline`, if its own time limit may end the run
+    before its last step.
+    """
+    missing, kept = job.missing(run)
+    for each in kept:
+        _refuse_conflict(job, run, each)
+    cut = [said for each in kept if (said := _cut_off(run, each))]
+    if cut and deadline:
+        raise UsageError(
+            f"{job.script.path}: {cut[0]}, so that it holds the deadline is not sure: take the line out, or leave "
+            "--deadline out; nothing was submitted"
+        )
+    _refuse_second_words_on_gpus(job, run)
+    settings = environment(run)
+    options = [*job.inherited, *(f"--{line.option}={line.value}" for line in missing), *_exported(job, settings)]
+    path = str(job.script.path)
+    path = f"./{path}" if path.startswith("-") else path  # else sbatch would take it for an option
+    told = [
+        *(each.sentence() for each in kept),
+        *cut,
+        f"{' '.join(f'{name}={value}' for name, value in settings.items())} {shlex.join(['sbatch', *options, path])}",
+    ]
+    for line in told:
+        click.echo(printable(line), err=quiet)
+    try:
+        if not yes and not click.confirm(f"Submit {path}?", err=quiet):
+            raise UsageError("nothing submitted")
+    except click.Abort:
+        raise UsageError("nothing submitted: nobody answered; give --yes to submit without being asked") from None
+    client = common.slurm_client(configuration.load_found(None))
+    job_id = client.submit([*options, path], "", {**os.environ, **settings})
+    click.echo(f"Submitted batch job {job_id}", err=quiet)
+    return job_id
+
+
+def environment(run: Run) -> dict[str, str]:
+    """Return the model's split as environment variables: a number, or one per stage if they differ."""
+    splits = run.timed.splits
+    sizes = {"BFT_DP": [split.dp for split in splits], "BFT_TP": [split.tp for split in splits]}
+    told = {name: ",".join(map(str, values if len(set(values)) > 1 else values[:1])) for name, values in sizes.items()}
+    return {**told, "BFT_STAGES": str(run.stages), "BFT_MICRO_BATCHES": str(run.timed.micro_batches)}
+
+
+def launch(run: Run, program: str = "train.py") -> tuple[str, ...]:
+    """Return the lines of a batch script that start one process per GPU."""
+    exports = " ".join(f"{name}={value}" for name, value in environment(run).items())
+    processes = f"--nproc-per-node={run.shape.per_node}"
+    if run.shape.nodes == 1:
+        return (f"export {exports}", f"srun torchrun --standalone {processes} {program}")
+    return (
+        f"export {exports}",
+        'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        f"srun torchrun --nnodes={run.shape.nodes} {processes} --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID \\",
+        f'    --rdzv-endpoint="$head:$((20000 + SLURM_JOB_ID % 10000))" {program}',
+    )
+
+
+def _refuse_second_words_on_gpus(job: Job, run: Run) -> None:
+    """Raise UsageError if the script requests GPUs by several options: only one of them was compared."""
+    others = _GPUS & job.script.options.keys()
+    if len(others) > 1:
+        told = " and ".join(f"--{name}={job.own(name)}" for name in sorted(others))
+        raise UsageError(
+            f"{job.script.path} has {told} and the winner needs {run.shape.gpus} GPUs: leave --gres alone or none of "
+            "them; nothing was submitted"
+        )
+
+
+def _exported(job: Job, settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the option that passes the settings to a script that exports only part of the environment."""
+    if "export" not in job.script.options:
+        return ()
+    taken = job.own("export").split(",")
+    words = [name.upper() for name in taken]
+    if "ALL" in words:
+        return ()
+    if "NIL" in words:
+        raise UsageError(
+            f"{job.script.path} has --export=NIL, which keeps {', '.join(settings)} from it: "
+            "write --export=NONE, which they can be added to; nothing was submitted"
+        )
+    return (f"--export={','.join([*(name for name in taken if name and name.upper() != 'NONE'), *settings])}",)
+
+
+def _cut_off(run: Run, kept: Kept) -> str:
+    """Return a warning if the script's own time limit may end the run, "" for any other option."""
+    from sizing.choose.limits import of_slurm, words
+
+    limit_s = of_slurm(kept.value or "") if kept.option == "time" else None
+    if limit_s is None or limit_s >= run.run_s.high:
+        return ""
+    return f"--time={kept.value} may end the run before its last step, as it may take {words(run.run_s.high)}"
+
+
+def _refuse_conflict(job: Job, run: Run, kept: Kept) -> None:
+    """Raise UsageError for an option of the script that conflicts with the run."""
+    from sizing.choose.limits import of_slurm
+
+    if not kept.differs:
+        return
+    if kept.option == "time":
+        limit_s = of_slurm(kept.value or "")
+        if limit_s is not None and limit_s >= run.run_s.value:
+            return
+    if kept.option == "ntasks" and kept.value == str(run.shape.nodes * int(kept.instead.value)):
+        return
+    if kept.option in ("cpus-per-task", "cpus-per-gpu", "mem", "mem-per-cpu", "mem-per-gpu"):
+        return  # the user knows best how much CPU and memory the job needs
+    raise UsageError(
+        f"{job.script.path} has --{kept.option}={kept.value} and the winner needs "
+        f"--{kept.instead.option}={kept.instead.value}: take the line out, or restrict the choice "
+        f"(--partition, --gpu, --max-gpus); nothing was submitted"
+    )

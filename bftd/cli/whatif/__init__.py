@@ -1,0 +1,1 @@
+"""Commands on traces and problems in files; they touch nothing that runs."""
