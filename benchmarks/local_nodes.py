@@ -18,7 +18,7 @@ LIMIT_S = 36_000.0
 
 
 class LocalNodes:
-    """What a driver has Slurm's commands do (`elastic.driver.pilots.launcher.PilotStarter`); every node can be had at once."""
+    """A stand-in for Slurm's commands (`elastic.driver.pilots.launcher.PilotStarter`); every node is there at once."""
 
     def __init__(self, address: str, secret: str, real: Mapping[str, int]) -> None:
         """`real`: the nodes on which a real agent is started, and how many GPUs each of them seems to have.

@@ -1,4 +1,4 @@
-"""The configuration file: finds, reads and checks it against `bftd.config.keys`, and writes it with its documentation."""
+"""The configuration file: finds, reads and checks it against `bftd.config.keys`, and writes it with its texts."""
 
 from __future__ import annotations
 

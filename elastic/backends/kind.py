@@ -61,7 +61,7 @@ class Kind:
     """Whether the driver fetches the workers' last state from time to time; else workers send it by themselves."""
 
     saves_together: bool = False
-    """Whether workers save at a step that all of them agree on (elastic.link.step_barrier); else rank 0 saves by itself."""
+    """Whether workers save at a step that they agree on (elastic.link.step_barrier); else rank 0 saves by itself."""
 
     noise: str | None = None
     """A regular expression of lines that an ending worker prints on a revoked node: they would alarm the user."""

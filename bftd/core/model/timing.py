@@ -1,4 +1,4 @@
-"""Timing constants that no site needs to change, each with its reason; those a site may change are in `bftd.config.configuration`."""
+"""Timing constants that no site needs to change, each with its reason; `bftd.config.keys` has the others."""
 
 # A refusal is mostly a race lost to Slurm: try again at the next poll, then ever later, as a site's limits refuse too.
 BACKOFF_FIRST_S = 1.0

@@ -221,7 +221,8 @@ def test_regression_a_commit_that_fails_is_rolled_back_and_the_ledger_goes_on(tm
 def test_a_limit_on_the_size_of_files_is_told_as_a_full_disk_is(tmp_path: Path) -> None:
     """As `LimitFSIZE=` sets it: the write fails with EFBIG, and nothing tears."""
     code = (
-        "import resource, sys; from bftd.core.model.domain import Happened, State; from bftd.base.errors import LedgerError;"
+        "import resource, sys; from bftd.core.model.domain import Happened, State;"
+        "from bftd.base.errors import LedgerError;"
         "from bftd.ledger.file import Ledger; ledger = Ledger(sys.argv[1]);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))\n"
         "try:\n"
