@@ -163,9 +163,11 @@ def beyond(results: Results) -> str:
         "Exact accounting, T_fwd 120 s, a list of trials that does not end. The measured costs are those of bftd's "
         "Horovod back-end ([figures](benchmarks.md#giving-nodes-back-and-resizes)): new nodes warm up for "
         f"{resize_costs.WARM_UP_S:g} s while the others go on training, then all stand still for "
-        f"{resize_costs.UP_STALL_S:g} s; a shrink costs {resize_costs.DOWN_STALL_S:g} s. They were measured with a small "
-        "model on two cores, so take them for the mechanism, not for Summit. Without costs is what the same planning would "
-        "make of free rescaling. More trainers at once raise U, since each runs at a size that scales better, and each "
+        f"{resize_costs.UP_STALL_S:g} s; a shrink costs {resize_costs.DOWN_STALL_S:g} s. They were measured with a "
+        "small model on two cores, so take them for the mechanism, not for Summit. Without costs is what the same "
+        "planning "
+        "would make of free rescaling. More trainers at once raise U, since each runs at a size that scales better, "
+        "and each "
         "takes longer: the table is the Pareto curve of the two.",
     )
 

@@ -16,18 +16,9 @@ from bftd.base.errors import LedgerError
 from bftd.config import keys
 from bftd.config.keys import Config
 from bftd.core.inputs import clock_shift as stored_times
+from bftd.core.model import events as happening
 from bftd.core.model.domain import Action, CancelPilot, Happened, Settings, State
-from bftd.core.model.events import (
-    ClockSet,
-    Configured,
-    Event,
-    Finished,
-    Heard,
-    PoolObserved,
-    Registered,
-    Reported,
-    Tick,
-)
+from bftd.core.model.events import Event, PoolObserved, Registered, Tick
 from bftd.core.model.pause import Pause, Paused, Unpaused
 from bftd.core.step import fold
 from bftd.ledger.file import GIVE_BACKS, Ledger
@@ -48,6 +39,7 @@ from bftd.service.wall_clock import Clock
 from slurm_plugin.read.types import Snapshot
 
 log = logging.getLogger("bftd")
+_OF_A_TRAINER = (happening.Heard, happening.Reported, happening.Finished)
 
 # A trainer that registers is planned for at once while there are at most this many trainers and leases. Planning for
 # more would block the loop for too long if many registered together: they wait for the next snapshot.
@@ -58,10 +50,6 @@ UNWRITTEN = "bftd cannot write its ledger"
 RETRY_S = 5.0
 # The ledger's size is checked this often.
 TEND_EVERY_S = 1.0
-
-
-def _do_nothing() -> None:
-    """Ignore a snapshot from before the clock was set."""
 
 
 def _without_growth(event: Event) -> Event:
@@ -172,7 +160,7 @@ class Service:
         """Decide by other settings from now on."""
         both = settings.limits.nodes_per_user and settings.limits.nodes_per_account
         milp.prepare(settings.decide.solver, frozenset({milp.Feature.CROSSING_CAPS} if both else ()))
-        self.apply(Configured(self.now(), settings, reloaded))
+        self.apply(happening.Configured(self.now(), settings, reloaded))
 
     def reset(self, names: Collection[str]) -> None:
         """Reset these keys to the configuration's values, now and for every later start."""
@@ -194,7 +182,7 @@ class Service:
         There must be no other snapshot until it is taken in.
         """
         if not self._is_timely(snapshot):
-            return lambda: _do_nothing
+            return lambda: lambda: None  # it is from before the clock was set
         judging = Judging(self._memory, snapshot, self.config.pool, Harvest.of(*self.partitions), self.core)
         return lambda: functools.partial(self._take_in, judging.judged())
 
@@ -239,7 +227,7 @@ class Service:
         self.history.move(by_s)
         if self._held_since_s is not None:
             self._held_since_s += by_s
-        self.apply(ClockSet(now_s, by_s))
+        self.apply(happening.ClockSet(now_s, by_s))
 
     def windows(self) -> tuple[Window, ...]:
         """Return the windows of the last hour, day and week as of a minute ago; () while they are not known."""
@@ -300,7 +288,10 @@ class Service:
         for event in events:
             if isinstance(event, Registered):
                 users.add(event.request.user)
-            elif isinstance(event, (Heard, Reported, Finished)) and event.trainer in state.trainers:
+            elif (
+                isinstance(event, (happening.Heard, happening.Reported, happening.Finished))
+                and event.trainer in state.trainers
+            ):
                 users.add(state.trainers[event.trainer].user)
             else:
                 return None

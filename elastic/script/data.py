@@ -8,11 +8,10 @@ position after a resize is the number of steps done: no sampler state is saved.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -352,7 +351,7 @@ class _Adding:
 
     def begin(self, number: int, count: int) -> None:
         """Begin a step of `count` pieces."""
-        self._cut = dataclasses.replace(self._cut, number=number, count=count)
+        self._cut = replace(self._cut, number=number, count=count)
         self._used = False
 
     def piece(self, piece: _Piece, weight: float, last: bool, model: Any) -> contextlib.AbstractContextManager[None]:
