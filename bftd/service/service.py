@@ -14,7 +14,6 @@ from typing import Any
 import milp
 from bftd.base.errors import LedgerError
 from bftd.config import keys
-from bftd.config.keys import Config
 from bftd.core.inputs import clock_shift as stored_times
 from bftd.core.model import events as happening
 from bftd.core.model.domain import Action, CancelPilot, Happened, Settings, State
@@ -77,7 +76,7 @@ class Service:
 
     def __init__(
         self,
-        config: Config,
+        config: keys.Config,
         ledger: Ledger,
         cancel: Callable[[list[str]], None],
         now: Callable[[], float] = time.time,
@@ -137,7 +136,7 @@ class Service:
         """The time between two snapshots."""
         return self.config.slurm.poll_s
 
-    def configure(self, config: Config) -> None:
+    def configure(self, config: keys.Config) -> None:
         """Apply another configuration; settings of `bft tune` stay."""
         self.config = config
         self._tuned = still_good(self.ledger.tuned())
