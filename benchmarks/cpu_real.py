@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sizing.cpu.profiling import Ask, profile
-from sizing.cpu.watching import Limits
+from sizing.cpu.profiler import Ask, profile
+from sizing.cpu.runs.steady_state import Limits
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 JOBS = {"image_loader.py": "image-data", "language_loader.py": "tokens.bin"}

@@ -33,7 +33,7 @@ import psutil
 from benchmarks.hostile import serving
 from bftd.client import Client, Status
 from bftd.ui.live.app import Looked, Top
-from bftd.ui.live.watching import Look
+from bftd.ui.live.poller import Look
 
 KEYS = 30
 REDRAWN = 30

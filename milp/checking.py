@@ -13,7 +13,7 @@ from typing import get_args
 
 from milp.errors import PlanError
 from milp.problem import Plan, Problem, Status
-from milp.worth import outcome, relative_gap, rescale_cost
+from milp.utility import outcome, relative_gap, rescale_cost
 
 # Summation order moves a sum of floats by far less, a wrong term by far more.
 _RELATIVE_TOLERANCE = 1e-9

@@ -8,15 +8,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from milp.assignments import keep
 from milp.checking import verify
 from milp.errors import PlanError, UnsupportedError
-from milp.maps import keep
+from milp.explanations import explain as sentences
 from milp.problem import Plan, Problem, Status
-from milp.reasons import explain as sentences
 from milp.solver import Answer, Effort, Feature, Solver
 from milp.solvers.programs import process
 from milp.solvers.registry import allowed, every, fitting, in_turn
-from milp.worth import most_worth, objective_of, relative_gap
+from milp.utility import most_worth, objective_of, relative_gap
 
 # Objectives that differ relatively by less than this are the same but for rounding.
 _ROUNDING = 1e-9

@@ -4,7 +4,10 @@
 >>> Client().wait("4711", until=8, timeout_s=600)
 """
 
-from bftd.client.answers import (
+from bftd.client.daemon import Client
+from bftd.client.display import Rows
+from bftd.client.history import History, HistoryPoint, TrainerPoint, Usage, UsageRow
+from bftd.client.models import (
     Alarm,
     Curve,
     CurvePoints,
@@ -24,9 +27,6 @@ from bftd.client.answers import (
     Trainer,
     Window,
 )
-from bftd.client.daemon import Client
-from bftd.client.past import History, HistoryPoint, TrainerPoint, Usage, UsageRow
-from bftd.client.shown import Rows
 
 __all__ = [
     "Alarm",

@@ -10,10 +10,10 @@ from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
 from bftd.base.errors import BftError, DaemonUnreachable, TimedOut, UsageError
-from bftd.client.answers import Event, Explanation, Node, NodeExplanation, Pause, Status, Trainer
-from bftd.client.past import History, Usage
-from bftd.client.shapes import read
-from bftd.client.shown import Rows
+from bftd.client.decode import read
+from bftd.client.display import Rows
+from bftd.client.history import History, Usage
+from bftd.client.models import Event, Explanation, Node, NodeExplanation, Pause, Status, Trainer
 from bftd.http import client
 from bftd.protocol.address import is_path
 

@@ -29,9 +29,9 @@ from bftd.core.planning import victims
 from bftd.ledger.file import Ledger
 from bftd.pool import membership, synthetic
 from bftd.service.service import Service
-from bftd.shadow import guests
-from bftd.shadow.imaginary import ImaginaryTrainers, in_order
+from bftd.shadow import real_drivers
 from bftd.shadow.totals import Totals
+from bftd.shadow.trainers import ImaginaryTrainers, in_order
 from bftd.simulation.replay.options import Objective, Options
 from slurm_plugin.read.types import Snapshot
 
@@ -66,7 +66,7 @@ class ShadowService(Service):
     """
 
     mode = "shadow"
-    greeting = f"{guests.SENTENCE}; this job waits, and trains once the site has gone live"
+    greeting = f"{real_drivers.SENTENCE}; this job waits, and trains once the site has gone live"
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ShadowService(Service):
         now: Callable[[], float] = time.time,
         elapsed: Callable[[], float] | None = None,
     ) -> None:
-        self._guests = guests.Guests()
+        self._guests = real_drivers.Guests()
         super().__init__(config, ledger, _cancel_nothing, now, elapsed)
         # the ledger has no order of trainers that arrived together, and the core considers earlier arrivals first
         self.core = dataclasses.replace(self.core, trainers=in_order(self.core.trainers))
@@ -150,7 +150,7 @@ class ShadowService(Service):
             "submissions_last_min": len(self.core.grants),
             "trace": self._recorder.told if self._recorder else "",
             "waiting": [
-                {"id": trainer.id, "name": trainer.name, "user": trainer.user, "text": guests.SENTENCE}
+                {"id": trainer.id, "name": trainer.name, "user": trainer.user, "text": real_drivers.SENTENCE}
                 for trainer in self._guests.state.trainers.values()
                 if trainer.active
             ],
@@ -188,7 +188,7 @@ class ShadowService(Service):
         """Answer a real driver, and log once that it waits."""
         before = self._guests.state
         for trainer in self._guests.apply(event):
-            waits = Decided(trainer.id, Waits(f"{trainer.name} of {trainer.user}", guests.SENTENCE))
+            waits = Decided(trainer.id, Waits(f"{trainer.name} of {trainer.user}", real_drivers.SENTENCE))
             self._note(waits)
             log.info("%s", waits.text)
         self._wake_changed(before, self._guests.state)

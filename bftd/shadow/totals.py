@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bftd.ledger import codec
-from bftd.shadow.imaginary import NETWORKS
+from bftd.shadow.trainers import NETWORKS
 from bftd.simulation.replay import static
 from bftd.simulation.replay.options import Options
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bftd.base.errors import BftError
 from bftd.config.keys import Config
-from bftd.simulation.trace.recording_file import RecordingFile
-from bftd.simulation.trace.session import DEFAULT_POLL_S, Clock, Session
+from bftd.simulation.trace.recording.file import RecordingFile
+from bftd.simulation.trace.recording.session import DEFAULT_POLL_S, Clock, Session
 from slurm_plugin.read.types import Snapshot
 
 log = logging.getLogger("bftd")

@@ -9,7 +9,7 @@ from typing import Any
 
 from bftd.web import sections
 from bftd.web.assets import CSP, SCRIPT, STYLE
-from bftd.web.past import Drawn
+from bftd.web.history import Drawn
 from bftd.web.words import clock, span, text, zone
 
 # The time ranges of the page and their resolution: hours -> seconds of a step.

@@ -22,8 +22,8 @@ from typing import Any
 from sizing.base.database import Database, cache_folder
 from sizing.base.errors import SizingError
 from sizing.base.estimate import Estimate
-from sizing.cpu.confine import Host
-from sizing.cpu.points import Limits, PointResult
+from sizing.cpu.runs.affinity import Host
+from sizing.cpu.runs.measurement import Limits, PointResult
 
 VERSION = 1
 _SCHEMA = """

@@ -2,8 +2,8 @@
 
 from slurm_plugin.site.catalogue import RULES
 from slurm_plugin.site.lines import Advised, advise, render
-from slurm_plugin.site.live import plugin_folders, read
 from slurm_plugin.site.model import Site, Wanted
+from slurm_plugin.site.read import plugin_folders, read
 from slurm_plugin.site.rule import Edit, Finding, Level, Rule, check
 
 __all__ = [

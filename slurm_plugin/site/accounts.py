@@ -8,7 +8,7 @@ bftd.lua gives pilots a QOS of their own.
 from __future__ import annotations
 
 from slurm_plugin.read.settings import options
-from slurm_plugin.site.kit import elastic, exists, set_option
+from slurm_plugin.site.helpers import elastic, exists, set_option
 from slurm_plugin.site.model import Site
 from slurm_plugin.site.rule import Rule
 

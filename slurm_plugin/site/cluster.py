@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from slurm_plugin.pilots.preemptible import BY_TIER
 from slurm_plugin.read.settings import is_nothing, number, options
 from slurm_plugin.read.visibility import HIDING
-from slurm_plugin.site.kit import elastic, partition_edit, set_to, setting
+from slurm_plugin.site.helpers import elastic, partition_edit, set_to, setting
 from slurm_plugin.site.model import Site
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_plugin.nodeset import fold
-from slurm_plugin.site.kit import (
+from slurm_plugin.site.helpers import (
     driver,
     exists,
     max_time_s,

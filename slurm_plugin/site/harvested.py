@@ -8,7 +8,7 @@ from slurm_plugin.nodeset import expand, fold
 from slurm_plugin.pilots.preemptible import below, ends
 from slurm_plugin.read.parse import time_limit_s
 from slurm_plugin.read.settings import number
-from slurm_plugin.site.kit import (
+from slurm_plugin.site.helpers import (
     driver,
     elastic,
     exists,

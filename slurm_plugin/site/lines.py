@@ -10,7 +10,7 @@ from importlib import resources
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.nodeset import fold
 from slurm_plugin.read.settings import is_nothing
-from slurm_plugin.site.change import PARTITION, change, merged
+from slurm_plugin.site.edits import PARTITION, change, merged
 from slurm_plugin.site.model import Site, Wanted
 from slurm_plugin.site.plugins import LUA_FILE
 from slurm_plugin.site.rule import Edit, File, Rule, check

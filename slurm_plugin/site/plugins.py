@@ -12,7 +12,7 @@ from slurm_plugin.pilots import reservation
 from slurm_plugin.read.settings import options
 from slurm_plugin.site import plugstack
 from slurm_plugin.site.accounts import QOS, factor_seen, needs_qos, qos_commands, qos_of
-from slurm_plugin.site.kit import setting
+from slurm_plugin.site.helpers import setting
 from slurm_plugin.site.model import Site, SiteFile
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from milp import Cap, Curve, NodeGroup, NodeSpec, Problem, TrainerSpec
-from milp.worth import objective_of
+from milp.utility import objective_of
 
 # Maps are enumerated node by node, or count by count where there is but one class.
 MOST_NODES = 6

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from milp import Cap, NodeGroup, NodeSpec, Plan, PlanError, Problem, solve, verify
-from milp.worth import objective_of
+from milp.utility import objective_of
 from tests.support.messages import excerpt, fragment, pattern, wording
 
 

@@ -18,12 +18,12 @@ import psutil
 import pytest
 
 from milp import Cap, Curve, NodeGroup, NodeSpec, PlanError, Problem, TrainerSpec, UnsupportedError, solve, verify
-from milp.maps import keep
+from milp.assignments import keep
 from milp.solver import Answer, Effort, Feature, Solver, features
 from milp.solvers.one_class import exact
 from milp.solvers.registry import every
 from milp.solvers.several_classes import stepwise
-from milp.worth import objective_of
+from milp.utility import objective_of
 from tests.milp.instances import is_allowed, optimum
 
 # A gap far below what two maps of these problems differ by.

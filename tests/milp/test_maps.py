@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from milp import Cap, Curve, NodeGroup, NodeSpec, Problem
-from milp.maps import assign, keep
+from milp.assignments import assign, keep
 
 
 def test_growing_takes_the_most_preferred_free_nodes_and_keeps_all_that_is_held(trainer, problem) -> None:

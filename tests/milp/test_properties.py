@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from milp import NodeSpec, Problem, problem_from_json, problem_to_json, solve, verify
 from milp.solvers.one_class import exact
-from milp.worth import objective
+from milp.utility import objective
 from tests.milp.instances import one_class_problems as problems
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from milp import Curve, Problem, reasons
-from milp.maps import assign
+from milp import Curve, Problem, explanations
+from milp.assignments import assign
 from tests.support.messages import says, wording
 
 
 def explain(problem: Problem, counts: dict[str, int]) -> dict[str, str]:
-    return reasons.explain(problem, assign(problem, counts))
+    return explanations.explain(problem, assign(problem, counts))
 
 
 def test_growing_names_gain_and_cost(trainer, problem) -> None:

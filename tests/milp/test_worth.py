@@ -9,7 +9,16 @@ from hypothesis import given, settings
 
 from milp import Curve, NodeSpec, Problem, TrainerSpec
 from milp.curves import slowest
-from milp.worth import idle_worth, most_worth, objective, objective_of, outcome, pieces, relative_gap, rescale_cost
+from milp.utility import (
+    idle_worth,
+    most_worth,
+    objective,
+    objective_of,
+    outcome,
+    pieces,
+    relative_gap,
+    rescale_cost,
+)
 from tests.milp.instances import one_class_problems, optimum, problems
 
 HELD = ("n0", "n1", "n2")

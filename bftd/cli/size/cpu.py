@@ -24,9 +24,9 @@ from bftd.cli.size.shared import script as size_script
 
 if TYPE_CHECKING:
     from bftd.cli.size.shared.script import Script
-    from sizing.cpu.points import PointResult, Progress
-    from sizing.cpu.profiling import Ask, Cost, Profile
-    from sizing.cpu.watching import Limits
+    from sizing.cpu.profiler import Ask, Cost, Profile
+    from sizing.cpu.runs.measurement import PointResult, Progress
+    from sizing.cpu.runs.steady_state import Limits
     from sizing.sbatch.cpu import Need
 
 _LONG_S = 300.0  # for longer than this, a user at a terminal is asked first
@@ -90,7 +90,7 @@ def cpu(
     this allocation or on this machine, and ended each time; how fast it trains is read from the calls of elastic.step
     in it, or by --regex from what it prints. Each run is kept: the same command again goes on from there.
     """
-    from sizing.cpu import profiling
+    from sizing.cpu import profiler
 
     if into is None and output:
         raise UsageError("--output names the copy of a script: give the script by --into")
@@ -101,7 +101,7 @@ def cpu(
     if picture is not None:
         cpu_plot.refuse(picture, overwrite=overwrite)
     used = cpu_node.gpus_used() if gpus is None else gpus
-    ask = profiling.Ask(
+    ask = profiler.Ask(
         command,
         cpus=cpus_of(text, used),
         gpus=used,
@@ -114,7 +114,7 @@ def cpu(
         how=how,
         again=again,
     )
-    node, cost = cpu_node.here(), profiling.cost(ask)
+    node, cost = cpu_node.here(), profiler.cost(ask)
     _said_before(cost, yes=yes)
     with _ended_by_sigterm():
         found = _profiled(ask, cost)
@@ -135,7 +135,7 @@ def cpu(
 
 def _limits(timeout_s: float, warmup_s: float | None, least_s: float | None) -> Limits:
     """Return the time limits of a run; raises UsageError for impossible times."""
-    from sizing.cpu.watching import Limits
+    from sizing.cpu.runs.steady_state import Limits
 
     limits = Limits(timeout_s)
     for name, seconds, least in (("warmup", warmup_s, 0.0), ("seconds", least_s, 0.5)):
@@ -198,7 +198,7 @@ def _said_before(cost: Cost, *, yes: bool) -> None:
 
 def _profiled(ask: Ask, cost: Cost) -> Profile:
     """Make the profile; show a line for each run and a bar on a terminal."""
-    from sizing.cpu import profiling
+    from sizing.cpu import profiler
 
     done: list[int] = []
     began_s = time.time()
@@ -212,7 +212,7 @@ def _profiled(ask: Ask, cost: Cost) -> Profile:
                 done.append(result.cpus)
                 say(size_cpu_shown.point(result, began_s))
 
-            return profiling.profile(ask, heard=heard, done=ended)
+            return profiler.profile(ask, heard=heard, done=ended)
     except KeyboardInterrupt:
         kept = f"{len(done)} runs are" if len(done) != 1 else "1 run is"
         if done:

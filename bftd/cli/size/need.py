@@ -12,7 +12,7 @@ from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
 
 if TYPE_CHECKING:
-    from sizing.cpu.profiling import Profile
+    from sizing.cpu.profiler import Profile
     from sizing.sbatch.cpu import Need
 
 

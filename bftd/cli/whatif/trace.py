@@ -18,8 +18,8 @@ from bftd.cli import common, options
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
+    from bftd.simulation.trace.accounting.sacct import Accounts
     from bftd.simulation.trace.model import Trace
-    from bftd.simulation.trace.sacct import Accounts
     from bftd.simulation.trace.stats import Stats
     from slurm_plugin.read.client import SlurmClient
     from slurm_plugin.read.types import Snapshot
@@ -67,7 +67,7 @@ def trace() -> None:
 def stats(path: str, nodes: str | None, hours: float | None, as_json: bool) -> None:
     """Tell how many nodes of TRACE were idle, how often that changed, and for how long a node stayed idle."""
     from bftd.simulation.trace import files
-    from bftd.simulation.trace.notes import told
+    from bftd.simulation.trace.accounting.notes import told
     from bftd.simulation.trace.stats import stats as computed
 
     read = files.read(path)
@@ -109,8 +109,9 @@ def from_sacct(
 ) -> None:
     """Make a trace of the output of sacct -P in FILE, or of what sacct says since a DATE."""
     from bftd.config import configuration
-    from bftd.simulation.trace import accounting, files, sidecar
-    from bftd.simulation.trace.sacct import Accounts
+    from bftd.simulation.trace import files, sidecar
+    from bftd.simulation.trace.accounting import conversion
+    from bftd.simulation.trace.accounting.sacct import Accounts
 
     sidecar.path_of(Path(output))  # refuse a wrong name before minutes of work
     accounts = Accounts()
@@ -136,8 +137,8 @@ def from_sacct(
         click.echo("bft: no --events given: nodes that were down or drained look idle", err=True)
     if reservations is not None:
         accounts.add_reservations(_text(reservations), _named(reservations))
-    period = accounting.window(accounts, since_s, until_s)
-    made = accounting.trace(accounts, _node_list(nodes), period, min_idle_s, every=every)
+    period = conversion.window(accounts, since_s, until_s)
+    made = conversion.trace(accounts, _node_list(nodes), period, min_idle_s, every=every)
     _tell_made(files.write(made, output), output)
 
 
@@ -159,7 +160,7 @@ def from_slurm(
     """Record from now on which nodes are idle, until --hours are over or a signal comes."""
     from bftd.config import configuration
     from bftd.simulation.trace import TraceError, files
-    from bftd.simulation.trace.session import Clock, record
+    from bftd.simulation.trace.recording.session import Clock, record
 
     settings = configuration.load_found(config_path)
     client = common.slurm_client(settings)
@@ -212,7 +213,7 @@ def _ask_accounts(
     reservations: bool,
 ) -> None:
     """Read jobs and, if requested, node events and reservations from Slurm's accounting."""
-    from bftd.simulation.trace.sacct import EVENT_FIELDS, JOB_FIELDS, RESERVATION_FIELDS
+    from bftd.simulation.trace.accounting.sacct import EVENT_FIELDS, JOB_FIELDS, RESERVATION_FIELDS
 
     first, last = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s)) for at_s in (since_s, until_s))
     asked = ("-a", "-D", "-X", "-P", f"--starttime={first}", f"--endtime={last}", f"--format={JOB_FIELDS}")
@@ -237,8 +238,8 @@ def _ask(client: SlurmClient, command: str, *arguments: str) -> str:
 
 def _node_list(given: str) -> Sequence[str]:
     """Return the nodes in scontrol's output, in a file, or in a list as given."""
+    from bftd.simulation.trace.accounting.sacct import node_names
     from bftd.simulation.trace.names import listed
-    from bftd.simulation.trace.sacct import node_names
 
     if given.startswith("NodeName="):
         return node_names(given, "the answer of scontrol")
@@ -264,7 +265,7 @@ def _complain(message: str) -> None:
 
 
 def _tell_made(made: Trace, output: str) -> None:
-    from bftd.simulation.trace.notes import told
+    from bftd.simulation.trace.accounting.notes import told
     from bftd.simulation.trace.stats import stats as computed
 
     found = computed(made)

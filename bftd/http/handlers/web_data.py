@@ -17,8 +17,8 @@ from bftd.ledger import usage as kept
 from bftd.ledger.history import query
 from bftd.ledger.history.query import TooMuch
 from bftd.ledger.reader import Reader
+from bftd.web.history import Drawn, drawn
 from bftd.web.page import DEFAULT_HOURS, STEPS, Shown
-from bftd.web.past import Drawn, drawn
 
 # Charts show points that come once a minute, and take the longest to make of everything on the page.
 DRAWN_S = 30.0

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import milp
 from milp.problem import Plan, Problem, TrainerSpec
-from milp.worth import objective_of
+from milp.utility import objective_of
 
 Assignment = Mapping[str, tuple[str, ...]]
 

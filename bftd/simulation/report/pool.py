@@ -18,7 +18,7 @@ _LEAST_BIN_S = 10.0
 
 def pool_of(trace: Trace) -> Pool:
     """Summarise a trace; raise TraceError for one without rows."""
-    from bftd.simulation.trace.notes import told
+    from bftd.simulation.trace.accounting.notes import told
     from bftd.simulation.trace.stats import fragments, stats
 
     found = stats(trace)

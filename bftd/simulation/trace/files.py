@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bftd.simulation.trace import members, names, sidecar, table
+from bftd.simulation.trace import names, sidecar, table
 from bftd.simulation.trace.checks import check
 from bftd.simulation.trace.errors import TraceError
 from bftd.simulation.trace.model import Trace
+from bftd.simulation.trace.recording import gzip_members
 
 
 def read(path: str | Path) -> Trace:
@@ -96,7 +97,7 @@ def unpacked(path: Path, raw: bytes) -> bytes:
     """Return the text of a trace file; raise TraceError for an incomplete gzip file."""
     if not path.name.endswith(".gz"):
         return raw
-    text, end = members.whole(raw)
+    text, end = gzip_members.whole(raw)
     try:
         return text + gzip.decompress(raw[end:])  # raises if a partial member is left
     except EOFError:

@@ -23,13 +23,13 @@ from textual.widgets import DataTable, Footer, Input, Static
 from bftd.base.errors import BftError
 from bftd.client import Client, Explanation, Status, Trainer
 from bftd.protocol.fields import printable
-from bftd.ui.live import asking, parts, style
+from bftd.ui.live import commands, panels, style
 from bftd.ui.live.dialogs import Confirm, PauseDialog, Reader, TuneDialog
 from bftd.ui.live.glyphs import UNICODE, Glyphs
-from bftd.ui.live.memory import Memory
+from bftd.ui.live.history import Memory
 from bftd.ui.live.nodes import NodesScreen
+from bftd.ui.live.poller import EVERY_S, Look, Watcher
 from bftd.ui.live.table import COLUMNS, TrainerTable, keys
-from bftd.ui.live.watching import EVERY_S, Look, Watcher
 
 # Sizes from which on there is room for more.
 _WIDE, _TALL, _SHORT = 140, 40, 19
@@ -181,20 +181,20 @@ class Top(App[None]):
         status = self._status
         if not self.screen_stack:
             return
-        found = parts.notices(status or Status(), self._problem)
+        found = panels.notices(status or Status(), self._problem)
         self._text("#notices", Text("\n").join(found[:4]))
         self._home("#notices").set_class(not found, "empty")
         if status is None:
             return
         width = max(20, self.size.width - 2)
-        self._text("#head", parts.headline(status))
-        self._text("#bar", parts.bar(status, width, self._glyphs))
-        self._text("#legend", parts.legend(status, width, self._glyphs))
+        self._text("#head", panels.headline(status))
+        self._text("#bar", panels.bar(status, width, self._glyphs))
+        self._text("#legend", panels.legend(status, width, self._glyphs))
         if self.screen_stack[0].has_class("tall"):
-            self._text("#sets", parts.sets(status, 10, width))
+            self._text("#sets", panels.sets(status, 10, width))
         self._draw_trainers(status)
         self._draw_detail()
-        self._text("#feed", parts.decisions(self._memory.decisions, 20))
+        self._text("#feed", panels.decisions(self._memory.decisions, 20))
 
     def _draw_trainers(self, status: Status) -> None:
         shown = [item for item in status.trainers if self._matches(item)]
@@ -217,12 +217,12 @@ class Top(App[None]):
         facts, picture = self._home("#facts"), self._home("#curve")
         sizes = self._memory.sizes(trainer.id)
         now_s = self._status.time_s
-        self._text("#facts", parts.facts(trainer, sizes, now_s, facts.size.width - 2, self._glyphs))
+        self._text("#facts", panels.facts(trainer, sizes, now_s, facts.size.width - 2, self._glyphs))
         if not trainer.id:
             self._text("#curve", Text("Slurm keeps others' jobs private here", style="dim"))
             return
         room = (picture.size.width - 2, picture.size.height)
-        self._text("#curve", parts.curve(trainer, known, room, self._glyphs))
+        self._text("#curve", panels.curve(trainer, known, room, self._glyphs))
 
     def _home(self, selector: str, kind: type[Any] = Static) -> Any:
         """Return a widget of the main screen, whatever is open above it."""
@@ -330,7 +330,7 @@ class Top(App[None]):
         """Keep the open page on a trainer up to date."""
         if self._reading is None or told.trainer is None or told.trainer.id != self._reading[0]:
             return
-        text = parts.told(told.decisions)
+        text = panels.told(told.decisions)
         known, costs = told.trainer.curve, told.trainer.resize_costs
         for more in (known.text if known else "", costs.text if costs else ""):
             if more:
@@ -347,7 +347,7 @@ class Top(App[None]):
         self.push_screen(page)
 
         def ask() -> Done:
-            told = asking.node(self._client, name)
+            told = commands.node(self._client, name)
             return Done("", then=lambda: page.tell(told))
 
         self._beside(ask)
@@ -358,17 +358,17 @@ class Top(App[None]):
             return
         every = next((item for item in self._status.pauses if item.kind == "all"), None)
         if every is None:
-            dialog = PauseDialog(asking.choices(self._selected()))
-            self.push_screen(dialog, lambda asked: self._act(lambda: asking.pause(self._client, asked or {}), asked))
+            dialog = PauseDialog(commands.choices(self._selected()))
+            self.push_screen(dialog, lambda asked: self._act(lambda: commands.pause(self._client, asked or {}), asked))
             return
         question = Confirm("Resume", Text(f"{printable(every.text)}\n\nLend nodes again?"))
-        self.push_screen(question, lambda sure: self._act(lambda: asking.resume(self._client), sure))
+        self.push_screen(question, lambda sure: self._act(lambda: commands.resume(self._client), sure))
 
     def action_tune(self) -> None:
         """Change settings."""
         if self._status is not None and self._status.settings:
             dialog = TuneDialog(self._status.settings)
-            self.push_screen(dialog, lambda asked: self._act(lambda: asking.tune(self._client, asked or {}), asked))
+            self.push_screen(dialog, lambda asked: self._act(lambda: commands.tune(self._client, asked or {}), asked))
 
     def _act(self, do: Callable[[], str], sure: object) -> None:
         """Carry out an action if it was confirmed, and show its result."""

@@ -14,7 +14,7 @@ from textual.widgets import DataTable, Static
 
 from bftd.client import NodeGroup
 from bftd.protocol.fields import printable
-from bftd.ui.live import parts, words
+from bftd.ui.live import panels, words
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.nodeset import expand
 
@@ -58,8 +58,8 @@ class NodesScreen(ModalScreen[None]):
             table.add_row(
                 Text(name if len(name) < 28 else f"{name[:26]}+", no_wrap=True),
                 Text(f"{words.size_of(group):>5}"),
-                Text(state, style=parts.COLOURS[state]),
-                Text(printable(parts.does(group)), no_wrap=True),
+                Text(state, style=panels.COLOURS[state]),
+                Text(printable(panels.does(group)), no_wrap=True),
             )
         self.query_one("#heading", Static).update(Text(f"Nodes: {len(self._groups)} groups", style="bold"))
         table.focus()
@@ -74,7 +74,7 @@ class NodesScreen(ModalScreen[None]):
         table.add_column(Text("NODE"))
         for name in self._names:
             table.add_row(Text(printable(name)))
-        self.query_one("#heading", Static).update(Text(printable(f"{parts.does(group)}"), style="bold"))
+        self.query_one("#heading", Static).update(Text(printable(f"{panels.does(group)}"), style="bold"))
         table.focus()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:

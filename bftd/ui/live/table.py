@@ -12,7 +12,7 @@ from textual.widgets import DataTable
 
 from bftd.client import Trainer
 from bftd.protocol.fields import printable
-from bftd.ui.live import charts, parts, words
+from bftd.ui.live import charts, panels, words
 from bftd.ui.live.glyphs import Glyphs
 
 
@@ -132,7 +132,7 @@ class TrainerTable(DataTable[Text]):
             "NAME": item.name,
             "USER": item.user or "-",
             "STATE": item.state,
-            "NODES": parts.size(item, self._glyphs),
+            "NODES": panels.size(item, self._glyphs),
             "RANGE": f"{item.nodes_min}-{item.nodes_max}",
             "SAMPLES/S": charts.rate_text(item.samples_per_s) if item.samples_per_s else "-",
             "ENDS": words.ends(item, now_s),
@@ -158,5 +158,5 @@ def keys(trainers: Sequence[Trainer]) -> list[str]:
 def _cell(column: Column, width: int, text: str) -> Text:
     """Format a value to the width of its column: never as markup, and cut off with a + as Slurm does."""
     shown = text if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}+"
-    style = parts.STATE_COLOURS.get(text, "") if column.title == "STATE" else ""
+    style = panels.STATE_COLOURS.get(text, "") if column.title == "STATE" else ""
     return Text(f"{shown:>{width}}" if column.right else shown, style=style, no_wrap=True, end="")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bftd.client import NodeGroup, Status, Trainer
-from bftd.client.shown import moment
+from bftd.client.display import moment
 
 # The order in which node states are drawn and counted.
 STATES = ("regular", "planned", "leased", "idle", "away")

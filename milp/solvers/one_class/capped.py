@@ -16,13 +16,13 @@ from math import inf
 
 import numpy as np
 
-from milp.maps import assign, keep
+from milp.assignments import assign, keep
 from milp.problem import Problem, TrainerSpec
 from milp.solver import Answer, Effort, Feature, Solver
 from milp.solvers.arrays import Bools, Floats, worst_that_matters
 from milp.solvers.one_class.cap_tree import Group, set_prices, tree
-from milp.solvers.one_class.worths import Worth
-from milp.worth import TIE_BREAK, objective_of, tie_break
+from milp.solvers.one_class.utility_arrays import Worth
+from milp.utility import TIE_BREAK, objective_of, tie_break
 
 # Rounding of a sum of worths, as a share of their size.
 _NOISE = 1e-13

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from milp.maps import assign
+from milp.assignments import assign
 from milp.problem import Problem
 from milp.solver import Answer, Effort, Solver
 from milp.solvers.one_class.dual import minimise

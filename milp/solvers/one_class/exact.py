@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from milp.maps import assign
+from milp.assignments import assign
 from milp.problem import Problem
 from milp.solver import Answer, Effort, Solver
 from milp.solvers.arrays import Bools, Floats, Ints

@@ -14,8 +14,8 @@ import numpy as np
 
 from milp.problem import Problem, TrainerSpec
 from milp.solvers.arrays import Bools, Floats, Ints, worst_that_matters
-from milp.solvers.one_class.worths import Worth
-from milp.worth import TIE_BREAK, tie_break
+from milp.solvers.one_class.utility_arrays import Worth
+from milp.utility import TIE_BREAK, tie_break
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import BinaryIO
 
+from milp.assignments import keep
 from milp.errors import MilpError, UnsupportedError
-from milp.maps import keep
 from milp.solvers.programs.linear import optimise_checked
 from milp.solvers.programs.process import HEADER, News, Request, die_with_parent, write
 from milp.solvers.programs.programs import ENGINES, MODELS

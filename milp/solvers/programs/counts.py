@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from milp.maps import Block, assign_blocks, blocks, counts_in
+from milp.assignments import Block, assign_blocks, blocks, counts_in
 from milp.problem import Problem, TrainerSpec
 from milp.solvers.programs.linear import Linear
-from milp.worth import Piece, idle_worth, pieces
+from milp.utility import Piece, idle_worth, pieces
 
 Expression = list[tuple[int, float]]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from milp.curves import Curve
 from milp.problem import Problem, TrainerSpec
 from milp.solvers.programs.linear import Linear
-from milp.worth import class_sets
+from milp.utility import class_sets
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from milp.maps import assign_blocks, blocks
+from milp.assignments import assign_blocks, blocks
 from milp.problem import Problem
 from milp.solver import Answer, Effort, Feature, Solver
 from milp.solvers.arrays import Floats

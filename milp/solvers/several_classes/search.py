@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from milp.solvers.arrays import Bools, Floats, Ints
-from milp.solvers.several_classes.choices import Choices, within
-from milp.solvers.several_classes.settled import Settled, settle, with_price
+from milp.solvers.several_classes.fixed_class import Settled, settle, with_price
+from milp.solvers.several_classes.reduced_cost import Choices, within
 from milp.solvers.several_classes.tables import ClassTables, Picks
 
 # Pairs of a state and a choice that are processed at once: some 100 MB.

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from milp.maps import assign_blocks, blocks, keep
+from milp.assignments import assign_blocks, blocks, keep
 from milp.problem import Cap, NodeSpec, Problem, TrainerSpec
 from milp.solver import Answer, Effort, Feature, Solver
 from milp.solvers.one_class import exact
 from milp.solvers.several_classes.classes import solve_tables
 from milp.solvers.several_classes.tables import tabulate
-from milp.worth import objective_of, worth
+from milp.utility import objective_of, worth
 
 Map = dict[str, tuple[str, ...]]
 # Counts per class, by trainer.

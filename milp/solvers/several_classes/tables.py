@@ -1,6 +1,6 @@
 """Tables of the worth of every class and count to every trainer: equation (16) on several node classes.
 
-`milp.worth` gives a trainer's options as straight lines over ranges of counts. The ends of the lines, the *points*,
+`milp.utility` gives a trainer's options as straight lines over ranges of counts. The ends of the lines, the *points*,
 decide the Lagrangian bound; counts in between are looked at only if they can still matter.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from milp.problem import Problem
 from milp.solvers.arrays import Floats, Ints, worst_that_matters
-from milp.worth import TIE_BREAK, idle_worth, most_earned, pieces, tie_break
+from milp.utility import TIE_BREAK, idle_worth, most_earned, pieces, tie_break
 
 
 @dataclass(frozen=True)

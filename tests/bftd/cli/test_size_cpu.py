@@ -18,10 +18,10 @@ from bftd.cli.size.output import cpu as size_cpu_shown
 from bftd.cli.size.output import cpu_plot
 from bftd.cli.size.shared import cpu_node
 from sizing.base.estimate import Estimate
-from sizing.cpu import profiling
+from sizing.cpu import profiler
 from sizing.cpu.matrix import Matrix
-from sizing.cpu.points import PointResult, Progress
-from sizing.cpu.profiling import Ask, Cost, Profile
+from sizing.cpu.profiler import Ask, Cost, Profile
+from sizing.cpu.runs.measurement import PointResult, Progress
 from sizing.sbatch.cpu import Need
 from tests.bftd.cli.sizing_commands import Ended, Terminal
 from tests.support.messages import excerpt, fragment, pattern, says, wording
@@ -79,8 +79,8 @@ def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             done(result)
         return found
 
-    monkeypatch.setattr(profiling, "cost", lambda _: terminal.cost)
-    monkeypatch.setattr(profiling, "profile", profile)
+    monkeypatch.setattr(profiler, "cost", lambda _: terminal.cost)
+    monkeypatch.setattr(profiler, "profile", profile)
     for name in list(os.environ):
         if name.startswith("SLURM") or name == "CUDA_VISIBLE_DEVICES":
             monkeypatch.delenv(name)
@@ -306,7 +306,7 @@ def test_after_an_interruption_it_is_said_that_the_runs_are_kept(bft: Made, monk
         done(point(16, 800))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(profiling, "profile", interrupted)
+    monkeypatch.setattr(profiler, "profile", interrupted)
     ended = bft.cpu(*COMMAND)
     assert ended.code == 130
     assert says(ended.err, "cli.size_cpu.interrupted", kept="1 run is")

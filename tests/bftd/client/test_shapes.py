@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.client import Event, Explanation, History, Rows, Status, Trainer, Usage
-from bftd.client.shapes import read
-from bftd.client.shown import Shown
-from bftd.ui.live import parts
+from bftd.client.decode import read
+from bftd.client.display import Shown
+from bftd.ui.live import panels
 
 ANSWERS = (Status, Explanation, History, Usage, Event, Trainer)
 JSON = st.recursive(
@@ -92,5 +92,5 @@ def test_shares_are_of_the_pool_and_training_is_no_other_word_for_held() -> None
     assert (status.training_share, status.held_share) == (0.25, 0.75)
     assert (status.cells()["training"], status.cells()["held"]) == (0.25, 0.75)
     assert (status.windows[0].cells()["training"], status.windows[0].cells()["held"]) == (0.25, 0.75)
-    line = parts.headline(status).plain
+    line = panels.headline(status).plain
     assert line.index("training 25%") < line.index("held 75%")

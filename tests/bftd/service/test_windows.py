@@ -19,7 +19,7 @@ from bftd.ledger.history import table
 from bftd.ledger.history.table import Named, Point, Record
 from bftd.ledger.reader import Reader
 from bftd.ledger.rolling import Aims, Window, curve_of, reckoned
-from bftd.shadow import imaginary
+from bftd.shadow import trainers as imaginary
 from bftd.simulation.replay.loop import run
 from bftd.simulation.replay.options import Options
 from bftd.simulation.trace import Trace

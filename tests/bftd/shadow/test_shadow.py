@@ -35,15 +35,15 @@ from bftd.pool.occupancy import nodes_of
 from bftd.pool.synthetic import PREFIX, idle_nodes
 from bftd.protocol.registration import Held
 from bftd.service.service import Service
-from bftd.shadow import imaginary, trace_recorder
-from bftd.shadow.guests import SENTENCE
-from bftd.shadow.imaginary import ImaginaryTrainers
+from bftd.shadow import trace_recorder, trainers
 from bftd.shadow.read_only_client import ReadingClient
+from bftd.shadow.real_drivers import SENTENCE
 from bftd.shadow.service import ShadowService
 from bftd.shadow.trace_recorder import TraceRecorder
+from bftd.shadow.trainers import ImaginaryTrainers
 from bftd.simulation import trace
 from bftd.simulation.drivers.resize_costs import WARM_UP_S
-from bftd.simulation.trace.session import Clock
+from bftd.simulation.trace.recording.session import Clock
 from bftd.ui.status import render
 from slurm_plugin.errors import CommandError, SnapshotError
 from slurm_plugin.read.slow_settings import READINGS, Background
@@ -392,8 +392,8 @@ def test_on_a_pool_that_never_changes_nearly_all_of_dedicated_nodes_is_recovered
 
 
 def test_a_trainer_whose_work_is_done_makes_room_for_the_next(tmp_path: Path, monkeypatch) -> None:
-    small = tuple(replace(spec, work_samples=1e5) for spec in imaginary.NETWORKS)
-    monkeypatch.setattr(imaginary, "NETWORKS", small)
+    small = tuple(replace(spec, work_samples=1e5) for spec in trainers.NETWORKS)
+    monkeypatch.setattr(trainers, "NETWORKS", small)
     site = Site(tmp_path / "ledger")
     with closing(site.service.ledger):
         site.idle(polls=60)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.client import NodeGroup, Status, Trainer
-from bftd.ui.live import charts, parts, words
+from bftd.ui.live import charts, panels, words
 from bftd.ui.live.glyphs import ASCII, UNICODE, Glyphs, suited
 from tests.support.messages import wording
 
@@ -101,10 +101,10 @@ def test_a_daemon_of_before_does_not_say_what_nodes_are(group: NodeGroup, state:
 def test_every_part_can_be_made_of_every_trainer(trainer: Trainer) -> None:
     status = Status(trainers=(trainer,), snapshot_age_s=None)
     for text in (
-        parts.headline(status),
-        parts.facts(trainer, [(0.0, 3.0)], 100.0, 40, ASCII),
-        parts.curve(trainer, None, (40, 8), ASCII),
-        parts.decisions((), 5),
+        panels.headline(status),
+        panels.facts(trainer, [(0.0, 3.0)], 100.0, 40, ASCII),
+        panels.curve(trainer, None, (40, 8), ASCII),
+        panels.decisions((), 5),
     ):
         assert all(letter.isprintable() or letter == "\n" for letter in text.plain)
 
@@ -120,6 +120,6 @@ def test_regression_at_80_columns_the_last_states_of_a_large_machine_were_cut_of
     counts = {"regular": 3909, "planned": 166, "leased": 698, "idle": 102, "away": 125}
     groups = tuple(NodeGroup(count=times * count, kind=kind) for kind, count in counts.items())
     for glyphs in (UNICODE, ASCII):
-        line = parts.legend(Status(groups=groups), 78, glyphs)
+        line = panels.legend(Status(groups=groups), 78, glyphs)
         assert line.cell_len <= 78
         assert line.plain.endswith(f"{times * 125} away")

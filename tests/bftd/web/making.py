@@ -6,8 +6,8 @@ import math
 import random
 from typing import Any
 
+from bftd.web.history import drawn
 from bftd.web.page import STEPS, Shown
-from bftd.web.past import drawn
 from tests.support.messages import wording
 
 NOW_S = 497_222 * 3600.0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bftd.core.sample import NODE_STATES
 from bftd.web import charts, page, sections
-from bftd.web.past import drawn
+from bftd.web.history import drawn
 from bftd.web.series import COLOURED, GAP, SLOTS_LEAST, Picture, Series, charted
 from tests.bftd.web import making
 from tests.support.messages import fragment, says, wording

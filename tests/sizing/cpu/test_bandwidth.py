@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sizing.base.errors import SizingError, UsageError
-from sizing.cpu import bandwidth, data_files
+from sizing.cpu import bandwidth, dataset
 from tests.support.messages import fragment, pattern
 
 PIECE = bandwidth.PIECE_BYTES
@@ -174,23 +174,23 @@ def test_files_are_counted_once_each_through_links_and_only_those_with_something
     os.mkfifo(data / "pipe")
     (tmp_path / "other").write_bytes(bytes(100))
     (data / "link").symlink_to(tmp_path / "other")
-    found = data_files.find([data, data / "a"])
+    found = dataset.find([data, data / "a"])
     assert (found.count, found.size_bytes, found.whole) == (3, 115, True)
     assert sorted(size for _, size in found.some) == [5, 10, 100]
 
 
 def test_of_many_files_some_are_kept_and_the_count_is_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_files, "_KEPT", 5)
+    monkeypatch.setattr(dataset, "_KEPT", 5)
     for at in range(50):
         (tmp_path / str(at)).write_bytes(b"x")
-    found = data_files.find([tmp_path])
+    found = dataset.find([tmp_path])
     assert (found.count, found.size_bytes, len(found.some)) == (50, 50, 5)
 
 
 def test_counting_ends_in_time_and_says_that_there_are_more(tmp_path: Path) -> None:
     for at in range(50):
         (tmp_path / str(at)).write_bytes(b"x")
-    found = data_files.find([tmp_path], limit_s=0.0)
+    found = dataset.find([tmp_path], limit_s=0.0)
     assert not found.whole
     assert found.count < 50
 
@@ -198,7 +198,7 @@ def test_counting_ends_in_time_and_says_that_there_are_more(tmp_path: Path) -> N
 def test_no_data_is_one_line_that_says_what_to_name(tmp_path: Path) -> None:
     for paths in ([tmp_path], [tmp_path / "no"], []):
         with pytest.raises(UsageError, match="the files"):
-            data_files.find(paths)
+            dataset.find(paths)
 
 
 def test_a_folder_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ def test_a_folder_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pyte
             raise PermissionError(errno.EACCES, "Permission denied")
         return real(path)
 
-    monkeypatch.setattr(data_files.os, "scandir", scanned)
-    assert data_files.find([tmp_path]).unread == ((str(tmp_path / "closed"), "Permission denied"),)
+    monkeypatch.setattr(dataset.os, "scandir", scanned)
+    assert dataset.find([tmp_path]).unread == ((str(tmp_path / "closed"), "Permission denied"),)
     with pytest.raises(UsageError, match="closed: Permission denied"):
-        data_files.find([tmp_path / "closed"])
+        dataset.find([tmp_path / "closed"])

@@ -28,7 +28,7 @@ CPUS = min(2, len(os.sched_getaffinity(0)))
 INSIDE = """
 import dataclasses, json, os, sys
 from sizing.cpu import confine
-from sizing.cpu.points import Limits, Runner
+from sizing.cpu.runs.measurement import Limits, Runner
 from sizing.base.errors import SizingError
 
 ask = json.loads(sys.argv[1])

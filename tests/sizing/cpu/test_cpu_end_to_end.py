@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from benchmarks import cpu_real
-from sizing.cpu.watching import Limits
+from sizing.cpu.runs.steady_state import Limits
 from tests.bftd.cli.sizing_commands import Terminal
 
 ROOT = Path(__file__).parents[3]

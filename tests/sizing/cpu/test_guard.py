@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sizing.base.errors import UsageError
-from sizing.cpu import confine, guard
+from sizing.cpu.runs import affinity, supervisor
 from tests.sizing.cpu.commands import alive, command
 from tests.support.messages import fragment, pattern
 from tests.support.waiting import STILL_S
@@ -30,12 +30,12 @@ def test_cpus_are_whole_cores_close_together(monkeypatch: pytest.MonkeyPatch) ->
         return f"{package if self.name == 'physical_package_id' else core}\n"
 
     monkeypatch.setattr(Path, "read_text", topology)
-    assert guard.choose(set(range(8)), 2) == [0, 4]
-    assert guard.choose(set(range(8)), 4) == [0, 1, 4, 5]
-    assert guard.choose(set(range(8)), 6) == [0, 1, 2, 4, 5, 6]
-    assert guard.choose({1, 2, 3, 7}, 2) in ([1, 2], [1, 3])
-    assert guard.choose({3, 7, 1}, 2) == [1, 3]
-    assert guard.choose(set(range(8)), 8) == list(range(8))
+    assert supervisor.choose(set(range(8)), 2) == [0, 4]
+    assert supervisor.choose(set(range(8)), 4) == [0, 1, 4, 5]
+    assert supervisor.choose(set(range(8)), 6) == [0, 1, 2, 4, 5, 6]
+    assert supervisor.choose({1, 2, 3, 7}, 2) in ([1, 2], [1, 3])
+    assert supervisor.choose({3, 7, 1}, 2) == [1, 3]
+    assert supervisor.choose(set(range(8)), 8) == list(range(8))
 
 
 def test_cpus_without_a_topology_are_taken_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,40 +43,40 @@ def test_cpus_without_a_topology_are_taken_in_order(monkeypatch: pytest.MonkeyPa
         raise FileNotFoundError
 
     monkeypatch.setattr(Path, "read_text", nothing)
-    assert guard.choose({5, 3, 9}, 2) == [3, 5]
+    assert supervisor.choose({5, 3, 9}, 2) == [3, 5]
 
 
 def test_a_node_is_described_in_one_line_of_a_step() -> None:
-    argv = [sys.executable, "-I", guard.__file__, json.dumps({"describe": True})]
+    argv = [sys.executable, "-I", supervisor.__file__, json.dumps({"describe": True})]
     ran = subprocess.run(argv, capture_output=True, text=True, check=True)
-    told = confine.message_of(f"srun: warning: something\n{ran.stderr}")
+    told = affinity.message_of(f"srun: warning: something\n{ran.stderr}")
     assert told is not None
     assert told["cpus"] == len(os.sched_getaffinity(0))
     assert told["memory_bytes"] > 2**28
     assert told["cpu_model"]
-    assert confine.message_of("srun: error: nothing\n\x02bft {broken\n") is None
+    assert affinity.message_of("srun: error: nothing\n\x02bft {broken\n") is None
 
 
 @pytest.mark.parametrize(("text", "numbers"), [("0-3,8\n", {0, 1, 2, 3, 8}), ("", set()), ("5", {5})])
 def test_lists_of_cpus_are_read_as_the_kernel_prints_them(text: str, numbers: set[int]) -> None:
-    assert guard._listed(text) == numbers
+    assert supervisor._listed(text) == numbers
 
 
 def test_where_no_cpuset_can_be_made_affinity_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "_cpuset_parent", lambda: tmp_path)  # a folder, and no cgroup
-    assert guard._cpuset([0]) is None
-    monkeypatch.setattr(guard, "_cpuset_parent", lambda: None)
-    assert guard._cpuset([0]) is None
-    assert confine.confinement("auto", {}).kind == "affinity"
+    monkeypatch.setattr(supervisor, "_cpuset_parent", lambda: tmp_path)  # a folder, and no cgroup
+    assert supervisor._cpuset([0]) is None
+    monkeypatch.setattr(supervisor, "_cpuset_parent", lambda: None)
+    assert supervisor._cpuset([0]) is None
+    assert affinity.confinement("auto", {}).kind == "affinity"
     with pytest.raises(UsageError, match=pattern("sizing.cpu_confine.no_cpuset")):
-        confine.confinement("cgroup", {})
+        affinity.confinement("cgroup", {})
 
 
 @pytest.mark.parametrize("way", ["lifeline", "notice"])
 def test_the_guard_alone_leaves_nothing_when_it_is_to_end(tmp_path: Path, way: str) -> None:
     """As in a step of Slurm's, where nobody else looks for what is left."""
     request = {"command": command("leaves", tmp_path / "a"), "cpus": 1, "grace_s": 0.3}
-    argv = [sys.executable, "-I", guard.__file__, json.dumps(request)]
+    argv = [sys.executable, "-I", supervisor.__file__, json.dumps(request)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     running = subprocess.Popen(argv, env=environ, text=True, **pipes)  # type: ignore[call-overload]
@@ -93,16 +93,16 @@ def test_the_guard_alone_leaves_nothing_when_it_is_to_end(tmp_path: Path, way: s
         running.kill()
     assert not alive(pid)
     assert not list(tmp_path.glob("bft-cpu-*"))
-    assert json.loads(said.splitlines()[-1].partition(guard.MARK)[2]) | {"memory": 0} == {
+    assert json.loads(said.splitlines()[-1].partition(supervisor.MARK)[2]) | {"memory": 0} == {
         "op": "ended", "code": None, "left": 0, "memory": 0
     }  # fmt: skip
 
 
 def test_an_allocation_without_srun_says_what_to_do() -> None:
     with pytest.raises(UsageError, match=pattern("sizing.cpu_confine.no_srun")):
-        confine.confinement("auto", {"SLURM_JOB_ID": "7", "PATH": "/nowhere"})
+        affinity.confinement("auto", {"SLURM_JOB_ID": "7", "PATH": "/nowhere"})
     given = {"SLURM_JOB_ID": "7", "PATH": "/nowhere", "SLURM_JOB_CPUS_PER_NODE": "1(x2),4"}
-    found = confine.confinement("affinity", given)
+    found = affinity.confinement("affinity", given)
     assert (found.kind, found.host.cpus) == ("affinity", 1)  # no more than the job's, though Slurm confines nothing
 
 
@@ -113,7 +113,7 @@ def test_a_step_that_slurm_refuses_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(
         Exception, match=pattern("sizing.cpu_confine.no_step_started", job=7, why=fragment("srun: error: Unable"))
     ) as error:
-        confine.confinement("auto", {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+        affinity.confinement("auto", {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert "\n" not in str(error.value)
 
 
@@ -135,9 +135,9 @@ def test_regression_what_a_worker_had_read_counted_again_when_its_parent_had_wai
         "sys.stdin.readline()\n"
     )
     told: list[int] = []
-    monkeypatch.setattr(guard, "say", lambda op, **what: told.append(what["read"]))
+    monkeypatch.setattr(supervisor, "say", lambda op, **what: told.append(what["read"]))
     argv = [sys.executable, "-I", "-c", script, str(tmp_path / "data")]
-    tree = guard.Tree([])
+    tree = supervisor.Tree([])
     tree.look(last=True)
     before = told.pop()  # what other tests have started in this process has read something too
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sizing.cpu import minio, search
+from sizing.cpu import cache_model, search
+from sizing.cpu.cache_model import Loading
 from sizing.cpu.matrix import Point
-from sizing.cpu.minio import Loading
 
 GB = 10**9
 ITEMS = 2_000
@@ -54,7 +54,7 @@ def test_an_epoch_played_item_by_item_is_never_faster_than_the_formula_and_a_ten
 ) -> None:
     loading = Loading(1_000.0, 100 * GB, 10 * GB, disk, 5e9)
     memory_bytes = 10 * GB + part * 100 * GB
-    [told] = minio.memory_rates(rate, loading, [memory_bytes])
+    [told] = cache_model.memory_rates(rate, loading, [memory_bytes])
     played = loading.samples / played_s(loading, rate, memory_bytes, random.Random(seed))
     assert 0.88 * told <= played <= 1.001 * told
 
@@ -67,7 +67,9 @@ LOADING = Loading(
 def test_below_the_memory_of_the_processes_the_job_does_not_run_and_with_all_data_cached_it_is_as_fast_as_it_can() -> (
     None
 ):
-    slow, none, half, full, more = minio.memory_rates(50.0, LOADING, [19 * GB, 20 * GB, 70 * GB, 120 * GB, 500 * GB])
+    slow, none, half, full, more = cache_model.memory_rates(
+        50.0, LOADING, [19 * GB, 20 * GB, 70 * GB, 120 * GB, 500 * GB]
+    )
     assert slow == 0.0
     assert none == pytest.approx(1_000 / 100)
     assert half == pytest.approx(1_000 / (50 + 5))
@@ -75,16 +77,16 @@ def test_below_the_memory_of_the_processes_the_job_does_not_run_and_with_all_dat
 
 
 def test_a_job_that_reads_little_is_as_fast_with_no_cache() -> None:
-    assert minio.memory_rates(9.0, LOADING, [20 * GB, 120 * GB]) == (9.0, 9.0)
+    assert cache_model.memory_rates(9.0, LOADING, [20 * GB, 120 * GB]) == (9.0, 9.0)
 
 
 def test_the_axis_has_the_least_memory_with_which_fetching_does_not_slow_the_job_and_nothing_beyond_what_there_is() -> (
     None
 ):
-    axis = minio.memory_axis(50.0, LOADING, 110 * GB)
+    axis = cache_model.memory_axis(50.0, LOADING, 110 * GB)
     assert axis[0] == 20 * GB
     assert axis[-1] == 110 * GB
-    rates = minio.memory_rates(50.0, LOADING, axis)
+    rates = cache_model.memory_rates(50.0, LOADING, axis)
     first = next(at for at, rate in zip(axis, rates, strict=True) if rate == pytest.approx(50.0))
     assert LOADING.fetch_s(first) == pytest.approx(1_000 / 50)
     assert LOADING.fetch_s(first - GB) > 1_000 / 50
@@ -92,20 +94,20 @@ def test_the_axis_has_the_least_memory_with_which_fetching_does_not_slow_the_job
 
 def test_of_a_data_set_that_no_memory_holds_the_axis_divides_what_there_is() -> None:
     huge = replace(LOADING, dataset_bytes=10_000 * GB)
-    axis = minio.memory_axis(50.0, huge, 100 * GB)
+    axis = cache_model.memory_axis(50.0, huge, 100 * GB)
     assert axis == tuple(20 * GB + 10 * GB * part for part in range(9))
-    rates = minio.memory_rates(50.0, huge, axis)
+    rates = cache_model.memory_rates(50.0, huge, axis)
     assert all(a < b for a, b in itertools.pairwise(rates))
 
 
 def test_memory_that_the_data_do_not_fill_is_no_part_of_the_axis() -> None:
-    assert max(minio.memory_axis(50.0, LOADING, 500 * GB)) == 120 * GB
+    assert max(cache_model.memory_axis(50.0, LOADING, 500 * GB)) == 120 * GB
 
 
 def test_where_the_processes_need_more_than_there_is_the_axis_is_what_there_is_and_nothing_runs() -> None:
-    axis = minio.memory_axis(50.0, LOADING, 10 * GB)
+    axis = cache_model.memory_axis(50.0, LOADING, 10 * GB)
     assert axis == (10 * GB,)
-    assert minio.memory_rates(50.0, LOADING, axis) == (0.0,)
+    assert cache_model.memory_rates(50.0, LOADING, axis) == (0.0,)
 
 
 @example(1.0, 1.0, 1.0, 5e-324, 1000.0, 1.0)
@@ -121,9 +123,9 @@ def test_whatever_the_sizes_are_the_axis_makes_a_matrix_in_which_more_memory_is_
     rate: float, samples: float, data: float, base: float, disk: float, most: float
 ) -> None:
     loading = Loading(samples, data, base, disk, 5e9)
-    axis = minio.memory_axis(rate, loading, most)
+    axis = cache_model.memory_axis(rate, loading, most)
     found = search.search((1, 2, 3), {1: rate / 3, 2: rate, 3: rate}.__getitem__)
-    made = minio.matrix(found, 2, loading, axis)
+    made = cache_model.matrix(found, 2, loading, axis)
     assert all(a <= b * (1 + 1e-9) for row in made.rates for a, b in itertools.pairwise(row))
     assert made.best <= rate
     assert made.demand().cpus == 1.0
@@ -132,7 +134,7 @@ def test_whatever_the_sizes_are_the_axis_makes_a_matrix_in_which_more_memory_is_
 def test_a_matrix_is_for_each_gpu_and_says_which_rates_were_measured() -> None:
     rates = {2: 20.0, 4: 40.0, 6: 50.0, 8: 50.0}
     found = search.search(tuple(rates), rates.__getitem__)
-    made = minio.matrix(found, 2, LOADING, [20 * GB, 120 * GB])
+    made = cache_model.matrix(found, 2, LOADING, [20 * GB, 120 * GB])
     assert made.gpus == 2
     assert made.cpus == (1.0, 2.0, 3.0, 4.0)
     assert made.memory_bytes == (10 * GB, 60 * GB)
@@ -145,8 +147,8 @@ def test_a_matrix_is_for_each_gpu_and_says_which_rates_were_measured() -> None:
 
 def test_with_all_data_in_memory_a_job_is_as_fast_as_it_was_however_slowly_one_thread_copies() -> None:
     found = search.search((1, 2), {1: 500.0, 2: 1_000.0}.__getitem__)  # 100 GB a second, at ten of one thread
-    axis = minio.memory_axis(found.best, LOADING, 500 * GB)
-    made = minio.matrix(found, 1, LOADING, axis)
+    axis = cache_model.memory_axis(found.best, LOADING, 500 * GB)
+    made = cache_model.matrix(found, 1, LOADING, axis)
     assert [row[-1] for row in made.rates] == [500.0, 1_000.0]
     assert made.rates[1][0] == pytest.approx(1_000 / 100)
     assert made.demand() == Point(2, 120 * GB)
@@ -154,13 +156,13 @@ def test_with_all_data_in_memory_a_job_is_as_fast_as_it_was_however_slowly_one_t
 
 def test_without_a_data_set_memory_counts_for_nothing() -> None:
     found = search.search((1, 2), {1: 1.0, 2: 2.0}.__getitem__)
-    made = minio.matrix(found, 0, None, [3 * GB])
+    made = cache_model.matrix(found, 0, None, [3 * GB])
     assert (made.gpus, made.rates, made.demand()) == (1, ((1.0,), (2.0,)), Point(2.0, 3 * GB))
 
 
 def test_the_demand_of_a_searched_matrix_is_that_of_the_search_and_not_of_the_noise() -> None:
     found = search.search((1, 2), {1: 0.96, 2: 1.0}.__getitem__)
-    made = minio.matrix(found, 1, None, [GB])
+    made = cache_model.matrix(found, 1, None, [GB])
     assert made.demand().cpus == 1.0
     assert replace(made, searched=None).demand().cpus == 2.0
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from sizing.base.estimate import Estimate
-from sizing.cpu.confine import Host
-from sizing.cpu.points import Limits, PointResult
+from sizing.cpu.runs.affinity import Host
+from sizing.cpu.runs.measurement import Limits, PointResult
 from sizing.cpu.store import Points, age_s, key_of
 
 ROOT = Path(__file__).parents[3]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sizing.base.errors import UsageError
-from sizing.cpu.points import Limits, PointResult, Progress, Runner, Unmeasured
+from sizing.cpu.runs.measurement import Limits, PointResult, Progress, Runner, Unmeasured
 from tests.sizing.cpu.commands import alive, command
 from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
@@ -29,7 +29,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr("sizing.cpu.points._GRACE_S", 0.3)
+    monkeypatch.setattr("sizing.cpu.runs.measurement._GRACE_S", 0.3)
     for name in ("SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
 
@@ -102,7 +102,7 @@ def test_nothing_is_left_of_a_command_that_daemonizes_and_ignores_signals(tmp_pa
 
 def test_nothing_is_left_when_we_are_killed(tmp_path: Path) -> None:
     code = (
-        "import sys; from sizing.cpu.points import Runner; "
+        "import sys; from sizing.cpu.runs.measurement import Runner; "
         f"Runner({command('leaves', tmp_path / 'a')!r}, regex={STEP!r}).measure(1)"
     )
     us = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
@@ -185,7 +185,7 @@ def test_regression_a_command_that_had_ended_was_to_be_given_more_time(program: 
 
 
 def test_a_command_that_ends_after_a_while_is_measured_over_what_there_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sizing.cpu.watching._SHORT_S", 0.8)
+    monkeypatch.setattr("sizing.cpu.runs.steady_state._SHORT_S", 0.8)
     point = measured("train", 1.2, limits=Limits(timeout_s=20, warmup_s=5, least_s=5))
     assert 1 < point.rate.value <= 101
     assert point.steady_s < 5

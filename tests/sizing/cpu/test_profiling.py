@@ -15,9 +15,10 @@ import pytest
 
 from sizing.base.errors import UsageError
 from sizing.base.estimate import Estimate
-from sizing.cpu import confine, profiling
-from sizing.cpu.points import Heard, Limits, PointResult, Runner, Unmeasured
-from sizing.cpu.profiling import Ask, cost, profile
+from sizing.cpu import profiler
+from sizing.cpu.profiler import Ask, cost, profile
+from sizing.cpu.runs import affinity
+from sizing.cpu.runs.measurement import Heard, Limits, PointResult, Runner, Unmeasured
 from tests.sizing.cpu.commands import command
 from tests.support.messages import pattern, says
 from tests.support.waiting import STILL_S
@@ -34,7 +35,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setattr("sizing.cpu.points._GRACE_S", 0.3)
+    monkeypatch.setattr("sizing.cpu.runs.measurement._GRACE_S", 0.3)
 
 
 class Clock:
@@ -59,7 +60,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Rates], list[int]
 
     def made(cpus: int, rates: Rates) -> list[int]:
         clock, ran = Clock(), []
-        found = confine.confinement
+        found = affinity.confinement
 
         def measure(self: Runner, at: int, heard: Heard | None = None, most_s: float = 0.0) -> PointResult:
             clock.now_s += 10
@@ -73,12 +74,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Rates], list[int]
                 at, rate, "samples/s", blocks, 50, 5.0, 10.0, 2.0, "affinity", time.time(), at * 10**8, at * 1e6
             )
 
-        monkeypatch.setattr(profiling, "time", clock)
+        monkeypatch.setattr(profiler, "time", clock)
         monkeypatch.setattr(Runner, "measure", measure)
         monkeypatch.setattr(
-            confine,
+            affinity,
             "confinement",
-            lambda *words: replace(found(*words), host=confine.Host("n", cpus, "EPYC", (), 64 * 10**9)),
+            lambda *words: replace(found(*words), host=affinity.Host("n", cpus, "EPYC", (), 64 * 10**9)),
         )
         return ran
 
@@ -277,7 +278,7 @@ def test_a_profile_that_is_killed_is_resumed(tmp_path: Path) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("two CPUs are needed")
     code = (
-        "from sizing.cpu.profiling import *; import pathlib, sys; "
+        "from sizing.cpu.profiler import *; import pathlib, sys; "
         f"profile(Ask({TRAIN!r}, regex={STEP!r}, cpus=(1, 2), limits={QUICK!r}), "
         "heard=lambda at: at.cpus == 1 and pathlib.Path(sys.argv[1]).touch())"
     )

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sizing.cpu.points import Limits
-from sizing.cpu.watching import Watch
+from sizing.cpu.runs.measurement import Limits
+from sizing.cpu.runs.steady_state import Watch
 
 
 def seen(monkeypatch: pytest.MonkeyPatch, start_s: int, *, last_s: int, limits: Limits) -> Any:

@@ -14,8 +14,8 @@ from bftd.cli.size.shared import model
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from sizing.cpu.points import PointResult, Progress
-    from sizing.cpu.profiling import Cost, Profile
+    from sizing.cpu.profiler import Cost, Profile
+    from sizing.cpu.runs.measurement import PointResult, Progress
     from sizing.sbatch.cpu import Need, Node
     from sizing.sbatch.lines import Line
 

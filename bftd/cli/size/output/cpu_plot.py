@@ -10,7 +10,7 @@ from bftd.cli import common
 from bftd.cli.size.shared import model
 
 if TYPE_CHECKING:
-    from sizing.cpu.profiling import Profile
+    from sizing.cpu.profiler import Profile
     from sizing.sbatch.cpu import Need
 
 _KINDS = (".svg", ".png")

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 import milp
 from bftd.simulation.replay.planner import charging_starts, step_bound
 from milp import NodeSpec, Problem, TrainerSpec
-from milp.worth import objective
+from milp.utility import objective
 from tests.milp.instances import one_class_problems
 
 

@@ -14,8 +14,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from bftd.simulation.trace import Trace, TraceError
-from bftd.simulation.trace.accounting import Window, trace, window
-from bftd.simulation.trace.sacct import Accounts, node_names
+from bftd.simulation.trace.accounting.conversion import Window, trace, window
+from bftd.simulation.trace.accounting.sacct import Accounts, node_names
 from tests.support.messages import excerpt, fragment, pattern, wording
 
 ASSETS = Path(__file__).parent / "assets"

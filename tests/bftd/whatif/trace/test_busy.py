@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from bftd.simulation.trace import busy
+from bftd.simulation.trace.accounting import busy_periods
 from bftd.simulation.trace.checks import check
 
 # (node, start, end) in seconds, some of them before and beyond the trace
@@ -18,12 +18,12 @@ SPANS = st.lists(
 LENGTH = 20
 
 
-def spans_of(rows: list[tuple[int, int, int]]) -> busy.Spans:
+def spans_of(rows: list[tuple[int, int, int]]) -> busy_periods.Spans:
     columns = np.array(rows, dtype=np.float64).reshape(-1, 3)
-    return busy.Spans(columns[:, 0].astype(np.int32), columns[:, 1], columns[:, 2])
+    return busy_periods.Spans(columns[:, 0].astype(np.int32), columns[:, 1], columns[:, 2])
 
 
-def lines(idle: busy.Idle) -> list[str]:
+def lines(idle: busy_periods.Idle) -> list[str]:
     """One letter a second and node, # where it is idle."""
     shown = [[" "] * LENGTH for _ in range(3)]
     for time_s, node, joins in zip(idle.times_s.tolist(), idle.node.tolist(), idle.idle.tolist(), strict=True):
@@ -34,7 +34,7 @@ def lines(idle: busy.Idle) -> list[str]:
 @hypothesis_settings(deadline=None)
 @given(SPANS)
 def test_a_node_is_idle_in_the_seconds_in_which_nothing_has_it(rows: list[tuple[int, int, int]]) -> None:
-    found = busy.idle(spans_of(rows), 3, LENGTH)
+    found = busy_periods.idle(spans_of(rows), 3, LENGTH)
     expected = [
         "".join(" " if any(n == node and a <= t < b for n, a, b in rows) else "#" for t in range(LENGTH))
         for node in range(3)
@@ -48,7 +48,10 @@ def test_a_node_is_idle_in_the_seconds_in_which_nothing_has_it(rows: list[tuple[
 def test_short_idle_periods_are_dropped_unless_the_trace_cuts_them(
     rows: list[tuple[int, int, int]], least: int
 ) -> None:
-    whole, kept = busy.idle(spans_of(rows), 3, LENGTH), busy.idle(spans_of(rows), 3, LENGTH, float(least))
+    whole, kept = (
+        busy_periods.idle(spans_of(rows), 3, LENGTH),
+        busy_periods.idle(spans_of(rows), 3, LENGTH, float(least)),
+    )
     expected, dropped = [], 0
     for line in lines(whole):
         text = list(line)
@@ -71,4 +74,4 @@ def test_a_period_overlaps_when_another_of_its_node_has_begun_and_not_ended(rows
     spans = spans_of(rows).within(LENGTH)
     cut = sorted(zip(spans.node.tolist(), spans.starts_s.tolist(), spans.ends_s.tolist(), strict=True))
     expected = sum(any(n == node and e > start for n, _, e in cut[:i]) for i, (node, start, _) in enumerate(cut))
-    assert busy.overlaps(spans) == expected
+    assert busy_periods.overlaps(spans) == expected

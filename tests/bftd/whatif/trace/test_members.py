@@ -8,7 +8,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.simulation.trace.members import whole
+from bftd.simulation.trace.recording.gzip_members import whole
 
 
 def recorded(polls: int) -> bytes:

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from bftd.config.keys import PoolConfig
 from bftd.pool.idle_filter import IdleWatch
 from bftd.simulation.trace import TraceError, read, write
-from bftd.simulation.trace.recorder import Recorder
-from bftd.simulation.trace.session import Clock, record
+from bftd.simulation.trace.recording.recorder import Recorder
+from bftd.simulation.trace.recording.session import Clock, record
 from slurm_plugin.errors import SlurmMissing, SnapshotError
 from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, node, pilot

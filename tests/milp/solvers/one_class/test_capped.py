@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from milp import Cap, Curve, NodeSpec, Problem, TrainerSpec, UnsupportedError, solve
 from milp.solver import Effort, Solver
 from milp.solvers.one_class import capped
-from milp.worth import objective
+from milp.utility import objective
 from tests.milp.instances import one_class_problems
 from tests.support.messages import pattern, wording
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 
 from milp import Problem
-from milp.solvers.one_class.worths import Worth
-from milp.worth import most_earned, worth
+from milp.solvers.one_class.utility_arrays import Worth
+from milp.utility import most_earned, worth
 from tests.milp.instances import one_class_problems
 
 

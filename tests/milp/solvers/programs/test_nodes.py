@@ -14,7 +14,7 @@ from milp import Curve, NodeSpec, Problem, TrainerSpec
 from milp.problem import Cap, NodeGroup
 from milp.solvers.programs.nodes import NodeModel, build
 from milp.solvers.programs.programs import ENGINES
-from milp.worth import objective_of
+from milp.utility import objective_of
 
 CLASSES = ("a100", "v100", "h100")
 RATES = st.integers(0, 6).map(float) | st.floats(0, 100).map(lambda x: round(x, 7))

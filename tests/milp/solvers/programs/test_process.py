@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from milp import Cap, Curve, Feature, MilpError, NodeSpec, Plan, Problem, TrainerSpec, prepare, solve, verify
-from milp.maps import keep
+from milp.assignments import keep
 from milp.solvers.programs import process
-from milp.worth import objective_of
+from milp.utility import objective_of
 from tests.support.messages import pattern, says
 from tests.support.waiting import STILL_S
 

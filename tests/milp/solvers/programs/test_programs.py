@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milp import Curve, NodeGroup, NodeSpec, Problem, UnsupportedError, solve, verify
-from milp.maps import keep
+from milp.assignments import keep
 from milp.solvers.programs import counts, gurobi, highs, nodes
-from milp.worth import objective_of
+from milp.utility import objective_of
 from tests.milp.instances import every_map, is_allowed, one_class_problems, optimum, problems
 from tests.support.messages import pattern
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from milp import Curve, NodeSpec, Problem, TrainerSpec
 from milp.solver import Effort
 from milp.solvers.one_class.exact import best_counts
-from milp.solvers.several_classes.choices import within
 from milp.solvers.several_classes.classes import SOLVER
 from milp.solvers.several_classes.dual import minimise
 from milp.solvers.several_classes.fill import fill, pack
+from milp.solvers.several_classes.reduced_cost import within
 from milp.solvers.several_classes.search import search
 from milp.solvers.several_classes.tables import tabulate
-from milp.worth import objective, objective_of
+from milp.utility import objective, objective_of
 from tests.milp.instances import curves, terms
 
 MOST_NODES = 7

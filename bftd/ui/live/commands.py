@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bftd.base.errors import ApiError
 from bftd.client import Client, Trainer
-from bftd.ui.live import parts
+from bftd.ui.live import panels
 
 
 def choices(chosen: Trainer | None) -> dict[str, Mapping[str, str]]:
@@ -47,8 +47,8 @@ def node(client: Client, name: str) -> Text:
         told = client.explain_node(name)
     except ApiError as error:  # an older daemon knows only the node's status
         known = next((each for each in client.nodes() if each.name == name), None)
-        return Text(str(error)) if known is None else parts.node(known)
-    shown = Text(f"{name} is harvested no longer") if told.node is None else parts.node(told.node)
+        return Text(str(error)) if known is None else panels.node(known)
+    shown = Text(f"{name} is harvested no longer") if told.node is None else panels.node(told.node)
     if told.leases:
-        shown.append("\n\nwho had it").append("".join(map(parts.lease, told.leases)))
-    return shown.append("\n\n").append_text(parts.told(told.decisions))
+        shown.append("\n\nwho had it").append("".join(map(panels.lease, told.leases)))
+    return shown.append("\n\n").append_text(panels.told(told.decisions))

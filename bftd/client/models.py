@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bftd.client.shapes import key
-from bftd.client.shown import Sheet, Shown, moment, sheet
+from bftd.client.decode import key
+from bftd.client.display import Sheet, Shown, moment, sheet
 
 _HOUR_S = 3600.0
 

@@ -10,7 +10,7 @@ from bftd.client import Curve, CurvePoints, Decision, Node, NodeGroup, PastLease
 from bftd.protocol.fields import printable
 from bftd.ui.live import charts, words
 from bftd.ui.live.glyphs import Glyphs
-from bftd.ui.live.memory import PAST_S
+from bftd.ui.live.history import PAST_S
 
 # Colours that colour-blind people can tell apart (Okabe and Ito), on a dark background.
 COLOURS = {

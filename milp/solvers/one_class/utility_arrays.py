@@ -53,7 +53,7 @@ def _laid_out(curves: tuple[Curve, ...], widest: int) -> _Curves:
 
 
 class Worth:
-    """Equation (16) for arrays of (row, count), as `milp.worth.worth` is for one; a test compares the two.
+    """Equation (16) for arrays of (row, count), as `milp.utility.worth` is for one; a test compares the two.
 
     Every node that changes hands costs `tie_break`. A worth below `floor` (J,), if that is given, is in no optimal plan
     and counts as the floor: see `worst_that_matters`.

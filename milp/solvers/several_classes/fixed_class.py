@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from milp.solvers.arrays import Floats, Ints
-from milp.solvers.several_classes.choices import Choices
+from milp.solvers.several_classes.reduced_cost import Choices
 
 
 @dataclass(frozen=True)

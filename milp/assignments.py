@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import chain, filterfalse, islice
 
 from milp.problem import Problem, TrainerSpec
-from milp.worth import outcome
+from milp.utility import outcome
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sizing.base.errors import SizingError
-from sizing.cpu import guard
-from sizing.cpu.confine import message_of
+from sizing.cpu.runs import supervisor
+from sizing.cpu.runs.affinity import message_of
 from sizing.model.launch import end_marked
 
 _MARK = "BFT_CPU"
@@ -162,7 +162,7 @@ class Running:
         found = []
         for line in lines:
             text = line.decode(errors="replace")
-            said = message_of(text) if guard.MARK in text else None
+            said = message_of(text) if supervisor.MARK in text else None
             if said is None:
                 if text.strip():
                     self.words.append(text.strip()[:300])

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from sizing.base.errors import SizingError, UsageError
 from sizing.base.estimate import Estimate
-from sizing.cpu.confine import Kind
 from sizing.cpu.patterns import COUNT_MOST, Group, Lines, Pattern
 from sizing.cpu.rates import Count, Seen, Steady, interval, steady
+from sizing.cpu.runs.affinity import Kind
 
 Unit = Literal["samples/s", "steps/s", "as printed"]
 Phase = Literal["starting", "warming up", "measuring"]

@@ -1,7 +1,7 @@
 """The means to confine a command to CPUs: a Slurm step, a cpuset of a cgroup, or CPU affinity.
 
-In each the guard (sizing/cpu/guard.py) is the command's parent: it narrows the CPUs itself if Slurm did not confine the
-step, and reports the final CPUs. Data-loader workers inherit them.
+In each the guard (sizing/cpu/runs/supervisor.py) is the command's parent: it narrows the CPUs itself if Slurm did not
+confine the step, and reports the final CPUs. Data-loader workers inherit them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sizing.base.errors import SizingError, UsageError
-from sizing.cpu import guard
+from sizing.cpu.runs import supervisor
 from slurm_plugin.read.env import scrubbed
 
 Kind = Literal["srun", "cgroup", "affinity"]
@@ -87,7 +87,7 @@ def confinement(how: How, environ: Mapping[str, str], gpus: int = 0) -> Confinem
         if shutil.which("srun", path=environ.get("PATH")) is None:
             raise UsageError(f"srun was not found, which starts steps in job {job}: load Slurm, or --confine affinity")
         return _in_allocation(job, environ, gpus)
-    said = guard.describe()
+    said = supervisor.describe()
     if how == "cgroup" and not said["cgroup"]:
         raise UsageError("this user may make no cpuset of cgroup v2 here: --confine affinity does without")
     kind: Kind = "cgroup" if how == "cgroup" or (how == "auto" and said["cgroup"]) else "affinity"
@@ -158,7 +158,7 @@ def _step(job: str, node: str, cpus: int, gpus: int) -> list[str]:
 
 
 def _guard(request: Mapping[str, Any]) -> list[str]:
-    return [sys.executable, "-I", os.path.abspath(guard.__file__), json.dumps(dict(request))]
+    return [sys.executable, "-I", os.path.abspath(supervisor.__file__), json.dumps(dict(request))]
 
 
 def _host(said: Mapping[str, Any]) -> Host:
@@ -169,7 +169,7 @@ def _host(said: Mapping[str, Any]) -> Host:
 def message_of(text: str) -> dict[str, Any] | None:
     """Return the guard's message in a text that may also have output of srun; None if there is none."""
     for line in text.split("\n"):
-        _, mark, body = line.partition(guard.MARK)
+        _, mark, body = line.partition(supervisor.MARK)
         if mark:
             try:
                 said = json.loads(body)

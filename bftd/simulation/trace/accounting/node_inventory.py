@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bftd.simulation.trace.busy import Spans
-from bftd.simulation.trace.sacct import Period
+from bftd.simulation.trace.accounting.busy_periods import Spans
+from bftd.simulation.trace.accounting.sacct import Period
 
 SETTLED_S = 86400.0
 """A node without any job or event for this long from the start of the period counts as not installed yet: at a site

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from milp.problem import Cap, Problem, TrainerSpec
-from milp.worth import outcome, rescale_cost
+from milp.utility import outcome, rescale_cost
 
 
 @dataclass(slots=True)

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from sizing.base.errors import UsageError
-from sizing.cpu import confine
-from sizing.cpu.confine import How
 from sizing.cpu.patterns import Pattern
-from sizing.cpu.running import Output, Running
-from sizing.cpu.watching import Heard, Limits, PointResult, Progress, Unit, Unmeasured, Watch
+from sizing.cpu.runs import affinity
+from sizing.cpu.runs.affinity import How
+from sizing.cpu.runs.process import Output, Running
+from sizing.cpu.runs.steady_state import Heard, Limits, PointResult, Progress, Unit, Unmeasured, Watch
 
 __all__ = ["Heard", "Limits", "PointResult", "Progress", "Runner", "Unit", "Unmeasured", "too_few"]
 
@@ -43,12 +43,12 @@ class Runner:
         Raises UsageError for an invalid command, or a `regex` without a group step, samples or rate, SizingError if
         Slurm starts no step.
         """
-        confine.refuse_command(command)
+        affinity.refuse_command(command)
         self.command = tuple(command)
         self.limits = limits or Limits()
         self._pattern = Pattern(regex) if regex is not None else None
         self._environ = dict(os.environ if environ is None else environ)
-        self.confinement = confine.confinement(how, self._environ, gpus)
+        self.confinement = affinity.confinement(how, self._environ, gpus)
 
     @property
     def available(self) -> int:
@@ -97,7 +97,7 @@ class Runner:
             output.close(keep=keep)
 
 
-def too_few(cpus: int, where: confine.Confinement) -> str:
+def too_few(cpus: int, where: affinity.Confinement) -> str:
     """Return the message for a request of more CPUs than there are."""
     there = where.host.cpus
     if where.kind == "srun":

@@ -1,9 +1,9 @@
 """Equations (13) and (16) in plain Python: the yardstick for every solver, and helpers for solvers.
 
-A trainer's terms of (16) are computed only here and, for arrays, in `milp.solvers.one_class.worths`. Besides the worth
-of a given map there are the *pieces*: all that a trainer may do next, as straight lines over ranges of its node count.
-No migration (6) means that its new nodes contain its current ones or are among them, so on several node classes it may
-grow, stay or shrink on the classes that it is on, and start on any.
+A trainer's terms of (16) are computed only here and, for arrays, in `milp.solvers.one_class.utility_arrays`. Besides
+the worth of a given map there are the *pieces*: all that a trainer may do next, as straight lines over ranges of its
+node count. No migration (6) means that its new nodes contain its current ones or are among them, so on several node
+classes it may grow, stay or shrink on the classes that it is on, and start on any.
 """
 
 from __future__ import annotations

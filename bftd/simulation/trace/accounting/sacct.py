@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from bftd.simulation.trace.accounting.sacct_table import Dates, Row, rows
 from bftd.simulation.trace.errors import TraceError
 from bftd.simulation.trace.names import check, listed
-from bftd.simulation.trace.pipes import Dates, Row, rows
 
 JOB_FIELDS = "JobIDRaw,Partition,State,Start,End,NNodes,NodeList"
 EVENT_FIELDS = "Cluster,NodeName,Start,End,State,Reason,ClusterNodes"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from sizing.base.errors import UsageError
 from sizing.base.estimate import Estimate
-from sizing.cpu import caching, data_files, minio, search
-from sizing.cpu.confine import How, Kind
-from sizing.cpu.data_files import DataFiles
+from sizing.cpu import cache_inputs, cache_model, dataset, search
+from sizing.cpu.dataset import DataFiles
 from sizing.cpu.matrix import Matrix
 from sizing.cpu.patterns import COUNT_MOST
-from sizing.cpu.points import Limits, PointResult, Progress, Runner, Unmeasured, too_few
 from sizing.cpu.rates import interval
+from sizing.cpu.runs.affinity import How, Kind
+from sizing.cpu.runs.measurement import Limits, PointResult, Progress, Runner, Unmeasured, too_few
 from sizing.cpu.store import Points, age_s, key_of
 
 _MOST_CPUS = 4096
@@ -140,7 +140,7 @@ def _files(ask: Ask) -> DataFiles | None:
     """Return the files of the data set; None without paths. Raise UsageError if there are none, or too many."""
     if not ask.data:
         return None
-    found = data_files.find(ask.data, most_s := min(_COUNT_S, ask.budget_s))
+    found = dataset.find(ask.data, most_s := min(_COUNT_S, ask.budget_s))
     if ask.dataset_bytes is None and not found.whole:
         raise UsageError(f"--data: not all files could be counted in {most_s:g} s: say --dataset-bytes SIZE too")
     return found
@@ -250,11 +250,13 @@ class _Work:
         ask, confined = self._ask, self._runner.confinement
         process_bytes = max(point.process_bytes for point in self.points.values())
         most = self.points[max(self.points)]
-        cached = caching.caching(files, ask.dataset_bytes, ask.dataset_samples, most, process_bytes)
+        cached = cache_inputs.caching(files, ask.dataset_bytes, ask.dataset_samples, most, process_bytes)
         memory: tuple[float, ...] = (float(max(1, process_bytes)),)
         if cached.loading is not None:
-            memory = minio.memory_axis(found.best, cached.loading, float(max(self._host.memory_bytes, process_bytes)))
-        made = minio.matrix(found, ask.gpus, cached.loading, memory)
+            memory = cache_model.memory_axis(
+                found.best, cached.loading, float(max(self._host.memory_bytes, process_bytes))
+            )
+        made = cache_model.matrix(found, ask.gpus, cached.loading, memory)
         made = replace(made, searched=found.demand / made.gpus)
         said = [*self._said, *self._store.said, *cached.said]
         if cached.why and (ask.data or ask.dataset_bytes is not None):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bftd.client.shapes import written
+from bftd.client.decode import written
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import Protocol
 
 from bftd.config.keys import PoolConfig
 from bftd.pool.idle_filter import IdleWatch
-from bftd.simulation.trace.accounting import iso
+from bftd.simulation.trace.accounting.conversion import iso
 from bftd.simulation.trace.errors import TraceError
 from bftd.simulation.trace.model import HOUR_S
-from bftd.simulation.trace.recorder import Recorder, Row
-from bftd.simulation.trace.recording_file import SOURCE, RecordingFile
+from bftd.simulation.trace.recording.file import SOURCE, RecordingFile
+from bftd.simulation.trace.recording.recorder import Recorder, Row
 from bftd.simulation.trace.sidecar import Sidecar
 from slurm_plugin.errors import CommandError, SnapshotError
 from slurm_plugin.read.types import Snapshot

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bftd.base.errors import ApiError, BftError, DaemonUnreachable
 from bftd.client import Client, Explanation, History, Status
-from bftd.ui.live.memory import PAST_S
+from bftd.ui.live.history import PAST_S
 
 # The daemon looks at Slurm once a second; asking more often gives nothing new.
 EVERY_S = 1.0

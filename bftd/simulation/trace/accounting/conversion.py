@@ -10,11 +10,11 @@ from datetime import datetime, timezone
 import numpy as np
 from numpy.typing import NDArray
 
-from bftd.simulation.trace import busy, presence
+from bftd.simulation.trace.accounting import busy_periods, node_inventory
+from bftd.simulation.trace.accounting.sacct import Accounts, Period
 from bftd.simulation.trace.errors import TraceError
 from bftd.simulation.trace.model import Trace
 from bftd.simulation.trace.names import some
-from bftd.simulation.trace.sacct import Accounts, Period
 
 # A site with idle nodes to lend starts and ends jobs more often than this.
 _SILENCE_S = 3600
@@ -66,10 +66,10 @@ def trace(accounts: Accounts, nodes: Sequence[str], period: Window, min_idle_s: 
         )
     away = _spans(accounts.away, index, period.start_s, set())
     everywhere = _spans([_on_all(gap, nodes) for gap in accounts.everywhere], index, period.start_s, set())
-    evidence = busy.joined(all_jobs, _spans(accounts.ignored, index, period.start_s, set()), away)
-    cut = presence.absence(accounts.members, nodes, listed, evidence, period.start_s, period.end_s)
+    evidence = busy_periods.joined(all_jobs, _spans(accounts.ignored, index, period.start_s, set()), away)
+    cut = node_inventory.absence(accounts.members, nodes, listed, evidence, period.start_s, period.end_s)
     absent = _spans(cut.periods, index, period.start_s, set())
-    found = busy.idle(busy.joined(jobs, away, everywhere, absent), len(nodes), duration_s, min_idle_s)
+    found = busy_periods.idle(busy_periods.joined(jobs, away, everywhere, absent), len(nodes), duration_s, min_idle_s)
     if not len(found.times_s):
         raise TraceError("no node was idle in the period: there is nothing to write")
     notes = (
@@ -79,7 +79,7 @@ def trace(accounts: Accounts, nodes: Sequence[str], period: Window, min_idle_s: 
             "jobs": len(jobs.node),
             "ambiguous_times": accounts.dates.ambiguous,
             "nodes_not_listed": len(strangers),
-            "overlapping_jobs": busy.overlaps(jobs),
+            "overlapping_jobs": busy_periods.overlaps(jobs),
             "short_idle_dropped": found.dropped,
             "idle_throughout": _idle_throughout(found),
             "longest_silence_s": silence_s if (silence_s := _longest_silence_s(jobs, duration_s)) >= _SILENCE_S else 0,
@@ -116,7 +116,9 @@ def _on_all(gap: Period, nodes: Sequence[str]) -> Period:
     return Period(tuple(nodes), gap.start_s, gap.end_s)
 
 
-def _spans(periods: Sequence[Period], index: Mapping[str, int], zero_s: float, strangers: set[str]) -> busy.Spans:
+def _spans(
+    periods: Sequence[Period], index: Mapping[str, int], zero_s: float, strangers: set[str]
+) -> busy_periods.Spans:
     """Return one row for each node of each period; nodes that are not listed are added to `strangers`."""
     places: dict[tuple[str, ...], NDArray[np.int32]] = {}
     for period in periods:
@@ -126,27 +128,27 @@ def _spans(periods: Sequence[Period], index: Mapping[str, int], zero_s: float, s
             places[period.nodes] = np.array(known, dtype=np.int32)
     parts = [places[period.nodes] for period in periods]
     counts = [len(part) for part in parts]
-    return busy.Spans(
+    return busy_periods.Spans(
         np.concatenate([np.empty(0, dtype=np.int32), *parts]),
         np.repeat(np.array([period.start_s - zero_s for period in periods]), counts),
         np.repeat(np.array([period.end_s - zero_s for period in periods]), counts),
     )
 
 
-def _idle_throughout(found: busy.Idle) -> int:
+def _idle_throughout(found: busy_periods.Idle) -> int:
     """Count the nodes that are idle at the start and never leave."""
     return len(np.setdiff1d(found.node[found.times_s == 0], found.node[~found.idle]))
 
 
-def _longest_silence_s(jobs: busy.Spans, duration_s: float) -> int:
+def _longest_silence_s(jobs: busy_periods.Spans, duration_s: float) -> int:
     """Return the longest time in which no job starts or ends: the accounting may have a hole there."""
     edges = np.array([0.0, duration_s])
     return int(np.diff(np.unique(np.concatenate([edges, jobs.starts_s, jobs.ends_s]))).max())
 
 
-def _covered_s(everywhere: busy.Spans, nodes: int) -> int:
+def _covered_s(everywhere: busy_periods.Spans, nodes: int) -> int:
     """Return the seconds in which all nodes were away together."""
-    first = busy.Spans(
+    first = busy_periods.Spans(
         everywhere.node[everywhere.node == 0],
         everywhere.starts_s[everywhere.node == 0],
         everywhere.ends_s[everywhere.node == 0],

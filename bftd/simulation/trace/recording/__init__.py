@@ -1,0 +1,1 @@
+"""Traces recorded from a live cluster: a gzip member a poll."""

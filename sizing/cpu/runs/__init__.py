@@ -1,0 +1,1 @@
+"""Runs of a user's command on some CPUs: confined, supervised, watched and measured."""
