@@ -43,61 +43,9 @@ _NEEDS = {
 }
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
 
-# Tests that run processes, wait in real time or draw many examples, by their place: `make test-fast` leaves them out.
 CLUSTER = "cluster or accounting or browser"
 """The tests that `make test` runs after all others; a file has the word in it, or none of them."""
 
-_SLOW = (
-    "tests/bftd/cli/test_size_",
-    "tests/bftd/cli/test_tune.py",
-    "tests/bftd/alarms/",
-    "tests/bftd/client/test_client.py",
-    "tests/bftd/client/test_shapes.py",
-    "tests/bftd/core/test_probing.py",
-    "tests/bftd/core/test_rules",
-    "tests/bftd/http/",
-    "tests/bftd/metrics/test_prometheus.py",
-    "tests/bftd/pool/backfill/test_against_slurm.py",
-    "tests/bftd/pool/backfill/test_planner_properties.py",
-    "tests/bftd/pool/test_one_rule.py",
-    "tests/bftd/pool/test_rooms.py",
-    "tests/bftd/service/test_windows.py",
-    "tests/bftd/shadow/test_shadow.py",
-    "tests/bftd/test_daemon.py",
-    "tests/bftd/test_daemon_start.py",
-    "tests/bftd/test_sandbox_site.py",
-    "tests/bftd/web/",
-    "tests/bftd/ui/live/test_screen.py",
-    "tests/bftd/ui/live/test_terminal.py",
-    "tests/bftd/simulation/effect/",
-    "tests/bftd/simulation/replay/",
-    "tests/bftd/simulation/report/",
-    "tests/bftd/whatif/test_advise.py",
-    "tests/benchmarks/",
-    "tests/elastic/backends/",
-    "tests/elastic/driver/",
-    "tests/elastic/link/test_silence.py",
-    "tests/elastic/node/",
-    "tests/elastic/test_integrations.py",
-    "tests/elastic/test_sampling.py",
-    "tests/milp/solvers/one_class/",
-    "tests/milp/solvers/programs/",
-    "tests/milp/solvers/several_classes/test_classes.py",
-    "tests/milp/test_contract.py",
-    "tests/milp/test_properties.py",
-    "tests/packaging/",
-    "tests/sizing/cells/",
-    "tests/sizing/choose/",
-    "tests/sizing/cpu/test_points.py",
-    "tests/sizing/cpu/test_profiling.py",
-    "tests/sizing/model/test_families.py",
-    "tests/sizing/model/test_graphing.py",
-    "tests/sizing/model/test_tracing.py",
-    "tests/sizing/test_place.py",
-    "tests/slurm_plugin/test_auto_gpus_program.py",
-    "tests/studies/",
-    "tests/test_messages.py",
-)
 
 _LONG = (
     "tests/elastic/test_trainers_on_a_cluster.py",
@@ -141,20 +89,23 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Does not even import what is left out by its place: that is seconds on each core."""
+    """Does not even import files that are left out: that is seconds on each core."""
     if config.option.markexpr.startswith("not (") and "slow" in config.option.markexpr:
-        place = collection_path.relative_to(config.rootpath).as_posix()
-        return True if f"{place}/".startswith(_SLOW) or place in _SLOW else None
+        return True if collection_path.name.startswith("test_") and _marks_slow(collection_path) else None
     if config.option.markexpr == CLUSTER and collection_path.name.startswith("test_"):
         named = re.findall(rf"\b(?:{CLUSTER.replace(' or ', '|')})\b", collection_path.read_text(encoding="utf-8"))
         return None if named else True
     return None
 
 
+def _marks_slow(path: Path) -> bool:
+    """Whether all tests of a file run processes, wait in real time or draw many examples."""
+    text = path.read_text(encoding="utf-8")
+    return re.search(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.slow", text, re.MULTILINE) is not None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.startswith(_SLOW):
-            item.add_marker("slow")
         if any(item.get_closest_marker(name) for name in CLUSTER.split(" or ")):
             item.add_marker(pytest.mark.timeout(_HANGS_S))
     # by number of tests, as the plug-in for many processes orders them otherwise, the longest would be among the last

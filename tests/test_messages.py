@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.support import messages
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ("milp", "bftd", "elastic", "sizing", "slurm_plugin", "studies", "benchmarks")

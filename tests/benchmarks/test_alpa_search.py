@@ -15,6 +15,8 @@ from benchmarks import alpa_search
 from sizing.cells.cell import Split
 from studies.crius.search_log import LogCell
 
+pytestmark = pytest.mark.slow
+
 HEADER = "first_layer,last_layer,dp,tp,forced,cost_s,fits,avail_gb,peak_gb,layers,measured_e2e_s\n"
 
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from benchmarks.backfill_log import Failure, Planned, Start, cycles, first_failures
 
+pytestmark = pytest.mark.slow
+
 LOG = """\
 [2026-11-22T10:40:00.100] sched: Allocate JobId=4 NodeList=n9 #CPUs=4 Partition=batch
 [2026-11-22T10:40:30.000] sched/backfill: _attempt_backfill: beginning

@@ -21,6 +21,8 @@ from tests.benchmarks.test_impact_figures import job as row
 from tests.benchmarks.test_impact_figures import run
 from tests.support.messages import pattern
 
+pytestmark = pytest.mark.slow
+
 NODES = {
     f"n{number}": Node(f"n{number}", "IDLE", frozenset(), ("batch", "elastic"), (), "", {}, 4, 1 << 30, "")
     for number in range(1, 4)

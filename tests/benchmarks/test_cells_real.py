@@ -8,6 +8,8 @@ from benchmarks import cells_cases, cells_real, gpu_cells
 from benchmarks.cells_cases import TWO, Case, Plan
 from tests.support.messages import fragment, pattern, says
 
+pytestmark = pytest.mark.slow
+
 TINY = Case("tiny", "transformer", 16, {"hidden": 32, "layers": 2, "heads": 2, "seq": 16, "vocab": 64})
 
 

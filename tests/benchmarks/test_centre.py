@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+
 from benchmarks.centre import centre
 from benchmarks.centre_slurm import Controller
 from slurm_plugin.read import scontrol_requests
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_tiny_centre_has_starts_and_restarts_and_lends_its_idle_nodes() -> None:

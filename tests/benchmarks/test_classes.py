@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks import classes
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_measures_a_case(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     hardest = "ten mix, caps"

@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks import command_line
 
+pytestmark = pytest.mark.slow
+
 
 def test_commands_are_timed_from_processes_of_their_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

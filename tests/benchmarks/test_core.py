@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks import core
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_measures_every_case_and_the_copying_it_is_asked_to_compare(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

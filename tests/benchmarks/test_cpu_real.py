@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks.cpu_real import EXAMPLES, JOBS, Round, summary
 
+pytestmark = pytest.mark.slow
+
 
 def test_rounds_are_told_by_their_medians_with_every_gain_and_demand() -> None:
     rounds = [

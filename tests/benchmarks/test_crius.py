@@ -14,6 +14,8 @@ from studies.simulation.clusters import crius_testbed
 from studies.simulation.models import table2
 from studies.simulation.speeds import FormulaSpeeds
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_scene_has_jobs_that_a_seed_makes_again() -> None:
     for scene, asked in crius.SCENES.items():

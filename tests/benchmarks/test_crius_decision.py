@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks import crius_decision
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_depth_meets_the_same_full_cluster() -> None:
     seen = crius_decision.measure(60, 3, seed=1, depths=(0, 1, 2))

@@ -15,6 +15,8 @@ from bftd.simulation.replay import Options
 from bftd.simulation.trace import Trace
 from tests.support.messages import says
 
+pytestmark = pytest.mark.slow
+
 NODES = 12
 STEEP = ((0, 0.0), (1, 100.0), (4, 380.0), (12, 1000.0))
 FLAT = ((0, 0.0), (1, 1.0), (4, 1.5), (12, 1.6))

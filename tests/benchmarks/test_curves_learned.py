@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks import curves_learned
 
+pytestmark = pytest.mark.slow
+
 HOURS = 0.1
 
 

@@ -9,6 +9,8 @@ import pytest
 from benchmarks import gpu_elastic
 from tests.support.messages import excerpt, says, wording
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("words", "said"),

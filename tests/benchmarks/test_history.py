@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.history import measured
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.slow
 def test_a_short_run_of_a_small_site_tells_all_figures(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 from benchmarks import hostile
 from benchmarks.hostile_users import WAYS
 
+pytestmark = pytest.mark.slow
+
 ROOT_ONLY = "each user has a uid of its own"
 
 

@@ -13,6 +13,8 @@ from benchmarks.impact.record import PilotRow, RoomRow
 from tests.benchmarks.test_impact_figures import job, run
 from tests.support.messages import wording
 
+pytestmark = pytest.mark.slow
+
 BEGIN_S = datetime.fromisoformat("2026-11-22T10:40:00").timestamp()
 
 

@@ -15,6 +15,8 @@ from benchmarks.impact.comparison import Comparison, Planned
 from benchmarks.impact.recipe import MAIN, RECIPES
 from tests.benchmarks.test_impact_figures import job, run
 
+pytestmark = pytest.mark.slow
+
 
 def of(folder: Path, parallel: int = 1, pairs: int = 1) -> Comparison:
     return Comparison(folder, pairs, (1, 2), 60, False, "sleeping", stretch=3, parallel=parallel)

@@ -16,6 +16,8 @@ from benchmarks.impact.figures import figures
 from benchmarks.impact.record import JobRow, Kind, PilotRow, RoomRow, Run
 from tests.support.messages import pattern, says, wording
 
+pytestmark = pytest.mark.slow
+
 NODES = ("n1", "n2")
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import pytest
+
 from benchmarks.impact import logs
+
+pytestmark = pytest.mark.slow
 
 LOG = """\
 [2026-11-21T11:37:08.072] preempted JobId=132 has been killed to reclaim resources for JobId=95

@@ -6,6 +6,8 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from benchmarks.impact.recipe import MAIN, RECIPES, Recipe, control_of, edited_conf, without_bftd
 from bftd.config.keys import Config, PoolConfig
 from bftd.core.model.events import Registered
@@ -13,6 +15,8 @@ from bftd.ledger.file import Ledger
 from bftd.protocol.registration import Registration
 from bftd.protocol.sizes import Sizes
 from bftd.service.service import Service
+
+pytestmark = pytest.mark.slow
 
 CONF = """\
 ClusterName=sandbox

@@ -10,6 +10,8 @@ import pytest
 from benchmarks.impact import record, report
 from tests.support.messages import wording
 
+pytestmark = pytest.mark.slow
+
 RUNS = Path(__file__).parent / "assets" / "impact"
 
 

@@ -7,9 +7,13 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from benchmarks.impact import rooms
 from benchmarks.impact.rooms import Kept
 from bftd.ledger import schema
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_room_is_read_from_its_begin_to_its_end() -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

@@ -17,6 +17,8 @@ from bftd.daemon.sandbox_site import SandboxSite
 from slurm_plugin.nodeset import expand
 from slurm_plugin.read.settings import options
 
+pytestmark = pytest.mark.slow
+
 
 class Conf:
     """A slurm.conf in memory."""

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from benchmarks.impact.stream import RESERVED_NODES, make_stream
 
+pytestmark = pytest.mark.slow
+
 SEEDS = st.integers(0, 10_000)
 
 

@@ -11,6 +11,8 @@ import pytest
 from benchmarks import ledger
 from bftd.ledger import retention
 
+pytestmark = pytest.mark.slow
+
 
 def test_months_of_uptime_make_no_larger_a_file_than_the_first_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,6 +13,8 @@ from benchmarks.milp import LEAST_RATIO, Row, line, medians, ratios, rows, run, 
 from milp import problem_from_json, problem_to_json, solve
 from tests.support.messages import says, wording
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("start", "classes"), [*((start, 1) for start in STARTS), ("random", 3), ("empty", 3)])

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks import observers
 from benchmarks.observers import Round
+
+pytestmark = pytest.mark.slow
 
 
 def test_each_round_is_held_against_the_one_beside_it() -> None:

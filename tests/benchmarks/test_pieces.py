@@ -8,6 +8,8 @@ pytest.importorskip("torch")
 
 from benchmarks.pieces import STEPS, measure
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.torch
 def test_a_tiny_training_with_pieces_and_without_is_measured_on_one_worker_and_on_two() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.preempting import Site
+
+pytestmark = pytest.mark.slow
 
 
 def test_regression_a_preempting_start_a_second_kept_four_tenths_of_three_hundred_nodes_idle() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks import room
+
+pytestmark = pytest.mark.slow
 
 
 def test_each_kind_of_queue_is_measured_at_both_depths() -> None:

@@ -9,6 +9,8 @@ from benchmarks import saves, saves_stalls
 from bftd.simulation import trace
 from tests.support.messages import says
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("save_s", [0.1, 3.0, 12.0])
 def test_regression_a_save_that_took_more_than_ten_seconds_left_one_step_until_the_next(save_s: float) -> None:

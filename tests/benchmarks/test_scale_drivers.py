@@ -7,6 +7,8 @@ import pytest
 from benchmarks import gloo_questions, scale_drivers
 from tests.support.messages import wording
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("words", [["--workers=0"], ["--agents=1"], ["--real=1"], ["--repeats=0"]])
 def test_a_size_that_cannot_be_is_told_at_once(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks import sizing_formula as benchmark
 
+pytestmark = pytest.mark.slow
+
 needs_data = pytest.mark.skipif(
     not benchmark.DATA.is_dir(), reason=f"the public measurements are not at {benchmark.DATA}"
 )

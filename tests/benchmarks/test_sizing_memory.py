@@ -20,6 +20,8 @@ from sizing.model.stepping import GpuStep
 from tests.sizing.plans_of import GIB, trace
 from tests.support.messages import excerpt, pattern, says
 
+pytestmark = pytest.mark.slow
+
 KNOWN = """
 import torch
 

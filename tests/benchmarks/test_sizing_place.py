@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from benchmarks import sizing_place
 from sizing.choose.place import Ask
 from sizing.inventory.gpus import CATALOGUE, GIB
 from sizing.inventory.inventory import Inventory, NodeGroup, Offer
 from tests.support.messages import wording
+
+pytestmark = pytest.mark.slow
 
 
 def there(**idle_by_type: dict[str, int]) -> Inventory:

@@ -12,6 +12,8 @@ from benchmarks import snapshot_log
 from slurm_plugin.read.types import Job, Node, Partition, Request, Reservation, Scheduler, Snapshot
 from tests.support.messages import pattern
 
+pytestmark = pytest.mark.slow
+
 NODE = Node("n1", "IDLE", frozenset({"PLANNED"}), ("batch",), ("fast",), "gpu:a:2", {"a": 2}, 4, 1 << 30, "")
 JOB = Job(
     "7", "ann", ("batch",), "PENDING", "run", (), ("n1",), 1_000.0, 900.0, 60.0, "Resources", 1, "", "", 5, "",

@@ -9,6 +9,8 @@ import pytest
 from benchmarks import states, states_by_path, states_clients, states_training
 from tests.support.messages import wording
 
+pytestmark = pytest.mark.slow
+
 
 def line(what: str, at_s: float, **more: Any) -> dict[str, Any]:
     return {"what": what, "pid": 1, "at_s": at_s, **more}

@@ -12,6 +12,8 @@ from sizing.cpu.matrix import Matrix
 from studies.synergy.job_orders import ORDERS
 from studies.synergy.packing.packers import PACKERS
 
+pytestmark = pytest.mark.slow
+
 with_matrices = pytest.mark.skipif(not synergy.MATRICES.exists(), reason="no public matrices (shared/data/sizing)")
 
 

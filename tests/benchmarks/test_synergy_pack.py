@@ -12,6 +12,8 @@ from benchmarks import synergy_pack as benchmark
 from sizing.cpu.matrices_file import load
 from sizing.cpu.matrix import Matrix, Recorded
 
+pytestmark = pytest.mark.slow
+
 needs_data = pytest.mark.skipif(not benchmark.DATA.is_file(), reason=f"the public matrices are not at {benchmark.DATA}")
 
 GB = 1e9

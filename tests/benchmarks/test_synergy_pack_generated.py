@@ -11,6 +11,8 @@ import pytest
 from benchmarks import synergy_pack_generated as generated
 from studies.synergy.packing.parse_servers import papers
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("family", generated.FAMILIES)
 def test_priced_reaches_95_percent_of_opt_with_one_gpu_jobs_of_every_family(family: str) -> None:

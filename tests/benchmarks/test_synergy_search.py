@@ -11,6 +11,8 @@ import pytest
 from benchmarks import synergy_search
 from sizing.cpu import matrices_file
 
+pytestmark = pytest.mark.slow
+
 RATES = [[0.3], [0.66], [1], [1.25], [1.53], [1.75], [2], [2.94], [2.94]]
 MADE = {
     "knee_1": {"gpus": 1, "throughput": [row * 4 for row in RATES]},

@@ -7,6 +7,8 @@ import pytest
 from benchmarks import times_ranges
 from sizing.base.estimate import Estimate
 
+pytestmark = pytest.mark.slow
+
 
 def test_seconds_follow_from_the_papers_tflops_and_its_number_of_operations() -> None:
     rows = {row["case"]: row for row in times_ranges.megatron()}

@@ -36,6 +36,8 @@ from slurm_plugin.read.types import Snapshot
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 # What a cluster of two idle nodes answers; the real commands are tried in the cluster tests.
 SCONTROL = """#!/bin/sh

@@ -37,6 +37,8 @@ from tests.slurm_plugin.site.test_plugstack import shared_object
 from tests.support.messages import pattern, says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 # Hangs, or says that nobody answers, for as long as a file of that name is there.
 FAULTS = """#!/bin/sh
 here=$(dirname "$0")

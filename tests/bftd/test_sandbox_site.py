@@ -23,7 +23,7 @@ from slurm_plugin.sandbox import Sandbox, processes
 from tests.support import waiting
 from tests.support.messages import says, wording
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

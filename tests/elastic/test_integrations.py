@@ -29,7 +29,7 @@ from tests.support.waiting import STILL_S
 torch = pytest.importorskip("torch")
 from elastic.checkpoint.snapshot import Snapshot, write  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.frameworks]
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.frameworks]
 
 LENGTH, GLOBAL_BATCH, SAVED_AT, STEPS = 48, 8, 5, 9
 save_every: int | None = None

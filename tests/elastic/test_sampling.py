@@ -18,6 +18,8 @@ from elastic.worker import driver_link
 from elastic.worker.driver_link import Session
 from tests.support.messages import pattern
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def outside(monkeypatch: pytest.MonkeyPatch, alone: None) -> None:

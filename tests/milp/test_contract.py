@@ -26,6 +26,8 @@ from milp.solvers.several_classes import stepwise
 from milp.utility import objective_of
 from tests.milp.instances import is_allowed, optimum
 
+pytestmark = pytest.mark.slow
+
 # A gap far below what two maps of these problems differ by.
 GAP = 1e-9
 TIME_LIMIT_S = 0.3

@@ -14,6 +14,8 @@ from milp.solvers.one_class import exact
 from milp.utility import objective
 from tests.milp.instances import one_class_problems as problems
 
+pytestmark = pytest.mark.slow
+
 
 def every_objective(problem: Problem) -> dict[tuple[int, ...], float]:
     """Objective of every allowed combination of counts."""

@@ -18,7 +18,7 @@ from tests.support.messages import fragment, pattern, wording
 
 CACHE = Path(os.environ.get("BFTD_CACHE") or Path.home() / ".cache" / "bftd")
 # Two cores shared with others, and mirrors as fast as they are; nothing here waits for time to pass.
-pytestmark = pytest.mark.timeout(2400)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,8 @@ from bftd.cli.main import bft
 from bftd.config import configuration
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGES = ("bft.1", "bftd.8", "bftd.toml.5")
 

@@ -18,6 +18,8 @@ from slurm_plugin.sandbox import Sandbox
 from tests.packaging.confined import allowed_calls
 from tests.support import waiting
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "bftd.service"
 # No command takes so long, however busy the machine is.

@@ -19,6 +19,8 @@ from sizing.inventory.inventory import Inventory, Offer
 from tests.sizing.placing import asks, feasible, group, inventories, inventory, of_offers, usable
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 
+pytestmark = pytest.mark.slow
+
 MANY = settings(max_examples=200, deadline=None)
 
 

@@ -16,6 +16,8 @@ from tests.slurm_plugin.plugins import CHECKOUT
 from tests.support.messages import excerpt, says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 Ask = Callable[..., tuple[str | None, str]]
 
 

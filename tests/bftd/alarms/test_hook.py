@@ -14,6 +14,8 @@ from bftd.service.alerts import hook
 from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 
 def script(folder: Path, text: str, mode: int = 0o755) -> Path:
     """A command of the site's."""

@@ -31,6 +31,8 @@ from tests.bftd.test_daemon import bft, running, write_config
 from tests.support.messages import excerpt, fragment, says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 EVERY_S = 60.0
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.base.health import Problem
 from bftd.service.alerts.state import LISTED_MOST, Ringing
 from tests.support.messages import wording
+
+pytestmark = pytest.mark.slow
 
 SLURM = Problem("CRITICAL", "Slurm was not read for 301 s", "snapshot")
 PAUSE = Problem("WARNING", "user ann is paused by root: x", "pause", "user ann")

@@ -10,6 +10,8 @@ from bftd.base.errors import BftError, UsageError
 from bftd.cli.size.auto import answer, fit_words
 from tests.support.messages import excerpt, wording
 
+pytestmark = pytest.mark.slow
+
 GIB = 2**30
 LINES = ("--partition=a100", "--nodes=2", "--ntasks-per-node=4", "--gres=gpu:a100:4", "--cpus-per-task=8", "--mem=64G")
 

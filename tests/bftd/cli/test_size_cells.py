@@ -13,6 +13,8 @@ from sizing.model import config
 from tests.bftd.cli.sizing_commands import Terminal
 from tests.support.messages import excerpt, says, wording
 
+pytestmark = pytest.mark.slow
+
 GPT = "gpt:h=1024,l=24,a=16,s=1024,V=50257"
 MODELS = Path(__file__).parents[2] / "sizing" / "model" / "graph_models.py"
 

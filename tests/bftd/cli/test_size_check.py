@@ -14,6 +14,8 @@ from sizing.step_time import checking
 from tests.bftd.cli.sizing_commands import Ended, Terminal
 from tests.support.messages import excerpt, says, wording
 
+pytestmark = pytest.mark.slow
+
 STAND_IN = Path(__file__).parents[2] / "support" / "gpu_stand_in"
 GB = 10**9
 STEPS = """

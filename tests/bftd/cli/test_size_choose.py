@@ -20,6 +20,8 @@ from tests.sizing.cells.made import profile_of
 from tests.sizing.plans_of import Step
 from tests.support.messages import fragment, pattern, says, wording
 
+pytestmark = pytest.mark.slow
+
 JOB = ("--config", f"{GPT},recompute=full", "--global-batch", "64", "--steps", "1000")
 TRACED = ("train.py:make_model", "--global-batch", "64", "--steps", "1000")
 

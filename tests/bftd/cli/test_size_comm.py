@@ -23,6 +23,8 @@ from tests.sizing.cells.nccl_logs import NAMED, UNNAMED
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., tuple[int, str, str]]
 
 

@@ -26,6 +26,8 @@ from sizing.sbatch.cpu import Need
 from tests.bftd.cli.sizing_commands import Ended, Terminal
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 
+pytestmark = pytest.mark.slow
+
 GIB = 2**30
 COMMAND = ("--", "python", "train.py", "--epochs", "3")
 

@@ -23,6 +23,8 @@ from tests.bftd.cli.sizing_commands import Terminal
 from tests.sizing.cells.made import profile_of
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = "def make_step(batch_size=16): ...\nif __name__ == '__main__': ...\n"
 CLASSES = [
     {"class": "a100x4", "gpus": {"a100": 4}, "features": ["a100-sxm4-80gb"], "cpus": 64},

@@ -10,6 +10,8 @@ import pytest
 from tests.bftd.cli.sizing_commands import Terminal
 from tests.support.messages import excerpt, wording
 
+pytestmark = pytest.mark.slow
+
 ALEXNET = [[0.3], [0.66], [1], [1.25], [1.53], [1.75], [2], [2.94], [2.94]]
 MATRICES = {
     "alexnet_1": {

@@ -22,6 +22,8 @@ from tests.sizing.plans_of import Step
 from tests.support.messages import excerpt, fragment, pattern, wording
 from tests.support.messages import says as says_message
 
+pytestmark = pytest.mark.slow
+
 STEP = ("train.py:make_step", "--global-batch", "64")
 
 

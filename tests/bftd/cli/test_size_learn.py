@@ -14,6 +14,8 @@ from tests.bftd.cli.sizing_commands import Ended, Terminal
 from tests.sizing.plans_of import GIB, Step
 from tests.support.messages import says, wording
 
+pytestmark = pytest.mark.slow
+
 STEP = ("train.py:make_step", "--global-batch", "64")
 TRES = "gres/gpu:a100=2,gres/gpu=2"
 CHOOSE = ("size", "choose", *STEP, "--steps", "1000", "--partitions", "centre.json", "--no-start", "--json")

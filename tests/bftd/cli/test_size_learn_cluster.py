@@ -17,6 +17,7 @@ from slurm_plugin.read.finished import Finished, finished
 from tests.e2e.accounted import AccountedSite, until
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.cluster,
     pytest.mark.accounting,
     pytest.mark.torch,

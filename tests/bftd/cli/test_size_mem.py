@@ -16,6 +16,8 @@ from tests.sizing.plans_of import GIB, Step
 from tests.support.messages import excerpt, fragment, wording
 from tests.support.messages import says as says_message
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:

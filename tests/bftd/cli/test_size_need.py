@@ -12,6 +12,8 @@ from bftd.cli.size import need
 from sizing.cpu import needs
 from tests.support.messages import says
 
+pytestmark = pytest.mark.slow
+
 
 def kept(memory_bytes: float | None) -> list[str]:
     """Keep a profile of `python train.py --lr 3`, run in this folder."""

@@ -21,6 +21,8 @@ from slurm_plugin.read.types import Node, Partition
 from tests.bftd.builders import node
 from tests.support.messages import fragment, pattern, says, wording
 
+pytestmark = pytest.mark.slow
+
 INVENTORY: dict[str, Any] = {
     "partitions": [
         {

@@ -18,6 +18,8 @@ from tests.bftd.cli.sizing_commands import Ended, Terminal
 from tests.support.messages import excerpt, says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 SMALL = "gpt:h=32,l=2,a=4,s=8,V=64"
 CPU = ("--device", "cpu", "--python", sys.executable, "--rounds", "1")

@@ -20,6 +20,8 @@ from sizing.cells.profiles.store import Store
 from tests.sizing.cells.made import Wires, cell_of, graph_of, profile_of
 from tests.support.messages import wording
 
+pytestmark = pytest.mark.slow
+
 
 class Device(Work):
     """A device that has room for so many samples at once."""

@@ -15,7 +15,7 @@ from slurm_plugin.sandbox import Sandbox
 from tests.support.clusters import Clusters
 from tests.support.messages import wording
 
-pytestmark = [pytest.mark.cluster, pytest.mark.torch]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.torch]
 
 ROOT = Path(__file__).parents[3]
 SMALL = ("--config", "gpt:h=32,l=2,a=4,s=8,V=64", "--global-batch", "4", "--gpus", "1", "--rounds", "1")

@@ -16,6 +16,8 @@ from sizing.cells.comm import table as comm
 from sizing.cells.comm.protocol import Link
 from tests.support.messages import excerpt, says, wording
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., tuple[int, str, str]]
 MODEL = """
 import torch

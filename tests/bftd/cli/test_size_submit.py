@@ -12,6 +12,8 @@ import pytest
 from tests.bftd.cli.sizing_commands import GPT, Ended, Terminal
 from tests.support.messages import pattern, says, wording
 
+pytestmark = pytest.mark.slow
+
 JOB = ("--config", f"{GPT},recompute=full", "--global-batch", "64", "--steps", "1000", "--max-gpus", "4")
 
 

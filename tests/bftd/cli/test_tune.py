@@ -25,6 +25,8 @@ from tests.bftd.test_daemon import Running, bft, running
 from tests.support.messages import excerpt, pattern, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 HOURS = 3.0
 TRAINERS = ("run-a-1", "run-b-1", "run-c-1")
 NAMES = tuple(f"n{number}" for number in range(1, 9))

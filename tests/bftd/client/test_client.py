@@ -18,6 +18,8 @@ from tests.bftd.http.beside import Daemon, daemon
 from tests.support.messages import pattern
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:

@@ -14,6 +14,8 @@ from bftd.client.decode import read
 from bftd.client.display import Shown
 from bftd.ui.live import panels
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = (Status, Explanation, History, Usage, Event, Trainer)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -16,6 +16,8 @@ from bftd.protocol.reports import ProgressReport
 from milp import Points
 from tests.bftd.builders import NOW_S, Core, lease, of, registration
 
+pytestmark = pytest.mark.slow
+
 NODES = [f"n{number}" for number in range(1, 17)]
 POLL_S = 10.0
 

@@ -31,6 +31,8 @@ from milp.errors import MilpError
 from slurm_plugin.read.types import Job, Node, Snapshot
 from tests.bftd.builders import NOW_S, PARTITION, granted, job, lease, node, of, pilot, registration, reported
 
+pytestmark = pytest.mark.slow
+
 NODES = [f"n{number}" for number in range(1, 7)]
 CONFIG = PoolConfig(debounce_polls=2, min_window_s=20, vacate_ahead_s=5)
 SETTINGS = Settings().changed(pilot_limit_s=600, quarantine_s=60, submit_rate_per_min=20, operator=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import invariant, rule
 
@@ -12,6 +13,8 @@ from bftd.protocol.registration import Registration
 from bftd.protocol.wish import Wish
 from slurm_plugin.read.types import Node
 from tests.bftd.core.test_rules import NODES, Cluster
+
+pytestmark = pytest.mark.slow
 
 WISHES: Sequence[Wish] = (
     Wish(),

@@ -28,6 +28,8 @@ from tests.support.messages import pattern, wording
 from tests.support.ports import free_port
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 TRAINER = {
     "id": "run-here-1",
     "name": "train-a",

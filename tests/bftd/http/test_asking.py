@@ -18,6 +18,8 @@ from tests.bftd.builders import job, node
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
 from tests.support.messages import pattern, says, wording
 
+pytestmark = pytest.mark.slow
+
 
 async def worked(served: Served, id_: str = "run-here-1") -> None:
     """A trainer that worked on n1 and n2, left n1 to job 4711, and trains on."""

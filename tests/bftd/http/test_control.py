@@ -10,6 +10,8 @@ import pytest
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
 from tests.support.messages import wording
 
+pytestmark = pytest.mark.slow
+
 
 def test_only_administrators_pause_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(served: Served) -> None:

@@ -30,6 +30,8 @@ from tests.support.messages import wording
 from tests.support.ports import free_port
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 REPORT = "/v1/trainers/run-here-1/report"
 NOTE = {"op": "note", "at_s": 1.0, "text": "hello"}
 _SLOW_CLIENT = """

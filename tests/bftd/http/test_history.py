@@ -14,6 +14,8 @@ from bftd.ledger.history.table import Named, Point, Record
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
 from tests.support.messages import excerpt, wording
 
+pytestmark = pytest.mark.slow
+
 
 def hour(served: Served) -> None:
     """An hour in which ann's and bob's trainers had two nodes each; of an hour ago, so that nothing else is in it."""

@@ -29,6 +29,8 @@ from tests.bftd.builders import registration
 from tests.bftd.http.test_api import TRAINER, Served, as_user, driver_job, run
 from tests.support.messages import pattern, wording
 
+pytestmark = pytest.mark.slow
+
 NAMES = st.sampled_from(["ann", "bob"])
 OTHER_UID = 65533
 

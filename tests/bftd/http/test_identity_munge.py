@@ -51,7 +51,7 @@ from tests.support.messages import pattern, says, wording
 from tests.support.ports import free_port
 from tests.support.waiting import STILL_S
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 ME = getpass.getuser()
 NOBODY = 65534
 

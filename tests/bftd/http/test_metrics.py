@@ -13,6 +13,8 @@ from bftd.service.service import UNWRITTEN
 from tests.bftd.http import test_web
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
 
+pytestmark = pytest.mark.slow
+
 # What Prometheus 2.42 sends.
 ACCEPT = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,*/*;q=0.1"
 

@@ -11,8 +11,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bftd.core.model.domain import Trainer
 from tests.bftd.http.test_api import Served, driver_job, run
+
+pytestmark = pytest.mark.slow
 
 RECORDED = Path(__file__).parent / "assets" / "driver-protocol-1.jsonl"
 # What it reads in an answer, and of what type.

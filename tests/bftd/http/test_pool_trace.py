@@ -9,6 +9,8 @@ import pytest
 from tests.bftd.http.test_api import TRAINER, Served, as_user, driver_job, run
 from tests.support.messages import says, wording
 
+pytestmark = pytest.mark.slow
+
 
 def test_administrators_read_the_pools_past_with_its_trainers(tmp_path: Path) -> None:
     async def test(served: Served) -> None:

@@ -24,6 +24,8 @@ from tests.bftd.builders import Core, job, node, registration
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
 from tests.support.messages import wording
 
+pytestmark = pytest.mark.slow
+
 SECRETS = ("ann", "run-here-1", "her script.py", "4711")
 
 

@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from bftd.config.keys import ApiConfig, Config
 from bftd.http import api
 from bftd.http.routes import OVERVIEW_UNITS, ROUTES, Route
 from bftd.ledger.file import Ledger
 from bftd.service.service import Service
+
+pytestmark = pytest.mark.slow
 
 
 def test_whatever_reads_much_of_the_daemon_costs_more_than_what_a_driver_does() -> None:

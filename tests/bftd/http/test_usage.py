@@ -10,6 +10,8 @@ from bftd.core.model.domain import Charged, Share, State
 from tests.bftd.http.test_api import Served, as_user, run
 from tests.support.messages import excerpt, fragment
 
+pytestmark = pytest.mark.slow
+
 SHARES = (
     Share("ann", "phys", 10.0, 8.0, 1.0),
     Share("bob", "chem", 5.0, 5.0, 0.0),

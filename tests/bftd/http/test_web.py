@@ -39,6 +39,8 @@ from tests.support.messages import excerpt, pattern, says
 from tests.support.ports import free_port
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "0123456789abcdef-very-long"
 
 

@@ -29,7 +29,7 @@ from tools import monitoring
 from tools.monitoring_alerts import ALERTS
 from tools.monitoring_dashboard import queries
 
-pytestmark = pytest.mark.prometheus
+pytestmark = [pytest.mark.slow, pytest.mark.prometheus]
 # Told only by what Prometheus itself knows of its targets.
 OF_THE_TARGET = {"BftdDown", "BftdAbsent"}
 # These exclude each other: a daemon that may not grow is not asked why its nodes are idle.

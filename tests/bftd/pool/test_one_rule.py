@@ -29,6 +29,8 @@ from tests.slurm_plugin.pending import EXPECTED, KNOWN
 from tests.slurm_plugin.test_parse import RELEASES, SEPARATOR, recorded
 from tests.support.messages import wording
 
+pytestmark = pytest.mark.slow
+
 NODES = [
     node("n1", partitions=("batch", PARTITION)),
     node("n2", partitions=("batch", "gpu", PARTITION)),

@@ -21,6 +21,8 @@ from bftd.pool.victims import AnyNode
 from slurm_plugin.read.types import Job, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, job, node, pilot
 
+pytestmark = pytest.mark.slow
+
 # A cycle every 10 s: two of them and some slack are 25 s.
 SCHEDULER = Scheduler(read=True, interval_s=10.0, cycle_s=0.0)
 WAIT_S = 25

@@ -26,6 +26,8 @@ from bftd.simulation.trace import Trace
 from tests.bftd.builders import job, node, trainer
 from tests.bftd.shadow.test_shadow import Site
 
+pytestmark = pytest.mark.slow
+
 NOW_S = 1_000_020
 HALF = {"low": 1, "high": 4, "only": None, "weight": 1.0, "curve": [[0, 0.0], [1, 10.0], [4, 25.0]]}
 STEEP = {"low": 2, "high": 2, "only": None, "weight": 1.0, "curve": [[0, 0.0], [2, 18.0]]}

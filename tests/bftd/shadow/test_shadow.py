@@ -53,6 +53,8 @@ from tests.bftd.test_daemon import environment, running, write_config
 from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 # By throughput: what is recovered is told in samples, and by efficiency networks of any size are worth the same.
 CONFIG = Config(daemon=DaemonConfig(mode="shadow"), decide=DecideConfig(objective="throughput"))
 BEGIN_S = 1_000_000.0

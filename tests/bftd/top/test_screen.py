@@ -27,6 +27,8 @@ from tests.bftd.http.test_api import as_user
 from tests.support.messages import excerpt, fragment, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 # Seldom enough for the pilot, which waits after each key until nothing is left to draw.
 EVERY_S = 0.3
 NODES = {f"n{at}": node(f"n{at}") for at in range(1, 9)} | {

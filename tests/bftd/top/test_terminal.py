@@ -22,6 +22,8 @@ from tests.bftd.http.beside import Daemon, daemon
 from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 TOP = [sys.executable, "-m", "bftd.cli.main", "top"]
 _ENTERS, _LEAVES = b"\x1b[?1049h", b"\x1b[?1049l"
 

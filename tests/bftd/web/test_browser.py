@@ -20,7 +20,7 @@ from tests import browser
 from tests.browser import Tab
 from tests.support.messages import wording
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 ROOT = Path(__file__).parents[3]
 SECTIONS = ["now", "machine", "trainers", "efficiency", "usage", "decisions", "nodes"]

@@ -19,6 +19,8 @@ from bftd.web.series import COLOURED, GAP, SLOTS_LEAST, Picture, Series, charted
 from tests.bftd.web import making
 from tests.support.messages import fragment, says, wording
 
+pytestmark = pytest.mark.slow
+
 _VOID = {"meta", "link", "br"}
 _SELF_ENDING = {"html", "head", "body", "p", "li", "dt", "dd", "tr", "th", "td", "thead", "tbody", "caption"}
 

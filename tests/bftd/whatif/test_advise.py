@@ -37,6 +37,8 @@ from tests.bftd.whatif.trace.making import trace_of
 from tests.support.messages import pattern, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 DAY_S = 86400.0
 
 

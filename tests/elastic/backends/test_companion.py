@@ -20,6 +20,8 @@ from tests.elastic.backends.stage import FakeCompanion, Host
 from tests.elastic.fakes import settings_for, until
 from tests.support.messages import fragment, pattern, says
 
+pytestmark = pytest.mark.slow
+
 
 def nothing(_: Any) -> None:
     """Takes what a companion says."""

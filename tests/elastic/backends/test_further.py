@@ -25,6 +25,8 @@ from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, ops, peer, setti
 from tests.support.messages import fragment, pattern
 from tools.backends_header import header
 
+pytestmark = pytest.mark.slow
+
 ROOT = str(Path(__file__).parents[3])
 
 _NODE = """\

@@ -14,6 +14,8 @@ from elastic.driver.pilots.launcher import Pilot, PilotStarter
 from tests.elastic.fakes import settings_for
 from tests.support.messages import fragment, says, wording
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from elastic.link.step_barrier import Fence
 from elastic.link.wire import Message
 from tests.elastic.fakes import until
 from tests.support.waiting import STILL_S
+
+pytestmark = pytest.mark.slow
 
 
 class Worker:

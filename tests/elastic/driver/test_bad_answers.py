@@ -16,6 +16,8 @@ from elastic.driver.daemon_link import DaemonLink
 from tests.elastic.fakes import until
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 REGISTRATION = Registration("7", "test", "torchrun", Sizes(1, 4))
 
 

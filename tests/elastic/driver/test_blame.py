@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.base.errors import EXIT_LINK_LOST
 from elastic.driver.failures.blame import NODE_TRIES, QUIET_S, RESTARTS_MOST, SOUND_S, TRIES, Blame, Verdict
+
+pytestmark = pytest.mark.slow
 
 NODES = ["n1", "n2", "n3", "n4"]
 nodes = st.sampled_from(NODES)

@@ -18,6 +18,8 @@ from tests.elastic.fakes import ops, sent, until
 from tests.support.messages import fragment, says
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["play"]
 
 

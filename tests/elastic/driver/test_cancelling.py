@@ -16,6 +16,8 @@ from tests.elastic.fakes import until
 from tests.support.messages import fragment, says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 PILOT = PilotRequest("n1", "elastic", 600.0, "bft-pilot", "bft 7 n1.1")
 
 

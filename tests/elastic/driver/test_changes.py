@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.protocol.changes import TAKEN
 from elastic.driver.progress.job_output import Changes, Measured, span
 from tests.support.messages import wording
+
+pytestmark = pytest.mark.slow
 
 GREW = (
     "a "

@@ -18,6 +18,8 @@ from elastic.link.peer import Peer
 from tests.elastic.fakes import ops, peer, settings_for, until
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 
 class Crew:
     """The pilots; looking at all of them for one connection is counted."""

@@ -41,7 +41,7 @@ from tests.elastic.scripted_daemon import ScriptedDaemon
 from tests.support import waiting
 from tests.support.waiting import STILL_S
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 Offer = Callable[[], object]
 

@@ -13,6 +13,8 @@ from elastic.driver.progress.reports import Progress
 from elastic.driver.progress.resize_costs import Costs, Parts
 from tests.elastic.fakes import reports_of
 
+pytestmark = pytest.mark.slow
+
 
 def asked(graceful: bool = True, asked_s: float = 50.0, stored_s: float = 53.0, began_s: float = 55.0) -> Costs:
     """A resize on its way: workers were asked to save, the state was stored, and new workers began."""

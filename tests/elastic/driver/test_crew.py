@@ -18,6 +18,8 @@ from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, ops, peer, until
 from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ from tests.elastic.scripted_daemon import ScriptedDaemon
 from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 REGISTRATION = Registration("7", "test", "torchrun", Sizes(1, 4))
 
 

@@ -21,6 +21,8 @@ from tests.elastic.fakes import FakeDaemon, FakeStarter, settings_for, trainer_f
 from tests.support.messages import excerpt, says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 KINDS = [NodeKind("a100x4", {"a100": 4}, (), 64), NodeKind("cpu8-16G", {}, (), 8)]
 STEP = """
 import torch

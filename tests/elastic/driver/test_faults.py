@@ -20,6 +20,8 @@ from tests.elastic.driver.test_trainer import Play, Stage, play  # noqa: F401
 from tests.elastic.fakes import ops, until
 from tests.support.messages import excerpt, fragment, says, wording
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:

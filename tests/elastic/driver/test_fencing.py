@@ -15,6 +15,8 @@ from tests.elastic.fakes import FakeContent, ops, until
 from tests.support.messages import says
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("who_tells", ["the daemon", "the folder"])
 def test_regression_a_driver_that_was_taken_over_saved_over_its_successors_state_at_its_end(

@@ -27,6 +27,8 @@ from tests.elastic.fakes import until
 from tests.support.messages import pattern, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 SECRET = "5a17"
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.base.timing import BEAT_S, EXPIRE_APART_S
 from elastic.driver.pilots.time_limits import Limits, Member
+
+pytestmark = pytest.mark.slow
 
 HOUR_S = 3600.0
 

@@ -14,6 +14,8 @@ from elastic.link.peer import Peer
 from tests.elastic.fakes import ops, peer, sent, settings_for
 from tests.support.messages import wording
 
+pytestmark = pytest.mark.slow
+
 
 class Stage:
     """Two nodes with an agent and a worker each, and all that a liveness asks for."""

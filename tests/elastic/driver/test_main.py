@@ -33,6 +33,8 @@ from tests.elastic.fakes import FakeBackend, FakeDaemon, FakeStarter, lease, set
 from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 
 def ended(folder: Path, code: int, keep_state_s: float = 3600.0, step: int = 4, argv: str = "") -> DriverSettings:
     """A trainer that has saved its state, and what the driver does when it has ended."""

@@ -18,6 +18,8 @@ from elastic.driver.output import Output
 from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 
 class Pipe:
     """A pipe that nobody reads until the test does."""

@@ -18,6 +18,8 @@ from tests.elastic.driver.test_trainer import Play, Stage, play  # noqa: F401
 from tests.elastic.fakes import ops, until
 from tests.support.messages import wording
 
+pytestmark = pytest.mark.slow
+
 STEP = r"step (?P<step>[0-9,]+)(?:.* loss (?P<loss>\S+))?"
 SAMPLES = "(?P<samples>[0-9]+)/60000"
 

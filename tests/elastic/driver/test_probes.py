@@ -22,6 +22,8 @@ from tests.elastic.driver.test_trainer import Play, Stage, play
 from tests.elastic.fakes import ops, sent, until
 from tests.support.messages import fragment, says, wording
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["play"]
 
 

@@ -20,6 +20,8 @@ from tests.elastic.fakes import settings_for
 from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 NEED = Kept(3, 5 * 2**30, 1, "gpu1", time.time() - 3 * 86400)
 
 

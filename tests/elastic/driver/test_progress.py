@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from bftd.protocol.reports import ProgressReport, Report, ResizeReport
 from elastic.driver.progress.reports import Progress
 from elastic.link.wire import Message
 from tests.elastic.fakes import reports_of
+
+pytestmark = pytest.mark.slow
 
 
 def told(progress: Progress, step: int, at_s: float, heard_s: float | None = None, **fields: Any) -> list[Report]:

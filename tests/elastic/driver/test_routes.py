@@ -30,6 +30,8 @@ from tests.elastic.fakes import settings_for, until
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 HERE = socket.gethostname()
 ROOT = str(Path(__file__).parents[3])
 

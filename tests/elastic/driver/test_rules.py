@@ -34,6 +34,8 @@ from tests.elastic.fakes import settings_for, until
 from tests.elastic.scripted_daemon import ScriptedDaemon
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 
 class Launcher:
     """Slurm's side: refuses every pilot, and notes by which rules it was asked for."""

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from elastic.driver.saving.interval import Saves, interval_s
 from tests.support.messages import says, wording
 
+pytestmark = pytest.mark.slow
+
 
 def trained(
     saves: Saves, until_s: float, save_s: float = 0.0, *, losses: int = 0, travel_s: float = 0.0

@@ -20,6 +20,8 @@ from tests.elastic.fakes import settings_for
 from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 GIB = 2**30
 
 

@@ -19,6 +19,8 @@ from tests.elastic.driver.test_crew import Owner
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, peer, settings_for, until
 from tests.support.messages import wording
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

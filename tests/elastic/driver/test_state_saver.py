@@ -21,6 +21,8 @@ from elastic.store.store import CheckpointStore
 from tests.elastic.fakes import FakeContent, ops, peer, sent, until
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 
 def scene(body: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(body, STILL_S))

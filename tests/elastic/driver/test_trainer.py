@@ -38,6 +38,8 @@ from tests.support.messages import says as says_message
 from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 
 class Stage:
     """A trainer between fakes; the test plays Slurm, the daemon, the agents and the workers."""

@@ -28,6 +28,8 @@ from elastic.store.store import CheckpointStore
 from tests.elastic.fakes import SECRET, ops, peer, sent, until
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 
 class Stage:
     """A hub with a store behind it, and the workers that are present."""

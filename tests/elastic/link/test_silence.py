@@ -14,6 +14,8 @@ from elastic.link.peer import Peer
 from elastic.link.wire import Message, notice_silence
 from tests.elastic.far_end import SECRET
 
+pytestmark = pytest.mark.slow
+
 
 def watched_ms(sock: socket.socket) -> int:
     """After how long without an acknowledgement the kernel ends the connection; 0 is its own idea of it."""

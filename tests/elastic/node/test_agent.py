@@ -26,6 +26,8 @@ from tests.support import waiting
 from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 # It is patient with its driver until the file that it is given is there.
 QUICK = """
 import os, sys, threading, time

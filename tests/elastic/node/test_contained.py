@@ -25,6 +25,8 @@ from elastic.node.process import Contained
 from tests.elastic.node.test_agent import PATIENT, Pilot, assert_gone, until
 from tests.support.messages import fragment, says
 
+pytestmark = pytest.mark.slow
+
 BARE = str(Path(sys.base_prefix, "bin", "python3"))
 """A Python without torch, and without bftd."""
 

@@ -15,6 +15,8 @@ from elastic.node import devices
 from tests.support.messages import says
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 MIG_OLD = "MIG-GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f/7/0"
 MIG = "MIG-4f35f54b-9c1f-5ea7-8c2d-0c1e3e1a6f01"
 UUID = "GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f"

@@ -15,6 +15,8 @@ import pytest
 from elastic.node import orphans
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 # Adopts orphans as the node process does, does what a test says, and answers with what it finds.
 NODE = """
 import os, signal, subprocess, sys, time

@@ -19,6 +19,8 @@ from elastic.link.wire import Message, decode, encode
 from tests.elastic.far_end import SECRET, accepted
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 # What the node process is without torch: the script needs none.
 NODE = """
 import sys

@@ -15,6 +15,8 @@ from elastic.node.agent import Agent
 from elastic.node.oom import MemoryKills
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 TAKES = "import sys; sys.stdin.read(); held = bytearray(200 << 20); print(len(held))"
 
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from elastic.base.timing import BAR_S, OUT_BURST_BYTES, OUT_BYTES_S
 from elastic.node.output import Allowance, Lines
 
+pytestmark = pytest.mark.slow
+
 
 def fed(*pieces: bytes, at_s: float = 0.0) -> list[str]:
     """All lines of some output that comes at one moment and ends."""

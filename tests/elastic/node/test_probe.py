@@ -10,6 +10,8 @@ import pytest
 
 from elastic.node import shared_folder
 
+pytestmark = pytest.mark.slow
+
 
 def test_nodes_that_share_a_folder_see_what_each_other_wrote(tmp_path: Path) -> None:
     path = str(tmp_path / "run7")

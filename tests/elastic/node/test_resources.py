@@ -9,6 +9,8 @@ import pytest
 
 from elastic.node import resources
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("environ", "workers"),

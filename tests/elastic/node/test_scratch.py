@@ -21,6 +21,8 @@ from elastic.base.timing import SCRATCH_S
 from elastic.node import scratch
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 LEFT = f"bft-agent-{os.uname().nodename}-left"
 
 

@@ -14,6 +14,8 @@ import pytest
 from elastic.node import shared_memory
 from elastic.node.shared_memory import RECORD, Segments, remove_noted
 
+pytestmark = pytest.mark.slow
+
 HOLDER = """
 import mmap, os, sys
 how, path = sys.argv[1:]

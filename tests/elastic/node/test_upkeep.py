@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.waiting import STILL_S
+
+pytestmark = pytest.mark.slow
 
 NODE = """
 import multiprocessing, os, signal, sys, time

@@ -21,6 +21,8 @@ from elastic.node.hang_detection import Vitals, Watcher, descends, kill, vitals_
 from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 FROZEN_S = 10.0
 
 SPIN = "while True: pass"

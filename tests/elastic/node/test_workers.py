@@ -19,6 +19,8 @@ from tests.elastic.far_end import SECRET, FarEnd, accepted
 from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 RUN = """
 import os, signal, sys, tempfile
 tempfile.gettempdir()  # as the node process does

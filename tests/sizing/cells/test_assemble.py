@@ -20,6 +20,8 @@ from sizing.memory.peak import guarded_bytes
 from tests.sizing.cells.made import DATA, GIB, TENSOR, Wires, cell_of, graph_of, profile_of, with_peak
 from tests.support.messages import wording
 
+pytestmark = pytest.mark.slow
+
 ROOMY = 80 * GIB
 REDUCED = (Exchange("all_reduce", 2**20, 4),)
 

@@ -11,6 +11,8 @@ from sizing.cells.size_graph import chain
 from sizing.model import config
 from sizing.model.wide_resnet import WideResNet
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "text",

@@ -19,6 +19,8 @@ from sizing.cells.comm.protocol import Link
 from sizing.cells.comm.table import CommTables, Point, Table
 from tests.support.messages import excerpt, fragment, says, wording
 
+pytestmark = pytest.mark.slow
+
 FOUR = Link("a100-sxm-80gb", 4, 1)
 TWO_NODES = Link("a100-sxm-80gb", 8, 2)
 

@@ -14,6 +14,8 @@ from sizing.cells.profiles.profile import profile
 from sizing.cells.profiles.required import wanted
 from sizing.model.config import parse
 
+pytestmark = pytest.mark.slow
+
 SIZES = "gpt:h=64,l=4,a=4,s=32,V=128"
 
 

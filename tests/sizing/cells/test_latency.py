@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from sizing.cells.pipeline_time import Hiding, StageTimes, iteration_s, reduce_s
 from sizing.step_time.datasheet import BACKWARD
 
+pytestmark = pytest.mark.slow
+
 SECONDS = st.floats(0.0, 10.0)
 STAGES = st.lists(
     st.builds(

@@ -9,6 +9,8 @@ from sizing.cells.comm import nccl
 from tests.sizing.cells.nccl_logs import NAMED, OLD, UNNAMED, rank_lines
 from tests.support.messages import excerpt, fragment, pattern, says
 
+pytestmark = pytest.mark.slow
+
 CUT = "\n".join(line.rpartition(" ")[0] if line.startswith(" ") else line for line in NAMED.splitlines())
 ROW = "  120.00   8.74   7.65      0"
 

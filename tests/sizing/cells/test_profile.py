@@ -17,7 +17,7 @@ from sizing.model.graph import Graph
 from sizing.model.wide_resnet import WideResNet
 from tests.support.messages import pattern, says
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("exporting")]
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.usefixtures("exporting")]
 
 FEW = Setting(rounds=1)
 FLOAT = 4

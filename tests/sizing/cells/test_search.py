@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from sizing.cells import search
 from sizing.cells.pipeline_time import Hiding, StageTimes, iteration_s
 
+pytestmark = pytest.mark.slow
+
 SECONDS = st.one_of(st.floats(0.0, 10.0), st.sampled_from([0.0, 1.0, 2.0, 3.0]))
 OPTION = st.builds(StageTimes, work_s=SECONDS, bucket_s=SECONDS, buckets=st.integers(0, 3), update_s=SECONDS)
 OPTIONS = st.lists(st.lists(OPTION, min_size=1, max_size=3), min_size=1, max_size=5)

@@ -15,6 +15,8 @@ from sizing.cells.cell import Stage
 from sizing.model.graph import Graph, Operator
 from tests.support.messages import pattern
 
+pytestmark = pytest.mark.slow
+
 
 def graph(flops: list[int], sent: list[int] | None = None) -> Graph:
     sent = sent or [10] * len(flops)

@@ -24,6 +24,8 @@ from sizing.model.graph import Graph
 from sizing.model.wide_resnet import WideResNet
 from tests.support.messages import excerpt, fragment, pattern
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 SHARD = Shard(0, 3, 8, 2)
 TIME = Estimate(0.5, 0.4, 0.6, "measured")

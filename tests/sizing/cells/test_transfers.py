@@ -12,6 +12,8 @@ from sizing.cells.placing import boundary_link, data_rings, tensor_link, usable_
 from sizing.cells.stage_transfers import transfer
 from tests.sizing.cells.made import Wires, cell_of
 
+pytestmark = pytest.mark.slow
+
 
 def test_replicas_send_their_part_and_get_as_much_back() -> None:
     cell = cell_of(4, 4)

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from sizing.cells.cell import Split
 from sizing.cells.tune import Tuned, middle, tune
 
+pytestmark = pytest.mark.slow
+
 
 def splits(count: int) -> list[Split]:
     """All splits of 2^(count - 1) GPUs, in the order of dp."""

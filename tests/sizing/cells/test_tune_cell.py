@@ -16,6 +16,8 @@ from sizing.cells.tune_cell import TunedCell, tune_cell
 from tests.sizing.cells.made import GIB, Wires, cell_of, graph_of, profile_of
 from tests.support.messages import says
 
+pytestmark = pytest.mark.slow
+
 Profiler = Callable[[Shard], ShardProfile | str]
 
 

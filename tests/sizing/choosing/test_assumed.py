@@ -20,6 +20,8 @@ from sizing.step_time import datasheet
 from tests.sizing.choosing.cells_of import pool
 from tests.support.messages import pattern
 
+pytestmark = pytest.mark.slow
+
 GPT = parse("gpt:h=1024,l=24,a=16,s=1024,V=50257,precision=bf16,recompute=full")
 CUT = ByGraph(chain(GPT, 8))
 

@@ -19,7 +19,7 @@ from tests.slurm_plugin.conftest import wait_until
 from tests.support.clusters import Clusters
 from tests.support.messages import says, wording
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 ROOT = Path(__file__).parents[3]
 JOB = ("--config", "gpt:h=1024,l=24,a=16,s=1024,V=50257,b=4,precision=bf16,recompute=full", "--global-batch", "32")

@@ -15,6 +15,8 @@ from sizing.choose.runs import Run
 from tests.sizing.choosing.cells_of import NOW_S, run
 from tests.support.messages import says, wording
 
+pytestmark = pytest.mark.slow
+
 HOUR = 3600.0
 
 

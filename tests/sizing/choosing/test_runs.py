@@ -17,6 +17,8 @@ from sizing.choose.timers.timers import FirstThatKnows, Timed
 from tests.sizing.choosing.cells_of import NOW_S, TOO_LARGE, Table, estimate, pool, run, timed
 from tests.support.messages import says, wording
 
+pytestmark = pytest.mark.slow
+
 NOTHING = Estimate(0, 0, 0, "assumed")
 
 

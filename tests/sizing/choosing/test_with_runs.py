@@ -16,6 +16,8 @@ from sizing.choose.timers.with_runs import WithRuns
 from tests.sizing.choosing.cells_of import Table, pool
 from tests.sizing.plans_of import GIB, trace
 
+pytestmark = pytest.mark.slow
+
 RAN = Ran("train.py:make_step", "w", "a100", 2, 1, 2, 1, 1, 32, 1, "home/42", 1e9, 0.5, 20 * GIB, host_bytes=7)
 CUT = replace(RAN, dp=1, tp=2, batch=64, step_s=0.4, job="home/44", peak_bytes=None)
 TWO = Shape(pool(), 1, 2)

@@ -17,6 +17,8 @@ from tests.sizing.cpu.commands import alive, command
 from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 QUICK = Limits(timeout_s=20, warmup_s=0.2, least_steps=10, least_s=0.3, enough_s=2)
 STEP = r"step (?P<step>\d+)"
 ALL = len(os.sched_getaffinity(0))

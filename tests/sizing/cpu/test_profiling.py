@@ -23,6 +23,8 @@ from tests.sizing.cpu.commands import command
 from tests.support.messages import pattern, says
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 QUICK = Limits(timeout_s=20, warmup_s=0.2, least_steps=10, least_s=0.3, enough_s=2)
 STEP = r"step (?P<step>\d+)"

@@ -16,7 +16,7 @@ from sizing.cells.size_graph import chain as chain_of
 from sizing.model import config
 from sizing.model.wide_resnet import WideResNet
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
 ROOT = Path(__file__).parents[3]
 MODELS: dict[str, dict[str, Any]] = {

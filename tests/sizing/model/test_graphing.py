@@ -16,7 +16,7 @@ from sizing.model import config, graphing
 from sizing.model.graph import Graph
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("exporting")]
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.usefixtures("exporting")]
 
 MODELS = Path(__file__).with_name("graph_models.py")
 GPT = "gpt:h=64,l=3,a=4,s=32,V=512,b=4"

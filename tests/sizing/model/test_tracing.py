@@ -19,7 +19,7 @@ from sizing.model.trace import StepTrace, Target
 from tests.support.messages import excerpt, says, wording
 from tests.support.waiting import STILL_S
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
 STEP = """
 import torch

@@ -19,6 +19,8 @@ from studies.simulation.outcome import JobOutcome, Outcome
 from studies.simulation.types import Allocation, Moment, Running, SimulatedJob, Waiting
 from tests.studies.simulation.toys import Written, job
 
+pytestmark = pytest.mark.slow
+
 ONE = Written({("m", "a"): 1.0, ("m", "b"): 1.0, ("big", "a"): 1.0})
 
 

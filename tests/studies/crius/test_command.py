@@ -13,6 +13,8 @@ from bftd.base import command
 from studies.crius.command import crius
 from tests.support.messages import says, wording
 
+pytestmark = pytest.mark.slow
+
 TRACE = """submission_time,duration,num_gpu,model_name,gpu_type,deadline
 0,3600,1,bert-0.76b/128,t4,
 600,3600,2,bert-0.76b/128,t4,9000

@@ -18,6 +18,8 @@ from studies.simulation.engine import simulate
 from studies.simulation.outcome import JobOutcome, Outcome
 from studies.simulation.types import Allocation, Decision, Moment, Running, SimulatedJob, Speeds, Waiting
 
+pytestmark = pytest.mark.slow
+
 CLUSTER = {"fast": 16, "slow": 16}
 
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from studies.crius.search import EPSILON, Change, Choice, Offer, search
 from studies.simulation.types import Allocation
 
+pytestmark = pytest.mark.slow
+
 TYPES = ("a", "b", "c")
 Job = tuple[Allocation, dict[Allocation, float]]
 cells = st.builds(Allocation, st.sampled_from(TYPES), st.sampled_from([1, 2, 4, 8]))

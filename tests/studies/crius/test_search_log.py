@@ -14,6 +14,8 @@ from studies.crius import search_log
 from studies.crius.command import crius
 from tests.support.messages import excerpt, says, wording
 
+pytestmark = pytest.mark.slow
+
 HEADER = "first_layer,last_layer,dp,tp,forced,cost_s,fits,avail_gb,peak_gb,layers,measured_e2e_s\n"
 
 

@@ -17,6 +17,8 @@ from studies.simulation.outcome import Level, average
 from studies.simulation.types import Allocation, Decision, Moment, SimulatedJob, Speeds
 from tests.support.messages import fragment, pattern
 
+pytestmark = pytest.mark.slow
+
 A1, A2, A4, B1 = Allocation("a", 1), Allocation("a", 2), Allocation("a", 4), Allocation("b", 1)
 
 

@@ -12,6 +12,8 @@ from studies.simulation.outcome import JobOutcome, Outcome, Span, levels
 from studies.simulation.types import Allocation
 from tests.studies.simulation.toys import job
 
+pytestmark = pytest.mark.slow
+
 ONE, TWO = Allocation("a", 1), Allocation("a", 2)
 
 

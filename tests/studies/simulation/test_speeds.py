@@ -17,6 +17,8 @@ from studies.simulation.reference import fastest, powers
 from studies.simulation.speeds import FormulaSpeeds, with_error
 from studies.simulation.types import Allocation
 
+pytestmark = pytest.mark.slow
+
 MODELS = table2()
 POOLS = table1()
 SPEEDS = FormulaSpeeds(MODELS, POOLS)

@@ -16,6 +16,8 @@ from studies.simulation.reference import fastest, power_of_two
 from studies.simulation.speeds import FormulaSpeeds
 from tests.support.messages import excerpt, fragment, pattern, wording
 
+pytestmark = pytest.mark.slow
+
 MODELS = table2()
 POOLS = table1()
 SPEEDS = FormulaSpeeds(MODELS, POOLS)

@@ -17,6 +17,8 @@ from studies.synergy.stable_assignment import staying
 from tests.studies.synergy.toys import MATRICES, SERVERS, even, job
 from tests.support.messages import pattern
 
+pytestmark = pytest.mark.slow
+
 ONE = Servers(1, gpus=1, cpus=2.0, memory_bytes=2.0)
 
 

@@ -13,6 +13,8 @@ from studies.synergy.packing.types import Servers
 from tests.studies.synergy.toys import MATRICES, SERVERS
 from tests.support.messages import pattern
 
+pytestmark = pytest.mark.slow
+
 
 def come(jobs: tuple[SimulatedJob, ...]) -> list[SimulatedJob]:
     """Those that are not there from the beginning."""

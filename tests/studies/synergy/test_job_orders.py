@@ -9,6 +9,8 @@ from studies.synergy.job_orders import LEVEL_GPU_S, ORDERS, Standing, fifo, ftf,
 from tests.studies.synergy.toys import job
 from tests.support.messages import fragment, pattern
 
+pytestmark = pytest.mark.slow
+
 
 def standing(at_s: float = 0.0, left: float = 1.0, attained: float = 0.0, now_s: float = 0.0) -> Standing:
     """A job of 1000 s with its proportional share, of which a share is left."""

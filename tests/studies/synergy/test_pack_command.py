@@ -13,6 +13,8 @@ from bftd.base import command
 from studies.synergy.__main__ import synergy
 from tests.support.messages import excerpt, fragment, says, wording
 
+pytestmark = pytest.mark.slow
+
 AXES = {"cpus_per_gpu": [1, 3, 6], "memory_gb_per_gpu": [20.8]}
 MATRICES = {
     "eyes": {"class": "image", "gpus": 1, "throughput": [[0.4], [1], [2]], **AXES},

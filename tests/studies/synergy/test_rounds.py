@@ -20,6 +20,8 @@ from studies.synergy.servers import ServerWorld
 from studies.synergy.stable_assignment import Repacker, staying
 from tests.studies.synergy.toys import MATRICES, SERVERS, even, job
 
+pytestmark = pytest.mark.slow
+
 ONE = Servers(1, gpus=1, cpus=2.0, memory_bytes=2.0)
 EVEN, GREEDY = staying(even), staying(tune.greedy)
 TOLD = {name: each.matrix for name, each in MATRICES.items()}

@@ -15,6 +15,8 @@ from studies.synergy.servers import Placed, ServerWorld
 from tests.studies.synergy.toys import MATRICES, SERVERS, job
 from tests.support.messages import fragment, pattern
 
+pytestmark = pytest.mark.slow
+
 
 def on(server: int, gpus: int = 1, cpus: float = 2.0, memory_bytes: float = 2.0) -> Share:
     return Share(server, gpus, cpus, memory_bytes)

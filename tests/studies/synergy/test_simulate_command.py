@@ -12,6 +12,8 @@ from bftd.base import command
 from studies.synergy.__main__ import synergy
 from tests.support.messages import excerpt, wording
 
+pytestmark = pytest.mark.slow
+
 CPUS = [1, 3, 6]
 MATRICES = {
     "decoder": {"class": "image", "throughput": [[30, 30], [90, 90], [180, 180]]},

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from studies.synergy.packing.types import Packing, Share
 from studies.synergy.stable_assignment import Shares, stay
+
+pytestmark = pytest.mark.slow
 
 
 def on(*gpus: tuple[int, int], cpus: float = 2.0) -> Shares:

@@ -14,6 +14,8 @@ import pytest
 from benchmarks.backfill_recording import load
 from benchmarks.backfill_replay import RECORDINGS, Counts, replay
 
+pytestmark = pytest.mark.slow
+
 SEEN = ("1", "11")
 EVERY_SECOND = "tuned"  # most jobs start there before anybody could have seen that they fit
 NAMES = sorted(file.stem for file in RECORDINGS.glob("*.xz"))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 
 from bftd.pool.backfill.model import Wanted
 from tests.bftd.pool.backfill import reference
 from tests.bftd.pool.backfill.cases import NOW, Cluster, clusters
+
+pytestmark = pytest.mark.slow
 
 Case = tuple[Cluster, list[Wanted]]
 

@@ -12,6 +12,8 @@ from bftd.simulation.effect.comparison import Effect, compared
 from slurm_plugin.nodeset import fold
 from tests.support.messages import wording
 
+pytestmark = pytest.mark.slow
+
 PRESENT = {"max_nodes": 0, "max_share": 1.0, "t_fwd_s": 120.0, "objective": "efficiency", "pj_max": 2}
 NAMES = tuple(f"n{number}" for number in range(1, 17))
 

@@ -24,6 +24,8 @@ from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, node, registration, reported
 from tests.bftd.service.test_ledger import Clock, start
 
+pytestmark = pytest.mark.slow
+
 NAMES = tuple(f"n{number}" for number in range(1, 7))
 Shown = list[tuple[float, frozenset[str]]]
 

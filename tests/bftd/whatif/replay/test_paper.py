@@ -26,6 +26,8 @@ from bftd.simulation.replay.account import Account
 from bftd.simulation.trace import Trace
 from tests.support.messages import excerpt, says, wording
 
+pytestmark = pytest.mark.slow
+
 
 def trace_of(rows: Iterable[tuple[float, int, bool]], nodes: int, duration_s: float) -> Trace:
     """A trace from (time, node, whether it joins)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import assume, given, settings
 
 import milp
@@ -11,6 +12,8 @@ from bftd.simulation.replay.planner import charging_starts, step_bound
 from milp import NodeSpec, Problem, TrainerSpec
 from milp.utility import objective
 from tests.milp.instances import one_class_problems
+
+pytestmark = pytest.mark.slow
 
 
 def _best_within(problem: Problem, most: int) -> float:

@@ -22,6 +22,8 @@ from bftd.simulation.trace import Trace
 from tests.bftd.whatif.replay.making import linear, trace_of, week
 from tests.support.messages import fragment, pattern
 
+pytestmark = pytest.mark.slow
+
 # The pool of `week` is 2, 3, 2, 3, ... nodes for 300 s each and 2 for the last 600 s: 8,700 node-seconds, so that the
 # trainer earns 87,000 samples where it always has them all.
 ONE = Options(pj_max=1)

@@ -9,6 +9,8 @@ from bftd.simulation.drivers import trainers
 from bftd.simulation.replay import Options, run
 from tests.bftd.whatif.trace.making import SUMMIT, needs_summit
 
+pytestmark = pytest.mark.slow
+
 HPO = SUMMIT.with_name("trainers-hpo-shufflenet-1000.json.gz")
 CASES = {
     # What the paper printed, within what its unknown choice of nodes moves.

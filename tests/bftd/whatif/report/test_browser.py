@@ -16,7 +16,7 @@ from bftd.simulation.report.style import PAPER
 from tests import browser
 from tests.bftd.whatif.report.making import SITE, trace, trainers
 
-pytestmark = [pytest.mark.browser, pytest.mark.plot]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.plot]
 
 SECTIONS = ["summary", "pool", "fragments", "efficiency", "costs", "t-fwd", "pareto", "method", "made"]
 # One figure a section, one picture of each shown.

@@ -18,6 +18,8 @@ from bftd.simulation.report.sections import pareto_front
 from tests.bftd.whatif.report.making import SITE, result, trace
 from tests.support.messages import fragment, says, wording
 
+pytestmark = pytest.mark.slow
+
 MADE_BY = Provenance("bft report 'a b.csv.gz'", {"bftd": "0.1"}, [("<i>.csv", "trace", "ab" * 32)])
 POINTS = (
     Point(120.0, 5, 0.85, 0.6, 3600.0, 504.0),

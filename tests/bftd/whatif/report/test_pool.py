@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from bftd.simulation.report.pool import pool_of
 from tests.bftd.whatif.trace.making import periods, trace_of
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_bin_holds_the_mean_of_what_was_idle_in_it() -> None:
     pool = pool_of(trace_of({"a": [(5.0, 20.0)], "b": [(0.0, 30.0)]}, 30.0))

@@ -20,7 +20,7 @@ from tests.bftd.whatif.report.making import SITE, advice, result, trace, trainer
 from tests.support.messages import excerpt, wording
 from tests.support.waiting import STILL_S
 
-pytestmark = pytest.mark.plot
+pytestmark = [pytest.mark.slow, pytest.mark.plot]
 
 
 def _files(tmp_path: Path) -> tuple[str, str]:

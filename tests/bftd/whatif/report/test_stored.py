@@ -13,6 +13,8 @@ from bftd.simulation.report.stored import read
 from tests.bftd.whatif.report.making import SITE, advice, result
 from tests.support.messages import pattern
 
+pytestmark = pytest.mark.slow
+
 
 def _file(tmp_path: Path, data: Any) -> Path:
     path = tmp_path / "r.json"

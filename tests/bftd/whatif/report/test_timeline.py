@@ -12,6 +12,8 @@ from bftd.simulation.report import style
 from bftd.simulation.report.timeline import Span, held, picture
 from tests.support.messages import wording
 
+pytestmark = pytest.mark.slow
+
 NAMES = {"7": "horovod", "8": "torchrun"}
 
 

@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-pytestmark = pytest.mark.horovod
+pytestmark = [pytest.mark.slow, pytest.mark.horovod]
 KEY = "a key of this life"
 WORKER = "n1.3.0:0"
 

@@ -14,7 +14,7 @@ from elastic.store.completeness import Gathering, Told
 from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
-pytestmark = pytest.mark.horovod
+pytestmark = [pytest.mark.slow, pytest.mark.horovod]
 
 SCRIPT = Path(__file__).parent / "by_path.py"
 

@@ -9,7 +9,7 @@ import pytest
 from bftd.protocol.reports import CrashReport, SuspendReport
 from tests.elastic.cluster import TrainerJob
 
-pytestmark = [pytest.mark.cluster, pytest.mark.horovod]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.horovod]
 
 
 def steps_of(home: Path) -> list[int]:

@@ -13,6 +13,8 @@ from tests.elastic.backends.contract import BackendContract
 from tests.elastic.backends.stage import FakeCompanion
 from tests.elastic.fakes import peer
 
+pytestmark = pytest.mark.slow
+
 
 class TestHorovod(BackendContract):
     """Horovod's own driver asks for a worker where there is none yet; a worker that is not listed any more ends."""

@@ -14,7 +14,7 @@ import pytest
 from bftd.protocol.reports import CrashReport, LeaseReport, SuspendReport
 from tests.elastic.cluster import EVERY, TrainerJob
 
-pytestmark = pytest.mark.horovod
+pytestmark = [pytest.mark.slow, pytest.mark.horovod]
 
 
 class Hosts:

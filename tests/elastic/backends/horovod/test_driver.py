@@ -15,6 +15,8 @@ from tests.elastic.backends.stage import FakeCompanion, Host, pilot, play, told
 from tests.elastic.fakes import ops, peer, settings_for, until
 from tests.support.messages import wording
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def companions(monkeypatch: pytest.MonkeyPatch) -> list[FakeCompanion]:

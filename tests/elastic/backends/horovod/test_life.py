@@ -15,7 +15,7 @@ from elastic.link.wire import Message, decode
 from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
-pytestmark = pytest.mark.horovod
+pytestmark = [pytest.mark.slow, pytest.mark.horovod]
 
 
 class Slot:

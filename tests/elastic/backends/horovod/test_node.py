@@ -16,7 +16,7 @@ from elastic.node.link import AgentLink
 from tests.elastic.far_end import SECRET, accepted
 from tests.support.waiting import STILL_S
 
-pytestmark = pytest.mark.horovod
+pytestmark = [pytest.mark.slow, pytest.mark.horovod]
 
 NODE = """
 import json, socket, sys, threading

@@ -12,6 +12,8 @@ import pytest
 from elastic.backends.horovod.notifier import Notifier
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 
 class Client:
     """A worker that answers when it is let."""

@@ -10,7 +10,7 @@ import pytest
 from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
-pytestmark = pytest.mark.horovod
+pytestmark = [pytest.mark.slow, pytest.mark.horovod]
 
 STEPS = """
 import sys

@@ -12,6 +12,8 @@ import pytest
 from elastic.backends.horovod.sockets import SocketWatch, connected_sockets
 from elastic.node.network_interface import interface_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server() -> Iterator[socket.socket]:

@@ -11,7 +11,7 @@ from elastic.base.errors import EXIT_LINK_LOST
 from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
-pytestmark = pytest.mark.horovod
+pytestmark = [pytest.mark.slow, pytest.mark.horovod]
 
 IN_HOROVOD = """
 import pathlib, sys, threading, time

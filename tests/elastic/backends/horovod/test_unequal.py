@@ -22,7 +22,7 @@ from elastic.link.authentication import new_secret
 from tests.elastic.fakes import reports_of, settings_for
 from tests.support.waiting import STILL_S
 
-pytestmark = [pytest.mark.horovod, pytest.mark.torch]
+pytestmark = [pytest.mark.slow, pytest.mark.horovod, pytest.mark.torch]
 SCRIPT = Path(__file__).parents[2] / "scripts" / "unequal_horovod.py"
 
 

@@ -7,7 +7,7 @@ import pytest
 from elastic.backends.horovod import notification_address
 from elastic.backends.horovod.environment import worker_environment
 
-pytestmark = pytest.mark.horovod
+pytestmark = [pytest.mark.slow, pytest.mark.horovod]
 
 
 @pytest.mark.parametrize(

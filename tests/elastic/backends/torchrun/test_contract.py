@@ -13,6 +13,8 @@ from tests.elastic.backends.contract import BackendContract
 from tests.elastic.backends.stage import told
 from tests.elastic.fakes import peer
 
+pytestmark = pytest.mark.slow
+
 
 class TestTorchrun(BackendContract):
     """A node comes to the rendezvous when it is asked to, and after a crash of its own by itself."""

@@ -16,6 +16,8 @@ from tests.elastic.fakes import ops, settings_for, until
 from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def companions(monkeypatch: pytest.MonkeyPatch) -> list[FakeCompanion]:

@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 # A node with two workers and no driver; what they do is put in.
 NODE = """
 import json, os, sys, time

@@ -17,7 +17,7 @@ from elastic.backends.torchrun.tunnel import Tunnel
 from elastic.node import cleanup, shared_memory
 from tests.elastic.backends.torchrun.real import Group, play
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
 SCRIPT = """\
 import json, os, sys, time

@@ -25,6 +25,8 @@ from elastic.backends.torchrun.tunnel import Tunnel
 from elastic.link.authentication import new_secret
 from tests.elastic.fakes import until
 
+pytestmark = pytest.mark.slow
+
 NOBODY = 65534
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="another user can be played by root alone")
 TIMEOUT = timedelta(seconds=20)

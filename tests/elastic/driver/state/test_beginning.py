@@ -18,6 +18,8 @@ from tests.elastic.driver.state.test_shelf import running, saved
 from tests.elastic.driver.state.test_store import again, got
 from tests.support.messages import pattern, wording
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def told() -> list[str]:

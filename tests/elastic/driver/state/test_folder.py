@@ -16,6 +16,8 @@ from elastic.store.folder import Place, UnsafeFolderError
 from tests import program
 from tests.support.messages import excerpt, fragment, pattern, says
 
+pytestmark = pytest.mark.slow
+
 NOBODY, GAMES = 65534, 5
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="acting as two users needs root")
 

@@ -13,6 +13,8 @@ from elastic.store.completeness import Gathering, Over, Told
 from tests.elastic.driver.state.by_path import digest, name_of, told
 from tests.support.messages import pattern, wording
 
+pytestmark = pytest.mark.slow
+
 HOME = "/lustre/ada/run7/bft-7-00ff00ff"
 
 

@@ -25,6 +25,8 @@ from tests.elastic.driver.state.test_store import put
 from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 NOBODY = 65534
 
 

@@ -23,6 +23,8 @@ from tests.elastic.driver.state.test_generations import Driver
 from tests.elastic.driver.state.test_store import put
 from tests.support.messages import says, wording
 
+pytestmark = pytest.mark.slow
+
 below_path = pytest.mark.parametrize("outside", [False, True], ids=["in the folder of states", "below a path"])
 
 

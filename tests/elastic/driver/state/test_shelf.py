@@ -24,6 +24,8 @@ from elastic.store.store import CheckpointStore
 from tests.elastic.driver.state.test_store import put
 from tests.support.messages import pattern
 
+pytestmark = pytest.mark.slow
+
 DAY_S = 86400.0
 
 ids = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,40}", fullmatch=True)

@@ -31,6 +31,8 @@ from tests.elastic.fakes import FakeContent, fetched
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[4]
 
 

@@ -17,6 +17,8 @@ from milp.utility import objective
 from tests.milp.instances import one_class_problems
 from tests.support.messages import pattern, wording
 
+pytestmark = pytest.mark.slow
+
 # Every user is on one account only: such caps nest, whichever of them bind.
 OWNERS = (("ann", "physics"), ("bob", "physics"), ("cyd", "chem"), ("dan", ""))
 

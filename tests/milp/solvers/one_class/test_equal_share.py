@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from milp import Curve, solve
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_baseline_may_be_worse_than_the_current_map(trainer, problem) -> None:

@@ -12,6 +12,8 @@ from milp.solvers.one_class.dual import minimise
 from milp.solvers.one_class.exact import best_counts, survivors
 from milp.solvers.one_class.tables import tabulate
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_curve_that_pays_only_at_eight_nodes_is_not_missed_by_looking_one_node_ahead(trainer, problem) -> None:
     steep = trainer("steep", curve=Curve((0, 2, 4, 8), (0.0, 1.0, 1.5, 20.0)))

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from milp.solvers.one_class.knapsack import Candidates, cheapest
 
+pytestmark = pytest.mark.slow
+
 # Quarters add up without rounding, so that a total on the limit is within it.
 LOSSES = st.integers(0, 12).map(lambda quarters: quarters / 4)
 CHOICES = st.lists(st.dictionaries(st.integers(0, 8), LOSSES, min_size=1, max_size=4), min_size=1, max_size=5)

@@ -11,6 +11,8 @@ from milp.solvers.one_class.utility_arrays import Worth
 from milp.utility import most_earned, worth
 from tests.milp.instances import one_class_problems
 
+pytestmark = pytest.mark.slow
+
 
 @settings(max_examples=300, deadline=None)
 @given(one_class_problems())

@@ -12,6 +12,8 @@ from milp import Curve, NodeSpec, Problem, TrainerSpec
 from milp.problem import Cap, NodeGroup
 from milp.solvers.programs.nodes import Columns, NodeModel, build
 
+pytestmark = pytest.mark.slow
+
 CURVE = Curve((0, 1, 2, 3), (0.0, 2.0, 5.0, 6.0))
 
 

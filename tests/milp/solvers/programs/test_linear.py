@@ -16,6 +16,8 @@ from milp.solvers.programs import child, process
 from milp.solvers.programs.linear import Engine, Linear, Report, Solution, optimise_checked
 from milp.solvers.programs.programs import ENGINES
 
+pytestmark = pytest.mark.slow
+
 
 def program() -> Linear:
     """At most 3 of a whole column that is worth 2 each: 6."""

@@ -16,6 +16,8 @@ from milp.solvers.programs.nodes import NodeModel, build
 from milp.solvers.programs.programs import ENGINES
 from milp.utility import objective_of
 
+pytestmark = pytest.mark.slow
+
 CLASSES = ("a100", "v100", "h100")
 RATES = st.integers(0, 6).map(float) | st.floats(0, 100).map(lambda x: round(x, 7))
 SECONDS = st.sampled_from([0.0, 5.0, 30.0]) | st.floats(0, 60).map(lambda x: round(x, 7))

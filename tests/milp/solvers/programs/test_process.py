@@ -22,6 +22,8 @@ from milp.utility import objective_of
 from tests.support.messages import pattern, says
 from tests.support.waiting import STILL_S
 
+pytestmark = pytest.mark.slow
+
 
 def hard(trainers: int = 10, nodes: int = 300) -> Problem:
     """A problem on which the paper's model takes many seconds and improves several times."""

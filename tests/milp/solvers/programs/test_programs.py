@@ -15,6 +15,8 @@ from milp.utility import objective_of
 from tests.milp.instances import every_map, is_allowed, one_class_problems, optimum, problems
 from tests.support.messages import pattern
 
+pytestmark = pytest.mark.slow
+
 # The default gap of 1e-4 may stop short of the optimum.
 EXACT = 1e-9
 

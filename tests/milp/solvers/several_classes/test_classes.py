@@ -25,6 +25,8 @@ from milp.solvers.several_classes.tables import tabulate
 from milp.utility import objective, objective_of
 from tests.milp.instances import curves, terms
 
+pytestmark = pytest.mark.slow
+
 MOST_NODES = 7
 
 

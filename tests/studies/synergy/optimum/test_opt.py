@@ -21,6 +21,8 @@ from studies.synergy.packing.types import Packing, PackJob, Servers, Share
 from tests.studies.synergy.packing.test_priced import EIGHT, FLAT, GB, NEEDS_6, instances, matrices, named, of_cpus
 from tests.support.messages import pattern
 
+pytestmark = pytest.mark.slow
+
 SOME = settings(max_examples=40, deadline=None)
 
 

@@ -9,6 +9,8 @@ from studies.synergy.packing.check import broken
 from studies.synergy.packing.types import Packing, PackJob, Servers, Share
 from tests.support.messages import excerpt, says, wording
 
+pytestmark = pytest.mark.slow
+
 GB = 1e9
 SERVERS = Servers(2, 4, 12.0, 40 * GB)
 MATRIX = Matrix(1, (1.0, 3.0, 6.0), (10 * GB,), ((0.5,), (1.0,), (2.0,)))

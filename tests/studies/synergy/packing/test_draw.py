@@ -16,6 +16,8 @@ from studies.synergy.packing.parse_servers import papers, servers_of
 from studies.synergy.packing.types import PackJob, Servers
 from tests.support.messages import fragment, pattern
 
+pytestmark = pytest.mark.slow
+
 GB = 1e9
 
 

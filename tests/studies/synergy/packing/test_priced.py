@@ -18,6 +18,8 @@ from studies.synergy.packing import priced, throughput
 from studies.synergy.packing.check import broken
 from studies.synergy.packing.types import Packing, PackJob, Servers, Share
 
+pytestmark = pytest.mark.slow
+
 GB = 1e9
 EIGHT = Servers(1, gpus=8, cpus=24.0, memory_bytes=480 * GB)  # 3 CPUs and 60 GB a GPU
 MANY = settings(max_examples=150, deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from sizing.cpu.matrix import Point
 from studies.synergy.packing.greedy_fill import Places, Prices
 from studies.synergy.packing.job_options import Option
 from studies.synergy.packing.swaps import LEAST, swap
+
+pytestmark = pytest.mark.slow
 
 PER_SERVER = 4
 
