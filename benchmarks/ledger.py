@@ -51,7 +51,7 @@ NODES_EACH = 8
 POOL_EVERY_S = 60.0
 RESIZE_EVERY_S = 120.0
 # The tables of the version before this one, for --migrate.
-_BEFORE = Path(__file__).parents[1] / "tests" / "bftd" / "service" / "assets" / "ledger-3.sql"
+_BEFORE = Path(__file__).parents[1] / "tests" / "bftd" / "ledger" / "assets" / "ledger-3.sql"
 
 
 class Site:

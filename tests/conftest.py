@@ -64,7 +64,7 @@ _LONG = (
     "tests/elastic/backends/",
     "tests/bftd/test_strays_cluster.py",
     "tests/benchmarks/test_impact_run.py",
-    "tests/bftd/test_sandbox_site.py",
+    "tests/bftd/daemon/test_sandbox_site.py",
     "tests/bftd/test_rooms_cluster.py",
     "tests/sizing/test_traced_against_real.py",
     "tests/elastic/driver/",

@@ -32,7 +32,7 @@ from slurm_plugin.pilots.preemption import UNREAD, Preemption
 from slurm_plugin.read.client import Answer, SlurmClient
 from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, node, registration
-from tests.bftd.test_daemon import ROOT, environment, running, write_config
+from tests.bftd.daemon.test_process import ROOT, environment, running, write_config
 from tests.slurm_plugin.site.test_plugstack import shared_object
 from tests.support.messages import pattern, says, wording
 from tests.support.waiting import STILL_S

@@ -16,7 +16,7 @@ from tests.docs.test_sessions_cluster import Shell, shell
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
-ASSETS = written.ROOT / "tests" / "bftd" / "whatif" / "trace" / "assets"
+ASSETS = written.ROOT / "tests" / "bftd" / "simulation" / "trace" / "assets"
 TRAINER = {
     "name": "resnet-1",
     "nodes_min": 1,
@@ -28,14 +28,14 @@ TRAINER = {
 
 # What is not typed here, and what tries it instead.
 NOT_HERE = {
-    r"^bft sandbox up": "others may have a cluster on this machine: tests/bftd/test_sandbox_site.py",
+    r"^bft sandbox up": "others may have a cluster on this machine: tests/bftd/daemon/test_sandbox_site.py",
     r"^bft trace from-sacct .*(\.\.\.|--since 2026-)": "it asks Slurm's accounting: tests/e2e/test_accounting.py",
     r"^bft trace from-slurm": "it records until it is interrupted: tests/bftd/simulation/trace/test_recording.py",
-    r"^bft size check": "it needs a GPU: tests/bftd/cli/test_size_check.py",
-    r"^bft size learn": "it needs a job that ran on GPUs: tests/bftd/cli/test_size_learn_cluster.py",
+    r"^bft size check": "it needs a GPU: tests/bftd/cli/size/test_check.py",
+    r"^bft size learn": "it needs a job that ran on GPUs: tests/bftd/cli/size/test_learn_cluster.py",
     r"^bft size cpu": "it runs a program for minutes: tests/sizing/cpu/test_cpu_end_to_end.py",
     r"grep 'pilots ask'": "it needs a profile of such a run: tests/elastic/test_shares_on_a_cluster.py",
-    r"llama-7b/config\.json": "it is a file of somebody's: tests/bftd/cli/test_size_fit.py",
+    r"llama-7b/config\.json": "it is a file of somebody's: tests/bftd/cli/size/test_fit.py",
 }
 # (what a page says, what is typed instead)
 INSTEAD = (

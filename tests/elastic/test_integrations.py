@@ -22,7 +22,7 @@ from elastic.script import api
 from elastic.worker import driver_link
 from elastic.worker.driver_link import Fetched, Session
 from slurm_plugin.sandbox.ports import reserved_ports
-from tests.elastic.test_api import FakeChannel
+from tests.elastic.script.test_api import FakeChannel
 from tests.support.messages import fragment, pattern
 from tests.support.waiting import STILL_S
 

@@ -20,7 +20,7 @@ from elastic.link.wire import Message
 from elastic.worker import driver_link, upload
 from elastic.worker.driver_link import Session
 from tests.elastic.fakes import channels
-from tests.elastic.test_api import FakeChannel
+from tests.elastic.script.test_api import FakeChannel
 from tests.support import waiting
 from tests.support.messages import fragment, pattern, says
 from tests.support.waiting import STILL_S

@@ -11,7 +11,7 @@ import pytest
 
 from slurm_plugin.read import parse
 from slurm_plugin.read.types import Snapshot
-from tests.slurm_plugin.test_parse import HEADER, SEPARATOR, job_record, node_line
+from tests.slurm_plugin.read.test_parse import HEADER, SEPARATOR, job_record, node_line
 
 COUNT = 1000
 KEPT_BYTES = 4000

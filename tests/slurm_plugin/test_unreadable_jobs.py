@@ -13,7 +13,7 @@ from slurm_plugin.pilots.pending_reasons import lacks_plan, may_use, waits_for_r
 from slurm_plugin.read import parse
 from slurm_plugin.read.types import Job
 from tests.slurm_plugin.pending import NOW_S
-from tests.slurm_plugin.test_parse import HEADER, RELEASES, SEPARATOR, UNREADABLE, job_record, recorded
+from tests.slurm_plugin.read.test_parse import HEADER, RELEASES, SEPARATOR, UNREADABLE, job_record, recorded
 from tests.support.messages import fragment, pattern
 
 OTHER = job_record(id="13")

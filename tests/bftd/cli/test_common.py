@@ -18,7 +18,7 @@ import pytest
 from bftd.base.errors import UsageError
 from bftd.base.tables import Column, Fitted
 from bftd.cli import common
-from tests.bftd.cli.test_solve import PROBLEM
+from tests.bftd.cli.whatif.test_solve import PROBLEM
 from tests.support.messages import pattern, wording
 
 HEADER = ["TRAINER", "NODES", "ON", "WHY"]

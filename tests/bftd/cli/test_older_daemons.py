@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.bftd.cli.test_control import Ran
-from tests.bftd.cli.test_control import bft as bft
+from tests.bftd.cli.daemon.test_control import Ran
+from tests.bftd.cli.daemon.test_control import bft as bft
 from tests.support.messages import wording
 
 RECORDED = Path(__file__).parent / "assets" / "daemon-answers-1.jsonl"

@@ -33,8 +33,8 @@ from bftd.ledger.file import Ledger
 from bftd.ledger.history import query, table
 from bftd.ledger.history.table import Named, Point, Record
 from bftd.service.service import Service
+from tests.bftd.daemon.test_process import write_config
 from tests.bftd.http.test_api import TRAINER, as_user, driver_job, secret_file
-from tests.bftd.test_daemon import write_config
 from tests.support.messages import excerpt, pattern, says
 from tests.support.ports import free_port
 from tests.support.waiting import STILL_S

@@ -26,7 +26,7 @@ from slurm_plugin.read.client import Answer, SlurmClient
 from slurm_plugin.read.types import Job, Node, Partition, Reservation, Snapshot
 from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
 from tests.slurm_plugin.pending import EXPECTED, KNOWN
-from tests.slurm_plugin.test_parse import RELEASES, SEPARATOR, recorded
+from tests.slurm_plugin.read.test_parse import RELEASES, SEPARATOR, recorded
 from tests.support.messages import wording
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from bftd.base.errors import LedgerError
 from bftd.config.keys import Config, DecideConfig
 from bftd.ledger.file import Ledger
 from bftd.service.service import Service
-from tests.bftd.service.test_ledger import Clock
+from tests.bftd.ledger.test_file import Clock
 from tests.support.messages import wording
 
 

@@ -23,7 +23,7 @@ from bftd.ledger.usage import Asked, read
 from bftd.protocol.reports import NoteReport, ProgressReport
 from bftd.service.service import RETRY_S, Service
 from tests.bftd.builders import lease, registration, reported
-from tests.bftd.service.test_ledger import Clock, see, start
+from tests.bftd.ledger.test_file import Clock, see, start
 from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 

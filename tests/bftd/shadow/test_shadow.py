@@ -49,7 +49,7 @@ from slurm_plugin.errors import CommandError, SnapshotError
 from slurm_plugin.read.slow_settings import READINGS, Background
 from slurm_plugin.read.types import NO_SCHEDULER, Job, Node, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, job, node, of, pilot, registration
-from tests.bftd.test_daemon import environment, running, write_config
+from tests.bftd.daemon.test_process import environment, running, write_config
 from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 

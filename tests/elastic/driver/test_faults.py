@@ -15,9 +15,9 @@ from elastic.driver.failures import policy as hosts
 from elastic.driver.failures.error_text import LINE_MOST, LINES_KEPT, TEXT_MOST, LastWords
 from elastic.driver.progress.uninstrumented import NOT_LOADED, SILENT, UNSAVED, Silence
 from elastic.link.peer import Peer
-from tests.elastic.driver.state.test_store import put
 from tests.elastic.driver.test_trainer import Play, Stage, play  # noqa: F401
 from tests.elastic.fakes import ops, until
+from tests.elastic.store.test_store import put
 from tests.support.messages import excerpt, fragment, says, wording
 
 pytestmark = pytest.mark.slow

@@ -27,9 +27,9 @@ from elastic.driver.trainer import Trainer
 from elastic.options.job_script import Header, rewrite
 from elastic.store.store import CheckpointStore
 from elastic.worker.driver_link import Saved, Session
-from tests.elastic.driver.state.test_shelf import saved
-from tests.elastic.driver.state.test_store import put
 from tests.elastic.fakes import FakeBackend, FakeDaemon, FakeStarter, lease, settings_for, trainer_for, until
+from tests.elastic.store.test_catalogue import saved
+from tests.elastic.store.test_store import put
 from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 

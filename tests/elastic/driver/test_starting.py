@@ -15,7 +15,7 @@ from bftd.protocol.lease import Leases
 from elastic.driver.pilots.launcher import Pilot, PilotStarter
 from elastic.driver.pilots.manager import Crew
 from elastic.link import descriptors
-from tests.elastic.driver.test_crew import Owner
+from tests.elastic.driver.pilots.test_manager import Owner
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, peer, settings_for, until
 from tests.support.messages import wording
 

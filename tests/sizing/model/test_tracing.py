@@ -14,7 +14,7 @@ import pytest
 
 from sizing.base.errors import Untraceable, UsageError
 from sizing.base.parallel import Parallel
-from sizing.model import tracing
+from sizing.model import launch, tracing
 from sizing.model.trace import StepTrace, Target
 from tests.support.messages import excerpt, says, wording
 from tests.support.waiting import STILL_S
@@ -190,7 +190,7 @@ def test_a_step_may_join_its_group_itself_and_reduce(tmp_path: Path) -> None:
 
 
 def test_the_child_is_written_in_python_3_9() -> None:
-    for path in (Path(tracing.__file__).parent / "child").glob("*.py"):
+    for path in launch.CHILD.rglob("*.py"):
         ast.parse(path.read_text(), feature_version=(3, 9))
 
 

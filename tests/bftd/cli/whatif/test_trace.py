@@ -1,0 +1,229 @@
+"""`bft trace` as a user meets it: the tables, and for every mistake one line and the right exit code."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bftd.base import command as entry
+from bftd.cli.main import bft
+from bftd.simulation.trace import read, write
+from tests.bftd.simulation.trace.making import SUMMIT, needs_summit, trace_of
+from tests.support.messages import excerpt, fragment, says, wording
+
+ASSETS = Path(__file__).parents[2] / "simulation" / "trace" / "assets"
+Run = Callable[[str], tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Run]:
+    """Runs `bft trace ...` in this process, in an empty folder and in UTC."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("BFTD_CONFIG", "")
+    time.tzset()
+
+    def call(words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["bft", "trace", *shlex.split(words)])
+        with pytest.raises(SystemExit) as end:
+            entry.run(bft, "bft")
+        shown = capsys.readouterr()
+        assert isinstance(end.value.code, int)
+        return end.value.code, shown.out, shown.err
+
+    yield call
+    monkeypatch.undo()
+    time.tzset()
+
+
+def fake(folder: Path, command: str, body: str) -> None:
+    """A script in place of one of Slurm's commands."""
+    path = folder / command
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def test_the_statistics_are_shown_as_the_papers_table_and_figure(run: Run) -> None:
+    write(
+        trace_of({"n1": [(0, 1800)], "n2": [(900, 2700)], "n3": []}, 3600.0, source="Test", notes={"gaps": 2}), "t.csv"
+    )
+    code, out, err = run("stats t.csv")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].split() == ["SYSTEM", "DURATION", "INC/h", "DEC/h", "RATIO", "EQ-NODES"]
+    assert lines[1].split() == ["Test", "1.0", "h", "1.0", "2.0", "33.3%", "1.0"]
+    assert wording("cli.trace.fragments", count=2, mean_s="30 min", cut=1) in lines
+    assert "1 h           100.0%     100.0%" in lines
+    assert lines[-1] == "note: " + wording("whatif.notes.gaps", gaps=2)
+
+
+def test_the_statistics_of_a_part_are_shown_as_json(run: Run) -> None:
+    trace = write(trace_of({"n1": [(0, 1800)], "n2": [(900, 2700)]}, 3600.0), "t.csv.gz")
+    code, out, _ = run("stats t.csv.gz --nodes n2 --hours 0.5 --json")
+    found = json.loads(out)
+    assert (code, found["nodes"], found["eq_nodes"], found["sha256"]) == (0, 1, 0.5, trace.digest())
+
+
+@needs_summit
+def test_the_statistics_of_summits_week_are_shown(run: Run) -> None:
+    code, out, err = run(f"stats {SUMMIT}")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1].split() == ["Summit", "7.0", "days", "40.5", "28.9", "8.3%", "395.3"]
+
+
+def test_a_trace_is_made_of_files(run: Run) -> None:
+    files = f"--events {ASSETS}/events.txt --reservations {ASSETS}/reservations.txt --nodes {ASSETS}/nodes.txt"
+    code, out, err = run(f"from-sacct {ASSETS}/jobs.txt {files} --ignore-partition elastic -o t.csv.gz")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert says(
+        lines[0], "cli.trace.summary", output="t.csv.gz", duration_s="2.0 h", start="2026-03-01T12:00:00+00:00", nodes=4
+    )
+    assert "note: " + wording("whatif.notes.steps_ignored", steps=3) in lines
+    assert "note: " + wording("whatif.notes.jobs_ignored", jobs=1) in lines
+    trace = read("t.csv.gz")
+    assert trace.nodes == ("n1", "n2", "n3", "n4")
+    assert trace.source == "sacct"
+    _, again, _ = run("stats t.csv.gz")
+    assert [line for line in again.splitlines() if line.startswith("note")] == lines[1:]
+
+
+def test_regression_pilots_are_no_use_of_a_node_unless_somebody_says_so(run: Run, tmp_path: Path) -> None:
+    told = "note: 1 jobs of the ignored partitions do not count as use"
+    words = f"from-sacct {ASSETS}/jobs.txt --nodes {ASSETS}/nodes.txt -o t.csv"
+    assert told in run(words)[1]
+    assert told not in run(f"{words} --ignore-partition=")[1]
+    config = tmp_path / "night.toml"
+    config.write_text('[slurm]\npartition = "night"\n')
+    assert told not in run(f"{words} --config {config}")[1]
+    config.write_text('[slurm]\npartitions = ["night", "elastic"]\n')
+    assert told in run(f"{words} --config {config}")[1], "those of every harvested partition"
+
+
+def test_without_events_the_user_is_told_what_that_means(run: Run) -> None:
+    code, _, err = run(f"from-sacct {ASSETS}/jobs.txt --nodes 'n[1-4]' -o t.csv")
+    assert code == 0
+    assert err == wording("cli.trace.events_missing") + "\n"
+
+
+def test_the_period_can_be_given(run: Run) -> None:
+    period = "--since 2026-03-01T12:30 --until 2026-03-01T13:30:00"
+    code, out, _ = run(f"from-sacct {ASSETS}/jobs.txt --nodes 'n[1-4]' {period} -o t.csv")
+    assert code == 0
+    assert out.startswith("t.csv: 1.0 h from 2026-03-01T12:30:00+00:00")
+
+
+CALLS = [
+    "sacct -a -D -X -P --starttime=2026-03-01T12:00:00 --endtime=2026-03-01T14:00:00 "
+    "--format=JobIDRaw,Partition,State,Start,End,NNodes,NodeList",
+    "sacctmgr -P show event start=2026-03-01T12:00:00 end=2026-03-01T14:00:00 "
+    "format=Cluster,NodeName,Start,End,State,Reason,ClusterNodes",
+    "sacctmgr -P show reservation start=2026-03-01T12:00:00 end=2026-03-01T14:00:00 "
+    "format=Cluster,Name,NodeNames,Start,End",
+]
+"""How Slurm's accounting is asked."""
+
+
+def test_a_trace_is_made_of_what_sacct_says_since_a_date(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    fake(commands, "sacct", f'echo "sacct $*" >>{tmp_path}/calls; cat {ASSETS}/jobs.txt')
+    fake(
+        commands,
+        "sacctmgr",
+        f'echo "sacctmgr $*" >>{tmp_path}/calls\ncase "$3" in event) cat {ASSETS}/events.txt;; '
+        f"*) cat {ASSETS}/reservations.txt;; esac",
+    )
+    fake(commands, "scontrol", f"cat {ASSETS}/nodes.txt")
+    monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
+    code, out, err = run("from-sacct --since 2026-03-01T12:00 --until 2026-03-01T14:00 -o t.csv")
+    assert (code, err) == (0, "")
+    assert says(
+        out, "cli.trace.summary", output="t.csv", duration_s="2.0 h", start="2026-03-01T12:00:00+00:00", nodes=4
+    )
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls == CALLS
+    fake(commands, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    code, _, err = run("from-sacct --since 2026-03-01 -o u.csv")
+    assert (code, err) == (
+        1,
+        "bft: "
+        + wording("cli.trace.command_failed", command="sacct", complaint="Slurm accounting storage is disabled")
+        + "\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        ("stats none.csv", 2, "cannot read none.csv: No such file or directory"),
+        (
+            "stats bad.csv",
+            2,
+            wording("whatif.checks.node", where="bad.csv", row=3, nodes="n1", what="")
+            + wording("whatif.checks.joins_twice"),
+        ),
+        ("stats bad.txt", 2, wording("whatif.sidecar.not_a_trace", trace="bad.txt")),
+        ("stats t.csv --nodes n9", 2, wording("whatif.model.unknown_nodes", unknown="n9", nodes="n1")),
+        ("stats t.csv --hours 0", 2, excerpt("cli.trace.not_above_zero", value=0)),
+        ("stats t.csv --hours nan", 2, excerpt("cli.trace.not_above_zero", value="nan")),
+        ("from-sacct -o u.csv", 2, wording("cli.trace.file_or_since_missing")),
+        ("from-sacct jobs.txt -o u.csv", 2, excerpt("cli.trace.nodes_missing")),
+        ("from-sacct none.txt --nodes n1 -o u.csv", 2, "cannot read none.txt: No such file or directory"),
+        (
+            "from-sacct bad.csv --nodes n1 -o u.csv",
+            2,
+            excerpt("whatif.pipes.no_column", where="bad.csv", lack=fragment("jobidraw")),
+        ),
+        (
+            "from-sacct jobs.txt --nodes m1 -o u.csv",
+            2,
+            excerpt("whatif.accounting.only_strangers", strangers=fragment("n1")),
+        ),
+        ("from-sacct jobs.txt --nodes 'n[1-' -o u.csv", 2, excerpt("slurm_plugin.nodeset.not_a_node_set", text="n[1-")),
+        ("from-sacct jobs.txt --nodes bad.txt -o u.csv", 2, excerpt("whatif.sacct.names_no_node", where="bad.txt")),
+        (
+            "from-sacct jobs.txt --nodes n1 --events jobs.txt -o u.csv",
+            2,
+            excerpt("whatif.pipes.no_column", where="jobs.txt", lack=fragment("nodename")),
+        ),
+        (
+            "from-sacct jobs.txt --nodes n1 --since tomorrow -o u.csv",
+            2,
+            excerpt("cli.trace.not_a_date", value="tomorrow"),
+        ),
+        ("from-sacct jobs.txt --nodes n1 --min-idle -1 -o u.csv", 2, excerpt("cli.solve.negative", value=-1)),
+        ("from-sacct jobs.txt --nodes n1 -o u.txt", 2, wording("whatif.sidecar.not_a_trace", trace="u.txt")),
+        ("from-sacct jobs.txt --nodes n1", 2, "Missing option '-o'"),
+        ("from-slurm", 2, "Missing option '-o'"),
+        ("from-slurm -o u.csv --poll 0", 2, excerpt("cli.trace.not_above_zero", value=0)),
+        ("from-slurm -o u.csv", 1, excerpt("slurm_plugin.client.not_found", command="scontrol")),
+        ("from-sacct --since 2026-01-01 -o u.csv", 1, excerpt("slurm_plugin.client.not_found", command="scontrol")),
+    ],
+)
+def test_every_mistake_ends_in_one_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, code: int, complaint: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "t.csv").write_text("time_s,node,idle\n0,n1,1\n9,n1,0\n")
+    (tmp_path / "bad.csv").write_text("time_s,node,idle\n0,n1,1\n9,n1,1\n")
+    (tmp_path / "bad.txt").write_text("")
+    (tmp_path / "jobs.txt").write_text(
+        "JobIDRaw|State|Start|End|NodeList\n1|COMPLETED|100|200|n1\n2|COMPLETED|300|400|n1\n3|COMPLETED|900|901|n1\n"
+    )
+    ended, out, err = run(words)
+    assert ended == code
+    assert out == ""
+    *earlier, last = err.splitlines()
+    assert complaint in last
+    assert last.startswith("bft: ")
+    assert not [line for line in earlier if "no --events given" not in line]
+    assert not (tmp_path / "u.csv").exists()
