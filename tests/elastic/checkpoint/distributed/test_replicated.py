@@ -17,7 +17,7 @@ import pytest
 from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 from ranks import Trainer
 
 pytestmark = [pytest.mark.torch]

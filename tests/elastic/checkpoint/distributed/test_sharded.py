@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.messages import says
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 from ranks import Trainer
 
 pytestmark = [pytest.mark.torch]
