@@ -30,7 +30,7 @@ from benchmarks.backfill_log import Cycle
 from benchmarks.backfill_recording import Recording, load
 from benchmarks.impact.site import PILOTS
 from bftd.pool.availability import survey
-from bftd.pool.earmarks import RoomMemory
+from bftd.pool.earmarks import EarmarkMemory
 from bftd.pool.harvest import Harvest
 from bftd.pool.membership import ANY
 from bftd.pool.occupancy import occupy
@@ -140,7 +140,7 @@ def look(snapshot: Snapshot) -> Look:
     jobs = occupy(snapshot, _HARVEST)
     if not jobs.near:
         return Look({}, {})
-    ground = survey(snapshot, jobs, _HARVEST, {}, (), RoomMemory().numbering)
+    ground = survey(snapshot, jobs, _HARVEST, {}, (), EarmarkMemory().numbering)
     _, outcome = slurms_next_cycle(snapshot, jobs, ground, kept={}, doubted=(), leaving=ANY)
     names = ground.numbering.of_mask
     return Look(
@@ -161,7 +161,7 @@ def _begun(snapshots: Sequence[Snapshot]) -> dict[str, float]:
 
 def _rooms(snapshots: Sequence[Snapshot]) -> tuple[int, int, float, float]:
     """The rooms that there would have been: all, those that led to a start; the node-seconds of all, of the others."""
-    memory = RoomMemory()
+    memory = EarmarkMemory()
     rooms = useful = 0
     node_s = in_vain_node_s = 0.0
     for snapshot in snapshots:

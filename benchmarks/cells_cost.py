@@ -19,7 +19,7 @@ from benchmarks.cells_cases import Case, Plan
 from sizing.cells.cell import Cell, Stage
 from sizing.cells.profiles.profile import profile
 from sizing.cells.profiles.required import micro_batches_of, shard_of, splits_of, wanted
-from sizing.cells.profiles.shards import Shard
+from sizing.cells.profiles.shards import StageShard
 from sizing.model.config import parse
 
 ITERATIONS = 20
@@ -80,7 +80,7 @@ def _plans(stages: int) -> list[Plan]:
     return [known["DP2"], known["TP2"]] if stages == 1 else [known["PP2, 8 micro-batches"]]
 
 
-def _profiled_s(config: object, shards: Sequence[Shard]) -> float:
+def _profiled_s(config: object, shards: Sequence[StageShard]) -> float:
     began = time.monotonic()
     profile(config, shards, device="cpu", optimizer="adamw")  # type: ignore[arg-type]
     return time.monotonic() - began

@@ -40,7 +40,7 @@ from sizing.cells.cell import Cell, Split, Stage
 from sizing.cells.comm.protocol import Link
 from sizing.cells.comm.table import CommTables, table
 from sizing.cells.plan_estimate import assembly
-from sizing.cells.profiles.shards import Exchange, Shard, ShardProfile
+from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
 from sizing.model.graph import Graph
 from sizing.tracer.runs.rounds import interval
 
@@ -110,11 +110,11 @@ def measured(
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(world)]
 
 
-def profiles_of(case: Case, found: Sequence[dict[str, Any]]) -> dict[Shard, ShardProfile]:
+def profiles_of(case: Case, found: Sequence[dict[str, Any]]) -> dict[StageShard, ShardProfile]:
     """The shards' profiles, of all ranks' rounds together."""
     profiles = {}
     for name, facts in found[0]["facts"].items():
-        shard = Shard(*map(int, name.split()[1:]))
+        shard = StageShard(*map(int, name.split()[1:]))
         updates = name.replace("shard", "update")
         profiles[shard] = ShardProfile(
             shard=shard,

@@ -41,7 +41,7 @@ from bftd.service.gc_schedule import Garbage, only_when_told
 from bftd.service.instrumentation import Meters
 from bftd.service.service import Service
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.read.client import Answer, SlurmClient
+from slurm_plugin.read.client import CommandResult, SlurmClient
 
 NODES = (5_000, 10_000)
 TRAINERS = 200
@@ -63,12 +63,12 @@ class Client(SlurmClient):
         self._controller = controller
         self.spent_s = 0.0
 
-    def run(self, command: str, *arguments: str, **_: Any) -> Answer:
+    def run(self, command: str, *arguments: str, **_: Any) -> CommandResult:
         """Ask the stand-in, whose time is kept apart."""
         begun_s = time.thread_time()
         out = self._controller.answer(command, arguments)
         self.spent_s += time.thread_time() - begun_s
-        return Answer(1, "", "slurmctld is being restarted") if out is None else Answer(0, out, "")
+        return CommandResult(1, "", "slurmctld is being restarted") if out is None else CommandResult(0, out, "")
 
 
 class Lost(Meters):

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hostile import serving
-from bftd.http.client import Client
+from bftd.http.client import ApiClient
 
 STATUS_BOUND_MS = 150.0
 VERSION_BOUND = 2.5
@@ -63,7 +63,7 @@ def measure(nodes: int, trainers: int, repeats: int) -> dict[str, Any]:
             asked = [("status",), ("trainers",), ("explain", trainer), ("explain", node)]
             times = _in_turns([(bft, *words) for words in asked], environ, repeats, APART_S / len(asked))
             found |= dict(zip(("status", "trainers", "explain", "explain_node"), times, strict=True))
-            found["answer"] = _answers(Client(str(folder / "socket")))
+            found["answer"] = _answers(ApiClient(str(folder / "socket")))
             daemon.terminate()
             found["longest_turn_of_the_loop_cpu_ms"] = json.loads(daemon.communicate(timeout=60)[0])["turn_ms"][
                 "max_cpu"
@@ -71,7 +71,7 @@ def measure(nodes: int, trainers: int, repeats: int) -> dict[str, Any]:
     return found
 
 
-def _answers(client: Client) -> dict[str, dict[str, float]]:
+def _answers(client: ApiClient) -> dict[str, dict[str, float]]:
     """How long the daemon takes for an answer that it has not kept, and its bytes."""
     found = {}
     for form, ask in (("folded", lambda: client.status(folded=True)), ("full", client.status)):

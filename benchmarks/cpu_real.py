@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sizing.cpu.profiler import Ask, profile
-from sizing.cpu.runs.steady_state import Limits
+from sizing.cpu.profiler import ProfileRequest, profile
+from sizing.cpu.runs.steady_state import ObservationLimits
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 JOBS = {"image_loader.py": "image-data", "language_loader.py": "tokens.bin"}
@@ -48,10 +48,10 @@ class Round:
         return self.two / self.one - 1
 
 
-def profiled(job: str, folder: Path, limits: Limits) -> Round:
+def profiled(job: str, folder: Path, limits: ObservationLimits) -> Round:
     """Profile one example on one and two CPUs; its data and cache are in `folder`."""
     command = (sys.executable, str(EXAMPLES / job), "--data", str(folder / JOBS[job]), "--steps", "1000000")
-    found = profile(Ask(command, cpus=(1, 2), limits=limits, again=True))
+    found = profile(ProfileRequest(command, cpus=(1, 2), limits=limits, again=True))
     rates = {cpus: result.rate.value for cpus, result in found.points.items()}
     others = max(result.others for result in found.points.values())
     return Round(job, rates[1], rates[2], found.matrix.demand().cpus, others, found.took_s)
@@ -109,7 +109,7 @@ def main(words: Sequence[str] | None = None) -> None:
         prepared(Path(folder))
         for number in range(options.rounds):
             for job in list(JOBS)[:: 1 if number % 2 else -1]:
-                rounds.append(profiled(job, Path(folder), Limits()))
+                rounds.append(profiled(job, Path(folder), ObservationLimits()))
                 print(f"{number + 1}/{options.rounds} {job}: {rounds[-1].gain:+.0%}", file=sys.stderr, flush=True)
     found = {job: summary([each for each in rounds if each.job == job]) for job in JOBS}
     if options.json:

@@ -53,9 +53,9 @@ def _fork(body: Callable[[], None]) -> int:
 
 
 def _serve(ranks: int, port_out: int, stop_in: int, used_out: int) -> None:
-    from elastic.backends.horovod.rendezvous import Guests, Rendezvous, handler_for
+    from elastic.backends.horovod.rendezvous import AllowedAddresses, Rendezvous, handler_for
 
-    guests, driver = Guests(), object()
+    guests, driver = AllowedAddresses(), object()
     guests.replace(["127.0.0.1"])
     rendezvous: Any = Rendezvous(0)
     port = rendezvous.start(handler_for(driver, "", guests))

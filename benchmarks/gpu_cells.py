@@ -97,7 +97,7 @@ def real(case: Case, device: str, rounds: int) -> tuple[float, int]:
     import torch
 
     from sizing.tracer import families
-    from sizing.tracer.runs.measure import Clock, autocast, optimizer_of
+    from sizing.tracer.runs.measure import CallClock, autocast, optimizer_of
 
     chain = families.chain(sizes(case), 1)
     with torch.device(device):
@@ -114,7 +114,7 @@ def real(case: Case, device: str, rounds: int) -> tuple[float, int]:
             loss.backward()
         optimizer.step()
 
-    clock = Clock(device, 1)
+    clock = CallClock(device, 1)
     for _ in range(3):
         step()
     if device == "cuda":

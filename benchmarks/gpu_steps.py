@@ -35,7 +35,7 @@ from sizing.model import stepping, tracing
 from sizing.model.stepping import GpuStep
 from sizing.model.trace import StepTrace
 from sizing.step_time import checking
-from sizing.step_time.checking import Compared, within
+from sizing.step_time.checking import ComparedStep, within
 
 LEAST_MEAN, LEAST_WORST, LEAST_INSIDE = 0.97, 0.92, 0.9
 _LIMIT_S = 180.0
@@ -64,9 +64,9 @@ class Row:
     def _accuracy(self, real_bytes: int) -> float:
         return accuracy(self.trace.peak_bytes, real_bytes) if self.trace and real_bytes else 0.0
 
-    def compared(self, gpu: GpuType) -> Compared | None:
+    def compared(self, gpu: GpuType) -> ComparedStep | None:
         """What is told of a type beside what was measured; None where something failed."""
-        return Compared(self.name, self.trace, self.real, gpu) if self.trace and self.real else None
+        return ComparedStep(self.name, self.trace, self.real, gpu) if self.trace and self.real else None
 
 
 def has_gpu() -> bool:
@@ -101,7 +101,7 @@ def run(row: Row, case: Case) -> Row:
         return replace(row, why="; ".join(filter(None, (row.why, f"on the GPU: {error}"))))
 
 
-def checked(traces: Mapping[str, StepTrace]) -> tuple[list[Compared], GpuType]:
+def checked(traces: Mapping[str, StepTrace]) -> tuple[list[ComparedStep], GpuType]:
     """The steps of `bft size check` on this GPU, and its type as they correct it; what failed is told and left out."""
     rooms = {name: guarded_bytes(trace.peak_bytes) for name, trace in traces.items()}
     found = dict(checking.measured(rooms, sys.executable, _LIMIT_S, lambda name: print(name, file=sys.stderr)))
@@ -112,7 +112,7 @@ def checked(traces: Mapping[str, StepTrace]) -> tuple[list[Compared], GpuType]:
     if not steps:
         raise SystemExit("gpu_steps: no step of bft size check ran")
     gpu = checking.type_of(next(iter(steps.values())).device, {})
-    rows = [Compared(name, traces[name], step, gpu) for name, step in steps.items()]
+    rows = [ComparedStep(name, traces[name], step, gpu) for name, step in steps.items()]
     for row in rows:
         print(json.dumps(row.to_json()), file=sys.stderr, flush=True)
     return rows, checking.corrected(gpu, rows)

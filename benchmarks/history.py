@@ -20,16 +20,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bftd.core.model.domain import Lease, PoolNode, PoolView, State, Trainer, Usage
+from bftd.core.model.domain import Lease, NodeUsage, PoolNode, PoolView, State, Trainer
 from bftd.core.sampling import sample
 from bftd.core.scaling.learning import given
 from bftd.http.encoding import encoded
 from bftd.ledger import rolling
 from bftd.ledger.file import Ledger
 from bftd.ledger.history import query, table
-from bftd.ledger.history.recorder import EVERY_S, History
-from bftd.ledger.history.table import Named, Point, Record
-from bftd.ledger.reader import Reader
+from bftd.ledger.history.recorder import EVERY_S, HistoryRecorder
+from bftd.ledger.history.table import PoolRecord, TrainerIdentity, TrainerRecord
+from bftd.ledger.reader import LedgerReader
 from bftd.protocol.registration import Registration
 from bftd.protocol.sizes import Sizes
 
@@ -62,7 +62,7 @@ def site(nodes: int, trainers: int, day: int, at_s: float) -> State:
         lease = Lease(f"{name}.1", name, ids[place % len(ids)], BEGIN_S, 3600.0, "", phase="working", observed=True)
         leases[lease.id] = lease
     passed_s = at_s - BEGIN_S
-    usage = Usage(passed_s * nodes * 0.75, passed_s * nodes * 0.5, passed_s * nodes * 0.5)
+    usage = NodeUsage(passed_s * nodes * 0.75, passed_s * nodes * 0.5, passed_s * nodes * 0.5)
     return State(time_s=at_s, pool=PoolView(1, at_s, nodes=there), trainers=made, leases=leases, usage=usage)
 
 
@@ -72,9 +72,11 @@ def month(ledger: Ledger, nodes: int, trainers: int, days: int) -> list[float]:
     for day in range(days):
         state = site(nodes, trainers, day, BEGIN_S + day * DAY_S)
         taken = sample(state)
-        named = [Named(item.id, item.name, item.user, rolling.curve_of(item)) for item in state.trainers.values()]
+        named = [
+            TrainerIdentity(item.id, item.name, item.user, rolling.curve_of(item)) for item in state.trainers.values()
+        ]
         points = [
-            Point(id_, point.working, point.leased, point.samples_per_s * 1.0003, 1, 1.0, 1.0, 1.0)
+            TrainerRecord(id_, point.working, point.leased, point.samples_per_s * 1.0003, 1, 1.0, 1.0, 1.0)
             for id_, point in taken.trainers.items()
         ]
         for minute in range(1, DAY_S // EVERY_S + 1):
@@ -84,7 +86,7 @@ def month(ledger: Ledger, nodes: int, trainers: int, days: int) -> list[float]:
                 for point in points
             ]
             pool_s = 0.75 * nodes * EVERY_S
-            record = Record(at_s, EVERY_S, taken.nodes, pool_s, 0.5 * nodes * EVERY_S, 0.0, tuple(gained))
+            record = PoolRecord(at_s, EVERY_S, taken.nodes, pool_s, 0.5 * nodes * EVERY_S, 0.0, tuple(gained))
             new = named if minute == 1 else []
             ledger.write(lambda db, record=record, new=new: table.add(db, [record], new))
             begun_s = time.thread_time()
@@ -100,17 +102,17 @@ def measured(path: Path, nodes: int, trainers: int, days: int) -> dict[str, Any]
         upkeep_s = month(ledger, nodes, trainers, days)
         end_s = BEGIN_S + days * DAY_S
         state = site(nodes, trainers, days - 1, end_s)
-        history = History(ledger, state)
+        history = HistoryRecorder(ledger, state)
         samples_s, notes_s = [], []
         for minute in range(1, 61):
             at_s = float(end_s + minute * EVERY_S)
-            state = replace(site(nodes, trainers, days - 1, at_s), usage=Usage(at_s, at_s, at_s))
+            state = replace(site(nodes, trainers, days - 1, at_s), usage=NodeUsage(at_s, at_s, at_s))
             samples_s.append(timed(lambda state=state: sample(state), time.thread_time)[1])
             history.settle()
             notes_s.append(timed(lambda state=state: history.note(state), time.thread_time)[1])
         history.settle()
         aims = rolling.Aims("efficiency", 10, False)
-        reader = Reader(path)
+        reader = LedgerReader(path)
         first_s = timed(lambda: rolling.reckoned(reader, int(at_s), aims))[1]
         again_s = timed(lambda: rolling.reckoned(reader, int(at_s), aims))[1]
         answers = {}
@@ -119,7 +121,7 @@ def measured(path: Path, nodes: int, trainers: int, days: int) -> dict[str, Any]
             ("month", 30 * DAY_S, None, True),
             ("month_without_trainers", 30 * DAY_S, 3600.0, False),
         ):
-            asked = query.Asked(at_s - length_s, at_s, at_s, step_s, with_trainers)
+            asked = query.HistoryRequest(at_s - length_s, at_s, at_s, step_s, with_trainers)
             body, took = timed(lambda asked=asked: encoded(query.read(reader, asked)))
             answers[name] = {"s": took, "bytes": len(body)}
         ledger.read(lambda db: db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
@@ -142,7 +144,7 @@ def measured(path: Path, nodes: int, trainers: int, days: int) -> dict[str, Any]
 def hour_bytes(path: Path, nodes: int, trainers: int) -> int:
     """By how much an hour of records makes a ledger larger."""
     with closing(Ledger(path)) as ledger:
-        history = History(ledger, State())
+        history = HistoryRecorder(ledger, State())
         sizes = []
         for minute in range(121):
             history.note(site(nodes, trainers, 0, BEGIN_S + minute * EVERY_S))

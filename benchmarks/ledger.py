@@ -32,10 +32,10 @@ from bftd.core.model.domain import (
     Happened,
     Lease,
     LeaseChanged,
-    Share,
+    NodeUsage,
     State,
     Trainer,
-    Usage,
+    UsageShare,
 )
 from bftd.core.scaling.learning import given
 from bftd.ledger.file import Ledger
@@ -86,8 +86,8 @@ class Site:
             actions.append(Happened("progress", id_, None, report.about))
         used_s = passed_s * len(self.state.leases)
         users = sorted({trainer.user for trainer in trainers.values()})
-        actions.append(Charged(tuple(Share(user, "acc", used_s / len(users), 0.0, 0.0) for user in users)))
-        usage = Usage(*(value + used_s for value in (self.state.usage.used_node_seconds,) * 3))
+        actions.append(Charged(tuple(UsageShare(user, "acc", used_s / len(users), 0.0, 0.0) for user in users)))
+        usage = NodeUsage(*(value + used_s for value in (self.state.usage.used_node_seconds,) * 3))
         after = replace(self.state, time_s=now_s, trainers=trainers, usage=usage)
         with self._timed("step"):
             self.ledger.save(self.state, after, actions)

@@ -22,7 +22,7 @@ from benchmarks.hostile import serving
 from benchmarks.hostile_daemon import Site, spread
 from bftd import __version__
 from bftd.http.handlers.metrics import KEPT_S
-from bftd.service.metrics.counters import Measured
+from bftd.service.metrics.counters import Counters
 from bftd.service.metrics.exposition import Exposition
 
 BOUND_MS = 50.0
@@ -65,7 +65,7 @@ def _made(nodes: int, trainers: int, accept: str, repeats: int) -> dict[str, flo
     """Processor time of making the text, which another load of the machine changes little."""
     folder = Path(tempfile.mkdtemp(prefix="bft-metrics-"))
     site = Site(folder, trainers, nodes)
-    measured, took_s = Measured(), []
+    measured, took_s = Counters(), []
     for _ in range(repeats):
         begun_s = time.thread_time()
         Exposition(measured, site.service.figures(), __version__).encoded(accept)

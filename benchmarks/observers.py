@@ -137,12 +137,12 @@ def remember(ledger: Path, nodes: int, trainers: int) -> None:
             count = {"regular": nodes - leased, "planned": 0, "leased": leased, "idle": 0, "away": 0}
             steps = (at_s - now_s + DAY_S) // 60
             points = tuple(
-                table.Point(id_, size, size, 90.0 * size, steps * size, 5400.0 * steps, 5400.0, 1.0)
+                table.TrainerRecord(id_, size, size, 90.0 * size, steps * size, 5400.0 * steps, 5400.0, 1.0)
                 for id_, size in zip(ids, sizes, strict=True)
             )
             spent_s = 60.0 * leased
-            records.append(table.Record(at_s, 60, count, spent_s, spent_s, 0.9 * spent_s, points))
-        named = [table.Named(id_, f"trainer-{id_}", "root", None) for id_ in ids]
+            records.append(table.PoolRecord(at_s, 60, count, spent_s, spent_s, 0.9 * spent_s, points))
+        named = [table.TrainerIdentity(id_, f"trainer-{id_}", "root", None) for id_ in ids]
         kept.write(lambda db, records=records, named=named: table.add(db, records, named))  # type: ignore[misc]
     kept.close()
 

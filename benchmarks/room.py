@@ -21,7 +21,7 @@ from typing import Any
 from bftd.core.model.domain import Lease, State, Trainer
 from bftd.core.planning import victims
 from bftd.core.scaling import learning
-from bftd.pool.backfill.model import End, Numbering, Outcome, Part, Wanted
+from bftd.pool.backfill.model import Component, JobEnd, Numbering, PlannerOutcome, QueueEntry
 from bftd.pool.backfill.planner import simulate
 from bftd.pool.victims import AnyNode, Leaving
 from bftd.protocol.registration import Registration
@@ -44,22 +44,22 @@ class Cluster:
     numbering: Numbering
     ready: int
     ours: int
-    ends: list[End]
-    queue: list[Wanted]
+    ends: list[JobEnd]
+    queue: list[QueueEntry]
     victims: Leaving = field(default_factory=AnyNode)
 
 
-def _jobs(rng: random.Random, count: int, largest: int, part: Callable[[int], Part]) -> list[Wanted]:
+def _jobs(rng: random.Random, count: int, largest: int, part: Callable[[int], Component]) -> list[QueueEntry]:
     """Waiting jobs of a few to `largest` nodes and of ten minutes to a day."""
     queue = []
     for number in range(count):
         need = min(largest, max(1, int(rng.lognormvariate(2.5, 1.5))))
         limit_s = 60.0 * rng.choice((10, 30, 60, 120, 240, 480, 720, 1440))
-        queue.append(Wanted(str(number), (part(need),), limit_s, limit_s))
+        queue.append(QueueEntry(str(number), (part(need),), limit_s, limit_s))
     return queue
 
 
-def _cluster(nodes: int, running: int, free: float, rng: random.Random, queue: list[Wanted]) -> Cluster:
+def _cluster(nodes: int, running: int, free: float, rng: random.Random, queue: list[QueueEntry]) -> Cluster:
     """Running jobs on all nodes but a part that is `free`, of which four fifths are lent."""
     numbering = Numbering.of(f"n{number}" for number in range(nodes))
     ready = ours = 0
@@ -70,11 +70,11 @@ def _cluster(nodes: int, running: int, free: float, rng: random.Random, queue: l
             ours |= (rng.random() < 0.8) << number
         else:
             busy.append(number)
-    ends: list[End] = []
+    ends: list[JobEnd] = []
     cuts = sorted(rng.sample(range(1, len(busy)), min(running, len(busy)) - 1)) if len(busy) > running else []
     for first, last in zip([0, *cuts], [*cuts, len(busy)], strict=True):
         end_s = NOW_S + rng.randint(1, 86_400)
-        ends.append(End(end_s, sum(1 << number for number in busy[first:last]), (0, first, 0)))
+        ends.append(JobEnd(end_s, sum(1 << number for number in busy[first:last]), (0, first, 0)))
     return Cluster(numbering, ready, ours, ends, queue)
 
 
@@ -83,20 +83,20 @@ def _nothing(nodes: int, waiting: int, running: int, rng: random.Random) -> Clus
     everything = (1 << nodes) - 1
     few = nodes // 10
     return _cluster(
-        nodes, running, 0.05, rng, _jobs(rng, waiting, nodes // 4, lambda need: Part(everything, max(need, few)))
+        nodes, running, 0.05, rng, _jobs(rng, waiting, nodes // 4, lambda need: Component(everything, max(need, few)))
     )
 
 
 def _all(nodes: int, waiting: int, running: int, rng: random.Random) -> Cluster:
     """All nodes are free or lent, and each of the jobs needs one of them."""
     everything = (1 << nodes) - 1
-    return _cluster(nodes, running, 1.0, rng, _jobs(rng, waiting, 1, lambda need: Part(everything, need)))
+    return _cluster(nodes, running, 1.0, rng, _jobs(rng, waiting, 1, lambda need: Component(everything, need)))
 
 
 def _mixed(nodes: int, waiting: int, running: int, rng: random.Random) -> Cluster:
     """A fifth of the nodes is free or lent; small jobs start between large ones that wait."""
     everything = (1 << nodes) - 1
-    return _cluster(nodes, running, 0.2, rng, _jobs(rng, waiting, nodes // 2, lambda need: Part(everything, need)))
+    return _cluster(nodes, running, 0.2, rng, _jobs(rng, waiting, nodes // 2, lambda need: Component(everything, need)))
 
 
 def _picky(nodes: int, waiting: int, running: int, rng: random.Random) -> Cluster:
@@ -105,15 +105,15 @@ def _picky(nodes: int, waiting: int, running: int, rng: random.Random) -> Cluste
     features = [sum(1 << number for number in rng.sample(range(nodes), nodes // 3)) for _ in range(20)]
     low = (1 << nodes // 2) - 1
 
-    def part(need: int) -> Part:
+    def part(need: int) -> Component:
         kind = rng.random()
         if kind < 0.25:
-            return Part(rng.choice(features), min(need, nodes // 3))
+            return Component(rng.choice(features), min(need, nodes // 3))
         if kind < 0.5:
-            return Part(everything, need, required=1 << rng.randrange(nodes) | 1 << rng.randrange(nodes))
+            return Component(everything, need, required=1 << rng.randrange(nodes) | 1 << rng.randrange(nodes))
         if kind < 0.75:
-            return Part(everything, min(need, nodes // 20), contiguous=True)
-        return Part(everything, min(need, nodes // 4), either=(low, everything & ~low))
+            return Component(everything, min(need, nodes // 20), contiguous=True)
+        return Component(everything, min(need, nodes // 4), either=(low, everything & ~low))
 
     return _cluster(nodes, running, 0.2, rng, _jobs(rng, waiting, nodes // 2, part))
 
@@ -122,7 +122,13 @@ def _arrays(nodes: int, waiting: int, running: int, rng: random.Random) -> Clust
     """Nine tenths of the nodes are lent to trainers; arrays of a thousand tasks wait, some for two neighbours each."""
     everything = (1 << nodes) - 1
     queue = [
-        Wanted(str(number), (Part(everything, 1 + number % 2, contiguous=number % 2 == 1),), 3600.0, 3600.0, count=1000)
+        QueueEntry(
+            str(number),
+            (Component(everything, 1 + number % 2, contiguous=number % 2 == 1),),
+            3600.0,
+            3600.0,
+            count=1000,
+        )
         for number in range(max(1, waiting // 1000))
     ]
     cluster = _cluster(nodes, running, 0.9, rng, queue)
@@ -145,7 +151,7 @@ def _trainers(names: tuple[str, ...]) -> Leaving:
 QUEUES = {"arrays": _arrays, "nothing fits": _nothing, "all fits": _all, "mixed": _mixed, "picky": _picky}
 
 
-def _look(cluster: Cluster, depth: int, scheduler: Scheduler, kept: dict[str, int]) -> Outcome:
+def _look(cluster: Cluster, depth: int, scheduler: Scheduler, kept: dict[str, int]) -> PlannerOutcome:
     return simulate(
         cluster.queue[:depth],
         cluster.numbering,

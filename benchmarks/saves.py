@@ -31,13 +31,13 @@ from benchmarks import paper_runs, saves_stalls
 from bftd.simulation import trace
 from elastic.backends import KINDS
 from elastic.base.timing import SHIP_EVERY_S
-from elastic.driver.progress.reports import Progress
+from elastic.driver.progress.reports import TrainerProgress
 from elastic.driver.progress.resize_costs import Costs
 from elastic.driver.saving.interval import Saves, interval_s
 from elastic.driver.saving.step_barrier import Agreement
 from elastic.driver.timers import Clockwork
 from elastic.link.peer import Peer
-from elastic.link.step_barrier import Fence
+from elastic.link.step_barrier import StepBarrier
 from elastic.link.wire import Message
 from elastic.options.elastic_option import SAVE_SHARE_MOST, ElasticSpec
 
@@ -103,7 +103,7 @@ class _Worker:
     """A worker's fence behind a connection that takes no time."""
 
     def __init__(self, agreement: Agreement) -> None:
-        self.fence = Fence()
+        self.fence = StepBarrier()
         self.fence.by_clock = True
         self._agreement = agreement
 
@@ -126,7 +126,7 @@ class _Trainer:
         self.outcome = Outcome(over_s)
         self.told: list[str] = []
         self._agreement = Agreement()
-        self._progress = Progress(costs=Costs(tells_saves=True), groups=1)
+        self._progress = TrainerProgress(costs=Costs(tells_saves=True), groups=1)
         self._pilot = SimpleNamespace(working=True, workers=self._new_workers())
 
     def _new_workers(self) -> dict[int, _Worker]:

@@ -111,15 +111,15 @@ def _main(way: str, size_bytes: int) -> None:
     from elastic.script import api
     from elastic.worker import driver_link
 
-    class Link(driver_link.Session):
+    class Link(driver_link.DriverLink):
         """A driver's end to which a state has come as soon as it is saved."""
 
-        saved: driver_link.Saved | None = None
+        saved: driver_link.PendingCheckpoint | None = None
 
-        def fetch_state(self) -> driver_link.Fetched:
-            return driver_link.Fetched()
+        def fetch_state(self) -> driver_link.Download:
+            return driver_link.Download()
 
-        def commit(self, saved: driver_link.Saved) -> None:
+        def commit(self, saved: driver_link.PendingCheckpoint) -> None:
             if self.saved is not None:
                 self.saved.release()
             self.saved = saved

@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sizing.choose.place import Ask, place
+from sizing.choose.place import PlacementRequest, place
 from sizing.inventory.gpus import CATALOGUE, GIB
-from sizing.inventory.inventory import Inventory, NodeGroup, Offer
+from sizing.inventory.inventory import GpuNodes, Inventory, PartitionOffer
 
 BOUND_S = 0.010
 TYPES = ("t4", "v100-sxm-32gb", "a100-sxm-40gb", "h100-sxm-80gb", "h200-sxm-141gb")
@@ -38,21 +38,21 @@ def build(rng: random.Random, nodes: int, most_types: int = 3) -> Inventory:
     for kind, first, end in zip(kinds, [0, *cuts], [*cuts, nodes], strict=False):
         gpus = rng.choice(PER_NODE)
         idle = {name: rng.randint(0, gpus) for name in names[first:end]}
-        groups.append(NodeGroup(tuple(idle), kind, gpus, 64, 512 * GIB, kind, idle=idle))
+        groups.append(GpuNodes(tuple(idle), kind, gpus, 64, 512 * GIB, kind, idle=idle))
     types = {group.gpu_type: CATALOGUE[group.gpu_type] for group in groups}
-    return Inventory(types, (Offer("gpu", tuple(groups)),))
+    return Inventory(types, (PartitionOffer("gpu", tuple(groups)),))
 
 
-def wishes(rng: random.Random, most_gpus: int) -> list[Ask]:
+def wishes(rng: random.Random, most_gpus: int) -> list[PlacementRequest]:
     """Plans of a model, from the best on: any number of GPUs with any need, in groups that divide it."""
     found = []
     for _ in range(rng.randint(1, 4)):
         tp = rng.choice((1, 1, 1, 2, 4))
-        found.append(Ask(tp * rng.randint(1, max(1, most_gpus // tp)), rng.choice(NEEDS_GIB) * GIB, tp))
+        found.append(PlacementRequest(tp * rng.randint(1, max(1, most_gpus // tp)), rng.choice(NEEDS_GIB) * GIB, tp))
     return found
 
 
-def rooms(ask: Ask, there: Inventory) -> dict[str, list[int]]:
+def rooms(ask: PlacementRequest, there: Inventory) -> dict[str, list[int]]:
     """What a plan can have of each node, by type that holds it."""
     found: dict[str, list[int]] = {}
     for group in there.offers[0].groups:
@@ -61,7 +61,7 @@ def rooms(ask: Ask, there: Inventory) -> dict[str, list[int]]:
     return found
 
 
-def faults(ask: Ask, nodes: Mapping[str, int], there: Inventory) -> set[str]:
+def faults(ask: PlacementRequest, nodes: Mapping[str, int], there: Inventory) -> set[str]:
     """What is wrong with a placement."""
     idle = {node: count for group in there.offers[0].groups for node, count in group.idle.items()}
     kinds = {node: group.gpu_type for group in there.offers[0].groups for node in group.nodes}
@@ -79,7 +79,9 @@ def faults(ask: Ask, nodes: Mapping[str, int], there: Inventory) -> set[str]:
     return wrong
 
 
-def as_printed(asks: Sequence[Ask], there: Inventory) -> tuple[str, Ask | None, dict[str, int]]:
+def as_printed(
+    asks: Sequence[PlacementRequest], there: Inventory
+) -> tuple[str, PlacementRequest | None, dict[str, int]]:
     """Algorithm 1 line by line: how it ends, with the plan that it chose and what it gave."""
     size = {node: there.types[group.gpu_type].memory_bytes for group in there.offers[0].groups for node in group.nodes}
     idle = {node: count for group in there.offers[0].groups for node, count in group.idle.items()}

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TextIO
 
-from slurm_plugin.read.types import Job, Node, Partition, Request, Reservation, Scheduler, Snapshot
+from slurm_plugin.read.types import Job, JobRequest, Node, Partition, Reservation, Scheduler, Snapshot
 
 FORMAT = "bftd snapshots"
 VERSION = 1
@@ -126,7 +126,7 @@ def _object(type_: type, row: Mapping[str, Any]) -> Any:
         if name == "flags":
             value = frozenset(value)
         elif name == "request":
-            value = _object(Request, value)
+            value = _object(JobRequest, value)
         elif isinstance(value, list):
             value = tuple(value)
         values[name] = value

@@ -182,10 +182,10 @@ def _save_by_path(state: dict[str, Any], told: list[dict[str, Any]]) -> None:
 
 
 def _load_by_path(state: dict[str, Any], manifest: Path) -> None:
-    from elastic.worker.driver_link import Fetched
+    from elastic.worker.driver_link import Download
 
     bypath = importlib.import_module("elastic.checkpoint.distributed")
-    if bypath.load(Fetched(generations=(json.loads(manifest.read_text()),)), state) is None:
+    if bypath.load(Download(generations=(json.loads(manifest.read_text()),)), state) is None:
         raise SystemExit("states: there is no generation to load")
 
 

@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 
 from benchmarks.lines import Program, peak_bytes
 from elastic.link.channel import BlockingChannel
-from elastic.worker.driver_link import Saved, Session
+from elastic.worker.driver_link import DriverLink, PendingCheckpoint
 
 _PIECE_BYTES = 8 << 20
 _LOOK_S = 0.05
@@ -54,8 +54,8 @@ class Nodes:
             for start in range(0, size_bytes, _PIECE_BYTES):
                 file.write(piece[: size_bytes - start])
 
-        def body(session: Session) -> int:
-            session.commit(Saved(1, 1, write))
+        def body(session: DriverLink) -> int:
+            session.commit(PendingCheckpoint(1, 1, write))
             session.ship()
             while session.fetch_state().file is None:
                 time.sleep(_LOOK_S)
@@ -67,7 +67,7 @@ class Nodes:
         """Seconds until the last rank has the state."""
         return self._run([(lease, rank) for lease in leases for rank in range(ranks)], _fetched, size_bytes)
 
-    def _run(self, who: Sequence[tuple[str, int]], body: Callable[[Session], int], size_bytes: int) -> float:
+    def _run(self, who: Sequence[tuple[str, int]], body: Callable[[DriverLink], int], size_bytes: int) -> float:
         shutil.rmtree(self._folder, ignore_errors=True)
         for lease, _ in who:
             (self._folder / lease).mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ class Nodes:
         return took_s
 
     def _fork(
-        self, lease: str, rank: int, body: Callable[[Session], int], size_bytes: int, pipes: tuple[int, int, int]
+        self, lease: str, rank: int, body: Callable[[DriverLink], int], size_bytes: int, pipes: tuple[int, int, int]
     ) -> int:
         ready_in, go, go_in = pipes
         child = os.fork()
@@ -98,7 +98,7 @@ class Nodes:
             os.close(go_in)
             folder = str(self._folder / lease)
             own = {"BFT_HOST": lease, "BFT_LOCAL_RANK": str(rank), "TMPDIR": folder}
-            session = Session.connect({**self._driver, **own}, None)
+            session = DriverLink.connect({**self._driver, **own}, None)
             os.write(ready_in, b".")
             os.read(go, 1)
             code = 0 if body(session) == size_bytes else 1
@@ -109,7 +109,7 @@ class Nodes:
         raise AssertionError
 
 
-def _fetched(session: Session) -> int:
+def _fetched(session: DriverLink) -> int:
     """Fetches the state; its bytes. They lie on the node then, and reading them is each node's own affair."""
     file = session.fetch_state().file
     if file is None:

@@ -27,7 +27,8 @@ began_s = time.monotonic()
 import torch
 import torch.distributed as dist
 import elastic
-from elastic import session, snapshot
+from elastic.checkpoint import snapshot
+from elastic.worker import driver_link as session
 
 BYTES, EVERY_S, THREADS, OUT = {bytes}, {every_s}, {threads}, {out!r}
 torch.set_num_threads(THREADS)

@@ -46,7 +46,7 @@ def every_cpu(matrix: Matrix) -> Curve:
     """The same on whole CPUs."""
     known = recorded(matrix)
     whole = tuple(map(float, range(1, int(max(known)) + 1)))
-    return search.curve(search.Found(whole, known))
+    return search.curve(search.SearchState(whole, known))
 
 
 def apart(cpus: Sequence[float], one: float, other: float) -> int:

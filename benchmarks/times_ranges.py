@@ -31,11 +31,11 @@ from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.choose.by_formula import Formula
 from sizing.choose.candidates import Spread
-from sizing.choose.shapes import Shape
-from sizing.choose.timers.datasheet_time import Assumed, Part
+from sizing.choose.shapes import GpuShape
+from sizing.choose.timers.datasheet_time import Assumed, StagePart
 from sizing.inventory.gpus import CATALOGUE, GpuType
-from sizing.inventory.inventory import NodeGroup
-from sizing.inventory.pools import Pool
+from sizing.inventory.inventory import GpuNodes
+from sizing.inventory.pools import GpuPool
 from sizing.model import config, tracing
 from sizing.step_time import datasheet
 
@@ -82,7 +82,7 @@ class _As(Assumed):
 
     tensor: int = 1
 
-    def _tensor(self, shape: Shape, parts: Sequence[Part]) -> Iterator[int]:
+    def _tensor(self, shape: GpuShape, parts: Sequence[StagePart]) -> Iterator[int]:
         yield self.tensor
 
 
@@ -92,9 +92,9 @@ class _Even:
 
     sent_bytes: float
 
-    def parts(self, gpus: int, stages: int) -> tuple[Part, ...]:
+    def parts(self, gpus: int, stages: int) -> tuple[StagePart, ...]:
         """The stages of a pipeline."""
-        return (Part(gpus // stages, 1 / stages, 1 / stages, self.sent_bytes),) * stages
+        return (StagePart(gpus // stages, 1 / stages, 1 / stages, self.sent_bytes),) * stages
 
 
 def megatron() -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def megatron() -> list[dict[str, Any]]:
             _Even(2.0 * _SEQ * hidden),
             tensor,
         )
-        told = timer.time(Shape(replace(pool, gpu_bytes=2**60), gpus // 8, 8), stages).step_s
+        told = timer.time(GpuShape(replace(pool, gpu_bytes=2**60), gpus // 8, 8), stages).step_s
         words = 1 + _SEQ / (6 * hidden) + _VOCAB / (16 * layers * hidden)
         flops = 96 * batch * _SEQ * layers * hidden**2 * words
         rows.append(_row("megatron", f"{gpus} GPUs", flops / (gpus * tflops * 1e12), told))
@@ -139,7 +139,7 @@ def alpa(data: Path) -> list[dict[str, Any]]:
         steps = []
         for stages in (1, 2, 4, 8):
             try:
-                steps.append(timer.time(Shape(pool, gpus // 8, 8), stages).step_s)
+                steps.append(timer.time(GpuShape(pool, gpus // 8, 8), stages).step_s)
             except DoesNotFit:
                 continue
         measured_s = float(first.split(",")[head.split(",").index("measured_e2e_s")])
@@ -164,10 +164,10 @@ def summit() -> list[dict[str, Any]]:
     return rows
 
 
-def _pool(gpu: GpuType, nodes: int, per_node: int, network_bytes_s: float) -> Pool:
+def _pool(gpu: GpuType, nodes: int, per_node: int, network_bytes_s: float) -> GpuPool:
     names = tuple(f"n{at}" for at in range(nodes))
-    group = NodeGroup(names, gpu.name, per_node, 8 * per_node, 10**12, gpu.name, (), network_bytes_s=network_bytes_s)
-    return Pool("gpus", gpu, (group,), gpu.memory_bytes)
+    group = GpuNodes(names, gpu.name, per_node, 8 * per_node, 10**12, gpu.name, (), network_bytes_s=network_bytes_s)
+    return GpuPool("gpus", gpu, (group,), gpu.memory_bytes)
 
 
 def _row(table: str, case: str, measured_s: float, told: Estimate) -> dict[str, Any]:

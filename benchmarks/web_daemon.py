@@ -35,7 +35,7 @@ from bftd.daemon.process import SWITCH_S
 from bftd.http import api
 from bftd.ledger.file import Ledger
 from bftd.ledger.history import table
-from bftd.ledger.history.table import Named, Point, Record
+from bftd.ledger.history.table import PoolRecord, TrainerIdentity, TrainerRecord
 from bftd.protocol.lease import Phase
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import LeaseReport, ProgressReport
@@ -79,7 +79,7 @@ class Site:
         """Write a past of so many hours into the ledger."""
         now_s = int(self.service.now()) // _MINUTE_S * _MINUTE_S - _MINUTE_S  # the next record comes at once
         records = list(_past(now_s, hours, self._kinds, self._trainers))
-        named = [Named(id_, _name(id_), _user(id_), _curve(size)) for id_, size in self._trainers.items()]
+        named = [TrainerIdentity(id_, _name(id_), _user(id_), _curve(size)) for id_, size in self._trainers.items()]
         self.service.ledger.write(lambda db: table.add(db, records, named))
 
     def begin(self) -> None:
@@ -175,7 +175,7 @@ def _user(id_: str) -> str:
     return USERS[int(id_) % len(USERS)]
 
 
-def _past(now_s: int, hours: float, kinds: dict[str, str], trainers: dict[str, int]) -> list[Record]:
+def _past(now_s: int, hours: float, kinds: dict[str, str], trainers: dict[str, int]) -> list[PoolRecord]:
     """A record a minute, and one of ten minutes where only those are kept."""
     draw = random.Random(7)
     total, away = len(kinds), sum(kind == AWAY for kind in kinds.values())
@@ -202,10 +202,11 @@ def _past(now_s: int, hours: float, kinds: dict[str, str], trainers: dict[str, i
             AWAY: away,
         }
         points = tuple(
-            Point(id_, size, size, _rate(size), 0, 0.0, _rate(size) * span_s, 1.0) for id_, size in sizes.items()
+            TrainerRecord(id_, size, size, _rate(size), 0, 0.0, _rate(size) * span_s, 1.0)
+            for id_, size in sizes.items()
         )
         made.append(
-            Record(
+            PoolRecord(
                 at_s,
                 span_s,
                 nodes,

@@ -16,7 +16,7 @@ from milp.utility import outcome
 
 
 @dataclass(frozen=True)
-class Block:
+class NodeBlock:
     """Nodes of one class in order of preference, or, if `whole`, a group that is given out whole or not at all."""
 
     nodes: tuple[str, ...]
@@ -29,7 +29,7 @@ class Block:
         return frozenset(self.nodes)
 
 
-def blocks(problem: Problem) -> tuple[Block, ...]:
+def blocks(problem: Problem) -> tuple[NodeBlock, ...]:
     """Return a block for the ungrouped nodes of every class, then one for every group of more than one node."""
     groups = [group for group in problem.groups if len(group.nodes) > 1]
     grouped = {node for group in groups for node in group.nodes}
@@ -37,11 +37,11 @@ def blocks(problem: Problem) -> tuple[Block, ...]:
     for node in problem.nodes:
         if node.name not in grouped:
             by_class[node.node_class].append(node.name)
-    plain = [Block(tuple(nodes), frozenset({name}), False) for name, nodes in by_class.items() if nodes]
-    return (*plain, *(Block(group.nodes, problem.classes_of(group.nodes), True) for group in groups))
+    plain = [NodeBlock(tuple(nodes), frozenset({name}), False) for name, nodes in by_class.items() if nodes]
+    return (*plain, *(NodeBlock(group.nodes, problem.classes_of(group.nodes), True) for group in groups))
 
 
-def counts_in(nodes: Collection[str], parts: Sequence[Block]) -> tuple[int, ...]:
+def counts_in(nodes: Collection[str], parts: Sequence[NodeBlock]) -> tuple[int, ...]:
     """Count the `nodes` in each block."""
     if len(parts) == 1:
         return (len(nodes),)
@@ -76,7 +76,7 @@ def assign(problem: Problem, counts: Mapping[str, int]) -> dict[str, tuple[str, 
 
 
 def assign_blocks(
-    problem: Problem, parts: Sequence[Block], shares: Mapping[str, Sequence[int]]
+    problem: Problem, parts: Sequence[NodeBlock], shares: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[str, ...]]:
     """Name the nodes of every trainer in a pool of several blocks, from its count in each block (as many as `parts`).
 
@@ -141,7 +141,7 @@ def keep(problem: Problem) -> dict[str, tuple[str, ...]]:
     return assign_blocks(problem, parts, shares)
 
 
-def _share(problem: Problem, trainer: TrainerSpec, parts: tuple[Block, ...], at_most: int) -> tuple[int, ...]:
+def _share(problem: Problem, trainer: TrainerSpec, parts: tuple[NodeBlock, ...], at_most: int) -> tuple[int, ...]:
     """Return the counts per block that the trainer keeps."""
     held = counts_in(trainer.current, parts)
     # Part of a group is of no use: a group is kept whole or not at all.
@@ -158,7 +158,7 @@ def _share(problem: Problem, trainer: TrainerSpec, parts: tuple[Block, ...], at_
     return max(kept, key=lambda share: (outcome(problem, trainer, sum(share[0]), share[1]), sum(share[0])))[0]
 
 
-def _largest(trainer: TrainerSpec, parts: tuple[Block, ...], usable: list[int], at_most: int) -> tuple[int, ...]:
+def _largest(trainer: TrainerSpec, parts: tuple[NodeBlock, ...], usable: list[int], at_most: int) -> tuple[int, ...]:
     """Return the most of the `usable` counts that make an allowed size: whole groups, and any part of the rest."""
     loose = sum(count for part, count in zip(parts, usable, strict=True) if not part.whole)
     groups = [place for place, part in enumerate(parts) if part.whole and usable[place]]

@@ -64,7 +64,7 @@ class Effort:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SolverAnswer:
     """A solver's answer before it is checked: nodes per trainer and a proven upper bound of equation (16).
 
     `assignment` is None if none was found in time. A `bound` of None says that the assignment is proven optimal, so its
@@ -98,7 +98,7 @@ class Solver:
     summary: str
     features: frozenset[Feature]
     proves: bool
-    run: Callable[[Problem, Effort], Answer]
+    run: Callable[[Problem, Effort], SolverAnswer]
     missing: Callable[[], str | None] = _ready
     baseline: bool = False
     engine: str = ""

@@ -13,7 +13,7 @@ from milp.checking import verify
 from milp.errors import PlanError, UnsupportedError
 from milp.explanations import explain as sentences
 from milp.problem import Plan, Problem, Status
-from milp.solver import Answer, Effort, Feature, Solver
+from milp.solver import Effort, Feature, Solver, SolverAnswer
 from milp.solvers.programs import process
 from milp.solvers.registry import allowed, every, fitting, in_turn
 from milp.utility import most_worth, objective_of, relative_gap
@@ -98,7 +98,9 @@ def prepare(solver: str, asked: frozenset[Feature] = frozenset()) -> None:
         process.prepare(ready.engine)
 
 
-def _solved(problem: Problem, chosen: Solver, effort: Effort, start_s: float, *, explain: bool) -> tuple[Plan, Answer]:
+def _solved(
+    problem: Problem, chosen: Solver, effort: Effort, start_s: float, *, explain: bool
+) -> tuple[Plan, SolverAnswer]:
     """Return a solver's verified plan, and the answer that it is made from."""
     answer = chosen.run(problem, effort)
     if answer.assignment is not None and answer.assignment.keys() != problem.earns_now.keys():
@@ -130,7 +132,7 @@ def _solved(problem: Problem, chosen: Solver, effort: Effort, start_s: float, *,
     return plan, answer
 
 
-def _better_of(problem: Problem, answer: Answer, *, stands: bool) -> tuple[dict[str, tuple[str, ...]], bool]:
+def _better_of(problem: Problem, answer: SolverAnswer, *, stands: bool) -> tuple[dict[str, tuple[str, ...]], bool]:
     """Return the solver's map or the current one as far as allowed, and whether it is the latter.
 
     A map that `stands` or is proven optimal is taken as it is. A map worse than doing nothing comes from a solver that

@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 
 from bftd.config.keys import Config
 from bftd.ledger.file import Ledger
-from bftd.service.metrics.counters import Measured
+from bftd.service.metrics.counters import Counters
 from bftd.service.metrics.exposition import Exposition
 from bftd.service.service import Service
 from tools.monitoring_alerts import ALERTS, ANY, Alert
@@ -89,7 +89,7 @@ def families() -> tuple[Metric, ...]:
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger")
         service = Service(Config(), ledger, lambda job_ids: None)
-        found = tuple(Exposition(Measured(), service.figures(), "").collect())
+        found = tuple(Exposition(Counters(), service.figures(), "").collect())
         ledger.close()
     return found
 

@@ -21,7 +21,7 @@ _SHOWN_MOST = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class HealthProblem:
     """One problem; `kind` and `name` stay the same for as long as it lasts, whatever its text says."""
 
     level: Level
@@ -39,7 +39,7 @@ class Problem:
 class Health:
     """The result of a check: the worst level, each problem with its own level, and figures by name."""
 
-    problems: tuple[Problem, ...]
+    problems: tuple[HealthProblem, ...]
     figures: Mapping[str, str]
 
     @property
@@ -70,7 +70,7 @@ class Health:
 
 def unreachable(why: str) -> Health:
     """Return the health of a daemon that did not answer."""
-    return Health((Problem("CRITICAL", why, "unreachable"),), {})
+    return Health((HealthProblem("CRITICAL", why, "unreachable"),), {})
 
 
 def judged(status: Mapping[str, Any]) -> Health:
@@ -78,7 +78,7 @@ def judged(status: Mapping[str, Any]) -> Health:
     return Health(tuple(problems(status)), _figures(status))
 
 
-def problems(status: Mapping[str, Any]) -> Iterator[Problem]:
+def problems(status: Mapping[str, Any]) -> Iterator[HealthProblem]:
     """Yield the problems in a status; of its nodes only those in quarantine (by their `why`) count."""
     yield from _snapshot(status)
     for alarm in status.get("alarms", ()):
@@ -86,53 +86,53 @@ def problems(status: Mapping[str, Any]) -> Iterator[Problem]:
         kind, _, name = alarm.get("kind", "alarm").partition(" ")
         # plans are still made if another solver replaces the one that fails
         level: Level = "WARNING" if kind == "solver" else "CRITICAL"
-        yield Problem(level, alarm["text"], kind, alarm.get("node") or name)
+        yield HealthProblem(level, alarm["text"], kind, alarm.get("node") or name)
     for pause in status.get("pauses", ()):
         # pauses of an older daemon can be identified by their text only
         named = [pause["kind"], *pause["names"]] if "kind" in pause else [pause["text"]]
-        yield Problem("WARNING", pause["text"], "pause", " ".join(named))
+        yield HealthProblem("WARNING", pause["text"], "pause", " ".join(named))
     yield from (*_hold(status), *_nodes_and_jobs(status), *_rooms(status), *_ledger(status))
 
 
-def _snapshot(status: Mapping[str, Any]) -> Iterator[Problem]:
+def _snapshot(status: Mapping[str, Any]) -> Iterator[HealthProblem]:
     age_s = status["snapshot_age_s"]
     if age_s is None:
-        yield Problem("CRITICAL", "Slurm was not read since the daemon started", "snapshot")
+        yield HealthProblem("CRITICAL", "Slurm was not read since the daemon started", "snapshot")
     elif age_s > SNAPSHOT_WARNING_S:
         level: Level = "CRITICAL" if age_s > SNAPSHOT_CRITICAL_S else "WARNING"
-        yield Problem(level, f"Slurm was not read for {age_s:.0f} s", "snapshot")
+        yield HealthProblem(level, f"Slurm was not read for {age_s:.0f} s", "snapshot")
 
 
-def _hold(status: Mapping[str, Any]) -> Iterator[Problem]:
+def _hold(status: Mapping[str, Any]) -> Iterator[HealthProblem]:
     held_s = status.get("held_s", 0.0)
     if status["hold"] and held_s > HELD_WARNING_S:
-        yield Problem("WARNING", f"nothing grows for {held_s:.0f} s: {status['hold']}", "hold")
+        yield HealthProblem("WARNING", f"nothing grows for {held_s:.0f} s: {status['hold']}", "hold")
 
 
-def _nodes_and_jobs(status: Mapping[str, Any]) -> Iterator[Problem]:
+def _nodes_and_jobs(status: Mapping[str, Any]) -> Iterator[HealthProblem]:
     if quarantined := sum("quarantine" in node["why"] for node in status["nodes"]):
         text = f"{quarantined} node{'s are' if quarantined > 1 else ' is'} in quarantine"
-        yield Problem("WARNING", text, "quarantine")
+        yield HealthProblem("WARNING", text, "quarantine")
     if strays := len(status.get("strays", ())):
-        yield Problem("WARNING", f"no lease stands behind {strays} job{'s' if strays > 1 else ''}", "stray")
+        yield HealthProblem("WARNING", f"no lease stands behind {strays} job{'s' if strays > 1 else ''}", "stray")
     if silent := status.get("silent", ()):
-        yield Problem("WARNING", f"no word from the driver of {', '.join(silent)}", "silent")
+        yield HealthProblem("WARNING", f"no word from the driver of {', '.join(silent)}", "silent")
 
 
-def _rooms(status: Mapping[str, Any]) -> Iterator[Problem]:
+def _rooms(status: Mapping[str, Any]) -> Iterator[HealthProblem]:
     if wary := status.get("rooms_wary"):
-        yield Problem("WARNING", wary, "rooms")
+        yield HealthProblem("WARNING", wary, "rooms")
 
 
-def _ledger(status: Mapping[str, Any]) -> Iterator[Problem]:
+def _ledger(status: Mapping[str, Any]) -> Iterator[HealthProblem]:
     ledger = status.get("ledger") or {}
     if failure := ledger.get("failure"):
-        yield Problem("CRITICAL", failure, "ledger")
+        yield HealthProblem("CRITICAL", failure, "ledger")
         return
     used, most = ledger.get("bytes"), ledger.get("max_bytes")
     if used and most and used >= LEDGER_WARNING * most:
         text = f"the ledger has {used / most:.0%} of the size that it may have (max_bytes)"
-        yield Problem("WARNING", text, "ledger_size")
+        yield HealthProblem("WARNING", text, "ledger_size")
 
 
 def _figures(status: Mapping[str, Any]) -> dict[str, str]:

@@ -68,7 +68,7 @@ class Words(ByRich):
         yield from _wrapped(line, width)
 
 
-class Block(ByRich):
+class Stack(ByRich):
     """Several drawable parts, one below the other."""
 
     def __init__(self, parts: Iterable[Drawn]) -> None:

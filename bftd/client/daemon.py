@@ -37,10 +37,10 @@ class Client:
         if not address:
             self._daemon = client.find(config)
         elif is_path(address):
-            self._daemon = client.Client(address)
+            self._daemon = client.ApiClient(address)
         else:
             munge_socket = os.environ.get(client.MUNGE_SOCKET_VARIABLE, "")
-            self._daemon = client.Client(tcp=address, munge_socket=munge_socket)
+            self._daemon = client.ApiClient(tcp=address, munge_socket=munge_socket)
 
     def __repr__(self) -> str:
         return f"Client({self.address!r})"

@@ -26,7 +26,7 @@ class TrainerPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PoolSample:
     """Nodes by state and trainers by id at a time (unix seconds), with the pool's counters in node-seconds so far."""
 
     at_s: float

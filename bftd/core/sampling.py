@@ -6,7 +6,7 @@ from collections import Counter
 from functools import lru_cache
 
 from bftd.core.model.domain import PoolNode, State, Trainer
-from bftd.core.sample import AWAY, IDLE, LEASED, NODE_STATES, PLANNED, REGULAR, Sample, TrainerPoint
+from bftd.core.sample import AWAY, IDLE, LEASED, NODE_STATES, PLANNED, REGULAR, PoolSample, TrainerPoint
 
 # Slurm's flags of an idle node that may have a job at once, and those of one that regular work has or is about to get.
 _HARMLESS = frozenset({"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
@@ -16,7 +16,7 @@ _BUSY = ("ALLOCATED", "MIXED")
 FINISHED_FOR_S = 120.0
 
 
-def sample(state: State) -> Sample:
+def sample(state: State) -> PoolSample:
     """Return the sample as of the last event: nodes by state, trainers active or just finished, and the counters.
 
     If the pool's last snapshot is older than `stale_after_s`, the state of its nodes is unknown: all count as away,
@@ -26,7 +26,7 @@ def sample(state: State) -> Sample:
     states = dict.fromkeys(NODE_STATES, 0) | Counter(kinds(state).values())
     # a lease may be of a node that the last snapshot does not have
     states[LEASED] = len({lease.node for lease in state.leases.values()})
-    return Sample(
+    return PoolSample(
         state.time_s,
         states,
         _trainers(state),

@@ -15,7 +15,7 @@ from milp.problem import NodeSpec, Problem, TrainerSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Wanting:
+class WaitingTrainer:
     """A trainer in a plan without costs: its sizes, its weight, and its curve in samples/s from (0, 0)."""
 
     low: int
@@ -25,7 +25,7 @@ class Wanting:
     curve: Points
 
 
-def best_rate(trainers: Sequence[Wanting], nodes: float, goal: str, *, measured: bool = False) -> float:
+def best_rate(trainers: Sequence[WaitingTrainer], nodes: float, goal: str, *, measured: bool = False) -> float:
     """Return the samples/s of these trainers on the best allocation of `nodes` nodes by the objective `goal`.
 
     Nodes stay and resizes cost nothing. Between whole numbers of nodes the rate is linear. `measured` is passed to
@@ -42,7 +42,7 @@ def best_rate(trainers: Sequence[Wanting], nodes: float, goal: str, *, measured:
 
 
 @lru_cache(maxsize=1 << 11)
-def _whole(trainers: tuple[Wanting, ...], nodes: int, goal: str, measured: bool) -> float:
+def _whole(trainers: tuple[WaitingTrainer, ...], nodes: int, goal: str, measured: bool) -> float:
     if not trainers or nodes <= 0:
         return 0.0
     pool = tuple(NodeSpec(str(place)) for place in range(nodes))
@@ -51,7 +51,7 @@ def _whole(trainers: tuple[Wanting, ...], nodes: int, goal: str, measured: bool)
     return sum(milp.interpolate(item.curve, plan.counts[spec.name]) for spec, item in zip(specs, trainers, strict=True))
 
 
-def _spec(name: str, item: Wanting, goal: str, measured: bool) -> TrainerSpec:
+def _spec(name: str, item: WaitingTrainer, goal: str, measured: bool) -> TrainerSpec:
     points, weight = objective.values(item.curve, goal, item.weight, measured=measured)
     return TrainerSpec(
         name=name,

@@ -16,7 +16,7 @@ from typing import Any
 import milp
 from bftd.core.inputs import clock_shift, driver_reports, earmarks, observation, refused_grants
 from bftd.core.model.domain import Action, Lease, State, Trainer
-from bftd.core.model.draft import Turn, is_silent
+from bftd.core.model.draft import Draft, is_silent
 from bftd.core.model.events import (
     ClockSet,
     Configured,
@@ -64,7 +64,7 @@ def fold(
     for event in events:
         if isinstance(event, ClockSet):  # first of all: the times of all others are by the new clock
             state = clock_shift.moved(state, event.by_s)
-    turn = Turn(state, max(event.time_s for event in events), explain=explain)
+    turn = Draft(state, max(event.time_s for event in events), explain=explain)
     for event in events:
         _HANDLERS[type(event)](turn, event)
     outdated = turn.now - turn.planned.time_s >= turn.settings.decide.t_fwd_s
@@ -78,11 +78,11 @@ def fold(
     return turn.close()
 
 
-def _on_pool(turn: Turn, event: PoolObserved) -> None:
+def _on_pool(turn: Draft, event: PoolObserved) -> None:
     observation.observe(turn, event.view)
 
 
-def _on_tick(turn: Turn, event: Tick) -> None:
+def _on_tick(turn: Draft, event: Tick) -> None:
     """Take nodes back at closing time, and nodes whose time to leave is over.
 
     `Turn.may_grow` notices that a snapshot has become too old to grow on.
@@ -91,12 +91,12 @@ def _on_tick(turn: Turn, event: Tick) -> None:
     earmarks.leave(turn)
 
 
-def _on_paused(turn: Turn, event: Paused) -> None:
+def _on_paused(turn: Draft, event: Paused) -> None:
     admin_limits.pause(turn, event)
     _confine(turn)
 
 
-def _confine(turn: Turn) -> None:
+def _confine(turn: Draft) -> None:
     """Keep barred nodes out of the pool, and take back those that are lent."""
     if turn.pool.seen:
         before = turn.pool
@@ -106,11 +106,11 @@ def _confine(turn: Turn) -> None:
             observation.take_back_lost_nodes(turn)
 
 
-def _on_clock_set(turn: Turn, event: ClockSet) -> None:
+def _on_clock_set(turn: Draft, event: ClockSet) -> None:
     turn.happened("clock_set", data={"by_s": event.by_s})
 
 
-def _on_configured(turn: Turn, event: Configured) -> None:
+def _on_configured(turn: Draft, event: Configured) -> None:
     turn.settings = event.settings
     turn.failed_solvers = {}  # the fault may be mended, or the solver no longer asked for
     turn.plan_due = True
@@ -120,7 +120,7 @@ def _on_configured(turn: Turn, event: Configured) -> None:
         turn.cancels = Cancels()
 
 
-def _on_registered(turn: Turn, event: Registered) -> None:
+def _on_registered(turn: Draft, event: Registered) -> None:
     """Take in a driver that came, for the first time or again, and sort out the leases that it still holds."""
     request, before = event.request, turn.trainers.get(event.request.id)
     if before is None:
@@ -153,7 +153,7 @@ def _lasting(request: Registration) -> Registration:
     return replace(request, held=(), estimates=())
 
 
-def _returned(turn: Turn, before: Trainer, request: Registration) -> Trainer:
+def _returned(turn: Draft, before: Trainer, request: Registration) -> Trainer:
     """Take back a driver of a known trainer. A new epoch fences the old driver; learned knowledge stays."""
     learned = learning.given_again(before.knowledge, request)
     if before.state == "finished":  # the job was requeued: it queues again, behind those that came meanwhile
@@ -179,7 +179,7 @@ def _returned(turn: Turn, before: Trainer, request: Registration) -> Trainer:
     return trainer
 
 
-def _take_strays(turn: Turn, trainer_id: str, strays: list[Held]) -> None:
+def _take_strays(turn: Draft, trainer_id: str, strays: list[Held]) -> None:
     """List leases that the daemon does not know as revoked, and never hand out their numbers again."""
     for held in strays:
         number = held.id.rpartition(".")[2]
@@ -202,19 +202,19 @@ def _take_strays(turn: Turn, trainer_id: str, strays: list[Held]) -> None:
     turn.change(turn.trainers[trainer_id], strays=leases)
 
 
-def _on_heard(turn: Turn, event: Heard) -> None:
+def _on_heard(turn: Draft, event: Heard) -> None:
     trainer = turn.trainers.get(event.trainer)
     if trainer is not None:
         _hear(turn, trainer)
 
 
-def _hear(turn: Turn, trainer: Trainer) -> None:
+def _hear(turn: Draft, trainer: Trainer) -> None:
     """Note that a driver is there; a trainer whose driver was silent may have nodes again."""
     turn.plan_due |= trainer.active and is_silent(trainer, turn.now, turn.settings)
     turn.change(trainer, heard_s=turn.now)
 
 
-def _on_reported(turn: Turn, event: Reported) -> None:
+def _on_reported(turn: Draft, event: Reported) -> None:
     trainer = turn.trainers.get(event.trainer)
     if trainer is None:
         return
@@ -222,11 +222,11 @@ def _on_reported(turn: Turn, event: Reported) -> None:
     driver_reports.take_all(turn, event.trainer, event.reports)
 
 
-def _on_finished(turn: Turn, event: Finished) -> None:
+def _on_finished(turn: Draft, event: Finished) -> None:
     driver_reports.finish(turn, event.trainer, event.exit_code, event.reason, event.summary)
 
 
-_HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
+_HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     PoolObserved: _on_pool,
     Tick: _on_tick,
     ClockSet: _on_clock_set,

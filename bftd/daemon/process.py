@@ -34,10 +34,10 @@ from bftd.http import api
 from bftd.ledger.file import Ledger
 from bftd.service import other_daemons
 from bftd.service.alerts import hook
-from bftd.service.alerts.notifier import Notifier
+from bftd.service.alerts.notifier import AlertNotifier
 from bftd.service.canceller import Canceller
 from bftd.service.gc_schedule import Garbage, only_when_told
-from bftd.service.metrics.counters import Measured
+from bftd.service.metrics.counters import Counters
 from bftd.service.service import Service
 from bftd.shadow.read_only_client import ReadingClient
 from slurm_plugin.errors import SlurmError, SnapshotError, UnknownPartition
@@ -95,7 +95,7 @@ class Daemon:
         self._shadow = settings.daemon.mode == "shadow"
         reading = PyslurmClient if settings.slurm.backend == "pyslurm" else SlurmClient
         client = ReadingClient if self._shadow else reading
-        self._meters = Measured()
+        self._meters = Counters()
         self._client = client(conf, settings.slurm.timeout_s)
         self._client.watch = self._meters.slurm_called
         self._visibility = Visibility(self._client)
@@ -133,7 +133,7 @@ class Daemon:
             notify("READY=1", f"STATUS={does} {self._service.partition}")
             beat = asyncio.create_task(self._beat())
             beat.add_done_callback(lambda _: self._stop.set())
-            notifier = Notifier(
+            notifier = AlertNotifier(
                 self._service, lambda: self._preemption.cluster.split(" ")[0] if self._preemption else ""
             )
             telling = asyncio.create_task(notifier.run())

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from bftd.base.errors import BftError
-from bftd.http.client import Client
+from bftd.http.client import ApiClient
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox import Sandbox, processes
 
@@ -92,9 +92,9 @@ class SandboxSite:
         return self.root / "bftd.log"
 
     @property
-    def client(self) -> Client:
+    def client(self) -> ApiClient:
         """A client of the daemon."""
-        return Client(str(self.root / "bftd.sock"))
+        return ApiClient(str(self.root / "bftd.sock"))
 
     @property
     def daemon_pid(self) -> int | None:

@@ -13,21 +13,21 @@ from aiohttp import web
 
 from bftd.base.errors import BftError, ConfigError, LedgerError
 from bftd.config.keys import ApiConfig, Config
-from bftd.http.auth.gate import Gate, read_token
+from bftd.http.auth.gate import Authenticator, read_token
 from bftd.http.auth.web import listen_web, web_token
 from bftd.http.connections import IDLE_S
 from bftd.http.handlers.driver import NOTES, POLLS
 from bftd.http.handlers.metrics import SCRAPES, Scrapes, counting
-from bftd.http.handlers.status import HISTORY, OVERVIEWS, History
+from bftd.http.handlers.status import HISTORY, OVERVIEWS, LedgerQueries
 from bftd.http.handlers.web import PAGES, Pages
 from bftd.http.note_limit import Notes
 from bftd.http.overview import Overviews
-from bftd.http.request import BUDGETS, CONNECTIONS, SERVICE, Refused
+from bftd.http.request import BUDGETS, CONNECTIONS, SERVICE, RequestRefused
 from bftd.http.routes import ROUTES, WEB_ROUTES, Handler, Route, install, path_of, units_of
-from bftd.ledger.reader import Reader
+from bftd.ledger.reader import LedgerReader
 from bftd.protocol.bounds import BODY_BYTES_MOST
 from bftd.protocol.errors import ProtocolError
-from bftd.service.metrics.counters import Measured
+from bftd.service.metrics.counters import Counters
 from bftd.service.service import Service
 
 log = logging.getLogger("bftd.api")
@@ -49,10 +49,10 @@ def check(config: Config) -> None:
         web_token(config.web)
 
 
-def application(service: Service, gate: Gate, routes: Iterable[Route] = ROUTES) -> web.Application:
+def application(service: Service, gate: Authenticator, routes: Iterable[Route] = ROUTES) -> web.Application:
     """Return the API as an aiohttp application for callers that `gate` identifies."""
-    if not isinstance(service.meters, Measured):
-        service.meters = Measured()
+    if not isinstance(service.meters, Counters):
+        service.meters = Counters()
     doors = [counting(service.meters, path_of), gate.middleware(units_of), _errors_as_json]
     app = web.Application(middlewares=doors, client_max_size=BODY_BYTES_MOST)
     app[SERVICE] = service
@@ -61,9 +61,9 @@ def application(service: Service, gate: Gate, routes: Iterable[Route] = ROUTES) 
     app[POLLS] = Counter()
     app[NOTES] = Notes()
     app[OVERVIEWS] = Overviews()
-    app[HISTORY] = History(Reader(service.ledger.path))
+    app[HISTORY] = LedgerQueries(LedgerReader(service.ledger.path))
     app[SCRAPES] = Scrapes(service.meters)
-    app[PAGES] = Pages(Reader(service.ledger.path))
+    app[PAGES] = Pages(LedgerReader(service.ledger.path))
     app.on_cleanup.append(_close)
     install(app, routes)
     return app
@@ -71,7 +71,7 @@ def application(service: Service, gate: Gate, routes: Iterable[Route] = ROUTES) 
 
 async def listen(service: Service, config: ApiConfig, routes: Iterable[Route] = ROUTES) -> web.AppRunner:
     """Serve on the configured addresses; raises ConfigError with one line if that is impossible."""
-    gate = Gate(config, service.config.daemon)
+    gate = Authenticator(config, service.config.daemon)
     app = application(service, gate, routes)
     listening: list[asyncio.Server] = []
     beside: list[web.AppRunner] = []
@@ -142,7 +142,7 @@ async def _close(app: web.Application) -> None:
 async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except Refused as refused:
+    except RequestRefused as refused:
         return _error(refused.status, str(refused))
     except LedgerError as error:  # the same request may succeed later
         return _error(503, str(error))

@@ -26,7 +26,7 @@ TIMEOUT_S = 10.0
 TRACE_TIMEOUT_S = 30.0
 
 
-class Client:
+class ApiClient:
     """A client of one daemon, over a unix socket, over TCP with munge, or with the token of a private cluster.
 
     `tcp` is `[user@]host:port`, where `user` is the one the daemon runs as. Raises DaemonUnreachable if nobody answers,
@@ -159,7 +159,7 @@ class Client:
                 raise self._impostor(error, content) from None
         return self._decoded(status, content)
 
-    def _connection(self, timeout_s: float) -> tuple[http.client.HTTPConnection, credentials.Caller | None]:
+    def _connection(self, timeout_s: float) -> tuple[http.client.HTTPConnection, credentials.CallerCredential | None]:
         """Return an unopened connection, and the Caller that proves requests and answers, None if not needed."""
         if self._socket_path:
             return _UnixConnection(self._socket_path, timeout_s), None
@@ -167,7 +167,7 @@ class Client:
             from bftd.protocol import credentials  # a caller on the daemon's own host need not wait for it to load
 
             user, host, port = split_address(self._tcp)
-            caller = None if self._token else credentials.Caller(user, self._munge_socket)
+            caller = None if self._token else credentials.CallerCredential(user, self._munge_socket)
         except (ValueError, ProtocolError) as error:
             raise ConfigError(str(error)) from None
         return http.client.HTTPConnection(host, port, timeout=timeout_s), caller
@@ -201,7 +201,7 @@ class Client:
         )
 
 
-def find(path: str | None = None) -> Client:
+def find(path: str | None = None) -> ApiClient:
     """Return the client for the daemon of this host.
 
     $BFTD_SOCKET names it, by the path of its socket or as [user@]host:port; else the configuration does (`path`,
@@ -211,20 +211,20 @@ def find(path: str | None = None) -> Client:
     given = os.environ.get(SOCKET_VARIABLE, "")
     if given:
         if is_path(given):
-            return Client(given)
-        return Client(tcp=given, munge_socket=os.environ.get(MUNGE_SOCKET_VARIABLE, ""))
+            return ApiClient(given)
+        return ApiClient(tcp=given, munge_socket=os.environ.get(MUNGE_SOCKET_VARIABLE, ""))
     settings = configuration.load_found(path)
     if not settings.api.tcp or Path(settings.api.socket).exists():
-        return Client(settings.api.socket)
+        return ApiClient(settings.api.socket)
     if settings.api.auth == "token":
         try:
             token = Path(settings.api.token_file).read_text(encoding="utf-8").strip()
         except OSError as error:
             raise ConfigError(f"cannot read [api] token_file {settings.api.token_file}: {error.strerror}") from None
-        return Client(tcp=settings.api.tcp, token=token)
+        return ApiClient(tcp=settings.api.tcp, token=token)
     user = settings.daemon.user
     where = settings.api.tcp if user == DEFAULT_USER else f"{user}@{settings.api.tcp}"
-    return Client(tcp=where, munge_socket=settings.api.munge_socket)
+    return ApiClient(tcp=where, munge_socket=settings.api.munge_socket)
 
 
 class _UnixConnection(http.client.HTTPConnection):

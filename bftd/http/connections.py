@@ -43,7 +43,7 @@ _SWEEP_S = 1.0
 _IN_A_ROUND = 1
 
 
-class Connections:
+class ApiConnections:
     """All open connections of the API by their holders."""
 
     def __init__(self, files_most: int | None = None) -> None:
@@ -203,7 +203,7 @@ def holder_of(transport: asyncio.BaseTransport) -> Hashable:
 class Door(asyncio.Protocol):
     """One connection: passes data on to aiohttp's protocol when it is its holder's turn."""
 
-    def __init__(self, connections: Connections, server: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, connections: ApiConnections, server: Callable[[], asyncio.Protocol]) -> None:
         self.holder: Hashable = None
         self.requests = 0
         self.limit_s = FIRST_REQUEST_S

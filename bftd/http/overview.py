@@ -10,7 +10,7 @@ from bftd import __version__
 from bftd.http.auth.caller import Caller
 from bftd.http.auth.privacy import Privacy
 from bftd.http.encoding import encoded
-from bftd.http.response_cache import Shared
+from bftd.http.response_cache import ResponseCache
 from bftd.service.service import Service
 from slurm_plugin.nodeset import fold
 
@@ -25,7 +25,7 @@ class Overviews:
     """Statuses, made one at a time in a thread; callers that ask for the same one meanwhile share it."""
 
     def __init__(self) -> None:
-        self._shared = Shared[tuple[str, bool, bool, str], bytes]("status")
+        self._shared = ResponseCache[tuple[str, bool, bool, str], bytes]("status")
         self._folds = Folds()
 
     async def answer(self, service: Service, caller: Caller, nodes: str) -> bytes:

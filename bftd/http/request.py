@@ -15,12 +15,12 @@ from bftd.core.model.events import Event
 from bftd.http.auth.caller import Caller
 from bftd.http.auth.gate import caller_of
 from bftd.http.body import BodyRefused, decoded
-from bftd.http.connections import Connections
+from bftd.http.connections import ApiConnections
 from bftd.http.rate_limit import WRITTEN_BYTES_PER_UNIT, Budgets
 from bftd.service.service import Service
 
 SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
-CONNECTIONS: web.AppKey[Connections] = web.AppKey("connections", Connections)
+CONNECTIONS: web.AppKey[ApiConnections] = web.AppKey("connections", ApiConnections)
 THREADS: web.AppKey[ThreadPoolExecutor] = web.AppKey("threads", ThreadPoolExecutor)
 BUDGETS: web.AppKey[Budgets] = web.AppKey("budgets", Budgets)
 
@@ -28,7 +28,7 @@ BUDGETS: web.AppKey[Budgets] = web.AppKey("budgets", Budgets)
 _T = TypeVar("_T")
 
 
-class Refused(BftError):
+class RequestRefused(BftError):
     """A refusal of a request, with an HTTP status and one line."""
 
     def __init__(self, status_code: int, message: str) -> None:
@@ -41,7 +41,7 @@ async def body_of(request: web.Request) -> object:
     try:
         return await decoded(request)
     except BodyRefused as error:
-        raise Refused(error.status, str(error)) from None
+        raise RequestRefused(error.status, str(error)) from None
 
 
 async def turn(request: web.Request) -> None:
@@ -69,7 +69,7 @@ def administrator(request: web.Request, may: str) -> Caller:
     """Return the caller; raises Refused for anybody but an administrator; `may` says what only those may do."""
     caller = caller_of(request)
     if not caller.admin:
-        raise Refused(403, f"only administrators may {may}, and {caller.user} is none ([daemon] administrators)")
+        raise RequestRefused(403, f"only administrators may {may}, and {caller.user} is none ([daemon] administrators)")
     return caller
 
 
@@ -80,10 +80,10 @@ def own_trainer(request: web.Request) -> tuple[Service, Trainer]:
     id_ = request.match_info["id"]
     trainer = service.state.trainers.get(id_)
     if trainer is None:
-        raise Refused(404, f"no trainer {id_} is known: its driver must register")
+        raise RequestRefused(404, f"no trainer {id_} is known: its driver must register")
     if not caller.admin and caller.user != trainer.user:
         whose = "another user" if service.private else trainer.user
-        raise Refused(403, f"trainer {id_} belongs to {whose}, not to {caller.user}")
+        raise RequestRefused(403, f"trainer {id_} belongs to {whose}, not to {caller.user}")
     return service, trainer
 
 
@@ -94,5 +94,5 @@ def number_of(request: web.Request, name: str, default: float, most: float) -> f
     except ValueError:
         value = float("nan")
     if not 0 <= value <= most:
-        raise Refused(400, f"{name} must be a number from 0 to {most:g}, not {request.query.get(name)!r}")
+        raise RequestRefused(400, f"{name} must be a number from 0 to {most:g}, not {request.query.get(name)!r}")
     return value

@@ -11,7 +11,7 @@ _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 
 
-class Shared(Generic[_K, _V]):
+class ResponseCache(Generic[_K, _V]):
     """Answers by key; each is returned again for a moment, and for as long as it is being made."""
 
     def __init__(self, name: str) -> None:

@@ -26,7 +26,7 @@ from bftd.core.model.domain import Action, Charged, Lease, State, Trainer
 from bftd.ledger import codec, filesystem, rows, schema, usage
 from bftd.ledger.downsampling import Thinning
 from bftd.ledger.migration import migrate
-from bftd.ledger.retention import KEEP_EVENTS_S, Upkeep
+from bftd.ledger.retention import KEEP_EVENTS_S, Retention
 from bftd.ledger.rows import EventRow
 from bftd.ledger.wal import Checkpoints
 
@@ -83,7 +83,7 @@ class Ledger:
         try:
             with self._decoding():
                 self._db = self._opened(max_bytes, working)
-            self._upkeep = Upkeep(self._db, self.path, max_bytes)
+            self._upkeep = Retention(self._db, self.path, max_bytes)
         except (OSError, sqlite3.Error) as error:
             self._lock_release()
             raise LedgerError(f"cannot use the ledger {self.path} ({error}): {_advice(error)}") from None

@@ -8,7 +8,7 @@ from typing import Any
 from bftd.config import keys
 from bftd.core.model import trainer_summary
 from bftd.core.model.domain import State
-from bftd.ledger.reader import Reader, Told
+from bftd.ledger.reader import LedgerEvent, LedgerReader
 from slurm_plugin.nodeset import fold
 
 FORMAT = 1
@@ -20,7 +20,7 @@ _FEW = 8
 TRAINERS_MOST = 1000
 
 
-def read(ledger: Reader, state: State, since_s: float, now_s: float) -> dict[str, Any]:
+def read(ledger: LedgerReader, state: State, since_s: float, now_s: float) -> dict[str, Any]:
     """Return the answer of `GET /v1/pool-trace`; call it in a thread, since it reads the ledger.
 
     `changes` are in order of time, each with nodes that `joined` and `left`, folded: of the pool, and of the nodes that
@@ -55,14 +55,14 @@ def read(ledger: Reader, state: State, since_s: float, now_s: float) -> dict[str
     }
 
 
-def _whole(ledger: Reader, item: Told) -> dict[str, Any]:
+def _whole(ledger: LedgerReader, item: LedgerEvent) -> dict[str, Any]:
     told = {"at_s": item.at_s, "nodes": item.data["nodes"], "beyond": item.data["beyond"]}
     if not item.data["first"]:
         return told
     return told | {"seen_s": ledger.last_before(item.rowid, item.at_s - _START_S)}
 
 
-def _change(item: Told) -> dict[str, Any]:
+def _change(item: LedgerEvent) -> dict[str, Any]:
     names = ("joined", "left", "beyond_joined", "beyond_left")
     return {"at_s": item.at_s} | {name: _folded(item.data[name]) for name in names if item.data.get(name)}
 
@@ -71,7 +71,7 @@ def _folded(names: Sequence[str]) -> str:
     return fold(names) if len(names) > _FEW else ",".join(names)
 
 
-def _trainers(ledger: Reader, state: State, since_s: float) -> tuple[list[dict[str, Any]], int]:
+def _trainers(ledger: LedgerReader, state: State, since_s: float) -> tuple[list[dict[str, Any]], int]:
     """Return the trainers present since `since_s`, and how many of them are left out."""
     ended = [
         (item.trainer or "", item.data["was"] | {"ended_s": item.at_s} if "was" in item.data else None)
@@ -83,7 +83,7 @@ def _trainers(ledger: Reader, state: State, since_s: float) -> tuple[list[dict[s
     return listed, len(here) + len(ended) - len(known)
 
 
-def _began(ledger: Reader, id_: str, told: Mapping[str, Any], since_s: float) -> float:
+def _began(ledger: LedgerReader, id_: str, told: Mapping[str, Any], since_s: float) -> float:
     """Return the samples that a trainer had at `since_s`; 0 for one that arrived later."""
     if told["arrived_s"] >= since_s:
         return 0.0

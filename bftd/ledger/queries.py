@@ -1,6 +1,6 @@
 """The past in the ledger: trainers that have ended, a node's leases, and the decisions about them.
 
-All of it runs in a thread beside the loop, with a `Reader` that has its own connection.
+All of it runs in a thread beside the loop, with a `LedgerReader` that has its own connection.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from bftd.ledger.reader import Reader
+from bftd.ledger.reader import LedgerReader
 
 # Rows of the ledger read at a time, and rows around a lease's event searched for the decisions of the same step.
 _BATCH = 500
@@ -20,7 +20,7 @@ _NOTED = '"kind": "noted"'
 _LEASE_KINDS = ("granted", "adopted", "revoked", "ended", "give_back", "alarm")
 
 
-def last_words(reader: Reader, trainers: Collection[str]) -> dict[str, str]:
+def last_words(reader: LedgerReader, trainers: Collection[str]) -> dict[str, str]:
     """Return the last decision about each trainer as a sentence without its leading name; "" if there is none.
 
     Notes of its driver are skipped: they do not say why it has its nodes.
@@ -34,7 +34,7 @@ def last_words(reader: Reader, trainers: Collection[str]) -> dict[str, str]:
 
 
 def finished(
-    reader: Reader, present: Collection[str], limit: int, sees: Callable[[str], bool]
+    reader: LedgerReader, present: Collection[str], limit: int, sees: Callable[[str], bool]
 ) -> tuple[list[dict[str, Any]], bool]:
     """Return the trainers that ended last, newest first, and whether there are more than `limit`.
 
@@ -66,7 +66,7 @@ def finished(
             found[id_] = _ended(id_, at_s, who | told)
 
 
-def leases_on(reader: Reader, node: str, limit: int) -> list[dict[str, Any]]:
+def leases_on(reader: LedgerReader, node: str, limit: int) -> list[dict[str, Any]]:
     """Return the last leases of a node, newest last: who held it from when to when, and why each began and ended."""
     kinds = ", ".join(f"'{kind}'" for kind in _LEASE_KINDS)
     # a lease has four events at most, and an alarm now and then
@@ -95,7 +95,7 @@ def leases_on(reader: Reader, node: str, limit: int) -> list[dict[str, Any]]:
     return whole[-limit:]
 
 
-def said_of(reader: Reader, node: str, leases: Iterable[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
+def said_of(reader: LedgerReader, node: str, leases: Iterable[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
     """Return the last decisions that name a node, oldest first: those of steps that changed its leases, and notices."""
     quoted = json.dumps(node)
     changed = json.dumps([rowid for lease in leases for rowid in lease["rows"]])
@@ -115,7 +115,7 @@ def said_of(reader: Reader, node: str, leases: Iterable[dict[str, Any]], limit: 
     return [{"at_s": at_s, "trainer": trainer, "text": item["text"]} for trainer, at_s, item in told][-limit:]
 
 
-def registered(reader: Reader, trainers: Collection[str]) -> dict[str, dict[str, Any]]:
+def registered(reader: LedgerReader, trainers: Collection[str]) -> dict[str, dict[str, Any]]:
     """Return name, user and `arrived_s` of trainers at their last registration, if the ledger has it."""
     if not trainers:
         return {}

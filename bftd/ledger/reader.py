@@ -25,7 +25,7 @@ class TooSlow(BftError):
     """A query that took too long."""
 
 
-class Told(NamedTuple):
+class LedgerEvent(NamedTuple):
     """An event as the ledger has it."""
 
     rowid: int
@@ -34,7 +34,7 @@ class Told(NamedTuple):
     data: Any
 
 
-class Reader:
+class LedgerReader:
     """Queries of the ledger at `path`; each opens the file itself, so that any thread may use it."""
 
     def __init__(self, path: Path) -> None:
@@ -93,7 +93,7 @@ class Reader:
         )
         return str(json.loads(rows[0][0])["user"]) if rows else None
 
-    def newest(self, kind: str, since_s: float, *, before: bool = False) -> tuple[list[Told], bool]:
+    def newest(self, kind: str, since_s: float, *, before: bool = False) -> tuple[list[LedgerEvent], bool]:
         """Return the events of a kind since a time, oldest first, and whether those are all.
 
         With `before`, also the last one before that time. If they do not fit into one answer, the newest are returned.
@@ -104,7 +104,9 @@ class Reader:
         whole = not rows or rows[-1][1] < since_s or not self._rows(older, [kind, rows[-1][0]])
         if rows and rows[-1][1] < since_s and not before:
             rows.pop()
-        return [Told(rowid, at_s, trainer, json.loads(data)) for rowid, at_s, trainer, data in reversed(rows)], whole
+        return [
+            LedgerEvent(rowid, at_s, trainer, json.loads(data)) for rowid, at_s, trainer, data in reversed(rows)
+        ], whole
 
     def last_before(self, rowid: int, at_s: float) -> float | None:
         """Return the time of the last event before row `rowid` that happened by `at_s`; None if there is none."""

@@ -32,7 +32,7 @@ LONG_LOG_BYTES = 64 * 2**20
 FULL_FOR_S = 86400.0
 
 
-class Upkeep:
+class Retention:
     """The upkeep of one open ledger; `due` says whether `step` has anything to do."""
 
     def __init__(self, db: sqlite3.Connection, path: Path, max_bytes: int) -> None:

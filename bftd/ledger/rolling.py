@@ -15,8 +15,8 @@ from typing import Any
 
 from bftd.core.model.domain import Trainer
 from bftd.core.scaling import learning
-from bftd.core.static_baseline import Wanting, best_rate
-from bftd.ledger.reader import Reader
+from bftd.core.static_baseline import WaitingTrainer, best_rate
+from bftd.ledger.reader import LedgerReader
 
 WINDOWS_S = (3_600, 86_400, 604_800)
 # A window has this many parts; the trainers present in each are read from one of its records.
@@ -37,7 +37,7 @@ class Aims:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RollingPeriod:
     """The last `window_s` seconds, as far as there are records of them.
 
     `u` is A_e / A_s (docs/howto/history.md), None if the trainers' curves are not known.
@@ -81,7 +81,7 @@ def curve_of(trainer: Trainer) -> Mapping[str, Any]:
     return {"low": sizes.low, "high": sizes.high, "only": sizes.only, "weight": trainer.request.weight, "curve": points}
 
 
-def reckoned(reader: Reader, at_s: int, aims: Aims) -> tuple[Window, ...]:
+def reckoned(reader: LedgerReader, at_s: int, aims: Aims) -> tuple[RollingPeriod, ...]:
     """Return the windows that end at `at_s`, read from the ledger; raises LedgerError and TooSlow."""
     return tuple(_window(reader, at_s, length_s, aims) for length_s in WINDOWS_S)
 
@@ -96,7 +96,7 @@ class _Part:
     gained: float = 0.0
 
 
-def _window(reader: Reader, at_s: int, length_s: int, aims: Aims) -> Window:
+def _window(reader: LedgerReader, at_s: int, length_s: int, aims: Aims) -> RollingPeriod:
     with reader.opened() as db:
         rows = db.execute(
             "SELECT at_s, span_s, pool_s, used_s, training_s, gained FROM history WHERE at_s > ? AND at_s <= ? "
@@ -106,7 +106,7 @@ def _window(reader: Reader, at_s: int, length_s: int, aims: Aims) -> Window:
         pool_s, held_s, training_s = (sum(row[place] for row in rows) for place in (2, 3, 4))
         parts = _parts(rows, length_s // PARTS)
         there = [_there(db, part.record_s, aims.pj_max) for part in parts]
-    return Window(length_s, _efficiency(parts, there, aims), pool_s, held_s, training_s)
+    return RollingPeriod(length_s, _efficiency(parts, there, aims), pool_s, held_s, training_s)
 
 
 def _parts(rows: Sequence[tuple[Any, ...]], part_s: int) -> list[_Part]:
@@ -120,7 +120,7 @@ def _parts(rows: Sequence[tuple[Any, ...]], part_s: int) -> list[_Part]:
     return list(parts.values())
 
 
-def _efficiency(parts: Sequence[_Part], there: Sequence[Sequence[Wanting] | None], aims: Aims) -> float | None:
+def _efficiency(parts: Sequence[_Part], there: Sequence[Sequence[WaitingTrainer] | None], aims: Aims) -> float | None:
     known = [(part, trainers) for part, trainers in zip(parts, there, strict=True) if trainers is not None]
     covered_s = sum(part.covered_s for part, _ in known)
     if covered_s <= 0 or covered_s < KNOWN_SHARE * sum(part.covered_s for part in parts):
@@ -132,13 +132,13 @@ def _efficiency(parts: Sequence[_Part], there: Sequence[Sequence[Wanting] | None
     return sum(_believed(part, trainers) for part, trainers in known) / best if best > 0 else None
 
 
-def _believed(part: _Part, trainers: Sequence[Wanting]) -> float:
+def _believed(part: _Part, trainers: Sequence[WaitingTrainer]) -> float:
     """Return the believable samples of a part: one driver's reports must not make U meaningless for all others."""
     fastest = sum(trainer.curve[-1][1] for trainer in trainers)
     return min(part.gained, BELIEVED_TIMES * fastest * part.covered_s) if fastest > 0 else part.gained
 
 
-def _there(db: sqlite3.Connection, at_s: int, pj_max: int) -> list[Wanting] | None:
+def _there(db: sqlite3.Connection, at_s: int, pj_max: int) -> list[WaitingTrainer] | None:
     """Return the trainers of one record that a plan would consider; None if one with nodes has no known curve.
 
     Of more than pj_max, those that had nodes come first, then those that arrived first.
@@ -159,11 +159,11 @@ def _there(db: sqlite3.Connection, at_s: int, pj_max: int) -> list[Wanting] | No
 
 
 @lru_cache(maxsize=1 << 12)
-def _wanting(text: str) -> Wanting | None:
+def _wanting(text: str) -> WaitingTrainer | None:
     """Parse what `curve_of` wrote; None if no curve was known."""
     told = json.loads(text)
     if told.get("curve") is None:
         return None
     only = None if told["only"] is None else tuple(told["only"])
     curve = tuple((int(nodes), float(rate)) for nodes, rate in told["curve"])
-    return Wanting(told["low"], told["high"], only, told["weight"], curve)
+    return WaitingTrainer(told["low"], told["high"], only, told["weight"], curve)

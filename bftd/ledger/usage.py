@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bftd.base.errors import LedgerError
-from bftd.core.model.domain import Share
+from bftd.core.model.domain import UsageShare
 
 # As in Slurm's own usage tables: a time within an hour counts as its beginning.
 HOUR_S = 3600
@@ -29,7 +29,7 @@ leaving_s = leaving_s + excluded.leaving_s
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class UsageRequest:
     """A request for usage from `since_s` to `until_s`, summed by the columns `by`; `user` None means all users."""
 
     since_s: float
@@ -48,7 +48,7 @@ class Tally:
         """Return a copy that can be added to."""
         return Tally(self._sums)
 
-    def take(self, at_s: float, shares: Iterable[Share]) -> None:
+    def take(self, at_s: float, shares: Iterable[UsageShare]) -> None:
         """Charge shares to the hour in which they end."""
         hour_s = int(at_s // HOUR_S) * HOUR_S
         for share in shares:
@@ -70,7 +70,7 @@ def forget(db: sqlite3.Connection, now_s: float) -> None:
     db.execute("DELETE FROM usage WHERE hour_s < ?", (now_s - KEEP_S,))
 
 
-def read(path: Path, asked: Asked) -> dict[str, Any]:
+def read(path: Path, asked: UsageRequest) -> dict[str, Any]:
     """Return the answer of `GET /v1/usage`: times in unix seconds, usage in node-seconds, the largest first.
 
     Opens the ledger at `path` itself, so that it may run in a thread beside the loop.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from bftd.pool.backfill.model import Booking, End, Numbering, Rank, rank
+from bftd.pool.backfill.model import Booking, JobEnd, Numbering, Rank, rank
 from bftd.pool.fitness import BUSY, unusable
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy
@@ -25,7 +25,7 @@ _WITHOUT_NODES = frozenset({"PENDING", "COMPLETING"})
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Availability:
     """The nodes that the waiting regular jobs may use, in Slurm's order, and sets of them by the `numbering`.
 
     `ready` are free now, or as soon as our pilots leave, and `ours` those of them under lease. `ends` are the nodes
@@ -38,7 +38,7 @@ class Ground:
     numbering: Numbering = field(default_factory=lambda: Numbering.of(()))
     ready: int = 0
     ours: int = 0
-    ends: tuple[End, ...] = ()
+    ends: tuple[JobEnd, ...] = ()
     bookings: tuple[Booking, ...] = ()
     weights: tuple[int, ...] = ()
     lent: Mapping[str, Node] = field(default_factory=dict)
@@ -58,7 +58,7 @@ def survey(
     kept: Collection[str],
     before: Numbering,
     slow: Collection[str] = (),
-) -> Ground:
+) -> Availability:
     """Return the nodes that waiting regular jobs find.
 
     `leased` maps nodes under lease to their pilot if it is known. `kept` are the nodes that were kept for a job: if one
@@ -92,12 +92,12 @@ def survey(
                 clearing.append(name)
             if name in leased:
                 ours.append(name)
-    return Ground(
+    return Availability(
         nodes=nodes,
         numbering=numbering,
         ready=numbering.mask(ready),
         ours=numbering.mask(ours),
-        ends=tuple(End(end_s, numbering.mask(names), rank_) for (end_s, rank_), names in ending.items()),
+        ends=tuple(JobEnd(end_s, numbering.mask(names), rank_) for (end_s, rank_), names in ending.items()),
         bookings=_bookings(snapshot.reservations, numbering, snapshot.time_s),
         weights=_weights(nodes, numbering),
         lent=lent,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from math import inf
 
-from bftd.core.model.domain import Room
+from bftd.core.model.domain import Earmark
 from bftd.pool.earmarks import key
 from slurm_plugin.pilots.pending_reasons import Standing, is_being_started, may_use, plan_window_s, standing
 from slurm_plugin.read.types import Job, Node, Reservation
@@ -105,7 +105,7 @@ def counted_on(
     pending: Iterable[Job],
     nodes: Mapping[str, Node],
     leased: Set[str],
-    rooms: Mapping[str, Room],
+    rooms: Mapping[str, Earmark],
     now_s: float,
 ) -> frozenset[str]:
     """Return the nodes that jobs may count on which Slurm has been starting since recently (`being_started`).

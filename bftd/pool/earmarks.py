@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from bftd.core.model.domain import Room, RoomEnd, RoomOver
+from bftd.core.model.domain import Earmark, EarmarkOver, RoomEnd
 from bftd.pool.backfill.model import Numbering, union
-from bftd.pool.governor import Allowance, Cost, Ended, Governor
-from bftd.pool.user_backoff import Patience
+from bftd.pool.governor import EarmarkAllowance, EarmarkCost, EndedEarmark, Governor
+from bftd.pool.user_backoff import UserBackoff
 from slurm_plugin.read.types import Job, Scheduler
 
 # Two cycles are enough for Slurm to start what it can start; these seconds are for its rounding and for our polls.
@@ -40,7 +40,7 @@ _STALE_MOST_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ExpectedStart:
     """A job that could start now: its nodes, and all nodes that it may use.
 
     A job that is `first` in line for its nodes may be started by Slurm's main scheduler at any moment.
@@ -52,7 +52,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class Prediction:
     """The jobs that would start at one snapshot if no pilot were there, by `key`; masks are those of the `numbering`.
 
     `ours` are the nodes under lease and `harvested` those that pilots may have; an ended job has yet to leave those of
@@ -66,12 +66,12 @@ class Foreseen:
     ours: int = 0
     harvested: int = 0
     size: int = 0
-    starts: Mapping[str, Start] = field(default_factory=dict)
+    starts: Mapping[str, ExpectedStart] = field(default_factory=dict)
     cut: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class EarmarkState:
     """A room, and all `nodes` that its job would start on: those outside the room are not harvested.
 
     `begun` are the tasks of an array that run already, `user` is the job's, and `proved` says whether the user's jobs
@@ -79,7 +79,7 @@ class Kept:
     nodes `left`.
     """
 
-    room: Room
+    room: Earmark
     nodes: tuple[str, ...]
     begun: frozenset[str] = frozenset()
     user: str = ""
@@ -89,18 +89,18 @@ class Kept:
     left: frozenset[str] = frozenset()
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> EarmarkCost:
         """The cost of the room so far."""
-        return Cost(self.node_s, len(self.left))
+        return EarmarkCost(self.node_s, len(self.left))
 
-    def worst(self, wait_s: float) -> Cost:
+    def worst(self, wait_s: float) -> EarmarkCost:
         """Return the cost of the room if its job does not start."""
         nodes = self.left.union(self.room.leaving)
-        return self.cost.at_least(Cost(len(self.room.nodes) * wait_s, len(nodes)))
+        return self.cost.at_least(EarmarkCost(len(self.room.nodes) * wait_s, len(nodes)))
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class JobBackoff:
     """A job that did not start though room was made `count` times; any node of `lacks` lets it try again.
 
     `lacks` is a mask of the `numbering`: hundreds of jobs may each lack thousands of nodes.
@@ -113,7 +113,7 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
-class Lapses:
+class FlapCount:
     """The number of times in a row that a job's room ended because it no longer fitted, and the time of the last."""
 
     last_s: float
@@ -121,16 +121,16 @@ class Lapses:
 
 
 @dataclass(frozen=True, slots=True)
-class RoomMemory:
+class EarmarkMemory:
     """The memory of rooms between two snapshots, by `key`, and by user; the last snapshot was of `looked_s`.
 
     `completing` has since when each node shows that an ended job has not left it.
     """
 
-    kept: Mapping[str, Kept] = field(default_factory=dict)
-    doubts: Mapping[str, Doubt] = field(default_factory=dict)
-    lapses: Mapping[str, Lapses] = field(default_factory=dict)
-    patience: Mapping[str, Patience] = field(default_factory=dict)
+    kept: Mapping[str, EarmarkState] = field(default_factory=dict)
+    doubts: Mapping[str, JobBackoff] = field(default_factory=dict)
+    lapses: Mapping[str, FlapCount] = field(default_factory=dict)
+    patience: Mapping[str, UserBackoff] = field(default_factory=dict)
     governor: Governor = field(default_factory=Governor)
     looked_s: float | None = None
     numbering: Numbering = field(default_factory=lambda: Numbering.of(()))
@@ -140,11 +140,11 @@ class RoomMemory:
     fault: Exception | None = None
 
     @property
-    def rooms(self) -> dict[str, Room]:
+    def rooms(self) -> dict[str, Earmark]:
         """The rooms that keep a harvested node, by their jobs."""
         return {key_: kept.room for key_, kept in self.kept.items() if kept.room.nodes}
 
-    def moved(self, by_s: float) -> RoomMemory:
+    def moved(self, by_s: float) -> EarmarkMemory:
         """Return the memory with its times moved: the clock was set."""
         kept = {
             key_: replace(one, room=_moved(one.room, by_s), fitted_s=one.fitted_s + by_s)
@@ -160,7 +160,7 @@ class RoomMemory:
         )
 
 
-def _moved(room: Room, by_s: float) -> Room:
+def _moved(room: Earmark, by_s: float) -> Earmark:
     due_s = None if room.due_s is None else room.due_s + by_s
     return replace(room, since_s=room.since_s + by_s, due_s=due_s)
 
@@ -178,7 +178,7 @@ def room_wait_s(scheduler: Scheduler) -> float:
     return min(cycles_s + _SLACK_S, _WAIT_MOST_S)
 
 
-def has_time(room: Room, now_s: float) -> bool:
+def has_time(room: Earmark, now_s: float) -> bool:
     """Whether the next cycle is so far away that pilots need not leave yet."""
     return room.due_s is not None and room.due_s - now_s > _LINGER_S
 
@@ -190,28 +190,28 @@ def key(job_id: str) -> str:
     return job_id.partition("_[")[0].partition("+")[0]
 
 
-def awake(memory: RoomMemory, numbering: Numbering, ready: int, now_s: float) -> RoomMemory:
+def awake(memory: EarmarkMemory, numbering: Numbering, ready: int, now_s: float) -> EarmarkMemory:
     """Return the memory with the doubts ended whose jobs find a node that was not ready before."""
 
-    def woken(doubt: Doubt) -> Doubt:
+    def woken(doubt: JobBackoff) -> JobBackoff:
         if not doubt.lacks or doubt.until_s <= now_s:
             return doubt
         if doubt.numbering is not numbering:
             lacks = numbering.mask(doubt.numbering.of_mask(doubt.lacks))
             doubt = replace(doubt, lacks=lacks, numbering=numbering)
-        return Doubt(now_s, doubt.count) if doubt.lacks & ready else doubt
+        return JobBackoff(now_s, doubt.count) if doubt.lacks & ready else doubt
 
     return replace(memory, doubts={key_: woken(doubt) for key_, doubt in memory.doubts.items()})
 
 
-def doubted(memory: RoomMemory, now_s: float) -> frozenset[str]:
+def doubted(memory: EarmarkMemory, now_s: float) -> frozenset[str]:
     """Return the jobs for which no room is made."""
     return frozenset(key_ for key_, doubt in memory.doubts.items() if now_s < doubt.until_s)
 
 
 def follow(
-    memory: RoomMemory, foreseen: Foreseen | None, jobs: Collection[Job], scheduler: Scheduler, now_s: float
-) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
+    memory: EarmarkMemory, foreseen: Prediction | None, jobs: Collection[Job], scheduler: Scheduler, now_s: float
+) -> tuple[EarmarkMemory, tuple[EarmarkOver, ...]]:
     """Carry the rooms on by one snapshot. Returns the new memory and the rooms that are over.
 
     `jobs` are all of the snapshot. If nothing could be `foreseen`, no room is made, and existing rooms stay until their
@@ -224,7 +224,7 @@ def follow(
     begun = _begun(jobs, memory.kept.keys() | starts.keys()) if memory.kept or starts else {}
     started = {key_ for key_, one in memory.kept.items() if begun.get(key_, one.begun) - one.begun}
     doubts = {key_: doubt for key_, doubt in memory.doubts.items() if key_ in waiting}
-    kept: dict[str, Kept] = {}
+    kept: dict[str, EarmarkState] = {}
     taken = union(start.nodes for start in starts.values())
     for key_, before in memory.kept.items():
         if key_ not in waiting or key_ in started or key_ in starts:
@@ -236,7 +236,7 @@ def follow(
             kept[key_] = before
         else:
             doubts[key_] = _doubt(doubts.get(key_), 0, memory.numbering, wait_s, now_s)
-    allowance = Allowance(memory.governor, foreseen.size if foreseen is not None else 0)
+    allowance = EarmarkAllowance(memory.governor, foreseen.size if foreseen is not None else 0)
     for key_, before in memory.kept.items():
         if key_ in kept or (key_ in starts and key_ not in started):
             allowance.spend(before.proved, before.worst(wait_s))
@@ -256,7 +256,9 @@ def follow(
         room = _room(key_, start, nodes, last, foreseen, scheduler, now_s)
         user = waiting[key_].user if key_ in waiting else ""
         proved = user in memory.governor.proved or key_ in started if last is None else last.proved
-        made = replace(last or Kept(room, ()), room=room, nodes=nodes, user=user, fitted_s=fitted_s, proved=proved)
+        made = replace(
+            last or EarmarkState(room, ()), room=room, nodes=nodes, user=user, fitted_s=fitted_s, proved=proved
+        )
         if last is not None or allowance.takes(proved, made.worst(wait_s)):
             kept[key_] = replace(made, begun=begun.get(key_, frozenset()))
     unfit = waiting.keys() - kept.keys() - starts.keys() - started
@@ -274,7 +276,7 @@ def follow(
     return replace(after, governor=memory.governor.after(_ended(memory, over), size, now_s)), over
 
 
-def _costed(memory: RoomMemory, foreseen: Foreseen | None, wait_s: float, now_s: float) -> RoomMemory:
+def _costed(memory: EarmarkMemory, foreseen: Prediction | None, wait_s: float, now_s: float) -> EarmarkMemory:
     """Add the cost of rooms since the snapshot before; pilots that have time until the next cycle cost nothing."""
     if not memory.kept or memory.looked_s is None:
         return memory
@@ -291,14 +293,14 @@ def _costed(memory: RoomMemory, foreseen: Foreseen | None, wait_s: float, now_s:
     return replace(memory, kept=kept)
 
 
-def _ended(memory: RoomMemory, over: Iterable[RoomOver]) -> Iterable[Ended]:
+def _ended(memory: EarmarkMemory, over: Iterable[EarmarkOver]) -> Iterable[EndedEarmark]:
     """Yield the results of the rooms that are over, for the governor."""
     for one in over:
         kept = memory.kept[one.room.job]
-        yield Ended(kept.user, kept.proved, one.end == "started", len(kept.room.nodes), kept.cost)
+        yield EndedEarmark(kept.user, kept.proved, one.end == "started", len(kept.room.nodes), kept.cost)
 
 
-def _outlives(before: Kept, foreseen: Foreseen, taken: int, scheduler: Scheduler, now_s: float) -> bool:
+def _outlives(before: EarmarkState, foreseen: Prediction, taken: int, scheduler: Scheduler, now_s: float) -> bool:
     """Whether a cycle may be at work that began while the job of a room still fitted, on nodes that are still free.
 
     Slurm's cycles on a large machine take many seconds, and changes meanwhile affect the one at work little.
@@ -311,20 +313,20 @@ def _outlives(before: Kept, foreseen: Foreseen, taken: int, scheduler: Scheduler
     return (due_s is None or due_s <= now_s) and not nodes & (taken | ~foreseen.ready)
 
 
-def given_up(memory: RoomMemory) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
+def given_up(memory: EarmarkMemory) -> tuple[EarmarkMemory, tuple[EarmarkOver, ...]]:
     """Drop all rooms: make_room is off."""
-    return RoomMemory(), tuple(RoomOver(room, "no longer fits") for room in memory.rooms.values())
+    return EarmarkMemory(), tuple(EarmarkOver(room, "no longer fits") for room in memory.rooms.values())
 
 
 def _room(
     key_: str,
-    start: Start,
+    start: ExpectedStart,
     nodes: tuple[str, ...],
-    last: Kept | None,
-    foreseen: Foreseen,
+    last: EarmarkState | None,
+    foreseen: Prediction,
     scheduler: Scheduler,
     now_s: float,
-) -> Room:
+) -> Earmark:
     """Return the room of a job: as it was, on those of its `nodes` now that are harvested."""
     bit = foreseen.numbering.bit
     mine = tuple(name for name in nodes if bit[name] & foreseen.harvested)
@@ -337,7 +339,7 @@ def _room(
             # those pilots were told a time, which may be moved earlier and never later
             due_s = None if due_s is None and start.first else _sooner(last.room.due_s, due_s)
     leaving = tuple(name for name in mine if bit[name] & foreseen.ours or name in had)
-    return Room(key_, mine, since_s, leaving, due_s)
+    return Earmark(key_, mine, since_s, leaving, due_s)
 
 
 def cycle_due_s(scheduler: Scheduler, now_s: float) -> float | None:
@@ -347,7 +349,7 @@ def cycle_due_s(scheduler: Scheduler, now_s: float) -> float | None:
     return scheduler.due_s
 
 
-def _due_s(start: Start, scheduler: Scheduler, now_s: float) -> float | None:
+def _due_s(start: ExpectedStart, scheduler: Scheduler, now_s: float) -> float | None:
     """Return the expected next backfill cycle; None if unknown or too near, or if the job may start without it."""
     due_s = None if start.first else cycle_due_s(scheduler, now_s)
     return due_s if due_s is not None and due_s - now_s > _DUE_LEAST_S else None
@@ -360,13 +362,13 @@ def _sooner(told_s: float | None, due_s: float | None) -> float | None:
 
 
 def _lapses(
-    memory: RoomMemory,
+    memory: EarmarkMemory,
     unfit: Collection[str],
     started: Collection[str],
     waiting: Collection[str],
     wait_s: float,
     now_s: float,
-) -> dict[str, Lapses]:
+) -> dict[str, FlapCount]:
     """Return the lapses that still count, with those of the rooms whose jobs are `unfit` now."""
     before = {
         key_: one
@@ -374,17 +376,17 @@ def _lapses(
         if key_ in waiting and key_ not in started and now_s - one.last_s <= wait_s
     }
     new = {
-        key_: Lapses(now_s, 1 + (before[key_].count if key_ in before else 0))
+        key_: FlapCount(now_s, 1 + (before[key_].count if key_ in before else 0))
         for key_ in memory.rooms
         if key_ in unfit and now_s - memory.kept[key_].room.since_s <= wait_s
     }
     return before | new
 
 
-def _doubt(before: Doubt | None, lacks: int, numbering: Numbering, wait_s: float, now_s: float) -> Doubt:
+def _doubt(before: JobBackoff | None, lacks: int, numbering: Numbering, wait_s: float, now_s: float) -> JobBackoff:
     count = 1 + (before.count if before is not None else 0)
     while_s = min(wait_s * 2.0 ** min(count, 10), _DOUBT_MOST_S)
-    return Doubt(now_s + while_s, count, lacks if count <= _WOKEN_MOST else 0, numbering)
+    return JobBackoff(now_s + while_s, count, lacks if count <= _WOKEN_MOST else 0, numbering)
 
 
 def _waiting(jobs: Iterable[Job], keys: Collection[str]) -> dict[str, Job]:
@@ -406,12 +408,12 @@ def _begun(jobs: Iterable[Job], keys: Collection[str]) -> dict[str, frozenset[st
 
 
 def _over(
-    before: RoomMemory,
-    after: RoomMemory,
+    before: EarmarkMemory,
+    after: EarmarkMemory,
     waiting: Collection[str],
     started: Collection[str],
     newly: Collection[str],
-) -> Iterable[RoomOver]:
+) -> Iterable[EarmarkOver]:
     rooms = after.rooms
     for key_, room in before.rooms.items():
         end: RoomEnd | None = None
@@ -424,4 +426,4 @@ def _over(
         elif key_ not in rooms:
             end = "no longer fits"
         if end is not None:
-            yield RoomOver(room, end)
+            yield EarmarkOver(room, end)

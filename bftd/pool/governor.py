@@ -26,29 +26,29 @@ _WARY_FROM, _WARY_TO = 0.75, 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class EarmarkCost:
     """The cost of rooms: node-seconds without a pilot, and pilots that left."""
 
     node_s: float = 0.0
     pilots: float = 0.0
 
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.node_s + other.node_s, self.pilots + other.pilots)
+    def __add__(self, other: EarmarkCost) -> EarmarkCost:
+        return EarmarkCost(self.node_s + other.node_s, self.pilots + other.pilots)
 
-    def at_least(self, other: Cost) -> Cost:
+    def at_least(self, other: EarmarkCost) -> EarmarkCost:
         """Return the greater of both, each part by itself."""
-        return Cost(max(self.node_s, other.node_s), max(self.pilots, other.pilots))
+        return EarmarkCost(max(self.node_s, other.node_s), max(self.pilots, other.pilots))
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedEarmark:
     """A room that is over: its user, its account (`proved`), whether its job `started`, and its number of `nodes`."""
 
     user: str
     proved: bool
     started: bool
     nodes: int
-    cost: Cost
+    cost: EarmarkCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Governor:
     vain. While the governor is `wary`, no other user has room made for them.
     """
 
-    past: Mapping[tuple[float, bool, bool], Cost] = field(default_factory=dict)
+    past: Mapping[tuple[float, bool, bool], EarmarkCost] = field(default_factory=dict)
     proved: Mapping[str, int] = field(default_factory=dict)
     wary: bool = False
 
@@ -68,29 +68,29 @@ class Governor:
         past = {(at_s + by_s, proved, started): cost for (at_s, proved, started), cost in self.past.items()}
         return replace(self, past=past)
 
-    def spent(self, started: bool, proved: bool | None = None) -> Cost:
+    def spent(self, started: bool, proved: bool | None = None) -> EarmarkCost:
         """Return the cost of rooms in the last hour that led to a start, or to none; of one account, or of both."""
         costs = (
             cost
             for (_, was_proved, has_started), cost in self.past.items()
             if has_started is started and proved in (None, was_proved)
         )
-        return sum(costs, Cost())
+        return sum(costs, EarmarkCost())
 
-    def budget(self, proved: bool, nodes: int) -> Cost:
+    def budget(self, proved: bool, nodes: int) -> EarmarkCost:
         """Return the cost in vain that an account may have in an hour, at a site of `nodes` harvested nodes."""
         share = 1.0 - _UNKNOWN_SHARE if proved else _UNKNOWN_SHARE
-        least = Cost(share * _VAIN_MOST * nodes * _HOUR_S, share * _PILOTS_MOST * nodes)
+        least = EarmarkCost(share * _VAIN_MOST * nodes * _HOUR_S, share * _PILOTS_MOST * nodes)
         return least.at_least(self.spent(started=True, proved=proved))
 
-    def after(self, over: Iterable[Ended], nodes: int, now_s: float) -> Governor:
+    def after(self, over: Iterable[EndedEarmark], nodes: int, now_s: float) -> Governor:
         """Return the governor with the rooms that are over now."""
         past = {key: cost for key, cost in self.past.items() if -_MINUTE_S < now_s - key[0] <= _HOUR_S + _MINUTE_S}
         credit: dict[str, int] = defaultdict(int, self.proved)
         minute_s = now_s // _MINUTE_S * _MINUTE_S
         for one in over:
             key = minute_s, one.proved, one.started
-            past[key] = past.get(key, Cost()) + one.cost
+            past[key] = past.get(key, EarmarkCost()) + one.cost
             credit[one.user] = min(nodes, credit[one.user] + (one.nodes if one.started else -one.nodes))
         known = replace(self, past=past, proved={user: count for user, count in credit.items() if count > 0})
         vain, most = known.spent(started=False, proved=False), known.budget(False, nodes)
@@ -111,18 +111,18 @@ class Governor:
         )
 
 
-class Allowance:
+class EarmarkAllowance:
     """The cost that may still be spent at one snapshot; the worst cost of open rooms counts as spent."""
 
     def __init__(self, governor: Governor, nodes: int) -> None:
         self._used = {proved: governor.spent(started=False, proved=proved) for proved in (False, True)}
         self._most = {proved: governor.budget(proved, nodes) for proved in (False, True)}
 
-    def spend(self, proved: bool, cost: Cost) -> None:
+    def spend(self, proved: bool, cost: EarmarkCost) -> None:
         """Count an open room."""
         self._used[proved] += cost
 
-    def takes(self, proved: bool, cost: Cost) -> bool:
+    def takes(self, proved: bool, cost: EarmarkCost) -> bool:
         """Count a room that is to be made, and say whether it may be.
 
         If nothing was spent, one room may always be made, however large its job is.
@@ -133,7 +133,7 @@ class Allowance:
             self.spend(proved, cost)
         return fits
 
-    def is_over(self, proved: bool, cost: Cost) -> bool:
+    def is_over(self, proved: bool, cost: EarmarkCost) -> bool:
         """Whether one room alone has taken all that its account may cost in an hour."""
         return cost.node_s > self._most[proved].node_s
 
@@ -142,5 +142,5 @@ def _fits(used: float, more: float, most: float) -> bool:
     return used <= 0.0 or more <= 0.0 or used + more <= most
 
 
-def _within(cost: Cost, most: Cost, share: float) -> bool:
+def _within(cost: EarmarkCost, most: EarmarkCost, share: float) -> bool:
     return cost.node_s <= share * most.node_s and cost.pilots <= share * most.pilots

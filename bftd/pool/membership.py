@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from bftd.config.keys import PoolConfig
-from bftd.core.model.domain import PoolNode, PoolView, Room
+from bftd.core.model.domain import Earmark, PoolNode, PoolView
 from bftd.core.model.foreign_jobs import ElasticJob
 from bftd.pool.claims import NO_CLAIMS, Claims, being_started, claims, counted_on, still_vacated
 from bftd.pool.classes import Classified, classify, reclassified
-from bftd.pool.earmarks import RoomMemory, cycle_due_s, given_up, has_time
+from bftd.pool.earmarks import EarmarkMemory, cycle_due_s, given_up, has_time
 from bftd.pool.fitness import BUSY, as_heard, is_unheard, unusable
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy, asked, occupy
@@ -77,7 +77,7 @@ class PoolMemory:
     vacated: Mapping[str, str] = field(default_factory=dict)
     spared: frozenset[str] = frozenset()
     classified: Classified = field(default_factory=Classified)
-    rooms: RoomMemory = field(default_factory=RoomMemory)
+    rooms: EarmarkMemory = field(default_factory=EarmarkMemory)
     doubted_s: float | None = None
     starting: Mapping[str, float] = field(default_factory=dict)
     touched: TouchMemory = field(default_factory=TouchMemory)
@@ -250,7 +250,7 @@ def _judge_all(
     return remembered, seen
 
 
-def _left_to(planned: str | None, room: Room | None) -> str | None:
+def _left_to(planned: str | None, room: Earmark | None) -> str | None:
     """Return the job that a node is given up for, in words that give the reason; None if it is not given up."""
     if planned is not None:
         return f"job {planned}, which waits for it"

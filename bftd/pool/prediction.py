@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from bftd.core.model.domain import RoomOver
-from bftd.pool.availability import Ground, completing, slow, survey
-from bftd.pool.backfill.model import Outcome, Wanted, union
+from bftd.core.model.domain import EarmarkOver
+from bftd.pool.availability import Availability, completing, slow, survey
+from bftd.pool.backfill.model import PlannerOutcome, QueueEntry, union
 from bftd.pool.backfill.planner import simulate
 from bftd.pool.backfill.queue import queue
-from bftd.pool.earmarks import Foreseen, RoomMemory, Start, awake, doubted, follow, key, room_wait_s
+from bftd.pool.earmarks import EarmarkMemory, ExpectedStart, Prediction, awake, doubted, follow, key, room_wait_s
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy
 from bftd.pool.user_backoff import left_out, tried
@@ -19,31 +19,31 @@ from bftd.pool.victims import Leaving
 from slurm_plugin.read.types import Snapshot
 
 
-class Copy(Protocol):
+class BackfillModel(Protocol):
     """A copy of Slurm's planner: it tells which waiting jobs could start now on some ground."""
 
     def __call__(
         self,
         snapshot: Snapshot,
         jobs: Occupancy,
-        ground: Ground,
+        ground: Availability,
         *,
         kept: Mapping[str, Collection[str]],
         doubted: Collection[str],
         leaving: Leaving,
-    ) -> tuple[Sequence[Wanted], Outcome]:
+    ) -> tuple[Sequence[QueueEntry], PlannerOutcome]:
         """Return the queue in the order of the planner, and its outcome; `kept` and `doubted` are by `rooms.key`."""
 
 
 def slurms_next_cycle(
     snapshot: Snapshot,
     jobs: Occupancy,
-    ground: Ground,
+    ground: Availability,
     *,
     kept: Mapping[str, Collection[str]],
     doubted: Collection[str],
     leaving: Leaving,
-) -> tuple[Sequence[Wanted], Outcome]:
+) -> tuple[Sequence[QueueEntry], PlannerOutcome]:
     """Simulate Slurm's next backfill cycle, without any pilot."""
     numbering = ground.numbering
     waits = queue(snapshot, jobs.pending, ground.nodes, numbering, ground.lent)
@@ -67,21 +67,21 @@ def slurms_next_cycle(
 
 
 def make_room(
-    memory: RoomMemory,
+    memory: EarmarkMemory,
     snapshot: Snapshot,
     jobs: Occupancy,
     harvest: Harvest,
     leased: Mapping[str, str | None],
     leaving: Leaving,
-    copy: Copy = slurms_next_cycle,
-) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
+    copy: BackfillModel = slurms_next_cycle,
+) -> tuple[EarmarkMemory, tuple[EarmarkOver, ...]]:
     """Say which nodes are kept for which jobs, and which rooms of the snapshot before are over.
 
     If the copy fails, nothing else does: the error is the memory's `fault`, and no room is made at this snapshot.
     """
     now_s, scheduler = snapshot.time_s, snapshot.scheduler
     fault: Exception | None = None
-    foreseen: Foreseen | None = None
+    foreseen: Prediction | None = None
     memory = before = replace(memory, completing=completing(memory.completing, snapshot))
     try:
         if jobs.near:
@@ -91,7 +91,7 @@ def make_room(
             memory = awake(memory, ground.numbering, ground.ready, now_s)
             foreseen = _foresee(memory, snapshot, jobs, ground, leaving, copy)
         else:  # nobody waits for a harvested node
-            foreseen = Foreseen(memory.numbering, size=len(jobs.nodes))
+            foreseen = Prediction(memory.numbering, size=len(jobs.nodes))
         after, over = follow(memory, foreseen, snapshot.jobs, scheduler, now_s)
     except Exception as error:
         fault = error
@@ -100,8 +100,8 @@ def make_room(
 
 
 def _less_patient(
-    before: RoomMemory, after: RoomMemory, over: tuple[RoomOver, ...], now_s: float, wait_s: float
-) -> tuple[RoomMemory, tuple[RoomOver, ...]]:
+    before: EarmarkMemory, after: EarmarkMemory, over: tuple[EarmarkOver, ...], now_s: float, wait_s: float
+) -> tuple[EarmarkMemory, tuple[EarmarkOver, ...]]:
     """Update the users' patience by what their rooms led to since the snapshot before.
 
     Rooms of users who are left out end as doubted.
@@ -120,8 +120,13 @@ def _less_patient(
 
 
 def _foresee(
-    memory: RoomMemory, snapshot: Snapshot, jobs: Occupancy, ground: Ground, leaving: Leaving, copy: Copy
-) -> Foreseen:
+    memory: EarmarkMemory,
+    snapshot: Snapshot,
+    jobs: Occupancy,
+    ground: Availability,
+    leaving: Leaving,
+    copy: BackfillModel,
+) -> Prediction:
     kept = {key_: one.nodes for key_, one in memory.kept.items()}
     unlikely = doubted(memory, snapshot.time_s)
     if out := left_out(memory.patience):
@@ -130,7 +135,7 @@ def _foresee(
         proved = memory.governor.proved
         unlikely |= {key(job.id) for job in jobs.near if job.user not in proved} - memory.kept.keys()
     entries, outcome = copy(snapshot, jobs, ground, kept=kept, doubted=unlikely, leaving=leaving)
-    return Foreseen(
+    return Prediction(
         numbering=ground.numbering,
         ready=ground.ready,
         clearing=ground.clearing,
@@ -142,9 +147,11 @@ def _foresee(
     )
 
 
-def _starts(entries: Sequence[Wanted], outcome: Outcome, ground: Ground) -> Mapping[str, Start]:
+def _starts(
+    entries: Sequence[QueueEntry], outcome: PlannerOutcome, ground: Availability
+) -> Mapping[str, ExpectedStart]:
     """Return the jobs that could start now, each with its place in line for the nodes that are open to it."""
-    starts: dict[str, Start] = {}
+    starts: dict[str, ExpectedStart] = {}
     if not outcome.now:
         return starts
     # where an earlier job waits for room, the main scheduler starts no later one: it strikes out the partition's nodes
@@ -157,7 +164,7 @@ def _starts(entries: Sequence[Wanted], outcome: Outcome, ground: Ground) -> Mapp
             passed &= ~union(part.within if part.within >= 0 else part.allowed for part in entry.parts)
             continue
         allowed = union(part.allowed for part in entry.parts)
-        before = starts.get(key(entry.id), Start(0, 0, first=False))
+        before = starts.get(key(entry.id), ExpectedStart(0, 0, first=False))
         first = (allowed & passed).bit_count() >= sum(part.need for part in entry.parts)
-        starts[key(entry.id)] = Start(before.nodes | nodes, before.allowed | allowed, before.first or first)
+        starts[key(entry.id)] = ExpectedStart(before.nodes | nodes, before.allowed | allowed, before.first or first)
     return starts

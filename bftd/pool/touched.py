@@ -13,7 +13,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from bftd.core.model.delays import TouchedStart
-from bftd.core.model.domain import Room
+from bftd.core.model.domain import Earmark
 from bftd.pool.earmarks import key
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy
@@ -46,7 +46,7 @@ def touched(
     jobs: Occupancy,
     harvest: Harvest,
     ours: Set[str],
-    rooms: Mapping[str, Room],
+    rooms: Mapping[str, Earmark],
     starting: Set[str],
     looked_s: float,
     longest_gap_s: float,

@@ -20,7 +20,7 @@ _FORGOTTEN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class UserBackoff:
     """The time for which a user has had room in vain, and whether they are left out for it."""
 
     vain_s: float = 0.0
@@ -28,13 +28,13 @@ class Patience:
 
 
 def tried(
-    before: Mapping[str, Patience],
+    before: Mapping[str, UserBackoff],
     having_room: Collection[str],
     started: Iterable[str],
     gone: Mapping[str, float],
     passed_s: float,
     wait_s: float,
-) -> dict[str, Patience]:
+) -> dict[str, UserBackoff]:
     """Carry on over `passed_s` in which some users had room; `started` has a user for each room that led to a start.
 
     `wait_s` is how long a job may take to start. A user who cancelled a job that had room is charged as if the room had
@@ -42,16 +42,16 @@ def tried(
     """
     passed_s = min(max(0.0, passed_s), wait_s)
     starts = Counter(started)
-    after: dict[str, Patience] = {}
+    after: dict[str, UserBackoff] = {}
     for user in before.keys() | set(having_room):
-        was = before.get(user, Patience())
+        was = before.get(user, UserBackoff())
         vain_s = was.vain_s + passed_s * ((user in having_room) - _FORGOTTEN) - starts[user] * wait_s
         vain_s += max(0.0, gone.get(user, 0.0))
         if vain_s > 0.0:
-            after[user] = Patience(vain_s, vain_s > (_MOST_WAITS - was.is_over) * wait_s)
+            after[user] = UserBackoff(vain_s, vain_s > (_MOST_WAITS - was.is_over) * wait_s)
     return after
 
 
-def left_out(patience: Mapping[str, Patience]) -> frozenset[str]:
+def left_out(patience: Mapping[str, UserBackoff]) -> frozenset[str]:
     """Return the users for whose jobs no room is made."""
     return frozenset(user for user, one in patience.items() if one.is_over)

@@ -35,7 +35,7 @@ class UnknownUser(MungeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RequestCredential:
     """The contents of a request's credential; `body` is the SHA-256 of the body in hexadecimal."""
 
     nonce: str
@@ -49,7 +49,7 @@ class Request:
         return "\n".join((_REQUEST, self.nonce, self.address, self.method, self.target, self.body)).encode()
 
     @classmethod
-    def of(cls, payload: bytes) -> Request:
+    def of(cls, payload: bytes) -> RequestCredential:
         """Parse a payload; raises MungeError for one that was made for anything else."""
         mark, *fields = payload.decode(errors="replace").split("\n")
         if mark != _REQUEST or len(fields) != 5:
@@ -87,7 +87,7 @@ def unproved(said: object) -> str:
     return f"; it says: {line[:200]}" if line else ""
 
 
-class Caller:
+class CallerCredential:
     """A caller's side: makes a request's credential and checks the answer's. Calls block while munged is asked."""
 
     answer_header = ANSWER_HEADER
@@ -100,7 +100,7 @@ class Caller:
 
     def request(self, address: str, method: str, target: str, body: bytes) -> tuple[str, dict[str, str]]:
         """Return the nonce and the header of one request; raises MungeError."""
-        said = Request(secrets.token_hex(16), address, method, target, digest(body))
+        said = RequestCredential(secrets.token_hex(16), address, method, target, digest(body))
         credential = munge.encode(said.payload(), to_uid=self._daemon_uid, ttl_s=TTL_S, socket=self._socket)
         return said.nonce, {REQUEST_HEADER: SCHEME + credential}
 

@@ -37,7 +37,7 @@ class MungeMissing(MungeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class MungeCredential:
     """The contents of a valid credential: payload, the uid that made it, when (unix seconds), and its lifetime."""
 
     payload: bytes
@@ -65,7 +65,7 @@ def encode(payload: bytes, *, to_uid: int | None = None, ttl_s: int = 60, socket
             _free(made)
 
 
-def decode(credential: str, *, socket: str = "") -> Opened:
+def decode(credential: str, *, socket: str = "") -> MungeCredential:
     """Open a credential; raises MungeError for one that is forged, expired, replayed or meant for another uid."""
     library = _library()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
@@ -83,7 +83,7 @@ def decode(credential: str, *, socket: str = "") -> Opened:
             content = ctypes.string_at(payload.value, length.value) if payload.value else b""
         finally:
             _free(payload)
-    return Opened(content, uid.value, encoded.value, ttl_s.value)
+    return MungeCredential(content, uid.value, encoded.value, ttl_s.value)
 
 
 @lru_cache(maxsize=1)

@@ -22,7 +22,7 @@ from bftd.protocol.curves import CurveEstimate, Points
 from bftd.protocol.fields import Fields
 from bftd.protocol.lease import LEASE_ID, LEASE_ID_FORM, Leases
 from bftd.protocol.sizes import Sizes
-from bftd.protocol.wish import Wish
+from bftd.protocol.wish import Requirements
 
 # The id stands in URLs and in lease lists.
 _TRAINER_ID = re.compile(rf"[A-Za-z0-9._+-]{{1,{TRAINER_ID_MOST}}}")
@@ -71,7 +71,7 @@ class Registration:
     down_cost_s: float | None = None
     warm_up_s: float | None = None
     held: tuple[Held, ...] = field(default=())
-    wish: Wish = field(default=Wish())
+    wish: Requirements = field(default=Requirements())
     estimates: tuple[CurveEstimate, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Registration:
             down_cost_s=told.number("down_cost_s", None),
             warm_up_s=told.number("warm_up_s", None),
             held=tuple(map(Held.from_json, told.items("held", held_most))),
-            wish=Wish.read(told),
+            wish=Requirements.read(told),
             estimates=curves.estimates(told, "estimates"),
         )
 

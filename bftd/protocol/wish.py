@@ -15,7 +15,7 @@ FEATURE = re.compile(r"[A-Za-z0-9_.:=+-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Requirements:
     """Nodes with `gpus` or more GPUs of type `gpu` and with all `features`; `mix` allows several classes at once.
 
     "" is any type of GPU, and 0 means no GPU at all unless a type is named. `without` are types of GPUs that are not
@@ -54,7 +54,7 @@ class Wish:
         }
 
     @classmethod
-    def read(cls, fields: Fields) -> Wish:
+    def read(cls, fields: Fields) -> Requirements:
         """Read a registration's requirements; raises Malformed."""
         features = fields.items("features", FEATURES_MOST)
         if not all(isinstance(name, str) and FEATURE.fullmatch(name) for name in features):

@@ -14,7 +14,7 @@ from bftd.config.keys import Config
 from bftd.core.inputs import orphan_jobs
 from bftd.core.model import foreign_jobs
 from bftd.core.model.domain import Settings, State
-from bftd.core.model.draft import Turn
+from bftd.core.model.draft import Draft
 from bftd.core.model.foreign_jobs import ElasticJob
 from bftd.ledger.file import Ledger
 from bftd.pool import membership
@@ -57,7 +57,7 @@ def report(config: Config, snapshot: Snapshot, state: State, identities: frozens
     _, view = membership.observe(
         membership.PoolMemory(), snapshot, config.pool, Harvest.of(*config.slurm.harvested), leased, {}
     )
-    turn = Turn(replace(state, settings=settings.changed(operator=False)), snapshot.time_s, explain=False)
+    turn = Draft(replace(state, settings=settings.changed(operator=False)), snapshot.time_s, explain=False)
     turn.pool = view
     orphan_jobs.follow(turn)
     theirs = {id_: word for word, ids in orphan_jobs.foreign(turn, view).items() for id_ in ids}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from bftd.core.model.domain import PoolView, Room
-from bftd.pool.earmarks import RoomMemory
+from bftd.core.model.domain import Earmark, PoolView
+from bftd.pool.earmarks import EarmarkMemory
 from slurm_plugin.nodeset import fold
 
 log = logging.getLogger("bftd")
@@ -19,7 +19,7 @@ _ENDS = {
 }
 
 
-class RoomLog:
+class EarmarkLog:
     """A log of rooms as they come and go, and, once each, of what keeps them from being made."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class RoomLog:
         self._cut_told = False
         self._wary = False
 
-    def tell(self, memory: RoomMemory, view: PoolView) -> None:
+    def tell(self, memory: EarmarkMemory, view: PoolView) -> None:
         """Log the news in one view of the pool; `memory` is what its rooms were made from."""
         for over in view.rooms_over:
             kept_s = view.time_s - over.room.since_s
@@ -60,7 +60,7 @@ class RoomLog:
         )
 
 
-def _leaving(room: Room, now_s: float) -> str:
+def _leaving(room: Earmark, now_s: float) -> str:
     """Say which pilots leave, and when."""
     if not room.leaving:
         return "no pilot is there"

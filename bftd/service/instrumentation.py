@@ -14,7 +14,7 @@ from typing import Any
 from bftd.core.model.domain import Action, State
 from bftd.core.model.events import Event
 from bftd.core.planning.planning import Solve
-from bftd.ledger.rolling import Window
+from bftd.ledger.rolling import RollingPeriod
 from milp import Plan, Problem
 
 
@@ -59,7 +59,7 @@ class Figures:
     ledger: Mapping[str, Any]
     failure: str
     written_bytes: int
-    windows: Sequence[Window]
+    windows: Sequence[RollingPeriod]
     plugin_fault: str = ""
 
 

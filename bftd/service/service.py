@@ -22,19 +22,19 @@ from bftd.core.model.pause import Pause, Paused, Unpaused
 from bftd.core.step import fold
 from bftd.ledger.file import GIVE_BACKS, Ledger
 from bftd.ledger.history.quota import HistoryQuota, is_history_of
-from bftd.ledger.history.recorder import History
-from bftd.ledger.rolling import Window
+from bftd.ledger.history.recorder import HistoryRecorder
+from bftd.ledger.rolling import RollingPeriod
 from bftd.pool import membership
 from bftd.pool.harvest import Harvest
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Welcome
 from bftd.service import admin_view, other_daemons, status, step_log
-from bftd.service.earmark_log import RoomLog
+from bftd.service.earmark_log import EarmarkLog
 from bftd.service.instrumentation import NO_METERS, Figures, Meters, metered
 from bftd.service.judging import Judged, Judging
 from bftd.service.settings import settings_of, still_good
 from bftd.service.timezone import local_zone
-from bftd.service.wall_clock import Clock
+from bftd.service.wall_clock import WallClock
 from slurm_plugin.read.types import Snapshot
 
 log = logging.getLogger("bftd")
@@ -86,11 +86,11 @@ class Service:
         self.ledger = ledger
         self.objection = self.plugin_fault = ""
         self.stopping = False
-        self._clock = Clock(now, elapsed)
+        self._clock = WallClock(now, elapsed)
         self._cancel = cancel
         self._changed: dict[str, asyncio.Event] = {}
         self._memory = membership.PoolMemory()
-        self._room_log = RoomLog()
+        self._room_log = EarmarkLog()
         self._job_users: Mapping[str, str] = {}
         self._cancelling: set[str] = set()
         self._held_since_s: float | None = None
@@ -103,7 +103,7 @@ class Service:
         if self.core != loaded:
             ledger.owe(loaded, self.core, ())
         self._quota = HistoryQuota()
-        self.history = History(ledger, self.core)
+        self.history = HistoryRecorder(ledger, self.core)
         self._give_backs_s = deque(reversed(ledger.give_backs_s()), maxlen=GIVE_BACKS)
         self.configure(config)
         for pause in admin_view.pauses(self.core):
@@ -228,7 +228,7 @@ class Service:
             self._held_since_s += by_s
         self.apply(happening.ClockSet(now_s, by_s))
 
-    def windows(self) -> tuple[Window, ...]:
+    def windows(self) -> tuple[RollingPeriod, ...]:
         """Return the windows of the last hour, day and week as of a minute ago; () while they are not known."""
         return self.history.windows
 

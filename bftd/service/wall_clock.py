@@ -12,7 +12,7 @@ from bftd.core.model.timing import CLOCK_STEP_S
 LONGEST_PAUSE_S = 30.0
 
 
-class Clock:
+class WallClock:
     """Wall time by `wall`, compared with `elapsed`, which nobody can set; without `elapsed`, wall time is believed."""
 
     def __init__(self, wall: Callable[[], float] = time.time, elapsed: Callable[[], float] | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from slurm_plugin.errors import CommandError
-from slurm_plugin.read.client import Answer, SlurmClient
+from slurm_plugin.read.client import CommandResult, SlurmClient
 
 _SHOWING = (("scontrol", "show"), ("sacctmgr", "show"))
 _LOAD = ("sdiag",)  # with options it may reset the controller's counters
@@ -23,7 +23,7 @@ class ReadingClient(SlurmClient):
         stdin: str = "",
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
-    ) -> Answer:
+    ) -> CommandResult:
         """Run a command that reads; raise CommandError for any other."""
         shows = (command, *arguments[:1]) in _SHOWING or (command, *arguments) == _LOAD
         if command != "squeue" and not shows:

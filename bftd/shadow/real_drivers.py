@@ -16,7 +16,7 @@ from bftd.core.step import fold
 SENTENCE = "bftd runs in shadow mode: it grants nothing"
 
 
-class Guests:
+class RealDrivers:
     """The drivers that have registered and were heard of since."""
 
     def __init__(self) -> None:

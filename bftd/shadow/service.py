@@ -77,7 +77,7 @@ class ShadowService(Service):
         now: Callable[[], float] = time.time,
         elapsed: Callable[[], float] | None = None,
     ) -> None:
-        self._guests = real_drivers.Guests()
+        self._guests = real_drivers.RealDrivers()
         super().__init__(config, ledger, _cancel_nothing, now, elapsed)
         # the ledger has no order of trainers that arrived together, and the core considers earlier arrivals first
         self.core = dataclasses.replace(self.core, trainers=in_order(self.core.trainers))

@@ -9,7 +9,7 @@ from pathlib import Path
 from bftd.base.errors import BftError
 from bftd.config.keys import Config
 from bftd.simulation.trace.recording.file import RecordingFile
-from bftd.simulation.trace.recording.session import DEFAULT_POLL_S, Clock, Session
+from bftd.simulation.trace.recording.session import DEFAULT_POLL_S, RecordingClock, RecordingSession
 from slurm_plugin.read.types import Snapshot
 
 log = logging.getLogger("bftd")
@@ -25,14 +25,14 @@ class TraceRecorder:
     starts when it is done. If a trace cannot be written, a line is logged and the daemon continues without.
     """
 
-    def __init__(self, path: Path, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, path: Path, config: Config, clock: RecordingClock | None = None) -> None:
         self.path = path
-        self._clock = clock or Clock(wait=lambda _: False)
+        self._clock = clock or RecordingClock(wait=lambda _: False)
         self._every_s = max(DEFAULT_POLL_S, config.slurm.poll_s)
         self._next_s = float("-inf")
         self._partitions = frozenset(config.slurm.harvested)
         self._pool = config.pool
-        self._session: Session | None = None
+        self._session: RecordingSession | None = None
         large = _size_bytes(path) > _READ_AT_ONCE_BYTES
         opener = ThreadPoolExecutor(1, "trace")
         self._opened: Future[RecordingFile] | None = opener.submit(RecordingFile, path)
@@ -72,11 +72,11 @@ class TraceRecorder:
         except BftError as error:
             log.warning("the trace is not packed: %s", error)
 
-    def _take_up(self, opened: Future[RecordingFile]) -> Session | None:
+    def _take_up(self, opened: Future[RecordingFile]) -> RecordingSession | None:
         """Start recording to the opened file; return None, and log a line, if it could not be opened."""
         partitions = self._partitions
         try:
-            self._session = Session(
+            self._session = RecordingSession(
                 opened.result(),
                 lambda snapshot: [
                     name for name, node in snapshot.nodes.items() if not partitions.isdisjoint(node.partitions)

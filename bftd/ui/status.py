@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bftd.base.tables import Column, Fitted
-from bftd.base.text import Block, Drawn, Words
+from bftd.base.text import Drawn, Stack, Words
 from bftd.protocol.fields import printable
 
 _STATE_STYLES = {"running": "green", "waiting": "yellow", "suspended": "magenta", "finished": "dim"}
@@ -21,14 +21,14 @@ _NODES_WIDTH = 16
 _WORDS_WIDTH = 16
 
 
-def render(status: Mapping[str, Any]) -> Block:
+def render(status: Mapping[str, Any]) -> Stack:
     """Render one `GET /v1/status` answer as the whole view; names that users choose cannot control the terminal."""
     status = _printable(status)
     parts: list[Drawn] = _shadow_head(status) if status["mode"] == "shadow" else [_headline(status)]
     parts += [_nodes(status), _trainers(status)]
     parts += _notices(status)
     parts.append(_decisions(status["decisions"]))
-    return Block(parts)
+    return Stack(parts)
 
 
 def _headline(status: Mapping[str, Any]) -> Words:

@@ -25,7 +25,7 @@ _RIGHT = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class DrawingSize:
     """The size of a drawing for one width of screen, in its own units; `letters` is the font size."""
 
     role: str
@@ -35,12 +35,12 @@ class Size:
     ticks: int
 
 
-LARGE = (Size("big", 1160, 300, 13, 13), Size("small", 360, 240, 12, 4))
-FLAT = (Size("big", 1160, 190, 13, 13), Size("small", 360, 170, 12, 4))
-SMALL = (Size("big", 640, 240, 13, 7), Size("small", 360, 200, 12, 4))
+LARGE = (DrawingSize("big", 1160, 300, 13, 13), DrawingSize("small", 360, 240, 12, 4))
+FLAT = (DrawingSize("big", 1160, 190, 13, 13), DrawingSize("small", 360, 170, 12, 4))
+SMALL = (DrawingSize("big", 640, 240, 13, 7), DrawingSize("small", 360, 200, 12, 4))
 
 
-def areas(picture: Picture, sizes: Sequence[Size], about: str) -> str:
+def areas(picture: Picture, sizes: Sequence[DrawingSize], about: str) -> str:
     """Draw stacked areas, one drawing for each size of screen; screen readers read `about`."""
     tops = [
         sum(values) for values in zip(*([value or 0 for value in each.values] for each in picture.series), strict=True)
@@ -50,7 +50,9 @@ def areas(picture: Picture, sizes: Sequence[Size], about: str) -> str:
     return "".join(_drawn(picture, size, about, _Axis(scale, 1.02 * top or 1.0), filled=True) for size in sizes)
 
 
-def lines(picture: Picture, sizes: Sequence[Size], about: str, most: float | None = None, decades: bool = False) -> str:
+def lines(
+    picture: Picture, sizes: Sequence[DrawingSize], about: str, most: float | None = None, decades: bool = False
+) -> str:
     """Draw lines that break at gaps; with `decades` on a logarithmic axis if the values are far apart.
 
     The axis ends at `most`, if given.
@@ -74,7 +76,7 @@ class _Axis:
     logarithmic: bool = False
 
 
-def _drawn(picture: Picture, size: Size, about: str, axis: _Axis, filled: bool = False) -> str:
+def _drawn(picture: Picture, size: DrawingSize, about: str, axis: _Axis, filled: bool = False) -> str:
     import pygal  # slow to import, and needed only by the thread that renders pages
 
     kind = pygal.StackedLine if filled else pygal.Line

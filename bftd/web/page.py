@@ -36,7 +36,7 @@ _ICON = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PageData:
     """The contents of one page, as the API answers them for the same caller.
 
     `status` has its nodes folded. `groups` are all nodes by `state` (one of `bftd.core.sample`), `why`, `nodes`
@@ -55,7 +55,7 @@ class Shown:
     missing: str = ""
 
 
-def render(shown: Shown) -> bytes:
+def render(shown: PageData) -> bytes:
     """Return the page as UTF-8."""
     title = f"bftd · {text(shown.place)}"
     head = (
@@ -68,7 +68,7 @@ def render(shown: Shown) -> bytes:
     return f"{head}<body>{_body(shown)}<script>{SCRIPT}</script></body></html>\n".encode()
 
 
-def _body(shown: Shown) -> str:
+def _body(shown: PageData) -> str:
     status, past, hours = shown.status, shown.past, shown.hours
     states = Counter[str]()
     for group in shown.groups:

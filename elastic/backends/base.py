@@ -16,7 +16,7 @@ from elastic.link.peer import Peer
 from elastic.link.wire import Message
 
 
-class Host(Protocol):
+class TrainerServices(Protocol):
     """The trainer, as a back-end sees it."""
 
     settings: DriverSettings
@@ -59,7 +59,7 @@ class Backend(ABC):
     Calls come one at a time, except `lost` and `received`, which never wait.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: TrainerServices) -> None:
         self._host = host
 
     @property

@@ -34,14 +34,14 @@ would make the next copy go to fresh pages."""
 _cuda: Any = torch.cuda
 
 
-class Arena(mmap.mmap):
+class Buffer(mmap.mmap):
     """Memory for one copy of a state: in huge pages if the kernel has them, and page-locked for an accelerator."""
 
     locked = False
     _address: int
 
     @classmethod
-    def new(cls, size_bytes: int) -> Arena:
+    def new(cls, size_bytes: int) -> Buffer:
         """Allocate at least this much memory; raises StateError if there is not enough."""
         try:
             arena = cls(-1, max(1, -(-size_bytes // _HUGE_BYTES)) * _HUGE_BYTES, flags=mmap.MAP_PRIVATE)
@@ -77,29 +77,29 @@ class Arena(mmap.mmap):
                 _cuda.cudart().cudaHostUnregister(self._address)
 
 
-class Pool:
+class BufferPool:
     """The memory of released snapshots, kept for later ones."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[Arena] = []
-        self._taken: weakref.WeakSet[Arena] = weakref.WeakSet()
+        self._idle: list[Buffer] = []
+        self._taken: weakref.WeakSet[Buffer] = weakref.WeakSet()
         self._copied_s = -math.inf
         self._travel_s = 0.0
         self.preparing: threading.Thread | None = None
 
-    def take(self, size_bytes: int) -> Arena:
+    def take(self, size_bytes: int) -> Buffer:
         """Return memory for this many bytes, and free idle memory that does not fit. Raises StateError."""
         with self._lock:
             fitting = [arena for arena in self._idle if size_bytes <= len(arena) <= 2 * size_bytes + _HUGE_BYTES]
             arena = fitting[-1] if fitting else None  # the one used last: its pages are in memory
             self._idle = [other for other in fitting if other is not arena]
             if arena is None:
-                arena = Arena.new(size_bytes)
+                arena = Buffer.new(size_bytes)
             self._taken.add(arena)
             return arena
 
-    def give_back(self, arena: Arena) -> None:
+    def give_back(self, arena: Buffer) -> None:
         """Take back memory that nothing reads any more."""
         with self._lock:
             self._taken.discard(arena)
@@ -124,7 +124,7 @@ class Pool:
             if free is None or free < _SPARE * size_bytes:
                 return
             try:
-                arena = Arena.new(size_bytes)
+                arena = Buffer.new(size_bytes)
             except StateError:
                 return
             self._idle.insert(0, arena)
@@ -132,7 +132,7 @@ class Pool:
             with contextlib.suppress(RuntimeError):  # no more threads: the memory is touched when it is needed
                 self.preparing.start()
 
-    def _prepare(self, arena: Arena) -> None:
+    def _prepare(self, arena: Buffer) -> None:
         for offset in range(0, len(arena), _HUGE_BYTES):
             with self._lock:
                 if not any(idle is arena for idle in self._idle):
@@ -141,4 +141,4 @@ class Pool:
             time.sleep(_REST_S)  # lets a waiting thread have the lock
 
 
-POOL = Pool()
+POOL = BufferPool()

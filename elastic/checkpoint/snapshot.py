@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 import torch
 
 from elastic.base.errors import SHARD_IN_OBJECT, StateError
-from elastic.checkpoint.buffers import POOL, Arena, Pool
+from elastic.checkpoint.buffers import POOL, Buffer, BufferPool
 
 _T = TypeVar("_T")
 
@@ -104,10 +104,10 @@ class _Part:
     size_bytes: int
 
 
-class Snapshot:
+class StateCopy:
     """A state as it was at one moment; that moment ends with `copy`. Any thread may call `write`."""
 
-    def __init__(self, state: Any, pool: Pool = POOL) -> None:
+    def __init__(self, state: Any, pool: BufferPool = POOL) -> None:
         """Freeze all but the data. Raises what pickling `state` raises."""
         self._pool = pool
         self._storages: list[_Part] = []
@@ -116,7 +116,7 @@ class Snapshot:
         self._numbers: dict[int, int] = {}
         self._dtypes: dict[int, torch.dtype] = {}
         self._pickle = self._frozen(state)
-        self._arena: Arena | None = None
+        self._arena: Buffer | None = None
         self._error: BaseException | None = None
         self._copied = threading.Event()
         self._lock = threading.Lock()
@@ -224,7 +224,7 @@ class Snapshot:
         self._bytes += -(-size_bytes // ALIGN_BYTES) * ALIGN_BYTES
         return part
 
-    def _copy_into(self, arena: Arena) -> None:
+    def _copy_into(self, arena: Buffer) -> None:
         devices: set[torch.device] = set()
         for part in self._storages:
             source = part.source
@@ -264,7 +264,7 @@ def _view(storage: torch.UntypedStorage, dtype: torch.dtype, start: int, count: 
 class _Pickler(pickle.Pickler):
     """A pickler that leaves out the data of storages and arrays."""
 
-    def __init__(self, file: BinaryIO, snapshot: Snapshot) -> None:
+    def __init__(self, file: BinaryIO, snapshot: StateCopy) -> None:
         super().__init__(file, protocol=_PROTOCOL, buffer_callback=snapshot.keep_array)
         self._placed = snapshot.placed
 

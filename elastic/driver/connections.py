@@ -8,11 +8,11 @@ from bftd.protocol.changes import TAKEN
 from bftd.protocol.container import failed
 from elastic.backends import Kind
 from elastic.backends.base import Backend
-from elastic.driver.context import CANCELLED, Run
+from elastic.driver.context import CANCELLED, TrainerContext
 from elastic.driver.failures.liveness import Liveness
-from elastic.driver.failures.policy import TrainerHost
+from elastic.driver.failures.policy import FailurePolicy
 from elastic.driver.pilots.launcher import Pilot
-from elastic.driver.pilots.manager import Crew
+from elastic.driver.pilots.manager import PilotManager
 from elastic.driver.saving.distributed import OPS as BY_PATH
 from elastic.driver.saving.shared_folder import Probes
 from elastic.driver.saving.transfers import Transfers
@@ -21,11 +21,17 @@ from elastic.link.step_barrier import ANSWERS
 from elastic.link.wire import Message
 
 
-class Connections:
+class PeerConnections:
     """The hub's listener."""
 
     def __init__(
-        self, run: Run, kind: Kind, crew: Crew, host: TrainerHost, backend: Backend, liveness: Liveness
+        self,
+        run: TrainerContext,
+        kind: Kind,
+        crew: PilotManager,
+        host: FailurePolicy,
+        backend: Backend,
+        liveness: Liveness,
     ) -> None:
         self._run = run
         self._kind = kind

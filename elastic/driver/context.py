@@ -11,21 +11,21 @@ from collections.abc import Callable
 from bftd.protocol.reports import NoteReport, Report
 from elastic.backends import KINDS
 from elastic.base.errors import ElasticError
-from elastic.driver.progress.reports import Progress
+from elastic.driver.progress.reports import TrainerProgress
 from elastic.driver.progress.resize_costs import Costs
 from elastic.driver.saving.distributed import ByPath
-from elastic.driver.saving.saver import StateSaver
+from elastic.driver.saving.saver import CheckpointSaver
 from elastic.driver.saving.step_barrier import Agreement
 from elastic.driver.settings import DriverSettings
 from elastic.link.wire import Message
 from elastic.store.store import CheckpointStore
-from elastic.store.versions import Generations
+from elastic.store.versions import CheckpointVersions
 
 CANCELLED = "the job was cancelled"
 TAKEN_OVER = "another driver of this trainer has taken over"
 
 
-class Run:
+class TrainerContext:
     """One run of a trainer; `result` is its exit code and a sentence, set by the first part that ends it."""
 
     def __init__(
@@ -41,10 +41,10 @@ class Run:
         self.show = show
         self.report = report
         self.store = CheckpointStore(settings.state_dir, self.tell, self.fence, settings.name)
-        self.generations = Generations(self.store, settings.state_dir, settings.spec.state_path, self.tell)
-        self.saver = StateSaver(self.store)
+        self.generations = CheckpointVersions(self.store, settings.state_dir, settings.spec.state_path, self.tell)
+        self.saver = CheckpointSaver(self.store)
         self.agreement = Agreement()
-        self.progress = Progress(costs=Costs(tells_saves=KINDS[settings.backend].saves_together))
+        self.progress = TrainerProgress(costs=Costs(tells_saves=KINDS[settings.backend].saves_together))
         self.by_path = ByPath(self.generations, self.saver.note, self.state_saved, self.progress.costs.saved)
         self.state_saved()
         self.result: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()

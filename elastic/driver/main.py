@@ -16,7 +16,7 @@ from bftd.protocol.reports import Summary
 from elastic.backends import KINDS
 from elastic.base.errors import ElasticError, UsageError
 from elastic.driver.daemon_link import DaemonLink, read_token
-from elastic.driver.output import Output
+from elastic.driver.output import JobOutput
 from elastic.driver.pilots.addresses import given_address
 from elastic.driver.pilots.launcher import PilotStarter
 from elastic.driver.progress import cpu_profile
@@ -50,7 +50,7 @@ def main() -> None:
 def run(settings: DriverSettings) -> int:
     """Runs one trainer to its end and returns its exit code; raises ElasticError when it cannot begin."""
     descriptors.raise_limit()
-    output = Output.standard()
+    output = JobOutput.standard()
     try:
         with output.logging():
             return asyncio.run(_run(settings, output))
@@ -60,7 +60,7 @@ def run(settings: DriverSettings) -> int:
         output.close()
 
 
-async def _run(settings: DriverSettings, output: Output) -> int:
+async def _run(settings: DriverSettings, output: JobOutput) -> int:
     def log(text: str) -> None:
         output.line(_line(text))
 

@@ -39,7 +39,7 @@ _NOBODY = {errno.EPIPE, errno.EBADF, errno.ECONNRESET, errno.ENXIO}
 """Errors after which nobody will ever read the output."""
 
 
-class Output:
+class JobOutput:
     """Lines on their way to a file descriptor; call `close` at the end."""
 
     def __init__(self, fd: int, encoding: str = "utf-8", held_bytes: int = HELD_BYTES) -> None:
@@ -58,7 +58,7 @@ class Output:
         self._thread.start()
 
     @classmethod
-    def standard(cls) -> Output:
+    def standard(cls) -> JobOutput:
         """The standard output of this process, in its locale's encoding."""
         if sys.stdout is None:  # closed before the start: its number may be another file's by now
             nowhere = cls(-1)
@@ -174,7 +174,7 @@ class Output:
 
 
 class _Handler(logging.Handler):
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: JobOutput) -> None:
         super().__init__(logging.WARNING)
         self._output = output
         self.setFormatter(logging.Formatter("bft: %(name)s: %(message)s"))

@@ -16,7 +16,7 @@ from elastic.options.elastic_option import ElasticSpec
 
 
 @dataclass
-class Site:
+class SiteSettings:
     """The site's settings from the daemon's lists; each list sets them anew."""
 
     container: str = ""
@@ -57,7 +57,7 @@ class DriverSettings:
     given_address: str = field(default_factory=given_address)
     script_sha256: str = ""
     keep_state_s: float = 86400.0
-    site: Site = field(default_factory=Site)
+    site: SiteSettings = field(default_factory=SiteSettings)
     secret: str = field(default_factory=new_secret, repr=False)
 
     def agent_message(self, kind: Kind, env: Mapping[str, str]) -> dict[str, object]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from elastic.backends import Kind
 from elastic.base.timing import AGREE_S, BEAT_S, LIMIT_MARGIN_S, PING_S, SAVE_LOOK_S, SHIP_EVERY_S
-from elastic.driver.context import Run
+from elastic.driver.context import TrainerContext
 from elastic.driver.failures.liveness import Liveness
-from elastic.driver.pilots.manager import Crew
-from elastic.driver.pilots.time_limits import Limits, Member
+from elastic.driver.pilots.manager import PilotManager
+from elastic.driver.pilots.time_limits import PilotLimits, TrainingPilot
 from elastic.driver.saving.interval import Saves
 
 
@@ -20,14 +20,19 @@ class Clockwork:
     """The trainer's endless coroutines; `clock` is monotonic."""
 
     def __init__(
-        self, run: Run, kind: Kind, crew: Crew, liveness: Liveness, clock: Callable[[], float] = time.monotonic
+        self,
+        run: TrainerContext,
+        kind: Kind,
+        crew: PilotManager,
+        liveness: Liveness,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run
         self._kind = kind
         self._crew = crew
         self._liveness = liveness
         self._clock = clock
-        self._limits = Limits(lambda nodes: run.settings.spec.allowed.largest(nodes) > 0)
+        self._limits = PilotLimits(lambda nodes: run.settings.spec.allowed.largest(nodes) > 0)
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """Returns the coroutines to run; none of them ends."""
@@ -50,7 +55,7 @@ class Clockwork:
         pilots = [pilot for pilot in self._crew.all if pilot.placed_s and not pilot.expiring]
         # A pilot that does not train holds nobody up: it stays until its own limit.
         trained = [pilot for pilot in pilots if pilot.wanted]
-        ends = [Member(pilot.placed_s + pilot.limit_s - LIMIT_MARGIN_S, pilot.limit_s) for pilot in trained]
+        ends = [TrainingPilot(pilot.placed_s + pilot.limit_s - LIMIT_MARGIN_S, pilot.limit_s) for pilot in trained]
         due = [trained[position] for position in self._limits.due(ends, now_s)]
         due += [p for p in pilots if not p.wanted and now_s > p.placed_s + p.limit_s - LIMIT_MARGIN_S]
         for pilot in due:

@@ -5,7 +5,7 @@ wait (a notice of Slurm's, the end of a worker) are handled where they arrive (e
 flags for that task.
 
     Run          shared by all parts: settings, log, progress, saved state, the end
-    TrainerHost  the trainer as the back-end sees it        TrainerOwner  as its crew sees it
+    FailurePolicy  the trainer as the back-end sees it        TrainerOwner  as its crew sees it
     Connections  messages of agents and workers             Clockwork     periodic work
     Liveness     peers that still answer                    Estimating    the speed, before training
     Changes      the log's lines about nodes
@@ -33,15 +33,15 @@ from elastic.base.timing import (
     REPORT_S,
     STORE_RETRY_S,
 )
-from elastic.driver.connections import Connections
-from elastic.driver.context import Run
+from elastic.driver.connections import PeerConnections
+from elastic.driver.context import TrainerContext
 from elastic.driver.daemon_link import DaemonLink
 from elastic.driver.failures.liveness import Liveness
-from elastic.driver.failures.policy import TrainerHost
+from elastic.driver.failures.policy import FailurePolicy
 from elastic.driver.pilots.launcher import Pilot, PilotStarter
-from elastic.driver.pilots.manager import Crew
+from elastic.driver.pilots.manager import PilotManager
 from elastic.driver.progress.curve_estimate import Estimating
-from elastic.driver.progress.job_output import Changes, Measured
+from elastic.driver.progress.job_output import Changes, TrainingRate
 from elastic.driver.settings import DriverSettings
 from elastic.driver.timers import Clockwork
 from elastic.driver.trainer_events import TrainerOwner
@@ -63,15 +63,15 @@ class Trainer:
         *,
         show: Callable[[str], None] = print,
     ) -> None:
-        """`starter` starts pilots; `daemon` need not be up before `serve` is called; `show` as in `Run`."""
-        self.run = Run(settings, log, daemon.report, show)
-        host = TrainerHost(self.run, lambda: self.crew.all)
+        """`starter` starts pilots; `daemon` need not be up before `serve` is called; `show` as in `TrainerContext`."""
+        self.run = TrainerContext(settings, log, daemon.report, show)
+        host = FailurePolicy(self.run, lambda: self.crew.all)
         self._backend: Backend = load(kind.driver)(host)
         owner = TrainerOwner(self.run, self._backend)
         pull_s = 0.0 if settings.spec.container is None else PULL_S
-        self.crew = Crew(owner, starter, self.run.report, library=kind.library, pull_s=pull_s)
+        self.crew = PilotManager(owner, starter, self.run.report, library=kind.library, pull_s=pull_s)
         liveness = Liveness(self.run, self.crew)
-        self.connections = Connections(self.run, kind, self.crew, host, self._backend, liveness)
+        self.connections = PeerConnections(self.run, kind, self.crew, host, self._backend, liveness)
         self._clockwork = Clockwork(self.run, kind, self.crew, liveness)
         self.estimating = Estimating(self.run)
         self._changes = Changes(settings.name, resumes=self.run.saved_step >= 0)
@@ -219,7 +219,7 @@ class Trainer:
             await asyncio.sleep(REPORT_S)
             progress = self.run.progress
             group = [pilot for pilot in self.crew.all if pilot.workers and self._backend.uses(pilot)]
-            known = Measured(progress.groups, progress.nodes, progress.samples_per_s, self._daemon.ends_in_s)
+            known = TrainingRate(progress.groups, progress.nodes, progress.samples_per_s, self._daemon.ends_in_s)
             self._say(self._changes.look(time.monotonic(), group, known))
 
     def _say(self, line: str | None) -> None:

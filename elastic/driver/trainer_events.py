@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from elastic.backends.base import Backend
 from elastic.base.timing import LEAVE_S
-from elastic.driver.context import Run
+from elastic.driver.context import TrainerContext
 from elastic.driver.pilots.launcher import Pilot
 
 
 class TrainerOwner:
     """The crew's owner; see elastic.driver.pilots.manager.Owner."""
 
-    def __init__(self, run: Run, backend: Backend) -> None:
+    def __init__(self, run: TrainerContext, backend: Backend) -> None:
         self._run = run
         self._backend = backend
 

@@ -29,7 +29,7 @@ class Transport:
     def __init__(self, address: str, token: str | None = None, munge_socket: str = "") -> None:
         self._address = address
         self._headers = {"Content-Type": "application/json"}
-        self._caller: credentials.Caller | None = None
+        self._caller: credentials.CallerCredential | None = None
         self._where: tuple[str, int] | None = None
         if is_path(address):
             return
@@ -39,7 +39,7 @@ class Transport:
             if token:
                 self._headers["Authorization"] = f"Bearer {token}"
             else:
-                self._caller = credentials.Caller(user, munge_socket)
+                self._caller = credentials.CallerCredential(user, munge_socket)
         except (ValueError, MungeError) as error:
             raise UsageError(str(error)) from None
 

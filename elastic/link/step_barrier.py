@@ -24,7 +24,7 @@ ANSWERS = frozenset({"at", "gated", "late"})
 
 
 @dataclass
-class Gate:
+class SaveRequest:
     """A request at the end of a step; with `pause` the worker is stopped once it has saved. `number` is unique."""
 
     number: int
@@ -36,14 +36,14 @@ _STEPS = 5
 """The duration of a step is the median of this many: the first one compiles, one in a hundred evaluates."""
 
 
-class Fence:
+class StepBarrier:
     """One worker's gates: the side thread calls `answer`, the thread that trains calls `passed` and `saved`."""
 
     def __init__(self) -> None:
         self.by_clock = False
         """Whether the script leaves it to bftd when to save."""
         self._news = threading.Condition()
-        self._gates: dict[int, Gate] = {}
+        self._gates: dict[int, SaveRequest] = {}
         self._step = 0
         self._steps_s: deque[float] = deque(maxlen=_STEPS)
         self._saving = self._saved = False
@@ -69,7 +69,7 @@ class Fence:
                 # One gate a step: a gate that the others may have agreed on must not make room for this one.
                 if step <= self._step or gate is not None:
                     return {"op": "late", "number": number}
-                self._gates[step] = Gate(number, bool(message["pause"]))
+                self._gates[step] = SaveRequest(number, bool(message["pause"]))
                 return {"op": "gated", "number": number}
             if gate is not None and gate.number == number:
                 if op == "open":
@@ -83,7 +83,7 @@ class Fence:
     def _step_s(self) -> float:
         return statistics.median(self._steps_s) if self._steps_s else 0.0
 
-    def passed(self, step: int, now_s: float) -> Gate | None:
+    def passed(self, step: int, now_s: float) -> SaveRequest | None:
         """Note that `step` ended at `now_s` (monotonic); returns its gate, if it has one, once that is open.
 
         The time from a gate to the end of the next step contains the cost of the save: it ends at `saved`, or, if that

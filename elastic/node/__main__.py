@@ -15,7 +15,7 @@ from elastic.node import devices
 from elastic.node.link import AgentLink
 
 
-class Node(Protocol):
+class BackendNode(Protocol):
     """A back-end's part on a node."""
 
     def run(self) -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     gc.disable()
     try:
         load(kind.preload)()
-        node: Node = load(kind.node)(link, argv)
+        node: BackendNode = load(kind.node)(link, argv)
     except ImportError as error:
         # Another try would end the same way: the driver ends the trainer with this sentence.
         image = os.environ.get("BFT_CONTAINER")

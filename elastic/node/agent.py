@@ -41,11 +41,11 @@ from elastic.link.child_process import adopt_orphans
 from elastic.link.wire import MAX_LINE_BYTES, Message, encode, no_delay, notice_silence, receive
 from elastic.node import devices, shared_folder
 from elastic.node.container import Container, ContainerError
-from elastic.node.hang_detection import Watcher
+from elastic.node.hang_detection import HangDetector
 from elastic.node.network_interface import interface_of
 from elastic.node.oom import MemoryKills
 from elastic.node.orphans import kill_all_below
-from elastic.node.output import Allowance, Lines
+from elastic.node.output import LineSplitter, OutputAllowance
 from elastic.node.process import Child, Contained, NodeProcess
 from elastic.node.resources import interface_settings, threads_per_worker, workers_per_node
 from elastic.node.scratch import Scratch
@@ -71,10 +71,10 @@ class Agent:
         self._lost_driver = False
         self._ended_by_driver = False
         self._scratch = Scratch()
-        self._watcher = Watcher()
+        self._watcher = HangDetector()
         self._kills = MemoryKills()
         self._scratch.sweep()
-        self._allowance: Allowance | None = Allowance()
+        self._allowance: OutputAllowance | None = OutputAllowance()
         self._next_note_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -308,7 +308,7 @@ class Agent:
 
     async def _output(self, node: NodeProcess) -> None:
         """Send the workers' output to the trainer's log; a worker that prints too fast waits in print."""
-        lines = Lines()
+        lines = LineSplitter()
         while True:
             due_s = lines.due_s
             left_s = None if due_s is None else max(0.0, due_s - time.monotonic())

@@ -14,7 +14,7 @@ from elastic.node.shared_memory import Segments
 _LOOK_S = 0.002
 
 
-class Upkeep:
+class NodeCleanup:
     """The upkeep of one node process, to be made before its first worker. `workers` are the ids of its living workers.
 
     `helpers` returns the node process's own children that were started later and belong to no worker.

@@ -131,7 +131,7 @@ class _Watch:
     stopped_s: float | None = None
 
 
-class Watcher:
+class HangDetector:
     """A judge of one node process's workers that do not answer the driver; it ends those that are frozen."""
 
     def __init__(self, frozen_s: float = FROZEN_S, clock: Callable[[], float] = time.monotonic) -> None:

@@ -19,7 +19,7 @@ _LINE_BYTES = 512
 """The cost of a line beyond its length: a short line is as much work for the driver as one of this length."""
 
 
-class Allowance:
+class OutputAllowance:
     """The allowed rate of a node's output: `OUT_BYTES_S` in the long run, `OUT_BURST_BYTES` at once."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Allowance:
         return max(0.0, -self._left_bytes / OUT_BYTES_S)
 
 
-class Lines:
+class LineSplitter:
     """A splitter of output into lines, as it arrives; times are seconds of the caller's monotonic clock.
 
     A carriage return ends one state of a progress bar, which the next state overwrites: one state is returned every

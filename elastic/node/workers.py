@@ -44,7 +44,7 @@ def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap)
         os._exit(70)
     os.environ.update(devices.of_worker(os.environ))
     try:
-        driver_link.install(driver_link.Session.connect(os.environ, page))
+        driver_link.install(driver_link.DriverLink.connect(os.environ, page))
     except (OSError, WireError):
         # The driver has gone away since the start, or another process has its port: the agent finds out too.
         os._exit(EXIT_LINK_LOST)

@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 
 from bftd.protocol.sizes import Sizes
-from bftd.protocol.wish import FEATURE, GPU_TYPE, TYPES_MOST, Wish
+from bftd.protocol.wish import FEATURE, GPU_TYPE, TYPES_MOST, Requirements
 from elastic.backends import KINDS
 from elastic.base.errors import UsageError
 from elastic.base.timing import FROZEN_LEAST_S, FROZEN_S
-from elastic.options.node_share import Share
+from elastic.options.node_share import NodeShare
 
 _KEYS = (
     "backend", "sizes", "weight", "up", "down", "workers", "gpu", "without", "curve", "frozen", "resume", "state",
@@ -29,7 +29,7 @@ _IMAGE = "(?!-)[A-Za-z0-9_=:.+@/~#%-]+"
 _NAMED = re.compile(r"\(\?P<(\w*)>")
 _READ = ("step", "samples", "loss", "total_steps")
 """The values that are read from a line of a script's output."""
-_UNSAID = Share(asked=False)
+_UNSAID = NodeShare(asked=False)
 SAVE_SHARE_MOST = 0.05
 """The highest share of the time that saves may take: one save in twenty times what it costs."""
 
@@ -68,7 +68,7 @@ class ElasticSpec:
     state_path: str | None = None
     container: str | None = None
     progress: str | None = None
-    share: Share = _UNSAID
+    share: NodeShare = _UNSAID
     save_share: float | None = None
 
     @classmethod
@@ -110,7 +110,7 @@ class ElasticSpec:
             state_path=_state_path(options.get("state")),
             container=_image(options.get("container")),
             progress=_progress(regex) if has_progress else None,
-            share=Share.parse(options.get("share")),
+            share=NodeShare.parse(options.get("share")),
             save_share=_save_share(options.get("save_share")),
         )
 
@@ -124,9 +124,9 @@ class ElasticSpec:
         """The seconds without an answer or a sign of life after which a worker counts as frozen."""
         return max(FROZEN_LEAST_S, self.frozen_s if self.frozen_s is not None else FROZEN_S)
 
-    def wish(self, features: tuple[str, ...]) -> Wish:
+    def wish(self, features: tuple[str, ...]) -> Requirements:
         """Return what is asked of the nodes, including the features that `--constraint` names."""
-        return Wish(self.gpu, self.gpus, features, self.mix, self.without)
+        return Requirements(self.gpu, self.gpus, features, self.mix, self.without)
 
     def format(self) -> str:
         """Return the value in the form that `parse` reads."""

@@ -13,7 +13,7 @@ NEVER, PROFILE = "no", "profile"
 
 
 @dataclass(frozen=True)
-class Share:
+class NodeShare:
     """CPUs and memory of each node. Without numbers, the profiled ones are used.
 
     `never` means whole nodes in any case; `asked` is whether the user gave `share=` at all.
@@ -25,7 +25,7 @@ class Share:
     asked: bool = True
 
     @classmethod
-    def parse(cls, value: str | None) -> Share:
+    def parse(cls, value: str | None) -> NodeShare:
         """Parse CPUS:MEMORY ("4:16G", with Slurm's units: powers of two), "profile" or "no"; raises UsageError."""
         if value is None:
             return cls(asked=False)

@@ -13,7 +13,7 @@ from elastic.base.errors import StateError, UsageError
 from elastic.checkpoint import distributed
 from elastic.script import ranks, resizing
 from elastic.worker import driver_link as _session
-from elastic.worker.driver_link import Saved
+from elastic.worker.driver_link import PendingCheckpoint
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -143,7 +143,7 @@ def save_beside(state: Any, beside: Beside | None) -> None:
         session.fence.saved(time.monotonic())
 
 
-def _save(state: Any, beside: Beside | None, session: _session.Session) -> None:
+def _save(state: Any, beside: Beside | None, session: _session.DriverLink) -> None:
     rank, size = _rank_and_size()
     if distributed.wanted(state):
         distributed.save(state, _progress.step, _progress.samples, pause=session.pause_requested.is_set())
@@ -154,14 +154,14 @@ def _save(state: Any, beside: Beside | None, session: _session.Session) -> None:
 
     step, samples = _progress.step, _progress.samples
     envelope = {"step": step, "samples": samples, "size": size, "state": state, **session.about()}
-    saved = Saved(step, samples, functools.partial(snapshot.write, envelope))
+    saved = PendingCheckpoint(step, samples, functools.partial(snapshot.write, envelope))
     if beside is not None:
         saved = replace(saved, first=functools.partial(beside.put, beside.content), kept=beside.kept)
     if session.pause_requested.is_set():
         # Nothing changes the state any more: this worker rests until it is ended.
         session.commit(saved)
         session.rest()
-    taken = snapshot.Snapshot(envelope if beside is None else beside.content)
+    taken = snapshot.StateCopy(envelope if beside is None else beside.content)
     if beside is None:
         saved = replace(saved, write=taken.write)
     else:  # the envelope holds only names and numbers, which do not change

@@ -339,11 +339,11 @@ class _Adding:
     """The sum of gradients in the order of the pieces, step after step; it imports torch, unlike plain indices."""
 
     def __init__(self, most: int, seed: int, rank: int, size: int) -> None:
-        from elastic.script.pieces import Cut, Models
+        from elastic.script.pieces import Models, StepCut
 
         self.most = most
         self._models = Models()
-        self._cut = Cut(0, seed, most, rank, size)
+        self._cut = StepCut(0, seed, most, rank, size)
         self._used = False
         as_on = -(-most // -(-most // size))
         if rank == 0 and as_on < size:

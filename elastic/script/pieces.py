@@ -57,7 +57,7 @@ def _nodes(node: Node) -> frozenset[Node]:
 
 
 @dataclass(frozen=True)
-class Cut:
+class StepCut:
     """Step `number`, cut into `count` pieces that `size` workers share; this worker has rank `rank`."""
 
     number: int
@@ -112,7 +112,7 @@ class Gradients:
         return self._kinds.setdefault((tensor.dtype, tensor.device), _Kind())
 
     @contextlib.contextmanager
-    def piece(self, cut: Cut, index: int, weight: float, last: bool) -> Iterator[None]:
+    def piece(self, cut: StepCut, index: int, weight: float, last: bool) -> Iterator[None]:
         """Compute a piece in this context; `weight` is its share of the step's samples, 0 for one that does not count.
 
         After the `last` piece of this worker the parameters hold the gradients of the whole step.
@@ -133,7 +133,7 @@ class Gradients:
         if last:
             self._finish(cut)
 
-    def _add(self, cut: Cut, index: int, weight: float) -> None:
+    def _add(self, cut: StepCut, index: int, weight: float) -> None:
         """Add a piece's gradients to those of its neighbours, as far as the tree joins them."""
         nodes = _nodes((0, cut.count))
         for key, kind in self._kinds.items():
@@ -145,7 +145,7 @@ class Gradients:
                 added.append((node, first.add_(second)))
                 kind.free.append(second)
 
-    def _finish(self, cut: Cut) -> None:
+    def _finish(self, cut: StepCut) -> None:
         for key, kind in self._kinds.items():
             mine = dict(self._added.get(key, ()))
             _spread(kind, _sum(cut, mine, _length(kind), key))
@@ -195,7 +195,9 @@ def _spread(kind: _Kind, flat: torch.Tensor) -> None:
         at += kept.numel()
 
 
-def _sum(cut: Cut, mine: dict[Node, torch.Tensor], length: int, key: tuple[torch.dtype, torch.device]) -> torch.Tensor:
+def _sum(
+    cut: StepCut, mine: dict[Node, torch.Tensor], length: int, key: tuple[torch.dtype, torch.device]
+) -> torch.Tensor:
     """Return the sums over all pieces, the same to the last bit on any number of workers."""
     root = (0, cut.count)
     if cut.size == 1:

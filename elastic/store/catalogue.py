@@ -19,10 +19,10 @@ from elastic.base.errors import UsageError
 from elastic.store import manifest, shards
 from elastic.store import writer_lock as owners
 from elastic.store.error_latch import text_of
-from elastic.store.file_names import Saved, contents
+from elastic.store.file_names import CheckpointFile, contents
 from elastic.store.folder import Place, StateError, UnsafeFolderError, open_root
-from elastic.store.manifest import Kept
-from elastic.store.writer_lock import InUseError, Owner
+from elastic.store.manifest import StoredVersion
+from elastic.store.writer_lock import InUseError, OwnerNote
 
 KEEP_STATE_S = 86400.0
 """The state of a trainer that has ended well is often wanted once more: a day to notice."""
@@ -90,8 +90,8 @@ class Entry:
     """
 
     name: Name
-    owner: Owner = field(default_factory=Owner)
-    newest: Saved | Kept | None = None
+    owner: OwnerNote = field(default_factory=OwnerNote)
+    newest: CheckpointFile | StoredVersion | None = None
     size_bytes: int = 0
     changed_s: float = 0.0
     running: bool = False
@@ -187,11 +187,11 @@ def _entry(root: Path, name: Name) -> Entry | None:
         return Entry(name, problem=text_of(error))
 
 
-def newest_of(folder: int) -> Saved | Kept | None:
+def newest_of(folder: int) -> CheckpointFile | StoredVersion | None:
     """Returns the newest whole state of an open folder, of either kind; raises OSError."""
     both = (contents(folder).newest, manifest.manifests(folder).newest)
     # Of two states of one step, that by path: it is the kind that its script saves now.
-    return max((one for one in both if one), key=lambda one: (one.step, isinstance(one, Kept)), default=None)
+    return max((one for one in both if one), key=lambda one: (one.step, isinstance(one, StoredVersion)), default=None)
 
 
 def _is_made(name: Name, inside: set[str]) -> bool:
@@ -200,11 +200,11 @@ def _is_made(name: Name, inside: set[str]) -> bool:
     return {owners.LOCK, owners.NOTE} <= inside or (called and inside <= _OWN)
 
 
-def _owner(folder: int) -> Owner:
+def _owner(folder: int) -> OwnerNote:
     try:
         return owners.read_owner(folder)
     except ValueError:  # torn: it hides no state
-        return Owner()
+        return OwnerNote()
 
 
 def is_running(folder: int) -> bool:
@@ -316,7 +316,7 @@ def put_away(root: Path, name: Name, keep_s: float) -> Name | None:
         if newest is not None and keep_s > 0:
             kept = {owners.LOCK, owners.NOTE, newest.name}
             home = shards.home_of(folder, root / str(name))
-            if isinstance(newest, Kept):
+            if isinstance(newest, StoredVersion):
                 kept |= {shards.INNER, shards.NOTE}
                 _keep_alone(home, newest)
             else:
@@ -329,7 +329,7 @@ def put_away(root: Path, name: Name, keep_s: float) -> Name | None:
     return None
 
 
-def _keep_alone(home: shards.Home, newest: Kept) -> None:
+def _keep_alone(home: shards.Home, newest: StoredVersion) -> None:
     """Removes all generations but one; if this host does not see them, they stay."""
     with contextlib.suppress(*_FAILURES), home.opened() as folder:
         for other in shards.leftovers(folder, but={newest.folder}):

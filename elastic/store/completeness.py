@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from elastic.store.manifest import FOLDER, Generation, Shard, shards_of
+from elastic.store.manifest import FOLDER, CheckpointVersion, VersionFile, shards_of
 
 METADATA = ".metadata"
 
@@ -26,14 +26,14 @@ _SIZE_MOST = 1 << 20
 
 
 @dataclass(frozen=True)
-class Told:
+class RankReport:
     """One rank's report of its part of a generation."""
 
-    generation: Generation
+    generation: CheckpointVersion
     rank: int
 
     @classmethod
-    def parse(cls, message: Mapping[str, Any], home: str) -> Told:
+    def parse(cls, message: Mapping[str, Any], home: str) -> RankReport:
         """Reads a `shards` message of a trainer whose generations are in `home`; raises ValueError with one line."""
         name = message.get("name")
         found = FOLDER.fullmatch(name) if isinstance(name, str) else None
@@ -53,21 +53,21 @@ class Told:
             raise ValueError(f"{name}: {error}") from None
         if rank == 0 and METADATA not in {shard.file for shard in shards}:
             raise ValueError(f"{name}: rank 0 has written no {METADATA}")
-        return cls(Generation(str(name), home, step, samples, size, shards), rank)
+        return cls(CheckpointVersion(str(name), home, step, samples, size, shards), rank)
 
 
 @dataclass
 class _Open:
     """A generation that is being reported; ranks have to agree on `shape`, None while they only reported failures."""
 
-    shape: Generation | None = None
-    ranks: dict[int, tuple[Shard, ...]] = field(default_factory=dict)
+    shape: CheckpointVersion | None = None
+    ranks: dict[int, tuple[VersionFile, ...]] = field(default_factory=dict)
     told: dict[Hashable, None] = field(default_factory=dict)
     """The workers that have reported their part, or that they could not write it."""
 
     failed: bool = False
 
-    def objection(self, worker: Hashable, told: Told) -> str:
+    def objection(self, worker: Hashable, told: RankReport) -> str:
         """Returns why a rank's part contradicts the others, "" if it does not."""
         if self.shape is not None and self.shape != replace(told.generation, shards=()):
             return "its ranks tell of different steps, samples or numbers of ranks"
@@ -92,18 +92,18 @@ class Over:
 
     name: str
     told: tuple[Hashable, ...]
-    complete: Generation | None = None
+    complete: CheckpointVersion | None = None
     why: str = ""
 
 
-class Gathering:
+class Completeness:
     """One trainer's generations; workers may be any distinguishable objects."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._over: OrderedDict[str, None] = OrderedDict()
 
-    def heard(self, worker: Hashable, told: Told) -> Over | None:
+    def heard(self, worker: Hashable, told: RankReport) -> Over | None:
         """Takes one rank's part; returns the generation once it has ended.
 
         Raises ValueError for a generation that has ended already, and for one more than _OPEN_MOST.

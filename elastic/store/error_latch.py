@@ -17,7 +17,7 @@ FILE_SYSTEMS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Errors of the file system itself: no host is at fault, and it may work again."""
 
 
-class Trouble:
+class ErrorLatch:
     """A possible failure of some duration; `tell` gets each change."""
 
     def __init__(self, tell: Callable[[str], None], better: str) -> None:

@@ -13,7 +13,7 @@ _ASIDE = "set-aside-"
 
 
 @dataclass(frozen=True, order=True)
-class Saved:
+class CheckpointFile:
     """A whole state, described by its file's name: a separate note could be lost or torn.
 
     `digest` is the SHA-256 of its content; "" for one that a release before this one has saved.
@@ -25,7 +25,7 @@ class Saved:
     digest: str = ""
 
     @classmethod
-    def parse(cls, name: str) -> Saved | None:
+    def parse(cls, name: str) -> CheckpointFile | None:
         """Returns the state of a file of this name, None for a file that is no state."""
         found = _NAME.fullmatch(name)
         return cls(int(found[1]), int(found[2]), int(found[3]), found[4] or "") if found else None
@@ -41,27 +41,27 @@ class Saved:
 class Contents:
     """The whole states of a folder, the newest last; the names of broken states, of uploads, and of those set aside."""
 
-    states: tuple[Saved, ...]
+    states: tuple[CheckpointFile, ...]
     broken: tuple[str, ...]
     parts: tuple[str, ...]
     aside: tuple[str, ...]
 
     @property
-    def newest(self) -> Saved | None:
+    def newest(self) -> CheckpointFile | None:
         """The state of the highest step."""
         return self.states[-1] if self.states else None
 
 
 def contents(folder: int) -> Contents:
     """Lists an open folder; raises OSError."""
-    states: list[tuple[int, int, Saved]] = []
+    states: list[tuple[int, int, CheckpointFile]] = []
     broken, parts, aside = [], [], []
     for name in os.listdir(folder):
         if name.endswith(files.PART):
             parts.append(name)
         elif name.startswith(_ASIDE):
             aside.append(name)
-        elif saved := Saved.parse(name):
+        elif saved := CheckpointFile.parse(name):
             try:
                 there = os.stat(name, dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:  # a newer state has just replaced it

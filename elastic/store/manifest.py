@@ -32,7 +32,7 @@ _MOST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, order=True)
-class Kept:
+class StoredVersion:
     """A generation by the name of its manifest; `size_bytes` is the size of all its files together."""
 
     step: int
@@ -52,7 +52,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Shard:
+class VersionFile:
     """One file of a generation, with its xxh3_128 digest in hexadecimal."""
 
     file: str
@@ -61,7 +61,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Generation:
+class CheckpointVersion:
     """A whole state by path.
 
     `home` is the parent of its folder: an absolute path, or one relative to the manifest's folder. `size` is the number
@@ -73,13 +73,13 @@ class Generation:
     step: int
     samples: int
     size: int
-    shards: tuple[Shard, ...]
+    shards: tuple[VersionFile, ...]
     aside: str = ""
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> StoredVersion:
         """The generation as its manifest's name describes it."""
-        return Kept(self.step, self.samples, self.size_bytes, self.name.rpartition("-")[2])
+        return StoredVersion(self.step, self.samples, self.size_bytes, self.name.rpartition("-")[2])
 
     @property
     def size_bytes(self) -> int:
@@ -98,7 +98,7 @@ class Generation:
         return told
 
     @classmethod
-    def from_json(cls, data: object) -> Generation:
+    def from_json(cls, data: object) -> CheckpointVersion:
         """Reads a manifest; raises ValueError for any other object."""
         wrong = "it is no manifest of a generation"
         if not isinstance(data, dict) or not all(type(data.get(key)) is kind for key, kind in _FIELDS.items()):
@@ -110,7 +110,7 @@ class Generation:
         return found
 
 
-def shards_of(told: object) -> tuple[Shard, ...]:
+def shards_of(told: object) -> tuple[VersionFile, ...]:
     """Reads files as [[name, size in bytes, digest], ...]; raises ValueError for others, and for a duplicate name."""
     if not isinstance(told, list):
         raise ValueError("its files are no list")
@@ -125,7 +125,7 @@ def shards_of(told: object) -> tuple[Shard, ...]:
             raise ValueError(f"{file} has no size")
         if not (isinstance(digest, str) and re.fullmatch(r"[0-9a-f]{32}", digest, re.ASCII)):
             raise ValueError(f"{file} has no digest")
-        shards.append(Shard(file, size_bytes, digest))
+        shards.append(VersionFile(file, size_bytes, digest))
     if len({shard.file for shard in shards}) < len(shards):
         raise ValueError("a file is named twice")
     return tuple(shards)
@@ -135,23 +135,23 @@ def shards_of(told: object) -> tuple[Shard, ...]:
 class Manifests:
     """The generations of a trainer's folder, the newest last, and those that were set aside."""
 
-    kept: tuple[Kept, ...] = ()
-    aside: tuple[Kept, ...] = ()
+    kept: tuple[StoredVersion, ...] = ()
+    aside: tuple[StoredVersion, ...] = ()
 
     @property
-    def newest(self) -> Kept | None:
+    def newest(self) -> StoredVersion | None:
         """The generation of the highest step."""
         return self.kept[-1] if self.kept else None
 
 
 def manifests(folder: int) -> Manifests:
     """Lists a trainer's open folder; raises OSError."""
-    kept: list[tuple[int, int, Kept]] = []
-    aside: set[Kept] = set()
+    kept: list[tuple[int, int, StoredVersion]] = []
+    aside: set[StoredVersion] = set()
     for name in os.listdir(folder):
         if (found := _NAME.fullmatch(name)) is None:
             continue
-        one = Kept(int(found[2]), int(found[3]), int(found[4]), found[5])
+        one = StoredVersion(int(found[2]), int(found[3]), int(found[4]), found[5])
         if found[1]:
             aside.add(one)
             continue
@@ -163,21 +163,21 @@ def manifests(folder: int) -> Manifests:
     return Manifests(tuple(one for *_, one in sorted(kept) if one not in aside), tuple(sorted(aside)))
 
 
-def read(folder: int, kept: Kept, *, aside: bool = False) -> Generation:
+def read(folder: int, kept: StoredVersion, *, aside: bool = False) -> CheckpointVersion:
     """Reads a generation from its manifest; raises OSError, and ValueError for a file that is none."""
     with files.open_old(folder, f"{_ASIDE}{kept.name}" if aside else kept.name) as file:
-        found = Generation.from_json(json.loads(file.read(_MOST_BYTES)))
+        found = CheckpointVersion.from_json(json.loads(file.read(_MOST_BYTES)))
     if found.kept != kept:
         raise ValueError("it is the manifest of another generation")
     return found
 
 
-def write(folder: int, generation: Generation) -> None:
+def write(folder: int, generation: CheckpointVersion) -> None:
     """Writes a manifest to the disk, whole or not at all; raises OSError."""
     files.write(folder, generation.kept.name, json.dumps(generation.to_json()).encode())
 
 
-def set_aside(folder: int, kept: Kept, why: str) -> None:
+def set_aside(folder: int, kept: StoredVersion, why: str) -> None:
     """Sets a generation aside: it is no longer used, and its files stay. Raises OSError."""
     try:
         told = {**read(folder, kept).to_json(), "aside": why}
@@ -188,7 +188,7 @@ def set_aside(folder: int, kept: Kept, why: str) -> None:
     os.fsync(folder)
 
 
-def why_aside(folder: int, kept: Kept) -> str:
+def why_aside(folder: int, kept: StoredVersion) -> str:
     """Returns why a generation was set aside, "" if that is not known."""
     try:
         with files.open_old(folder, f"{_ASIDE}{kept.name}") as file:

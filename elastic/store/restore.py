@@ -15,7 +15,7 @@ from elastic.store import catalogue, files, manifest, shards
 from elastic.store import writer_lock as owners
 from elastic.store.catalogue import Entry, Name
 from elastic.store.error_latch import text_of
-from elastic.store.file_names import Saved
+from elastic.store.file_names import CheckpointFile
 from elastic.store.folder import Place, StateError, UnsafeFolderError
 from elastic.store.writer_lock import InUseError
 
@@ -145,7 +145,7 @@ def _take_over(
             newest = catalogue.newest_of(theirs)
             if newest is None:
                 raise FileNotFoundError(2, f"the state of {source.name} has just been removed")
-            if isinstance(newest, Saved):
+            if isinstance(newest, CheckpointFile):
                 files.share(theirs, newest.name, folder, newest.name)
             else:
                 home = shards.settled(folder, path, state_path)
@@ -174,7 +174,7 @@ def _former(cwd: Path, id_: str, folder: int, tell: Callable[[str], None]) -> bo
         with Place(path).opened() as theirs:
             note = files.read_note(theirs, "state.json") or {}
             size_bytes = os.stat("state.pt", dir_fd=theirs, follow_symlinks=False).st_size
-            saved = Saved(int(note["step"]), int(note["samples"]), size_bytes)
+            saved = CheckpointFile(int(note["step"]), int(note["samples"]), size_bytes)
             files.share(theirs, "state.pt", folder, saved.name)
     except (OSError, UnsafeFolderError, ValueError, KeyError, TypeError) as error:
         why = "its note cannot be read" if isinstance(error, (ValueError, KeyError, TypeError)) else text_of(error)

@@ -21,7 +21,7 @@ from pathlib import Path
 from elastic.store import files, manifest
 from elastic.store.error_latch import text_of
 from elastic.store.folder import Place, StateError
-from elastic.store.manifest import FOLDER, Generation, Kept
+from elastic.store.manifest import FOLDER, CheckpointVersion, StoredVersion
 
 INNER, NOTE = "shards", "shards.json"
 """The folder of generations in a trainer's folder of states, and the note there that names the one below a PATH."""
@@ -96,7 +96,7 @@ def settled(folder: int, state_dir: Path, state_path: str | None) -> Home:
 # -- one generation ---
 
 
-def check(home: int, generation: Generation) -> None:
+def check(home: int, generation: CheckpointVersion) -> None:
     """Checks that all files of a generation exist with the right sizes, and flushes their names to the disk.
 
     Raises WrongShardError, and OSError if the folder cannot be read. Each file is opened: only then does the host ask a
@@ -193,7 +193,7 @@ def remove_home(home: Home) -> bool:
 # -- another trainer's ---
 
 
-def take_over(theirs: int, their_dir: Path, kept: Kept, ours: int, home: Home) -> bool:
+def take_over(theirs: int, their_dir: Path, kept: StoredVersion, ours: int, home: Home) -> bool:
     """Makes another trainer's generation ours, too, by hard links to its files; raises OSError, ValueError.
 
     Returns whether that was possible: if not, it is read where it is, and theirs must stay until we have saved our own.
@@ -210,7 +210,7 @@ def take_over(theirs: int, their_dir: Path, kept: Kept, ours: int, home: Home) -
     return told == home.told
 
 
-def _link(source: Path, home: int, generation: Generation) -> None:
+def _link(source: Path, home: int, generation: CheckpointVersion) -> None:
     outer = Home(source.parent.parent, None if source.parent.name == INNER else source.parent)
     with outer.opened() as their_home:
         theirs = os.open(generation.name, _OPEN, dir_fd=their_home)

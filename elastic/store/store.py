@@ -23,8 +23,8 @@ from elastic.link.bulk import send_file
 from elastic.link.channel import BlockingChannel
 from elastic.link.wire import Message
 from elastic.store import files
-from elastic.store.error_latch import Trouble, text_of
-from elastic.store.file_names import Contents, Saved, contents, set_aside
+from elastic.store.error_latch import ErrorLatch, text_of
+from elastic.store.file_names import CheckpointFile, Contents, contents, set_aside
 from elastic.store.folder import Place, StateError, UnsafeFolderError
 from elastic.store.partial_file import Upload
 from elastic.store.writer_lock import FencedError, Ownership
@@ -108,16 +108,16 @@ class CheckpointStore:
         self._tell = tell
         self._on_fenced = on_fenced
         self._owner = Ownership(title)
-        self._saving = Trouble(tell, "states are saved again")
-        self._reading = Trouble(tell, "the saved state can be read again")
+        self._saving = ErrorLatch(tell, "states are saved again")
+        self._reading = ErrorLatch(tell, "the saved state can be read again")
         self._threads = ThreadPoolExecutor(_THREADS, "bft-state")
         self._coming = ThreadPoolExecutor(_STREAMS, "bft-coming")
         self._going = ThreadPoolExecutor(_STREAMS, "bft-going")
         self._publishing = threading.Lock()
         self._finding = threading.Lock()
-        self._newest: Saved | None = None
-        self._found: tuple[Saved, str] | None = None
-        self._failing: tuple[Saved, _Version, _FailedError, int] | None = None
+        self._newest: CheckpointFile | None = None
+        self._found: tuple[CheckpointFile, str] | None = None
+        self._failing: tuple[CheckpointFile, _Version, _FailedError, int] | None = None
         self.fenced = False
         self.receiving = 0
         try:
@@ -180,7 +180,7 @@ class CheckpointStore:
         Raises WireError when it is cut short or altered, and NotStoredError, maybe before its end, when it cannot be
         stored.
         """
-        if Saved.parse(Saved(step, samples, 1).name) is None:
+        if CheckpointFile.parse(CheckpointFile(step, samples, 1).name) is None:
             raise WireError("a state has a step")
         upload = Upload(self._place)
         self.receiving += 1
@@ -207,9 +207,9 @@ class CheckpointStore:
             raise WireError("a state has bytes")
         upload.finish()
         with self._publishing:
-            return self._publish(upload, Saved(step, samples, content.size_bytes, content.digest))
+            return self._publish(upload, CheckpointFile(step, samples, content.size_bytes, content.digest))
 
-    def _publish(self, upload: Upload, saved: Saved) -> bool:
+    def _publish(self, upload: Upload, saved: CheckpointFile) -> bool:
         """Gives an upload its name; lists the folder again first, as another driver may have been there."""
         with self.opened_by_owner() as folder:
             found = contents(folder)
@@ -268,7 +268,7 @@ class CheckpointStore:
         except _FailedError as error:
             self._unreadable(error)
 
-    def _digest(self, saved: Saved, file: BinaryIO) -> str:
+    def _digest(self, saved: CheckpointFile, file: BinaryIO) -> str:
         """Returns a state's digest; computes it, once, by reading a state that has none.
 
         Raises _FailedError for a file that was sent in vain, unless it has been replaced since.
@@ -287,7 +287,12 @@ class CheckpointStore:
             return self._found[1]
 
     def _give(
-        self, channel: BlockingChannel, message: Message, saved: Saved, file: BinaryIO, moved: Callable[[int], None]
+        self,
+        channel: BlockingChannel,
+        message: Message,
+        saved: CheckpointFile,
+        file: BinaryIO,
+        moved: Callable[[int], None],
     ) -> None:
         """Sends the state; notes and raises a fault of its file as _FailedError, and raises those of the connection."""
         try:
@@ -306,7 +311,7 @@ class CheckpointStore:
         except _FailedError as error:
             raise self._failed(saved, file, error) from None
 
-    def _failed(self, saved: Saved, file: BinaryIO, error: _FailedError) -> _FailedError:
+    def _failed(self, saved: CheckpointFile, file: BinaryIO, error: _FailedError) -> _FailedError:
         before = self._failing
         times = before[3] + 1 if before is not None and before[0] == saved else 1
         self._failing = (saved, _version(file), error, times)
@@ -317,7 +322,7 @@ class CheckpointStore:
         self._reading.came(f"{text}; mend that: no worker begins without it")
         return text
 
-    async def _opened_newest(self) -> tuple[Saved, BinaryIO]:
+    async def _opened_newest(self) -> tuple[CheckpointFile, BinaryIO]:
         for _ in range(_TRIES - 1):
             try:
                 return await self._in_thread(self._open_newest)
@@ -327,7 +332,7 @@ class CheckpointStore:
             await asyncio.sleep(_PAUSE_S)
         return await self._in_thread(self._open_newest)
 
-    def _open_newest(self) -> tuple[Saved, BinaryIO]:
+    def _open_newest(self) -> tuple[CheckpointFile, BinaryIO]:
         """Opens the state's file: it is read to its end even if a newer one replaces it."""
         while True:
             saved = self._newest

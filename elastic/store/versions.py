@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 
 from elastic.link.wire import Message
 from elastic.store import manifest, shards
-from elastic.store.error_latch import FILE_SYSTEMS, Trouble, text_of
+from elastic.store.error_latch import FILE_SYSTEMS, ErrorLatch, text_of
 from elastic.store.folder import StateError, UnsafeFolderError
-from elastic.store.manifest import KEPT, Generation, Kept
+from elastic.store.manifest import KEPT, CheckpointVersion, StoredVersion
 from elastic.store.shards import WrongShardError
 from elastic.store.store import CheckpointStore
 from elastic.store.writer_lock import FencedError
@@ -41,7 +41,7 @@ _FAILURES = (OSError, UnsafeFolderError)
 T = TypeVar("T")
 
 
-class Generations:
+class CheckpointVersions:
     """Manifests in the trainer's folder of states, which is `store`'s; files are in `home`.
 
     `seen`: whether this host can look at the files; else workers' reports are trusted, and workers remove the files.
@@ -52,11 +52,11 @@ class Generations:
         self._store = store
         self._state_dir = state_dir
         self._tell = tell
-        self._writing = Trouble(tell, "states are saved again")
-        self._space = Trouble(tell, "there is space for states again")
+        self._writing = ErrorLatch(tell, "states are saved again")
+        self._space = ErrorLatch(tell, "there is space for states again")
         self._threads = ThreadPoolExecutor(1, "bft-shards")
         self._lock = asyncio.Lock()
-        self._kept: tuple[Generation, ...] = ()
+        self._kept: tuple[CheckpointVersion, ...] = ()
         self._aside: dict[str, str] = {}
         self.seen = True
         try:
@@ -68,7 +68,7 @@ class Generations:
         self._make_home()
 
     @property
-    def newest(self) -> Generation | None:
+    def newest(self) -> CheckpointVersion | None:
         """The generation of the highest step."""
         return self._kept[-1] if self._kept else None
 
@@ -136,7 +136,9 @@ class Generations:
 
     # -- a generation ends ---
 
-    async def publish(self, generation: Generation, busy: Callable[[], Collection[str]]) -> tuple[str, ...] | None:
+    async def publish(
+        self, generation: CheckpointVersion, busy: Callable[[], Collection[str]]
+    ) -> tuple[str, ...] | None:
         """Publishes a complete generation; returns the names of those dropped for it, None if it is not used.
 
         `busy` returns the names of those that workers are writing.
@@ -158,7 +160,7 @@ class Generations:
             self._look_at_space(await self._in_thread(self._free_bytes))
             return tuple(names)
 
-    async def _checked(self, generation: Generation) -> None:
+    async def _checked(self, generation: CheckpointVersion) -> None:
         for left in reversed(range(_TRIES)):
             try:
                 return await self._in_thread(self._check, generation)
@@ -167,7 +169,7 @@ class Generations:
                     raise
             await asyncio.sleep(_PAUSE_S)
 
-    def _check(self, generation: Generation) -> None:
+    def _check(self, generation: CheckpointVersion) -> None:
         try:
             with self.home.opened() as home:
                 shards.check(home, generation)
@@ -184,7 +186,7 @@ class Generations:
             self.seen = True
             self._tell(f"{self.home.path.parent} is seen from the driver's host now: older generations are removed")
 
-    def _publish(self, generation: Generation) -> list[Generation] | None:
+    def _publish(self, generation: CheckpointVersion) -> list[CheckpointVersion] | None:
         """Writes the manifest and drops the oldest generations; reads the folder again first."""
         generation = replace(generation, home=self.home.told)
         with self._store.opened_by_owner() as folder:
@@ -202,7 +204,7 @@ class Generations:
                 _unlist(folder, one.kept)
         return dropped
 
-    def _clear(self, dropped: Collection[Generation], busy: Collection[str]) -> list[str]:
+    def _clear(self, dropped: Collection[CheckpointVersion], busy: Collection[str]) -> list[str]:
         """Removes files of generations in our own home; those that cannot be removed now are tried after the next."""
         names = [one.name for one in dropped if one.home == self.home.told]
         if not self.seen:
@@ -265,7 +267,7 @@ class Generations:
         self._tell(f"the state of step {bad.step} is not used, and kept in {where}: {why}; goes on from step {on}")
         return True
 
-    def _set_aside(self, bad: Generation, why: str) -> None:
+    def _set_aside(self, bad: CheckpointVersion, why: str) -> None:
         with self._store.opened_by_owner() as folder:
             manifest.set_aside(folder, bad.kept, why)
 
@@ -341,12 +343,12 @@ class Generations:
         return await working
 
 
-def _unlist(folder: int, kept: Kept) -> None:
+def _unlist(folder: int, kept: StoredVersion) -> None:
     os.unlink(kept.name, dir_fd=folder)
     os.fsync(folder)
 
 
-def _listed(generations: Collection[Generation], state_dir: Path) -> list[Message]:
+def _listed(generations: Collection[CheckpointVersion], state_dir: Path) -> list[Message]:
     """Returns generations as a worker reads them; without their files if those do not fit a line."""
     listed = []
     room_bytes = _LINE_BYTES

@@ -36,7 +36,7 @@ class InUseError(ElasticError):
 
 
 @dataclass(frozen=True)
-class Owner:
+class OwnerNote:
     """The owner's note: the epoch, the driver, and whether it has said that it ends."""
 
     epoch: int = 0
@@ -59,7 +59,7 @@ class Ownership:
     def __init__(self, title: str = "") -> None:
         """`title`: the user's name for the trainer."""
         self._title = title
-        self._mine = Owner()
+        self._mine = OwnerNote()
         self._lock: int | None = None
         self._succeeds = False
 
@@ -73,10 +73,10 @@ class Ownership:
         try:
             before = read_owner(folder)
         except ValueError:  # a later driver compares the token, so the epoch may start again
-            before = Owner()
+            before = OwnerNote()
         self._succeeds = before.released  # without locks, this has to do
         self.try_lock(folder, _TRIES)
-        self._mine = Owner(
+        self._mine = OwnerNote(
             before.epoch + 1, secrets.token_hex(16), os.uname().nodename, os.getpid(), time.time(), self._title
         )
         _write(folder, self._mine)
@@ -104,7 +104,7 @@ class Ownership:
     def release(self, folder: int) -> None:
         """Writes in the note that this driver ends; raises the errors of `check`."""
         self.check(folder)
-        _write(folder, Owner(**{**asdict(self._mine), "released": True}))
+        _write(folder, OwnerNote(**{**asdict(self._mine), "released": True}))
 
     def unlock(self) -> None:
         """Gives up the lock."""
@@ -131,17 +131,17 @@ def lock(folder: int, *, make: bool = True) -> int | None:
     return fd
 
 
-def read_owner(folder: int) -> Owner:
+def read_owner(folder: int) -> OwnerNote:
     """Returns the folder's owner; raises OSError, and ValueError for a malformed note."""
     note = files.read_note(folder, NOTE)
     if note is None:
-        return Owner()
-    known = {name: note[name] for name in asdict(Owner()) if name in note}
-    owner = Owner(**known)
-    if any(type(value) is not type(getattr(Owner(), name)) for name, value in known.items()):
+        return OwnerNote()
+    known = {name: note[name] for name in asdict(OwnerNote()) if name in note}
+    owner = OwnerNote(**known)
+    if any(type(value) is not type(getattr(OwnerNote(), name)) for name, value in known.items()):
         raise ValueError(f"{NOTE} is not of its form")
     return owner
 
 
-def _write(folder: int, owner: Owner) -> None:
+def _write(folder: int, owner: OwnerNote) -> None:
     files.write(folder, NOTE, json.dumps(asdict(owner)).encode())

@@ -11,7 +11,7 @@ from elastic.base.errors import ElasticError, StateError, WireError
 from elastic.link.bulk import FETCH, AlteredError, receive_file
 from elastic.link.channel import BlockingChannel
 from elastic.link.wire import Message
-from elastic.worker.node_cache import Offer, forget, shared
+from elastic.worker.node_cache import CheckpointOffer, forget, shared
 
 _ALTERED_TRIES = 3
 """A state may arrive altered this many times; after that, something on the way must be changing it."""
@@ -20,7 +20,7 @@ _AGAIN_S = 0.5
 
 
 @dataclass(frozen=True)
-class Fetched:
+class Download:
     """The state to resume from: a whole one in a `file` of this node, or `generations` on a shared file system.
 
     `generations`, newest first, are as elastic.checkpoint.distributed writes and reads them. Without either, this is
@@ -31,7 +31,7 @@ class Fetched:
     generations: tuple[Message, ...] = ()
 
 
-class Fetcher:
+class Downloader:
     """One worker's access to the saved state; `fetch` blocks only the thread that calls it."""
 
     def __init__(self, connect: Callable[[Message], BlockingChannel], folder: str, lost: threading.Event) -> None:
@@ -50,7 +50,7 @@ class Fetcher:
             self._has_shared = False
             threading.Thread(target=forget, args=(self._folder,), name="bft-forget", daemon=True).start()
 
-    def fetch(self, ask: Callable[[], Offer | Fetched | ElasticError]) -> Fetched:
+    def fetch(self, ask: Callable[[], CheckpointOffer | Download | ElasticError]) -> Download:
         """Return the driver's answer, which `ask` gets, with the state if there is one; raises an error in it.
 
         A broken connection is made anew as long as the link holds. Raises StateError if the state arrives altered again
@@ -61,19 +61,19 @@ class Fetcher:
             answer = ask()
             if isinstance(answer, ElasticError):
                 raise answer
-            if isinstance(answer, Fetched):
+            if isinstance(answer, Download):
                 return answer
             try:
                 file = shared(self._folder, answer, self._copy_of(answer))
                 self._has_shared = bool(self._folder)
-                return Fetched(file)
+                return Download(file)
             except WireError as error:
                 altered += isinstance(error, AlteredError)
                 if altered >= _ALTERED_TRIES:
                     raise StateError(f"the saved state cannot be had: {error}, {altered} times; it is kept") from None
                 self._lost.wait(_AGAIN_S)
 
-    def _copy_of(self, offer: Offer) -> Callable[[BinaryIO], None]:
+    def _copy_of(self, offer: CheckpointOffer) -> Callable[[BinaryIO], None]:
         """Return a function that writes the offered state to a file; it raises WireError, or OSError of the file."""
 
         def copy(file: BinaryIO) -> None:
@@ -83,7 +83,7 @@ class Fetcher:
                 raise WireError(f"the driver could not be reached for the state: {error}") from None
             try:
                 about = _announced(channel)
-                if Offer.parse({**about, "size": about.get("bytes")}) != offer:
+                if CheckpointOffer.parse({**about, "size": about.get("bytes")}) != offer:
                     raise WireError("the driver has another state by now")
                 receive_file(channel, about, file)
             finally:
@@ -101,13 +101,13 @@ def _announced(channel: BlockingChannel) -> Message:
     return about
 
 
-def answer_of(message: Message) -> Offer | Fetched | ElasticError:
+def answer_of(message: Message) -> CheckpointOffer | Download | ElasticError:
     """Parse the driver's answer to a fetch."""
     if message.get("none") is True:
-        return Fetched()
-    if (offer := Offer.parse(message)) is not None:
+        return Download()
+    if (offer := CheckpointOffer.parse(message)) is not None:
         return offer
     if isinstance(generations := message.get("generations"), list):
-        return Fetched(generations=tuple(generations))
+        return Download(generations=tuple(generations))
     why = message.get("error", "the driver's answer cannot be understood")
     return StateError(f"the saved state cannot be read: {why}; it is kept, and the job can be submitted again")

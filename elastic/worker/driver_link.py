@@ -23,14 +23,14 @@ from collections.abc import Callable, Mapping
 from elastic.base.errors import EXIT_LINK_LOST, ElasticError, LinkLostError
 from elastic.base.timing import FAREWELL_S, LINK_LOST_S, REPORT_S
 from elastic.link.channel import BlockingChannel
-from elastic.link.step_barrier import ASKED, Fence
+from elastic.link.step_barrier import ASKED, StepBarrier
 from elastic.link.wire import Message
-from elastic.worker.download import Fetched, Fetcher, answer_of
-from elastic.worker.node_cache import Offer
+from elastic.worker.download import Download, Downloader, answer_of
+from elastic.worker.node_cache import CheckpointOffer
 from elastic.worker.progress_pipe import teller
-from elastic.worker.upload import Saved, Shipper
+from elastic.worker.upload import PendingCheckpoint, Uploader
 
-__all__ = ["Fetched", "Saved", "Session", "current", "install", "new_page", "read_page"]
+__all__ = ["Download", "DriverLink", "PendingCheckpoint", "current", "install", "new_page", "read_page"]
 
 STEPS_MOST = 10**15
 """No training has more steps: a larger number, such as sys.maxsize, stands for no end."""
@@ -60,7 +60,7 @@ def read_page(page: mmap.mmap) -> tuple[int, float]:
     return int(step), float(at_s)
 
 
-class Session:
+class DriverLink:
     """One worker's link to its driver; without a channel (a script run outside bftd) every call does nothing."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Session:
         self._channel = channel
         self._page = page
         open_state = open_state or _no_states
-        self._answers: queue.SimpleQueue[Offer | Fetched | ElasticError] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[CheckpointOffer | Download | ElasticError] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._untold: deque[Message] = deque()
         self._untold_lock = threading.Lock()
@@ -83,8 +83,8 @@ class Session:
         self._over = False
         self._complaint = ""
         self._heard = threading.Event()
-        self._shipper = Shipper(self.tell, open_state, self._lost.is_set, self._complain)
-        self._fetcher = Fetcher(open_state, folder, self._lost)
+        self._shipper = Uploader(self.tell, open_state, self._lost.is_set, self._complain)
+        self._fetcher = Downloader(open_state, folder, self._lost)
         self._reported_s = 0.0
         self._last: Message | None = None
         self._first = True
@@ -97,7 +97,7 @@ class Session:
         self.run_id, self.restarts = os.environ.get("BFT_TRAINER", ""), 0
         """The trainer that began this run, and how often the run has resumed from a saved state since."""
         self.pause_requested = threading.Event()
-        self.fence = Fence()
+        self.fence = StepBarrier()
         self.on_abort: Callable[[], None] = lambda: None
         self.on_message: dict[str, Callable[[Message], None]] = {}
         """Other listeners to the driver, by `op`; called by the side thread, so they return at once."""
@@ -116,7 +116,7 @@ class Session:
         self.run_id, self.restarts = about.get("run_id", self.run_id), about.get("restarts", 0) + 1
 
     @classmethod
-    def connect(cls, environ: Mapping[str, str], page: mmap.mmap | None) -> Session:
+    def connect(cls, environ: Mapping[str, str], page: mmap.mmap | None) -> DriverLink:
         """Connect to the driver named in `environ`, in a few tries, and start the side thread.
 
         Raises OSError, KeyError, and WireError if the other end does not know the trainer's secret.
@@ -245,7 +245,7 @@ class Session:
         """Note that the world changed: the next step is the first one of the new group."""
         self._first = True
 
-    def commit(self, saved: Saved) -> None:
+    def commit(self, saved: PendingCheckpoint) -> None:
         """Make `saved` the state that the driver gets when it asks; the previous one is released."""
         self._shipper.commit(saved)
 
@@ -273,19 +273,19 @@ class Session:
         """Send a message to the driver; returns False outside bftd or if the link is gone."""
         return self._send(message)
 
-    def fetch_state(self) -> Fetched:
+    def fetch_state(self) -> Download:
         """Return the state that the trainer resumes from; it has neither file nor generations if there is none yet.
 
         Raises LinkLostError, and StateError if there is a state that cannot be read: neither counts as a first start.
         """
         if self._channel is None:
-            return Fetched()
+            return Download()
         fetched = self._fetcher.fetch(self._asked_for_state)
         if fetched.file is not None:
             self.costs["load_bytes"] = float(os.fstat(fetched.file.fileno()).st_size)
         return fetched
 
-    def _asked_for_state(self) -> Offer | Fetched | ElasticError:
+    def _asked_for_state(self) -> CheckpointOffer | Download | ElasticError:
         return self._answers.get() if self._send({"op": "fetch"}) else LinkLostError(_LOST)
 
     # -- the side thread ---
@@ -400,16 +400,16 @@ def _say(text: str) -> None:
 
 
 _exit = os._exit
-_current = Session()
-_parents: Session | None = None
+_current = DriverLink()
+_parents: DriverLink | None = None
 
 
-def current() -> Session:
+def current() -> DriverLink:
     """Return this process's session; outside bftd its calls do nothing."""
     return _current
 
 
-def install(session: Session) -> None:
+def install(session: DriverLink) -> None:
     """Make `session` this process's (called once, by the worker's bootstrap)."""
     global _current
     _current = session
@@ -420,7 +420,7 @@ def _leave_to_parent() -> None:
     global _current, _parents
     # Keep the parent's session: its thread, absent in this process, holds the lock of a read, and the end of the
     # session would wait for that.
-    _parents, _current = _current, Session()
+    _parents, _current = _current, DriverLink()
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

@@ -34,7 +34,7 @@ _turns: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 @dataclass(frozen=True)
-class Offer:
+class CheckpointOffer:
     """A state that the driver has: its step, the samples seen until then, its size and the SHA-256 of its content."""
 
     step: int
@@ -43,7 +43,7 @@ class Offer:
     digest: str
 
     @classmethod
-    def parse(cls, message: Message) -> Offer | None:
+    def parse(cls, message: Message) -> CheckpointOffer | None:
         """Return the offer in a driver's answer, None if there is none."""
         size_bytes, digest = message.get("size"), message.get("sha256")
         if not isinstance(size_bytes, int) or not isinstance(digest, str) or not digest.isalnum():
@@ -60,7 +60,7 @@ Copy = Callable[[BinaryIO], None]
 """Writes the offered state into an empty file, verified; raises WireError for the connection, OSError for the file."""
 
 
-def shared(folder: str, offer: Offer, copy: Copy) -> BinaryIO:
+def shared(folder: str, offer: CheckpointOffer, copy: Copy) -> BinaryIO:
     """Return the offered state as a readable, mappable file; `copy` fetches it unless another worker of the node did.
 
     `folder` is the node's own for this trainer, "" if there is none. Raises WireError.
@@ -100,7 +100,7 @@ def alone(copy: Copy) -> BinaryIO:
     return _rewound(file)
 
 
-def _shared(folder: Path, offer: Offer, copy: Copy) -> BinaryIO:
+def _shared(folder: Path, offer: CheckpointOffer, copy: Copy) -> BinaryIO:
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     fd = os.open(folder, _READ | os.O_DIRECTORY)
@@ -135,7 +135,7 @@ def _file_locked(folder: int) -> Iterator[None]:
         os.close(lock)
 
 
-def _opened(folder: int, offer: Offer) -> BinaryIO:
+def _opened(folder: int, offer: CheckpointOffer) -> BinaryIO:
     return os.fdopen(os.open(offer.name, _READ, dir_fd=folder), "rb")
 
 
@@ -147,7 +147,7 @@ def _empty(folder: int) -> None:
                 os.unlink(name, dir_fd=folder)
 
 
-def _fetched(folder: int, offer: Offer, copy: Copy) -> BinaryIO:
+def _fetched(folder: int, offer: CheckpointOffer, copy: Copy) -> BinaryIO:
     part = f"{secrets.token_hex(8)}.part"
     with os.fdopen(os.open(part, _NEW, 0o600, dir_fd=folder), "w+b", buffering=0) as file:
         try:

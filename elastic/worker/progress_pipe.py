@@ -14,7 +14,7 @@ VARIABLE = "BFT_PROGRESS"
 _APART_S = 0.02  # the reader counts from line to line, so more lines say no more
 
 
-class Teller:
+class ProgressPipe:
     """A writer to the pipe that the environment names; it does nothing if there is none."""
 
     def __init__(self) -> None:
@@ -43,4 +43,4 @@ class Teller:
             self._path = ""  # the reader is gone
 
 
-teller = Teller()
+teller = ProgressPipe()

@@ -28,7 +28,7 @@ _LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
-class Saved:
+class PendingCheckpoint:
     """A saved state: the step it was saved at, the samples seen until then, and how to write it into a file.
 
     `write` may be called by any thread, more than once, and needs no seekable file; `release` is called once, when the
@@ -51,7 +51,7 @@ class Saved:
     kept: Callable[[], None] = lambda: None
 
 
-class Shipper:
+class Uploader:
     """A sender of the newest saved state, on request; every call but `ship` returns at once."""
 
     def __init__(
@@ -71,11 +71,11 @@ class Shipper:
         self._lost = lost
         self._complain = complain
         self._news = threading.Condition()
-        self._newest: Saved | None = None
+        self._newest: PendingCheckpoint | None = None
         self._number = 0  # of the newest; a script may save twice at one step, with more in the second state
         self._arrived = 0
         self._refused = 0
-        self._travelling: Saved | None = None
+        self._travelling: PendingCheckpoint | None = None
         self._travelling_number = 0
         self._soon = False
         self._asked_by_driver = False
@@ -85,7 +85,7 @@ class Shipper:
         self._thread: threading.Thread | None = None
 
     @property
-    def newest(self) -> Saved | None:
+    def newest(self) -> PendingCheckpoint | None:
         """The state that would be sent now."""
         return self._newest
 
@@ -100,7 +100,7 @@ class Shipper:
         with self._news:
             return self._soon or self._travelling is not None or self._asks > self._answered
 
-    def commit(self, saved: Saved) -> None:
+    def commit(self, saved: PendingCheckpoint) -> None:
         """Make `saved` the newest; the previous one is released, at once unless it is travelling."""
         with self._news:
             before, self._newest = self._newest, saved
@@ -191,7 +191,7 @@ class Shipper:
             return max(0.0, max(self._next_s, self._again_s) - now_s)
         return None
 
-    def _serve(self, saved: Saved | None, number: int, asks: int, by_driver: bool) -> bool:
+    def _serve(self, saved: PendingCheckpoint | None, number: int, asks: int, by_driver: bool) -> bool:
         """Send a state if need be; returns whether the requests have an answer."""
         if saved is None or number == self._arrived:
             if by_driver:
@@ -218,7 +218,7 @@ class Shipper:
             self._tell({"op": "shipped", "step": saved.step})
         return True
 
-    def _send(self, saved: Saved, last: bool) -> str:
+    def _send(self, saved: PendingCheckpoint, last: bool) -> str:
         """Try once: returns "kept", "broken" (another try may succeed), or "odd" if the state cannot be serialized."""
         if saved.publish is not None:
             return self._published(saved, saved.publish)
@@ -254,7 +254,7 @@ class Shipper:
             channel.hang_up()
             channel.close()
 
-    def _published(self, saved: Saved, publish: Callable[[Callable[[], bool]], bool]) -> str:
+    def _published(self, saved: PendingCheckpoint, publish: Callable[[Callable[[], bool]], bool]) -> str:
         """Do as `_send`; the driver reports why a state could not be written by path."""
         try:
             return "kept" if publish(self._lost) else "odd"

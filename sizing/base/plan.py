@@ -10,7 +10,7 @@ from sizing.base.parallel import Parallel
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GpuPlan:
     """One way to train a model.
 
     `peak` is the bytes of one GPU, its `high` with the guard band on it; `step_s` is the time of a step, `cost` its

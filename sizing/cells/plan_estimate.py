@@ -27,7 +27,7 @@ from sizing.cells.profiles.required import (
     shard_of,
     splits_of,
 )
-from sizing.cells.profiles.shards import Shard, ShardProfile
+from sizing.cells.profiles.shards import ShardProfile, StageShard
 from sizing.cells.stage_memory import Schedule, gradient_bytes, in_flight, peak_of
 from sizing.cells.stage_transfers import NOTHING, times, total, transfer
 from sizing.model.graph import Graph
@@ -37,7 +37,7 @@ BUCKET_BYTES = 25 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ProfiledSplit:
     """One profiled split of a stage: its seconds, divided as in StageTimes, and its memory."""
 
     split: Split
@@ -72,7 +72,7 @@ class Assembly:
 
     cell: Cell
     graph: Graph
-    profiles: Mapping[Shard, ShardProfile]
+    profiles: Mapping[StageShard, ShardProfile]
     comm: Communication
     global_batch: int
     per_node: int
@@ -99,7 +99,7 @@ class Assembly:
         """
         return "none" if self.cell.gpu_type == "cpu" else "buckets"
 
-    def sample(self, index: int, split: Split) -> Sample | None:
+    def sample(self, index: int, split: Split) -> ProfiledSplit | None:
         """Return the sample of a stage's split; None if it was not profiled.
 
         Raises NoTable, and NoProfile for a profile of another device.
@@ -124,7 +124,7 @@ class Assembly:
             buckets = math.ceil(moved / self.bucket_bytes)
             bucket_s = self.comm.time_s("all_reduce", moved / buckets * rings.at_once, rings.link)
         held = in_flight(self.schedule, self.micro_batches, len(self.cell.stages), index)
-        return Sample(
+        return ProfiledSplit(
             split,
             total(profile.compute_s, *exchanges),
             bucket_s,
@@ -138,7 +138,7 @@ class Assembly:
         sent_bytes = self.cell.stages[index - 1].across_bytes * self.micro_batch / self.graph.batch
         return transfer(self.cell, index, sent_bytes, before, own, self.comm, usable_per_node(self.per_node))
 
-    def plan(self, samples: Sequence[Sample]) -> CellPlan:
+    def plan(self, samples: Sequence[ProfiledSplit]) -> CellPlan:
         """Return the plan of one split per stage, whether it fits or not."""
         splits = tuple(sample.split for sample in samples)
         moves = [NOTHING, *(self.transfer(i, splits[i - 1], splits[i]) for i in range(1, len(splits)))]
@@ -166,7 +166,7 @@ class Assembly:
             tuple(sample.peak for sample in samples),
         )
 
-    def dropped(self, index: int, sample: Sample) -> str:
+    def dropped(self, index: int, sample: ProfiledSplit) -> str:
         """Return the reason why a split does not fit these GPUs, or "" if it fits."""
         if sample.peak.high <= self.gpu_bytes:
             return ""
@@ -176,7 +176,7 @@ class Assembly:
             f"{self.gpu_bytes / 2**30:.1f} ({over:.1f} too many)"
         )
 
-    def stage_s(self, index: int, sample: Sample) -> float:
+    def stage_s(self, index: int, sample: ProfiledSplit) -> float:
         """Return the seconds of a split's own part of an iteration, to compare the splits of one stage."""
         stage = sample.times("value")
         return self.micro_batches * stage.work_s + reduce_s(stage, self.hiding) + stage.update_s
@@ -190,7 +190,7 @@ def name_of(split: Split) -> str:
 def assembly(
     cell: Cell,
     graph: Graph,
-    profiles: Mapping[Shard, ShardProfile],
+    profiles: Mapping[StageShard, ShardProfile],
     comm: Communication,
     *,
     global_batch: int,
@@ -207,7 +207,7 @@ def assembly(
 def estimate(
     cell: Cell,
     graph: Graph,
-    profiles: Mapping[Shard, ShardProfile],
+    profiles: Mapping[StageShard, ShardProfile],
     comm: Communication,
     *,
     global_batch: int,
@@ -259,7 +259,7 @@ def estimate(
 def _fastest(whole: Assembly) -> CellEstimate:
     """Return the cell's fastest plan with the assembly's number of micro-batches."""
     cell = whole.cell
-    found: list[list[Sample]] = []
+    found: list[list[ProfiledSplit]] = []
     said: list[str] = []
     for index, stage in enumerate(cell.stages):
         sampled = [sample for split in splits_of(stage) if (sample := whole.sample(index, split)) is not None]
@@ -288,7 +288,7 @@ def _fastest(whole: Assembly) -> CellEstimate:
     return CellEstimate(cell, plan, math.prod(len(of_stage) for of_stage in found), tuple(said))
 
 
-def hybrids(whole: Assembly) -> tuple[Shard, ...]:
+def hybrids(whole: Assembly) -> tuple[StageShard, ...]:
     """Return the third samples that are still missing, once the extremes of all stages are profiled.
 
     A stage needs one if an extreme does not fit or was not sampled, or if its extremes are within 15 % of each other.

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sizing.cells.cell import CellPlan, Split
-from sizing.cells.plan_estimate import Assembly, Sample, name_of
+from sizing.cells.plan_estimate import Assembly, ProfiledSplit, name_of
 from sizing.cells.profiles.required import shard_of, splits_of
-from sizing.cells.profiles.shards import Shard, ShardProfile
+from sizing.cells.profiles.shards import ShardProfile, StageShard
 from sizing.cells.tune import Tuned, tune
 
-Profiler = Callable[[Shard], ShardProfile | str]
+Profiler = Callable[[StageShard], ShardProfile | str]
 """Profiles one shard on the cell's type of device, or returns a text why the device has no memory or no plan for it."""
 
 
@@ -27,20 +27,22 @@ class TunedCell:
     dropped: tuple[str, ...]
 
 
-def tune_cell(whole: Assembly, profiles: dict[Shard, ShardProfile], profiler: Profiler) -> TunedCell:
+def tune_cell(whole: Assembly, profiles: dict[StageShard, ShardProfile], profiler: Profiler) -> TunedCell:
     """Tune each stage by itself, because an iteration's time grows with every stage's time, whatever the others run.
 
     `profiles` are those of `whole`; new profiles are added to it. Splits whose replicas cannot share a micro-batch
     evenly are not candidates. Transfers between stages do not count in the comparison, only in the plan. Raises
     NoTable, with the command that measures a link, and any error of `profiler`.
     """
-    samples: list[dict[Split, Sample]] = []
+    samples: list[dict[Split, ProfiledSplit]] = []
     stages: list[Tuned] = []
     dropped: list[str] = []
     for index, stage in enumerate(whole.cell.stages):
-        mine: dict[Split, Sample] = {}
+        mine: dict[Split, ProfiledSplit] = {}
 
-        def measure(split: Split, shard: Shard, index: int = index, mine: dict[Split, Sample] = mine) -> float | None:
+        def measure(
+            split: Split, shard: StageShard, index: int = index, mine: dict[Split, ProfiledSplit] = mine
+        ) -> float | None:
             if shard not in profiles:
                 made = profiler(shard)
                 if isinstance(made, str):

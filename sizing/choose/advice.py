@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sizing.base.plan import Plan
+from sizing.base.plan import GpuPlan
 from sizing.choose.by_formula import Formula
 from sizing.choose.candidates import Candidate
-from sizing.choose.fit import Choice, fit
+from sizing.choose.fit import PlanChoice, fit
 from sizing.choose.sources import STATE, Source, Traces
 from sizing.inventory.gpus import GIB
 from sizing.model.trace import Category
@@ -22,7 +22,7 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
 """Changes of a configuration that reduce its memory and leave the model as it is."""
 
 
-def sentence(source: Source, choices: Sequence[Choice], others: Sequence[Candidate]) -> str:
+def sentence(source: Source, choices: Sequence[PlanChoice], others: Sequence[Candidate]) -> str:
     """Return one line on plans (at least one), none of which fits. `others` are candidates the user has ruled out."""
     near = choices[0].plan
     lacks = near.peak.high - near.gpu_bytes
@@ -39,7 +39,7 @@ def sentence(source: Source, choices: Sequence[Choice], others: Sequence[Candida
     return f"{told}; {'; '.join(help_) or nothing}"
 
 
-def _name(plan: Plan) -> str:
+def _name(plan: GpuPlan) -> str:
     spread = f"dp {plan.parallel.dp}, tp {plan.parallel.tp}, fsdp {plan.parallel.fsdp}"
     return f"{plan.gpus} x {plan.gpu_type} of partition {plan.partition} ({spread})"
 
@@ -69,13 +69,13 @@ def _changes(source: Formula, candidates: Sequence[Candidate]) -> Iterator[str]:
         yield f"{', '.join(name for name, _ in changes)} together would make it fit {_name(best)}"
 
 
-def _best(source: Source, candidates: Sequence[Candidate]) -> Plan | None:
+def _best(source: Source, candidates: Sequence[Candidate]) -> GpuPlan | None:
     """Return the best plan that fits."""
     best = next(iter(fit(source, candidates)), None)
     return best.plan if best is not None and best.plan.fits else None
 
 
-def _of_step(parts: Mapping[Category, int], near: Plan) -> Iterator[str]:
+def _of_step(parts: Mapping[Category, int], near: GpuPlan) -> Iterator[str]:
     """Yield changes of the step, by the largest part of its peak."""
     state = sum(parts.get(name, 0) for name in STATE)
     rest = sum(parts.values()) - state

@@ -13,7 +13,7 @@ from sizing.memory.peak import MemoryPeak
 from sizing.model import config
 from sizing.model.config import ModelConfig
 from sizing.step_time import datasheet
-from sizing.step_time.datasheet import Work
+from sizing.step_time.datasheet import StepWork
 
 OPERATORS_A_LAYER, OPERATORS_AROUND = 150, 60
 """Operators started forward and backward, views among them, per layer of a transformer and outside its layers.
@@ -53,7 +53,7 @@ class Formula:
         placed = self._placed(parallel, batch)
         return None if placed is None else _memory(placed)
 
-    def work(self, parallel: Parallel, batch: int) -> Work | None:
+    def work(self, parallel: Parallel, batch: int) -> StepWork | None:
         """Return the work by formula; None if the model cannot be spread so."""
         placed = self._placed(parallel, batch)
         if placed is None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from sizing.base.errors import UsageError
 from sizing.base.parallel import Parallel
 from sizing.choose.ran import Place
-from sizing.choose.sources import Point
-from sizing.inventory.pools import Pool
+from sizing.choose.sources import RankBatch
+from sizing.inventory.pools import GpuPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Spread:
 class Candidate:
     """Some GPUs of a pool and a spread over them; `batch` is the number of samples of one rank."""
 
-    pool: Pool
+    pool: GpuPool
     nodes: int
     parallel: Parallel
     batch: int
@@ -36,11 +36,11 @@ class Candidate:
     @property
     def place(self) -> Place:
         """The GPUs, and the work of each."""
-        return self.pool.gpu.name, self.parallel.gpus, self.nodes, Point(self.parallel, self.batch)
+        return self.pool.gpu.name, self.parallel.gpus, self.nodes, RankBatch(self.parallel, self.batch)
 
 
 def candidates(
-    pools: Iterable[Pool], global_batch: int, spread: Spread, max_gpus: int | None = None
+    pools: Iterable[GpuPool], global_batch: int, spread: Spread, max_gpus: int | None = None
 ) -> tuple[Candidate, ...]:
     """Return every spread of a global batch in equal whole parts over up to `max_gpus` GPUs.
 
@@ -60,7 +60,7 @@ def candidates(
     )
 
 
-def _shapes(pool: Pool, max_gpus: int | None) -> Iterator[tuple[int, int]]:
+def _shapes(pool: GpuPool, max_gpus: int | None) -> Iterator[tuple[int, int]]:
     """Yield (nodes, GPUs of each): any part of one node, or whole nodes."""
     if pool.gpu.slice:  # slices of GPUs cannot communicate
         yield 1, 1
@@ -75,7 +75,7 @@ def _shapes(pool: Pool, max_gpus: int | None) -> Iterator[tuple[int, int]]:
             yield nodes, per_node
 
 
-def _parallels(pool: Pool, nodes: int, per_node: int, spread: Spread) -> Iterator[Parallel]:
+def _parallels(pool: GpuPool, nodes: int, per_node: int, spread: Spread) -> Iterator[Parallel]:
     tp = 1
     while tp <= per_node:
         whole = all(group.gpus % tp == 0 for group in pool.having(per_node))

@@ -17,14 +17,14 @@ from itertools import accumulate
 
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.cells.profiles.shards import Shard, ShardProfile
+from sizing.cells.profiles.shards import ShardProfile, StageShard
 from sizing.inventory.gpus import GpuType
 from sizing.model.stepping import RealStep
 from sizing.model.trace import StepTrace
 from sizing.step_time import datasheet
-from sizing.step_time.datasheet import WEIGHT_BYTES, Share
+from sizing.step_time.datasheet import WEIGHT_BYTES, Efficiency
 
-CORES = Share(0.7, 0.3, 1.0)
+CORES = Efficiency(0.7, 0.3, 1.0)
 """Speed of cores together over one core, as a share of their number: they share the memory's bandwidth."""
 NETWORK_BYTES_S = 1.25e10
 """Default bandwidth from one node to another: 100 Gbit/s."""
@@ -58,7 +58,9 @@ def on_gpus(trace: StepTrace, nodes: Nodes, sizes: Iterable[int], precision: str
     return _curve(step, trace.batch, trace.parameters, nodes, sizes, nodes.gpu.link_bytes_s)
 
 
-def on_profile(found: Mapping[Shard, ShardProfile], batch: int, nodes: Nodes, sizes: Iterable[int]) -> Curve | None:
+def on_profile(
+    found: Mapping[StageShard, ShardProfile], batch: int, nodes: Nodes, sizes: Iterable[int]
+) -> Curve | None:
     """Return the curve on nodes with GPUs of a type on which the whole model was profiled; None if it was not.
 
     Among profiles with other batches the nearest one is used, with the same time per sample.

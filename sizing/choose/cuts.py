@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sizing.base.errors import DoesNotFit, UsageError
 from sizing.cells.cell import Stage
 from sizing.cells.stages import stages as cut
-from sizing.choose.timers.datasheet_time import Part
+from sizing.choose.timers.datasheet_time import StagePart
 from sizing.model.graph import Graph
 
 
@@ -19,7 +19,7 @@ class ByGraph:
     graph: Graph
     _cuts: dict[tuple[int, int], Sequence[Stage]] = field(default_factory=dict)
 
-    def parts(self, gpus: int, stages: int) -> tuple[Part, ...]:
+    def parts(self, gpus: int, stages: int) -> tuple[StagePart, ...]:
         """Return the stages that a cell would have; raise DoesNotFit."""
         try:
             if (gpus, stages) not in self._cuts:
@@ -27,7 +27,7 @@ class ByGraph:
         except UsageError as error:
             raise DoesNotFit(str(error)) from None
         return tuple(
-            Part(
+            StagePart(
                 each.gpus,
                 each.flops / max(1, self.graph.flops),
                 each.parameters / max(1, self.graph.parameters),

@@ -9,10 +9,10 @@ from typing import Literal, TypeVar
 
 from sizing.base.errors import Untraceable
 from sizing.base.estimate import Estimate
-from sizing.base.plan import Plan
+from sizing.base.plan import GpuPlan
 from sizing.choose.candidates import Candidate
 from sizing.choose.ran import Ran, used
-from sizing.choose.sources import Point, Source, Traces, ends
+from sizing.choose.sources import RankBatch, Source, Traces, ends
 from sizing.memory.peak import guarded_bytes
 from sizing.model.trace import StepTrace
 from sizing.sbatch import lines
@@ -29,19 +29,19 @@ MOST_TRACES = 16
 AT_ONCE = 2
 """Traces that run side by side: each takes a core and up to 2 GB."""
 
-Measure = Callable[[Sequence[Point]], Sequence[StepTrace | Untraceable]]
+Measure = Callable[[Sequence[RankBatch]], Sequence[StepTrace | Untraceable]]
 """A function that traces points, some at once, and returns each trace or the reason there is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PlanChoice:
     """A plan with the candidate that it was made from."""
 
-    plan: Plan
+    plan: GpuPlan
     candidate: Candidate
 
 
-def fit(source: Source, candidates: Iterable[Candidate], by: By = "cost") -> tuple[Choice, ...]:
+def fit(source: Source, candidates: Iterable[Candidate], by: By = "cost") -> tuple[PlanChoice, ...]:
     """Return plans of all candidates for which the source knows the memory, best first, with their #SBATCH lines.
 
     Plans that fit come first, by cost or time; of equal ones the faster, also at worst, then the one on fewer nodes.
@@ -52,8 +52,8 @@ def fit(source: Source, candidates: Iterable[Candidate], by: By = "cost") -> tup
 
 
 def retimed(
-    choices: Iterable[Choice], time: Callable[[Candidate, int], Estimate | None], by: By = "cost"
-) -> tuple[Choice, ...]:
+    choices: Iterable[PlanChoice], time: Callable[[Candidate, int], Estimate | None], by: By = "cost"
+) -> tuple[PlanChoice, ...]:
     """Rank plans anew with the step times that `time` knows for a candidate and its number of micro-batches."""
     found = []
     for choice in choices:
@@ -66,7 +66,7 @@ def retimed(
     return tuple(sorted(found, key=lambda choice: _rank(choice.plan, by)))
 
 
-def with_runs(choices: Iterable[Choice], runs: Sequence[Ran], by: By = "cost") -> tuple[Choice, ...]:
+def with_runs(choices: Iterable[PlanChoice], runs: Sequence[Ran], by: By = "cost") -> tuple[PlanChoice, ...]:
     """Rank plans anew with the time and memory of jobs that ran exactly this step on exactly their GPUs."""
     places: dict[object, list[Ran]] = {}
     for ran in runs:
@@ -85,7 +85,7 @@ def with_runs(choices: Iterable[Choice], runs: Sequence[Ran], by: By = "cost") -
     return tuple(sorted(found, key=lambda choice: _rank(choice.plan, by)))
 
 
-def best_of(choices: Iterable[Choice], top: int) -> list[Choice]:
+def best_of(choices: Iterable[PlanChoice], top: int) -> list[PlanChoice]:
     """Return the best plans that fit; of those that ask Slurm for the same GPUs only the first."""
     fitting = (choice for choice in choices if choice.plan.fits)
     return list(islice(_distinct(fitting, lambda choice: _request(choice.candidate)), top))
@@ -99,7 +99,7 @@ def explore(
     top: int = 3,
     by: By = "cost",
     most: int = MOST_TRACES,
-) -> tuple[Choice, ...]:
+) -> tuple[PlanChoice, ...]:
     """Like `fit`, with the traces it needs: few batches at first, then the best plans' own until they are certain.
 
     First one GPU and plain replicas are traced, each at the smallest and the largest batch. Then, as long as one of the
@@ -153,31 +153,31 @@ def _promising(traces: Traces, candidates: Sequence[Candidate], by: By) -> list[
     return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])]
 
 
-def _point(candidate: Candidate) -> Point:
-    return Point(candidate.parallel, candidate.batch)
+def _point(candidate: Candidate) -> RankBatch:
+    return RankBatch(candidate.parallel, candidate.batch)
 
 
-def _choice(source: Source, candidate: Candidate) -> Choice | None:
+def _choice(source: Source, candidate: Candidate) -> PlanChoice | None:
     peak = source.peak(candidate.parallel, candidate.batch)
     work = source.work(candidate.parallel, candidate.batch)
     if peak is None or work is None:
         return None
-    return Choice(_lined(_plan(candidate, work, peak, source), candidate), candidate)
+    return PlanChoice(_lined(_plan(candidate, work, peak, source), candidate), candidate)
 
 
-def _lined(plan: Plan, candidate: Candidate) -> Plan:
+def _lined(plan: GpuPlan, candidate: Candidate) -> GpuPlan:
     """Return the plan with the lines that ask for it."""
     written = lines.written(plan, candidate.pool)
     return replace(plan, sbatch=tuple(line.text for line in written), why=tuple(line.why for line in written))
 
 
-def _plan(candidate: Candidate, work: datasheet.Work, peak: Estimate, source: Source) -> Plan:
+def _plan(candidate: Candidate, work: datasheet.StepWork, peak: Estimate, source: Source) -> GpuPlan:
     pool, parallel = candidate.pool, candidate.parallel
     per_node = parallel.gpus // candidate.nodes
     network = min(group.network_bytes_s for group in pool.having(per_node))
     times = (datasheet.step_s(work, parallel, gpu, candidate.nodes, network, source.precision) for gpu in pool.possible)
     step = max(times, key=lambda each: each.value)
-    return Plan(
+    return GpuPlan(
         partition=pool.partition,
         gpu_type=pool.gpu.name,
         gpus=parallel.gpus,
@@ -192,7 +192,7 @@ def _plan(candidate: Candidate, work: datasheet.Work, peak: Estimate, source: So
     )
 
 
-def _rank(plan: Plan, by: By) -> tuple[object, ...]:
+def _rank(plan: GpuPlan, by: By) -> tuple[object, ...]:
     if not plan.fits:
         return (1, plan.peak.high - plan.gpu_bytes, plan.gpus, plan.nodes, plan.partition, plan.parallel)
     measures = (plan.cost.value, plan.step_s.value) if by == "cost" else (plan.step_s.value, plan.cost.value)

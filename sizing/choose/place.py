@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sizing.base.errors import UsageError
-from sizing.base.plan import Plan
+from sizing.base.plan import GpuPlan
 from sizing.inventory.gpus import GIB, GpuType
-from sizing.inventory.inventory import Inventory, NodeGroup, Offer
+from sizing.inventory.inventory import GpuNodes, Inventory, PartitionOffer
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PlacementRequest:
     """A request for a placement: `gpus` GPUs with `need_bytes` each, in groups of `tp` on one node.
 
     A non-empty `partition` or `gpu_type` is the only one allowed. `per_node` is the number of GPUs of each node that
@@ -49,7 +49,7 @@ class Ask:
             raise UsageError(f"{self.gpus} GPUs in groups of {self.tp}: give whole groups, at least one")
 
     @classmethod
-    def of(cls, plan: Plan) -> Ask:
+    def of(cls, plan: GpuPlan) -> PlacementRequest:
         """Return the request of a plan, with its guard band."""
         per_node = plan.gpus // plan.nodes if plan.nodes and plan.gpus % plan.nodes == 0 else 0
         return cls(plan.gpus, int(plan.peak.high), plan.parallel.tp, plan.partition, plan.gpu_type, per_node)
@@ -77,7 +77,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NotPlaceable:
     """The reason why a plan cannot be placed, as half a sentence.
 
     `lacking` is the number of idle GPUs it lacks, None if more of them would not help.
@@ -92,30 +92,30 @@ class Refusal:
 class _Pool:
     """The GPUs of one name in one partition; `rooms` maps a kind of plan to the usable GPUs of each node."""
 
-    offer: Offer
+    offer: PartitionOffer
     type: GpuType
     gres_type: str
-    groups: list[NodeGroup] = field(default_factory=list)
+    groups: list[GpuNodes] = field(default_factory=list)
     rooms: dict[tuple[int, int | None, int | None], dict[str, int]] = field(default_factory=dict)
 
 
-def place(plans: Sequence[Plan | Ask], inventory: Inventory) -> Placement | None:
+def place(plans: Sequence[GpuPlan | PlacementRequest], inventory: Inventory) -> Placement | None:
     """Return the first plan that can be placed, and where; None if none can. The arguments are not changed."""
     found = [*trial(plans, inventory)][-1:]
     return found[0] if found and isinstance(found[0], Placement) else None
 
 
-def trial(plans: Sequence[Plan | Ask], inventory: Inventory) -> Iterator[Placement | Refusal]:
+def trial(plans: Sequence[GpuPlan | PlacementRequest], inventory: Inventory) -> Iterator[Placement | NotPlaceable]:
     """Yield the refusal of each plan passed over, then the placement of the first that can be placed."""
     pools = list(_pools(inventory))
     for index, plan in enumerate(plans):
-        answer = _placed(index, Ask.of(plan) if isinstance(plan, Plan) else plan, pools)
+        answer = _placed(index, PlacementRequest.of(plan) if isinstance(plan, GpuPlan) else plan, pools)
         yield answer
         if isinstance(answer, Placement):
             return
 
 
-def check(asks: Sequence[Ask], inventory: Inventory) -> None:
+def check(asks: Sequence[PlacementRequest], inventory: Inventory) -> None:
     """Raise UsageError for a partition or type of GPU that a plan names and the inventory does not have."""
     partitions = [offer.partition for offer in inventory.offers]
     for index, ask in enumerate(asks):
@@ -148,7 +148,7 @@ def _speed(known: GpuType) -> float:
     return max(known.flops.values(), default=0.0)
 
 
-def _placed(index: int, ask: Ask, pools: Sequence[_Pool]) -> Placement | Refusal:
+def _placed(index: int, ask: PlacementRequest, pools: Sequence[_Pool]) -> Placement | NotPlaceable:
     """Return the place of one plan in the first pool that has one, or the refusal of the pool that lacks least."""
     named = [
         pool for pool in pools if ask.partition in ("", pool.offer.partition) and ask.gpu_type in ("", pool.type.name)
@@ -156,23 +156,23 @@ def _placed(index: int, ask: Ask, pools: Sequence[_Pool]) -> Placement | Refusal
     if not named:
         kind = f" of type {ask.gpu_type}" if ask.gpu_type else ""
         where = f" in partition {ask.partition}" if ask.partition else ""
-        return Refusal(index, f"needs GPUs{kind}{where}, and there are none")
+        return NotPlaceable(index, f"needs GPUs{kind}{where}, and there are none")
     large = [pool for pool in named if pool.type.memory_bytes >= ask.need_bytes]
     if not large:
         best = max(named, key=lambda pool: pool.type.memory_bytes).type
         short = ask.need_bytes - best.memory_bytes
         why = f"needs {_gib(ask.need_bytes)} a GPU: {_gib(short)} more than {best.name} has"
-        return Refusal(index, why)
+        return NotPlaceable(index, why)
     refusals = []
     for pool in large:
         nodes = _chosen(ask, pool)
         if isinstance(nodes, dict):
             return Placement(index, pool.offer.partition, pool.type.name, pool.gres_type, nodes)
-        refusals.append(Refusal(index, *nodes))
+        refusals.append(NotPlaceable(index, *nodes))
     return min(refusals, key=lambda refusal: (refusal.lacking is None, refusal.lacking or 0))
 
 
-def _chosen(ask: Ask, pool: _Pool) -> dict[str, int] | tuple[str, int | None]:
+def _chosen(ask: PlacementRequest, pool: _Pool) -> dict[str, int] | tuple[str, int | None]:
     """Return GPUs by node, or the reason why there are not enough, with the number that is lacking."""
     where = f"{pool.type.name} in {pool.offer.partition}"
     if pool.type.slice and ask.gpus > 1:
@@ -193,7 +193,7 @@ def _chosen(ask: Ask, pool: _Pool) -> dict[str, int] | tuple[str, int | None]:
     return f"needs {len(chosen)} nodes of {where} now, and a job there has {most} at most", ask.gpus - reach
 
 
-def _room(ask: Ask, pool: _Pool) -> dict[str, int]:
+def _room(ask: PlacementRequest, pool: _Pool) -> dict[str, int]:
     """Return the GPUs of each node that the plan can have, in whole tensor-parallel groups; omit nodes without any."""
     key = (ask.tp, ask.cpus, ask.memory_bytes)
     if key not in pool.rooms:
@@ -204,7 +204,7 @@ def _room(ask: Ask, pool: _Pool) -> dict[str, int]:
     return pool.rooms[key]
 
 
-def _room_in(group: NodeGroup, tp: int, cpus: int | None, memory_bytes: int | None) -> Iterator[tuple[str, int]]:
+def _room_in(group: GpuNodes, tp: int, cpus: int | None, memory_bytes: int | None) -> Iterator[tuple[str, int]]:
     """Yield the same for one group: each GPU takes its CPUs and memory with it."""
     cpus = group.cpus // group.gpus if cpus is None else cpus
     memory_bytes = group.memory_bytes // group.gpus if memory_bytes is None else memory_bytes
@@ -218,7 +218,7 @@ def _room_in(group: NodeGroup, tp: int, cpus: int | None, memory_bytes: int | No
             yield node, whole
 
 
-def _evenly(ask: Ask, room: Mapping[str, int], most: int | None) -> dict[str, int] | None:
+def _evenly(ask: PlacementRequest, room: Mapping[str, int], most: int | None) -> dict[str, int] | None:
     """Return as many GPUs of each node as the plan's own lines ask for, on the nodes with the least room for them."""
     if not ask.per_node or ask.gpus % ask.per_node or ask.per_node % ask.tp:
         return None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sizing.base.json_fields import Fields, decoded
-from sizing.choose.place import Ask
+from sizing.choose.place import PlacementRequest
 from sizing.memory.peak import guarded_bytes
 
 
-def asks(text: str, *, name: str = "the plans") -> tuple[Ask, ...]:
+def asks(text: str, *, name: str = "the plans") -> tuple[PlacementRequest, ...]:
     """Return the requests of the plans in a file, best first; raise UsageError with the place and what to write there.
 
     Only the fields that a placement needs are read: gpus, tp, partition, gpu_type, nodes, and high_bytes, or peak_bytes
@@ -20,7 +20,7 @@ def asks(text: str, *, name: str = "the plans") -> tuple[Ask, ...]:
     return found
 
 
-def _ask(plan: Fields) -> Ask:
+def _ask(plan: Fields) -> PlacementRequest:
     gpus, tp = plan.count("gpus", least=1), plan.count("tp", 1, least=1)
     if gpus % tp:
         raise plan.wrong("gpus", f"a multiple of tp={tp}")
@@ -33,7 +33,7 @@ def _ask(plan: Fields) -> Ask:
         need_bytes = guarded_bytes(
             plan.count("peak_bytes", least=1), "formula" if plan.text("origin", "") == "formula" else "traced"
         )
-    return Ask(
+    return PlacementRequest(
         gpus=gpus,
         need_bytes=need_bytes,
         tp=tp,

@@ -22,7 +22,7 @@ from sizing.base.errors import SizingError, Untraceable, UsageError
 from sizing.base.estimate import Estimate
 from sizing.base.json_fields import Fields, decoded
 from sizing.base.parallel import Parallel
-from sizing.choose.sources import Point, Traces
+from sizing.choose.sources import RankBatch, Traces
 from sizing.memory.peak import guarded_bytes
 from sizing.model.trace import StepTrace
 
@@ -41,7 +41,7 @@ _JOB = re.compile("[0-9]+")
 _LEAST_S = 1e-6  # of a step: no training step is faster
 
 
-Place = tuple[str, int, int, Point]
+Place = tuple[str, int, int, RankBatch]
 """The type of GPUs, the numbers of GPUs and of nodes, and the work of each GPU."""
 
 
@@ -71,9 +71,9 @@ class Ran:
     host_bytes: int | None = None
 
     @property
-    def point(self) -> Point:
+    def point(self) -> RankBatch:
         """The work of one of its ranks."""
-        return Point(Parallel(self.dp, self.tp, self.fsdp), self.batch)
+        return RankBatch(Parallel(self.dp, self.tp, self.fsdp), self.batch)
 
     @property
     def place(self) -> Place:
@@ -82,7 +82,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class JobReport:
     """A script's report on its own job: `steps` steps of `step_s` seconds, and the tensors of its fullest GPU."""
 
     job: str
@@ -93,19 +93,19 @@ class Report:
     step_s: float
     peak_bytes: int | None
 
-    def point(self, gpus: int) -> Point:
+    def point(self, gpus: int) -> RankBatch:
         """Return the work of one of `gpus` ranks; raise UsageError if they cannot be divided so."""
         if gpus % (self.tp * self.fsdp):
             raise UsageError(f"{gpus} GPUs cannot be divided into groups of tp {self.tp} x fsdp {self.fsdp}")
         parallel = Parallel(gpus // (self.tp * self.fsdp), self.tp, self.fsdp)
-        return Point(parallel, parallel.batch_of(self.global_batch))
+        return RankBatch(parallel, parallel.batch_of(self.global_batch))
 
 
-_REPORT = frozenset(field.name for field in fields(Report))
+_REPORT = frozenset(field.name for field in fields(JobReport))
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedRuns:
     """Runs compared with today's traces: those of the `same` step, and the number of the user's own that are not.
 
     `unknown` counts the user's runs that could not be compared, also for lack of traces within one command's limit.
@@ -140,8 +140,8 @@ def of_step(
     own: Sequence[Ran],
     published: Sequence[Ran],
     traces: Traces,
-    measure: Callable[[Sequence[Point]], Sequence[StepTrace | Untraceable]],
-) -> Compared:
+    measure: Callable[[Sequence[RankBatch]], Sequence[StepTrace | Untraceable]],
+) -> ComparedRuns:
     """Return the runs of the step of `traces`; `measure` makes missing traces, for the user's own runs first.
 
     Published runs of other steps are not counted: other users have steps of the same name.
@@ -154,7 +154,9 @@ def of_step(
     points = list(dict.fromkeys(each.point for each in ordered))[:MOST_POINTS]
     traced = {point: traces.found.get(point.key, {}).get(point.batch) for point in points}
     found = {point: trace for point, trace in traced.items() if trace and trace.parallel == point.parallel}
-    missing = [point for point in points if point not in found and Point(point.key, point.batch) not in traces.failed]
+    missing = [
+        point for point in points if point not in found and RankBatch(point.key, point.batch) not in traces.failed
+    ]
     for point, result in zip(missing, measure(missing) if missing else (), strict=True):
         if not isinstance(result, Untraceable):
             found[point] = result
@@ -162,10 +164,10 @@ def of_step(
     works = {point: work_of(trace) for point, trace in found.items()}
     same = tuple(each for each in ordered if works.get(each.point) == each.work)
     unknown = sum(each.point not in works for each in own)
-    return Compared(same, len([each for each in own if each not in same]) - unknown, unknown)
+    return ComparedRuns(same, len([each for each in own if each not in same]) - unknown, unknown)
 
 
-def reported(text: str, name: str) -> Report:
+def reported(text: str, name: str) -> JobReport:
     """Read a script's report: one JSON object, or one per rank and line; the slowest and the fullest rank count.
 
     Raises UsageError.
@@ -184,10 +186,10 @@ def reported(text: str, name: str) -> Report:
     return replace(ranks[0], step_s=max(each.step_s for each in ranks), peak_bytes=max(peaks, default=None))
 
 
-def _report(row: Fields) -> Report:
+def _report(row: Fields) -> JobReport:
     if not _JOB.fullmatch(job := row.text("job")):
         raise row.wrong("job", "$SLURM_JOB_ID")
-    return Report(
+    return JobReport(
         job=job,
         global_batch=row.count("global_batch", least=1),
         tp=row.count("tp", 1, least=1),
@@ -198,7 +200,7 @@ def _report(row: Fields) -> Report:
     )
 
 
-def refuse_wrong_units(report: Report, lasted_s: float, trace: StepTrace, gpu_bytes: int) -> None:
+def refuse_wrong_units(report: JobReport, lasted_s: float, trace: StepTrace, gpu_bytes: int) -> None:
     """Raise UsageError for a report that cannot be of a job that lasted `lasted_s`, on GPUs of `gpu_bytes`."""
     if report.steps * report.step_s > lasted_s + 1.0:
         raise UsageError(

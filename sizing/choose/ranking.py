@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sizing.choose.limits import hours, words
-from sizing.choose.runs import Run, best_of_shapes
+from sizing.choose.runs import JobRun, best_of_shapes
 
 MOST_ASKED = 16
 """Most requests of one `bft size choose`: slurmctld plans its queue for each."""
@@ -28,7 +28,7 @@ _SAME_HOURS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StartAnswer:
     """Slurm's answer to one request: the start time, None if it refuses, and its own words."""
 
     start_s: float | None
@@ -36,14 +36,14 @@ class Answer:
 
 
 def ask(
-    runs: Sequence[Run],
-    slurm: Callable[[Run], Answer],
+    runs: Sequence[JobRun],
+    slurm: Callable[[JobRun], StartAnswer],
     now_s: float,
     top: int = 3,
     most: int = MOST_ASKED,
     deadline_s: float | None = None,
     by: By | None = None,
-) -> tuple[Run, ...]:
+) -> tuple[JobRun, ...]:
     """Return the best run of each request with Slurm's answer on it, as far as Slurm was asked.
 
     Slurm is asked about the shortest run of each partition and type, then the others by length, until `top` runs are
@@ -55,7 +55,7 @@ def ask(
     order = _firsts(waiting)
     if by == "gpu-hours":
         order = sorted(range(len(waiting)), key=lambda at: waiting[at].gpu_hours.value)
-    answered: dict[int, Run] = {}
+    answered: dict[int, JobRun] = {}
     closed: dict[tuple[str, str], str] = {}
     asked = 0
 
@@ -92,7 +92,7 @@ def ask(
     return tuple(answered.get(at, run) for at, run in enumerate(waiting))
 
 
-def ranked(runs: Sequence[Run], now_s: float, by: By | None = None) -> tuple[Run, ...]:
+def ranked(runs: Sequence[JobRun], now_s: float, by: By | None = None) -> tuple[JobRun, ...]:
     """Return the runs with a known start, or all if there are none, by their end; by GPU-hours those that end together.
 
     Runs end together if they end within a minute of the first one; also, unless `by` is "end", if they are expected to
@@ -101,7 +101,7 @@ def ranked(runs: Sequence[Run], now_s: float, by: By | None = None) -> tuple[Run
     taken = [run for run in runs if not run.refused]
     known = [run for run in taken if run.start_s is not None]
 
-    def end_s(run: Run) -> float:
+    def end_s(run: JobRun) -> float:
         return run.ends_s(now_s).value
 
     left = sorted(known or taken, key=lambda run: (end_s(run), run.gpu_hours.value))
@@ -116,12 +116,12 @@ def ranked(runs: Sequence[Run], now_s: float, by: By | None = None) -> tuple[Run
     return tuple(order)
 
 
-def by_deadline(best: Sequence[Run], deadline_s: float, now_s: float) -> tuple[Run, ...]:
+def by_deadline(best: Sequence[JobRun], deadline_s: float, now_s: float) -> tuple[JobRun, ...]:
     """Return the runs that end in time even at their slowest, and are not cut off by a time limit before."""
     return tuple(run for run in best if run.ends_s(now_s).high <= deadline_s and not run.may_be_cut)
 
 
-def misses(best: Sequence[Run], deadline_s: float, now_s: float) -> str:
+def misses(best: Sequence[JobRun], deadline_s: float, now_s: float) -> str:
     """Return the sentence on how far the best run misses a deadline that none of the runs (at least one) meets."""
     near = min(best, key=lambda run: run.ends_s(now_s).high)
     ends = near.ends_s(now_s)
@@ -133,7 +133,7 @@ def misses(best: Sequence[Run], deadline_s: float, now_s: float) -> str:
     return f"the nearest, {name}, ends {words(late)} after it at worst ({ends.origin}), and is expected {expected}"
 
 
-def why(best: Sequence[Run], now_s: float, by: By | None = None) -> str:
+def why(best: Sequence[JobRun], now_s: float, by: By | None = None) -> str:
     """Return one or two sentences on the first ranked run, against the winners by speed, by start and by cost."""
     first, others = best[0], best[1:]
     started = first.start_s is not None
@@ -175,7 +175,7 @@ def why(best: Sequence[Run], now_s: float, by: By | None = None) -> str:
     return f"{said}({against.origin}).{_caution(best, now_s)}"
 
 
-def _caution(best: Sequence[Run], now_s: float) -> str:
+def _caution(best: Sequence[JobRun], now_s: float) -> str:
     """Return a sentence on the first run with a measured time, if the first one's time is assumed."""
     first = best[0]
     sure = next((run for run in best if run.run_s.origin != "assumed"), None)
@@ -186,7 +186,7 @@ def _caution(best: Sequence[Run], now_s: float) -> str:
     return f" Its time is only assumed: the first whose time rests on measurements, {_name(sure)}, ends {when}."
 
 
-def _firsts(waiting: Sequence[Run]) -> list[int]:
+def _firsts(waiting: Sequence[JobRun]) -> list[int]:
     """Return the indices of runs, given by length: the shortest of each partition and type, then the others."""
     first: dict[tuple[str, str], int] = {}
     for at, run in enumerate(waiting):
@@ -194,7 +194,7 @@ def _firsts(waiting: Sequence[Run]) -> list[int]:
     return [*first.values(), *(at for at in range(len(waiting)) if at not in set(first.values()))]
 
 
-def _reach_s(first: Run, now_s: float, by: By | None) -> float:
+def _reach_s(first: JobRun, now_s: float, by: By | None) -> float:
     """Return the time by which a run has to end, to end together with the first one."""
     if by == "gpu-hours":
         return math.inf
@@ -203,25 +203,25 @@ def _reach_s(first: Run, now_s: float, by: By | None) -> float:
     return together_s if by == "end" else max(together_s, ends.high)
 
 
-def _together_s(run: Run) -> float:
+def _together_s(run: JobRun) -> float:
     return max(_SAME_S, _SAME_SHARE * run.run_s.value)
 
 
-def _kind(run: Run) -> tuple[str, str]:
+def _kind(run: JobRun) -> tuple[str, str]:
     return run.shape.pool.partition, run.shape.pool.gpu.name
 
 
-def _name(run: Run) -> str:
+def _name(run: JobRun) -> str:
     return f"{run.shape.gpus} x {run.shape.pool.gpu.name} in {run.shape.pool.partition}"
 
 
-def _starts(run: Run, now_s: float) -> str:
+def _starts(run: JobRun, now_s: float) -> str:
     if run.start_s is None:
         return "would start now for all that is known"
     wait_s = run.start_s - now_s
     return "starts at once" if wait_s < _SAME_S else f"starts in {words(wait_s)}"
 
 
-def _later(run: Run, first: Run, now_s: float) -> str:
+def _later(run: JobRun, first: JobRun, now_s: float) -> str:
     gap = max(now_s, run.start_s or now_s) - max(now_s, first.start_s or now_s)
     return f"{words(gap)} later" if gap >= _SAME_S else "no earlier"

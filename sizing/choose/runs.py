@@ -9,13 +9,13 @@ from typing import Any
 from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.base.plan import Plan
+from sizing.base.plan import GpuPlan
 from sizing.choose import limits
-from sizing.choose.shapes import Shape, shapes, stage_counts
-from sizing.choose.timers.timers import Timed, Timer
-from sizing.inventory.pools import Pool
+from sizing.choose.shapes import GpuShape, shapes, stage_counts
+from sizing.choose.timers.timers import StepTime, StepTimeModel
+from sizing.inventory.pools import GpuPool
 from sizing.sbatch import lines as emit
-from sizing.sbatch.lines import Line
+from sizing.sbatch.lines import SbatchLine
 from sizing.step_time import datasheet
 
 START_UP_S = Estimate(120.0, 30.0, 600.0, "assumed")
@@ -27,16 +27,16 @@ SIMPLER = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class JobRun:
     """A job on the GPUs of a shape, in `stages` pipeline stages. `run_s` covers all its steps and the start-up.
 
     `start_s` is when Slurm would start it, in unix seconds, and `said` Slurm's words on that, or on its refusal if
     `refused`. None and "" if Slurm was not asked.
     """
 
-    shape: Shape
+    shape: GpuShape
     stages: int
-    timed: Timed
+    timed: StepTime
     run_s: Estimate
     start_s: float | None = None
     said: str = ""
@@ -64,11 +64,11 @@ class Run:
         run = self.run_s
         return Estimate(start_s + run.value, start_s + run.low, start_s + run.high, run.origin)
 
-    def lines(self, tasks_per_node: int | None = 1) -> tuple[Line, ...]:
+    def lines(self, tasks_per_node: int | None = 1) -> tuple[SbatchLine, ...]:
         """Return the lines that ask Slurm for it; torchrun is one task per node."""
         shape, timed = self.shape, self.timed
         dp, tp = timed.splits[0].dp, timed.splits[0].tp
-        plan = Plan(
+        plan = GpuPlan(
             partition=shape.pool.partition,
             gpu_type=shape.pool.gpu.name,
             gpus=shape.gpus,
@@ -96,7 +96,7 @@ class Run:
         )
         if self.may_be_cut:
             why = f"all that the partition allows; {why}"
-        return (*lines, Line("time", limits.slurm(self.limit_s), why))
+        return (*lines, SbatchLine("time", limits.slurm(self.limit_s), why))
 
     @property
     def spread(self) -> str:
@@ -134,14 +134,14 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Out:
+class Rejected:
     """A cell that is ruled out, and why.
 
     `run_s` is its run time, None if it fits no GPU; `times` is then the memory it needs over that of a GPU, infinity if
     it is ruled out for another reason.
     """
 
-    shape: Shape
+    shape: GpuShape
     stages: int
     why: str
     run_s: Estimate | None = None
@@ -160,38 +160,38 @@ class Out:
 
 
 def survey(
-    pools: Iterable[Pool],
-    timer: Timer,
+    pools: Iterable[GpuPool],
+    timer: StepTimeModel,
     steps: int,
     start_up_s: Estimate = START_UP_S,
     max_gpus: int | None = None,
     max_stages: int | None = None,
-) -> tuple[tuple[Run, ...], tuple[Out, ...]]:
+) -> tuple[tuple[JobRun, ...], tuple[Rejected, ...]]:
     """Return all cells of the pools: those that can run `steps` steps, the shortest first, and the others."""
-    runs: list[Run] = []
-    out: list[Out] = []
+    runs: list[JobRun] = []
+    out: list[Rejected] = []
     for pool in pools:
         for shape in shapes(pool, max_gpus):
             for stages in stage_counts(shape, max_stages):
                 try:
                     timed = timer.time(shape, stages)
                 except DoesNotFit as error:
-                    out.append(Out(shape, stages, str(error), times=error.times))
+                    out.append(Rejected(shape, stages, str(error), times=error.times))
                     continue
-                run = Run(shape, stages, timed, _run_s(timed.step_s, steps, start_up_s))
+                run = JobRun(shape, stages, timed, _run_s(timed.step_s, steps, start_up_s))
                 if pool.max_time_s is not None and run.run_s.value > pool.max_time_s:
-                    out.append(Out(shape, stages, limits.too_long(run.run_s, pool.max_time_s), run.run_s))
+                    out.append(Rejected(shape, stages, limits.too_long(run.run_s, pool.max_time_s), run.run_s))
                 else:
                     runs.append(run)
     return tuple(sorted(runs, key=_length)), tuple(out)
 
 
-def best_of_shapes(runs: Iterable[Run]) -> tuple[Run, ...]:
+def best_of_shapes(runs: Iterable[JobRun]) -> tuple[JobRun, ...]:
     """Return the shortest run of each partition, type and number of GPUs, shortest first: Slurm does not see the rest.
 
     If times are assumed, a run with more stages must be shorter by a share of `SIMPLER`.
     """
-    found: dict[object, Run] = {}
+    found: dict[object, JobRun] = {}
     for run in sorted(runs, key=lambda run: run.stages):
         pool = run.shape.pool
         key = (pool.partition, pool.gpu.name, pool.gres_type, run.shape.nodes, run.shape.gpus)
@@ -202,7 +202,7 @@ def best_of_shapes(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(sorted(found.values(), key=_length))
 
 
-def spread(timed: Timed) -> str:
+def spread(timed: StepTime) -> str:
     """Return the stages, and dp and tp of each: "2 stages, dp 4, tp 1, 8 micro-batches"."""
     parts = []
     if len(timed.splits) > 1:
@@ -225,7 +225,7 @@ def _run_s(step: Estimate, steps: int, start_up: Estimate) -> Estimate:
     return Estimate(value, low, high, step.origin)
 
 
-def _length(run: Run) -> tuple[object, ...]:
+def _length(run: JobRun) -> tuple[object, ...]:
     shape = run.shape
     return (run.run_s.value, run.gpu_hours.value, shape.nodes, shape.gpus, shape.pool.partition, run.stages)
 
@@ -234,6 +234,6 @@ def _json(estimate: Estimate) -> dict[str, Any]:
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "origin": estimate.origin}
 
 
-def origins(runs: Iterable[Run]) -> frozenset[str]:
+def origins(runs: Iterable[JobRun]) -> frozenset[str]:
     """Return the origins of the runs' times."""
     return frozenset(run.run_s.origin for run in runs)

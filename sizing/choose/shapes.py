@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sizing.base.errors import UsageError
-from sizing.inventory.pools import Pool
+from sizing.inventory.pools import GpuPool
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class GpuShape:
     """`per_node` GPUs on each of `nodes` nodes of a pool, both powers of two."""
 
-    pool: Pool
+    pool: GpuPool
     nodes: int
     per_node: int
 
@@ -23,7 +23,7 @@ class Shape:
         return self.nodes * self.per_node
 
     @property
-    def possible(self) -> tuple[Shape, ...]:
+    def possible(self) -> tuple[GpuShape, ...]:
         """The same shape with each type of GPU that a job may get in its pool."""
         return tuple(replace(self, pool=replace(self.pool, gpu=gpu, others=())) for gpu in self.pool.possible)
 
@@ -33,7 +33,7 @@ class Shape:
         return min(group.network_bytes_s for group in self.pool.having(self.per_node))
 
 
-def shapes(pool: Pool, max_gpus: int | None = None) -> Iterator[Shape]:
+def shapes(pool: GpuPool, max_gpus: int | None = None) -> Iterator[GpuShape]:
     """Yield all shapes of a pool, small ones first; several nodes give the largest power of two of their GPUs each.
 
     Raises UsageError for fewer than one GPU.
@@ -47,10 +47,10 @@ def shapes(pool: Pool, max_gpus: int | None = None) -> Iterator[Shape]:
         found |= {(nodes, per_node) for nodes in _powers(most)}
     for nodes, per_node in sorted(found, key=lambda each: (each[0] * each[1], each)):
         if max_gpus is None or nodes * per_node <= max_gpus:
-            yield Shape(pool, nodes, per_node)
+            yield GpuShape(pool, nodes, per_node)
 
 
-def stage_counts(shape: Shape, most: int | None = None) -> tuple[int, ...]:
+def stage_counts(shape: GpuShape, most: int | None = None) -> tuple[int, ...]:
     """Return the numbers of pipeline stages for a shape: powers of two up to one GPU per stage."""
     return tuple(_powers(shape.gpus if most is None else min(most, shape.gpus)))
 

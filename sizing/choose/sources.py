@@ -11,7 +11,7 @@ from sizing.base.parallel import Parallel
 from sizing.memory.peak import guarded_bytes
 from sizing.model.trace import Category, StepTrace
 from sizing.step_time import datasheet
-from sizing.step_time.datasheet import Work
+from sizing.step_time.datasheet import StepWork
 
 STATE: tuple[Category, ...] = ("parameters", "gradients", "optimizer")
 """The memory that does not grow with the batch, and that FSDP shares among GPUs."""
@@ -33,7 +33,7 @@ class Source(Protocol):
         """Return the bytes of one GPU, `high` with the guard band; None if unknown."""
         ...
 
-    def work(self, parallel: Parallel, batch: int) -> Work | None:
+    def work(self, parallel: Parallel, batch: int) -> StepWork | None:
         """Return the work of one rank in a step; None if unknown."""
         ...
 
@@ -43,7 +43,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Point:
+class RankBatch:
     """The subject of a trace: one rank's batch in a spread."""
 
     parallel: Parallel
@@ -66,21 +66,21 @@ class Traces:
 
     precision: str = ""
     found: dict[Parallel, dict[int, StepTrace]] = field(default_factory=dict)
-    failed: dict[Point, str] = field(default_factory=dict)
+    failed: dict[RankBatch, str] = field(default_factory=dict)
 
-    def add(self, point: Point, trace: StepTrace) -> None:
+    def add(self, point: RankBatch, trace: StepTrace) -> None:
         """Add a trace."""
         self.found.setdefault(point.key, {})[point.batch] = trace
 
-    def fail(self, point: Point, reason: str) -> None:
+    def fail(self, point: RankBatch, reason: str) -> None:
         """Note that a point cannot be traced."""
-        self.failed[Point(point.key, point.batch)] = reason
+        self.failed[RankBatch(point.key, point.batch)] = reason
 
-    def is_known(self, point: Point) -> bool:
+    def is_known(self, point: RankBatch) -> bool:
         """Whether the point was traced, or tried."""
-        return point.batch in self.found.get(point.key, {}) or Point(point.key, point.batch) in self.failed
+        return point.batch in self.found.get(point.key, {}) or RankBatch(point.key, point.batch) in self.failed
 
-    def is_out(self, point: Point) -> bool:
+    def is_out(self, point: RankBatch) -> bool:
         """Whether the point could not be traced, itself or at all in this spread."""
         tried = [each for each in self.failed if each.parallel == point.key]
         return any(each.batch == point.batch for each in tried) or (bool(tried) and point.key not in self.found)
@@ -92,20 +92,20 @@ class Traces:
         state divided among the GPUs of a replica, and its activations among tensor-parallel ones: no spread does
         better. Gradients and temporary tensors are left out, as replicas have buckets among them.
         """
-        traces = self.found.get(Point(parallel, batch).key, {})
+        traces = self.found.get(RankBatch(parallel, batch).key, {})
         own = max((trace.peak_bytes for at, trace in traces.items() if at <= batch), default=0)
         whole = [trace for key in _WHOLE for at, trace in self.found.get(key, {}).items() if at <= batch]
         return max([own, *(_cut_bytes(trace, parallel) for trace in whole)])
 
     def categories(self, parallel: Parallel, batch: int) -> dict[Category, int]:
         """Return the parts of the nearest trace's peak; nothing if there is none."""
-        traces = self.found.get(Point(parallel, batch).key, {})
+        traces = self.found.get(RankBatch(parallel, batch).key, {})
         near = min(traces, key=lambda at: abs(at - batch), default=None)
         return {} if near is None else dict(traces[near].by_category)
 
     def peak(self, parallel: Parallel, batch: int) -> Estimate | None:
         """Return the peak traced at this very batch, or interpolated between the two nearest."""
-        point = Point(parallel, batch)
+        point = RankBatch(parallel, batch)
         if self.is_out(point):
             return None
         traces = self.found.get(point.key, {})
@@ -120,9 +120,9 @@ class Traces:
         value = traces[low].peak_bytes + part * (traces[high].peak_bytes - traces[low].peak_bytes)
         return Estimate(value, min(value, traces[low].peak_bytes), guarded_bytes(value), "interpolated")
 
-    def work(self, parallel: Parallel, batch: int) -> Work | None:
+    def work(self, parallel: Parallel, batch: int) -> StepWork | None:
         """Return the work from traces in this spread, else that of one GPU cut into equal parts."""
-        point = Point(parallel, batch)
+        point = RankBatch(parallel, batch)
         if traces := self.found.get(point.key):
             return _work(traces, batch)
         for key in _WHOLE:
@@ -152,7 +152,7 @@ def _sides(traces: Iterable[int], batch: int) -> tuple[int, int] | None:
     return None if low is None or high is None else (low, high)
 
 
-def _work(traces: dict[int, StepTrace], batch: int) -> Work:
+def _work(traces: dict[int, StepTrace], batch: int) -> StepWork:
     if batch in traces:
         return datasheet.traced(traces[batch])
     if (sides := _sides(traces, batch)) is not None:
@@ -164,9 +164,9 @@ def _work(traces: dict[int, StepTrace], batch: int) -> Work:
     return datasheet.traced(traces[near]).scaled(batch / near)
 
 
-def ends(points: Iterable[Point]) -> Iterator[Point]:
+def ends(points: Iterable[RankBatch]) -> Iterator[RankBatch]:
     """Yield, for each key among the points, those with the smallest and the largest batch."""
-    by_key: dict[Parallel, list[Point]] = {}
+    by_key: dict[Parallel, list[RankBatch]] = {}
     for point in points:
         by_key.setdefault(point.key, []).append(point)
     for same in by_key.values():

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from sizing.base.estimate import Origin
 from sizing.cpu.matrix import Matrix
-from sizing.cpu.search import Found, curve
+from sizing.cpu.search import SearchState, curve
 
 _PARTS = 8  # columns of the axis, as parts of the cacheable data
 
@@ -84,7 +84,7 @@ def memory_axis(rate: float, loading: Loading, most_bytes: float) -> tuple[float
     return tuple(sorted({base + cache for cache in caches if base + cache >= 1})) or (most_bytes,)
 
 
-def matrix(found: Found, gpus: int, loading: Loading | None, memory_bytes: Sequence[float]) -> Matrix:
+def matrix(found: SearchState, gpus: int, loading: Loading | None, memory_bytes: Sequence[float]) -> Matrix:
     """Return the sensitivity of a job whose CPUs were searched, with each of the memories (ascending).
 
     All arguments are for the whole job, and so are the rates; CPUs and memory of the matrix are per GPU (one if there

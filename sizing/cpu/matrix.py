@@ -14,7 +14,7 @@ SATURATED = 0.98
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Point:
+class CpuMemory:
     """CPUs and bytes of memory for each GPU of a job; a job without GPUs counts as one with one."""
 
     cpus: float
@@ -50,7 +50,7 @@ class Matrix:
         if self.searched is not None and self.searched not in self.cpus:
             raise ValueError("the CPUs that a search found are among those of the matrix")
 
-    def rate(self, at: Point) -> float:
+    def rate(self, at: CpuMemory) -> float:
         """Return the rate of the cell at or next below this point; below the first row or column it is 0."""
         row = bisect_right(self.cpus, at.cpus * (1 + 1e-9)) - 1
         column = bisect_right(self.memory_bytes, at.memory_bytes * (1 + 1e-9)) - 1
@@ -61,7 +61,7 @@ class Matrix:
         """The greatest rate."""
         return max(max(row) for row in self.rates)
 
-    def demand(self, share: float = SATURATED) -> Point:
+    def demand(self, share: float = SATURATED) -> CpuMemory:
         """Return the least CPUs, and with these the least memory, that reach `share` of the best rate.
 
         If CPUs were searched, return these, and the least memory that reaches `share` of the best with them: for
@@ -70,11 +70,11 @@ class Matrix:
         if self.searched is not None:
             row = self.rates[self.cpus.index(self.searched)]
             least = next(j for j, rate in enumerate(row) if rate >= share * max(row))
-            return Point(self.searched, self.memory_bytes[least])
+            return CpuMemory(self.searched, self.memory_bytes[least])
         for i, cpus in enumerate(self.cpus):
             for j, memory_bytes in enumerate(self.memory_bytes):
                 if self.rates[i][j] >= share * self.best:
-                    return Point(cpus, memory_bytes)
+                    return CpuMemory(cpus, memory_bytes)
         raise AssertionError("the best rate is one of the matrix's")
 
 

@@ -27,7 +27,7 @@ _MOST_BYTES = 16 * 2**20  # largest file that counts as part of a command
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredNeed:
     """CPUs and memory (bytes) for each GPU, or of the whole command if it uses none (`gpus` 0).
 
     It was profiled on `host` at `made_s`. `same_arguments` says whether the arguments were those asked about.
@@ -41,7 +41,7 @@ class Kept:
     same_arguments: bool = True
 
 
-def keep(command: Sequence[str], folder: Path, need: Kept, path: Path | None = None) -> str:
+def keep(command: Sequence[str], folder: Path, need: StoredNeed, path: Path | None = None) -> str:
     """Keep the needs of a command, for each file among its words; return why that failed, "" if it did not."""
     rows = []
     for at, word in enumerate(command):
@@ -57,7 +57,7 @@ def keep(command: Sequence[str], folder: Path, need: Kept, path: Path | None = N
     return ""
 
 
-def find(script: Path, arguments: Sequence[str], path: Path | None = None) -> Kept | None:
+def find(script: Path, arguments: Sequence[str], path: Path | None = None) -> StoredNeed | None:
     """Return the newest profile of a script, preferably with these arguments; None if there is none.
 
     Raises SizingError if the cache cannot be read, OSError if the script cannot.
@@ -67,13 +67,13 @@ def find(script: Path, arguments: Sequence[str], path: Path | None = None) -> Ke
     query = "SELECT arguments, body FROM needs WHERE script = ? ORDER BY arguments = ? DESC, made DESC"
     for known, body in _database(path).rows(query, (digest, words)):
         with suppress(TypeError, ValueError):
-            found = Kept(**json.loads(body))
+            found = StoredNeed(**json.loads(body))
             if found.cpus >= 1 and found.memory_bytes >= 1:
                 return replace(found, same_arguments=known == words)
     return None
 
 
-def age_s(kept: Kept) -> float:
+def age_s(kept: StoredNeed) -> float:
     """Return its age; never less than 0, whatever the clocks say."""
     return max(0.0, time.time() - kept.made_s)
 

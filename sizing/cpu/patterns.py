@@ -105,7 +105,7 @@ def number(text: str) -> float | None:
     return value if 0 <= value < COUNT_MOST else None
 
 
-class Lines:
+class OutputLines:
     """A splitter of output into lines, also at the carriage returns of progress bars; colours are removed."""
 
     def __init__(self) -> None:

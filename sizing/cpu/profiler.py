@@ -18,7 +18,7 @@ from sizing.cpu.matrix import Matrix
 from sizing.cpu.patterns import COUNT_MOST
 from sizing.cpu.rates import interval
 from sizing.cpu.runs.affinity import How, Kind
-from sizing.cpu.runs.measurement import Limits, PointResult, Progress, Runner, Unmeasured, too_few
+from sizing.cpu.runs.measurement import ObservationLimits, PointProgress, PointResult, Runner, Unmeasured, too_few
 from sizing.cpu.store import Points, age_s, key_of
 
 _MOST_CPUS = 4096
@@ -30,7 +30,7 @@ _TWICE = "measured twice"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ProfileRequest:
     """A request for a profile: a command with the CPUs to choose from, in total (none: all there are).
 
     `gpus` is the number of GPUs the command uses, 0 for none. Without `regex` the progress API is listened to. `data`
@@ -44,7 +44,7 @@ class Ask:
     gpus: int = 0
     regex: str | None = None
     budget_s: float = 600.0
-    limits: Limits = field(default_factory=Limits)
+    limits: ObservationLimits = field(default_factory=ObservationLimits)
     dataset_bytes: float | None = None
     data: tuple[Path, ...] = ()
     how: How = "auto"
@@ -63,7 +63,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class ProfileCost:
     """The expected cost of a profile: at most `points` points of about `point_s` each; `known` ones are cached."""
 
     points: int
@@ -81,7 +81,7 @@ class Profile:
     `available` is the number of CPUs of the host or the allocation.
     """
 
-    ask: Ask
+    ask: ProfileRequest
     points: Mapping[int, PointResult]
     matrix: Matrix
     host: str
@@ -98,7 +98,7 @@ class Profile:
     took_s: float = 0.0
 
 
-def cost(ask: Ask) -> Cost:
+def cost(ask: ProfileRequest) -> ProfileCost:
     """Return what `profile` would take, before it starts; raise UsageError for an invalid request."""
     work = _Work(ask)
     found = search.begin(tuple(map(float, work.axis)))
@@ -107,13 +107,13 @@ def cost(ask: Ask) -> Cost:
     points = 0 if found.following() is None else max(1, search.points_most(len(work.axis)) - len(found.tried))
     usual_s = ask.limits.usual_s + _START_S
     took = [point.took_s for point in work.known.values()]
-    return Cost(points, sum(took) / len(took) if took else usual_s, len(found.tried), ask.budget_s)
+    return ProfileCost(points, sum(took) / len(took) if took else usual_s, len(found.tried), ask.budget_s)
 
 
 def profile(
-    ask: Ask,
+    ask: ProfileRequest,
     *,
-    heard: Callable[[Progress], None] | None = None,
+    heard: Callable[[PointProgress], None] | None = None,
     done: Callable[[PointResult], None] | None = None,
 ) -> Profile:
     """Run the points; call `heard` on the running one a few times a second, `done` on each finished one.
@@ -136,7 +136,7 @@ def profile(
     return work.made(found, files)
 
 
-def _files(ask: Ask) -> DataFiles | None:
+def _files(ask: ProfileRequest) -> DataFiles | None:
     """Return the files of the data set; None without paths. Raise UsageError if there are none, or too many."""
     if not ask.data:
         return None
@@ -151,8 +151,8 @@ class _Work:
 
     def __init__(
         self,
-        ask: Ask,
-        heard: Callable[[Progress], None] | None = None,
+        ask: ProfileRequest,
+        heard: Callable[[PointProgress], None] | None = None,
         done: Callable[[PointResult], None] | None = None,
     ) -> None:
         self._ask, self._heard, self._done = ask, heard, done
@@ -170,7 +170,7 @@ class _Work:
         self._left_out: list[int] = []
         self._said: list[str] = []
 
-    def rate(self, cpus: int, found: search.Found) -> float | None:
+    def rate(self, cpus: int, found: search.SearchState) -> float | None:
         """Return the rate with `cpus` CPUs, from the cache or measured now; None if there is no time for it."""
         point = self.known.get(cpus)
         if point is not None and all(point.unit == other.unit for other in self.points.values()):
@@ -193,7 +193,7 @@ class _Work:
             self._done(point)
         return point.rate.value
 
-    def doubted(self, cpus: int, found: search.Found) -> int | None:
+    def doubted(self, cpus: int, found: search.SearchState) -> int | None:
         """Measure a point again if its interval leaves the search's decision open; return its CPUs, if any.
 
         That is the point just told or the best one, whichever is less certain; each at most once.
@@ -213,7 +213,7 @@ class _Work:
         self._replace(pooled(again, second))
         return again.cpus
 
-    def cold(self, found: search.Found) -> int | None:
+    def cold(self, found: search.SearchState) -> int | None:
         """Measure a point again that was slower than one with fewer CPUs; return its CPUs, if any, each at most once.
 
         The first point may have read its data from the disk, and later points from memory: if the second measurement is
@@ -245,7 +245,7 @@ class _Work:
         if self._done is not None:
             self._done(point)
 
-    def made(self, found: search.Found, files: DataFiles | None) -> Profile:
+    def made(self, found: search.SearchState, files: DataFiles | None) -> Profile:
         """Return the profile of the points tried."""
         ask, confined = self._ask, self._runner.confinement
         process_bytes = max(point.process_bytes for point in self.points.values())

@@ -35,7 +35,7 @@ WORTH = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchState:
     """The state of a search: `cpus` are all that could be tried, ascending; `tried` maps those that were to rates.
 
     `tried` is in the order of trying. The search may have been broken off: all properties hold for the points so far.
@@ -99,21 +99,21 @@ class Found:
         knee = self.cpus[min(at, len(self.cpus) - 1)]
         return None if lacking <= 1 or knee in self.tried else knee
 
-    def tell(self, cpus: float, rate: float) -> Found:
+    def tell(self, cpus: float, rate: float) -> SearchState:
         """Return the search with one more point; raise ValueError for an invalid rate, or CPUs outside `cpus`."""
         if not (math.isfinite(rate) and rate >= 0) or cpus not in self.cpus:
             raise ValueError(f"{rate} with {cpus} CPUs: give a rate of 0 or more, with CPUs of {self.cpus}")
-        return Found(self.cpus, {**self.tried, cpus: rate}, self.threshold)
+        return SearchState(self.cpus, {**self.tried, cpus: rate}, self.threshold)
 
 
-def begin(cpus: Sequence[float], threshold: float = THRESHOLD) -> Found:
+def begin(cpus: Sequence[float], threshold: float = THRESHOLD) -> SearchState:
     """Start a search; raise ValueError if CPUs do not ascend, or any number is not above 0."""
     if not cpus or cpus[0] <= 0 or any(a >= b for a, b in itertools.pairwise(cpus)) or not threshold > 0:
         raise ValueError("CPUs to try ascend, and are more than 0, as the threshold is")
-    return Found(tuple(cpus), {}, threshold)
+    return SearchState(tuple(cpus), {}, threshold)
 
 
-def search(cpus: Sequence[float], measure: Callable[[float], float], threshold: float = THRESHOLD) -> Found:
+def search(cpus: Sequence[float], measure: Callable[[float], float], threshold: float = THRESHOLD) -> SearchState:
     """Try as few of the CPUs (ascending) as needed; `measure` returns a rate, and is called at most once for each.
 
     At most 2 + log2(len(cpus)) are tried while rates do not fall with more CPUs. Raises SizingError if there is no
@@ -136,7 +136,7 @@ def points_most(count: int) -> int:
     return min(count, 2 + math.ceil(math.log2(count)))
 
 
-def curve(found: Found) -> dict[float, float]:
+def curve(found: SearchState) -> dict[float, float]:
     """Return the rate with each of the CPUs: tried, or on the straight line between tried ones; never falling.
 
     A job that has more CPUs can leave some idle, so a rate below one with fewer CPUs counts as that one. Below the

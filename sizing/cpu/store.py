@@ -22,8 +22,8 @@ from typing import Any
 from sizing.base.database import Database, cache_folder
 from sizing.base.errors import SizingError
 from sizing.base.estimate import Estimate
-from sizing.cpu.runs.affinity import Host
-from sizing.cpu.runs.measurement import Limits, PointResult
+from sizing.cpu.runs.affinity import ProfilingHost
+from sizing.cpu.runs.measurement import ObservationLimits, PointResult
 
 VERSION = 1
 _SCHEMA = """
@@ -40,10 +40,10 @@ def key_of(
     command: tuple[str, ...],
     regex: str | None,
     gpus: int,
-    host: Host,
+    host: ProfilingHost,
     environ: Mapping[str, str],
     folder: Path,
-    limits: Limits | None = None,
+    limits: ObservationLimits | None = None,
 ) -> str:
     """Return the key of a command's points; it raises nothing. Of `limits` only warm-up and least time count."""
     files = {}

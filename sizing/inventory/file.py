@@ -16,7 +16,7 @@ from typing import Any
 from sizing.base.errors import UsageError
 from sizing.base.json_fields import Fields, decoded
 from sizing.inventory.gpus import PRECISIONS, Checked, GpuType, recognise
-from sizing.inventory.inventory import Inventory, NodeGroup, Offer
+from sizing.inventory.inventory import GpuNodes, Inventory, PartitionOffer
 from slurm_plugin.nodeset import fold
 
 _RATES = ("memory_bytes_s", "link_bytes_s", "cost")
@@ -24,8 +24,8 @@ _CORRECTED = ("memory_bytes", "flops", *_RATES, "link")
 _TYPE = frozenset({"like", "names", "slice", "assumed", "checked", *_CORRECTED})
 _KINDS = frozenset({"host", "memory", "fp64", *PRECISIONS})  # as returned by cost.bound_by
 _CHECKED = frozenset(field.name for field in fields(Checked))
-_GROUP = frozenset(field.name for field in fields(NodeGroup))
-_OFFER = frozenset(field.name for field in fields(Offer))
+_GROUP = frozenset(field.name for field in fields(GpuNodes))
+_OFFER = frozenset(field.name for field in fields(PartitionOffer))
 _IDLE = ("idle", "idle_cpus", "idle_memory_bytes")
 _LEAST_RATIO = 1e-6  # of times: no GPU is so much faster than its data sheet
 _MOST_GPUS = 1024  # per node: more than any node has; plans are made for every number of them
@@ -87,7 +87,7 @@ def _type_json(known: GpuType) -> dict[str, Any]:
     return shown
 
 
-def _group_json(group: NodeGroup) -> dict[str, Any]:
+def _group_json(group: GpuNodes) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "nodes": fold(group.nodes),
         "gpu_type": group.gpu_type,
@@ -166,7 +166,7 @@ def _assumed(given: Fields, values: Mapping[str, Any], base: GpuType | None) -> 
     return frozenset(key for key in _CORRECTED if key not in given)
 
 
-def _offer(given: Fields, types: dict[str, GpuType]) -> Offer:
+def _offer(given: Fields, types: dict[str, GpuType]) -> PartitionOffer:
     groups = tuple(_group(item, types) for item in given.each("groups", _GROUP))
     seen: set[tuple[str, str]] = set()
     for group in groups:
@@ -175,7 +175,7 @@ def _offer(given: Fields, types: dict[str, GpuType]) -> Offer:
                 raise UsageError(f"{given.where}: {node} is in two groups with the same GPUs: take it out of one")
             seen.add((node, group.gres_type))
     most = given.number_or_none("max_nodes", least=1)
-    return Offer(
+    return PartitionOffer(
         given.word("partition"),
         groups,
         None if most is None else int(most),
@@ -184,7 +184,7 @@ def _offer(given: Fields, types: dict[str, GpuType]) -> Offer:
     )
 
 
-def _group(given: Fields, types: dict[str, GpuType]) -> NodeGroup:
+def _group(given: Fields, types: dict[str, GpuType]) -> GpuNodes:
     """Read a group; idle counts that are not given are all of it. Catalogue types need not be in the file."""
     gpu_type = given.text("gpu_type")
     if gpu_type not in types:
@@ -200,7 +200,7 @@ def _group(given: Fields, types: dict[str, GpuType]) -> NodeGroup:
         raise given.wrong("gpus", f"a whole number from 1 to {_MOST_GPUS}, of each node")
     memory_bytes = given.count("memory_bytes")
     idle: Mapping[str, int] = given.counts_by_node("idle", nodes, gpus)
-    return NodeGroup(
+    return GpuNodes(
         nodes=nodes,
         gpu_type=gpu_type,
         gpus=gpus,

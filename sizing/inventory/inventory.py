@@ -11,7 +11,7 @@ from sizing.inventory.gpus import GpuType
 from slurm_plugin.nodeset import fold
 from slurm_plugin.read.types import Node, Partition
 
-__all__ = ["GpuType", "Inventory", "NodeGroup", "Offer", "emptied", "from_slurm", "with_idle"]
+__all__ = ["GpuNodes", "GpuType", "Inventory", "PartitionOffer", "emptied", "from_slurm", "with_idle"]
 
 # A node in another state, or with another flag, has no GPU for a job that would start now.
 _TAKES_JOBS = frozenset({"IDLE", "MIXED"})
@@ -19,7 +19,7 @@ _HARMLESS = frozenset({"CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "POWERED_DOWN"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeGroup:
+class GpuNodes:
     """Equal nodes: the number and type of GPUs, the CPUs and the memory of each. `gres_type` is Slurm's type name.
 
     `idle` maps a node to its GPUs that no job has, `idle_cpus` and `idle_memory_bytes` to its free CPUs and memory; a
@@ -41,11 +41,11 @@ class NodeGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class PartitionOffer:
     """A partition and the limits of a job there; in an `exclusive` one a job gets whole nodes."""
 
     partition: str
-    groups: tuple[NodeGroup, ...]
+    groups: tuple[GpuNodes, ...]
     max_nodes: int | None = None
     max_time_s: float | None = None
     exclusive: bool = False
@@ -60,7 +60,7 @@ class Inventory:
     """
 
     types: Mapping[str, GpuType]
-    offers: tuple[Offer, ...]
+    offers: tuple[PartitionOffer, ...]
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     closed: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -90,7 +90,9 @@ def from_slurm(
             continue
         groups = reader.groups(there, exclusive=partition.exclusive)
         if groups:
-            offers.append(Offer(partition.name, groups, partition.max_nodes, partition.max_time_s, partition.exclusive))
+            offers.append(
+                PartitionOffer(partition.name, groups, partition.max_nodes, partition.max_time_s, partition.exclusive)
+            )
     return Inventory(reader.types, tuple(offers), tuple(sorted(reader.unknown)), reader.notes(), closed)
 
 
@@ -124,7 +126,7 @@ class _Reader:
         self._notes: dict[str, None] = {}
         self._own = {name: known for known in own.values() for name in (known.name, *known.names)}
 
-    def groups(self, nodes: Iterable[Node], *, exclusive: bool) -> tuple[NodeGroup, ...]:
+    def groups(self, nodes: Iterable[Node], *, exclusive: bool) -> tuple[GpuNodes, ...]:
         """Return the groups of a partition, in the order of their first nodes."""
         alike: dict[_Shape, list[Node]] = defaultdict(list)
         for node in nodes:
@@ -158,14 +160,14 @@ class _Reader:
         return found
 
 
-def _group(shape: _Shape, members: Collection[Node], *, exclusive: bool) -> NodeGroup:
+def _group(shape: _Shape, members: Collection[Node], *, exclusive: bool) -> GpuNodes:
     gpu_type, gres_type, gpus, cpus, memory_bytes, features = shape
     names = tuple(node.name for node in members)
-    group = NodeGroup(names, gpu_type, gpus, cpus, memory_bytes, gres_type, features)
+    group = GpuNodes(names, gpu_type, gpus, cpus, memory_bytes, gres_type, features)
     return _with(group, {node.name: _idle(node, group, exclusive=exclusive) for node in members})
 
 
-def _idle(node: Node, group: NodeGroup, *, exclusive: bool) -> tuple[int, int, int]:
+def _idle(node: Node, group: GpuNodes, *, exclusive: bool) -> tuple[int, int, int]:
     """Return the GPUs, CPUs and bytes of memory that a job could get on a node now; of an exclusive one all or none."""
     if node.state not in _TAKES_JOBS or not node.flags <= _HARMLESS or (exclusive and node.state != "IDLE"):
         return 0, 0, 0
@@ -182,7 +184,7 @@ def _idle(node: Node, group: NodeGroup, *, exclusive: bool) -> tuple[int, int, i
     )
 
 
-def _with(group: NodeGroup, idle: Mapping[str, tuple[int, int, int]]) -> NodeGroup:
+def _with(group: GpuNodes, idle: Mapping[str, tuple[int, int, int]]) -> GpuNodes:
     """Return the group with what is idle on each node; all of it for a node that is not in `idle`."""
     full = (group.gpus, group.cpus, group.memory_bytes)
     found = {name: idle.get(name, full) for name in group.nodes}

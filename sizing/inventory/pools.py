@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sizing.inventory.inventory import GpuType, Inventory, NodeGroup, Offer
+from sizing.inventory.inventory import GpuNodes, GpuType, Inventory, PartitionOffer
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class GpuPool:
     """Nodes of a partition that have the same type of GPU and may differ in all else.
 
     `gpu_bytes` is the memory that a job can rely on. `constraint` is the feature that excludes other GPUs of the same
@@ -24,7 +24,7 @@ class Pool:
 
     partition: str
     gpu: GpuType
-    groups: tuple[NodeGroup, ...]
+    groups: tuple[GpuNodes, ...]
     gpu_bytes: int
     max_nodes: int | None = None
     constraint: str = ""
@@ -43,7 +43,7 @@ class Pool:
         """The name of the type in Slurm's gres, "" if it has none."""
         return self.groups[0].gres_type
 
-    def having(self, per_node: int) -> tuple[NodeGroup, ...]:
+    def having(self, per_node: int) -> tuple[GpuNodes, ...]:
         """Return the groups whose nodes have at least `per_node` GPUs."""
         return tuple(group for group in self.groups if group.gpus >= per_node)
 
@@ -59,10 +59,10 @@ class Pool:
         return there if self.max_nodes is None else min(there, self.max_nodes)
 
 
-def pools(inventory: Inventory) -> Iterator[Pool]:
+def pools(inventory: Inventory) -> Iterator[GpuPool]:
     """Yield all pools, in the order of the inventory; GPUs of unknown types make none."""
     for offer in inventory.offers:
-        kinds: dict[tuple[str, str], list[NodeGroup]] = {}
+        kinds: dict[tuple[str, str], list[GpuNodes]] = {}
         for group in offer.groups:
             if group.gpus > 0 and group.nodes and group.gpu_type in inventory.types:
                 kinds.setdefault((group.gpu_type, group.gres_type), []).append(group)
@@ -71,20 +71,20 @@ def pools(inventory: Inventory) -> Iterator[Pool]:
             yield _pool(inventory, offer, name, groups, others)
 
 
-def _mistaken(gres_type: str, other: NodeGroup) -> bool:
+def _mistaken(gres_type: str, other: GpuNodes) -> bool:
     """Whether a job that asks for a type may get another group's GPUs: --gres=gpu:1 takes any."""
     return other.gpus > 0 and gres_type in ("", other.gres_type)
 
 
 def _pool(
-    inventory: Inventory, offer: Offer, name: str, groups: Sequence[NodeGroup], others: Sequence[NodeGroup]
-) -> Pool:
+    inventory: Inventory, offer: PartitionOffer, name: str, groups: Sequence[GpuNodes], others: Sequence[GpuNodes]
+) -> GpuPool:
     gpu = inventory.types[name]
     constraint = _constraint(groups, others) if others else ""
     mixed = tuple(sorted({group.gpu_type for group in others})) if others and not constraint else ()
     # an unknown type cannot be compared; the administrator is told to name it
     known = tuple(inventory.types[other] for other in mixed if other in inventory.types)
-    return Pool(
+    return GpuPool(
         offer.partition,
         gpu,
         tuple(groups),
@@ -98,7 +98,7 @@ def _pool(
     )
 
 
-def _constraint(groups: Sequence[NodeGroup], others: Sequence[NodeGroup]) -> str:
+def _constraint(groups: Sequence[GpuNodes], others: Sequence[GpuNodes]) -> str:
     """Return the shortest feature that all these nodes have and none of the others."""
     shared = set.intersection(*(set(group.features) for group in groups))
     found = shared.difference(*(group.features for group in others))

@@ -39,7 +39,7 @@ _DROPOUT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FamilyTraits:
     """The traits of all models of a type. `tied` is the default for a file without `tie_word_embeddings`.
 
     `more` computes further fields from the file.
@@ -120,28 +120,28 @@ def _stablelm(config: Config) -> dict[str, Any]:
 
 
 _NONE = (False, False)
-TYPES: Mapping[str, Row] = {
-    "gpt2": Row("gpt", positions=True, fused=True),
-    "gpt_bigcode": Row("gpt", positions=True, fused=True, more=_bigcode),
-    "gptj": Row("gpt", tied=False, biased=(False, True), norms=1),
-    "gpt_neox": Row("gpt", tied=False, fused=True),
-    "opt": Row("gpt", positions=True, more=_opt),
-    "bloom": Row("gpt", fused=True),
-    "falcon": Row("gpt", fused=True, more=_falcon),
-    "phi": Row("gpt", tied=False, norms=1),
-    "starcoder2": Row("gpt", more=_starcoder),
-    "stablelm": Row("llama", gated=True, tied=False, biased=_NONE, more=_stablelm),
-    "llama": Row("llama", "rms", gated=True, tied=False, biased=_NONE, more=_llama),
-    "mistral": Row("llama", "rms", gated=True, tied=False, biased=_NONE),
-    "mixtral": Row("mixtral", "rms", gated=True, tied=False, biased=_NONE, more=_mixtral),
-    "qwen2": Row("llama", "rms", gated=True, tied=False, biased=(True, False)),
-    "qwen2_moe": Row("mixtral", "rms", gated=True, tied=False, biased=(True, False), more=_qwen_moe),
-    "qwen3": Row("llama", "rms", gated=True, tied=False, biased=_NONE, more=_llama),
-    "gemma": Row("llama", "rms", gated=True, biased=_NONE, more=_llama),
-    "gemma2": Row("llama", "rms", gated=True, biased=_NONE, norms=4, more=_llama),
-    "phi3": Row("llama", "rms", gated=True, tied=False, biased=_NONE, fused=True),
-    "bert": Row("bert", positions=True),
-    "roberta": Row("bert", positions=True),
+TYPES: Mapping[str, FamilyTraits] = {
+    "gpt2": FamilyTraits("gpt", positions=True, fused=True),
+    "gpt_bigcode": FamilyTraits("gpt", positions=True, fused=True, more=_bigcode),
+    "gptj": FamilyTraits("gpt", tied=False, biased=(False, True), norms=1),
+    "gpt_neox": FamilyTraits("gpt", tied=False, fused=True),
+    "opt": FamilyTraits("gpt", positions=True, more=_opt),
+    "bloom": FamilyTraits("gpt", fused=True),
+    "falcon": FamilyTraits("gpt", fused=True, more=_falcon),
+    "phi": FamilyTraits("gpt", tied=False, norms=1),
+    "starcoder2": FamilyTraits("gpt", more=_starcoder),
+    "stablelm": FamilyTraits("llama", gated=True, tied=False, biased=_NONE, more=_stablelm),
+    "llama": FamilyTraits("llama", "rms", gated=True, tied=False, biased=_NONE, more=_llama),
+    "mistral": FamilyTraits("llama", "rms", gated=True, tied=False, biased=_NONE),
+    "mixtral": FamilyTraits("mixtral", "rms", gated=True, tied=False, biased=_NONE, more=_mixtral),
+    "qwen2": FamilyTraits("llama", "rms", gated=True, tied=False, biased=(True, False)),
+    "qwen2_moe": FamilyTraits("mixtral", "rms", gated=True, tied=False, biased=(True, False), more=_qwen_moe),
+    "qwen3": FamilyTraits("llama", "rms", gated=True, tied=False, biased=_NONE, more=_llama),
+    "gemma": FamilyTraits("llama", "rms", gated=True, biased=_NONE, more=_llama),
+    "gemma2": FamilyTraits("llama", "rms", gated=True, biased=_NONE, norms=4, more=_llama),
+    "phi3": FamilyTraits("llama", "rms", gated=True, tied=False, biased=_NONE, fused=True),
+    "bert": FamilyTraits("bert", positions=True),
+    "roberta": FamilyTraits("bert", positions=True),
 }
 
 
@@ -170,7 +170,7 @@ def _refusal(kind: object) -> str:
     )
 
 
-def _model(config: Config, row: Row) -> ModelConfig:
+def _model(config: Config, row: FamilyTraits) -> ModelConfig:
     sizes: dict[str, Any] = {field: _whole(config, _first(config, keys)) for field, keys in _SIZES.items()}
     length = next((key for key in _LENGTH if config.get(key) is not None), None)
     sizes["seq"] = min(_whole(config, length), LONGEST) if length else LONGEST

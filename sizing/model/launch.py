@@ -46,7 +46,7 @@ importlib.import_module(entry).main(json.loads(request), int(reply))
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ChildLimits:
     """The limits of a child: its time, its data memory and the length of its reply.
 
     Raises UsageError for a time that is not positive or too long.
@@ -79,7 +79,7 @@ def run(
     begins with + and precedes the answer, without the +. Raises Untraceable if the child ends without an answer (`what`
     names the culprit in the message), UsageError if no Python has torch.
     """
-    limits = Limits(timeout_s, NO_LIMIT_BYTES if memory_bytes is None else memory_bytes)
+    limits = ChildLimits(timeout_s, NO_LIMIT_BYTES if memory_bytes is None else memory_bytes)
     for candidate in pythons(python):
         data, code, words = ended(candidate, entry, request, limits, env or {}, heard)
         if data:
@@ -123,7 +123,7 @@ def ended(
     python: str,
     entry: str,
     request: Mapping[str, Any],
-    limits: Limits,
+    limits: ChildLimits,
     env: Mapping[str, str],
     heard: Callable[[bytes], None] | None = None,
 ) -> tuple[bytes, int, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sizing.base.errors import Untraceable, UsageError
 from sizing.base.parallel import Parallel
-from sizing.model.trace import CATEGORIES, Operator, StepTrace, Target
+from sizing.model.trace import CATEGORIES, OperatorTotals, StepTrace, Target
 
 _MOST_BYTES = 2**60
 _MOST_OPERATORS = 10_000
@@ -51,7 +51,7 @@ def read(data: bytes, batch: int, parallel: Parallel, target: Target, trace_s: f
             by_category=kinds,
             parameters=number(said["parameters"]),
             operators=tuple(
-                Operator(word(name), number(a), number(b), number(c), word(d, 8)) for name, a, b, c, d in rows
+                OperatorTotals(word(name), number(a), number(b), number(c), word(d, 8)) for name, a, b, c, d in rows
             ),
             collectives={word(name, 40): number(size) for name, size in said["collectives"].items()},
             torch=word(said["torch"], 80),

@@ -16,7 +16,7 @@ CATEGORIES: tuple[Category, ...] = ("parameters", "gradients", "optimizer", "act
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class OperatorTotals:
     """All calls of one operator in a step: their number and their total floating point operations and bytes moved.
 
     `precision` is that of the products on a GPU (fp64, fp32, tf32, fp16, bf16), or "" for an operator without products.
@@ -46,7 +46,7 @@ class StepTrace:
     peak_bytes: int
     by_category: Mapping[Category, int]
     parameters: int
-    operators: tuple[Operator, ...]
+    operators: tuple[OperatorTotals, ...]
     collectives: Mapping[str, int]
     torch: str
     trace_s: float

@@ -34,7 +34,7 @@ _NOT_KEPT = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeEr
 _CODE = (Path(__file__).parent, CHILD)
 
 
-class Answer:
+class CachedAnswer:
     """The cached answer to one request, if there is one."""
 
     def __init__(self, python: str, request: Mapping[str, Any], env: Mapping[str, str]) -> None:

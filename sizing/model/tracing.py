@@ -72,7 +72,7 @@ def trace(
     }
     for candidate in launch.pythons(python):
         began = time.monotonic()
-        answer = trace_cache.Answer(candidate, request, _environment(request))
+        answer = trace_cache.CachedAnswer(candidate, request, _environment(request))
         data, code, words = answer.read() or b"", 0, ""
         if not data:
             data, code, words = _run(candidate, request, timeout_s, memory_bytes or launch.NO_LIMIT_BYTES)
@@ -86,7 +86,7 @@ def trace(
 
 def _run(python: str, request: dict[str, object], timeout_s: float, memory_bytes: int) -> tuple[bytes, int, str]:
     """Run the child; return its reply (b"" for none), its exit code, and the end of its error output."""
-    return launch.ended(python, _ENTRY, request, launch.Limits(timeout_s, memory_bytes), _environment(request))
+    return launch.ended(python, _ENTRY, request, launch.ChildLimits(timeout_s, memory_bytes), _environment(request))
 
 
 def _environment(request: dict[str, object]) -> dict[str, str]:

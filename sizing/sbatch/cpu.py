@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sizing.base.estimate import Origin
-from sizing.cpu.matrix import Matrix, Point
-from sizing.sbatch.lines import Line
+from sizing.cpu.matrix import CpuMemory, Matrix
+from sizing.sbatch.lines import SbatchLine
 
 GUARD = 0.1
 GUARD_LEAST_BYTES = 512 * 2**20
@@ -18,7 +18,7 @@ _MEBIBYTE, _GIBIBYTE = 2**20, 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeResources:
     """The resources of the job's node; a job's proportional share of them is its share of the GPUs."""
 
     cpus: int
@@ -26,13 +26,13 @@ class Node:
     gpus: int = 0
 
     @property
-    def share(self) -> Point | None:
+    def share(self) -> CpuMemory | None:
         """CPUs and memory for each GPU; None for a node without GPUs."""
-        return Point(self.cpus / self.gpus, self.memory_bytes / self.gpus) if self.gpus else None
+        return CpuMemory(self.cpus / self.gpus, self.memory_bytes / self.gpus) if self.gpus else None
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class CpuNeed:
     """The result of a profile: `gpus` is 0 for a job without GPUs, which the matrix counts as one.
 
     `process_bytes` is the most memory of the whole job's processes, None if it was not seen. `modelled` says whether
@@ -48,7 +48,7 @@ class Need:
     available: int = 0
 
     @property
-    def demand(self) -> Point:
+    def demand(self) -> CpuMemory:
         """The least that is as good as the best, for each GPU."""
         return self.matrix.demand()
 
@@ -98,15 +98,15 @@ class Need:
         at = self.matrix.cpus.index(self.demand.cpus)
         return self.matrix.origins[at] if self.matrix.origins else "measured"
 
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[SbatchLine, ...]:
         """Return the lines that the job's script should have."""
         row = self.matrix.cpus.index(self.demand.cpus)
         share = self.matrix.rates[row][-1] / self.matrix.best
         why = f"{100 * share:.0f} % of the most {self.unit} there are ({self.origin()})"
         each = "gpu" if self.gpus else "task"
-        found = [Line(f"cpus-per-{each}", str(self.cpus), why)]
+        found = [SbatchLine(f"cpus-per-{each}", str(self.cpus), why)]
         if (memory := self.memory_bytes) is not None:
-            found.append(Line("mem-per-gpu" if self.gpus else "mem", slurm_size(memory), self._memory_why()))
+            found.append(SbatchLine("mem-per-gpu" if self.gpus else "mem", slurm_size(memory), self._memory_why()))
         return tuple(found)
 
     def _memory_why(self) -> str:
@@ -119,7 +119,7 @@ class Need:
         said.append(f"guard {_amount(max(GUARD * process, GUARD_LEAST_BYTES / each))} (assumed)")
         return " + ".join(said)
 
-    def remarks(self, node: Node | None) -> Iterator[str]:
+    def remarks(self, node: NodeResources | None) -> Iterator[str]:
         """Yield what the lines mean against the proportional share of a node, one sentence each."""
         if self.measured == 1:
             yield "one number of CPUs was measured, which says nothing of others"
@@ -136,12 +136,12 @@ class Need:
         if share is not None and self.gpus:
             yield from self._beside(share)
 
-    def _beside(self, share: Point) -> Iterator[str]:
+    def _beside(self, share: CpuMemory) -> Iterator[str]:
         """Yield the price of more than the share, or what less of it leaves to others."""
         all_memory = self.matrix.memory_bytes[-1]
         left = math.floor(share.cpus) - self.cpus
         if self.cpus > share.cpus:
-            rate = self.matrix.rate(Point(share.cpus, share.memory_bytes if self.modelled else all_memory))
+            rate = self.matrix.rate(CpuMemory(share.cpus, share.memory_bytes if self.modelled else all_memory))
             more = (self.cpus - share.cpus) * self.gpus / share.cpus
             yield (
                 f"{self.cpus} CPUs a GPU are more than the node's share of {share.cpus:g}: they are the CPUs of "

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sizing.base.errors import UsageError
-from sizing.sbatch.lines import Line
+from sizing.sbatch.lines import SbatchLine
 
 # Options that settle the same thing: a script with one of them has decided.
 _SAME: tuple[frozenset[str], ...] = (
@@ -23,12 +23,12 @@ _ENDING = re.compile(r"\r\n|\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SettledOption:
     """An option of the script that settles the same as a line: it stays as it is."""
 
     option: str
     value: str | None
-    instead: Line
+    instead: SbatchLine
 
     @property
     def differs(self) -> bool:
@@ -43,7 +43,9 @@ class Kept:
         return f"{mine} is the script's and stays; the {whose} would have --{self.instead.option}={self.instead.value}"
 
 
-def agree(lines: Sequence[Line], given: Mapping[str, str | None]) -> tuple[tuple[Line, ...], tuple[Kept, ...]]:
+def agree(
+    lines: Sequence[SbatchLine], given: Mapping[str, str | None]
+) -> tuple[tuple[SbatchLine, ...], tuple[SettledOption, ...]]:
     """Return the lines that the script lacks, and its options in place of others. `given` has them by long name."""
     missing, kept = [], []
     for line in lines:
@@ -53,7 +55,7 @@ def agree(lines: Sequence[Line], given: Mapping[str, str | None]) -> tuple[tuple
         if mine is None:
             missing.append(line)
         else:
-            kept.append(Kept(mine, given[mine], line))
+            kept.append(SettledOption(mine, given[mine], line))
     return tuple(missing), tuple(kept)
 
 

@@ -39,7 +39,7 @@ BATCHES: Mapping[str, int] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedStep:
     """A step's trace with its real run, and on a known type of GPU its assumed time with the measured one."""
 
     name: str
@@ -134,7 +134,7 @@ def has_units(trace: StepTrace, gpu: GpuType) -> bool:
     return kind not in ("bf16", "fp16") or gpu.flops.get(kind, 0.0) > gpu.flops.get("fp32", 0.0)
 
 
-def corrected(gpu: GpuType, rows: Sequence[Compared]) -> GpuType:
+def corrected(gpu: GpuType, rows: Sequence[ComparedStep]) -> GpuType:
     """Return the type corrected by these steps: less memory by the guard band's lack, and the pace by kind of step."""
     kinds: dict[str, list[float]] = {}
     for row in rows:

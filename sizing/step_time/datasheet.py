@@ -27,7 +27,7 @@ WEIGHT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Efficiency:
     """The share of a data sheet's figure that a program reaches: usually, at worst and at best."""
 
     usual: float
@@ -35,21 +35,21 @@ class Share:
     most: float
 
 
-ARITHMETIC = Share(0.5, 0.25, 0.9)
+ARITHMETIC = Efficiency(0.5, 0.25, 0.9)
 """Share of the peak of matrix products, in one operator: large ones in training reach about half of the dense peak."""
 WINOGRAD = 2.25
 """A convolution with a 3 x 3 kernel may take this many times fewer products in fp32 at best (Lavin and Gray 2016)."""
-TRAFFIC = Share(0.7, 0.4, 1.0)
+TRAFFIC = Efficiency(0.7, 0.4, 1.0)
 """Share of the memory's bandwidth, in one operator."""
-WHOLE = Share(0.35, 0.15, 0.72)
+WHOLE = Efficiency(0.35, 0.15, 0.72)
 """Share of the peak over a whole step whose operators are not known one by one.
 
 Published figures of well tuned transformers on A100 are 30 to 50 % (Korthikanti et al. 2022), 72 % for the best one
 (Dao 2023), less for most others.
 """
-LINKS = Share(0.7, 0.3, 1.0)
+LINKS = Efficiency(0.7, 0.3, 1.0)
 """Share of a link's or the network's bandwidth, in a collective of many bytes."""
-STARTED = Share(1.0e5, 3.3e4, 2.5e5)
+STARTED = Efficiency(1.0e5, 3.3e4, 2.5e5)
 """Operators, views among them, that a process starts on a GPU per second.
 
 On a CPU, without the call into a GPU's driver, PyTorch 2.13 started 1.7e5 to 3.6e5 (`python -m benchmarks.times_ranges
@@ -60,13 +60,13 @@ HOP_S, NETWORK_HOP_S = 3e-6, 10e-6
 
 nccl-tests shows these times for small collectives.
 """
-HOPS = Share(1.0, 0.4, 2.0)
+HOPS = Efficiency(1.0, 0.4, 2.0)
 """Speed of hops, relative to the times above."""
 BUCKET_BYTES = 25 * 2**20
 """DistributedDataParallel reduces gradients in buckets of this size."""
 BACKWARD = 2 / 3
 """The backward pass's share of a forward and backward pass: two matrix products for each forward one."""
-HIDDEN = Share(0.5, 0.0, 1.0)
+HIDDEN = Efficiency(0.5, 0.0, 1.0)
 """Share of the backward pass behind which data-parallel collectives hide.
 
 It is most of the pass if the network leaves the GPUs alone.
@@ -74,7 +74,7 @@ It is most of the pass if the network leaves the GPUs alone.
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StepWork:
     """The work of one rank in a step: (FLOPs, bytes moved) by operator and precision, and its collectives by group.
 
     An operator with unknown bytes (None) stands for the whole step. `tensor` is the traffic between tensor-parallel
@@ -91,7 +91,7 @@ class Work:
     tensor_calls: float = 0.0
     passes: int = 1
 
-    def scaled(self, factor: float) -> Work:
+    def scaled(self, factor: float) -> StepWork:
         """Return the work of `factor` times the batch: as many operators, weights and gradients as before."""
         return replace(
             self,
@@ -101,7 +101,7 @@ class Work:
             tensor={kind: moved * factor for kind, moved in self.tensor.items()},
         )
 
-    def cut(self, parallel: Parallel, weights: float) -> Work:
+    def cut(self, parallel: Parallel, weights: float) -> StepWork:
         """Return the work of one GPU cut for a rank of `parallel`, with `weights` on all GPUs.
 
         Tensor parallelism is taken to move as much as FSDP does: its traffic is not known before it is traced.
@@ -113,7 +113,7 @@ class Work:
         return replace(self, operators=operators, tensor=tensor, sharded=sharded, data=data)
 
 
-def traced(trace: StepTrace) -> Work:
+def traced(trace: StepTrace) -> StepWork:
     """Return the work of a traced step.
 
     The traffic of replicas and shards follows from the weights, whether the step wraps its model in
@@ -132,7 +132,7 @@ def traced(trace: StepTrace) -> Work:
             tensor["all_reduce"] = max(0.0, tensor["all_reduce"] - data.get("all_reduce", 0.0))
     started = sum(each.calls for each in trace.operators)
     tensor_calls = sum(trace.collective_calls.get(kind, 0) for kind in tensor)
-    return Work(operators, tensor, sharded, data, float(started), max(0.0, float(tensor_calls) - _buckets(data)))
+    return StepWork(operators, tensor, sharded, data, float(started), max(0.0, float(tensor_calls) - _buckets(data)))
 
 
 def configured(
@@ -143,7 +143,7 @@ def configured(
     calls: float = 0.0,
     tensor_calls: float = 0.0,
     passes: int = 1,
-) -> Work:
+) -> StepWork:
     """Return the work of a step of a model given by its sizes, with operators known only by total FLOPs and number.
 
     `tensor` is the traffic between tensor-parallel GPUs, `others` all else: its gathers and scatters are of FSDP's
@@ -151,7 +151,7 @@ def configured(
     """
     shards = {kind: moved for kind, moved in others.items() if kind != "all_reduce" and parallel.fsdp > 1}
     data = {kind: moved for kind, moved in others.items() if kind not in shards}
-    return Work({("step", ""): (flops, None)}, dict(tensor), shards, data, calls, tensor_calls, passes)
+    return StepWork({("step", ""): (flops, None)}, dict(tensor), shards, data, calls, tensor_calls, passes)
 
 
 def _of_weights(weights: float) -> dict[str, float]:
@@ -166,7 +166,7 @@ def _states(weights: float, parallel: Parallel) -> tuple[Collectives, Collective
     return sharded, data
 
 
-def between(low: Work, high: Work, part: float) -> Work:
+def between(low: StepWork, high: StepWork, part: float) -> StepWork:
     """Return the work at a batch between two others, linear in the batch; `part` is 0 at `low` and 1 at `high`."""
 
     def mixed(first: Collectives, second: Collectives) -> Collectives:
@@ -175,7 +175,7 @@ def between(low: Work, high: Work, part: float) -> Work:
     names = {**low.operators, **high.operators}
     nothing = (0.0, 0.0)
     pairs = {name: (low.operators.get(name, nothing), high.operators.get(name, nothing)) for name in names}
-    return Work(
+    return StepWork(
         {name: (_mix(a[0], b[0], part), _mix(a[1] or 0.0, b[1] or 0.0, part)) for name, (a, b) in pairs.items()},
         mixed(low.tensor, high.tensor),
         mixed(low.sharded, high.sharded),
@@ -191,7 +191,7 @@ def _mix(low: float, high: float, part: float) -> float:
 
 
 def step_s(
-    work: Work, parallel: Parallel, gpu: GpuType, nodes: int, network_bytes_s: float, precision: str
+    work: StepWork, parallel: Parallel, gpu: GpuType, nodes: int, network_bytes_s: float, precision: str
 ) -> Estimate:
     """Return the seconds of a step of `parallel` on `nodes` nodes: assumed, and corrected if `gpu` was checked.
 
@@ -206,7 +206,7 @@ def step_s(
     return beside(compute, _data(work, parallel, gpu, nodes, network_bytes_s), work.passes)
 
 
-def bound_by(work: Work, gpu: GpuType, precision: str) -> str:
+def bound_by(work: StepWork, gpu: GpuType, precision: str) -> str:
     """Return the bound of most of a step's time: "host" (starting operators), "memory", or its products' precision.
 
     Returns "" if its operators are not known one by one.
@@ -220,7 +220,7 @@ def bound_by(work: Work, gpu: GpuType, precision: str) -> str:
     return max(parts, key=parts.__getitem__)
 
 
-def _operators_s(work: Work, gpu: GpuType, precision: str) -> list[tuple[str, float, float]]:
+def _operators_s(work: StepWork, gpu: GpuType, precision: str) -> list[tuple[str, float, float]]:
     """Return each operator's precision of products and the usual seconds of its arithmetic and its traffic.
 
     Returns nothing if operators are not known one by one.
@@ -234,7 +234,7 @@ def _operators_s(work: Work, gpu: GpuType, precision: str) -> list[tuple[str, fl
     return found
 
 
-def _corrected(compute: Estimate, work: Work, gpu: GpuType, precision: str) -> Estimate:
+def _corrected(compute: Estimate, work: StepWork, gpu: GpuType, precision: str) -> Estimate:
     """Return the assumed time, each part scaled by the measured ratio of checked steps with the same bound.
 
     The range moves along, and is widened until it holds all checked steps, whatever bound them. Products of a precision
@@ -280,7 +280,7 @@ def peak_flops(gpu: GpuType, precision: str) -> float:
     return gpu.flops.get(wanted) or (plain / 2 if wanted == "fp64" else plain)
 
 
-def _compute_s(work: Work, gpu: GpuType, precision: str, which: str) -> float:
+def _compute_s(work: StepWork, gpu: GpuType, precision: str, which: str) -> float:
     total_s = 0.0
     for (name, own), (flops, moved) in work.operators.items():
         timed = precision or own
@@ -300,7 +300,7 @@ def _operator_s(name: str, precision: str, flops: float, moved: float, gpu: GpuT
     return flops / (peak * arithmetic * fewer), moved / (gpu.memory_bytes_s * traffic)
 
 
-def _data(work: Work, parallel: Parallel, gpu: GpuType, nodes: int, network_bytes_s: float) -> Estimate:
+def _data(work: StepWork, parallel: Parallel, gpu: GpuType, nodes: int, network_bytes_s: float) -> Estimate:
     """Return the time of the replicas' all-reduce of gradients and of FSDP's gathers.
 
     The rings of a node's tensor-parallel ranks share its network link. Shards are kept within nodes if they fit.

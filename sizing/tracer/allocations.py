@@ -6,7 +6,7 @@ PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY = range(5)
 NAMES = ("parameters", "gradients", "optimizer", "activations", "temporary")
 
 
-class Record:
+class Allocation:
     """One storage: its bytes, the events at which it was born and died, its kind, and whether it was on the GPU.
 
     The kind is known late (activations are only recognised when the backward pass begins), and holds for the whole
@@ -25,26 +25,26 @@ class Record:
         self.recomputed = recomputed
 
 
-class Ledger:
+class AllocationLog:
     """All storages that ever existed, in order of birth; the allocator rounds sizes up to multiples of `granule`."""
 
     def __init__(self, granule: int = 1) -> None:
         self.granule = granule
-        self.records: list[Record] = []
+        self.records: list[Allocation] = []
         self.now = 0
 
     def rounded(self, size: int) -> int:
         """Return the bytes that the allocator takes for `size` bytes."""
         return -(-size // self.granule) * self.granule
 
-    def open(self, size: int, on_gpu: bool, recomputed: bool = False) -> Record:
+    def open(self, size: int, on_gpu: bool, recomputed: bool = False) -> Allocation:
         """Record the birth of a storage."""
         self.now += 1
-        record = Record(self.rounded(size), self.now, on_gpu, recomputed)
+        record = Allocation(self.rounded(size), self.now, on_gpu, recomputed)
         self.records.append(record)
         return record
 
-    def close(self, record: Record) -> None:
+    def close(self, record: Allocation) -> None:
         """Record the death of a storage."""
         self.now += 1
         record.died = self.now
@@ -53,7 +53,7 @@ class Ledger:
         """Record memory that a kernel took for itself while it ran."""
         self.close(self.open(size, on_gpu))
 
-    def label(self, record: Record, kind: int) -> None:
+    def label(self, record: Allocation, kind: int) -> None:
         """Set the kind of a storage; the stronger kind wins (parameters first, temporary last)."""
         record.kind = min(record.kind, kind)
 

@@ -39,10 +39,10 @@ def set_up(target: str, gpus: int) -> tuple[Any, Any]:
     from torch.optim import optimizer
 
     from sizing.tracer import autograd_internals, torch_internals
-    from sizing.tracer.allocations import Ledger
+    from sizing.tracer.allocations import AllocationLog
     from sizing.tracer.device import fake_gpu, isolation, lazy
     from sizing.tracer.operators import kernels, onednn, packing, stand_ins
-    from sizing.tracer.operators.work import Work
+    from sizing.tracer.operators.work import WorkCounter
     from sizing.tracer.placing import GPU, Placing
     from sizing.tracer.ranks import fake_ranks, gloo
     from sizing.tracer.tracker import Tracker
@@ -54,9 +54,9 @@ def set_up(target: str, gpus: int) -> tuple[Any, Any]:
     torch.set_num_threads(1)
     torch_internals.quiet_compile()
     on_cuda = target == "cuda"
-    ledger = Ledger(512 if on_cuda else 1)
+    ledger = AllocationLog(512 if on_cuda else 1)
     fake = torch_internals.fake_mode()
-    tracker = Tracker(fake, ledger, Work())
+    tracker = Tracker(fake, ledger, WorkCounter())
     tracker.stand_ins.update(stand_ins.table())
     tracker.stand_ins.update(stand_ins.bounds(tracker.work.bound))
     tracker.stand_ins.update(packing.stand_ins(fake))

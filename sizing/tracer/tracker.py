@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from sizing.tracer import autograd_internals, torch_internals
-from sizing.tracer.allocations import ACTIVATIONS, GRADIENTS, OPTIMIZER, PARAMETERS, Ledger, Record
+from sizing.tracer.allocations import ACTIVATIONS, GRADIENTS, OPTIMIZER, PARAMETERS, Allocation, AllocationLog
 from sizing.tracer.device import lazy
 from sizing.tracer.operators import constants
 from sizing.tracer.refusal import Refusal
@@ -30,7 +30,7 @@ class Tracker(torch_internals.TorchDispatchMode):  # type: ignore[no-untyped-cal
     A new tensor without inputs is then on the GPU once the user's code has named one (`named`).
     """
 
-    def __init__(self, fake: Any, ledger: Ledger, work: Any) -> None:
+    def __init__(self, fake: Any, ledger: AllocationLog, work: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.fake = fake
         self.ledger = ledger
@@ -45,13 +45,13 @@ class Tracker(torch_internals.TorchDispatchMode):  # type: ignore[no-untyped-cal
         self._stepping: Any = None
         self.stand_ins: dict[Any, Any] = {}
         self.scratch: dict[Any, Any] = {}
-        self._records: dict[int, Record] = {}
+        self._records: dict[int, Allocation] = {}
         self._watches: dict[int, Any] = {}
         self._modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._learned: set[int] = set()
-        self._apart: set[Record] = set()
+        self._apart: set[Allocation] = set()
         self._factories = constants.factories()
         self._drawing = constants.drawing()
 
@@ -112,7 +112,7 @@ class Tracker(torch_internals.TorchDispatchMode):  # type: ignore[no-untyped-cal
             and autograd_internals.is_engines(tensor)
         )
 
-    def see(self, tensor: Any, inputs: Any = ()) -> Record | None:
+    def see(self, tensor: Any, inputs: Any = ()) -> Allocation | None:
         """Return the record of a tensor's storage; a new one is on the GPU if made there or if an input is there."""
         tensor = torch_internals.local(tensor)
         if not isinstance(tensor, torch_internals.FakeTensor) or tensor.fake_device.type == "meta":
@@ -175,7 +175,7 @@ class Tracker(torch_internals.TorchDispatchMode):  # type: ignore[no-untyped-cal
         self.ledger.close(self._records.pop(key))
         del self._watches[key]
 
-    def _record(self, tensor: Any) -> Record | None:
+    def _record(self, tensor: Any) -> Allocation | None:
         """Return the record of a tensor's storage; None if the trace does not follow it."""
         tensor = torch_internals.local(tensor)
         if not isinstance(tensor, torch_internals.FakeTensor) or tensor.fake_mode is not self.fake:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.pilots.shared_queries import SharedLook
+from slurm_plugin.pilots.shared_queries import SharedQuery
 from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.settings import options, parse_config
 from slurm_plugin.read.types import Node, Partition
@@ -24,7 +24,7 @@ _AND_MEMORY = re.compile(r"CR_\w*MEMORY(?:,|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NodePart:
     """A pilot's request for its node beside GPUs."""
 
     cpus: int
@@ -55,10 +55,10 @@ class Sharing:
     def __init__(self, client: SlurmClient, *, heard: bool = True) -> None:
         self._client = client
         self._heard = heard
-        self._look = SharedLook(self._read)
+        self._look = SharedQuery(self._read)
         self._seen: tuple[float, _Site] | None = None
 
-    def against(self, node: str, partition: str, part: Part) -> str:
+    def against(self, node: str, partition: str, part: NodePart) -> str:
         """Return the reason why a pilot in this partition must have the whole node, or ""; may wait for Slurm."""
         try:
             site = self._known() or self._look.fresh()
@@ -102,7 +102,7 @@ def unbounded(config: str, *, heard: bool = True) -> str:
     return ""
 
 
-def against(node: Node | None, partitions: Mapping[str, Partition], partition: str, part: Part) -> str:
+def against(node: Node | None, partitions: Mapping[str, Partition], partition: str, part: NodePart) -> str:
     """Return the reason why a pilot in `partition` must have the whole of this node, or "" if it can have the part."""
     if node is None:
         return "the node is not known"

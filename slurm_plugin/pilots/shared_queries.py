@@ -15,7 +15,7 @@ T = TypeVar("T")
 _SHARE = 0.2
 
 
-class SharedLook(Generic[T]):
+class SharedQuery(Generic[T]):
     """A function `look` that runs in one of the asking threads, one look at a time.
 
     While several threads ask, looks take at most a fifth of the time, so that each look serves more threads, most of

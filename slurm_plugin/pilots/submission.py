@@ -14,9 +14,9 @@ from typing import Literal
 from slurm_plugin.errors import CommandError, NoAnswer, SlurmError, SnapshotError
 from slurm_plugin.pilots.guard import guard
 from slurm_plugin.pilots.pending_reasons import Rules, undated_since
-from slurm_plugin.pilots.shared_nodes import Part
-from slurm_plugin.pilots.shared_queries import SharedLook
-from slurm_plugin.read.client import Answer, SlurmClient
+from slurm_plugin.pilots.shared_nodes import NodePart
+from slurm_plugin.pilots.shared_queries import SharedQuery
+from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.types import Job
 
 Mode = Literal["salloc", "sbatch"]
@@ -51,7 +51,7 @@ class PilotRequest:
     account: str = ""
     qos: str = ""
     extra: tuple[str, ...] = ()
-    part: Part | None = None
+    part: NodePart | None = None
 
     @property
     def limit_min(self) -> int:
@@ -115,11 +115,11 @@ class PilotLauncher:
         self._client = client
         self._mode = mode
         self._since: dict[str, float] = {}
-        self._queue = SharedLook(self._look, _LOOKS_APART_S)
-        self._own: dict[tuple[str, str], SharedLook[dict[str, Job]]] = {}
+        self._queue = SharedQuery(self._look, _LOOKS_APART_S)
+        self._own: dict[tuple[str, str], SharedQuery[dict[str, Job]]] = {}
         self._turns = threading.BoundedSemaphore(_AT_ONCE)
         self._partitions_of: tuple[float, dict[str, set[str]]] | None = None
-        self._partitions = SharedLook(self._read_partitions)
+        self._partitions = SharedQuery(self._read_partitions)
 
     def place(
         self, request: PilotRequest, agent_argv: Sequence[str] = (), agent_env: Mapping[str, str] | None = None
@@ -268,9 +268,9 @@ class PilotLauncher:
                 return self._withdrawn(request, job_id, f"the pilot ended at once, as {job.state}")
         return self._withdrawn(request, job_id, "Slurm did not start the pilot at once")
 
-    def _own_jobs(self, request: PilotRequest) -> SharedLook[dict[str, Job]]:
+    def _own_jobs(self, request: PilotRequest) -> SharedQuery[dict[str, Job]]:
         name, partition = request.name, request.partition
-        return SharedLook(lambda: {job.id: job for job in self._client.own_jobs(name, partition)}, _SBATCH_LOOK_S)
+        return SharedQuery(lambda: {job.id: job for job in self._client.own_jobs(name, partition)}, _SBATCH_LOOK_S)
 
     def _withdrawn(self, request: PilotRequest, job_id: str, reason: str) -> Refused:
         leftover = Leftover(request, job_id)
@@ -309,5 +309,5 @@ def _options(request: PilotRequest) -> list[str]:
     ]
 
 
-def _why(answer: Answer) -> str:
+def _why(answer: CommandResult) -> str:
     return answer.complaint.removeprefix("salloc: error: ").rpartition(": ")[2]

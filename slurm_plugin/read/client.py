@@ -35,7 +35,7 @@ _JOB_ID = re.compile(r"\d+(_\d+|\+\d+)?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandResult:
     """The result of a finished command."""
 
     code: int
@@ -185,7 +185,7 @@ class SlurmClient:
         stdin: str = "",
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
-    ) -> Answer:
+    ) -> CommandResult:
         """Run one of Slurm's commands; raise NoAnswer after the time-out and SlurmMissing if it is not installed.
 
         Raise CommandError if it cannot be run at all.
@@ -204,7 +204,7 @@ class SlurmClient:
 
     def _run(
         self, command: str, arguments: Sequence[str], stdin: str, env: Mapping[str, str] | None, limit_s: float
-    ) -> Answer:
+    ) -> CommandResult:
         argv = [self.path(command), *arguments]
         pipe = subprocess.PIPE
         try:
@@ -231,7 +231,7 @@ class SlurmClient:
         except BaseException:
             end(process)
             raise
-        return Answer(process.returncode, out, err)
+        return CommandResult(process.returncode, out, err)
 
     def path(self, command: str) -> str:
         """Return the path of the command for this client's Slurm."""

@@ -26,7 +26,7 @@ _ANSWER_S = 60.0  # the answer comes from slurmdbd, which keeps the jobs of year
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedJob:
     """One job: its nodes, the GPUs it asked for, and its processes' use of memory, None if unknown.
 
     `gres_type` is Slurm's name of the GPUs, "" if it records none. `host_bytes` is an upper bound of the memory used on
@@ -44,7 +44,7 @@ class Finished:
     gpu_bytes: int | None
 
 
-def finished(slurm: SlurmClient, job: str) -> Finished:
+def finished(slurm: SlurmClient, job: str) -> FinishedJob:
     """Ask sacct for one job by its number; raise SlurmError if it is missing, did not end well or had no GPUs."""
     fields = ",".join(_FIELDS)
     answer = slurm.run(
@@ -67,7 +67,7 @@ def finished(slurm: SlurmClient, job: str) -> Finished:
         raise CommandError(f"what sacct says of job {job} cannot be read: {error}") from None
 
 
-def _of(row: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> Finished:
+def _of(row: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> FinishedJob:
     job, state = row["JobID"], row["State"].partition(" ")[0]
     if state in _NOT_OVER:
         raise SlurmError(f"job {job} is {state}: learn from it once it is over")
@@ -89,7 +89,7 @@ def _of(row: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> Finished:
         raise SlurmError(
             f"job {job} asked for {wanted} GPUs and had {gpus}: how many of them it used is not known, so ask for all"
         )
-    return Finished(
+    return FinishedJob(
         id=job,
         cluster=row["Cluster"],
         started_s=_time(row["Start"]),

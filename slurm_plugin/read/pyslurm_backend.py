@@ -23,7 +23,7 @@ from slurm_plugin.read import parse, request
 from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.pyslurm_child import WITH_RESERVATIONS, WITHOUT_RESERVATIONS
 from slurm_plugin.read.slow_settings import RESERVATIONS
-from slurm_plugin.read.types import NO_REQUEST, Job, Node, Request, Reservation, Snapshot
+from slurm_plugin.read.types import NO_REQUEST, Job, JobRequest, Node, Reservation, Snapshot
 
 _ANSWER_BYTES = 1 << 20  # the most that is read at once; a pipe holds less
 
@@ -202,10 +202,10 @@ def _readable_job(row: dict[str, Any]) -> Job:
     )
 
 
-def _request(asked: Any) -> Request:
+def _request(asked: Any) -> JobRequest:
     """Return a job's request, or NO_REQUEST if any part of it cannot be read."""
     try:
-        return Request(
+        return JobRequest(
             features=asked["features"],
             required=_nodeset(asked["required"]),
             excluded=_nodeset(asked["excluded"]),

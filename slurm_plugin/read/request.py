@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.nodeset import expand
-from slurm_plugin.read.types import NO_REQUEST, Request
+from slurm_plugin.read.types import NO_REQUEST, JobRequest
 
 _SIGN = "\x1f"
 # Features, -w and -x nodes, contiguous, sharing, CPUs in total and per node, memory, GRES per node.
@@ -34,14 +34,14 @@ _GRES_PREFIX = re.compile(r"(?<![^,])gres[:/]")
 
 
 @lru_cache(maxsize=_KEPT)
-def read(text: str) -> Request:
+def read(text: str) -> JobRequest:
     """Read what squeue printed for `FORMAT`; NO_REQUEST if it cannot be read."""
     fields = text.split(_SIGN)
     if len(fields) != len(_LETTERS):
         return NO_REQUEST
     features, required, excluded, contiguous, sharing, cpus, cpus_per_node, memory, gres = fields
     try:
-        return Request(
+        return JobRequest(
             features=_text(features),
             required=tuple(expand(_text(required))),
             excluded=tuple(expand(_text(excluded))),

@@ -21,7 +21,7 @@ _ROUNDED = 0.01  # Slurm may write 15.62G
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ScontrolRequest:
     """A job's shortest time limit, None for its limit; the most leaf switches, 0 for any; its memory on all nodes.
 
     `shares` says whether it is known to let others have the rest of its nodes.
@@ -33,7 +33,7 @@ class Wish:
     shares: bool = False
 
 
-NONE = Wish()
+NONE = ScontrolRequest()
 
 
 def knows_exclusive(partitions: str) -> bool:
@@ -46,7 +46,7 @@ def long_format(separator: str, exclusive: bool = False) -> str:
     return ",".join(f"{name}:0{separator}" for name in (*_FIELDS, *([_EXCLUSIVE] if exclusive else [])))
 
 
-def read(text: str, separator: str) -> dict[str, Wish]:
+def read(text: str, separator: str) -> dict[str, ScontrolRequest]:
     """Read the output, header line included, of squeue with `long_format(separator)`; returns wishes by `key`.
 
     Raise SnapshotError if it is cut short; an unreadable wish counts as none.
@@ -64,7 +64,7 @@ def key(job_id: str) -> str:
     return job_id.partition("_")[0]
 
 
-def granted(job: Job, wishes: Mapping[str, Wish]) -> Job:
+def granted(job: Job, wishes: Mapping[str, ScontrolRequest]) -> Job:
     """Return the job with the known parts of its wishes."""
     wish = wishes.get(key(job.id), NONE)
     if wish == NONE:
@@ -82,13 +82,13 @@ def granted(job: Job, wishes: Mapping[str, Wish]) -> Job:
     return job if request == asked else replace(job, request=request)
 
 
-def _wish(least: str, switches: str, tres: str, exclusive: str = "") -> Wish:
+def _wish(least: str, switches: str, tres: str, exclusive: str = "") -> ScontrolRequest:
     try:
         least_s = parse.time_limit_s(least)
     except SnapshotError:
         least_s = None
     found = _MEMORY.search(tres)
-    return Wish(
+    return ScontrolRequest(
         least_s=least_s or None,
         switches=int(switches) if switches.isdecimal() and len(switches) < 10 else 0,
         memory_bytes=float(found[1]) * _UNITS[found[2]] if found else 0.0,

@@ -15,7 +15,7 @@ from typing import Protocol
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.read import parse, scheduler, scontrol_requests, sdiag
 from slurm_plugin.read.refresh_schedule import Reading, Turns
-from slurm_plugin.read.scontrol_requests import Wish
+from slurm_plugin.read.scontrol_requests import ScontrolRequest
 from slurm_plugin.read.settings import parse_config
 from slurm_plugin.read.types import NO_SCHEDULER, Job, Partition, Reservation, Scheduler
 
@@ -34,7 +34,7 @@ _SETTLED_S = 1.0
 _LIMIT_S = 2.0  # a snapshot waits no longer for its optional parts
 
 
-class Ask(Protocol):
+class ReadCommand(Protocol):
     """A function that runs one of Slurm's reading commands; it raises SnapshotError for anything but a clean answer."""
 
     def __call__(self, command: str, *arguments: str, timeout_s: float | None = None) -> str: ...
@@ -43,7 +43,7 @@ class Ask(Protocol):
 class Background:
     """Reader through `ask`; `everywhere` are the options with which Slurm shows all partitions of this cluster."""
 
-    def __init__(self, ask: Ask, everywhere: tuple[str, ...], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, ask: ReadCommand, everywhere: tuple[str, ...], clock: Callable[[], float] = time.time) -> None:
         self.reservations: tuple[Reservation, ...] = ()
         self.partitions: Mapping[str, Partition] = {}
         self.scheduler: Scheduler = NO_SCHEDULER
@@ -54,7 +54,7 @@ class Background:
         self._config: Mapping[str, str] = {}
         self._knows_exclusive = False
         self._heard: Set[str] = frozenset()
-        self._wishes: Mapping[str, Wish] = {}
+        self._wishes: Mapping[str, ScontrolRequest] = {}
         self._granted: dict[str, tuple[Job, Job]] = {}
 
     def turn(self, now_s: float, jobs: tuple[Job, ...] = ()) -> str | None:

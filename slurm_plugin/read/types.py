@@ -41,7 +41,7 @@ class NodeAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class JobRequest:
     """A job's request beside its number of nodes.
 
     `features` is its constraint in Slurm's syntax, `required` and `excluded` are node names. `least_s` is the shortest
@@ -65,7 +65,7 @@ class Request:
     switches: int = 0
 
 
-NO_REQUEST = Request()
+NO_REQUEST = JobRequest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Job:
     reservation: str
     account: str = ""
     unreadable: str = ""
-    request: Request = NO_REQUEST
+    request: JobRequest = NO_REQUEST
 
 
 @dataclass(frozen=True, slots=True)

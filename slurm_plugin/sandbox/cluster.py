@@ -68,7 +68,7 @@ class Sandbox:
         stand_ins: Mapping[str, str] | None = None,
         shared: bool = False,
     ) -> None:
-        self.shape = config.Shape(
+        self.shape = config.ClusterShape(
             nodes=nodes,
             service_nodes=service_nodes,
             gpus=tuple((gpus or {}).items()),
@@ -194,7 +194,7 @@ class Sandbox:
         try:
             record = json.loads((root / _RECORD).read_text())
             pairs = {key: tuple((name, value) for name, value in record[key]) for key in ("gpus", "stand_ins")}
-            shape = config.Shape(**{**record, **pairs})
+            shape = config.ClusterShape(**{**record, **pairs})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise SandboxError(f"no sandbox in {root}: start one, or name its folder") from error
         sandbox = cls(root=root)
@@ -309,7 +309,7 @@ class Sandbox:
             time.sleep(_POLL_S)
 
 
-def _check_shape(shape: config.Shape) -> None:
+def _check_shape(shape: config.ClusterShape) -> None:
     if shape.nodes < 1 or shape.service_nodes < 0 or shape.cpus_per_node < 1:
         raise SandboxError("a sandbox has at least one node of at least one CPU: check nodes and cpus_per_node")
     if any(not kind.isidentifier() or count < 1 for kind, count in shape.gpus):

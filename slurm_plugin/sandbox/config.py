@@ -26,7 +26,7 @@ _NO_AUTH = "AuthType=auth/none\nCredType=cred/none\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ClusterShape:
     """The shape of a private cluster; `gpus` is GPU type -> GPUs per node, nodes are split evenly among types.
 
     `stand_ins` are sets of nodes without a slurmd of their own, each with its options in slurm.conf. On `shared` nodes,
@@ -64,7 +64,7 @@ class Shape:
         return {name: self.gpus[index // share] for index, name in enumerate(self.node_names)}
 
 
-def slurm_conf(shape: Shape, root: Path, host: str, user: str, ports: list[int]) -> str:
+def slurm_conf(shape: ClusterShape, root: Path, host: str, user: str, ports: list[int]) -> str:
     """Write slurm.conf for a cluster in `root`; `ports` holds the controller's, then one per node in order of name."""
     whole = "NO" if shape.shared else "EXCLUSIVE"
     batch = ",".join((*shape.node_names, *(names for names, _ in shape.stand_ins)))
@@ -105,7 +105,7 @@ def job_submit_lua(shipped: str, root: Path, driver: Path, administrator: int, r
     )
 
 
-def gres_conf(shape: Shape, devices: Path) -> str:
+def gres_conf(shape: ClusterShape, devices: Path) -> str:
     """Write gres.conf; every node of one host may name the same device files nvidia0, nvidia1, ... in `devices`."""
     lines = []
     for name, (kind, count) in shape.gpus_of().items():
@@ -153,7 +153,7 @@ def _auth(root: Path) -> str:
     return f"AuthType=auth/munge\nAuthInfo=socket={socket_of(root)}\nCredType=cred/munge\n"
 
 
-def _node_lines(shape: Shape, host: str, ports: list[int]) -> list[str]:
+def _node_lines(shape: ClusterShape, host: str, ports: list[int]) -> list[str]:
     gpus = shape.gpus_of()
     lines = []
     for name, port in zip(shape.node_names + shape.service_names, ports, strict=True):
@@ -166,7 +166,7 @@ def _node_lines(shape: Shape, host: str, ports: list[int]) -> list[str]:
     return lines
 
 
-def _stand_in_lines(shape: Shape, port: int) -> list[str]:
+def _stand_in_lines(shape: ClusterShape, port: int) -> list[str]:
     """Return lines for nodes for which the slurmd at `port` answers, so that they are idle without having registered.
 
     It does not know their jobs, so jobs allocated there start nothing and end at once. Messages must come directly from

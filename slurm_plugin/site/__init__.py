@@ -2,19 +2,19 @@
 
 from slurm_plugin.site.catalogue import RULES
 from slurm_plugin.site.lines import Advised, advise, render
-from slurm_plugin.site.model import Site, Wanted
+from slurm_plugin.site.model import DaemonSettings, Site
 from slurm_plugin.site.read import plugin_folders, read
 from slurm_plugin.site.rule import Edit, Finding, Level, Rule, check
 
 __all__ = [
     "RULES",
     "Advised",
+    "DaemonSettings",
     "Edit",
     "Finding",
     "Level",
     "Rule",
     "Site",
-    "Wanted",
     "advise",
     "check",
     "plugin_folders",

@@ -11,7 +11,7 @@ from slurm_plugin.errors import SlurmError
 from slurm_plugin.nodeset import fold
 from slurm_plugin.read.settings import is_nothing
 from slurm_plugin.site.edits import PARTITION, change, merged
-from slurm_plugin.site.model import Site, Wanted
+from slurm_plugin.site.model import DaemonSettings, Site
 from slurm_plugin.site.plugins import LUA_FILE
 from slurm_plugin.site.rule import Edit, File, Rule, check
 
@@ -53,7 +53,7 @@ def advise(
     nodes: str = "",
     driver_nodes: str = "",
     keep: Collection[str] = (),
-    configured: Wanted | None = None,
+    configured: DaemonSettings | None = None,
 ) -> Advised:
     """Return the edits after which the rules find only faults that no line can mend.
 
@@ -161,7 +161,7 @@ def _place(edit: Edit) -> tuple[str, ...]:
     return (edit.file,) if edit.file in ("plugstack.conf", "job_submit.lua") else (edit.file, edit.target, edit.key)
 
 
-def _names(wanted: Wanted, configured: Wanted, rules: Iterable[Rule]) -> list[tuple[Rule, Edit]]:
+def _names(wanted: DaemonSettings, configured: DaemonSettings, rules: Iterable[Rule]) -> list[tuple[Rule, Edit]]:
     """Return edits of the daemon's keys for the partitions, if it does not have these names yet."""
     of = {rule.name: rule for rule in rules}
     keys = {"partition": of["harvested partition"], "driver_partition": of["driver partition"]}

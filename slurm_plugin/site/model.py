@@ -15,7 +15,7 @@ FileState = Literal["present", "absent", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DaemonSettings:
     """The parts of the daemon's configuration with which Slurm has to agree; the fields are its keys.
 
     `driver` is the only field that is no key: the path of the program bft-driver on the service nodes. If several
@@ -71,7 +71,7 @@ class Site:
     node_names: tuple[str, ...]
     lua: SiteFile
     plugstack: SiteFile
-    wanted: Wanted
+    wanted: DaemonSettings
     missing_plugins: tuple[str, ...] = ()
     plugin_fault: str = ""
     module_missing: str = ""

@@ -81,17 +81,17 @@ def unfit(plugin: Path, folders: str) -> str | None:
     return "" if found == here else f"{plugin} is for Slurm {_text(found)}, and this host has {_text(here)}"
 
 
-class Line(NamedTuple):
+class PluginLine(NamedTuple):
     """The line of our plug-in: the file that it names, and whether it is active or was taken out."""
 
     name: str
     on: bool
 
 
-def line_of(file: Path) -> Line | None:
+def line_of(file: Path) -> PluginLine | None:
     """Return the line of our plug-in in a plugstack file, None if there is none; raise OSError."""
     found = _LINE.search(file.read_text(encoding="utf-8", errors="surrogateescape"))
-    return Line(found[2], on=not found[1]) if found else None
+    return PluginLine(found[2], on=not found[1]) if found else None
 
 
 def place(name: str, folders: str) -> Path:

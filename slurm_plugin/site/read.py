@@ -12,14 +12,14 @@ from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.parse import partition_options
 from slurm_plugin.read.settings import parse_config
 from slurm_plugin.site import plugstack
-from slurm_plugin.site.model import Site, SiteFile, Wanted
+from slurm_plugin.site.model import DaemonSettings, Site, SiteFile
 
 _DOFILE = re.compile(r"dofile\s*[,(]\s*[\"']([^\"']*bftd\.lua)[\"']")
 _NODE = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
 _RESERVATION = re.compile(r"^ReservationName=(\S+)", re.MULTILINE)
 
 
-def read(client: SlurmClient, wanted: Wanted) -> Site:
+def read(client: SlurmClient, wanted: DaemonSettings) -> Site:
     """Read the settings of the client's cluster; raise SlurmError if scontrol does not show them."""
     config = parse_config(_show(client, "config"))
     stack, folders = plugstack.read(config), config.get("PluginDir", "")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sizing.base.errors import UsageError
-from sizing.cpu.matrix import Matrices, Point
+from sizing.cpu.matrix import CpuMemory, Matrices
 from studies.simulation.world import CannotGive, SimulatedJob
 from studies.synergy.packing.types import Servers, Share
 
@@ -34,11 +34,11 @@ class Placed:
         return sum(share.gpus for share in self.shares)
 
     @property
-    def point(self) -> Point:
+    def point(self) -> CpuMemory:
         """CPUs and memory for each GPU."""
         gpus = self.gpus
         cpus = sum(share.cpus for share in self.shares) / gpus
-        return Point(cpus, sum(share.memory_bytes for share in self.shares) / gpus)
+        return CpuMemory(cpus, sum(share.memory_bytes for share in self.shares) / gpus)
 
     @property
     def gpus_by_server(self) -> tuple[tuple[int, int], ...]:

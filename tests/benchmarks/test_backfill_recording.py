@@ -15,7 +15,7 @@ from benchmarks.backfill_log import Cycle, Planned, Start
 from benchmarks.backfill_recording import Recording, load, pack
 from benchmarks.backfill_replay import Replayed, replay, table
 from benchmarks.impact import record
-from slurm_plugin.read.types import Job, Node, Partition, Request, Snapshot
+from slurm_plugin.read.types import Job, JobRequest, Node, Partition, Snapshot
 from tests.benchmarks.test_backfill_log import LOG
 from tests.benchmarks.test_impact_figures import job as row
 from tests.benchmarks.test_impact_figures import run
@@ -114,7 +114,7 @@ def test_plans_are_the_same_within_two_seconds() -> None:
 
 
 def test_jobs_in_a_reservation_are_left_out() -> None:
-    before = shows(BEGIN_S - 1, waits("7", 2, reservation="held", request=Request()))
+    before = shows(BEGIN_S - 1, waits("7", 2, reservation="held", request=JobRequest()))
     done = replayed([before], Cycle(BEGIN_S, BEGIN_S + 0.1, ("7",), started={"7": Start(BEGIN_S, ("n1", "n2"))}))
     assert done.counts.starts == 0
 

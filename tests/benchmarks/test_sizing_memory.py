@@ -14,7 +14,7 @@ from benchmarks.sizing_cases import CASES, FOLDER, GPU_CASES, MODELS, QUICK, cas
 from benchmarks.sizing_memory import Row, accuracy, ranks_of, real_peak, summary
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.choose.sources import Point
+from sizing.choose.sources import RankBatch
 from sizing.model import tracing
 from sizing.model.stepping import GpuStep
 from tests.sizing.plans_of import GIB, trace
@@ -174,7 +174,7 @@ def test_a_gpu_that_was_too_small_with_the_guard_band_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gpu_steps, "has_gpu", lambda: True)
-    monkeypatch.setattr(gpu_steps.tracing, "trace", lambda *words, **named: trace(Point(Parallel(), 4), 10))
+    monkeypatch.setattr(gpu_steps.tracing, "trace", lambda *words, **named: trace(RankBatch(Parallel(), 4), 10))
     for in_room in (True, False):
         took = Estimate(0.1, 0.1, 0.1, "measured")
         real = GpuStep(4, took, 10 * GIB, 11 * GIB, 13 * GIB, 79 * GIB, in_room, "NVIDIA H200", "2.11")

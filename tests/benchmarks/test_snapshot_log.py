@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 
 from benchmarks import snapshot_log
-from slurm_plugin.read.types import Job, Node, Partition, Request, Reservation, Scheduler, Snapshot
+from slurm_plugin.read.types import Job, JobRequest, Node, Partition, Reservation, Scheduler, Snapshot
 from tests.support.messages import pattern
 
 pytestmark = pytest.mark.slow
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 NODE = Node("n1", "IDLE", frozenset({"PLANNED"}), ("batch",), ("fast",), "gpu:a:2", {"a": 2}, 4, 1 << 30, "")
 JOB = Job(
     "7", "ann", ("batch",), "PENDING", "run", (), ("n1",), 1_000.0, 900.0, 60.0, "Resources", 1, "", "", 5, "",
-    request=Request(features="fast", required=("n1",), least_s=30.0),
+    request=JobRequest(features="fast", required=("n1",), least_s=30.0),
 )  # fmt: skip
 FIRST = Snapshot(
     time_s=1_000.125,
@@ -35,7 +35,7 @@ LATER = [
         FIRST,
         time_s=1_002.0,
         nodes={"n1": replace(NODE, state="ALLOCATED", flags=frozenset(), gpus_used={"a": 1})},
-        jobs=(replace(JOB, state="RUNNING", nodes=("n1",), start_s=None, request=Request()), replace(JOB, id="8")),
+        jobs=(replace(JOB, state="RUNNING", nodes=("n1",), start_s=None, request=JobRequest()), replace(JOB, id="8")),
         scheduler=Scheduler(),
     ),
     replace(FIRST, time_s=1_003.0, nodes={}, jobs=(), reservations=(), partitions={}, begun_s=None),

@@ -12,12 +12,12 @@ from bftd.core.model.delays import TouchedStart
 from bftd.core.model.domain import (
     Action,
     Decided,
+    Earmark,
+    EarmarkOver,
     Lease,
     LeaseChanged,
     PoolNode,
     PoolView,
-    Room,
-    RoomOver,
     Settings,
     State,
     Trainer,
@@ -25,7 +25,7 @@ from bftd.core.model.domain import (
 from bftd.core.model.events import Configured, Event, Finished, Heard, PoolObserved, Registered, Reported, Tick
 from bftd.core.model.foreign_jobs import ElasticJob
 from bftd.core.model.pause import Pause, Paused, Unpaused
-from bftd.core.scaling.learning import Knowledge
+from bftd.core.scaling.learning import ScalingModel
 from bftd.core.step import step
 from bftd.pool.harvest import Harvest
 from bftd.pool.membership import PoolMemory, observe
@@ -128,7 +128,7 @@ def registration(
 
 def trainer(id_: str, **fields: Any) -> Trainer:
     """A trainer that has just registered."""
-    return Trainer(registration(id_, **fields), 0.0, Knowledge())
+    return Trainer(registration(id_, **fields), 0.0, ScalingModel())
 
 
 class Core:
@@ -166,8 +166,8 @@ class Core:
         out: Mapping[str, PoolNode] | None = None,
         after_s: float = 1.0,
         windows: Mapping[str, float] | None = None,
-        rooms: Iterable[Room] = (),
-        over: Iterable[RoomOver] = (),
+        rooms: Iterable[Earmark] = (),
+        over: Iterable[EarmarkOver] = (),
         counted_on: Iterable[str] = (),
         touched: Iterable[TouchedStart] = (),
     ) -> tuple[Action, ...]:

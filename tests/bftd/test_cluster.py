@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bftd.base.errors import DaemonUnreachable
-from bftd.http.client import Client
+from bftd.http.client import ApiClient
 from slurm_plugin.pilots.pending_reasons import Rules
 from slurm_plugin.pilots.submission import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox
@@ -30,7 +30,7 @@ PATIENCE_S = 240.0
 class Driver:
     """A trainer's driver without training: it places pilots and gives them back."""
 
-    def __init__(self, client: Client, sandbox: Sandbox, nodes_max: int, id_: str = "run-test-1") -> None:
+    def __init__(self, client: ApiClient, sandbox: Sandbox, nodes_max: int, id_: str = "run-test-1") -> None:
         self.id = id_
         self.client = client
         self.logs = written(sandbox.root / "log")
@@ -103,7 +103,7 @@ def sandbox(clusters: Clusters) -> Iterator[Sandbox]:
         yield cluster
 
 
-def start(root: Path, sandbox: Sandbox, more: str = "", **env: str) -> tuple[subprocess.Popen[bytes], Client]:
+def start(root: Path, sandbox: Sandbox, more: str = "", **env: str) -> tuple[subprocess.Popen[bytes], ApiClient]:
     """A daemon that answers: its socket is there before it does. `more` goes into its configuration below [slurm]."""
     config = root / "bftd.toml"
     config.write_text(
@@ -114,7 +114,7 @@ def start(root: Path, sandbox: Sandbox, more: str = "", **env: str) -> tuple[sub
         [sys.executable, "-m", "bftd.daemon.process", "--config", str(config)],
         env=sandbox.env() | {"PYTHONPATH": str(ROOT)} | env,
     )
-    client = Client(str(root / "socket"))
+    client = ApiClient(str(root / "socket"))
 
     def answers() -> bool:
         assert process.poll() is None

@@ -29,7 +29,7 @@ from bftd.service.other_daemons import IDENTITY, claim, identities, take_over
 from bftd.service.service import Service
 from slurm_plugin.errors import CommandError
 from slurm_plugin.pilots.preemption import UNREAD, Preemption
-from slurm_plugin.read.client import Answer, SlurmClient
+from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, node, registration
 from tests.bftd.daemon.test_process import ROOT, environment, running, write_config
@@ -144,12 +144,12 @@ class Asked(SlurmClient):
         self.asked = 0
         self.folder = Path("/none")
 
-    def run(self, command: str, *arguments: str, **_: object) -> Answer:  # type: ignore[override]
+    def run(self, command: str, *arguments: str, **_: object) -> CommandResult:  # type: ignore[override]
         self.asked += 1
         if self.partition_line is None:
             raise CommandError("scontrol gave no answer for 5 s: is slurmctld up?")
         if arguments[1] == "partition":
-            return Answer(0, self.partition_line, "")
+            return CommandResult(0, self.partition_line, "")
         lines = [
             wording("slurm_plugin.settings.first_line") + " now",
             f"PreemptType = {self.kind}",
@@ -157,7 +157,7 @@ class Asked(SlurmClient):
             f"SLURM_CONF = {self.folder}/slurm.conf",
             f"PluginDir = {self.folder}",
         ]
-        return Answer(0, "\n".join([*lines, "SLURM_VERSION = 22.05.8", "UnkillableStepTimeout = 60", ""]), "")
+        return CommandResult(0, "\n".join([*lines, "SLURM_VERSION = 22.05.8", "UnkillableStepTimeout = 60", ""]), "")
 
 
 GOOD = "PartitionName=elastic Nodes=n1 State=UP MaxTime=60 Default=NO PriorityTier=1 PreemptMode=CANCEL\n"

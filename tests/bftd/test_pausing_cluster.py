@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.http.client import Client
+from bftd.http.client import ApiClient
 from slurm_plugin.sandbox import Sandbox, processes
 from tests.bftd.test_cluster import PATIENCE_S, ROOT, Driver, start, working
 from tests.support.clusters import Clusters
@@ -81,7 +81,7 @@ def test_S2_a_release_empties_the_nodes_within_the_bound_survives_a_restart_and_
         process.wait()
 
 
-def stopped_slurmctld(root: Path, sandbox: Sandbox, driver: Driver, client: Client) -> None:
+def stopped_slurmctld(root: Path, sandbox: Sandbox, driver: Driver, client: ApiClient) -> None:
     """A pause acts while slurmctld does not answer, and the driver is told so; its pilots leave as soon as they can."""
     pids = [process.pid for process in processes.of_root(sandbox.root) if process.is_daemon]
     (pid,) = [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().strip() == "slurmctld"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slurm_plugin.pilots.shared_nodes import Part, Sharing
+from slurm_plugin.pilots.shared_nodes import NodePart, Sharing
 from slurm_plugin.pilots.submission import PilotLauncher, PilotRequest, Placed, Refused
 from slurm_plugin.read.types import Job
 from slurm_plugin.sandbox import Sandbox
@@ -18,7 +18,7 @@ from tests.bftd.test_cluster import Driver, start, working
 from tests.support.clusters import Clusters
 
 pytestmark = pytest.mark.cluster
-PART = Part(1, 1000 * 2**20)
+PART = NodePart(1, 1000 * 2**20)
 SLEEP = "#!/bin/sh\nexec sleep 600\n"
 
 

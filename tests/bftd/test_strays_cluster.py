@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bftd.base.errors import BftError
-from bftd.http.client import Client
+from bftd.http.client import ApiClient
 from slurm_plugin.sandbox import Sandbox
 from tests import program
 from tests.support.clusters import Clusters
@@ -53,7 +53,7 @@ def as_user(name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def daemon(folder: Path, sandbox: Sandbox, user: str, operator: bool) -> Iterator[Client]:
+def daemon(folder: Path, sandbox: Sandbox, user: str, operator: bool) -> Iterator[ApiClient]:
     """A daemon that runs as `user`; its log is folder/log."""
     folder.mkdir(exist_ok=True)
     config, entry = folder / "bftd.toml", pwd.getpwnam(user)
@@ -65,7 +65,7 @@ def daemon(folder: Path, sandbox: Sandbox, user: str, operator: bool) -> Iterato
     argv = [sys.executable, "-c", AS_USER, str(entry.pw_uid), "--config", str(config)]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(argv, env=sandbox.env() | {"PYTHONPATH": program.python_path()}, stderr=log)
-    client = Client(str(folder / "socket"))
+    client = ApiClient(str(folder / "socket"))
     try:
         until("the daemon answers", lambda: process.poll() is not None or answers(client), written(folder))
         assert process.poll() is None, (folder / "log").read_text()
@@ -75,7 +75,7 @@ def daemon(folder: Path, sandbox: Sandbox, user: str, operator: bool) -> Iterato
         process.wait(PATIENCE_S)
 
 
-def answers(client: Client) -> bool:
+def answers(client: ApiClient) -> bool:
     """Whether the daemon serves."""
     try:
         client.status()
@@ -104,12 +104,12 @@ def open_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def strays(client: Client) -> dict[str, dict[str, Any]]:
+def strays(client: ApiClient) -> dict[str, dict[str, Any]]:
     """The jobs that the daemon names, by id."""
     return {stray["job_id"]: stray for stray in client.status()["strays"]}
 
 
-def watches(client: Client) -> None:
+def watches(client: ApiClient) -> None:
     """Wait until what is submitted from now on is younger than the daemon: Slurm tells whole seconds."""
     until("Slurm is seen", lambda: client.status()["snapshot_age_s"] is not None, str)
     seen_s = time.time()

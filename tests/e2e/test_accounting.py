@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bftd.http.client import Client
+from bftd.http.client import ApiClient
 from tests import program
 from tests.bftd.test_strays_cluster import daemon, watches
 from tests.e2e.accounted import AccountedSite, until
@@ -159,7 +159,7 @@ def test_caps_count_for_the_account_that_slurmdbd_gives_a_job(site: AccountedSit
     assert [accounts[id_] for id_ in (first, second, third)] == ["phys", "chem", "phys"]
 
 
-def strays(client: Client) -> dict[str, dict[str, Any]]:
+def strays(client: ApiClient) -> dict[str, dict[str, Any]]:
     return {stray["job_id"]: stray for stray in client.status()["strays"]}
 
 

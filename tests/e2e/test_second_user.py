@@ -48,7 +48,7 @@ for step in range(1_000_000):
 AS_THIEF = f"""
 import json, os, pathlib, shutil, signal, socket, subprocess, sys, tempfile
 import encodings.idna
-from bftd.http.client import Client
+from bftd.http.client import ApiClient
 from bftd.protocol import credentials, munge
 from slurm_plugin.sandbox import munged
 os.setgroups([]); os.setgid({THIEF.pw_gid}); os.setuid({THIEF.pw_uid})
@@ -91,8 +91,8 @@ class Scene:
     def thief(self, code: str, *arguments: str) -> Any:
         """Runs `code` as the second user, with both clients of the daemon at hand; what it is `done` with."""
         clients = (
-            f"local = Client({str(self.site.root / 'bftd.sock')!r})\n"
-            f"remote = Client(tcp={'root@' + self.tcp!r}, munge_socket={self.site.cluster.munge_socket!r})\n"
+            f"local = ApiClient({str(self.site.root / 'bftd.sock')!r})\n"
+            f"remote = ApiClient(tcp={'root@' + self.tcp!r}, munge_socket={self.site.cluster.munge_socket!r})\n"
             f"job = {self.job!r}\n"
         )
         ran = subprocess.run(
@@ -289,7 +289,7 @@ def test_no_token_no_forged_and_no_stolen_credential_gets_him_in(scene: Scene) -
     make = (
         "import os, sys\nfrom bftd.protocol import credentials\n"
         f"os.setgroups([]); os.setgid({scene.owner.pw_gid}); os.setuid({scene.owner.pw_uid})\n"
-        "caller = credentials.Caller('root', sys.argv[1])\n"
+        "caller = credentials.CallerCredential('root', sys.argv[1])\n"
         "for request in (('GET', '/v1/status', b''), ('POST', sys.argv[3], sys.argv[4].encode())):\n"
         "    print(caller.request(sys.argv[2], *request)[1]['Authorization'])"
     )

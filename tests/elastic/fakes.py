@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from bftd.protocol.lease import Leases, LeaseView, Listed
 from bftd.protocol.reports import Report
 from elastic.backends import KINDS
-from elastic.backends.base import Backend, Host
+from elastic.backends.base import Backend, TrainerServices
 from elastic.base.errors import WireError
 from elastic.driver.pilots.launcher import Pilot
-from elastic.driver.pilots.request import Shares
+from elastic.driver.pilots.request import NodePartRequest
 from elastic.driver.settings import DriverSettings
 from elastic.driver.trainer import Trainer
 from elastic.link.authentication import Seal, Seals
@@ -28,7 +28,7 @@ from elastic.link.channel import BlockingChannel
 from elastic.link.peer import Peer
 from elastic.link.wire import CHUNK_BYTES, Message, decode
 from elastic.options.elastic_option import ElasticSpec
-from elastic.options.node_share import Share
+from elastic.options.node_share import NodeShare
 from elastic.store.store import CheckpointStore
 from slurm_plugin.pilots.shared_nodes import Sharing
 from slurm_plugin.read.client import SlurmClient
@@ -183,7 +183,7 @@ class FakeStarter:
         self.hold = asyncio.Event()
         self.hold.set()
         self._ends: dict[str, asyncio.Event] = {}
-        self.shares = Shares(Share.parse("no"), Sharing(SlurmClient()), print)
+        self.shares = NodePartRequest(NodeShare.parse("no"), Sharing(SlurmClient()), print)
         self.short: list[str] = []
         """The nodes on which a process was ended for want of memory."""
 
@@ -269,7 +269,7 @@ def trainer_for(
 class FakeBackend(Backend):
     """Trains at once on whatever members it is given."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: TrainerServices) -> None:
         super().__init__(host)
         self.members: list[Pilot] = []
         self.calls: list[list[str]] = []

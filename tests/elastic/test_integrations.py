@@ -20,14 +20,14 @@ from elastic.base.errors import UsageError
 from elastic.integrations import checkpoint
 from elastic.script import api
 from elastic.worker import driver_link
-from elastic.worker.driver_link import Fetched, Session
+from elastic.worker.driver_link import Download, DriverLink
 from slurm_plugin.sandbox.ports import reserved_ports
 from tests.elastic.script.test_api import FakeChannel
 from tests.support.messages import fragment, pattern
 from tests.support.waiting import STILL_S
 
 torch = pytest.importorskip("torch")
-from elastic.checkpoint.snapshot import Snapshot, write  # noqa: E402
+from elastic.checkpoint.snapshot import StateCopy, write  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.frameworks]
 
@@ -39,7 +39,7 @@ Train = Callable[[Path, int, bool], None]
 Rows = dict[int, list[int]]
 
 
-class Link(Session):
+class Link(DriverLink):
     """A driver that asks for one save, at the end of step SAVED_AT, and keeps it in a file."""
 
     def __init__(self, file: Path) -> None:
@@ -49,8 +49,8 @@ class Link(Session):
         self.fence.answer({"op": "gate", **gate})
         self.fence.answer({"op": "open", **gate})
 
-    def fetch_state(self) -> Fetched:
-        return Fetched(self._file.open("rb") if self._file.exists() else None)
+    def fetch_state(self) -> Download:
+        return Download(self._file.open("rb") if self._file.exists() else None)
 
     def commit(self, saved: Any) -> None:
         self._saved = saved
@@ -463,7 +463,7 @@ def test_regression_a_checkpoint_was_copied_through_pickle_several_times(tmp_pat
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     files = checkpoint.gathered(tmp_path)
-    assert len(Snapshot({"files": files})._pickle) < 10_000
+    assert len(StateCopy({"files": files})._pickle) < 10_000
     kept = io.BytesIO()
     write({"files": files}, kept)
     kept.seek(0)

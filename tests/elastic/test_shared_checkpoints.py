@@ -18,7 +18,7 @@ from elastic.link.bulk import Incoming
 from elastic.link.channel import BlockingChannel
 from elastic.link.wire import Message
 from elastic.worker import driver_link, upload
-from elastic.worker.driver_link import Session
+from elastic.worker.driver_link import DriverLink
 from tests.elastic.fakes import channels
 from tests.elastic.script.test_api import FakeChannel
 from tests.support import waiting
@@ -30,7 +30,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 
-class Driver(Session):
+class Driver(DriverLink):
     """A worker's link whose states come here, while its disk `takes` them."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from bftd.protocol.reports import NoteReport, ProgressReport
 from sizing.cpu import needs
-from sizing.cpu.needs import Kept
+from sizing.cpu.needs import StoredNeed
 from slurm_plugin.sandbox import Sandbox
 from tests.elastic.cluster import SCRIPTS, TrainerJob
 from tests.support.clusters import Clusters
@@ -55,7 +55,7 @@ def test_what_was_profiled_is_asked_for_once_the_state_is_known(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     words = ("python", "count_torchrun.py", "1000000", "0.03", "5")
-    assert needs.keep(words, SCRIPTS, Kept(1, 600 * 2**20, 0, "here", time.time())) == ""
+    assert needs.keep(words, SCRIPTS, StoredNeed(1, 600 * 2**20, 0, "here", time.time())) == ""
     trainer.count("torchrun", "n1", spec="1-2")
     against = wording("slurm_plugin.sharing.no_larger", cpus=2, memory_bytes=4000)
     assert says(trainer.output, "elastic.shares.whole_nodes", node="n1", against=against)

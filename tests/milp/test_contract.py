@@ -19,7 +19,7 @@ import pytest
 
 from milp import Cap, Curve, NodeGroup, NodeSpec, PlanError, Problem, TrainerSpec, UnsupportedError, solve, verify
 from milp.assignments import keep
-from milp.solver import Answer, Effort, Feature, Solver, features
+from milp.solver import Effort, Feature, Solver, SolverAnswer, features
 from milp.solvers.one_class import exact
 from milp.solvers.registry import every
 from milp.solvers.several_classes import stepwise
@@ -249,21 +249,23 @@ def test_every_feature_is_asked_for_by_some_problem() -> None:
 # -- the contract catches solvers that break it ---
 
 
-def sound(problem: Problem, effort: Effort) -> Answer:
+def sound(problem: Problem, effort: Effort) -> SolverAnswer:
     return exact.SOLVER.run(problem, effort)
 
 
-def lazy(problem: Problem, effort: Effort) -> Answer:
+def lazy(problem: Problem, effort: Effort) -> SolverAnswer:
     """Says that doing nothing is best."""
-    return Answer(keep(problem), None)
+    return SolverAnswer(keep(problem), None)
 
 
-def blind(problem: Problem, effort: Effort) -> Answer:
+def blind(problem: Problem, effort: Effort) -> SolverAnswer:
     """Finds good plans, and takes their worth for a bound less a part of what is missing."""
-    return Answer(sound(problem, effort).assignment, -1e9) if effort.gap < 0.1 else Answer(keep(problem), -1e9)
+    return (
+        SolverAnswer(sound(problem, effort).assignment, -1e9) if effort.gap < 0.1 else SolverAnswer(keep(problem), -1e9)
+    )
 
 
-def slow(problem: Problem, effort: Effort) -> Answer:
+def slow(problem: Problem, effort: Effort) -> SolverAnswer:
     if len(problem.nodes) > 100:
         until_s = worked_s() + TIME_LIMIT_S + PATIENCE_S
         while worked_s() < until_s:
@@ -271,19 +273,19 @@ def slow(problem: Problem, effort: Effort) -> Answer:
     return sound(problem, effort)
 
 
-def idle(problem: Problem, effort: Effort) -> Answer:
+def idle(problem: Problem, effort: Effort) -> SolverAnswer:
     """Stops everybody, as if that were best."""
-    return Answer({trainer.name: () for trainer in problem.trainers}, None)
+    return SolverAnswer({trainer.name: () for trainer in problem.trainers}, None)
 
 
 _turns = itertools.count()
 
 
-def moody(problem: Problem, effort: Effort) -> Answer:
+def moody(problem: Problem, effort: Effort) -> SolverAnswer:
     return (sound, lazy)[next(_turns) % 2](problem, effort)
 
 
-def stubborn(problem: Problem, effort: Effort) -> Answer:
+def stubborn(problem: Problem, effort: Effort) -> SolverAnswer:
     assert problem.trainers, "there is always somebody"
     return sound(problem, effort)
 
@@ -307,7 +309,7 @@ def test_a_sound_solver_that_no_table_knows_keeps_the_contract() -> None:
     ],
 )
 def test_a_solver_that_breaks_the_contract_is_caught(
-    run: Callable[[Problem, Effort], Answer], declares: tuple[Feature, ...], clause: Callable[[Solver], None]
+    run: Callable[[Problem, Effort], SolverAnswer], declares: tuple[Feature, ...], clause: Callable[[Solver], None]
 ) -> None:
     with pytest.raises((AssertionError, PlanError)):
         clause(Solver("new", "", frozenset(declares), True, run))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from milp import Plan, Problem, UnsupportedError, solve, solving, verify
-from milp.solver import Answer, Effort, Feature, Solver
+from milp.solver import Effort, Feature, Solver, SolverAnswer
 from milp.solvers.registry import every
 
 
@@ -51,7 +51,7 @@ def test_a_verified_plan_stays_as_it_was_verified(trainer, problem, field: str) 
 # -- in whose place another solver makes the plan ---
 
 
-def stub(name: str, run: Callable[[Problem, Effort], Answer], *, engine: str = "an engine") -> Solver:
+def stub(name: str, run: Callable[[Problem, Effort], SolverAnswer], *, engine: str = "an engine") -> Solver:
     """A solver on an engine, which finds optima as far as it says."""
     return Solver(name, "", frozenset(Feature), True, run, engine=engine)
 
@@ -60,24 +60,24 @@ def asked_in_turn(monkeypatch: pytest.MonkeyPatch, *solvers: Solver) -> None:
     monkeypatch.setattr(solving, "in_turn", lambda *args, **options: ([*solvers], {}))
 
 
-def refuses(problem: Problem, effort: Effort) -> Answer:
+def refuses(problem: Problem, effort: Effort) -> SolverAnswer:
     raise UnsupportedError("it has no licence")
 
 
-def crashes(problem: Problem, effort: Effort) -> Answer:
+def crashes(problem: Problem, effort: Effort) -> SolverAnswer:
     raise RuntimeError
 
 
-def talks_nonsense(problem: Problem, effort: Effort) -> Answer:
-    return Answer({"a": ("nowhere",)}, bound=None)
+def talks_nonsense(problem: Problem, effort: Effort) -> SolverAnswer:
+    return SolverAnswer({"a": ("nowhere",)}, bound=None)
 
 
-def dies(problem: Problem, effort: Effort) -> Answer:
-    return Answer(None, math.inf, died=True)
+def dies(problem: Problem, effort: Effort) -> SolverAnswer:
+    return SolverAnswer(None, math.inf, died=True)
 
 
-def is_late(problem: Problem, effort: Effort) -> Answer:
-    return Answer(None, math.inf)
+def is_late(problem: Problem, effort: Effort) -> SolverAnswer:
+    return SolverAnswer(None, math.inf)
 
 
 EXACT = next(solver for solver in every() if solver.name == "exact")
@@ -85,7 +85,7 @@ EXACT = next(solver for solver in every() if solver.name == "exact")
 
 @pytest.mark.parametrize("run", [refuses, crashes, talks_nonsense, dies, is_late])
 def test_a_solver_that_fails_in_any_way_is_followed_by_the_next_and_the_plan_says_so(
-    run: Callable[[Problem, Effort], Answer], trainer, problem, monkeypatch: pytest.MonkeyPatch
+    run: Callable[[Problem, Effort], SolverAnswer], trainer, problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked_in_turn(monkeypatch, stub("first", run), EXACT)
     plan = solve(problem(4, trainer()), "first", time_limit_s=1.0, fallback=True)
@@ -96,14 +96,14 @@ def test_a_solver_that_fails_in_any_way_is_followed_by_the_next_and_the_plan_say
 
 
 def test_a_solver_that_only_lacks_the_proof_has_not_failed(trainer, problem, monkeypatch) -> None:
-    best = stub("first", lambda problem, effort: Answer({"a": ("n0", "n1"), "b": ()}, math.inf))
+    best = stub("first", lambda problem, effort: SolverAnswer({"a": ("n0", "n1"), "b": ()}, math.inf))
     asked_in_turn(monkeypatch, best, EXACT)
     plan = solve(problem(2, trainer(), trainer("b")), "first", time_limit_s=1.0, fallback=True)
     assert (plan.counts, plan.status, dict(plan.failed)) == ({"a": 2, "b": 0}, "optimal", {})
 
 
 def test_where_the_one_that_follows_does_worse_the_plan_of_the_first_is_taken(trainer, problem, monkeypatch) -> None:
-    best = stub("first", lambda problem, effort: Answer({"a": ("n0", "n1"), "b": ()}, math.inf))
+    best = stub("first", lambda problem, effort: SolverAnswer({"a": ("n0", "n1"), "b": ()}, math.inf))
     asked_in_turn(monkeypatch, best, stub("second", is_late), stub("third", crashes))
     plan = solve(problem(2, trainer(), trainer("b")), "first", time_limit_s=1.0, fallback=True)
     assert (plan.solver, plan.counts["a"], plan.failed.keys()) == ("first", 2, {"second", "third"})
@@ -112,9 +112,9 @@ def test_where_the_one_that_follows_does_worse_the_plan_of_the_first_is_taken(tr
 def test_who_follows_an_engine_has_time_left_within_the_limit(trainer, problem, monkeypatch) -> None:
     left_s: list[float] = []
 
-    def takes_all(problem: Problem, effort: Effort) -> Answer:
+    def takes_all(problem: Problem, effort: Effort) -> SolverAnswer:
         left_s.append(effort.left_s)
-        return Answer(None, math.inf)
+        return SolverAnswer(None, math.inf)
 
     asked_in_turn(monkeypatch, *(stub(name, takes_all) for name in "abc"))
     solve(problem(2, trainer()), "a", time_limit_s=1000.0, fallback=True)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bftd.base.errors import AnotherDaemon, BftError, LedgerInUse, UsageError
-from bftd.http.client import Client
+from bftd.http.client import ApiClient
 from slurm_plugin.sandbox import Sandbox
 from tests.packaging.confined import allowed_calls
 from tests.support import waiting
@@ -92,7 +92,7 @@ def test_the_daemon_harvests_under_the_rules_of_the_unit(need: Callable[..., Non
         with log.open("wb") as stream:
             daemon = subprocess.Popen(command, env=environ, cwd="/", stdout=stream, stderr=stream)
         try:
-            client = Client(str(state / "bftd.sock"))
+            client = ApiClient(str(state / "bftd.sock"))
             until(client.status, daemon, log)
             assert _status_of(daemon.pid) == {"CapEff": 0, "CapBnd": 0, "NoNewPrivs": 1, "Seccomp": 2}
             epoch = client.request("POST", "/v1/trainers", TRAINER)["epoch"]

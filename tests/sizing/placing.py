@@ -6,26 +6,26 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
 
-from sizing.choose.place import Ask
+from sizing.choose.place import PlacementRequest
 from sizing.inventory.gpus import CATALOGUE, GIB
-from sizing.inventory.inventory import Inventory, NodeGroup, Offer
+from sizing.inventory.inventory import GpuNodes, Inventory, PartitionOffer
 
 # From the smallest memory on: 14, 39, 79 and 139 GiB.
 TYPES = ("t4", "a100-sxm-40gb", "h100-sxm-80gb", "h200-sxm-141gb")
 
 
-def group(gpu_type: str, idle: Mapping[str, int], gpus: int = 8, **fields: object) -> NodeGroup:
+def group(gpu_type: str, idle: Mapping[str, int], gpus: int = 8, **fields: object) -> GpuNodes:
     """Nodes of eight GPUs, 64 CPUs and 512 GiB, of which so many GPUs are idle."""
     values: dict[str, object] = {"cpus": 64, "memory_bytes": 512 * GIB, "idle": idle, **fields}
-    return NodeGroup(tuple(idle), gpu_type, gpus, **values)  # type: ignore[arg-type]
+    return GpuNodes(tuple(idle), gpu_type, gpus, **values)  # type: ignore[arg-type]
 
 
-def inventory(*groups: NodeGroup, max_nodes: int | None = None) -> Inventory:
+def inventory(*groups: GpuNodes, max_nodes: int | None = None) -> Inventory:
     """One partition of these groups."""
-    return of_offers(Offer("gpu", groups, max_nodes))
+    return of_offers(PartitionOffer("gpu", groups, max_nodes))
 
 
-def of_offers(*offers: Offer) -> Inventory:
+def of_offers(*offers: PartitionOffer) -> Inventory:
     """These partitions, with what the catalogue says of their GPUs."""
     return Inventory({at.gpu_type: CATALOGUE[at.gpu_type] for offer in offers for at in offer.groups}, offers)
 
@@ -47,16 +47,16 @@ def inventories(draw: st.DrawFn) -> Inventory:
                     idle_cpus={node: draw(st.integers(0, 64)) for node in nodes if draw(st.booleans())},
                 )
             )
-        offers.append(Offer(f"p{at}", tuple(groups), draw(st.none() | st.integers(1, 6))))
+        offers.append(PartitionOffer(f"p{at}", tuple(groups), draw(st.none() | st.integers(1, 6))))
     return of_offers(*offers)
 
 
 @st.composite
-def asks(draw: st.DrawFn) -> Ask:
+def asks(draw: st.DrawFn) -> PlacementRequest:
     """What a plan asks for, now and then only of one partition or type."""
     tp = draw(st.sampled_from([1, 1, 2, 4, 8]))
     count = draw(st.integers(1, 8))
-    return Ask(
+    return PlacementRequest(
         gpus=tp * count,
         need_bytes=draw(st.sampled_from([10, 30, 70, 120, 200])) * GIB,
         tp=tp,
@@ -66,7 +66,7 @@ def asks(draw: st.DrawFn) -> Ask:
     )
 
 
-def usable(ask: Ask, at: NodeGroup) -> Sequence[int]:
+def usable(ask: PlacementRequest, at: GpuNodes) -> Sequence[int]:
     """How many GPUs of each node a plan could have."""
     share = at.cpus // at.gpus
     return [
@@ -75,7 +75,7 @@ def usable(ask: Ask, at: NodeGroup) -> Sequence[int]:
     ]
 
 
-def feasible(ask: Ask, there: Inventory) -> bool:
+def feasible(ask: PlacementRequest, there: Inventory) -> bool:
     """Whether the GPUs of one type in one partition are enough, said in another way than the placement works."""
     for offer in there.offers:
         for kind in {at.gpu_type for at in offer.groups}:

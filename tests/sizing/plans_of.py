@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from sizing.base.errors import Untraceable
 from sizing.base.parallel import Parallel
-from sizing.choose.sources import Point
-from sizing.inventory.inventory import GpuType, Inventory, NodeGroup, Offer
-from sizing.model.trace import Operator, StepTrace
+from sizing.choose.sources import RankBatch
+from sizing.inventory.inventory import GpuNodes, GpuType, Inventory, PartitionOffer
+from sizing.model.trace import OperatorTotals, StepTrace
 
 GIB = 2**30
 
@@ -27,18 +27,18 @@ def group(
     gib: int = 512,
     gres_type: str | None = None,
     features: tuple[str, ...] = (),
-) -> NodeGroup:
+) -> GpuNodes:
     nodes = tuple(f"{names}{at}" for at in range(1, count + 1))
-    return NodeGroup(nodes, kind, gpus, cpus, gib * GIB, kind if gres_type is None else gres_type, features)
+    return GpuNodes(nodes, kind, gpus, cpus, gib * GIB, kind if gres_type is None else gres_type, features)
 
 
-def inventory(*offers: Offer, types: Sequence[GpuType] = ()) -> Inventory:
+def inventory(*offers: PartitionOffer, types: Sequence[GpuType] = ()) -> Inventory:
     known = [*types, gpu(), gpu("v100", 32, 0.5, 125)]
     return Inventory({each.name: each for each in reversed(known)}, offers)
 
 
 def trace(
-    point: Point,
+    point: RankBatch,
     peak_gib: float,
     flops: float = 1e12,
     parameters: int = 10**8,
@@ -56,7 +56,7 @@ def trace(
         peak_bytes=state + rest + temporary,
         by_category={"parameters": state, "activations": rest, "temporary": temporary},
         parameters=parameters,
-        operators=(Operator("mm", 1, int(flops), 10**9, "bf16"),),
+        operators=(OperatorTotals("mm", 1, int(flops), 10**9, "bf16"),),
         collectives=collectives or {},
         torch="2.13.0",
         trace_s=1.0,
@@ -67,10 +67,10 @@ class Step:
     """A step that takes `state` GiB, shared by FSDP and tensor parallelism, and `each` GiB a sample."""
 
     def __init__(
-        self, state: float, each: float, refuses: Callable[[Point], bool] = lambda point: False, sums: bool = False
+        self, state: float, each: float, refuses: Callable[[RankBatch], bool] = lambda point: False, sums: bool = False
     ) -> None:
         self.state, self.each, self.refuses, self.sums = state, each, refuses, sums
-        self.points: list[Point] = []
+        self.points: list[RankBatch] = []
         self.calls: list[int] = []
 
     def peak_gib(self, parallel: Parallel, batch: int) -> float:
@@ -78,14 +78,14 @@ class Step:
         state = self.state / parallel.tp / parallel.fsdp
         return max(1.2 * state, state + self.each * batch / parallel.tp)
 
-    def measure(self, points: Sequence[Point]) -> list[StepTrace | Untraceable]:
+    def measure(self, points: Sequence[RankBatch]) -> list[StepTrace | Untraceable]:
         self.points += points
         self.calls.append(len(points))
         return [
             Untraceable("line 7: it looks at a loss") if self.refuses(point) else self._trace(point) for point in points
         ]
 
-    def _trace(self, point: Point) -> StepTrace:
+    def _trace(self, point: RankBatch) -> StepTrace:
         tp, state = point.parallel.tp, self.state / point.parallel.tp / point.parallel.fsdp
         peak = self.peak_gib(point.parallel, point.batch)
         return trace(

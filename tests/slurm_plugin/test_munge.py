@@ -73,9 +73,11 @@ def test_without_munge_there_is_no_munged() -> None:
 
 
 def _conf(munge: bool) -> str:
-    from slurm_plugin.sandbox.config import Shape, slurm_conf
+    from slurm_plugin.sandbox.config import ClusterShape, slurm_conf
 
-    return slurm_conf(Shape(nodes=1, munge=munge), Path("/x"), "here", pwd.getpwuid(os.getuid()).pw_name, [1, 2, 3])
+    return slurm_conf(
+        ClusterShape(nodes=1, munge=munge), Path("/x"), "here", pwd.getpwuid(os.getuid()).pw_name, [1, 2, 3]
+    )
 
 
 def test_a_munged_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from slurm_plugin.errors import SandboxError, SlurmMissing
 from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox, processes
-from slurm_plugin.sandbox.config import Shape, gres_conf, slurm_conf
+from slurm_plugin.sandbox.config import ClusterShape, gres_conf, slurm_conf
 from slurm_plugin.sandbox.ports import reserved_ports
 
 Until = Callable[[Callable[[], bool], str], None]
@@ -31,7 +31,7 @@ def root() -> Iterator[Path]:
 
 
 def test_nodes_are_split_evenly_among_gpu_types() -> None:
-    shape = Shape(nodes=5, gpus=(("a100", 4), ("v100", 1)))
+    shape = ClusterShape(nodes=5, gpus=(("a100", 4), ("v100", 1)))
     assert gres_conf(shape, Path("/dev")).splitlines() == [
         *(f"NodeName=n{number} Name=gpu Type=a100 File=/dev/nvidia[0-3]" for number in (1, 2, 3)),
         *(f"NodeName=n{number} Name=gpu Type=v100 File=/dev/nvidia0" for number in (4, 5)),
@@ -39,7 +39,7 @@ def test_nodes_are_split_evenly_among_gpu_types() -> None:
 
 
 def test_only_who_asks_for_a_tuned_cluster_gets_another_scheduling_than_slurms_own() -> None:
-    shapes = (Shape(nodes=1, tuned=True), Shape(nodes=1), Sandbox(nodes=1).shape)
+    shapes = (ClusterShape(nodes=1, tuned=True), ClusterShape(nodes=1), Sandbox(nodes=1).shape)
     texts = [slurm_conf(shape, Path("/r"), "h", "u", [1, 2, 3]) for shape in shapes]
     for line in ("SchedulerParameters=", "KillWait="):
         assert [f"\n{line}" in text for text in texts] == [True, False, False]

@@ -18,7 +18,7 @@ from bftd.daemon.sandbox_site import SandboxSite
 from elastic.backends import KINDS
 from elastic.base.errors import UsageError
 from elastic.options.elastic_option import ElasticSpec
-from elastic.options.node_share import Share
+from elastic.options.node_share import NodeShare
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox.plugin import compiled
 from tests.slurm_plugin.plugins import CHECKOUT, User, another_driver, another_lua
@@ -113,8 +113,8 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
         container=draw(st.none() | st.from_regex("(?!-)[A-Za-z0-9_=:.+@/~#%-]{1,80}", fullmatch=True)),
         progress=draw(st.none() | expressions),
         share=draw(
-            st.sampled_from([Share.parse(None), Share.parse("no"), Share.parse("profile")])
-            | st.builds(Share, st.integers(1, 999), st.integers(1, 999_999_999).map(lambda mib: mib * 2**20))
+            st.sampled_from([NodeShare.parse(None), NodeShare.parse("no"), NodeShare.parse("profile")])
+            | st.builds(NodeShare, st.integers(1, 999), st.integers(1, 999_999_999).map(lambda mib: mib * 2**20))
         ),
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from bftd.daemon.sandbox_site import SandboxSite
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.sandbox import Sandbox, processes
-from slurm_plugin.sandbox.config import Shape
+from slurm_plugin.sandbox.config import ClusterShape
 
 _KEPT_MOST = 2
 """Clusters without a module: each takes a share of the processors, also with nothing to do."""
@@ -30,7 +30,7 @@ class Clusters:
     """The clusters of one test process; all are of the Slurm release that this process finds."""
 
     def __init__(self) -> None:
-        self._free: dict[Shape, _Known] = {}
+        self._free: dict[ClusterShape, _Known] = {}
 
     @contextlib.contextmanager
     def lend(self, **shape: Any) -> Iterator[Sandbox]:

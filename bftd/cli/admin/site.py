@@ -17,7 +17,7 @@ from bftd.config import configuration
 
 if TYPE_CHECKING:
     from bftd.config.keys import Config
-    from slurm_plugin.site import Advised, Finding, Wanted
+    from slurm_plugin.site import Advised, DaemonSettings, Finding
 
 _WIDTH = 110
 # The least width of a setting and of its value on a narrow terminal; longer texts are folded.
@@ -131,17 +131,17 @@ def plugin_command(off: bool, auto: bool, folder: str | None, path: str | None, 
         click.echo(f"Slurm loads {line.name}{'' if line.on or auto else ', whose line --auto puts back'}")
 
 
-def wanted_of(settings: Config, driver: str = str(Path(sys.executable).parent / "bft-driver")) -> Wanted:
+def wanted_of(settings: Config, driver: str = str(Path(sys.executable).parent / "bft-driver")) -> DaemonSettings:
     """Return the configuration keys that Slurm has to agree with; `driver` is the path of bft-driver."""
-    from slurm_plugin.site import Wanted
+    from slurm_plugin.site import DaemonSettings
 
     values: dict[str, Any] = {"driver": driver}
     for section in (settings.slurm, settings.pool, settings.api):
         values |= dataclasses.asdict(section)
-    return Wanted(**{field.name: values[field.name] for field in dataclasses.fields(Wanted)})
+    return DaemonSettings(**{field.name: values[field.name] for field in dataclasses.fields(DaemonSettings)})
 
 
-def _looked_at(configured: Wanted, partition: str | None) -> Wanted:
+def _looked_at(configured: DaemonSettings, partition: str | None) -> DaemonSettings:
     """Return the keys for one harvested partition; raise UsageError if several are harvested and none is named."""
     if partition is None:
         if len(configured.partitions) > 1:

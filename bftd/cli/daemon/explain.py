@@ -40,7 +40,7 @@ def explain(name: str, limit: int, as_node: bool, as_trainer: bool, config_path:
             click.echo(f"bft: {name} is a node too: bft explain --node {name} tells of it", err=True)
 
 
-def _asked(daemon: client.Client, name: str, limit: int, as_node: bool, as_trainer: bool) -> dict[str, Any]:
+def _asked(daemon: client.ApiClient, name: str, limit: int, as_node: bool, as_trainer: bool) -> dict[str, Any]:
     """Return the daemon's explanation of the trainer of that name, or else of the node."""
     if as_trainer:
         return daemon.explain(name, limit)

@@ -77,7 +77,7 @@ def history(
 
 
 def _asked(
-    daemon: client.Client, since_s: float, until_s: float, step_s: float, *, with_trainers: bool
+    daemon: client.ApiClient, since_s: float, until_s: float, step_s: float, *, with_trainers: bool
 ) -> dict[str, Any]:
     try:
         return daemon.history(since_s, until_s, step_s, trainers=with_trainers)
@@ -159,7 +159,7 @@ def _windows(windows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"U, of what as many dedicated nodes would make: {', '.join(known)}"
 
 
-def _events(daemon: client.Client, since_s: float, until_s: float) -> Iterator[dict[str, Any]]:
+def _events(daemon: client.ApiClient, since_s: float, until_s: float) -> Iterator[dict[str, Any]]:
     """Yield all events of that time, oldest first."""
     after, more = 0, True
     while more:

@@ -54,7 +54,7 @@ def _check(config_path: str | None, as_json: bool) -> None:
     click.get_current_context().exit(found.code)
 
 
-def _watch(daemon: client.Client, seen: dict[str, Any]) -> None:
+def _watch(daemon: client.ApiClient, seen: dict[str, Any]) -> None:
     from rich.live import Live
 
     from bftd.ui.status import render

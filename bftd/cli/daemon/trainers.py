@@ -80,7 +80,7 @@ def trainers(
         click.echo("bft: the ledger has more that ended: name those you look for", err=True)
 
 
-def asked(daemon: client.Client, every: bool) -> dict[str, Any]:
+def asked(daemon: client.ApiClient, every: bool) -> dict[str, Any]:
     """Return the trainers; from an older daemon without this endpoint those of its status, without reasons."""
     try:
         told = daemon.trainers(every)

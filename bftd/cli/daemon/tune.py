@@ -135,7 +135,7 @@ def _number(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _told(daemon: client.Client, given: Mapping[str, Any], names: list[str], hours: float, failing: bool) -> Effect:
+def _told(daemon: client.ApiClient, given: Mapping[str, Any], names: list[str], hours: float, failing: bool) -> Effect:
     """Estimate the effect of these settings, or say why that is impossible.
 
     With `failing`, a failed request is raised, unless the daemon is merely too old to know its past.
@@ -161,7 +161,7 @@ def _told(daemon: client.Client, given: Mapping[str, Any], names: list[str], hou
         return Effect(hours, why_not=str(error))
 
 
-def _of_file(daemon: client.Client, names: list[str]) -> dict[str, Any]:
+def _of_file(daemon: client.ApiClient, names: list[str]) -> dict[str, Any]:
     """Return the configured values of the settings that were tuned."""
     tuned = daemon.status(folded=True)["tuned"]
     return {name: item["file"] for name, item in tuned.items() if not names or name in names}

@@ -21,7 +21,7 @@ from bftd.http import client
 if TYPE_CHECKING:
     from bftd.config.keys import Config
     from bftd.core.model.classes import NodeClass
-    from bftd.protocol.wish import Wish
+    from bftd.protocol.wish import Requirements
     from elastic.options.elastic_option import ElasticSpec
     from slurm_plugin.read.client import SlurmClient
 
@@ -202,7 +202,7 @@ def _checked(text: str, partition: str, constraint: str, settings: Config, slurm
     return spec
 
 
-def _refuse_unmet(wish: Wish, nodes_min: int, partition: str, settings: Config, slurm: SlurmClient) -> None:
+def _refuse_unmet(wish: Requirements, nodes_min: int, partition: str, settings: Config, slurm: SlurmClient) -> None:
     """Raise UsageError if no harvested nodes satisfy the wish, even when idle."""
     from bftd.core.model import classes
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sizing.inventory.gpus import GpuType
     from sizing.model.stepping import GpuStep
     from sizing.model.trace import StepTrace
-    from sizing.step_time.checking import Compared
+    from sizing.step_time.checking import ComparedStep
 
 _CPUS = 2  # one to start operators, one for the rest of the process
 _MEMORY = "16G"
@@ -79,7 +79,7 @@ def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: fl
     odd = [name for name, trace in traces.items() if not checking.has_units(trace, known)]
     apart |= dict.fromkeys(odd, f"{known.name} has no units for its products")
     failed = {name: why for name, why in failed.items() if name not in odd}
-    rows = [checking.Compared(name, traces[name], step, known) for name, step in steps.items() if name not in odd]
+    rows = [checking.ComparedStep(name, traces[name], step, known) for name, step in steps.items() if name not in odd]
     if not rows or (len(rows) < _LEAST and not failed):
         raise BftError(f"steps that this GPU can run: {len(rows)}, and a correction takes {_LEAST}: nothing was kept")
     corrected = checking.corrected(known, rows)
@@ -193,7 +193,7 @@ def _on_partition(
         raise BftError(f"the job answered what no step is ({error}): is the same bft on the nodes?") from None
 
 
-def _json(gpu: GpuType, rows: Sequence[Compared], failed: Mapping[str, str]) -> dict[str, Any]:
+def _json(gpu: GpuType, rows: Sequence[ComparedStep], failed: Mapping[str, str]) -> dict[str, Any]:
     return {
         "gpu": gpu.name,
         "device": rows[0].real.device,
@@ -205,7 +205,7 @@ def _json(gpu: GpuType, rows: Sequence[Compared], failed: Mapping[str, str]) -> 
     }
 
 
-def _lines(gpu: GpuType, rows: Sequence[Compared]) -> Iterator[str]:
+def _lines(gpu: GpuType, rows: Sequence[ComparedStep]) -> Iterator[str]:
     from bftd.base.tables import Column
     from sizing.memory.peak import guarded_bytes
     from sizing.step_time.checking import within

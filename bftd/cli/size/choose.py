@@ -18,10 +18,10 @@ from bftd.config import configuration
 from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
-    from bftd.cli.size.shared.submit import Job
+    from bftd.cli.size.shared.submit import BatchJob
     from sizing.base.estimate import Estimate
-    from sizing.choose.ranking import Answer, By
-    from sizing.choose.runs import Run
+    from sizing.choose.ranking import By, StartAnswer
+    from sizing.choose.runs import JobRun
 
 _MOST_STEPS = 10**12
 
@@ -110,19 +110,23 @@ def choose(
     notes = [*there.notes, *closed]
     if not found:
         if as_json:
-            shown = size_choose_shown.Shown((), (), (), out, now_s, deadline_s, steps, (*notes, *timers.notes(())))
+            shown = size_choose_shown.ChooseOutput(
+                (), (), (), out, now_s, deadline_s, steps, (*notes, *timers.notes(()))
+            )
             common.echo_json(size_choose_shown.to_json(shown, None))
         raise DoesNotFit("; ".join(["no GPUs can run it: " + size_choose_shown.nearest(out), *splits.undeclared]))
     # on the same GPUs, a run that certainly meets the deadline beats one that is expected to end sooner
     in_time = () if deadline_s is None else ranking.by_deadline(found, deadline_s, now_s)
-    best: Sequence[Run] = runs.best_of_shapes(in_time or found)
+    best: Sequence[JobRun] = runs.best_of_shapes(in_time or found)
     if asks_start:
         best, unasked = _asked(best, job, now_s, top, deadline_s, by)
         notes += unasked
     ordered = ranking.ranked(best, now_s, by)
     notes += timers.notes(ordered or best)
     holding = ordered if deadline_s is None else ranking.by_deadline(ordered, deadline_s, now_s)
-    shown = size_choose_shown.Shown(best, holding or ordered, found, out, now_s, deadline_s, steps, tuple(notes), by)
+    shown = size_choose_shown.ChooseOutput(
+        best, holding or ordered, found, out, now_s, deadline_s, steps, tuple(notes), by
+    )
     winner = holding[0] if holding else None
     if as_json and (job is None or winner is None):
         common.echo_json(size_choose_shown.to_json(shown, winner))
@@ -189,8 +193,8 @@ def _closed(states: Mapping[str, str], wanted: str, asks: bool) -> list[str]:
 
 
 def _asked(
-    best: Sequence[Run], job: Job | None, now_s: float, top: int, deadline_s: float | None, by: By | None
-) -> tuple[Sequence[Run], list[str]]:
+    best: Sequence[JobRun], job: BatchJob | None, now_s: float, top: int, deadline_s: float | None, by: By | None
+) -> tuple[Sequence[JobRun], list[str]]:
     """Ask Slurm when runs could start; return all runs, and a note if it was not asked for all of them."""
     from sizing.choose import ranking
 
@@ -202,16 +206,16 @@ def _asked(
     return said, [f"Slurm was asked when {asked} of {len(said)} could start"] if asked < len(said) else []
 
 
-def _slurm(job: Job | None) -> Callable[[Run], Answer]:
+def _slurm(job: BatchJob | None) -> Callable[[JobRun], StartAnswer]:
     """Return a function that asks Slurm when a run could start, with its lines and the script's own."""
-    from sizing.choose.ranking import Answer
+    from sizing.choose.ranking import StartAnswer
     from slurm_plugin.pilots.start_estimate import asked
 
     client = common.slurm_client(configuration.load_found(None))
 
-    def ask(run: Run) -> Answer:
+    def ask(run: JobRun) -> StartAnswer:
         lines = [line.text for line in run.lines()] if job is None else job.lines(job.missing(run)[0])
         said = asked(client, lines)
-        return Answer(said.start_s, said.words if said.taken else f"refused: {said.words}")
+        return StartAnswer(said.start_s, said.words if said.taken else f"refused: {said.words}")
 
     return ask

@@ -18,7 +18,7 @@ from bftd.config import configuration
 
 if TYPE_CHECKING:
     from sizing.cells.comm.file import Added
-    from sizing.cells.comm.nccl import Run
+    from sizing.cells.comm.nccl import NcclRun
     from sizing.cells.comm.table import CommTables, Table
 
 _LINK = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,5})")
@@ -139,7 +139,7 @@ def _today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-def _table(run: Run, name: str, gpu_type: str, link_text: str, config_path: str | None) -> Table:
+def _table(run: NcclRun, name: str, gpu_type: str, link_text: str, config_path: str | None) -> Table:
     """Return a run as a table; raises UsageError if neither the log nor an option gives its GPUs and link."""
     from sizing.cells.comm.protocol import Link
     from sizing.cells.comm.table import table

@@ -24,10 +24,10 @@ from bftd.cli.size.shared import script as size_script
 
 if TYPE_CHECKING:
     from bftd.cli.size.shared.script import Script
-    from sizing.cpu.profiler import Ask, Cost, Profile
-    from sizing.cpu.runs.measurement import PointResult, Progress
-    from sizing.cpu.runs.steady_state import Limits
-    from sizing.sbatch.cpu import Need
+    from sizing.cpu.profiler import Profile, ProfileCost, ProfileRequest
+    from sizing.cpu.runs.measurement import PointProgress, PointResult
+    from sizing.cpu.runs.steady_state import ObservationLimits
+    from sizing.sbatch.cpu import CpuNeed
 
 _LONG_S = 300.0  # for longer than this, a user at a terminal is asked first
 _CPUS_MOST = 4096
@@ -101,7 +101,7 @@ def cpu(
     if picture is not None:
         cpu_plot.refuse(picture, overwrite=overwrite)
     used = cpu_node.gpus_used() if gpus is None else gpus
-    ask = profiler.Ask(
+    ask = profiler.ProfileRequest(
         command,
         cpus=cpus_of(text, used),
         gpus=used,
@@ -133,11 +133,11 @@ def cpu(
         size_script.offer(script, inserted, told, target, overwrite=overwrite, yes=yes, quiet=as_json)
 
 
-def _limits(timeout_s: float, warmup_s: float | None, least_s: float | None) -> Limits:
+def _limits(timeout_s: float, warmup_s: float | None, least_s: float | None) -> ObservationLimits:
     """Return the time limits of a run; raises UsageError for impossible times."""
-    from sizing.cpu.runs.steady_state import Limits
+    from sizing.cpu.runs.steady_state import ObservationLimits
 
-    limits = Limits(timeout_s)
+    limits = ObservationLimits(timeout_s)
     for name, seconds, least in (("warmup", warmup_s, 0.0), ("seconds", least_s, 0.5)):
         if seconds is not None and not least <= seconds < timeout_s:
             raise UsageError(f"--{name} {seconds:g}: seconds, from {least:g} to less than --timeout ({timeout_s:g})")
@@ -179,7 +179,7 @@ def bytes_of(text: str) -> float:
     return count
 
 
-def _said_before(cost: Cost, *, yes: bool) -> None:
+def _said_before(cost: ProfileCost, *, yes: bool) -> None:
     """Print the expected cost; if it is long, ask a user at a terminal to confirm."""
     if cost.points <= 0:
         return
@@ -196,7 +196,7 @@ def _said_before(cost: Cost, *, yes: bool) -> None:
         click.confirm("Begin?", default=True, abort=True, err=True)
 
 
-def _profiled(ask: Ask, cost: Cost) -> Profile:
+def _profiled(ask: ProfileRequest, cost: ProfileCost) -> Profile:
     """Make the profile; show a line for each run and a bar on a terminal."""
     from sizing.cpu import profiler
 
@@ -205,7 +205,7 @@ def _profiled(ask: Ask, cost: Cost) -> Profile:
     try:
         with size_cpu_shown.progress(cost) as (tell, say):
 
-            def heard(at: Progress) -> None:
+            def heard(at: PointProgress) -> None:
                 tell(at, len(done))
 
             def ended(result: PointResult) -> None:
@@ -220,7 +220,7 @@ def _profiled(ask: Ask, cost: Cost) -> Profile:
         raise
 
 
-def _beside(script: Script, need: Need) -> Iterator[str]:
+def _beside(script: Script, need: CpuNeed) -> Iterator[str]:
     """Yield warnings if the script's GPUs or tasks do not match the profile."""
     asked = [script.options[name] or "" for name in script.options.keys() & _ASK_FOR_GPUS]
     asked += [each for each in (script.options.get("gres") or "").split(",") if re.match("(gres[:/])?gpu", each)]

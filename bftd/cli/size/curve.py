@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bftd.protocol.curves import CurveEstimate
     from bftd.protocol.registration import NodeKind
     from elastic.options.elastic_option import ElasticSpec
-    from sizing.cells.profiles.shards import Shard, ShardProfile
+    from sizing.cells.profiles.shards import ShardProfile, StageShard
     from sizing.choose.curves import Curve
     from sizing.inventory.gpus import GpuType
 
@@ -119,7 +119,7 @@ def _of_script() -> bool:
 
 
 @dataclass
-class Step:
+class ScriptStep:
     """A script's training step, which is traced and run on demand, each at most once.
 
     `original` is the file that `path` is a copy of, None if it is no copy: profiles identify models by their files.
@@ -170,7 +170,7 @@ class Step:
             )
         return self._known["trace"]
 
-    def _profiles(self, device: str) -> tuple[Mapping[Shard, ShardProfile], str]:
+    def _profiles(self, device: str) -> tuple[Mapping[StageShard, ShardProfile], str]:
         """Return the cached profiles of the script's present model on a type of GPU, and their precision.
 
         The requested precision comes first, or fp32 (a model profiled as it is) if none is requested; then the others.
@@ -220,7 +220,7 @@ class Step:
 
 
 def estimated(
-    step: Step, spec: ElasticSpec, kinds: Sequence[NodeKind], own: Mapping[str, GpuType]
+    step: ScriptStep, spec: ElasticSpec, kinds: Sequence[NodeKind], own: Mapping[str, GpuType]
 ) -> tuple[list[tuple[CurveEstimate, Curve]], list[str]]:
     """Return the curves of the classes that have one, and a note for each class or detail that falls short."""
     from bftd.protocol.bounds import ESTIMATE_CLASSES_MOST
@@ -255,7 +255,7 @@ def _gpu(type_: str, kind: NodeKind, own: Mapping[str, GpuType]) -> tuple[GpuTyp
     return found.type, found.note
 
 
-def _step(path: Path, batch: int | None, python: str, precision: str, timeout_s: float) -> Step:
+def _step(path: Path, batch: int | None, python: str, precision: str, timeout_s: float) -> ScriptStep:
     """Return a script's step if it can be traced; raises UsageError that says what to write."""
     from bftd.cli.size.shared import worker_memory
 
@@ -270,7 +270,7 @@ def _step(path: Path, batch: int | None, python: str, precision: str, timeout_s:
     batch = step.batch if batch is None else batch
     if batch is None:
         raise UsageError(f"{path.name}: say curve=estimate:N, the batch of one worker, or def make_step(batch_size=N)")
-    return Step(path.absolute(), batch, python, precision, timeout_s)
+    return ScriptStep(path.absolute(), batch, python, precision, timeout_s)
 
 
 def _classes_in(path: str) -> list[NodeKind]:

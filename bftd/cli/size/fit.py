@@ -20,13 +20,13 @@ from bftd.config import configuration
 from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
-    from bftd.cli.size.shared.model import Asked
+    from bftd.cli.size.shared.model import ModelRequest
     from bftd.cli.size.shared.script import Script
     from bftd.cli.size.shared.trace import Tracer
     from sizing.choose.candidates import Candidate
-    from sizing.choose.fit import By, Choice
+    from sizing.choose.fit import By, PlanChoice
     from sizing.choose.sources import Source
-    from sizing.inventory.pools import Pool
+    from sizing.inventory.pools import GpuPool
 
 _PLANS_MOST = 200  # in JSON, besides the best of each partition and type
 
@@ -141,7 +141,7 @@ def fit(
         )
 
 
-def _noted(asked: Asked, script: Script | None, partition: str) -> Iterator[str]:
+def _noted(asked: ModelRequest, script: Script | None, partition: str) -> Iterator[str]:
     """Yield notes on input that is ignored, and on input whose effect the user may not expect."""
     if asked.model is not None and asked.model.parallel.gpus > 1:
         yield "dp, tp and fsdp of --config do not count here: they are what is chosen"
@@ -153,7 +153,7 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
-def within(everything: Sequence[Pool], partitions: Collection[str], gpu_type: str) -> tuple[Pool, ...]:
+def within(everything: Sequence[GpuPool], partitions: Collection[str], gpu_type: str) -> tuple[GpuPool, ...]:
     """Return the pools that the user allows; raises UsageError for an unknown name."""
     if not everything:
         raise BftError("no partition that is up has GPUs of a known type; bft size inventory shows what there is")
@@ -183,8 +183,8 @@ def _refuse_unknown(what: str, name: str, known: Collection[str]) -> None:
 
 
 def _plans(
-    asked: Asked, tracer: Tracer | None, ways: Sequence[Candidate], by: By, top: int
-) -> tuple[Source, tuple[Choice, ...], list[str]]:
+    asked: ModelRequest, tracer: Tracer | None, ways: Sequence[Candidate], by: By, top: int
+) -> tuple[Source, tuple[PlanChoice, ...], list[str]]:
     """Return the source of the estimates, the plans and notes: traced, or by formula if tracing fails.
 
     Raises BftError if tracing fails and there is no configuration for a formula.
@@ -207,7 +207,7 @@ def _plans(
     return tracer.traces, choices, tracer.told()
 
 
-def _starts(best: Sequence[Choice]) -> tuple[dict[tuple[str, ...], str], list[str]]:
+def _starts(best: Sequence[PlanChoice]) -> tuple[dict[tuple[str, ...], str], list[str]]:
     """Return Slurm's message on when each choice could start, and a note if Slurm cannot be asked."""
     from slurm_plugin.pilots.start_estimate import asked
 
@@ -222,7 +222,7 @@ def _starts(best: Sequence[Choice]) -> tuple[dict[tuple[str, ...], str], list[st
     return found, []
 
 
-def _shortened(choices: Sequence[Choice]) -> Iterable[Choice]:
+def _shortened(choices: Sequence[PlanChoice]) -> Iterable[PlanChoice]:
     """Yield the best plans, and the best of each partition and type however far down it ranks."""
     seen = set()
     for at, choice in enumerate(choices):

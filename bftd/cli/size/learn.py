@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sizing.choose import ran
     from sizing.choose.ran import Ran
     from sizing.inventory.gpus import GpuType
-    from slurm_plugin.read.finished import Finished
+    from slurm_plugin.read.finished import FinishedJob
 
 
 @click.command()
@@ -181,7 +181,7 @@ def _name(step: str) -> str:
     return f"{path.name}:{function}"
 
 
-def _type(over: Finished, gpu: str) -> GpuType:
+def _type(over: FinishedJob, gpu: str) -> GpuType:
     """Return the type of a job's GPUs, as its nodes have them today, or as the user says if they no longer do.
 
     Raises UsageError if that is ambiguous.

@@ -12,7 +12,7 @@ from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
 from bftd.cli.progress import progress_bar
 from bftd.cli.size.shared import model as size_model
-from bftd.cli.size.shared.model import Asked, amount
+from bftd.cli.size.shared.model import ModelRequest, amount
 from bftd.cli.size.shared.trace import BOUNDED, side_by_side
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _parallel(model: ModelConfig | None, dp: int | None, tp: int | None, fsdp: i
 
 
 def _peak(
-    asked: Asked, parallel: Parallel, batch: int | None, python: str, timeout_s: float, device: Target
+    asked: ModelRequest, parallel: Parallel, batch: int | None, python: str, timeout_s: float, device: Target
 ) -> MemoryPeak:
     """Return the peak by trace, or by formula if there is no step or it cannot be traced."""
     from sizing.base.errors import Untraceable

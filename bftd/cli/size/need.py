@@ -13,10 +13,10 @@ from bftd.cli import common, options
 
 if TYPE_CHECKING:
     from sizing.cpu.profiler import Profile
-    from sizing.sbatch.cpu import Need
+    from sizing.sbatch.cpu import CpuNeed
 
 
-def kept(found: Profile, need: Need) -> list[str]:
+def kept(found: Profile, need: CpuNeed) -> list[str]:
     """Store a profile's result for elastic jobs with the same script; return the reason if that fails, else [].
 
     Nothing is stored if the need has no memory.
@@ -26,7 +26,7 @@ def kept(found: Profile, need: Need) -> list[str]:
     if need.memory_bytes is None:
         return []
     made_s = max((point.made_s for point in found.points.values()), default=0.0)
-    one = needs.Kept(need.cpus, math.ceil(need.memory_bytes), need.gpus, found.host, made_s)
+    one = needs.StoredNeed(need.cpus, math.ceil(need.memory_bytes), need.gpus, found.host, made_s)
     said = needs.keep(found.ask.command, Path.cwd(), one)
     return [said] if said else []
 

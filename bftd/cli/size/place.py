@@ -11,8 +11,8 @@ from bftd.cli import common, options
 from bftd.cli.size.shared import inventory as size_inventory
 
 if TYPE_CHECKING:
-    from sizing.choose.place import Ask, Placement, Refusal
-    from sizing.inventory.inventory import Inventory, NodeGroup
+    from sizing.choose.place import NotPlaceable, Placement, PlacementRequest
+    from sizing.inventory.inventory import GpuNodes, Inventory
 
 
 @click.command()
@@ -80,7 +80,7 @@ def _shown(found: Inventory) -> Iterable[str]:
         Column("CPUS", rank=1, right=True),
         Column("RAM", rank=2, right=True),
     ]
-    alike: dict[tuple[str, str, int, int, int], list[NodeGroup]] = {}
+    alike: dict[tuple[str, str, int, int, int], list[GpuNodes]] = {}
     for offer in found.offers:
         for group in offer.groups:  # differences in features, such as the rack, are not shown
             key = (offer.partition, group.gpu_type, group.gpus, group.cpus, group.memory_bytes)
@@ -109,11 +109,13 @@ def _shown(found: Inventory) -> Iterable[str]:
     yield from found.notes
 
 
-def _idle(group: NodeGroup) -> int:
+def _idle(group: GpuNodes) -> int:
     return sum(group.idle.get(node, group.gpus) for node in group.nodes)
 
 
-def _told(asks: Sequence[Ask], refusals: Sequence[Refusal], placed: Placement | None) -> Iterable[str]:
+def _told(
+    asks: Sequence[PlacementRequest], refusals: Sequence[NotPlaceable], placed: Placement | None
+) -> Iterable[str]:
     """Yield a line for each plan that was tried."""
     from bftd.base.tables import Column
     from slurm_plugin.nodeset import fold
@@ -137,14 +139,16 @@ def _told(asks: Sequence[Ask], refusals: Sequence[Refusal], placed: Placement | 
             )
 
 
-def _asked(ask: Ask) -> str:
+def _asked(ask: PlacementRequest) -> str:
     kind = f" {ask.gpu_type}" if ask.gpu_type else ""
     groups = f", tp={ask.tp}" if ask.tp > 1 else ""
     where = f" in {ask.partition}" if ask.partition else ""
     return f"{ask.gpus} x {_gib(ask.need_bytes)}{kind}{where}{groups}"
 
 
-def _missing(asks: Sequence[Ask], refusals: Sequence[Refusal], later: Placement | None, *, empty: bool) -> str:
+def _missing(
+    asks: Sequence[PlacementRequest], refusals: Sequence[NotPlaceable], later: Placement | None, *, empty: bool
+) -> str:
     """Say in one line what the nearest plan lacks, and whether waiting helps."""
     nearest = min(refusals, key=lambda refusal: (refusal.lacking is None, refusal.lacking or 0, refusal.index))
     lacks = f" (it lacks {nearest.lacking} GPUs)" if nearest.lacking else ""

@@ -27,7 +27,7 @@ from bftd.cli.size.shared import (
 
 if TYPE_CHECKING:
     from sizing.cells.profiles.profile import Device, Result, Source
-    from sizing.cells.profiles.shards import Shard
+    from sizing.cells.profiles.shards import StageShard
     from sizing.cells.profiles.store import Store
     from sizing.model.graph import Graph
 
@@ -118,7 +118,7 @@ def profile(
     wanted_counts = size_cells.counts_of(counts)
     graph = size_cells.graph_of(model, text, min(global_batch, size_cells.GRAPH_BATCH), 1, python, timeout_s)
     setting = Setting(optimizer, precision or precision_of(source), threads, rounds)
-    work = profile_work.Work(store, source, graph, setting, device, python, timeout_s, again)
+    work = profile_work.ProfileWork(store, source, graph, setting, device, python, timeout_s, again)
     found = _wanted(graph, gpus, wanted_counts, global_batch, hybrids=hybrids)
     if graph.note:
         work.notes[graph.note] = None
@@ -167,12 +167,12 @@ def precision_of(source: Source) -> str:
 
 def _wanted(
     graph: Graph, gpus: int, counts: Sequence[int] | None, global_batch: int, *, hybrids: bool
-) -> tuple[Shard, ...]:
+) -> tuple[StageShard, ...]:
     """Return the distinct shards of all cells; raises UsageError if there are none."""
     from sizing.cells import stages
     from sizing.cells.profiles.required import wanted
 
-    found: dict[Shard, None] = {}
+    found: dict[StageShard, None] = {}
     for cell in stages.cells(graph, gpus, "", counts):
         found.update(dict.fromkeys(wanted(cell, global_batch, hybrids=hybrids)))
     if not found:

@@ -17,7 +17,7 @@ from bftd.cli.size.shared import model as size_model
 if TYPE_CHECKING:
     from sizing.cells.plan_estimate import Assembly
     from sizing.cells.profiles.profile import Setting, Source
-    from sizing.cells.profiles.shards import Shard, ShardProfile
+    from sizing.cells.profiles.shards import ShardProfile, StageShard
     from sizing.cells.tune_cell import Profiler, TunedCell
 
 _CPU = "cpu"
@@ -66,7 +66,7 @@ def split(as_json: bool, **asked: Any) -> None:
     graph = cells.graph_of(model, text, min(asked["global_batch"], cells.GRAPH_BATCH), 1, python, timeout_s)
     source = profile.source_of(model, text)
     (cell,) = stages.cells(graph, gpus, gpu_type, [asked["stages"]])
-    profiles: dict[Shard, ShardProfile] = {}
+    profiles: dict[StageShard, ShardProfile] = {}
     whole = plan_estimate.assembly(
         cell,
         graph,
@@ -118,7 +118,7 @@ def _profiler(source: Source, whole: Assembly, setting: Setting, python: str, ti
     cache.prepare()
     kind = whole.cell.gpu_type
 
-    def one(shard: Shard) -> ShardProfile | str:
+    def one(shard: StageShard) -> ShardProfile | str:
         model = cache.model(source)
         known: Result | None = cache.get(model, kind, setting, shard) if model is not None else None
         if known is None:

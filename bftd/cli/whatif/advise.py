@@ -18,7 +18,7 @@ from bftd.simulation.advise.advice import T_FWDS_S
 from bftd.simulation.replay.options import Options
 
 if TYPE_CHECKING:
-    from bftd.simulation.advise import Advice, Point
+    from bftd.simulation.advise import Advice, SweepPoint
 
 N = TypeVar("N", int, float)
 
@@ -140,7 +140,7 @@ def _table(advice: Advice) -> Iterable[str]:
     yield from common.table(columns, rows)
 
 
-def _row(point: Point) -> tuple[str, ...]:
+def _row(point: SweepPoint) -> tuple[str, ...]:
     return (
         str(point.pj_max),
         f"{point.t_fwd_s:g} s",

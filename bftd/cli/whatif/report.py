@@ -21,7 +21,7 @@ from bftd.simulation.report.errors import ReportError
 
 if TYPE_CHECKING:
     from bftd.simulation.drivers.trainers import SimTrainer
-    from bftd.simulation.report.gather import Named
+    from bftd.simulation.report.gather import NamedTrace
     from bftd.simulation.report.model import Provenance
     from bftd.simulation.report.stored import Stored
 
@@ -72,10 +72,10 @@ def report(
     click.echo(f"{output}: {len(made) / 1e6:.1f} MB, {len(cases)} trace{'s' if len(cases) > 1 else ''}")
 
 
-def _read(paths: Sequence[str], nodes: str | None) -> tuple[list[Named], list[Stored]]:
+def _read(paths: Sequence[str], nodes: str | None) -> tuple[list[NamedTrace], list[Stored]]:
     """Read traces, restricted to the requested nodes, and stored results."""
     from bftd.simulation.report import stored
-    from bftd.simulation.report.gather import Named
+    from bftd.simulation.report.gather import NamedTrace
     from bftd.simulation.trace import files
 
     traces, results = [], []
@@ -85,7 +85,7 @@ def _read(paths: Sequence[str], nodes: str | None) -> tuple[list[Named], list[St
             continue
         trace = files.read(path)
         chosen = trace if nodes is None else trace.select(nodes)
-        traces.append(Named(trace.source or Path(path).name.partition(".")[0], chosen))
+        traces.append(NamedTrace(trace.source or Path(path).name.partition(".")[0], chosen))
     return traces, results
 
 
@@ -97,7 +97,7 @@ def _trainers(path: str | None) -> tuple[SimTrainer, ...]:
 
 
 def _provenance(
-    traces: Sequence[Named],
+    traces: Sequence[NamedTrace],
     stored: Sequence[Stored],
     trainers_path: str | None,
     trainers: Sequence[SimTrainer],

@@ -160,7 +160,7 @@ def from_slurm(
     """Record from now on which nodes are idle, until --hours are over or a signal comes."""
     from bftd.config import configuration
     from bftd.simulation.trace import TraceError, files
-    from bftd.simulation.trace.recording.session import Clock, record
+    from bftd.simulation.trace.recording.session import RecordingClock, record
 
     settings = configuration.load_found(config_path)
     client = common.slurm_client(settings)
@@ -168,7 +168,7 @@ def from_slurm(
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    polls = record(client, Path(output), watched, Clock(stop.wait), _complain, poll_s, hours, settings.pool)
+    polls = record(client, Path(output), watched, RecordingClock(stop.wait), _complain, poll_s, hours, settings.pool)
     if not Path(output).exists():
         least = settings.pool.debounce_polls
         _complain(

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
-from bftd.core.model.domain import Charged, Lease, Settings, Share, Usage
-from bftd.core.model.draft import Turn
+from bftd.core.model.domain import Charged, Lease, NodeUsage, Settings, UsageShare
+from bftd.core.model.draft import Draft
 
 # A few polls may fail, and on a busy controller they are far apart. What happened in a longer gap is unknown.
 POLLS_COUNTED = 3
@@ -26,7 +26,7 @@ def counted_s(passed_s: float, settings: Settings) -> float:
     return passed_s if 0.0 < passed_s <= most_s else 0.0
 
 
-def account(turn: Turn, passed_s: float) -> None:
+def account(turn: Draft, passed_s: float) -> None:
     """Count `passed_s` seconds by the state at the last snapshot."""
     if passed_s <= 0.0:
         return
@@ -37,7 +37,7 @@ def account(turn: Turn, passed_s: float) -> None:
     working = Counter(lease.trainer for lease in observed if lease.phase == "working")
     stalled_s = _stalled_s(turn, working, passed_s)
     starting = sum(lease.live and lease.phase in STARTING for lease in observed)
-    turn.usage = Usage(
+    turn.usage = NodeUsage(
         turn.usage.pool_node_seconds + passed_s * pool,
         turn.usage.used_node_seconds + passed_s * len(observed),
         turn.usage.training_node_seconds + passed_s * working.total() - sum(stalled_s.values()),
@@ -49,7 +49,7 @@ def account(turn: Turn, passed_s: float) -> None:
         turn.actions.append(Charged(tuple(_shares(turn, observed, training_s, passed_s))))
 
 
-def _stalled_s(turn: Turn, working: Mapping[str, int], passed_s: float) -> dict[str, float]:
+def _stalled_s(turn: Draft, working: Mapping[str, int], passed_s: float) -> dict[str, float]:
     """Return the node-seconds of each trainer's working nodes that count as the stalls its driver has reported."""
     stalled_s = {}
     for id_, count in working.items():
@@ -60,7 +60,9 @@ def _stalled_s(turn: Turn, working: Mapping[str, int], passed_s: float) -> dict[
     return stalled_s
 
 
-def _shares(turn: Turn, observed: Sequence[Lease], training_s: Mapping[str, float], passed_s: float) -> Iterable[Share]:
+def _shares(
+    turn: Draft, observed: Sequence[Lease], training_s: Mapping[str, float], passed_s: float
+) -> Iterable[UsageShare]:
     held = Counter(map(attrgetter("trainer"), observed))
     leaving = Counter(lease.trainer for lease in observed if lease.revoked_s is not None)
     owners: dict[tuple[str, str], tuple[float, float, float]] = {}
@@ -70,4 +72,4 @@ def _shares(turn: Turn, observed: Sequence[Lease], training_s: Mapping[str, floa
         before = owners.get((trainer.user, trainer.account), (0.0, 0.0, 0.0))
         owners[trainer.user, trainer.account] = (before[0] + own[0], before[1] + own[1], before[2] + own[2])
     for owner, sums in owners.items():
-        yield Share(*owner, *sums)
+        yield UsageShare(*owner, *sums)

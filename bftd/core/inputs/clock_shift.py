@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf
 from typing import TypeVar
 
-from bftd.core.model.domain import Backoff, Failure, Lease, Planned, Room, State, Trainer
+from bftd.core.model.domain import Backoff, Earmark, Failure, Lease, Planned, State, Trainer
 from bftd.core.model.foreign_jobs import Stray
 from bftd.core.model.solvers import FailedSolver
 from bftd.core.model.timing import BACKOFF_MOST_S
@@ -26,19 +26,19 @@ PAST: Mapping[type, tuple[str, ...]] = {
     Planned: ("time_s",),
     Failure: ("at_s",),
     Stray: ("seen_s", "cancelled_s"),
-    Room: ("since_s",),
+    Earmark: ("since_s",),
 }
 # Times until which something is left alone.
 AHEAD: Mapping[type, tuple[str, ...]] = {
     Lease: ("leave_by_s",),
-    Room: ("due_s",),
+    Earmark: ("due_s",),
     Trainer: ("no_growth_until_s", "probe_until_s"),
     Backoff: ("until_s",),
     FailedSolver: ("until_s",),
 }
 
 
-_Timed = TypeVar("_Timed", State, Lease, Trainer, Planned, Failure, Stray, Backoff, Room, Attendance, FailedSolver)
+_Timed = TypeVar("_Timed", State, Lease, Trainer, Planned, Failure, Stray, Backoff, Earmark, Attendance, FailedSolver)
 
 
 def moved(state: State, by_s: float) -> State:

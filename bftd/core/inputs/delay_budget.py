@@ -12,12 +12,12 @@ from typing import Any
 from bftd.core.model import messages
 from bftd.core.model.delays import Delays
 from bftd.core.model.domain import PoolView, Settings, State
-from bftd.core.model.draft import Turn
+from bftd.core.model.draft import Draft
 
 ALARM = "delay"
 
 
-def kept(turn: Turn, view: PoolView) -> PoolView:
+def kept(turn: Draft, view: PoolView) -> PoolView:
     """Count the starts that a view shows. Returns the view, which forbids growing if the budget is spent."""
     if view.touched or turn.delays.recent:
         turn.delays = turn.delays.noted(view.touched, view.time_s)

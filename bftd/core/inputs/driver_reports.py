@@ -10,7 +10,7 @@ from bftd.core.inputs import node_failures, refused_grants
 from bftd.core.model import messages, trainer_summary
 from bftd.core.model.decisions import Ended, GaveBack, Lost, Noted, Saved
 from bftd.core.model.domain import Lease, Trainer
-from bftd.core.model.draft import Turn
+from bftd.core.model.draft import Draft
 from bftd.core.scaling import amdahl, learning
 from bftd.protocol.lease import Phase
 from bftd.protocol.reports import (
@@ -29,7 +29,7 @@ from bftd.protocol.reports import (
 ASKED = "Slurm asked the pilot to leave"
 
 
-def take_all(turn: Turn, trainer_id: str, reports: Iterable[Report]) -> None:
+def take_all(turn: Draft, trainer_id: str, reports: Iterable[Report]) -> None:
     """Fold in the reports of one request. Nodes that Slurm took are one decision, which no other code records."""
     live = {lease.id: lease.node for lease in turn.leases_of(trainer_id) if lease.live}
     taken: dict[str, str] = {}
@@ -43,7 +43,7 @@ def take_all(turn: Turn, trainer_id: str, reports: Iterable[Report]) -> None:
         turn.say(trainer_id, GaveBack(turn.trainers[trainer_id].name, tuple(taken), left, why))
 
 
-def take(turn: Turn, trainer_id: str, report: Report) -> None:
+def take(turn: Draft, trainer_id: str, report: Report) -> None:
     """Fold in one report of a driver. A report about a lease that has ended changes nothing."""
     trainer = turn.trainers[trainer_id]
     _HANDLERS[type(report)](turn, trainer, report)
@@ -51,7 +51,7 @@ def take(turn: Turn, trainer_id: str, report: Report) -> None:
         turn.happened(report.op, trainer_id, report.where, report.about)
 
 
-def finish(turn: Turn, trainer_id: str, exit_code: int | None, reason: str, summary: Summary) -> None:
+def finish(turn: Draft, trainer_id: str, exit_code: int | None, reason: str, summary: Summary) -> None:
     """End a trainer and revoke its leases. Leases that never had a pilot end at once."""
     trainer = turn.trainers.get(trainer_id)
     if trainer is None or not trainer.active:
@@ -96,7 +96,7 @@ def _whole(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def _lease(turn: Turn, trainer: Trainer, report: LeaseReport) -> None:
+def _lease(turn: Draft, trainer: Trainer, report: LeaseReport) -> None:
     lease = turn.leases.get(report.id)
     if lease is None or lease.trainer != trainer.id:
         if report.state in ("ended", "refused"):
@@ -118,7 +118,7 @@ def _lease(turn: Turn, trainer: Trainer, report: LeaseReport) -> None:
         _placed(turn, trainer, lease, report.state, job_id)
 
 
-def _placed(turn: Turn, trainer: Trainer, lease: Lease, phase: Phase, job_id: str | None) -> None:
+def _placed(turn: Draft, trainer: Trainer, lease: Lease, phase: Phase, job_id: str | None) -> None:
     """Note that the pilot runs, is warm, or works."""
     # a lease that was suspended without losing this node works there again
     first_work = phase == "working" and lease.phase != "working" and lease.working_s is None
@@ -136,7 +136,7 @@ def _placed(turn: Turn, trainer: Trainer, lease: Lease, phase: Phase, job_id: st
         turn.change(trainer, state="running", attendance=attendance)
 
 
-def _first_work(turn: Turn, trainer: Trainer, took_s: float, granted_s: float) -> Trainer:
+def _first_work(turn: Draft, trainer: Trainer, took_s: float, granted_s: float) -> Trainer:
     """Note that a node takes part for the first time, `took_s` after its grant; after a suspension, as the resume."""
     knowledge, resumed_s = trainer.knowledge, trainer.resumed_s
     if resumed_s is None:
@@ -146,13 +146,13 @@ def _first_work(turn: Turn, trainer: Trainer, took_s: float, granted_s: float) -
     return turn.change(trainer, knowledge=learning.observe_warm_up(knowledge, took_s))
 
 
-def _refused(turn: Turn, lease: Lease, report: LeaseReport) -> None:
+def _refused(turn: Draft, lease: Lease, report: LeaseReport) -> None:
     """Note that Slurm refused the pilot: leave the node alone for a while, or the trainer if it is always refused."""
     turn.end(lease, report.reason or "its pilot was refused")
     refused_grants.count(turn, lease)
 
 
-def _ended(turn: Turn, lease: Lease, report: LeaseReport) -> None:
+def _ended(turn: Draft, lease: Lease, report: LeaseReport) -> None:
     if refused_grants.unproven(turn, lease):
         refused_grants.count(turn, lease)
     elif lease.live and (lease.phase in ("granted", "placed") or node_failures.failed_in(turn, lease)):
@@ -162,7 +162,7 @@ def _ended(turn: Turn, lease: Lease, report: LeaseReport) -> None:
     turn.end(replace(lease, asked_back_s=began_s), report.reason or "its driver has ended it", at_s=ended_s)
 
 
-def _give_back(turn: Turn, lease: Lease, at_s: float) -> tuple[float | None, float]:
+def _give_back(turn: Draft, lease: Lease, at_s: float) -> tuple[float | None, float]:
     """Return when the give-back of a lease that ended at `at_s`, by the clock of its driver, began and ended.
 
     No duration is taken from two clocks. What the daemon asked for ends when the daemon hears of it. The driver's clock
@@ -178,7 +178,7 @@ def _give_back(turn: Turn, lease: Lease, at_s: float) -> tuple[float | None, flo
     return began_s, turn.now if began_s + took_s < shown_s else began_s + took_s
 
 
-def _leaving(turn: Turn, lease: Lease, report: LeaseReport) -> None:
+def _leaving(turn: Draft, lease: Lease, report: LeaseReport) -> None:
     """Note that the agent leaves. If bftd did not ask it to, Slurm did, and the give-back began at the agent's time.
 
     If the agent's clock cannot be right, it began when the pilot was last known to run: a give-back never looks
@@ -197,7 +197,7 @@ def _leaving(turn: Turn, lease: Lease, report: LeaseReport) -> None:
     turn.change_lease(lease, phase="leaving")
 
 
-def _progress(turn: Turn, trainer: Trainer, report: ProgressReport) -> None:
+def _progress(turn: Draft, trainer: Trainer, report: ProgressReport) -> None:
     knowledge = learning.observe_state(trainer.knowledge, report.save_s, report.state_bytes)
     turn.change(
         trainer,
@@ -216,7 +216,7 @@ def _progress(turn: Turn, trainer: Trainer, report: ProgressReport) -> None:
     )
 
 
-def _class(turn: Turn, trainer: Trainer) -> str:
+def _class(turn: Draft, trainer: Trainer) -> str:
     """Return the class of the nodes that a trainer works on; "" if there is one class, or the trainer may mix them."""
     if len(turn.pool.classes) < 2 or trainer.request.wish.mix:
         return ""
@@ -224,7 +224,7 @@ def _class(turn: Turn, trainer: Trainer) -> str:
     return works.pop() if len(works) == 1 else ""
 
 
-def _resize(turn: Turn, trainer: Trainer, report: ResizeReport) -> None:
+def _resize(turn: Draft, trainer: Trainer, report: ResizeReport) -> None:
     knowledge = learning.observe_resize(trainer.knowledge, report)
     lost = trainer.steps_lost + report.steps_lost
     # a node that came with the resize was not counted as training before its first step
@@ -238,7 +238,7 @@ def _resize(turn: Turn, trainer: Trainer, report: ResizeReport) -> None:
     )
 
 
-def _suspend(turn: Turn, trainer: Trainer, report: SuspendReport) -> None:
+def _suspend(turn: Draft, trainer: Trainer, report: SuspendReport) -> None:
     step = max(trainer.step, report.step)
     for lease in turn.leases_of(trainer.id):
         if lease.phase == "working":
@@ -257,21 +257,21 @@ def _suspend(turn: Turn, trainer: Trainer, report: SuspendReport) -> None:
         turn.say(trainer.id, Saved(trainer.name, step))
 
 
-def _resume(turn: Turn, trainer: Trainer, report: ResumeReport) -> None:
+def _resume(turn: Draft, trainer: Trainer, report: ResumeReport) -> None:
     turn.change(trainer, state="running", step=max(trainer.step, report.step))
 
 
-def _crash(turn: Turn, trainer: Trainer, report: CrashReport) -> None:
+def _crash(turn: Draft, trainer: Trainer, report: CrashReport) -> None:
     if report.node is not None:
         node_failures.crashed(turn, trainer, report.node)
 
 
-def _note(turn: Turn, trainer: Trainer, report: NoteReport) -> None:
+def _note(turn: Draft, trainer: Trainer, report: NoteReport) -> None:
     if turn.explain:
         turn.say(trainer.id, Noted(trainer.name, report.text))
 
 
-def _curve(turn: Turn, trainer: Trainer, report: CurveReport) -> None:
+def _curve(turn: Draft, trainer: Trainer, report: CurveReport) -> None:
     """Take in an estimate of the trainer's speed; the first one may be worth another plan."""
     known = trainer.knowledge
     knowledge = learning.observe_estimates(known, report.estimates)
@@ -283,7 +283,7 @@ def _curve(turn: Turn, trainer: Trainer, report: CurveReport) -> None:
         turn.say(trainer.id, Noted(trainer.name, messages.curve(knowledge)))
 
 
-_HANDLERS: dict[type[Report], Callable[[Turn, Trainer, Any], None]] = {
+_HANDLERS: dict[type[Report], Callable[[Draft, Trainer, Any], None]] = {
     LeaseReport: _lease,
     ProgressReport: _progress,
     ResizeReport: _resize,

@@ -12,12 +12,12 @@ from dataclasses import replace
 from bftd.config import hours
 from bftd.core.model import growth_stops, timing
 from bftd.core.model.decisions import Left
-from bftd.core.model.domain import Lease, PoolNode, PoolView, Room
-from bftd.core.model.draft import Turn
+from bftd.core.model.domain import Earmark, Lease, PoolNode, PoolView
+from bftd.core.model.draft import Draft
 from slurm_plugin.nodeset import fold
 
 
-def account(turn: Turn, passed_s: float) -> None:
+def account(turn: Draft, passed_s: float) -> None:
     """Count `passed_s` seconds for the nodes that rooms kept idle, by the state at the last snapshot."""
     if passed_s <= 0.0 or not turn.pool.rooms:
         return
@@ -25,7 +25,7 @@ def account(turn: Turn, passed_s: float) -> None:
     turn.room_usage = turn.room_usage.kept({job: passed_s * count for job, count in idle.items()})
 
 
-def follow(turn: Turn, last: PoolView) -> None:
+def follow(turn: Draft, last: PoolView) -> None:
     """Record the rooms that were made since the pool was `last`, and those that are over."""
     view = turn.pool
     for over in view.rooms_over:
@@ -42,7 +42,7 @@ def follow(turn: Turn, last: PoolView) -> None:
         turn.room_usage = replace(turn.room_usage, made=turn.room_usage.made + len(made))
 
 
-def leave(turn: Turn) -> set[str]:
+def leave(turn: Draft) -> set[str]:
     """Revoke leases on nodes of rooms, with a deadline if the next cycle is far off. Returns the nodes that got one."""
     told: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     unhurried = set()
@@ -69,7 +69,7 @@ def leave(turn: Turn) -> set[str]:
     return unhurried
 
 
-def _leave_by_s(turn: Turn, room: Room, lease: Lease, node: PoolNode) -> float | None:
+def _leave_by_s(turn: Draft, room: Earmark, lease: Lease, node: PoolNode) -> float | None:
     """Return when a pilot is to be gone for Slurm's next cycle; None if it is to leave at once.
 
     A time that a pilot was told is never put off. If Slurm itself plans to use the node, that plan counts as always.

@@ -9,13 +9,13 @@ from __future__ import annotations
 from bftd.core.model import timing
 from bftd.core.model.decisions import NodeAvoided
 from bftd.core.model.domain import Failure, Lease, Trainer
-from bftd.core.model.draft import Turn, worked_well
+from bftd.core.model.draft import Draft, worked_well
 
 # One user's failures alone keep at most this share of the nodes from others, who might train there well.
 SHARE_OF_ONE_USER = 0.1
 
 
-def crashed(turn: Turn, trainer: Trainer, node: str) -> None:
+def crashed(turn: Draft, trainer: Trainer, node: str) -> None:
     """Count a crash against its node, once per lease; enough of them put the node into quarantine."""
     lease = _lease(turn, trainer, node)
     if lease is None:
@@ -35,12 +35,12 @@ def crashed(turn: Turn, trainer: Trainer, node: str) -> None:
         turn.say(None, NodeAvoided(node, settings.quarantine_s, len(found)))
 
 
-def failed_in(turn: Turn, lease: Lease) -> bool:
+def failed_in(turn: Draft, lease: Lease) -> bool:
     """Whether a crash in this lease's pilot counts against its node."""
     return any(failure.pilot == lease.id for failure in turn.failures.get(lease.node, ()))
 
 
-def forget(turn: Turn) -> None:
+def forget(turn: Draft) -> None:
     """Drop the failures that count no more, and the leases that ended too long ago to matter."""
     for node, found in list(turn.failures.items()):
         recent = tuple(failure for failure in found if _counts(turn, failure))
@@ -53,7 +53,7 @@ def forget(turn: Turn) -> None:
             del turn.ended[node]
 
 
-def _lease(turn: Turn, trainer: Trainer, node: str) -> Lease | None:
+def _lease(turn: Draft, trainer: Trainer, node: str) -> Lease | None:
     """Return the trainer's own lease of a node, present or just ended, if Slurm showed its pilot; else None."""
     lease = turn.lease_on(node)
     if lease is None or lease.trainer != trainer.id:
@@ -62,15 +62,15 @@ def _lease(turn: Turn, trainer: Trainer, node: str) -> Lease | None:
     return lease if known else None
 
 
-def _told_in_time(turn: Turn, lease: Lease) -> bool:
+def _told_in_time(turn: Draft, lease: Lease) -> bool:
     return lease.ended_s is None or turn.now - lease.ended_s <= timing.ENDED_KEPT_S
 
 
-def _counts(turn: Turn, failure: Failure) -> bool:
+def _counts(turn: Draft, failure: Failure) -> bool:
     return bool(failure.user) and turn.now - failure.at_s < turn.settings.pool.quarantine_s
 
 
-def _condemned(turn: Turn, found: tuple[Failure, ...]) -> bool:
+def _condemned(turn: Draft, found: tuple[Failure, ...]) -> bool:
     """Whether failures of different pilots put their node into quarantine."""
     enough = turn.settings.pool.quarantine_after
     users = {failure.user for failure in found}

@@ -19,7 +19,7 @@ from bftd.core.inputs import (
 from bftd.core.model import timing
 from bftd.core.model.decisions import GaveBack, NodeOverdue
 from bftd.core.model.domain import Lease, PoolView
-from bftd.core.model.draft import Turn, growth_allowed, is_silent
+from bftd.core.model.draft import Draft, growth_allowed, is_silent
 from bftd.core.planning import admin_limits, caps
 from bftd.protocol.reports import NO_SUMMARY
 from slurm_plugin.nodeset import fold
@@ -30,7 +30,7 @@ GONE = "its pilot is gone from Slurm"
 RECORD_WHOLE_S = 3600.0
 
 
-def observe(turn: Turn, view: PoolView) -> None:
+def observe(turn: Draft, view: PoolView) -> None:
     """Fold one view of the pool into the draft. A view that is not newer than the last is ignored (S9)."""
     if view.time_s <= turn.pool.time_s:
         return
@@ -77,13 +77,13 @@ def observe(turn: Turn, view: PoolView) -> None:
         turn.plan_due = True
 
 
-def _unfilled(turn: Turn) -> bool:
+def _unfilled(turn: Draft) -> bool:
     """Whether a planned node is still free because the limit on submissions delayed its lease."""
     leased = set(map(attrgetter("node"), turn.leases.values()))
     return any(node not in leased for nodes in turn.planned.assignment.values() for node in nodes)
 
 
-def record_change(turn: Turn, last: PoolView) -> None:
+def record_change(turn: Draft, last: PoolView) -> None:
     """Record the nodes that joined and left the pool since it was `last`."""
     if not turn.explain:
         return
@@ -97,7 +97,7 @@ def record_change(turn: Turn, last: PoolView) -> None:
     turn.happened("pool", data=data)
 
 
-def record_whole(turn: Turn, last: PoolView) -> None:
+def record_whole(turn: Draft, last: PoolView) -> None:
     """Record the whole pool, so that readers of its changes need not read them from the beginning.
 
     `first` marks the first look since the daemon started: what was before it is unknown.
@@ -109,7 +109,7 @@ def record_whole(turn: Turn, last: PoolView) -> None:
     turn.happened("pool_whole", data=data)
 
 
-def _expire(turn: Turn, since_s: float) -> None:
+def _expire(turn: Draft, since_s: float) -> None:
     """Forget what has expired since the last snapshot. If something may be tried again, a new plan is due."""
     if any(since_s < backoff.until_s <= turn.now for backoff in turn.backoff.values()):
         turn.plan_due = True
@@ -130,7 +130,7 @@ def _expire(turn: Turn, since_s: float) -> None:
             del turn.trainers[trainer.id]
 
 
-def _follow_pilot(turn: Turn, lease: Lease) -> None:
+def _follow_pilot(turn: Draft, lease: Lease) -> None:
     """Note whether the pilot of this lease is running. A pilot that is missing twice in a row is gone."""
     node = turn.pool.nodes.get(lease.node)
     running = node is not None and node.pilot is not None
@@ -152,13 +152,13 @@ def _follow_pilot(turn: Turn, lease: Lease) -> None:
             refused_grants.proven(turn, lease)
 
 
-def _is_own(turn: Turn, lease: Lease) -> bool:
+def _is_own(turn: Draft, lease: Lease) -> bool:
     """Whether the pilot of a lease belongs to its trainer's user; True if Slurm does not show the job."""
     job = turn.pool.elastic.get(lease.job_id or "")
     return job is None or job.user == turn.trainers[lease.trainer].user
 
 
-def take_back_lost_nodes(turn: Turn) -> None:
+def take_back_lost_nodes(turn: Draft) -> None:
     """Revoke the leases of nodes that are no longer in the pool: at once if a regular job needs the node."""
     lost: dict[str, dict[str, str]] = defaultdict(dict)
     seen = turn.pool.nodes
@@ -181,7 +181,7 @@ def take_back_lost_nodes(turn: Turn) -> None:
             turn.say(trainer_id, GaveBack(turn.trainers[trainer_id].name, tuple(nodes), left, why))
 
 
-def _follow_deadlines(turn: Turn, lease: Lease) -> None:
+def _follow_deadlines(turn: Draft, lease: Lease) -> None:
     """Revoke a lease that is overdue, end one that nobody else will end, and cancel a pilot that overstays."""
     if lease.live:
         if lease.placed_s is None and turn.now - lease.granted_s > timing.PLACE_WITHIN_S:
@@ -207,11 +207,11 @@ def _follow_deadlines(turn: Turn, lease: Lease) -> None:
         turn.leases[lease.id] = replace(turn.leases[lease.id], alarmed=True)
 
 
-def _expires_in(turn: Turn, lease: Lease) -> float:
+def _expires_in(turn: Draft, lease: Lease) -> float:
     return lease.end_s - turn.now
 
 
-def _grace_s(turn: Turn, lease: Lease) -> float:
+def _grace_s(turn: Draft, lease: Lease) -> float:
     if lease.vacate:
         return timing.VACATE_GRACE_S
     trainer = turn.trainers.get(lease.trainer)
@@ -222,7 +222,7 @@ def _grace_s(turn: Turn, lease: Lease) -> float:
     return max(timing.GRACEFUL_GRACE_S, lease.leave_by_s - lease.revoked_s)  # nobody needs the node before
 
 
-def _follow_drivers(turn: Turn) -> None:
+def _follow_drivers(turn: Draft) -> None:
     """Finish trainers whose driver is silent and whose job is gone. Drop stray leases whose pilot is gone."""
     for trainer in list(turn.trainers.values()):
         if not trainer.active:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from bftd.core.model import foreign_jobs, timing
 from bftd.core.model.decisions import CancellingStopped, ForeignPilots, JobStrays
 from bftd.core.model.domain import CancelPilot, PoolView, Settings, Trainer
-from bftd.core.model.draft import Turn
+from bftd.core.model.draft import Draft
 from bftd.core.model.foreign_jobs import ElasticJob, Stray
 from bftd.core.model.messages import foreign_pilots
 
@@ -32,7 +32,7 @@ def believed(users: Collection[str], spared: Collection[str]) -> bool:
     return len(set(users)) > 1 or not set(spared).isdisjoint(users)
 
 
-def foreign(turn: Turn, view: PoolView) -> dict[str, list[str]]:
+def foreign(turn: Draft, view: PoolView) -> dict[str, list[str]]:
     """Return the running pilots of other daemons: the ids of their jobs by the identity of each believed daemon.
 
     A pilot of a trainer that is known here, and of its user, is ours whatever its comment says: its driver has changed
@@ -49,7 +49,7 @@ def foreign(turn: Turn, view: PoolView) -> dict[str, list[str]]:
     }
 
 
-def guarded(turn: Turn, view: PoolView) -> PoolView:
+def guarded(turn: Draft, view: PoolView) -> PoolView:
     """Return the view, which forbids growing while pilots of another daemon run in the partition."""
     if not turn.settings.identities or turn.settings.identities.issuperset(view.daemons.values()):
         return view
@@ -61,7 +61,7 @@ def guarded(turn: Turn, view: PoolView) -> PoolView:
     return replace(view, hold=f"{foreign_pilots(told.identity, told.job_ids, told.users)}; nothing grows meanwhile")
 
 
-def follow(turn: Turn) -> None:
+def follow(turn: Draft) -> None:
     """Find the stray jobs of the view in the draft, name the new ones and cancel those that may be cancelled."""
     before, turn.strays = turn.strays, {}
     if not turn.pool.elastic:
@@ -89,7 +89,7 @@ def whole(job_id: str) -> str:
     return job_id.partition("_")[0].partition("+")[0]
 
 
-def _covered(turn: Turn) -> set[str]:
+def _covered(turn: Draft) -> set[str]:
     """Return the ids of the jobs that have a lease: one of the job's user, for just that node.
 
     A driver's word about its pilots counts for its own user's jobs only, so that nobody hides behind another's lease.
@@ -110,14 +110,14 @@ def _covered(turn: Turn) -> set[str]:
     }
 
 
-def _trainer(turn: Turn, view: PoolView, job_id: str) -> Trainer | None:
+def _trainer(turn: Draft, view: PoolView, job_id: str) -> Trainer | None:
     """Return the trainer that a job names as its own, if it is known here and of the job's user."""
     owner = turn.trainers.get(view.owners.get(job_id, ""))
     job = view.elastic.get(job_id)
     return owner if owner is not None and job is not None and owner.user == job.user else None
 
 
-def _judged(turn: Turn, stray: Stray) -> Stray:
+def _judged(turn: Draft, stray: Stray) -> Stray:
     """Name one stray job, and cancel it if one of our own trainers left it behind."""
     ours = _trainer(turn, turn.pool, stray.job.id)
     grace_s = timing.ORPHAN_GRACE_S if ours else timing.STRAY_NAMED_S
@@ -129,7 +129,7 @@ def _judged(turn: Turn, stray: Stray) -> Stray:
     return replace(stray, cancelled_s=turn.now)
 
 
-def _act_as_operator(turn: Turn) -> None:
+def _act_as_operator(turn: Draft) -> None:
     """Cancel due jobs of others. If they exceed the bound, cancel none and raise an alarm until a reload."""
     if not turn.settings.slurm.operator or turn.pool.refused or STOPPED in turn.alarms:
         return
@@ -148,12 +148,12 @@ def _act_as_operator(turn: Turn) -> None:
         turn.strays[stray.job.id] = replace(stray, cancelled_s=turn.now)
 
 
-def _to_try(turn: Turn, stray: Stray) -> bool:
+def _to_try(turn: Draft, stray: Stray) -> bool:
     """Whether a job may be cancelled now; a cancellation that failed is tried again only after CANCEL_AGAIN_S."""
     return stray.cancelled_s is None or turn.now - stray.cancelled_s > timing.CANCEL_AGAIN_S
 
 
-def _due(turn: Turn, stray: Stray) -> bool:
+def _due(turn: Draft, stray: Stray) -> bool:
     """Whether a job that is not one of our own trainers' is to be cancelled for the site."""
     job = stray.job
     if _trainer(turn, turn.pool, job.id) is not None:
@@ -168,7 +168,7 @@ def _due(turn: Turn, stray: Stray) -> bool:
     return turn.now > stray.seen_s + timing.STRAY_GRACE_S
 
 
-def _named(turn: Turn, stray: Stray) -> Stray:
+def _named(turn: Draft, stray: Stray) -> Stray:
     if stray.named:
         return stray
     job = stray.job

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from bftd.core.model import timing
 from bftd.core.model.domain import Lease, Trainer
-from bftd.core.model.draft import Turn, doubling
+from bftd.core.model.draft import Draft, doubling
 
 
-def proven(turn: Turn, lease: Lease) -> None:
+def proven(turn: Draft, lease: Lease) -> None:
     """Forget the refusals before a pilot that Slurm shows, unless another grant of the same round was refused.
 
     A trainer's refusals are remembered until it has made up for the time in which its grants left nodes idle. Otherwise
@@ -28,12 +28,12 @@ def proven(turn: Turn, lease: Lease) -> None:
         turn.change(trainer, refused_rounds=0)
 
 
-def unproven(turn: Turn, lease: Lease) -> bool:
+def unproven(turn: Draft, lease: Lease) -> bool:
     """Whether a lease that ends now came to no pilot, and not by a decision of the daemon."""
     return lease.live and not lease.shown and not turn.settings.trusting
 
 
-def count(turn: Turn, lease: Lease) -> None:
+def count(turn: Draft, lease: Lease) -> None:
     """Leave the node of a failed grant alone for a while, or its trainer if its grants always fail."""
     if count_round(turn, lease) >= timing.REFUSED_ROUNDS:
         # a fault of the trainer: its nodes are as good as any, and the next trainer may have them
@@ -43,7 +43,7 @@ def count(turn: Turn, lease: Lease) -> None:
     turn.change(trainer, idled_s=trainer.idled_s + turn.backoff[lease.node].until_s - turn.now)
 
 
-def count_round(turn: Turn, lease: Lease) -> int:
+def count_round(turn: Draft, lease: Lease) -> int:
     """Count a failed grant against its trainer; grants made together are one round. Returns the number of rounds."""
     trainer = turn.trainers[lease.trainer]
     trainer = turn.change(trainer, idled_s=trainer.idled_s + turn.now - lease.granted_s)
@@ -56,7 +56,7 @@ def count_round(turn: Turn, lease: Lease) -> int:
     return trainer.refused_rounds
 
 
-def inherit(turn: Turn, trainer: Trainer) -> None:
+def inherit(turn: Draft, trainer: Trainer) -> None:
     """Let a new trainer inherit the refusals of its user's others: Slurm will refuse this one the same.
 
     Otherwise a lying driver would come back under another name each time.
@@ -72,7 +72,7 @@ def inherit(turn: Turn, trainer: Trainer) -> None:
         )
 
 
-def _debt_s(turn: Turn, trainer: Trainer) -> float:
+def _debt_s(turn: Draft, trainer: Trainer) -> float:
     """Return the node-seconds that its grants left idle and its pilots, past and present, have not made up for."""
     leases = turn.leases_of(trainer.id)
     since = (item.placed_s for item in leases if item.shown and item.placed_s is not None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from bftd.protocol.wish import Wish
+from bftd.protocol.wish import Requirements
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class NodeClass:
     partitions: tuple[str, ...]
     cpus: int = 0
 
-    def meets(self, wish: Wish, partition: str) -> bool:
+    def meets(self, wish: Requirements, partition: str) -> bool:
         """Whether the nodes of the class are what a trainer of `partition` ("" is any) asks for."""
         return self._in(partition) and self._has_gpus(wish) and self.features.issuperset(wish.features)
 
     def _in(self, partition: str) -> bool:
         return not (partition and self.partitions) or partition in self.partitions
 
-    def _has_gpus(self, wish: Wish) -> bool:
+    def _has_gpus(self, wish: Requirements) -> bool:
         if any(self.gpus.get(name) for name in wish.without):
             return False
         if not (wish.gpu or wish.gpus):
@@ -45,12 +45,12 @@ class NodeClass:
 Classes = Mapping[str, NodeClass]
 
 
-def usable(classes: Classes, wish: Wish, partition: str) -> tuple[str, ...]:
+def usable(classes: Classes, wish: Requirements, partition: str) -> tuple[str, ...]:
     """Return the names of the classes that a trainer may use."""
     return tuple(name for name, kind in classes.items() if kind.meets(wish, partition))
 
 
-def unmet(classes: Classes, wish: Wish, partition: str, nodes_min: int) -> str | None:
+def unmet(classes: Classes, wish: Requirements, partition: str, nodes_min: int) -> str | None:
     """Return why no harvested node, idle or not, can ever serve a trainer, as a sentence; None if some can.
 
     Return None while no class is known, as before the first snapshot.
@@ -72,7 +72,7 @@ def unmet(classes: Classes, wish: Wish, partition: str, nodes_min: int) -> str |
     return f"no class of nodes{where} has {wish}{_partly(classes, wish)}: there are {', '.join(sorted(classes))}"
 
 
-def _partly(classes: Classes, wish: Wish) -> str:
+def _partly(classes: Classes, wish: Requirements) -> str:
     """Return a remark on a requested feature that only some nodes of a class have, "" if there is none."""
     for feature in wish.features:
         if part := [name for name, kind in classes.items() if feature in kind.some_features]:

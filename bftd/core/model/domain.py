@@ -16,13 +16,13 @@ from bftd.config.keys import DecideConfig, LimitsConfig, PoolConfig, PromiseConf
 from bftd.core.model.classes import Classes
 from bftd.core.model.decisions import Decision
 from bftd.core.model.delays import Delays, TouchedStart
-from bftd.core.model.earmark_usage import RoomUsage
+from bftd.core.model.earmark_usage import EarmarkUsage
 from bftd.core.model.foreign_jobs import Cancels, ElasticJob, Stray
 from bftd.core.model.messages import Mood, sentence
 from bftd.core.model.pause import Pause
 from bftd.core.model.solvers import FailedSolver
 from bftd.core.scaling.amdahl import Weights
-from bftd.core.scaling.learning import Knowledge
+from bftd.core.scaling.learning import ScalingModel
 from bftd.core.scaling.pace import Attendance, Pace
 from bftd.protocol.lease import Phase
 from bftd.protocol.registration import Registration
@@ -86,7 +86,7 @@ class PoolNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Earmark:
     """Nodes that are kept free for a regular `job`, which Slurm can start there once no pilot is left on them.
 
     The room is kept since `since_s`. Pilots were on `leaving` when it was made. Slurm's next backfill cycle is expected
@@ -104,10 +104,10 @@ RoomEnd = Literal["started", "gone", "no longer fits", "doubted"]
 
 
 @dataclass(frozen=True, slots=True)
-class RoomOver:
+class EarmarkOver:
     """A room that is no longer kept: its job has `started` on nodes, is `gone`, fits no more, or is in doubt."""
 
-    room: Room
+    room: Earmark
     end: RoomEnd
 
 
@@ -141,8 +141,8 @@ class PoolView:
     classes: Classes = field(default_factory=dict)
     daemons: Mapping[str, str] = field(default_factory=dict)
     refused: str = ""
-    rooms: Mapping[str, Room] = field(default_factory=dict)
-    rooms_over: tuple[RoomOver, ...] = ()
+    rooms: Mapping[str, Earmark] = field(default_factory=dict)
+    rooms_over: tuple[EarmarkOver, ...] = ()
     wary: str = ""
     looked_s: float = float("-inf")
     cycle_s: float = float("-inf")
@@ -154,7 +154,7 @@ class PoolView:
         """Whether any snapshot was read since the daemon started, or since its clock was set."""
         return self.time_s > float("-inf")
 
-    def made(self, before: Collection[str]) -> tuple[Room, ...]:
+    def made(self, before: Collection[str]) -> tuple[Earmark, ...]:
         """Return the rooms that are new if jobs had one `before`, including those made again after one that is over."""
         again = {over.room.job for over in self.rooms_over}
         return tuple(room for job, room in self.rooms.items() if job not in before or job in again)
@@ -214,7 +214,7 @@ class Trainer:
 
     request: Registration  # the driver's registration, without the leases that it brought along
     arrived_s: float  # when it came into the queue (unix seconds); earlier trainers are considered first
-    knowledge: Knowledge  # its scaling, and the cost of its resizes
+    knowledge: ScalingModel  # its scaling, and the cost of its resizes
     epoch: int = 1  # fences older drivers: each registration raises it
     version: int = 1  # counts the changes of its lease list
     state: TrainerState = "waiting"
@@ -302,7 +302,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class NodeUsage:
     """Node-seconds since the ledger began. None of the counters ever decreases.
 
     pool: the node is in the pool or held. used: it is held, that is, runs a pilot. training: its workers end steps.
@@ -348,8 +348,8 @@ class State:
     cancels: Cancels = field(default_factory=Cancels)
     alarms: Mapping[str, str] = field(default_factory=dict)
     grants: tuple[float, ...] = field(default=(), metadata=KEPT)
-    usage: Usage = field(default=Usage(), metadata=KEPT)
-    room_usage: RoomUsage = field(default=RoomUsage(), metadata=KEPT)
+    usage: NodeUsage = field(default=NodeUsage(), metadata=KEPT)
+    room_usage: EarmarkUsage = field(default=EarmarkUsage(), metadata=KEPT)
     delays: Delays = field(default=Delays(), metadata=KEPT)
     pauses: Mapping[str, Pause] = field(default_factory=dict, metadata=KEPT)
     failed_solvers: Mapping[str, FailedSolver] = field(default_factory=dict)
@@ -407,7 +407,7 @@ class Happened:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class UsageShare:
     """The node-seconds of the pool that one user's trainers in one account had for a while.
 
     used: the node was held. training: workers ended steps. leaving: it was asked back and its pilot still there.
@@ -422,9 +422,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """The split by user and account of the node-seconds by which `Usage` has just grown; for the ledger."""
+    """The split by user and account of the node-seconds by which `NodeUsage` has just grown; for the ledger."""
 
-    shares: tuple[Share, ...]
+    shares: tuple[UsageShare, ...]
 
 
 Action = LeaseChanged | Decided | CancelPilot | SolverFailed | Happened | Charged

@@ -1,6 +1,6 @@
 """One step in the making: a mutable draft of the state, and the few operations that keep its references right.
 
-`bftd.core.step` opens a `Turn` on an immutable state, lets the handlers change it, and closes it into the next state
+`bftd.core.step` opens a `Draft` on an immutable state, lets the handlers change it, and closes it into the next state
 and the actions. Every change of a lease goes through here, so that lease lists, versions and actions agree.
 """
 
@@ -26,20 +26,20 @@ from bftd.core.model.domain import (
     Happened,
     Lease,
     LeaseChanged,
+    NodeUsage,
     Planned,
     PoolNode,
     PoolView,
     Settings,
     State,
     Trainer,
-    Usage,
 )
-from bftd.core.model.earmark_usage import RoomUsage
+from bftd.core.model.earmark_usage import EarmarkUsage
 from bftd.core.model.foreign_jobs import Cancels, Stray
 from bftd.core.model.messages import sentence
 from bftd.core.model.pause import Pause
 from bftd.core.model.solvers import FailedSolver
-from bftd.core.model.staggered_limits import Ends
+from bftd.core.model.staggered_limits import StaggeredLimits
 from bftd.core.model.timing import (
     BACKOFF_FIRST_S,
     BACKOFF_MOST_S,
@@ -59,7 +59,7 @@ _Item = TypeVar("_Item", Lease, Trainer)
 _FIELDS = tuple(field.name for field in dataclass_fields(State))
 
 
-class Turn:
+class Draft:
     """The draft of one step; see the module. Without `explain` nothing is recorded, because nobody would read it."""
 
     settings: Settings
@@ -79,8 +79,8 @@ class Turn:
     cancels: Cancels
     alarms: dict[str, str]
     grants: tuple[float, ...]
-    usage: Usage
-    room_usage: RoomUsage
+    usage: NodeUsage
+    room_usage: EarmarkUsage
     delays: Delays
     pauses: dict[str, Pause]
     failed_solvers: Mapping[str, FailedSolver]
@@ -185,7 +185,7 @@ class Turn:
         if self.explain:
             self.actions.append(Happened(kind, trainer, node, data or {}))
 
-    def grant(self, trainer: str, node: PoolNode, reason: str, ends: Ends | None = None) -> Lease:
+    def grant(self, trainer: str, node: PoolNode, reason: str, ends: StaggeredLimits | None = None) -> Lease:
         """Lend a free node to a trainer under a new lease id.
 
         `ends` are those of the trainer's pilots if they are to be staggered. They count only if nothing but the longest

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
-class RoomUsage:
+class EarmarkUsage:
     """Rooms and node-seconds since the ledger began. None of the counters ever decreases.
 
     A room that did not lead to a start was in vain. A node is kept from the time when no pilot is left on it; `open`
@@ -21,12 +21,12 @@ class RoomUsage:
     vain_node_seconds: float = 0.0
     open: Mapping[str, float] = field(default_factory=dict)
 
-    def kept(self, node_seconds: Mapping[str, float]) -> RoomUsage:
+    def kept(self, node_seconds: Mapping[str, float]) -> EarmarkUsage:
         """Return the usage with the node-seconds, by job, that the present rooms have kept for a while."""
         grown = {job: self.open.get(job, 0.0) + seconds for job, seconds in node_seconds.items()}
         return replace(self, kept_node_seconds=self.kept_node_seconds + sum(node_seconds.values()), open=grown)
 
-    def ended(self, job: str, started: bool) -> RoomUsage:
+    def ended(self, job: str, started: bool) -> EarmarkUsage:
         """Return the usage with the room of a job over."""
         vain_s = 0.0 if started else self.open.get(job, 0.0)
         return replace(

@@ -37,7 +37,7 @@ from bftd.core.model.decisions import (
     Tried,
     Waits,
 )
-from bftd.core.scaling.learning import Knowledge
+from bftd.core.scaling.learning import ScalingModel
 from bftd.protocol import changes
 from bftd.protocol.changes import UNKNOWN_SPEED, nodes
 from bftd.protocol.reports import ResizeReport
@@ -263,7 +263,7 @@ def tried(names: Sequence[str]) -> str:
 _POINTS_SHOWN = 12
 
 
-def curve(knowledge: Knowledge) -> str:
+def curve(knowledge: ScalingModel) -> str:
     """Return the estimate of a trainer's speed, its basis, and what was measured so far; "" without an estimate."""
     told = []
     for name, estimate in knowledge.estimates.items():
@@ -292,7 +292,7 @@ def _points(points: Sequence[tuple[int, float]]) -> str:
 _UNITS = ("kB", "MB", "GB", "TB", "PB")
 
 
-def resize_costs(knowledge: Knowledge, held: int) -> str:
+def resize_costs(knowledge: ScalingModel, held: int) -> str:
     """Return the expected cost of resizing a trainer on `held` nodes, and that of the last resize; "" if unknown."""
     told: list[str] = []
     if knowledge.up_stalls or knowledge.down_stalls or knowledge.save_s is not None:

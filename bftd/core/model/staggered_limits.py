@@ -17,7 +17,7 @@ _GROUPS = 4
 _SPREAD = 0.25
 
 
-class Ends:
+class StaggeredLimits:
     """The ends of one trainer's pilots, in seconds of the core's clock; newly granted pilots are added."""
 
     def __init__(self, ends_s: Iterable[float], now_s: float, longest_s: float) -> None:

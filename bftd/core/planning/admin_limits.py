@@ -13,12 +13,12 @@ from dataclasses import replace
 from bftd.core.model import classes, growth_stops, messages
 from bftd.core.model.decisions import Decision, GaveBack, GrowthPaused, PauseLifted, Stays, Waits
 from bftd.core.model.domain import PoolNode, Settings, Trainer
-from bftd.core.model.draft import Turn
+from bftd.core.model.draft import Draft
 from bftd.core.model.pause import Pause, Paused, Unpaused
 from bftd.core.planning import caps
 
 
-def pause(turn: Turn, event: Paused) -> None:
+def pause(turn: Draft, event: Paused) -> None:
     """Take in what an administrator paused; a second pause of the same thing replaces the first."""
     turn.pauses.update((item.key, item) for item in event.pauses)
     first, what = event.pauses[0], growth_stops.what(event.pauses)
@@ -36,7 +36,7 @@ def pause(turn: Turn, event: Paused) -> None:
     turn.plan_due = True
 
 
-def lift(turn: Turn, event: Unpaused) -> None:
+def lift(turn: Draft, event: Unpaused) -> None:
     """Take in that an administrator lifted pauses; barred nodes are in the pool again at the next snapshot."""
     lifted = [turn.pauses.pop(key) for key in event.keys if key in turn.pauses]
     if lifted:
@@ -53,7 +53,7 @@ def _stays(trainer: Trainer, held: int, why: str) -> Decision:
     return Stays(trainer.name, held, why) if held else Waits(trainer.name, why)
 
 
-def release(turn: Turn) -> set[str]:
+def release(turn: Draft) -> set[str]:
     """Ask back the nodes that pauses with `release` cover. Returns the trainers that were told so."""
     if not any(item.release for item in turn.pauses.values()):
         return set()
@@ -73,7 +73,7 @@ def release(turn: Turn) -> set[str]:
     return {trainer for trainer, _ in lost}
 
 
-def confine(turn: Turn, before: Set[str] = frozenset()) -> None:
+def confine(turn: Draft, before: Set[str] = frozenset()) -> None:
     """Take barred nodes out of the draft's pool; a barred node stays barred until the next snapshot.
 
     `before` are the nodes that were barred at the last one.
@@ -89,7 +89,7 @@ def confine(turn: Turn, before: Set[str] = frozenset()) -> None:
     turn.pool = replace(turn.pool, nodes=nodes, barred=out, bound=bound, beyond=beyond)
 
 
-def _barred(turn: Turn) -> dict[str, str]:
+def _barred(turn: Draft) -> dict[str, str]:
     """Return the nodes that pauses and hours bar, each with the reason. Lent nodes stay, except at closing time."""
     halt = turn.halt
     if not halt and not any(item.kind == "node" for item in turn.pauses.values()):
@@ -108,7 +108,7 @@ def _barred(turn: Turn) -> dict[str, str]:
     return found
 
 
-def _beyond_bound(turn: Turn, barred: dict[str, str], before: Set[str]) -> tuple[dict[str, str], str]:
+def _beyond_bound(turn: Draft, barred: dict[str, str], before: Set[str]) -> tuple[dict[str, str], str]:
     """Return the nodes beyond the bound on all trainers together, each with the reason, and the sentence for trainers.
 
     Nodes that trainers hold stay first, so that no trainer moves; then the nodes that were free to use before.
@@ -136,7 +136,7 @@ def _beyond_bound(turn: Turn, barred: dict[str, str], before: Set[str]) -> tuple
     return {node.name: f"stays free: {text}" for node in over}, text
 
 
-def _unchosen(turn: Turn, free: list[PoolNode], count: int) -> list[PoolNode]:
+def _unchosen(turn: Draft, free: list[PoolNode], count: int) -> list[PoolNode]:
     """Return the free nodes, sorted best first, without the `count` to offer.
 
     On several classes the trainers choose in turn among the nodes that they may use, each first its least number. If
@@ -173,7 +173,7 @@ def _unchosen(turn: Turn, free: list[PoolNode], count: int) -> list[PoolNode]:
     return rest[count - len(chosen) :]
 
 
-def _kinds(turn: Turn, trainer: Trainer, mine: tuple[str, ...], free: dict[str, int], wanted: int) -> tuple[str, ...]:
+def _kinds(turn: Draft, trainer: Trainer, mine: tuple[str, ...], free: dict[str, int], wanted: int) -> tuple[str, ...]:
     """Return the classes that a trainer may be lent more of: unless it mixes, only one, that of its nodes if any."""
     wish = trainer.request.wish
     names = tuple(name for name in classes.usable(turn.pool.classes, wish, trainer.request.partition) if name in free)
@@ -184,7 +184,7 @@ def _kinds(turn: Turn, trainer: Trainer, mine: tuple[str, ...], free: dict[str, 
     return tuple(name for name in names if free[name] >= wanted)[:1]
 
 
-def _best_kept(turn: Turn) -> list[str]:
+def _best_kept(turn: Draft) -> list[str]:
     """Return the nodes that trainers hold, in the order in which they are to be kept.
 
     Each trainer's least number comes first, by arrival, so that a lower bound suspends as few trainers as possible.

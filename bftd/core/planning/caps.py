@@ -14,7 +14,7 @@ from typing import Any, Literal
 import milp
 from bftd.core.model import classes, growth_stops, messages
 from bftd.core.model.domain import Assignment, Settings, State, Trainer
-from bftd.core.model.draft import Turn, is_silent
+from bftd.core.model.draft import Draft, is_silent
 
 # At most this many of the trainers that come before another are named.
 NAMED_MOST = 3
@@ -31,7 +31,7 @@ class CapGroup:
         return self.name if self.kind == "user" else f"account {self.name}"
 
 
-class Room:
+class Quota:
     """The amount of something that each user and each account may still have. A cap of 0 means no cap."""
 
     def __init__(self, what: str, per_user: int, per_account: int) -> None:
@@ -71,14 +71,14 @@ class Room:
         return found
 
 
-def node_room(settings: Settings) -> Room:
+def node_room(settings: Settings) -> Quota:
     """Return the caps on nodes, with nothing taken."""
-    return Room("nodes", settings.limits.nodes_per_user, settings.limits.nodes_per_account)
+    return Quota("nodes", settings.limits.nodes_per_user, settings.limits.nodes_per_account)
 
 
-def trainer_room(settings: Settings) -> Room:
+def trainer_room(settings: Settings) -> Quota:
     """Return the caps on trainers, with nothing taken."""
-    return Room("trainers", settings.limits.trainers_per_user, settings.limits.trainers_per_account)
+    return Quota("trainers", settings.limits.trainers_per_user, settings.limits.trainers_per_account)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Ruling:
     exceeded: Mapping[str, str]
 
 
-def rule(turn: Turn, held: Assignment, pool_size: int, entitled: Collection[str] = ()) -> Ruling:
+def rule(turn: Draft, held: Assignment, pool_size: int, entitled: Collection[str] = ()) -> Ruling:
     """Apply the caps before a plan for the draft, whose trainers hold the nodes `held` of a pool of `pool_size` nodes.
 
     Trainers that are `entitled` to a first node need no place under pj_max.
@@ -118,12 +118,12 @@ def rule(turn: Turn, held: Assignment, pool_size: int, entitled: Collection[str]
     return Ruling(admitted, waiting, most, limits, exceeded)
 
 
-def full(turn: Turn, assignment: Assignment) -> dict[str, str]:
+def full(turn: Draft, assignment: Assignment) -> dict[str, str]:
     """Return a sentence for each trainer that a cap keeps from its next larger size once `assignment` holds."""
     return _over(turn, assignment, more=1)
 
 
-def _admit(turn: Turn, held: Assignment, entitled: Collection[str]) -> tuple[list[Trainer], dict[str, Waiting]]:
+def _admit(turn: Draft, held: Assignment, entitled: Collection[str]) -> tuple[list[Trainer], dict[str, Waiting]]:
     """Return the trainers that a plan is made for, and the reasons why others wait.
 
     Places under pj_max go round by round over the users: first each user's first trainer, then each one's second. Users
@@ -162,7 +162,7 @@ def _admit(turn: Turn, held: Assignment, entitled: Collection[str]) -> tuple[lis
     return admitted, waiting
 
 
-def _out(known: State | Turn, trainer: Trainer, *, holds: bool) -> Waiting | None:
+def _out(known: State | Draft, trainer: Trainer, *, holds: bool) -> Waiting | None:
     """Return why a trainer takes no place: no node will ever do, or it holds none and is paused or silent."""
     request = trainer.request
     if why := classes.unmet(known.pool.classes, request.wish, request.partition, request.sizes.low):
@@ -209,7 +209,7 @@ def _in_problem(
     return most_of, tuple(shared)
 
 
-def _over(turn: Turn, nodes: Assignment, more: int) -> dict[str, str]:
+def _over(turn: Draft, nodes: Assignment, more: int) -> dict[str, str]:
     """Return a sentence for each trainer that a cap denies its present nodes, or with `more` its next larger size."""
     room = node_room(turn.settings)
     if not any(room.caps.values()):
@@ -225,7 +225,7 @@ def _over(turn: Turn, nodes: Assignment, more: int) -> dict[str, str]:
     return found
 
 
-def read_accounts(turn: Turn) -> None:
+def read_accounts(turn: Draft) -> None:
     """Read from the view the account that each trainer runs on: that of its job, else that of its oldest pilot.
 
     Only jobs of the trainer's own user count, because a driver could claim any id as its own or as its pilots'.
@@ -242,7 +242,7 @@ def read_accounts(turn: Turn) -> None:
             turn.plan_due = True
 
 
-def account_of(turn: Turn, trainer: Trainer) -> str:
+def account_of(turn: Draft, trainer: Trainer) -> str:
     """Return the account of the trainer's own job; "" if it is not a job or the last view does not show it."""
     user, account = turn.pool.accounts.get(trainer.id, ("", ""))
     return account if user == trainer.user else ""
@@ -267,6 +267,6 @@ def at_caps(state: State) -> list[dict[str, Any]]:
     ]
 
 
-def _with_waiting(room: Room, group: CapGroup, used: int) -> str:
+def _with_waiting(room: Quota, group: CapGroup, used: int) -> str:
     over = used - room.caps[group.kind]
     return room.sentence(group) + (f", {over} more wait{'s' if over == 1 else ''}" if over > 0 else "")

@@ -15,8 +15,8 @@ import milp
 from bftd.core.model import classes, growth_stops, messages, timing
 from bftd.core.model.decisions import Decision, Grew, Keeps, Resumed, Shrank, Started, Stays, Suspended, Waits
 from bftd.core.model.domain import Assignment, Trainer
-from bftd.core.model.draft import Turn, is_silent
-from bftd.core.model.staggered_limits import Ends
+from bftd.core.model.draft import Draft, is_silent
+from bftd.core.model.staggered_limits import StaggeredLimits
 from bftd.core.planning import caps
 from bftd.core.planning.caps import Ruling
 from bftd.core.planning.shrink_order import working_first
@@ -25,7 +25,7 @@ from milp import Points
 
 
 def carry_out(
-    turn: Turn,
+    turn: Draft,
     assignment: Assignment,
     held: Assignment,
     curves: Mapping[str, Points],
@@ -82,7 +82,7 @@ def carry_out(
             _say_once(turn, turn.trainers[id_], waits.key, Waits(turn.trainers[id_].name, waits.why))
 
 
-def _concerned(turn: Turn, assignment: Assignment, held: Assignment) -> list[Trainer]:
+def _concerned(turn: Draft, assignment: Assignment, held: Assignment) -> list[Trainer]:
     """Return the active trainers that the plan speaks of or that hold nodes."""
     if assignment.keys() >= held.keys():
         return [turn.trainers[trainer] for trainer in assignment]
@@ -90,14 +90,14 @@ def _concerned(turn: Turn, assignment: Assignment, held: Assignment) -> list[Tra
     return [trainer for trainer in trainers if trainer.active and (trainer.id in assignment or trainer.id in held)]
 
 
-def _paused(turn: Turn, trainers: list[Trainer]) -> dict[str, str]:
+def _paused(turn: Draft, trainers: list[Trainer]) -> dict[str, str]:
     """Return why paused trainers do not grow beyond what they hold."""
     paused = ((trainer.id, growth_stops.of_trainer(turn.pauses, trainer)) for trainer in trainers)
     return {id_: growth_stops.text(pause) for id_, pause in paused if pause is not None}
 
 
 def _grantable(
-    turn: Turn, trainers: list[Trainer], assignment: Assignment, held: Assignment
+    turn: Draft, trainers: list[Trainer], assignment: Assignment, held: Assignment
 ) -> tuple[dict[str, list[str]], set[str]]:
     """Return the planned nodes that can be lent now: nobody holds them, the budget lasts, and the size is allowed.
 
@@ -133,7 +133,7 @@ def _grantable(
     return added, later
 
 
-def _loading(turn: Turn) -> set[str]:
+def _loading(turn: Draft) -> set[str]:
     """Return the suspended trainers that were lent nodes not long ago and do not train there yet."""
     lent = [lease for lease in turn.leases.values() if lease.live and turn.trainers[lease.trainer].resumed_s is None]
     late = {lease.trainer for lease in lent if turn.now - lease.granted_s >= timing.LOADS_MOST_S}
@@ -146,7 +146,7 @@ def _why_dropped(trainer: Trainer, held: int, others: list[str]) -> str:
     return messages.beneficiaries(others)
 
 
-def _drop(turn: Turn, trainer: Trainer, dropped: list[str], decision: Decision | None) -> None:
+def _drop(turn: Draft, trainer: Trainer, dropped: list[str], decision: Decision | None) -> None:
     """Take nodes from a trainer because of the plan alone."""
     reason = messages.sentence(decision) if decision else ""
     gone = set(dropped)
@@ -156,7 +156,7 @@ def _drop(turn: Turn, trainer: Trainer, dropped: list[str], decision: Decision |
     _say_anew(turn, trainer, decision)
 
 
-def _add(turn: Turn, trainer: Trainer, added: list[str], decision: Decision | None) -> None:
+def _add(turn: Draft, trainer: Trainer, added: list[str], decision: Decision | None) -> None:
     """Lend a trainer free nodes."""
     reason = messages.sentence(decision) if decision else ""
     ends = _ends(turn, trainer, len(added))
@@ -165,7 +165,7 @@ def _add(turn: Turn, trainer: Trainer, added: list[str], decision: Decision | No
     _say_anew(turn, trainer, decision)
 
 
-def _ends(turn: Turn, trainer: Trainer, added: int) -> Ends | None:
+def _ends(turn: Draft, trainer: Trainer, added: int) -> StaggeredLimits | None:
     """Return the staggered ends of a trainer's pilots; None if it could not go on without a group of them.
 
     Such a trainer would be suspended for each group instead of once. Simulated pilots have no limits.
@@ -174,12 +174,12 @@ def _ends(turn: Turn, trainer: Trainer, added: int) -> Ends | None:
         return None
     leases = [lease for lease in turn.leases_of(trainer.id) if lease.live]
     nodes = len(leases) + added
-    if not trainer.sizes.largest(nodes - Ends.together(nodes)):
+    if not trainer.sizes.largest(nodes - StaggeredLimits.together(nodes)):
         return None
-    return Ends((lease.end_s for lease in leases), turn.now, turn.settings.pool.pilot_limit_s)
+    return StaggeredLimits((lease.end_s for lease in leases), turn.now, turn.settings.pool.pilot_limit_s)
 
 
-def _say_anew(turn: Turn, trainer: Trainer, decision: Decision | None) -> None:
+def _say_anew(turn: Draft, trainer: Trainer, decision: Decision | None) -> None:
     """Report a change of a trainer's nodes, after which its next reason to stay as it is may be reported again."""
     if decision:
         turn.say(trainer.id, decision)
@@ -193,7 +193,7 @@ def _shrinkage(trainer: Trainer, held: int, dropped: list[str], why: str) -> Dec
     return Shrank(trainer.name, held, tuple(dropped), why)
 
 
-def _growth(turn: Turn, trainer: Trainer, held: int, added: list[str], points: Points) -> Decision:
+def _growth(turn: Draft, trainer: Trainer, held: int, added: list[str], points: Points) -> Decision:
     """Return the decision about a trainer that gets nodes."""
     after = held + len(added)
     known = trainer.knowledge.rate_per_node is not None
@@ -210,14 +210,14 @@ def _growth(turn: Turn, trainer: Trainer, held: int, added: list[str], points: P
     return Grew(trainer.name, held, tuple(added), gain, seen, turn.settings.decide.t_fwd_s, stall_s)
 
 
-def _classes_said(turn: Turn, nodes: Sequence[str]) -> str:
+def _classes_said(turn: Draft, nodes: Sequence[str]) -> str:
     """Return the classes of some nodes in words, "" if all harvested nodes are of one class."""
     if len(turn.pool.classes) < 2:
         return ""
     return " and ".join(sorted({turn.class_of(node) for node in nodes}))
 
 
-def _free_nodes(turn: Turn, assignment: Assignment) -> Counter[str]:
+def _free_nodes(turn: Draft, assignment: Assignment) -> Counter[str]:
     """Count the nodes of each class of the pool that could be lent now and that the plan leaves unused."""
     used = {node for nodes in assignment.values() for node in nodes} | {lease.node for lease in turn.leases.values()}
     known = turn.pool.nodes.values()
@@ -225,7 +225,7 @@ def _free_nodes(turn: Turn, assignment: Assignment) -> Counter[str]:
     return Counter(node.node_class for node in unused if not turn.backs_off(node.name))
 
 
-def _free_for(turn: Turn, trainer: Trainer, held: Sequence[str], free: Counter[str]) -> int:
+def _free_for(turn: Draft, trainer: Trainer, held: Sequence[str], free: Counter[str]) -> int:
     """Return how many of the free nodes a trainer could have beside those that it holds."""
     known = turn.pool.classes
     if not known:
@@ -238,14 +238,14 @@ def _free_for(turn: Turn, trainer: Trainer, held: Sequence[str], free: Counter[s
     return max((free[name] for name in names), default=0)
 
 
-def _holders(turn: Turn, assignment: Assignment) -> str:
+def _holders(turn: Draft, assignment: Assignment) -> str:
     """Name the trainers that have nodes once the plan is carried out, those with most first; "" if there are none."""
     having = sorted((id_ for id_, nodes in assignment.items() if nodes), key=lambda id_: -len(assignment[id_]))
     return caps.called([turn.trainers[id_] for id_ in having], len(having)) if having else ""
 
 
 def _explain_stay(
-    turn: Turn, trainer: Trainer, held: int, free: int, holders: str, points: Points, at_cap: str | None
+    turn: Draft, trainer: Trainer, held: int, free: int, holders: str, points: Points, at_cap: str | None
 ) -> None:
     """Report once why a trainer below nodes_max does not take free nodes.
 
@@ -277,7 +277,7 @@ def _stay(trainer: Trainer, held: int, why: str) -> Decision:
     return Stays(trainer.name, held, why) if held else Waits(trainer.name, why)
 
 
-def _no_growth(turn: Turn, trainer: Trainer, held: int, free: int, holders: str, points: Points) -> Decision:
+def _no_growth(turn: Draft, trainer: Trainer, held: int, free: int, holders: str, points: Points) -> Decision:
     """Return why a trainer does not take free nodes that it may have: they are too few, or would not pay."""
     if held == 0 and free < trainer.sizes.low:
         return Waits(trainer.name, messages.too_few_free(free, trainer.sizes.low, holders))
@@ -287,14 +287,14 @@ def _no_growth(turn: Turn, trainer: Trainer, held: int, free: int, holders: str,
     return Keeps(trainer.name, held, most - held, gain, turn.settings.decide.t_fwd_s, stall_s)
 
 
-def _say_once(turn: Turn, trainer: Trainer, key: str, decision: Decision) -> None:
+def _say_once(turn: Draft, trainer: Trainer, key: str, decision: Decision) -> None:
     """Report a decision about a trainer unless `key` is that of the last one."""
     if turn.trainers[trainer.id].said != key:
         turn.say(trainer.id, decision)
         turn.change(turn.trainers[trainer.id], said=key)
 
 
-def _why_no_growth(turn: Turn) -> str:
+def _why_no_growth(turn: Draft) -> str:
     if turn.halt:
         return turn.halt
     if turn.pool.hold is not None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from bftd.core.model import messages
 from bftd.core.model.decisions import GetsFirst
 from bftd.core.model.domain import Assignment, Trainer
-from bftd.core.model.draft import Turn
+from bftd.core.model.draft import Draft
 from bftd.core.model.timing import REFUSED_ROUNDS
 from milp import Curve, Problem, TrainerSpec
 
@@ -24,7 +24,7 @@ _INSIST_AFTER = 0.5
 _SAID = "first node"
 
 
-def note(turn: Turn, held: Assignment) -> None:
+def note(turn: Draft, held: Assignment) -> None:
     """Note since when each trainer has had its present number of nodes."""
     for trainer in list(turn.trainers.values()):
         count = len(held.get(trainer.id, ()))
@@ -32,7 +32,7 @@ def note(turn: Turn, held: Assignment) -> None:
             turn.change(trainer, held=count, held_since_s=turn.now)
 
 
-def fall_due(turn: Turn) -> bool:
+def fall_due(turn: Draft) -> bool:
     """Whether a trainer has become due for a first node since the last plan was made."""
     after_s = _INSIST_AFTER * turn.settings.decide.first_node_within_s
     return any(
@@ -42,7 +42,7 @@ def fall_due(turn: Turn) -> bool:
     )
 
 
-def entitled(turn: Turn, held: Assignment, pool_size: int) -> tuple[Trainer, ...]:
+def entitled(turn: Draft, held: Assignment, pool_size: int) -> tuple[Trainer, ...]:
     """Return one trainer of each user who has nodes or has waited too long, as far as their smallest sizes fit.
 
     Trainers that hold nodes come first, then those that wait, in order of arrival. A trainer that is paused or silent,
@@ -85,7 +85,7 @@ def least(entitled: Sequence[Trainer], trainers: Sequence[Trainer], assignment: 
     return {trainer.id: trainer.sizes.low for trainer in chosen.values()}
 
 
-def said(turn: Turn, missing: Sequence[Trainer], assignment: Assignment) -> dict[str, str]:
+def said(turn: Draft, missing: Sequence[Trainer], assignment: Assignment) -> dict[str, str]:
     """Report the trainers that are to have a first node. Returns the reason for trainers that give nodes up."""
     if not turn.explain:
         return {}

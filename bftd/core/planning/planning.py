@@ -17,7 +17,7 @@ import milp
 from bftd.core.model import classes, objective, solvers
 from bftd.core.model.decisions import MapKept, SolverReplaced
 from bftd.core.model.domain import Assignment, Planned, PoolNode, SolverFailed, Trainer
-from bftd.core.model.draft import Turn
+from bftd.core.model.draft import Draft
 from bftd.core.model.solvers import FailedSolver
 from bftd.core.model.timing import SOLVER_REST_S
 from bftd.core.planning import caps, execution, first_nodes, probing
@@ -40,7 +40,7 @@ _IN_POOL, _WINDOW_S, _CLASS = attrgetter("in_pool"), attrgetter("window_s"), att
 _BESIDE, _UNHEARD = attrgetter("beside"), attrgetter("unheard")
 
 
-def replan(turn: Turn, solve: Solve) -> None:
+def replan(turn: Draft, solve: Solve) -> None:
     """Make a plan for the pool and the trainers of the draft and carry it out."""
     held = turn.live_nodes()
     ordered = by_preference(turn.pool.nodes)
@@ -77,7 +77,7 @@ def replan(turn: Turn, solve: Solve) -> None:
 
 
 def _tried(
-    turn: Turn,
+    turn: Draft,
     ruling: Ruling,
     curves: Mapping[str, Points],
     held: Assignment,
@@ -94,14 +94,14 @@ def _tried(
     return _solved(turn, problem, ruling.admitted, solve)
 
 
-def _curves(turn: Turn, trainers: Sequence[Trainer]) -> dict[str, Points]:
+def _curves(turn: Draft, trainers: Sequence[Trainer]) -> dict[str, Points]:
     guess = 1.0
     if not all(trainer.knowledge.given for trainer in trainers):  # otherwise no curve is a guess
         guess = learning.median_rate_per_node(trainer.knowledge for trainer in trainers)
     return {trainer.id: learning.curve(trainer.knowledge, trainer.sizes.high, guess) for trainer in trainers}
 
 
-def _kept(turn: Turn, trainers: Sequence[Trainer], held: Assignment, nodes: Sequence[str]) -> Assignment:
+def _kept(turn: Draft, trainers: Sequence[Trainer], held: Assignment, nodes: Sequence[str]) -> Assignment:
     """Return the current map as far as pool, classes, sizes and caps allow; least preferred nodes are lost first."""
     places = {name: place for place, name in enumerate(nodes)}
     room = caps.node_room(turn.settings)
@@ -116,7 +116,7 @@ def _kept(turn: Turn, trainers: Sequence[Trainer], held: Assignment, nodes: Sequ
     return kept
 
 
-def _fitting(turn: Turn, trainer: Trainer, nodes: list[str]) -> list[str]:
+def _fitting(turn: Draft, trainer: Trainer, nodes: list[str]) -> list[str]:
     """Return the trainer's nodes that it may use together."""
     may_use = usable_classes(turn, trainer)
     class_of = {node: turn.class_of(node) for node in nodes}
@@ -124,7 +124,7 @@ def _fitting(turn: Turn, trainer: Trainer, nodes: list[str]) -> list[str]:
     return nodes if trainer.request.wish.mix else classes.largest(nodes, class_of)
 
 
-def usable_classes(turn: Turn, trainer: Trainer) -> tuple[str, ...]:
+def usable_classes(turn: Draft, trainer: Trainer) -> tuple[str, ...]:
     """Return the classes of nodes that a trainer may use."""
     return classes.usable(turn.pool.classes, trainer.request.wish, trainer.request.partition)
 
@@ -145,7 +145,7 @@ def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
     return names
 
 
-def _solved(turn: Turn, problem: Problem, trainers: Sequence[Trainer], solve: Solve) -> Assignment:
+def _solved(turn: Draft, problem: Problem, trainers: Sequence[Trainer], solve: Solve) -> Assignment:
     decide = turn.settings.decide
     turn.failed_solvers = solvers.resting(turn.failed_solvers, turn.now)
     solver = solvers.to_ask(decide.solver, turn.failed_solvers)
@@ -167,7 +167,7 @@ def _solved(turn: Turn, problem: Problem, trainers: Sequence[Trainer], solve: So
 
 
 def build_problem(
-    turn: Turn,
+    turn: Draft,
     ruling: Ruling,
     curves: Mapping[str, Points],
     current: Assignment,
@@ -213,7 +213,7 @@ def build_problem(
 
 
 def _values(
-    turn: Turn, trainer: Trainer, points: Points, held: int, one_node: float | None = None
+    turn: Draft, trainer: Trainer, points: Points, held: int, one_node: float | None = None
 ) -> tuple[Points, float]:
     """Return the curve of values to the plan for a curve in samples/s, and its weight."""
     decide = turn.settings.decide
@@ -235,7 +235,7 @@ def _unearned(trainer: Trainer, held: int, t_fwd_s: float) -> float:
 
 
 def _on_classes(
-    turn: Turn, trainer: Trainer, spec: TrainerSpec, may_use: Sequence[str], kinds: Collection[str]
+    turn: Draft, trainer: Trainer, spec: TrainerSpec, may_use: Sequence[str], kinds: Collection[str]
 ) -> TrainerSpec:
     """Return the trainer for a pool of several classes: the classes that it may use, and its curve on each."""
     only = tuple(may_use) if len(may_use) < len(kinds) else None

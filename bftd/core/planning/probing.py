@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from bftd.core.model import messages
 from bftd.core.model.decisions import Tried
 from bftd.core.model.domain import Assignment, Trainer
-from bftd.core.model.draft import Turn
+from bftd.core.model.draft import Draft
 from bftd.core.planning import eta
 from bftd.core.planning.caps import Ruling
 from bftd.core.scaling import amdahl
@@ -34,26 +34,26 @@ SHARE_MOST = 0.25
 UP_TO = 4
 
 
-def over(turn: Turn) -> bool:
+def over(turn: Draft) -> bool:
     """Whether a trial has ended since the last plan was made."""
     ends = (trainer.probe_until_s for trainer in turn.trainers.values() if trainer.probe_until_s is not None)
     return any(end_s <= turn.now for end_s in ends)
 
 
-def end(turn: Turn) -> None:
+def end(turn: Draft) -> None:
     """End the trials whose time is over."""
     for trainer in list(turn.trainers.values()):
         if trainer.probe_until_s is not None and trainer.probe_until_s <= turn.now:
             turn.change(trainer, probe_nodes=0, probe_until_s=None)
 
 
-def sizes(turn: Turn, ruling: Ruling) -> dict[str, int]:
+def sizes(turn: Draft, ruling: Ruling) -> dict[str, int]:
     """Return the number of nodes that each trainer is tried on at present, if it may have that many."""
     trainers = (turn.trainers[trainer.id] for trainer in ruling.admitted)
     return {item.id: item.probe_nodes for item in trainers if 0 < item.probe_nodes <= ruling.most[item.id]}
 
 
-def said(turn: Turn) -> dict[str, str]:
+def said(turn: Draft) -> dict[str, str]:
     """Return the reason told to trainers that give up nodes for a trial."""
     names = [trainer.name for trainer in turn.trainers.values() if trainer.probe_nodes]
     return dict.fromkeys(turn.trainers, messages.tried(names)) if names else {}
@@ -79,7 +79,7 @@ class _Trial:
         return abs(self.nodes - self.held)
 
 
-def begin(turn: Turn, ruling: Ruling, held: Assignment, assignment: Assignment, curves: Mapping[str, Points]) -> bool:
+def begin(turn: Draft, ruling: Ruling, held: Assignment, assignment: Assignment, curves: Mapping[str, Points]) -> bool:
     """Begin the trials that are worth it if a plan leaves all as it is. Returns whether there is any."""
     if any(set(assignment.get(id_, ())) != set(held.get(id_, ())) for id_ in assignment.keys() | held.keys()):
         return False
@@ -120,7 +120,7 @@ def _new(trainer: Trainer, nodes: int) -> bool:
     return all(amdahl.apart(size, nodes) for size, _ in trainer.knowledge.seen)
 
 
-def _horizon_s(turn: Turn, trainer: Trainer) -> float:
+def _horizon_s(turn: Draft, trainer: Trainer) -> float:
     """Return how long the trainer's nodes can be expected to stay its own: as long as so far, or until it ends."""
     held_s, end_s = turn.now - trainer.held_since_s, eta.expected_end_s(trainer, turn.now)
     return held_s if end_s is None else min(held_s, end_s - turn.now)
@@ -129,7 +129,7 @@ def _horizon_s(turn: Turn, trainer: Trainer) -> float:
 class _Market:
     """The worth of nodes to the admitted trainers, and the price at which others would give or take some."""
 
-    def __init__(self, turn: Turn, ruling: Ruling, curves: Mapping[str, Points]) -> None:
+    def __init__(self, turn: Draft, ruling: Ruling, curves: Mapping[str, Points]) -> None:
         self._trainers = [turn.trainers[trainer.id] for trainer in ruling.admitted]
         self._most = ruling.most
         self._by_samples = turn.settings.decide.objective == "throughput"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bftd.core.model.domain import Assignment
-from bftd.core.model.draft import Turn
+from bftd.core.model.draft import Draft
 
 
-def keep_working(turn: Turn, assignment: Assignment, held: Assignment) -> Assignment:
+def keep_working(turn: Draft, assignment: Assignment, held: Assignment) -> Assignment:
     """Return the same plan, except that a shrinking trainer gives back nodes that do not work yet before those that do.
 
     Two nodes of one class change places, even if another trainer is to get the node that is given back.
@@ -28,18 +28,18 @@ def keep_working(turn: Turn, assignment: Assignment, held: Assignment) -> Assign
     return {trainer: tuple(places.get(node, node) for node in nodes) for trainer, nodes in assignment.items()}
 
 
-def working_first(turn: Turn, nodes: Sequence[str]) -> list[str]:
+def working_first(turn: Draft, nodes: Sequence[str]) -> list[str]:
     """Sort some leased nodes, those first whose workers take part in training."""
     at_work = _working(turn, nodes)
     return sorted(nodes, key=lambda node: node not in at_work)
 
 
-def _working(turn: Turn, nodes: Sequence[str]) -> set[str]:
+def _working(turn: Draft, nodes: Sequence[str]) -> set[str]:
     leases = map(turn.lease_on, nodes)
     return {lease.node for lease in leases if lease is not None and lease.phase == "working"}
 
 
-def _exchanged(turn: Turn, kept: Sequence[str], dropped: Sequence[str]) -> dict[str, str]:
+def _exchanged(turn: Draft, kept: Sequence[str], dropped: Sequence[str]) -> dict[str, str]:
     """Pair each kept node that does not work yet with a dropped one that does, each mapped to the other."""
     at_work = _working(turn, (*kept, *dropped))
     # a dropped node may have left the pool: then no trainer can keep it

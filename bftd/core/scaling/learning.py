@@ -1,6 +1,6 @@
 """Learning a trainer's scaling curve and rescale costs from what its driver reports.
 
-Pure: a `Knowledge` in, a `Knowledge` out. The curve starts from the user's own, from an estimate or from how trainers
+Pure: a `ScalingModel` in, a `ScalingModel` out. The curve starts from the user's own, from an estimate or from how trainers
 of this site scale (`bftd.core.scaling.amdahl`). Every size at which the trainer was seen running replaces the guess
 there and bends it elsewhere.
 """
@@ -38,7 +38,7 @@ UNKNOWN_WARM_UP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Knowledge:
+class ScalingModel:
     """The knowledge about one trainer: what its user has `given`, the rates `seen`, and the stalls measured.
 
     `given` and `seen` are (nodes, samples/s), nodes increasing; costs and stalls are in seconds. `seen` is of the class
@@ -132,9 +132,9 @@ class Knowledge:
         return statistics.median(rate / nodes for nodes, rate in points) if points else None
 
 
-def given(request: Registration, prior: Weights = ()) -> Knowledge:
+def given(request: Registration, prior: Weights = ()) -> ScalingModel:
     """Return the knowledge that a trainer's user gives; `prior` is how trainers here have scaled so far."""
-    return Knowledge(
+    return ScalingModel(
         given=request.curve,
         given_up_cost_s=request.up_cost_s,
         given_down_cost_s=request.down_cost_s,
@@ -144,13 +144,13 @@ def given(request: Registration, prior: Weights = ()) -> Knowledge:
     )
 
 
-def given_again(knowledge: Knowledge, request: Registration) -> Knowledge:
+def given_again(knowledge: ScalingModel, request: Registration) -> ScalingModel:
     """Return the knowledge once a driver has come back: its new word on the speed counts, measurements stay."""
     told = replace(knowledge, given=request.curve or knowledge.given)
     return observe_estimates(told, request.estimates) if request.estimates else told
 
 
-def observe_estimates(knowledge: Knowledge, estimates: Iterable[CurveEstimate]) -> Knowledge:
+def observe_estimates(knowledge: ScalingModel, estimates: Iterable[CurveEstimate]) -> ScalingModel:
     """Replace the estimates of the trainer's speed."""
     return replace(knowledge, estimates=_by_class(estimates))
 
@@ -160,12 +160,12 @@ def _by_class(estimates: Iterable[CurveEstimate]) -> dict[str, CurveEstimate]:
 
 
 def observe_rate(
-    knowledge: Knowledge,
+    knowledge: ScalingModel,
     nodes: int,
     samples_per_s: float,
     nodes_max: int = bounds.NODES_MOST,
     node_class: str = "",
-) -> Knowledge:
+) -> ScalingModel:
     """Add one report of `samples_per_s` at a constant size of `nodes`.
 
     Values that make no sense change nothing. Neither does a size above `nodes_max`, at which the trainer cannot have
@@ -187,7 +187,7 @@ def observe_rate(
     return replace(knowledge, seen=(*seen[:at], point, *seen[at + replaced :]))
 
 
-def _moved(knowledge: Knowledge, node_class: str) -> Knowledge:
+def _moved(knowledge: ScalingModel, node_class: str) -> ScalingModel:
     """Return the knowledge once the trainer runs on another class.
 
     Rates that were seen before any class was named count as seen on this one.
@@ -199,7 +199,7 @@ def _moved(knowledge: Knowledge, node_class: str) -> Knowledge:
     return replace(knowledge, seen=seen, node_class=node_class, elsewhere=known)
 
 
-def observe_resize(knowledge: Knowledge, told: ResizeReport) -> Knowledge:
+def observe_resize(knowledge: ScalingModel, told: ResizeReport) -> ScalingModel:
     """Add one resize whose stall was measured.
 
     Crashes, starts from nothing and stops are not rescale costs, so they change nothing. If Slurm took nodes there was
@@ -219,7 +219,7 @@ def observe_resize(knowledge: Knowledge, told: ResizeReport) -> Knowledge:
     return replace(known, down_stalls=resize_cost.added(known.down_stalls, stall))
 
 
-def observe_state(knowledge: Knowledge, save_s: float | None, state_bytes: float | None) -> Knowledge:
+def observe_state(knowledge: ScalingModel, save_s: float | None, state_bytes: float | None) -> ScalingModel:
     """Note how long saves of the state take and how large it is; None, and a size of 0, mean unknown."""
     if save_s is None or not math.isfinite(save_s) or save_s < 0:
         save_s = knowledge.save_s
@@ -230,13 +230,13 @@ def observe_state(knowledge: Knowledge, save_s: float | None, state_bytes: float
     return replace(knowledge, save_s=save_s, state_bytes=state_bytes)
 
 
-def observe_warm_up(knowledge: Knowledge, duration_s: float) -> Knowledge:
+def observe_warm_up(knowledge: ScalingModel, duration_s: float) -> ScalingModel:
     """Add one node's time from grant to first step."""
     warm_ups_s = _with(knowledge.warm_ups_s, duration_s)
     return knowledge if warm_ups_s == knowledge.warm_ups_s else replace(knowledge, warm_ups_s=warm_ups_s)
 
 
-def observe_resume(knowledge: Knowledge, duration_s: float) -> Knowledge:
+def observe_resume(knowledge: ScalingModel, duration_s: float) -> ScalingModel:
     """Add one start from suspension: the time from the grant of its first node to its first step."""
     return replace(knowledge, resumes_s=_with(knowledge.resumes_s, duration_s))
 
@@ -248,7 +248,9 @@ def _with(durations_s: tuple[float, ...], duration_s: float) -> tuple[float, ...
     return (*durations_s, duration_s)[-WARM_UPS_KEPT:]
 
 
-def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0, node_class: str | None = None) -> Points:
+def curve(
+    knowledge: ScalingModel, nodes_max: int, guess_per_node: float = 1.0, node_class: str | None = None
+) -> Points:
     """Return the scaling curve (nodes, samples/s), from (0, 0) to `nodes_max`, non-decreasing, piecewise linear.
 
     `guess_per_node` is the rate of one node of a trainer about which nothing is known. Without a `node_class` it is the
@@ -266,7 +268,7 @@ def curve(knowledge: Knowledge, nodes_max: int, guess_per_node: float = 1.0, nod
     return _curve((), seen, estimate, nodes_max, guess_per_node)
 
 
-def _level(knowledge: Knowledge) -> float:
+def _level(knowledge: ScalingModel) -> float:
     """Return the ratio of seen to estimated rates: the median over all sizes and classes with both, 1 without any."""
     everywhere = {**knowledge.elsewhere, knowledge.node_class: knowledge.seen}
     pairs = ((seen, knowledge.estimated_on(name)) for name, seen in everywhere.items())
@@ -279,18 +281,18 @@ def _ratios(seen: Points, estimate: Points) -> list[tuple[int, float]]:
     return [(nodes, rate / _shape_at(estimate, nodes)) for nodes, rate in seen]
 
 
-def learned(knowledge: Knowledge, nodes_max: int) -> Points:
+def learned(knowledge: ScalingModel, nodes_max: int) -> Points:
     """Return the curve of the class where it ran last, () if its speed is unknown and a plan takes a guess."""
     return () if knowledge.rate_per_node is None else curve(knowledge, nodes_max)
 
 
-def efficiency(knowledge: Knowledge, nodes_max: int, nodes: int, rate: float) -> float | None:
+def efficiency(knowledge: ScalingModel, nodes_max: int, nodes: int, rate: float) -> float | None:
     """Return the rate on `nodes` nodes relative to as many single ones, by the learned curve; None if undefined."""
     alone = interpolate(known, 1) if (known := learned(knowledge, nodes_max)) else 0.0
     return rate / (nodes * alone) if nodes and rate > 0 and alone > 0 else None
 
 
-def curves_on(knowledge: Knowledge, nodes_max: int, node_classes: Iterable[str]) -> tuple[dict[str, Points], float]:
+def curves_on(knowledge: ScalingModel, nodes_max: int, node_classes: Iterable[str]) -> tuple[dict[str, Points], float]:
     """Return a trainer's curves on one or more classes of nodes, and the one-node rate of the fastest class."""
     guess = median_rate_per_node((knowledge,))
     curves = {name: curve(knowledge, nodes_max, guess, name) for name in node_classes}
@@ -317,7 +319,7 @@ def _curve(
     return ((0, 0.0), *zip(ordered, rates, strict=True))
 
 
-def median_rate_per_node(all_knowledge: Iterable[Knowledge]) -> float:
+def median_rate_per_node(all_knowledge: Iterable[ScalingModel]) -> float:
     """Return the median samples/s of one node over the trainers that know something, 1.0 if none does."""
     known = [value for value in (knowledge.rate_per_node for knowledge in all_knowledge) if value is not None]
     return statistics.median(known) if known else 1.0

@@ -22,10 +22,10 @@ from bftd.http.auth.caller import Caller, Callers
 from bftd.http.auth.dns_rebinding import is_own_name
 from bftd.http.auth.munge import MungeGate
 from bftd.http.body import BodyRefused, read
-from bftd.http.connections import Connections
+from bftd.http.connections import ApiConnections
 from bftd.http.rate_limit import BYTES_PER_UNIT, Budgets
 from bftd.protocol.address import endpoint
-from bftd.protocol.credentials import REQUEST_HEADER, SCHEME, Request
+from bftd.protocol.credentials import REQUEST_HEADER, SCHEME, RequestCredential
 from bftd.protocol.munge import MungeError, MungeMissing
 
 log = logging.getLogger("bftd.http")
@@ -52,15 +52,15 @@ class NotKnown(BftError):
         self.status = status
 
 
-class Gate:
+class Authenticator:
     """The gate that identifies callers: on the unix socket by the kernel, on TCP by munge or a private cluster's token.
 
     Munge and name services are asked in threads, each in its own: however slow they are, the daemon's loop goes on, and
     callers on the unix socket never wait for munged. Raises ConfigError if a configured method cannot work.
     """
 
-    def __init__(self, api: ApiConfig, daemon: DaemonConfig, connections: Connections | None = None) -> None:
-        self.connections = Connections() if connections is None else connections
+    def __init__(self, api: ApiConfig, daemon: DaemonConfig, connections: ApiConnections | None = None) -> None:
+        self.connections = ApiConnections() if connections is None else connections
         self.budgets = Budgets()
         self._callers = Callers(daemon.administrators)
         self._token = ""
@@ -125,7 +125,7 @@ class Gate:
             return None
         return web.json_response({"error": f"{caller.user} asks too much of the daemon: wait a moment"}, status=429)
 
-    async def _identify(self, request: web.Request) -> tuple[Caller, Request | None]:
+    async def _identify(self, request: web.Request) -> tuple[Caller, RequestCredential | None]:
         transport = request.transport
         connection = transport.get_extra_info("socket") if transport is not None else None
         if transport is None or connection is None:
@@ -141,7 +141,7 @@ class Gate:
         uid, said = await self._opened(request, shown, endpoint(transport.get_extra_info("sockname")))
         return await self._named(uid), said
 
-    async def _opened(self, request: web.Request, shown: str, address: str) -> tuple[int, Request]:
+    async def _opened(self, request: web.Request, shown: str, address: str) -> tuple[int, RequestCredential]:
         if self._munge is None or not shown.startswith(SCHEME):
             raise NotKnown("say who you are with a munge credential: bft and the drivers do, with [api] auth = munge")
         gate, credential, stranger = self._munge, shown[len(SCHEME) :], request.remote or ""
@@ -158,7 +158,7 @@ class Gate:
             self._strangers[stranger] -= 1
             self._strangers += Counter()  # drops entries that are zero
 
-    async def _accept(self, uid: int, said: Request, request: web.Request) -> None:
+    async def _accept(self, uid: int, said: RequestCredential, request: web.Request) -> None:
         """Read the body, and accept a request once: its number is remembered only now."""
         assert self._munge is not None
         try:
@@ -172,7 +172,7 @@ class Gate:
         known = self._callers.known(uid)
         return known if known is not None else await self._names.run(lambda: self._callers.look_up(uid))
 
-    async def _signed(self, uid: int, said: Request, response: web.StreamResponse) -> web.StreamResponse:
+    async def _signed(self, uid: int, said: RequestCredential, response: web.StreamResponse) -> web.StreamResponse:
         gate = self._munge
         assert gate is not None
         assert isinstance(response, web.Response)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from bftd.base.errors import ConfigError
 from bftd.http.auth.nonces import Nonces
 from bftd.protocol import credentials, munge
-from bftd.protocol.credentials import TTL_S, Request
+from bftd.protocol.credentials import TTL_S, RequestCredential
 from bftd.protocol.munge import MungeError
 
 _NONCE = re.compile(r"[0-9a-f]{32}")
@@ -38,13 +38,13 @@ class MungeGate:
                 "set [daemon] user to whom it runs as"
             )
 
-    def open(self, credential: str, address: str, method: str, target: str) -> tuple[int, Request]:
+    def open(self, credential: str, address: str, method: str, target: str) -> tuple[int, RequestCredential]:
         """Return the uid that made a request's credential, and what it is bound to; the body is yet to be read.
 
         `address` is this end of the connection. Raises MungeError.
         """
         opened = munge.decode(credential, socket=self._socket)
-        said = Request.of(opened.payload)
+        said = RequestCredential.of(opened.payload)
         if not _NONCE.fullmatch(said.nonce):  # it is remembered: a long one would fill the memory
             raise MungeError("the credential's number must be 32 hexadecimal digits")
         if opened.ttl_s > TTL_S:
@@ -55,14 +55,14 @@ class MungeGate:
             raise MungeError(f"the credential is for {said.method} {said.target}, not for {method} {target}")
         return opened.uid, said
 
-    def accept(self, uid: int, said: Request, body: bytes) -> None:
+    def accept(self, uid: int, said: RequestCredential, body: bytes) -> None:
         """Accept a request once its body has come; raises MungeError if it is another body or the nonce is used."""
         if said.body != credentials.digest(body):
             raise MungeError("the credential is for another body")
         if not self._nonces.is_new(uid, said.nonce, self._clock()):
             raise MungeError("the credential was used before: each is good for one request")
 
-    def sign(self, uid: int, said: Request, status: int, body: bytes) -> dict[str, str]:
+    def sign(self, uid: int, said: RequestCredential, status: int, body: bytes) -> dict[str, str]:
         """Return the header that proves an answer to its caller; raises MungeError."""
         payload = credentials.answer_payload(said.nonce, status, body)
         made = munge.encode(payload, to_uid=uid, ttl_s=TTL_S, socket=self._socket)

@@ -24,7 +24,7 @@ from bftd.config.keys import WebConfig
 from bftd.http.auth.caller import Caller
 from bftd.http.auth.dns_rebinding import is_own_name
 from bftd.http.auth.gate import PUT_OFF_S, as_caller, read_token
-from bftd.http.connections import IDLE_S, Connections
+from bftd.http.connections import IDLE_S, ApiConnections
 from bftd.http.rate_limit import Budgets
 from bftd.http.request import CONNECTIONS
 from bftd.http.routes import Route, install, units_of
@@ -49,7 +49,7 @@ _BACKLOG = 128
 class WebGate:
     """The gate that identifies callers of the page over TCP; raises ConfigError as `web_token` does."""
 
-    def __init__(self, config: WebConfig, connections: Connections, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, config: WebConfig, connections: ApiConnections, clock: Callable[[], float] = time.time) -> None:
         self._token = web_token(config)
         self._cookie = f"bftd-{config.listen.rpartition(':')[2]}"  # browsers do not distinguish ports of a host
         self._connections = connections
@@ -164,7 +164,7 @@ def web_token(config: WebConfig) -> str:
 
 
 async def listen_web(
-    config: WebConfig, connections: Connections, routes: Iterable[Route], prepare: Callable[[web.Application], None]
+    config: WebConfig, connections: ApiConnections, routes: Iterable[Route], prepare: Callable[[web.Application], None]
 ) -> tuple[web.AppRunner, asyncio.Server]:
     """Serve `routes`, which only read, on [web] listen; `prepare` gives the application what its handlers need.
 

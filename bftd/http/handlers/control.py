@@ -7,7 +7,7 @@ from aiohttp import web
 from bftd.core.model import growth_stops
 from bftd.core.model.domain import State
 from bftd.core.model.pause import Pause, PauseKind
-from bftd.http.request import SERVICE, Refused, administrator, body_of
+from bftd.http.request import SERVICE, RequestRefused, administrator, body_of
 from bftd.protocol.bounds import NAME_MOST
 from bftd.protocol.fields import Fields
 from bftd.service import admin_view
@@ -27,7 +27,7 @@ async def pause(request: web.Request) -> web.Response:
     fields = Fields(await body_of(request), "pause")
     why = fields.text("why")
     if not why:
-        raise Refused(400, "pause: why is empty: say it to those who will wait")
+        raise RequestRefused(400, "pause: why is empty: say it to those who will wait")
     chosen = _chosen(fields, "pause")
     _refuse_unknown(service.state, chosen)
     now_s, release = service.now(), fields.flag("release", False)
@@ -46,7 +46,7 @@ async def resume(request: web.Request) -> web.Response:
     chosen = [] if every else _chosen(fields, "resume")
     lifted = list(before.values()) if every else [before[key] for key in map(_key, chosen) if key in before]
     if not lifted:
-        raise Refused(409, _not_paused(service.state, chosen))
+        raise RequestRefused(409, _not_paused(service.state, chosen))
     service.resume(caller.user, [item.key for item in lifted])
     told = f"{growth_stops.what(lifted)}: lent again from the next snapshot on"
     return web.json_response({"text": told, "pauses": admin_view.pauses(service.state)})
@@ -55,11 +55,11 @@ async def resume(request: web.Request) -> web.Response:
 def _chosen(fields: Fields, where: str) -> _What:
     """Return what a request names; everything if it names nothing."""
     if sum(fields.has(name) for name in ("nodes", "user", "account")) > 1:
-        raise Refused(400, f"{where}: nodes, user and account exclude each other: ask once for each")
+        raise RequestRefused(400, f"{where}: nodes, user and account exclude each other: ask once for each")
     if fields.has("nodes"):
         names = fields.items("nodes", _MOST_NODES)
         if not names or not all(isinstance(name, str) and 0 < len(name) <= NAME_MOST for name in names):
-            raise Refused(400, f"{where}: nodes must be names of nodes")
+            raise RequestRefused(400, f"{where}: nodes must be names of nodes")
         return [("node", name) for name in dict.fromkeys(names)]
     if fields.has("user"):
         return [("user", fields.name("user"))]
@@ -71,7 +71,7 @@ def _refuse_unknown(state: State, chosen: _What) -> None:
     if state.pool.seen:
         unknown = tuple(name for kind, name in chosen if kind == "node" and name not in state.pool.nodes)
         if unknown:
-            raise Refused(
+            raise RequestRefused(
                 400,
                 f"{growth_stops.named('node', unknown)} not in the harvested partition: `bft status` lists its nodes",
             )

@@ -18,7 +18,7 @@ from bftd.http.auth.privacy import Privacy
 from bftd.http.cooperative import Slices
 from bftd.http.encoding import answered, encoded
 from bftd.http.note_limit import Notes
-from bftd.http.request import SERVICE, Refused, apply, beside, body_of, number_of, own_trainer, turn
+from bftd.http.request import SERVICE, RequestRefused, apply, beside, body_of, number_of, own_trainer, turn
 from bftd.protocol.lease import Leases
 from bftd.protocol.reports import Finish, Report, report_from_json, reports_of
 from bftd.service import status
@@ -49,7 +49,7 @@ async def register(request: web.Request) -> web.Response:
     uid, private = None if caller.admin else caller.uid, service.private and not caller.admin
     why_not = objection(asked.id, asked.user, *owners, uid=uid, private=private)
     if why_not is not None:
-        raise Refused(*why_not)
+        raise RequestRefused(*why_not)
     if known is None and not caller.admin:
         _check_number(service, caller)
     apply(request, Registered(service.now(), asked))
@@ -61,7 +61,7 @@ async def register(request: web.Request) -> web.Response:
 def _check_number(service: Service, caller: Caller) -> None:
     has = sum(trainer.user == caller.user for trainer in service.state.trainers.values())
     if has >= MOST_TRAINERS_OF_A_USER:
-        raise Refused(
+        raise RequestRefused(
             429, f"{caller.user} has {has} trainers, those of the last hour included: wait until some are forgotten"
         )
 
@@ -70,7 +70,7 @@ async def leases(request: web.Request) -> web.Response:
     """Long poll: answer when the list of leases differs from the driver's, or when the wait is over."""
     polls, id_ = request.app[POLLS], request.match_info["id"]
     if polls[id_] >= MOST_POLLS_OF_A_TRAINER:
-        raise Refused(429, f"trainer {id_} is asked for {polls[id_]} times at once: its driver asks once")
+        raise RequestRefused(429, f"trainer {id_} is asked for {polls[id_]} times at once: its driver asks once")
     polls[id_] += 1
     try:
         return await _poll(request)
@@ -90,7 +90,7 @@ async def _poll(request: web.Request) -> web.Response:
         changed = service.changed(trainer.id)
         current = service.state.trainers.get(trainer.id)
         if current is None:
-            raise Refused(404, f"trainer {trainer.id} is no longer known: its driver must register")
+            raise RequestRefused(404, f"trainer {trainer.id} is no longer known: its driver must register")
         _check_epoch(current, epoch)
         left_s = end - asyncio.get_running_loop().time()
         if current.version != version or left_s <= 0:
@@ -100,7 +100,7 @@ async def _poll(request: web.Request) -> web.Response:
         except asyncio.TimeoutError:
             continue
     if service.stopping:
-        raise Refused(503, "the daemon is stopping: ask again")
+        raise RequestRefused(503, "the daemon is stopping: ask again")
     apply(request, Heard(service.now(), trainer.id))
     listed = _told(request, service.leases(trainer.id))
     if len(listed.leases) <= _FEW:
@@ -153,6 +153,8 @@ async def finish(request: web.Request) -> web.Response:
 
 def _check_epoch(trainer: Trainer, epoch: int) -> None:
     if epoch != trainer.epoch:
-        raise Refused(409, f"trainer {trainer.id} has a newer driver (epoch {trainer.epoch}, yours is {epoch}): stop")
+        raise RequestRefused(
+            409, f"trainer {trainer.id} has a newer driver (epoch {trainer.epoch}, yours is {epoch}): stop"
+        )
     if not trainer.active:
-        raise Refused(409, f"trainer {trainer.id} has finished: register again to go on")
+        raise RequestRefused(409, f"trainer {trainer.id} has finished: register again to go on")

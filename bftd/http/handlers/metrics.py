@@ -14,9 +14,9 @@ from aiohttp.typedefs import Handler, Middleware
 
 from bftd import __version__
 from bftd.http.request import SERVICE
-from bftd.http.response_cache import Shared
+from bftd.http.response_cache import ResponseCache
 from bftd.service.instrumentation import Meters
-from bftd.service.metrics.counters import Measured
+from bftd.service.metrics.counters import Counters
 from bftd.service.metrics.exposition import Exposition
 from bftd.service.service import Service
 
@@ -29,9 +29,9 @@ _OPENMETRICS, _PROMETHEUS = "application/openmetrics-text; version=1.0.0", "text
 class Scrapes:
     """Answers to scrapes, made one at a time in a thread."""
 
-    def __init__(self, measured: Measured) -> None:
+    def __init__(self, measured: Counters) -> None:
         self._measured = measured
-        self._shared = Shared[str, tuple[bytes, str]]("metrics")
+        self._shared = ResponseCache[str, tuple[bytes, str]]("metrics")
 
     async def answer(self, service: Service, accept: str) -> tuple[bytes, str]:
         """Return the text of all metrics and its content type."""

@@ -13,9 +13,9 @@ from bftd.http.auth.gate import caller_of
 from bftd.http.auth.privacy import NAMELESS, Privacy
 from bftd.http.encoding import answered, encoded
 from bftd.http.handlers.status import HISTORY, MOST_EVENTS
-from bftd.http.request import SERVICE, Refused, number_of
+from bftd.http.request import SERVICE, RequestRefused, number_of
 from bftd.ledger import queries
-from bftd.ledger.reader import Reader
+from bftd.ledger.reader import LedgerReader
 from bftd.service import node_status
 from bftd.service import status as shown_status
 from slurm_plugin.nodeset import fold
@@ -34,7 +34,7 @@ async def explain_node(request: web.Request) -> web.Response:
     state = service.state
     shown = node_status.shown(state, name, service.now())
 
-    def look_up(ledger: Reader) -> bytes | None:
+    def look_up(ledger: LedgerReader) -> bytes | None:
         leases = queries.leases_on(ledger, name, min(limit, _LEASES_MOST))
         if shown is None and not leases:
             return None
@@ -54,7 +54,7 @@ async def explain_node(request: web.Request) -> web.Response:
 
     answer = await request.app[HISTORY].look_up(request, look_up)
     if answer is None:
-        raise Refused(
+        raise RequestRefused(
             404, f"no node {name} is harvested: `bft status` lists those that are, `bft nodes` all of Slurm's"
         )
     return answered(answer)
@@ -67,7 +67,7 @@ async def trainers(request: web.Request) -> web.Response:
     limit = int(number_of(request, "limit", 1000.0, MOST_FINISHED))
     state = service.state
 
-    def look_up(ledger: Reader) -> bytes:
+    def look_up(ledger: LedgerReader) -> bytes:
         seen = [item.id for item in state.trainers.values() if privacy.sees(item.user)]
         words = queries.last_words(ledger, seen)
         found = [privacy.trainer(item) | {"reason": privacy.text(words.get(item["id"], ""))} for item in _shown(state)]

@@ -16,8 +16,8 @@ from bftd.http.auth.privacy import Privacy
 from bftd.http.connections import UNREAD_BYTES_MOST
 from bftd.http.encoding import answered, encoded
 from bftd.http.overview import Overviews
-from bftd.http.request import CONNECTIONS, SERVICE, Refused, administrator, body_of, number_of
-from bftd.ledger.reader import Reader, TooSlow
+from bftd.http.request import CONNECTIONS, SERVICE, RequestRefused, administrator, body_of, number_of
+from bftd.ledger.reader import LedgerReader, TooSlow
 from bftd.service import status as shown_status
 
 # The most events or decisions of the ledger in one answer.
@@ -41,7 +41,7 @@ async def explain(request: web.Request) -> web.Response:
         shown |= {"resize_costs": shown_status.resize_costs(service.state, trainer)}
         shown |= {"curve": shown_status.curve(trainer)}
 
-    def look_up(ledger: Reader) -> bytes | None:
+    def look_up(ledger: LedgerReader) -> bytes | None:
         user = trainer.user if trainer is not None else ledger.owner(id_) if privacy.hides else None
         if not privacy.sees(user):
             return None  # as if it did not exist
@@ -51,7 +51,7 @@ async def explain(request: web.Request) -> web.Response:
 
     answer = await request.app[HISTORY].look_up(request, look_up)
     if answer is None:
-        raise Refused(404, f"no trainer {id_} is known: `bft status` lists those there are")
+        raise RequestRefused(404, f"no trainer {id_} is known: `bft status` lists those there are")
     return answered(answer)
 
 
@@ -82,7 +82,7 @@ async def events(request: web.Request) -> web.Response:
     since_s = number_of(request, "since", 0.0, 1e11)
     own = None if caller.admin else [item.id for item in service.state.trainers.values() if item.user == caller.user]
 
-    def look_up(ledger: Reader) -> bytes:
+    def look_up(ledger: LedgerReader) -> bytes:
         behind = max(after, ledger.before(since_s)) if since_s else after
         if privacy.hides:
             return encoded({"events": [privacy.data(event) for event in ledger.events(behind, limit, own)]})
@@ -91,25 +91,25 @@ async def events(request: web.Request) -> web.Response:
     return answered(await request.app[HISTORY].look_up(request, look_up))
 
 
-class History:
+class LedgerQueries:
     """A thread that reads the ledger beside the loop, for each user a few questions at a time."""
 
-    def __init__(self, ledger: Reader) -> None:
+    def __init__(self, ledger: LedgerReader) -> None:
         self._ledger = ledger
         self._threads = ThreadPoolExecutor(1, "history")
         self._asked: Counter[Hashable] = Counter()
 
-    async def look_up(self, request: web.Request, work: Callable[[Reader], _T]) -> _T:
+    async def look_up(self, request: web.Request, work: Callable[[LedgerReader], _T]) -> _T:
         """Return the result of `work`, run in the thread."""
         _refuse_unread(request)
         asks = caller_of(request).uid
         if self._asked[asks] >= LOOKED_UP_AT_ONCE_MOST:
-            raise Refused(429, "the ledger is being read for you already: wait for the answer")
+            raise RequestRefused(429, "the ledger is being read for you already: wait for the answer")
         self._asked[asks] += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work, self._ledger)
         except TooSlow as error:
-            raise Refused(503, str(error)) from None
+            raise RequestRefused(503, str(error)) from None
         finally:
             self._asked[asks] -= 1
             self._asked += Counter()  # drops entries that are zero
@@ -119,7 +119,7 @@ class History:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-HISTORY: web.AppKey[History] = web.AppKey("history", History)
+HISTORY: web.AppKey[LedgerQueries] = web.AppKey("history", LedgerQueries)
 
 
 def _privacy(request: web.Request) -> Privacy:
@@ -130,4 +130,4 @@ def _privacy(request: web.Request) -> Privacy:
 def _refuse_unread(request: web.Request) -> None:
     """Refuse a request while large answers to its caller are unread: they would pile up here."""
     if request.app[CONNECTIONS].unread_bytes(request.transport) > UNREAD_BYTES_MOST:
-        raise Refused(429, "read the answers that are on their way before asking for more")
+        raise RequestRefused(429, "read the answers that are on their way before asking for more")

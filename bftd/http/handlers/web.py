@@ -11,10 +11,10 @@ from aiohttp import web
 from bftd import __version__
 from bftd.http.auth.caller import Caller
 from bftd.http.auth.gate import caller_of
-from bftd.http.handlers.web_data import Asked, Gathering
+from bftd.http.handlers.web_data import PageMaker, PageRequest
 from bftd.http.request import SERVICE
-from bftd.http.response_cache import Shared
-from bftd.ledger.reader import Reader
+from bftd.http.response_cache import ResponseCache
+from bftd.ledger.reader import LedgerReader
 from bftd.service.service import Service
 from bftd.web import page as pages
 from bftd.web.page import STEPS
@@ -25,7 +25,7 @@ _COMPRESSION = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class SentPage:
     """A page as it is sent, also compressed."""
 
     body: bytes
@@ -35,16 +35,16 @@ class Made:
 class Pages:
     """Pages, made one at a time in a thread; callers that ask for the same one meanwhile share it."""
 
-    def __init__(self, ledger: Reader) -> None:
-        self._shared = Shared[tuple[str, bool, bool, int], Made]("page")
-        self._gathering = Gathering(ledger)
+    def __init__(self, ledger: LedgerReader) -> None:
+        self._shared = ResponseCache[tuple[str, bool, bool, int], SentPage]("page")
+        self._gathering = PageMaker(ledger)
 
-    async def answer(self, service: Service, caller: Caller, hours: int) -> Made:
+    async def answer(self, service: Service, caller: Caller, hours: int) -> SentPage:
         """Return this caller's page of the last `hours`; 0: of as many hours as are recorded."""
         # each user sees their own usage
         key = ("" if caller.admin else caller.user, caller.admin, service.private, hours)
 
-        def prepare() -> Callable[[], Made]:
+        def prepare() -> Callable[[], SentPage]:
             asked = _asked(service, caller, hours)
             return lambda: _made(self._gathering, asked)
 
@@ -70,9 +70,9 @@ async def page(request: web.Request) -> web.Response:
     return web.Response(body=body, content_type="text/html", charset="utf-8", headers=headers)
 
 
-def _asked(service: Service, caller: Caller, hours: int) -> Asked:
+def _asked(service: Service, caller: Caller, hours: int) -> PageRequest:
     """Collect the values of this very moment: only the loop may read them."""
-    return Asked(
+    return PageRequest(
         caller,
         hours,
         service.private,
@@ -84,6 +84,6 @@ def _asked(service: Service, caller: Caller, hours: int) -> Asked:
     )
 
 
-def _made(gathering: Gathering, asked: Asked) -> Made:
+def _made(gathering: PageMaker, asked: PageRequest) -> SentPage:
     body = pages.render(gathering.gather(asked))
-    return Made(body, gzip.compress(body, _COMPRESSION, mtime=0))
+    return SentPage(body, gzip.compress(body, _COMPRESSION, mtime=0))

@@ -16,9 +16,9 @@ from bftd.http.overview import Folds, folded
 from bftd.ledger import usage as kept
 from bftd.ledger.history import query
 from bftd.ledger.history.query import TooMuch
-from bftd.ledger.reader import Reader
+from bftd.ledger.reader import LedgerReader
 from bftd.web.history import Drawn, drawn
-from bftd.web.page import DEFAULT_HOURS, STEPS, Shown
+from bftd.web.page import DEFAULT_HOURS, STEPS, PageData
 
 # Charts show points that come once a minute, and take the longest to make of everything on the page.
 DRAWN_S = 30.0
@@ -27,7 +27,7 @@ COARSER_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PageRequest:
     """One page: its caller, its hours (0: as many as are recorded, up to a day), and the state at one moment."""
 
     caller: Caller
@@ -50,16 +50,16 @@ class _Past:
     missing: str = ""
 
 
-class Gathering:
+class PageMaker:
     """A maker of pages from one ledger; not thread-safe. Charts are kept for half a minute."""
 
-    def __init__(self, ledger: Reader) -> None:
+    def __init__(self, ledger: LedgerReader) -> None:
         self._ledger = ledger
         self._folds = Folds()
         self._pasts: dict[tuple[str | None, int], _Past] = {}
         self._coarser: dict[int, tuple[float, float]] = {}
 
-    def gather(self, asked: Asked) -> Shown:
+    def gather(self, asked: PageRequest) -> PageData:
         """Return all of one page."""
         privacy = Privacy(asked.caller, asked.state, asked.private)
         past = self._past(asked, privacy)
@@ -71,11 +71,11 @@ class Gathering:
         seen = privacy.overview(asked.later())
         status = folded(seen, self._folds)
         groups = grouped(seen["nodes"], status["trainers"], self._folds)
-        return Shown(
+        return PageData(
             asked.place, status, groups, past.drawn, asked.windows, usage, asked.caller.admin, past.hours, missing
         )
 
-    def _past(self, asked: Asked, privacy: Privacy) -> _Past:
+    def _past(self, asked: PageRequest, privacy: Privacy) -> _Past:
         """Return the charts, which are the same for all callers from whom nothing is hidden."""
         self._pasts = {key: past for key, past in self._pasts.items() if 0.0 <= asked.now_s - past.at_s < DRAWN_S}
         # a caller without a name who sees no names differs from one who sees all
@@ -85,7 +85,7 @@ class Gathering:
             known = self._pasts[key] = self._drawn(asked, privacy)
         return known
 
-    def _drawn(self, asked: Asked, privacy: Privacy) -> _Past:
+    def _drawn(self, asked: PageRequest, privacy: Privacy) -> _Past:
         hours = asked.hours or DEFAULT_HOURS
         try:
             history = self._history(asked, privacy, hours)
@@ -96,15 +96,15 @@ class Gathering:
             return _Past(asked.now_s, hours, drawn({"points": []}, hours), str(error))
         return _Past(asked.now_s, hours, drawn(history, hours))
 
-    def _usage(self, asked: Asked, hours: int) -> dict[str, Any] | None:
+    def _usage(self, asked: PageRequest, hours: int) -> dict[str, Any] | None:
         """Return everybody's usage for administrators, a user's own for that user, None for a caller without a name."""
         if not asked.caller.admin and not asked.caller.user:
             return None
         whose = None if asked.caller.admin else asked.caller.user
         since_s = asked.now_s - hours * 3600
-        return kept.read(self._ledger.path, kept.Asked(since_s, asked.now_s, ("user",), whose))
+        return kept.read(self._ledger.path, kept.UsageRequest(since_s, asked.now_s, ("user",), whose))
 
-    def _history(self, asked: Asked, privacy: Privacy, hours: int) -> dict[str, Any]:
+    def _history(self, asked: PageRequest, privacy: Privacy, hours: int) -> dict[str, Any]:
         """Return history as fine as the page shows it, or coarser if one answer cannot hold its many trainers."""
         now_s = asked.now_s
         since_s = max(0.0, now_s - hours * 3600)
@@ -114,7 +114,7 @@ class Gathering:
         length_s = hours * 3600.0
         while True:
             try:
-                return query.read(self._ledger, query.Asked(since_s, now_s, now_s, step_s, True, privacy.sees))
+                return query.read(self._ledger, query.HistoryRequest(since_s, now_s, now_s, step_s, True, privacy.sees))
             except TooMuch:
                 if step_s >= length_s:
                     raise

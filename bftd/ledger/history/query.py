@@ -10,7 +10,7 @@ from typing import Any
 from bftd.base.errors import BftError
 from bftd.core.sample import NODE_STATES
 from bftd.ledger.history.table import COARSE_S, FINE_S, KEEP_S
-from bftd.ledger.reader import Reader
+from bftd.ledger.reader import LedgerReader
 
 FORMAT = 1
 # Steps to choose from if none is asked for: the first that makes no more than POINTS_USUAL points.
@@ -51,7 +51,7 @@ class TooMuch(BftError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HistoryRequest:
     """A request for the time from `since_s` to `until_s`, in steps of `step_s` seconds (None: a fitting step).
 
     `trainers` says whether to include the trainers, `sees` whether the caller may know of a user. Nothing later than
@@ -66,7 +66,7 @@ class Asked:
     sees: Callable[[str], bool] = lambda _: True
 
 
-def read(reader: Reader, asked: Asked) -> dict[str, Any]:
+def read(reader: LedgerReader, asked: HistoryRequest) -> dict[str, Any]:
     """Return the answer without its windows; raises TooMuch, TooSlow and LedgerError."""
     step_s = _step(asked)
     values = {
@@ -106,7 +106,7 @@ def read(reader: Reader, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _step(asked: Asked) -> int:
+def _step(asked: HistoryRequest) -> int:
     """Return the step in whole seconds, never finer than the records kept of that time."""
     length_s = max(0.0, min(asked.until_s, asked.now_s) - max(asked.since_s, asked.now_s - KEEP_S))
     least_s = COARSE_S if asked.since_s < asked.now_s - FINE_S else STEPS_S[0]

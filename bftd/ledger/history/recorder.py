@@ -13,15 +13,15 @@ from dataclasses import replace
 from typing import Any
 
 from bftd.base.errors import BftError, LedgerError
-from bftd.core.model.domain import State, Trainer, Usage
-from bftd.core.sample import Sample, TrainerPoint
+from bftd.core.model.domain import NodeUsage, State, Trainer
+from bftd.core.sample import PoolSample, TrainerPoint
 from bftd.core.sampling import sample
 from bftd.ledger import codec, rolling
 from bftd.ledger.file import Ledger
 from bftd.ledger.history import table
-from bftd.ledger.history.table import Named, Point, Record
-from bftd.ledger.reader import Reader
-from bftd.ledger.rolling import Aims, Window
+from bftd.ledger.history.table import PoolRecord, TrainerIdentity, TrainerRecord
+from bftd.ledger.reader import LedgerReader
+from bftd.ledger.rolling import Aims, RollingPeriod
 
 log = logging.getLogger("bftd")
 
@@ -40,20 +40,20 @@ _MORE_S = 1.0
 _KEPT = "history"
 
 
-class History:
+class HistoryRecorder:
     """Samples of one service; `sample` is the last one, `windows` are the results of the last hour, day and week."""
 
     def __init__(self, ledger: Ledger, state: State) -> None:
-        self.sample: Sample | None = None
-        self.windows: tuple[Window, ...] = ()
+        self.sample: PoolSample | None = None
+        self.windows: tuple[RollingPeriod, ...] = ()
         self._ledger = ledger
-        self._reader = Reader(ledger.path)
+        self._reader = LedgerReader(ledger.path)
         self._points_most = table.points_most(ledger.max_bytes)
         self._last_s, self._samples = ledger.read(table.last)
         kept = ledger.kept(_KEPT)
-        self._usage = codec.decode(Usage, kept) if kept else state.usage
-        self._owed: list[Record] = []
-        self._named: dict[str, Named] = {}
+        self._usage = codec.decode(NodeUsage, kept) if kept else state.usage
+        self._owed: list[PoolRecord] = []
+        self._named: dict[str, TrainerIdentity] = {}
         self._told: dict[str, tuple[Any, int]] = {}
         self._tend_s = float("-inf")
         self._failed = False
@@ -95,7 +95,7 @@ class History:
             self._work.join()
             self._reckon()  # a request may have come at the moment in which the thread ended
 
-    def _record(self, state: State, taken: Sample, at_s: int) -> Record:
+    def _record(self, state: State, taken: PoolSample, at_s: int) -> PoolRecord:
         passed_s = at_s - (at_s if self._last_s is None else self._last_s)
         span_s = passed_s if 0 < passed_s <= GAP_S else 1
         usage, before = state.usage, self._usage
@@ -105,7 +105,7 @@ class History:
             self._name(state.trainers[id_], at_s)
         self._last_s, self._usage = at_s, usage
         self._samples = {id_: point.samples for id_, point in taken.trainers.items()}
-        return Record(
+        return PoolRecord(
             at_s,
             span_s,
             taken.nodes,
@@ -115,14 +115,16 @@ class History:
             points,
         )
 
-    def _point(self, trainer: Trainer, now: TrainerPoint, at_s: int) -> Point:
+    def _point(self, trainer: Trainer, now: TrainerPoint, at_s: int) -> TrainerRecord:
         before = self._samples.get(trainer.id, 0.0)
         gained = max(0.0, now.samples - before)
         if before <= 0.0:
             # it may continue from a save made elsewhere: it made no more samples here than its speed allows
             gained = min(gained, now.samples_per_s * max(0.0, at_s - trainer.arrived_s))
         present = float(trainer.active)
-        return Point(trainer.id, now.working, now.leased, now.samples_per_s, now.step, now.samples, gained, present)
+        return TrainerRecord(
+            trainer.id, now.working, now.leased, now.samples_per_s, now.step, now.samples, gained, present
+        )
 
     def _name(self, trainer: Trainer, at_s: int) -> None:
         """Have a new trainer written to the ledger, and from time to time what has been learned about it since."""
@@ -130,10 +132,10 @@ class History:
         old = told_s is None or not 0 <= at_s - told_s < CURVE_EVERY_S
         if (old or not trainer.active) and known is not trainer.knowledge:
             curve = rolling.curve_of(trainer)
-            self._named[trainer.id] = Named(trainer.id, trainer.name, trainer.user, curve)
+            self._named[trainer.id] = TrainerIdentity(trainer.id, trainer.name, trainer.user, curve)
             self._told[trainer.id] = (trainer.knowledge, at_s)
 
-    def _owe(self, record: Record) -> None:
+    def _owe(self, record: PoolRecord) -> None:
         if len(self._owed) >= OWED_MOST:
             self._owed = [_joined(one, two) for one, two in zip(self._owed[::2], self._owed[1::2], strict=True)]
         self._owed.append(record)
@@ -174,9 +176,9 @@ class History:
                 self._failed = True
 
 
-def _joined(one: Record, two: Record) -> Record:
+def _joined(one: PoolRecord, two: PoolRecord) -> PoolRecord:
     """Return two records as one, with the nodes and sizes of the second."""
-    first: Mapping[str, Point] = {point.trainer: point for point in one.points}
+    first: Mapping[str, TrainerRecord] = {point.trainer: point for point in one.points}
     points = tuple(
         replace(point, gained=point.gained + first[point.trainer].gained) if point.trainer in first else point
         for point in two.points

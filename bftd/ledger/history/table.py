@@ -44,7 +44,7 @@ _RUNNING = "sum(running * span_s) / sum(span_s)"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class TrainerRecord:
     """One trainer in a record.
 
     `gained` are the samples that it made meanwhile, and `present` is the part of the time in which it wanted nodes.
@@ -61,7 +61,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class PoolRecord:
     """The pool during the `span_s` seconds up to `at_s`, whole unix seconds; node-seconds are those of that time."""
 
     at_s: int
@@ -70,11 +70,11 @@ class Record:
     pool_s: float
     used_s: float
     training_s: float
-    points: tuple[Point, ...] = ()
+    points: tuple[TrainerRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class TrainerIdentity:
     """A trainer as history knows it: its name, its user, and its properties for a plan (`curve`), as JSON."""
 
     id: str
@@ -88,7 +88,7 @@ def points_most(max_bytes: int) -> int:
     return min(ROWS_MOST, int(SHARE * max_bytes / ROW_BYTES))
 
 
-def add(db: sqlite3.Connection, records: Sequence[Record], named: Iterable[Named]) -> None:
+def add(db: sqlite3.Connection, records: Sequence[PoolRecord], named: Iterable[TrainerIdentity]) -> None:
     """Write records, and the trainers that are new or have changed."""
     last_s = records[-1].at_s
     db.executemany(_NAME, [(item.id, item.name, item.user, last_s, json.dumps(item.curve)) for item in named])

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from bftd.pool.backfill.features import Choice, choose
-from bftd.pool.backfill.model import Part
-from bftd.pool.backfill.sizes import Ask, gpus_asked
+from bftd.pool.backfill.features import FeatureChoice, choose
+from bftd.pool.backfill.model import Component
+from bftd.pool.backfill.sizes import NodeDemand, gpus_asked
 from bftd.pool.backfill.topology import Layout, remembered
-from slurm_plugin.read.types import Request
+from slurm_plugin.read.types import JobRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,13 @@ class Demand:
     It `asks` for this much of each node that it shares, and `together` such jobs fit on one node.
     """
 
-    parts: tuple[Part, ...]
-    asks: Ask
+    parts: tuple[Component, ...]
+    asks: NodeDemand
     together: int
 
 
 @remembered(1 << 12)
-def demand(layout: Layout, partition: str, request: Request, node_count: int) -> Demand | None:
+def demand(layout: Layout, partition: str, request: JobRequest, node_count: int) -> Demand | None:
     """Return the demand of a job with this request; None if these nodes can never meet it.
 
     Slurm shows too small a `node_count` for a job that asked for CPUs or tasks only, until it has looked at it.
@@ -38,7 +38,7 @@ def demand(layout: Layout, partition: str, request: Request, node_count: int) ->
     chosen = choose(request.features, layout.by_feature, within)
     gpus = gpus_asked(request.gres)
     able = chosen.allowed & ~layout.mask(request.excluded)
-    able &= layout.sizes.holding(Ask(request.cpus_per_node, _memory_bytes(request, request.cpus_per_node), gpus))
+    able &= layout.sizes.holding(NodeDemand(request.cpus_per_node, _memory_bytes(request, request.cpus_per_node), gpus))
     required = layout.mask(request.required)
     if required.bit_count() < len(set(request.required)):
         return None
@@ -54,36 +54,38 @@ def demand(layout: Layout, partition: str, request: Request, node_count: int) ->
     if parts is None:
         return None
     share = max(request.cpus_per_node, -(-request.cpus // need), 1)
-    asks = Ask(share, _memory_bytes(request, share), gpus)
+    asks = NodeDemand(share, _memory_bytes(request, share), gpus)
     together = layout.sizes.together(able, asks)
     return Demand(tuple(replace(part, within=within) for part in parts), asks, together)
 
 
-def _memory_bytes(request: Request, cpus: int) -> int:
+def _memory_bytes(request: JobRequest, cpus: int) -> int:
     """Return the memory that a job asks for on a node on which it has `cpus` CPUs."""
     return request.memory_bytes * max(1, cpus) if request.memory_per_cpu else request.memory_bytes
 
 
-def _parts(chosen: Choice, able: int, need: int, required: int, contiguous: bool) -> tuple[Part, ...] | None:
+def _parts(
+    chosen: FeatureChoice, able: int, need: int, required: int, contiguous: bool
+) -> tuple[Component, ...] | None:
     if chosen.counted:
         return _counted(chosen, able, need, required)
     if able.bit_count() < need or required & ~able:
         return None
     if not chosen.either:
-        return (Part(able, need, required, contiguous),)
+        return (Component(able, need, required, contiguous),)
     either = tuple(one & able for one in chosen.either)
     either = tuple(one for one in either if one.bit_count() >= need and not required & ~one)
     if not either:
         return None
     if len(either) == 1:
-        return (Part(either[0], need, required, contiguous),)
+        return (Component(either[0], need, required, contiguous),)
     allowed = 0
     for one in either:
         allowed |= one
-    return (Part(allowed, need, required, contiguous, either),)
+    return (Component(allowed, need, required, contiguous, either),)
 
 
-def _counted(chosen: Choice, able: int, need: int, required: int) -> tuple[Part, ...] | None:
+def _counted(chosen: FeatureChoice, able: int, need: int, required: int) -> tuple[Component, ...] | None:
     """Return a part for each set with a count, and one for the other nodes. Neighbours are not required."""
     wanted = [(mask & able, count) for mask, count in chosen.counted]
     wanted.sort(key=lambda one: one[0].bit_count() - one[1])  # those with the least choice are served first
@@ -95,7 +97,7 @@ def _counted(chosen: Choice, able: int, need: int, required: int) -> tuple[Part,
         required &= ~mine
         if mask.bit_count() < count:
             return None
-        parts.append(Part(mask, count, mine))
+        parts.append(Component(mask, count, mine))
     return None if required or able.bit_count() < need else tuple(parts)
 
 

@@ -31,7 +31,7 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class FeatureChoice:
     """The nodes a constraint leaves: all must be among `allowed` and, if there is `either`, within one of its sets.
 
     Of each of the `counted` sets, all within `allowed`, there must be at least the given number.
@@ -46,11 +46,11 @@ class _Unknown(Exception):
     """A text that is not in the language above."""
 
 
-def choose(text: str, by_feature: Mapping[str, int], among: int) -> Choice:
+def choose(text: str, by_feature: Mapping[str, int], among: int) -> FeatureChoice:
     """Return the nodes of `among` that a constraint leaves; `by_feature` has the nodes with each feature."""
     constraint = read(text)
     if constraint is None:
-        return Choice(among)
+        return FeatureChoice(among)
     allowed = among
     for joint, group in constraint.all_of:
         with_it = _with(group, by_feature, among)
@@ -61,7 +61,7 @@ def choose(text: str, by_feature: Mapping[str, int], among: int) -> Choice:
         for one in either:
             allowed |= one
     counted = tuple((allowed & _with(group, by_feature, among), count) for group, count in constraint.counted)
-    return Choice(allowed, either, counted)
+    return FeatureChoice(allowed, either, counted)
 
 
 def _with(group: Group, by_feature: Mapping[str, int], among: int) -> int:

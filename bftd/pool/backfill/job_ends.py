@@ -16,15 +16,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from math import inf, isfinite
 
-from bftd.pool.backfill.model import End, Rank
+from bftd.pool.backfill.model import JobEnd, Rank
 
 _STEP_S = 30.0
 
 
-class Ends:
+class JobEnds:
     """The nodes that are `ready` now, and those that running jobs leave later."""
 
-    def __init__(self, ready: int, ends: Iterable[End], now_s: float) -> None:
+    def __init__(self, ready: int, ends: Iterable[JobEnd], now_s: float) -> None:
         self.ready = ready
         self._now_s = now_s
         self._masks: list[int] = []
@@ -175,6 +175,6 @@ class Ends:
         return low
 
 
-def _when(end: End) -> tuple[float, Rank]:
+def _when(end: JobEnd) -> tuple[float, Rank]:
     """Return the sort key of ends."""
     return end.at_s, end.rank

@@ -62,7 +62,7 @@ Rank = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class JobEnd:
     """The nodes (`mask`, 0 for those of others) that a running job leaves at `at_s`, by its limit, and its `rank`."""
 
     at_s: float
@@ -79,7 +79,7 @@ def rank(job_id: str) -> Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Component:
     """The nodes that a job, or one component of a heterogeneous job, needs at once: `need` of the nodes `allowed`.
 
     All of `required` are among them. `either` are sets one of which must hold all nodes (features like "[a|b]"), () if
@@ -101,7 +101,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class QueueEntry:
     """One entry of the planner's queue: a job in one of its partitions, or the waiting tasks of an array.
 
     `count` tasks may start, one after another. All `parts` must start at once. The job runs for `limit_s`, or for as
@@ -110,7 +110,7 @@ class Wanted:
     """
 
     id: str
-    parts: tuple[Part, ...]
+    parts: tuple[Component, ...]
     limit_s: float
     least_s: float
     count: int = 1
@@ -131,7 +131,7 @@ class Booking:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlannedStart:
     """A start that the copy works out for later."""
 
     start_s: float
@@ -139,7 +139,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PlannerOutcome:
     """The result of the copy: the nodes by job of what could start now, and the plans of what could start later.
 
     The nodes of a start are those to be left free for it, 0 if it finds room on nodes in use. Of `queued` entries,
@@ -147,7 +147,7 @@ class Outcome:
     """
 
     now: Mapping[str, int] = field(default_factory=dict)
-    later: Mapping[str, Plan] = field(default_factory=dict)
+    later: Mapping[str, PlannedStart] = field(default_factory=dict)
     looked: int = 0
     queued: int = 0
     cut: str = ""

@@ -16,7 +16,7 @@ from bftd.pool.victims import Chooser
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class NodeNeed:
     """A need for nodes: how many at once, which ones among them, and whether they must be neighbours."""
 
     count: int
@@ -31,7 +31,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Preferred:
+class Preference:
     """Nodes that are preferred to those of later wishes; among `leased` nodes the trainers' losses decide."""
 
     mask: int
@@ -42,7 +42,7 @@ class Preferred:
 _Pick = Callable[[int, int], int]
 
 
-def for_plan(free: int, need: Need, weights: Iterable[int]) -> int:
+def for_plan(free: int, need: NodeNeed, weights: Iterable[int]) -> int:
     """Return the nodes that Slurm would plan a job on. `free` meets the need."""
     if need.contiguous:
         if need.required:  # from the first required node upwards, as far as there are neighbours
@@ -53,9 +53,9 @@ def for_plan(free: int, need: Need, weights: Iterable[int]) -> int:
 
 def for_room(
     free: int,
-    need: Need,
+    need: NodeNeed,
     weights: Sequence[int],
-    wishes: Iterable[Preferred],
+    wishes: Iterable[Preference],
     leave: Callable[[int, int], int],
 ) -> int:
     """Return the nodes that a job is given to start now, by preference. `free` meets the need.
@@ -88,7 +88,7 @@ def leaver(chooser: Chooser, already: int) -> _Pick:
     return leave
 
 
-def _filled(chosen: int, free: int, need: Need, weights: Iterable[int], pick: _Pick) -> int:
+def _filled(chosen: int, free: int, need: NodeNeed, weights: Iterable[int], pick: _Pick) -> int:
     """Return a choice extended by nodes of `free`, as many as are needed and there are, the least weight first."""
     left = need.count - chosen.bit_count()
     free &= ~chosen
@@ -197,7 +197,7 @@ def _runs(mask: int, count: int) -> int:
     return mask
 
 
-def _places(free: int, need: Need) -> int:
+def _places(free: int, need: NodeNeed) -> int:
     """Return the nodes with which a run of neighbours begins that meets a need."""
     places = _runs(free, need.count)
     if need.required:
@@ -207,7 +207,7 @@ def _places(free: int, need: Need) -> int:
     return places
 
 
-def _window(place: int, need: Need) -> int:
+def _window(place: int, need: NodeNeed) -> int:
     """Return the neighbours from a node on."""
     return ((1 << need.count) - 1) * place
 

@@ -24,7 +24,7 @@ _RESERVATION = 2.0**51
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class QueueLines:
     """The queue's lines: `jobs` with one of their `partitions` each, or the components of a job with "".
 
     `ranks` orders them, except among lines of equal tier and priority; the smallest comes first. `unreadable` counts
@@ -55,7 +55,7 @@ class Lines:
         return first.submit_s, *place(first.id)
 
 
-def lines(pending: Iterable[Job], partitions: Mapping[str, Partition]) -> Lines:
+def lines(pending: Iterable[Job], partitions: Mapping[str, Partition]) -> QueueLines:
     """Return the lines of the waiting jobs.
 
     All jobs come through here at every poll, however few are looked at: only the cheapest tests are made.
@@ -82,7 +82,7 @@ def lines(pending: Iterable[Job], partitions: Mapping[str, Partition]) -> Lines:
             names.append("")
             # it can start once its last component can, but Slurm plans the first ones in their place
             ranks.append(min(_rank(job, tiers.get(name, _PLAIN_TIER)) for job in components for name in job.partition))
-    return Lines(jobs, names, ranks, unreadable)
+    return QueueLines(jobs, names, ranks, unreadable)
 
 
 def _rank(job: Job, tier: int) -> float:

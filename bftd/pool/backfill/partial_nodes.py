@@ -6,7 +6,7 @@ from __future__ import annotations
 _SLACK = 1e-6
 
 
-class Opened:
+class PartialNodes:
     """Sets of nodes by the part of them that is still free, from 0 to 1."""
 
     def __init__(self) -> None:

@@ -21,11 +21,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import isfinite
 
-from bftd.pool.backfill.model import Booking, End, Numbering, Outcome, Part, Plan, Wanted, rank, union
-from bftd.pool.backfill.node_choice import Preferred, for_room, leaver
-from bftd.pool.backfill.partial_nodes import Opened
+from bftd.pool.backfill.model import (
+    Booking,
+    Component,
+    JobEnd,
+    Numbering,
+    PlannedStart,
+    PlannerOutcome,
+    QueueEntry,
+    rank,
+    union,
+)
+from bftd.pool.backfill.node_choice import Preference, for_room, leaver
+from bftd.pool.backfill.partial_nodes import PartialNodes
 from bftd.pool.backfill.start_search import Calendar, Spot, need_of, place, place_now
-from bftd.pool.backfill.timeline import Space
+from bftd.pool.backfill.timeline import Timeline
 from bftd.pool.victims import Chooser, Leaving
 from slurm_plugin.read.types import Scheduler
 
@@ -43,11 +53,11 @@ _MINUTE_S = 60.0
 
 
 def simulate(
-    queue: Sequence[Wanted],
+    queue: Sequence[QueueEntry],
     numbering: Numbering,
     ready: int,
     ours: int,
-    ends: Iterable[End],
+    ends: Iterable[JobEnd],
     bookings: Sequence[Booking],
     now_s: float,
     scheduler: Scheduler,
@@ -56,7 +66,7 @@ def simulate(
     weights: Sequence[int],
     leaving: Leaving,
     doubted: Collection[str],
-) -> Outcome:
+) -> PlannerOutcome:
     """Say which jobs of a queue, in Slurm's order, could start now, and which nodes they are to have.
 
     `ready` nodes are free now or as soon as our pilots leave. `ours` are those with a pilot: nodes of `ready`, and
@@ -88,7 +98,7 @@ def simulate(
         else:
             cycle.consider(entry, cycle.calendar.work <= _PLANS_WORK)
     cut = _cut(looked, planless, len(queue), cycle.left_tasks)
-    return Outcome(cycle.now, cycle.later, looked, len(queue), cut)
+    return PlannerOutcome(cycle.now, cycle.later, looked, len(queue), cut)
 
 
 def _cut(looked: int, planless: int, queued: int, left_tasks: bool) -> str:
@@ -104,7 +114,7 @@ def _cut(looked: int, planless: int, queued: int, left_tasks: bool) -> str:
     return ""
 
 
-def _orphans(kept: Mapping[str, int], queue: Sequence[Wanted]) -> int:
+def _orphans(kept: Mapping[str, int], queue: Sequence[QueueEntry]) -> int:
     """Return the nodes that are kept for jobs that no longer wait."""
     return union(kept[job] for job in kept.keys() - {entry.id for entry in queue})
 
@@ -125,7 +135,7 @@ class _Cycle:
     ) -> None:
         self.calendar = calendar
         self.now: dict[str, int] = {}
-        self.later: dict[str, Plan] = {}
+        self.later: dict[str, PlannedStart] = {}
         self.left_tasks = False
         self._numbering = numbering
         self._ours = ours
@@ -134,20 +144,20 @@ class _Cycle:
         self._leaving = leaving
         self._array_most = array_most
         self._one_plan_a_job = one_plan_a_job
-        self._opened = Opened()
+        self._opened = PartialNodes()
         self._begun: dict[str, int] = {}
         # Nodes with a pilot beside which a job starts, or that leaves its part of them to a job.
         self._joined = 0
         # The plans that Slurm shows for jobs that also have one here; they may be a cycle old.
-        self._shown = Space(calendar.now_s, calendar.everything)
+        self._shown = Timeline(calendar.now_s, calendar.everything)
         self._gone = ours & (orphans | union(kept.values()))
 
-    def keep_plan(self, entry: Wanted) -> None:
+    def keep_plan(self, entry: QueueEntry) -> None:
         """Reserve what Slurm shows as planned for a job of which no more is known."""
         if entry.plan_s is not None and entry.plan_s > self.calendar.now_s:
             self.calendar.reserve(self.calendar.space, entry.plan, entry.plan_s, _limits(entry)[0])
 
-    def consider(self, entry: Wanted, plans: bool) -> None:
+    def consider(self, entry: QueueEntry, plans: bool) -> None:
         """Start a job, or the tasks of an array, or plan it if `plans`."""
         tasks = entry.count - self._begun.get(entry.id, 0)
         least_s, _ = _limits(entry)
@@ -174,10 +184,10 @@ class _Cycle:
             if planned >= self._array_most:
                 return
 
-    def _now(self, entry: Wanted, limit_s: float) -> list[tuple[Part, int]]:
+    def _now(self, entry: QueueEntry, limit_s: float) -> list[tuple[Component, int]]:
         """Return the nodes on which all parts of a job can start now, each on its own; [] if they cannot."""
         mine = self._kept.get(entry.id, 0)
-        found: list[tuple[Part, int]] = []
+        found: list[tuple[Component, int]] = []
         taken = 0
         # parts with the least choice come first: Slurm may find a way, and we must not say that there is none
         for part in sorted(entry.parts, key=_choices):
@@ -190,16 +200,16 @@ class _Cycle:
             taken |= nodes
         return found
 
-    def _extra(self, part: Part) -> int:
+    def _extra(self, part: Component) -> int:
         """Return the nodes in use that have room for a part, or will have once our pilot leaves."""
         some = (part.shared | part.yields) & ~self._joined | self._opened.room(part.together)
         return some & self.calendar.everything & ~self.calendar.ends.ready
 
-    def _beside(self, part: Part) -> int:
+    def _beside(self, part: Component) -> int:
         """Return the nodes that have room for a part beside our pilot."""
         return part.shared & self._ours & ~self._joined
 
-    def _start(self, entry: Wanted, found: Sequence[tuple[Part, int]]) -> bool:
+    def _start(self, entry: QueueEntry, found: Sequence[tuple[Component, int]]) -> bool:
         """Give a job that starts now its nodes. Returns whether that takes anything from the others."""
         calendar = self.calendar
         room, shares = 0, False
@@ -223,7 +233,7 @@ class _Cycle:
         self._begun[entry.id] = self._begun.get(entry.id, 0) + 1
         return bool(room) or shares
 
-    def _chosen(self, spot: Spot, part: Part, extra: int, limit_s: float, mine: int) -> int:
+    def _chosen(self, spot: Spot, part: Component, extra: int, limit_s: float, mine: int) -> int:
         """Return the nodes of one part that starts now."""
         need = need_of(part)
         if spot.free.bit_count() == need.count:
@@ -243,22 +253,22 @@ class _Cycle:
         self.calendar.work += len(self._numbering.names) * _OFFER_WORK
         return self._leaving.chooser(self._numbering.bit)
 
-    def _wishes(self, spot: Spot, extra: int, limit_s: float, mine: int) -> Iterator[Preferred]:
+    def _wishes(self, spot: Spot, extra: int, limit_s: float, mine: int) -> Iterator[Preference]:
         """Yield nodes with room as they are (`extra`), then idle and kept, idle, leased and leaving, leased ones.
 
         Within these, nodes that no shown plan needs come first.
         """
-        yield Preferred(extra)
+        yield Preference(extra)
         good = self._shown.free(spot.free, self._shown.slots(spot.start_s, spot.start_s + limit_s))
         for among in (good, spot.free) if good != spot.free else (good,):
             idle, leased = among & ~self._ours, among & self._ours
-            yield Preferred(idle & mine)
-            yield Preferred(idle)
-            yield Preferred(leased & mine)
-            yield Preferred(leased & self._orphans)
-            yield Preferred(leased, leased=True)
+            yield Preference(idle & mine)
+            yield Preference(idle)
+            yield Preference(leased & mine)
+            yield Preference(leased & self._orphans)
+            yield Preference(leased, leased=True)
 
-    def _plan(self, entry: Wanted, limit_s: float) -> bool:
+    def _plan(self, entry: QueueEntry, limit_s: float) -> bool:
         """Plan a job for later, each part by itself. Returns whether all parts have a plan."""
         calendar = self.calendar
         start_s, nodes = calendar.now_s, 0
@@ -273,18 +283,18 @@ class _Cycle:
                 calendar.reserve(calendar.space, chosen, start_s, limit_s)
         before = self.later.get(entry.id)
         if before is None or start_s < before.start_s:
-            self.later[entry.id] = Plan(start_s, nodes)
+            self.later[entry.id] = PlannedStart(start_s, nodes)
         if entry.plan_s is not None and entry.plan_s > calendar.now_s:
             calendar.reserve(self._shown, entry.plan, entry.plan_s, limit_s)
         return True
 
 
-def _choices(part: Part) -> int:
+def _choices(part: Component) -> int:
     """Count the nodes that would do for a part."""
     return part.allowed.bit_count()
 
 
-def _limits(entry: Wanted) -> tuple[float, float]:
+def _limits(entry: QueueEntry) -> tuple[float, float]:
     """Return the limit that a job is placed with, and the longest that it may run; an invalid limit is a minute."""
     limit_s = entry.limit_s if entry.limit_s > 0.0 else _MINUTE_S
     least_s = entry.least_s if isfinite(entry.least_s) and 0.0 < entry.least_s < limit_s else limit_s

@@ -25,10 +25,10 @@ from dataclasses import dataclass, replace
 
 from bftd.pool.backfill.demand import demand
 from bftd.pool.backfill.job_ids import running_by_array, waiting
-from bftd.pool.backfill.model import Numbering, Part, Wanted, union
-from bftd.pool.backfill.order import Lines, lines
-from bftd.pool.backfill.shared_nodes import Shares
-from bftd.pool.backfill.sizes import Ask
+from bftd.pool.backfill.model import Component, Numbering, QueueEntry, union
+from bftd.pool.backfill.order import QueueLines, lines
+from bftd.pool.backfill.shared_nodes import SharedNodes
+from bftd.pool.backfill.sizes import NodeDemand
 from bftd.pool.backfill.topology import Layout, layout_of, remembered
 from slurm_plugin.pilots.pending_reasons import Standing, standing
 from slurm_plugin.read.types import Job, Node, Snapshot
@@ -52,7 +52,7 @@ class Queue:
     known; they are not among the lines.
     """
 
-    entries: tuple[Wanted, ...]
+    entries: tuple[QueueEntry, ...]
     queued: int
     cut: str = ""
     unreadable: int = 0
@@ -71,7 +71,7 @@ def queue(
     """
     waits = lines(pending, snapshot.partitions)
     desk = _Desk(snapshot, nodes, numbering, lent)
-    entries: list[Wanted] = []
+    entries: list[QueueEntry] = []
     tried, passed, cut = 0, 0, ""
     reached = _reached(snapshot, waits)
     for index, (jobs, name) in enumerate(waits.in_order()):
@@ -93,7 +93,7 @@ def queue(
     return Queue(tuple(entries), len(waits), cut, waits.unreadable)
 
 
-def _reached(snapshot: Snapshot, waits: Lines) -> int | None:
+def _reached(snapshot: Snapshot, waits: QueueLines) -> int | None:
     """Return how deep Slurm's last cycles came, if they clearly ended before the end of the queue; else None.
 
     Lines that may count in no cycle get the benefit of the doubt: barred jobs, and all but one line of each job, as the
@@ -131,11 +131,11 @@ class _Placed:
     such jobs fit on an idle node.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[Component, ...]
     limit_s: float
     least_s: float
     plan: int
-    asks: Ask | None
+    asks: NodeDemand | None
     together: int
 
 
@@ -187,11 +187,11 @@ class _Desk:
         self._is_limited = max(own.depth_user, own.depth_partition, own.depth_user_partition) > 0
         self._used: dict[tuple[str, str], int] = {}
         # made on first use
-        self._shares: Shares | None = None
-        self._yields: Shares | None = None
+        self._shares: SharedNodes | None = None
+        self._yields: SharedNodes | None = None
         self._running: Mapping[str, int] | None = None
 
-    def entry(self, jobs: Sequence[Job], name: str) -> tuple[Wanted | None, int]:
+    def entry(self, jobs: Sequence[Job], name: str) -> tuple[QueueEntry | None, int]:
         """Return the entry of a line, None if there is none, and how many tries it counts as."""
         if not name:
             return self._together(jobs)
@@ -213,9 +213,9 @@ class _Desk:
         parts = placed.parts if placed.asks is None else self._shared(placed, placed.asks)
         plan_s, plan = (job.start_s, placed.plan) if placed.plan and self._is_planned(job) else (None, 0)
         limit_s, least_s = placed.limit_s, placed.least_s
-        return Wanted(job.id, parts, limit_s, least_s, tasks, plan_s, plan, False, self._reserves(job)), tries
+        return QueueEntry(job.id, parts, limit_s, least_s, tasks, plan_s, plan, False, self._reserves(job)), tries
 
-    def _together(self, jobs: Sequence[Job]) -> tuple[Wanted | None, int]:
+    def _together(self, jobs: Sequence[Job]) -> tuple[QueueEntry | None, int]:
         """Return one entry for all components of a job, each in the first of its partitions where it could run."""
         if any(_is_barred(job) for job in jobs):
             return self._barred(jobs), 0
@@ -231,22 +231,22 @@ class _Desk:
             return None, 0
         if any(job.reservation for job in jobs):
             return None, len(jobs)
-        parts: list[Part] = []
+        parts: list[Component] = []
         for _, _, placed in found:
             parts += placed.parts if placed.asks is None else self._shared(placed, placed.asks)
         limit_s = max(placed.limit_s for _, _, placed in found)
         least_s = max(placed.least_s for _, _, placed in found)
         plan_s, plan = self._plan(jobs)
         reserves = all(self._reserves(job) for job in jobs)
-        return Wanted(jobs[0].id, tuple(parts), limit_s, least_s, 1, plan_s, plan, False, reserves), len(jobs)
+        return QueueEntry(jobs[0].id, tuple(parts), limit_s, least_s, 1, plan_s, plan, False, reserves), len(jobs)
 
-    def _barred(self, jobs: Sequence[Job]) -> Wanted | None:
+    def _barred(self, jobs: Sequence[Job]) -> QueueEntry | None:
         """Return the entry of a job that cannot start now, if Slurm shows where it will."""
         plan_s, plan = self._plan(jobs)
         if not plan:
             return None
         limit_s, least_s = _limits_s(jobs[0], self._rules.get(jobs[0].partition[0]) or _NO_RULES)
-        return Wanted(jobs[0].id, (), limit_s, least_s, plan_s=plan_s, plan=plan, barred=True)
+        return QueueEntry(jobs[0].id, (), limit_s, least_s, plan_s=plan_s, plan=plan, barred=True)
 
     def _plan(self, jobs: Sequence[Job]) -> tuple[float | None, int]:
         """Return when and where Slurm shows that all of some jobs will start."""
@@ -299,11 +299,11 @@ class _Desk:
             (user, ""): self._scheduler.depth_user,
         }
 
-    def _shared(self, placed: _Placed, asks: Ask) -> tuple[Part, ...]:
+    def _shared(self, placed: _Placed, asks: NodeDemand) -> tuple[Component, ...]:
         """Return the parts of a job that shares nodes, with the nodes in use that have room for it."""
         if self._shares is None:
-            self._shares = Shares.of(self._nodes, self._numbering)
-            self._yields = Shares.of(self._lent, self._numbering) if self._lent else None
+            self._shares = SharedNodes.of(self._nodes, self._numbering)
+            self._yields = SharedNodes.of(self._lent, self._numbering) if self._lent else None
         room, together = self._shares.holding(asks), self._shares.together(asks, placed.together)
         yields = 0 if self._yields is None else self._yields.holding(asks) & ~room
         return tuple(

@@ -10,24 +10,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bftd.pool.backfill.model import Numbering
-from bftd.pool.backfill.sizes import Ask, Size, Sizes
+from bftd.pool.backfill.sizes import NodeDemand, NodeSize, NodeSizes
 from bftd.pool.fitness import HARMLESS_FLAGS
 from slurm_plugin.read.types import Node
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Shares:
+class SharedNodes:
     """The free parts of the nodes in use; on those of `whole_memory` no job has any memory.
 
     `counts_memory` says that a job has some memory somewhere.
     """
 
-    free: Sizes
+    free: NodeSizes
     whole_memory: int
     counts_memory: bool
 
     @classmethod
-    def of(cls, nodes: Mapping[str, Node], numbering: Numbering) -> Shares:
+    def of(cls, nodes: Mapping[str, Node], numbering: Numbering) -> SharedNodes:
         """Return the shares of all nodes that Slurm shows as MIXED and that are otherwise fit."""
         sizes = []
         whole_memory = 0
@@ -38,15 +38,15 @@ class Shares:
             if not node.memory_used_bytes:
                 whole_memory |= bit
             free_bytes = node.memory_bytes - node.memory_used_bytes
-            sizes.append(Size(bit, node.cpus - node.cpus_used, free_bytes, _free_gpus(node)))
-        return cls(Sizes.of(sizes), whole_memory, any(node.memory_used_bytes for node in nodes.values()))
+            sizes.append(NodeSize(bit, node.cpus - node.cpus_used, free_bytes, _free_gpus(node)))
+        return cls(NodeSizes.of(sizes), whole_memory, any(node.memory_used_bytes for node in nodes.values()))
 
-    def holding(self, ask: Ask) -> int:
+    def holding(self, ask: NodeDemand) -> int:
         """Return the nodes in use that have free what a job asks of each."""
         mask = self.free.holding(ask)
         return mask if ask.memory_bytes > 0 else mask & self.whole_memory
 
-    def together(self, ask: Ask, fits: int) -> int:
+    def together(self, ask: NodeDemand, fits: int) -> int:
         """Return how many jobs fit on an idle node whose CPUs, GPUs and memory, if asked for, have room for `fits`."""
         return fits if ask.memory_bytes > 0 or not self.counts_memory else 1
 

@@ -13,7 +13,7 @@ _ANY = ""  # a job that asks for GPUs without a type takes any
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class NodeDemand:
     """A job's needs on each of its nodes; `gpus` by type, with "" for any type. No memory stands for all of it."""
 
     cpus: int = 0
@@ -22,7 +22,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class NodeSize:
     """The resources that one node, given as its bit, has or has free."""
 
     bit: int
@@ -60,7 +60,7 @@ _NOBODY = AtLeast({})
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Sizes:
+class NodeSizes:
     """The nodes by their amounts of each resource; `by_cpus` lists them by their CPUs, most first."""
 
     cpus: AtLeast
@@ -69,7 +69,7 @@ class Sizes:
     by_cpus: Sequence[tuple[int, int]] = field(default=())
 
     @classmethod
-    def of(cls, sizes: Iterable[Size]) -> Sizes:
+    def of(cls, sizes: Iterable[NodeSize]) -> NodeSizes:
         """Build the lookup tables of some nodes."""
         cpus: dict[int, int] = {}
         memory: dict[int, int] = {}
@@ -85,7 +85,7 @@ class Sizes:
         by_cpus = sorted(cpus.items(), reverse=True)
         return cls(AtLeast(cpus), AtLeast(memory), {kind: AtLeast(found) for kind, found in gpus.items()}, by_cpus)
 
-    def holding(self, ask: Ask) -> int:
+    def holding(self, ask: NodeDemand) -> int:
         """Return the nodes that have what a job asks of each; memory does not count if it asks for none."""
         mask = self.cpus(ask.cpus)
         if ask.memory_bytes > 0:
@@ -108,7 +108,7 @@ class Sizes:
             cpus -= some * each
         return taken if cpus <= 0 else None
 
-    def together(self, among: int, ask: Ask) -> int:
+    def together(self, among: int, ask: NodeDemand) -> int:
         """Return how many jobs that ask for this much fit on each of some nodes; at least 1."""
         asked = [(ask.cpus, self.cpus), (ask.memory_bytes, self.memory)]
         asked += [(count, self.gpus.get(kind, _NOBODY)) for kind, count in ask.gpus]

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, isfinite
 
-from bftd.pool.backfill.job_ends import Ends
-from bftd.pool.backfill.model import Booking, End, Part
-from bftd.pool.backfill.node_choice import Need, for_plan
-from bftd.pool.backfill.timeline import Space
+from bftd.pool.backfill.job_ends import JobEnds
+from bftd.pool.backfill.model import Booking, Component, JobEnd
+from bftd.pool.backfill.node_choice import NodeNeed, for_plan
+from bftd.pool.backfill.timeline import Timeline
 from slurm_plugin.read.types import Scheduler
 
 _DEFAULTS = Scheduler()
@@ -47,9 +47,9 @@ class Calendar:
 
     now_s: float
     everything: int
-    ends: Ends
-    space: Space
-    booked: Space
+    ends: JobEnds
+    space: Timeline
+    booked: Timeline
     freed: Sequence[float]
     weights: Sequence[int]
     step_s: float
@@ -63,14 +63,14 @@ class Calendar:
         now_s: float,
         everything: int,
         ready: int,
-        ends: Iterable[End],
+        ends: Iterable[JobEnd],
         bookings: Sequence[Booking],
         scheduler: Scheduler,
         weights: Sequence[int],
     ) -> Calendar:
         """Return the calendar before anything is planned. Slurm's defaults replace invalid steps and windows."""
         step_s = _time(scheduler.resolution_s, _DEFAULTS.resolution_s)
-        booked = Space(now_s, everything)
+        booked = Timeline(now_s, everything)
         freed = []
         for booking in bookings:
             if booking.end_s > now_s:
@@ -80,8 +80,8 @@ class Calendar:
         return cls(
             now_s=now_s,
             everything=everything,
-            ends=Ends(ready, (replace(end, mask=end.mask & everything & ~ready) for end in ends), now_s),
-            space=Space(now_s, everything),
+            ends=JobEnds(ready, (replace(end, mask=end.mask & everything & ~ready) for end in ends), now_s),
+            space=Timeline(now_s, everything),
             booked=booked,
             freed=sorted(freed),
             weights=weights,
@@ -99,14 +99,14 @@ class Calendar:
         steps = ceil(end_s / self.step_s) if self.newer else end_s // self.step_s
         return begin_s, max(steps * self.step_s, begin_s + self.step_s)
 
-    def reserve(self, space: Space, mask: int, start_s: float, limit_s: float) -> None:
+    def reserve(self, space: Timeline, mask: int, start_s: float, limit_s: float) -> None:
         """Reserve nodes for a plan, if it begins within bf_window."""
         if start_s <= self.now_s + self.window_s:
             begin_s, end_s = self.steps(start_s, limit_s)
             space.take(mask & self.everything, begin_s, end_s)
             self.work += len(space.begins)
 
-    def planned(self, spot: Spot, part: Part) -> int:
+    def planned(self, spot: Spot, part: Component) -> int:
         """Return the nodes that Slurm would plan a part on."""
         self.work += _CHOICE_WORK
         return for_plan(spot.free, need_of(part), self.weights)
@@ -122,12 +122,12 @@ class Calendar:
         return max(least_s, (taken_s - self.now_s) // _MINUTE_S * _MINUTE_S)
 
 
-def need_of(part: Part) -> Need:
+def need_of(part: Component) -> NodeNeed:
     """Return the need of a part: one node at least, and as many as it requires by name."""
-    return Need(max(1, part.need, part.required.bit_count()), part.required, part.contiguous)
+    return NodeNeed(max(1, part.need, part.required.bit_count()), part.required, part.contiguous)
 
 
-def place_now(calendar: Calendar, part: Part, limit_s: float, extra: int, taken: int) -> Spot | None:
+def place_now(calendar: Calendar, part: Component, limit_s: float, extra: int, taken: int) -> Spot | None:
     """Return where a part may start now; None if it cannot.
 
     `extra` are nodes in use that count as ready for it, `taken` nodes that it cannot have.
@@ -147,7 +147,7 @@ def place_now(calendar: Calendar, part: Part, limit_s: float, extra: int, taken:
     return None
 
 
-def place(calendar: Calendar, part: Part, limit_s: float, begin_s: float, extra: int) -> Spot | None:
+def place(calendar: Calendar, part: Component, limit_s: float, begin_s: float, extra: int) -> Spot | None:
     """Return when and where a part may start, from `begin_s` on, by Slurm's rules; None if it gets no plan.
 
     `extra` are nodes in use that count as ready for it.
@@ -170,8 +170,8 @@ def place(calendar: Calendar, part: Part, limit_s: float, begin_s: float, extra:
 
 def _try(
     calendar: Calendar,
-    part: Part,
-    need: Need,
+    part: Component,
+    need: NodeNeed,
     allowed: int,
     extra: int,
     limit_s: float,
@@ -218,7 +218,7 @@ def _try(
 
 
 def _earliest(
-    calendar: Calendar, part: Part, need: Need, mask: int, extra: int, within_s: tuple[float, float]
+    calendar: Calendar, part: Component, need: NodeNeed, mask: int, extra: int, within_s: tuple[float, float]
 ) -> Spot | None:
     """Return when and where enough nodes are free, all of one of the part's kinds; the first of equally early kinds."""
     best: Spot | None = None

@@ -8,7 +8,7 @@ from math import inf
 from operator import and_
 
 
-class Space:
+class Timeline:
     """Slots of time, each with the set of nodes (a mask) that are free in it; the last slot never ends."""
 
     __slots__ = ("begins", "grows", "masks")

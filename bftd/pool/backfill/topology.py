@@ -8,7 +8,7 @@ from functools import lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from bftd.pool.backfill.model import Numbering
-from bftd.pool.backfill.sizes import Size, Sizes
+from bftd.pool.backfill.sizes import NodeSize, NodeSizes
 from slurm_plugin.read.types import Node
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class Layout:
     numbering: Numbering
     by_partition: Mapping[str, int]
     by_feature: Mapping[str, int]
-    sizes: Sizes
+    sizes: NodeSizes
     # Results for this layout, by function: they go with the layout, thousands of which a long-running daemon sees.
     known: dict[str, dict[Any, Any]] = field(default_factory=dict, repr=False)
 
@@ -81,7 +81,7 @@ def _layout(names: tuple[str, ...], kinds: tuple[_Kind, ...]) -> Layout:
         if kind is not None:
             partitions, features, cpus, memory_bytes, gpus = kind
             bit = numbering.bit[name]
-            sizes.append(Size(bit, cpus, memory_bytes, dict(gpus)))
+            sizes.append(NodeSize(bit, cpus, memory_bytes, dict(gpus)))
             by_names[partitions, features] = by_names.get((partitions, features), 0) | bit
     by_partition: dict[str, int] = {}
     by_feature: dict[str, int] = {}
@@ -90,7 +90,7 @@ def _layout(names: tuple[str, ...], kinds: tuple[_Kind, ...]) -> Layout:
             by_partition[partition] = by_partition.get(partition, 0) | mask
         for feature in features:
             by_feature[feature] = by_feature.get(feature, 0) | mask
-    return Layout(numbering, by_partition, by_feature, Sizes.of(sizes))
+    return Layout(numbering, by_partition, by_feature, NodeSizes.of(sizes))
 
 
 @remembered(1 << 12)

@@ -30,7 +30,7 @@ _KEPT = "notify"
 _STOP_WAIT_S = 2.0
 
 
-class Notifier:
+class AlertNotifier:
     """The sender of messages to `[notify] command` when problems begin and end.
 
     `cluster` returns Slurm's name of the cluster, "" until Slurm has answered.

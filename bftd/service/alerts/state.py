@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bftd.base.health import LEVELS, Level, Problem
+from bftd.base.health import LEVELS, HealthProblem, Level
 
 FORMAT = 1
 # The most problems in one list of a message, which says how many more there are.
@@ -23,7 +23,7 @@ KEPT_MOST = 1000
 class Spell:
     """One problem from its beginning on; `ended_s` is None while it lasts. Times are unix seconds."""
 
-    problem: Problem
+    problem: HealthProblem
     since_s: float
     ended_s: float | None = None
 
@@ -52,7 +52,7 @@ class Ringing:
         self._sent: tuple[_News, dict[str, Spell]] | None = None
         self._sent_s = float("-inf")
 
-    def hear(self, now_s: float, problems: Iterable[Problem]) -> None:
+    def hear(self, now_s: float, problems: Iterable[HealthProblem]) -> None:
         """Take in all present problems."""
         now = {problem.key: problem for problem in problems}
         for key in [key for key in self.standing if key not in now]:
@@ -118,7 +118,9 @@ def _restored(known: Mapping[str, Any]) -> dict[str, Spell]:
     found = {}
     for item in known.get("standing", ()):
         if isinstance(item, Mapping) and item.get("level") in LEVELS and isinstance(item.get("since_s"), (int, float)):
-            problem = Problem(item["level"], str(item.get("text")), str(item.get("kind")), str(item.get("name", "")))
+            problem = HealthProblem(
+                item["level"], str(item.get("text")), str(item.get("kind")), str(item.get("name", ""))
+            )
             found[problem.key] = Spell(problem, float(item["since_s"]))
     return found
 

@@ -58,7 +58,7 @@ _STATUSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class Measured(Meters):
+class Counters(Meters):
     """Counters and timers of what a service reports; `registry` holds the metrics."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -8,14 +8,14 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
 from bftd.service.instrumentation import Figures
-from bftd.service.metrics.counters import Measured
+from bftd.service.metrics.counters import Counters
 from bftd.service.metrics.gauges import families
 
 
 class Exposition:
     """The counters of `measured` and the values of `figures` together, as one collector."""
 
-    def __init__(self, measured: Measured, figures: Figures, version: str) -> None:
+    def __init__(self, measured: Counters, figures: Figures, version: str) -> None:
         self._measured = measured
         self._figures = figures
         self._version = version

@@ -5,7 +5,7 @@ The replays cover a grid of both settings. Liu et al., "BFTrainer" (arXiv:2106.1
 
 from bftd.simulation.advise.advice import Advice, advise
 from bftd.simulation.advise.choice import Prefer, pareto, recommend
-from bftd.simulation.advise.confidence import Expected
-from bftd.simulation.advise.sweep import Point, sweep
+from bftd.simulation.advise.confidence import GainEstimate
+from bftd.simulation.advise.sweep import SweepPoint, sweep
 
-__all__ = ["Advice", "Expected", "Point", "Prefer", "advise", "pareto", "recommend", "sweep"]
+__all__ = ["Advice", "GainEstimate", "Prefer", "SweepPoint", "advise", "pareto", "recommend", "sweep"]

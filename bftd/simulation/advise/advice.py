@@ -12,8 +12,8 @@ import numpy as np
 from bftd import __version__
 from bftd.base.errors import UsageError
 from bftd.simulation.advise.choice import Prefer, at_edge, pareto, recommend
-from bftd.simulation.advise.confidence import Expected, expected
-from bftd.simulation.advise.sweep import WEEK_H, Point, sweep
+from bftd.simulation.advise.confidence import GainEstimate, expected
+from bftd.simulation.advise.sweep import WEEK_H, SweepPoint, sweep
 from bftd.simulation.advise.workers import Progress
 from bftd.simulation.drivers.networks import representative
 from bftd.simulation.drivers.trainers import SimTrainer, digest
@@ -36,12 +36,12 @@ class Advice:
     `run` is all that is needed to repeat the run.
     """
 
-    recommended: Point
+    recommended: SweepPoint
     reason: str
     prefer: Prefer
-    grid: tuple[Point, ...]
-    pareto: tuple[Point, ...]
-    expected: Expected
+    grid: tuple[SweepPoint, ...]
+    pareto: tuple[SweepPoint, ...]
+    expected: GainEstimate
     eq_nodes: float
     idle_node_hours_per_week: float
     notes: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ def advise(
     )
 
 
-def _notes(chosen: Point, grid: Sequence[Point], *, built_in: bool) -> list[str]:
+def _notes(chosen: SweepPoint, grid: Sequence[SweepPoint], *, built_in: bool) -> list[str]:
     notes = []
     if built_in:
         notes.append(

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Literal
 
 from bftd.base.errors import UsageError
-from bftd.simulation.advise.sweep import Point
+from bftd.simulation.advise.sweep import SweepPoint
 
 Prefer = Literal["efficiency", "balanced", "runtime"]
 
@@ -17,16 +17,16 @@ KEEP: dict[Prefer, float] = {"efficiency": 0.99, "balanced": 0.95, "runtime": 0.
 ALIKE = 0.005
 
 
-def pareto(points: Sequence[Point]) -> tuple[Point, ...]:
+def pareto(points: Sequence[SweepPoint]) -> tuple[SweepPoint, ...]:
     """Return the points that no other beats in efficiency or mean run time without losing in the other, by run time."""
-    curve: list[Point] = []
+    curve: list[SweepPoint] = []
     for point in sorted(points, key=lambda point: (point.mean_runtime_s, -point.efficiency, point.t_fwd_s)):
         if not curve or point.efficiency > curve[-1].efficiency:
             curve.append(point)
     return tuple(curve)
 
 
-def recommend(points: Sequence[Point], prefer: Prefer = "balanced") -> tuple[Point, str]:
+def recommend(points: Sequence[SweepPoint], prefer: Prefer = "balanced") -> tuple[SweepPoint, str]:
     """Return the point to use, and the reason in one sentence.
 
     Among the settings that recover at least `KEEP[prefer]` of the most node-hours that any setting recovers, take the
@@ -46,7 +46,7 @@ def recommend(points: Sequence[Point], prefer: Prefer = "balanced") -> tuple[Poi
     return chosen, _reason(chosen, best, prefer, len({point.t_fwd_s for point in points}))
 
 
-def _reason(chosen: Point, best: Point, prefer: Prefer, t_fwds: int) -> str:
+def _reason(chosen: SweepPoint, best: SweepPoint, prefer: Prefer, t_fwds: int) -> str:
     first = (
         f"of all settings that recover at least {KEEP[prefer]:.0%} of the most node-hours possible, those with pj_max "
         f"{chosen.pj_max} have the shortest run times"
@@ -59,7 +59,7 @@ def _reason(chosen: Point, best: Point, prefer: Prefer, t_fwds: int) -> str:
     return f"{first}; of them t_fwd {chosen.t_fwd_s:g} s is the smallest within half a point of the best efficiency"
 
 
-def at_edge(chosen: Point, points: Sequence[Point]) -> list[str]:
+def at_edge(chosen: SweepPoint, points: Sequence[SweepPoint]) -> list[str]:
     """Return advice to try more settings if a better one may lie beyond those that were tried."""
     pj_maxes, t_fwds_s = {point.pj_max for point in points}, {point.t_fwd_s for point in points}
     best_t_fwd_s = max((p for p in points if p.pj_max == chosen.pj_max), key=lambda point: point.efficiency).t_fwd_s

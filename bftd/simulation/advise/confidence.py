@@ -20,7 +20,7 @@ DRAWS = 10_000
 
 
 @dataclass(frozen=True)
-class Expected:
+class GainEstimate:
     """Node-hours recovered per week, with bounds and their confidence.
 
     Without bounds, `why_not` gives the reason; `days` is the number of days of the trace.
@@ -38,7 +38,7 @@ class Expected:
         return asdict(self)
 
 
-def expected(days: Sequence[Day], seed: int = 0) -> Expected:
+def expected(days: Sequence[Day], seed: int = 0) -> GainEstimate:
     """Estimate the node-hours recovered in a week from the days of a trace.
 
     The bounds are percentiles of the weekly rate over days drawn with replacement, as many as there are. A bootstrap of
@@ -52,9 +52,9 @@ def expected(days: Sequence[Day], seed: int = 0) -> Expected:
         why_not = (
             f"the trace has {count} whole day{'s' if count > 1 else ''}, and how much days differ takes {DAYS_MIN}"
         )
-        return Expected(estimate, None, None, None, count, why_not)
+        return GainEstimate(estimate, None, None, None, count, why_not)
     low, high = bounds(WEEK_H * node_hours, hours, estimate, seed)
-    return Expected(estimate, min(estimate, max(0.0, low)), max(estimate, high), CONFIDENCE, count)
+    return GainEstimate(estimate, min(estimate, max(0.0, low)), max(estimate, high), CONFIDENCE, count)
 
 
 def bounds(values: Floats, weights: Floats, estimate: float, seed: int = 0) -> tuple[float, float]:

@@ -34,7 +34,7 @@ class Day:
 
 
 @dataclass(frozen=True)
-class Kind:
+class KindOutcome:
     """The number of completed trainers of a kind, and their mean run time, None if there are none."""
 
     completed: int
@@ -42,7 +42,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """The outcome of a replay with `t_fwd_s` and `pj_max`.
 
     `node_hours_per_week` is the training done, in node-hours of a dedicated node. `training_node_hours_per_week` and
@@ -70,7 +70,7 @@ class Point:
     preemptions: int
     rescale_share: float
     preempt_share: float
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    kinds: Mapping[str, KindOutcome] = field(default_factory=dict)
     days: tuple[Day, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def sweep(
     options: Options | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
-) -> tuple[Point, ...]:
+) -> tuple[SweepPoint, ...]:
     """Replay the trace with each pair of t_fwd and pj_max, on `jobs` processes (default: one per core).
 
     All trainers are there from the start, and the list begins again when it is used up, so that trainers never run out.
@@ -109,7 +109,7 @@ def sweep(
     pairs = itertools.product(sorted(set(pj_maxes)), sorted(set(t_fwds_s)))
     settings = [replace(options, pj_max=pj_max, t_fwd_s=t_fwd_s, endless=True, hours=None) for pj_max, t_fwd_s in pairs]
 
-    def work(index: int, tell: Progress) -> Point:
+    def work(index: int, tell: Progress) -> SweepPoint:
         return _point(replay.run(trace, counted, settings[index], progress=tell), trace, counted, settings[index])
 
     # Settings with many trainers take longest, so they begin first: no core waits for the last of them.
@@ -117,12 +117,12 @@ def sweep(
     return tuple(each(work, order, jobs or len(os.sched_getaffinity(0)), progress))
 
 
-def _point(result: Result, trace: Trace, trainers: Sequence[SimTrainer], options: Options) -> Point:
+def _point(result: Result, trace: Trace, trainers: Sequence[SimTrainer], options: Options) -> SweepPoint:
     weeks = trace.duration_s / 3600 / WEEK_H
     idle_s = result.node_hours * 3600
     runtimes = result.account.runtimes_s
     every = [runtime_s for kind in sorted(runtimes) for runtime_s in runtimes[kind]]
-    return Point(
+    return SweepPoint(
         t_fwd_s=options.t_fwd_s,
         pj_max=options.pj_max,
         efficiency=result.outcome_samples / idle_s if idle_s > 0 else 0.0,
@@ -154,8 +154,8 @@ def _mean_runtime_s(result: Result, trace: Trace, trainers: Sequence[SimTrainer]
     return options.pj_max * trace.duration_s * average / result.outcome_samples
 
 
-def _kind(runtimes_s: Sequence[float]) -> Kind:
-    return Kind(len(runtimes_s), float(np.mean(runtimes_s)) if runtimes_s else None)
+def _kind(runtimes_s: Sequence[float]) -> KindOutcome:
+    return KindOutcome(len(runtimes_s), float(np.mean(runtimes_s)) if runtimes_s else None)
 
 
 def _days(result: Result, trace: Trace) -> tuple[Day, ...]:

@@ -11,7 +11,7 @@ from bftd.core.model.domain import Lease, LeaseChanged, PoolNode, PoolView, Sett
 from bftd.core.model.events import Event, PoolObserved, Reported
 from bftd.core.step import fold
 from bftd.simulation.drivers.driver import Drivers
-from bftd.simulation.replay.planner import Planner
+from bftd.simulation.replay.planner import TimedPlanner
 
 # A simulated cluster has no limit on submissions, no stale snapshots and endless pilots: the plan alone decides.
 _NEVER_S = 1e12
@@ -38,7 +38,7 @@ def settings(*, t_fwd_s: float, pj_max: int, objective: str, solver: str, max_no
 class SimulatedCluster:
     """The core with its pool of simulated nodes, and the drivers of the active trainers."""
 
-    def __init__(self, settings: Settings, planner: Planner, drivers: Drivers) -> None:
+    def __init__(self, settings: Settings, planner: TimedPlanner, drivers: Drivers) -> None:
         self.state = State(settings=settings)
         self.drivers = drivers
         self._planner = planner

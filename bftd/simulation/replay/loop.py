@@ -22,7 +22,7 @@ from bftd.simulation.replay.account import Account
 from bftd.simulation.replay.backlog import Backlog
 from bftd.simulation.replay.cluster import SimulatedCluster, settings
 from bftd.simulation.replay.options import Options
-from bftd.simulation.replay.planner import Planner
+from bftd.simulation.replay.planner import TimedPlanner
 from bftd.simulation.replay.result import Result, made_of
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Replay:
         warm_up_s = options.warm_up_s
         if options.rescale_model == "measured":
             warm_up_s = resize_costs.WARM_UP_S * options.cost_multiplier
-        self.planner = Planner(
+        self.planner = TimedPlanner(
             paper_big_m=not self.mends.right_big_m, startup_charge=self.mends.startup_charge and not warm_up_s
         )
         self.terms = Terms(

@@ -13,7 +13,7 @@ from milp.utility import objective_of
 Assignment = Mapping[str, tuple[str, ...]]
 
 
-class Planner:
+class TimedPlanner:
     """A solver for the core that records its solve times.
 
     A node that one trainer gives to another is free only once the first has left it, so the core plans twice in the

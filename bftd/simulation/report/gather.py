@@ -28,7 +28,7 @@ _USED_UP = (
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedTrace:
     """A trace and its name in the report."""
 
     name: str
@@ -36,7 +36,7 @@ class Named:
 
 
 def gather(
-    traces: Sequence[Named],
+    traces: Sequence[NamedTrace],
     stored: Sequence[Stored],
     trainers: Sequence[SimTrainer],
     options: Options,
@@ -79,7 +79,7 @@ def gather(
 
 
 def _replayed(
-    traces: Sequence[Named], trainers: Sequence[SimTrainer], options: Options, jobs: int | None, progress: Progress
+    traces: Sequence[NamedTrace], trainers: Sequence[SimTrainer], options: Options, jobs: int | None, progress: Progress
 ) -> list[list[Replayed]]:
     """Replay each trace with each policy."""
     if not traces:

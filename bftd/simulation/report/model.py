@@ -75,7 +75,7 @@ def _setting(replayed: Replayed) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Point:
+class TriedSettings:
     """One pair of settings that was tried, and its results.
 
     `u` is the paper's U, which compares with dedicated nodes under the same pj_max. `efficiency` is the share of the
@@ -92,7 +92,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Expected:
+class WeeklyGain:
     """Node-hours recovered a week with one pair of settings, with bounds and their confidence."""
 
     t_fwd_s: float
@@ -104,7 +104,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Pool:
+class IdleNodes:
     """The idle nodes of a trace: mean count in bins of equal length, and the lengths of the idle periods in seconds.
 
     `edges_s` has one entry more than `idle_nodes`. The trace's start or end cuts `cut` of the periods. `notes` list
@@ -132,10 +132,10 @@ class Case:
     """
 
     name: str
-    pool: Pool | None = None
+    pool: IdleNodes | None = None
     replays: Sequence[Replayed] = ()
-    points: Sequence[Point] = ()
-    expected: Expected | None = None
+    points: Sequence[TriedSettings] = ()
+    expected: WeeklyGain | None = None
     recommended: bool = False
     notes: Sequence[str] = ()
 
@@ -169,7 +169,7 @@ class Case:
         weekly = (point.node_hours_per_week for point in self.points if (point.t_fwd_s, point.pj_max) == self.setting)
         return next(weekly, None)
 
-    def tried(self) -> Sequence[Point]:
+    def tried(self) -> Sequence[TriedSettings]:
         """Return the settings tried, each once, by pj_max and t_fwd; replays stand in if there was no sweep."""
         main = self.main
         replayed = [] if main is None or self.points else [_point(each) for each in _like(main, self.replays)]
@@ -184,8 +184,8 @@ def _like(main: Replayed, replays: Sequence[Replayed]) -> list[Replayed]:
     return [each for each in replays if {k: v for k, v in each.arguments.items() if k not in free} == wanted]
 
 
-def _point(replayed: Replayed) -> Point:
-    return Point(float(replayed.arguments["t_fwd_s"]), int(replayed.arguments["pj_max"]), replayed.efficiency)
+def _point(replayed: Replayed) -> TriedSettings:
+    return TriedSettings(float(replayed.arguments["t_fwd_s"]), int(replayed.arguments["pj_max"]), replayed.efficiency)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from bftd.simulation.report import style
 from bftd.simulation.report.canvas import Draw
-from bftd.simulation.report.model import EQUAL_SHARE, OURS, RIGID, Floats, Point, Pool, Replayed
+from bftd.simulation.report.model import EQUAL_SHARE, OURS, RIGID, Floats, IdleNodes, Replayed, TriedSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,7 @@ _DAY_S, _HOUR_S = 86400.0, 3600.0
 _SPANS_S = {1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 21600: "6 h", 86400: "1 d", 604800: "7 d"}
 
 
-def pool(seen: Pool, lines: Sequence[Line]) -> Draw:
+def pool(seen: IdleNodes, lines: Sequence[Line]) -> Draw:
     """Draw idle nodes over time as an area, with lines for the nodes on which trainers trained and those they held."""
 
     def draw(axes: Axes, narrow: bool) -> None:
@@ -89,7 +89,7 @@ def efficiency(replays: Sequence[Replayed], duration_s: float) -> Draw:
     return draw
 
 
-def t_fwd(points: Sequence[Point], used_s: float) -> Draw:
+def t_fwd(points: Sequence[TriedSettings], used_s: float) -> Draw:
     """Draw U against t_fwd, with the value that the page uses marked."""
 
     def draw(axes: Axes, narrow: bool) -> None:
@@ -130,7 +130,7 @@ def costs(rows: Sequence[tuple[str, Sequence[float]]]) -> Draw:
     return draw
 
 
-def pareto(points: Sequence[Point], front: Sequence[Point], used: Sequence[Point]) -> Draw:
+def pareto(points: Sequence[TriedSettings], front: Sequence[TriedSettings], used: Sequence[TriedSettings]) -> Draw:
     """Draw recovered share against mean run time: all points, and a line through the best ones with their pj_max."""
 
     def draw(axes: Axes, narrow: bool) -> None:
@@ -149,17 +149,17 @@ def pareto(points: Sequence[Point], front: Sequence[Point], used: Sequence[Point
 
 
 def _labelled(
-    front: Sequence[Point], hours: Sequence[float], values: Sequence[float]
-) -> list[tuple[Point, float, float]]:
+    front: Sequence[TriedSettings], hours: Sequence[float], values: Sequence[float]
+) -> list[tuple[TriedSettings, float, float]]:
     """Return the highest point of each pj_max."""
-    best: dict[int, tuple[Point, float, float]] = {}
+    best: dict[int, tuple[TriedSettings, float, float]] = {}
     for point, x, y in zip(front, hours, values, strict=True):
         if point.pj_max not in best or y > best[point.pj_max][2]:
             best[point.pj_max] = (point, x, y)
     return list(best.values())
 
 
-def _placed(points: Sequence[Point]) -> tuple[list[float], list[float]]:
+def _placed(points: Sequence[TriedSettings]) -> tuple[list[float], list[float]]:
     known = [
         (point.mean_runtime_s / _HOUR_S, point.efficiency)
         for point in points

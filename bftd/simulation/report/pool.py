@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bftd.simulation.report.model import Floats, Pool
+from bftd.simulation.report.model import Floats, IdleNodes
 
 if TYPE_CHECKING:
     from bftd.simulation.trace import Trace
@@ -16,7 +16,7 @@ _MOST_BINS = 336
 _LEAST_BIN_S = 10.0
 
 
-def pool_of(trace: Trace) -> Pool:
+def pool_of(trace: Trace) -> IdleNodes:
     """Summarise a trace; raise TraceError for one without rows."""
     from bftd.simulation.trace.accounting.notes import told
     from bftd.simulation.trace.stats import fragments, stats
@@ -25,7 +25,7 @@ def pool_of(trace: Trace) -> Pool:
     lengths_s, cut = fragments(trace)
     bins = int(np.clip(trace.duration_s / _LEAST_BIN_S, 1, _MOST_BINS))
     edges_s = np.linspace(0.0, trace.duration_s, bins + 1)
-    return Pool(
+    return IdleNodes(
         nodes=found.nodes,
         duration_s=trace.duration_s,
         start=trace.start,

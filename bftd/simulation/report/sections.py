@@ -10,7 +10,7 @@ import numpy as np
 
 from bftd.simulation.report import canvas, plots, style
 from bftd.simulation.report.html import Content, add, shown, table, tag
-from bftd.simulation.report.model import EQUAL_SHARE, OURS, RIGID, Case, Point, Replayed
+from bftd.simulation.report.model import EQUAL_SHARE, OURS, RIGID, Case, Replayed, TriedSettings
 from bftd.simulation.report.words import count, hours, length, listed, percent, seconds
 
 Section = list[Element]
@@ -236,9 +236,9 @@ def _pareto(case: Case, name: str) -> Section:
     return [intro, picture, figures if len(front) <= _FOLDED_ROWS else _folded(figures)]
 
 
-def pareto_front(points: Sequence[Point]) -> list[Point]:
+def pareto_front(points: Sequence[TriedSettings]) -> list[TriedSettings]:
     """Return the points that no other beats in both, in order of run time; the first of equal ones."""
-    front: list[Point] = []
+    front: list[TriedSettings] = []
     for point in sorted(points, key=lambda point: (point.mean_runtime_s or 0.0, -(point.efficiency or 0.0))):
         if not front or (point.efficiency or 0.0) > (front[-1].efficiency or 0.0):
             front.append(point)
@@ -249,19 +249,19 @@ def _whose(case: Case) -> str:
     return "which all of this page is about" if case.main is not None else "which bft advise recommends"
 
 
-def _both(point: Point) -> str:
+def _both(point: TriedSettings) -> str:
     return f"{_recovered(point)} at {_runtime(point)} (pj_max {point.pj_max})"
 
 
-def _recovered(point: Point) -> str:
+def _recovered(point: TriedSettings) -> str:
     return "-" if point.efficiency is None else percent(point.efficiency, 1)
 
 
-def _runtime(point: Point) -> str:
+def _runtime(point: TriedSettings) -> str:
     return "-" if point.mean_runtime_s is None else hours(point.mean_runtime_s)
 
 
-def _weekly(point: Point) -> str:
+def _weekly(point: TriedSettings) -> str:
     return "-" if point.node_hours_per_week is None else f"{point.node_hours_per_week:,.0f}"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from bftd.simulation.report.errors import ReportError
-from bftd.simulation.report.model import Expected, Point, Replayed
+from bftd.simulation.report.model import Replayed, TriedSettings, WeeklyGain
 
 # Digest and node count of the trace, hours, digest of the trainers: shared by all results of one case.
 Key = tuple[str, int, float | None, str]
@@ -38,8 +38,8 @@ class Stored:
     key: Key
     raw: bytes
     replayed: Replayed | None = None
-    points: Sequence[Point] = ()
-    expected: Expected | None = None
+    points: Sequence[TriedSettings] = ()
+    expected: WeeklyGain | None = None
 
 
 def read(path: Path) -> Stored:
@@ -85,13 +85,13 @@ def _check_replay(path: Path, data: Mapping[str, Any], arguments: Mapping[str, A
             _number(path, window, field, least=-math.inf)
 
 
-def _point(path: Path, entry: Mapping[str, Any]) -> Point:
+def _point(path: Path, entry: Mapping[str, Any]) -> TriedSettings:
     def known(field: str) -> float | None:
         return None if entry.get(field) is None else _number(path, entry, field, least=-math.inf)
 
     efficiency = _number(path, entry, "efficiency", least=-math.inf)
     u = known("u")
-    return Point(
+    return TriedSettings(
         t_fwd_s=_number(path, entry, "t_fwd_s"),
         pj_max=int(_number(path, entry, "pj_max")),
         u=efficiency if u is None else u,
@@ -101,12 +101,12 @@ def _point(path: Path, entry: Mapping[str, Any]) -> Point:
     )
 
 
-def _expected(path: Path, data: Mapping[str, Any]) -> Expected:
+def _expected(path: Path, data: Mapping[str, Any]) -> WeeklyGain:
     chosen, told = _within(path, data, "recommended"), _within(path, data, "expected")
     bounds = (
         None if told.get(field) is None else _number(path, told, field) for field in ("low", "high", "confidence")
     )
-    return Expected(
+    return WeeklyGain(
         _number(path, chosen, "t_fwd_s"),
         int(_number(path, chosen, "pj_max")),
         _number(path, told, "node_hours_per_week", least=-math.inf),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from bftd.simulation.report.model import Expected, Point
+from bftd.simulation.report.model import TriedSettings, WeeklyGain
 
 if TYPE_CHECKING:
     from bftd.simulation.drivers.trainers import SimTrainer
@@ -20,7 +20,7 @@ TRIED = len(T_FWDS_S) + len(PJ_MAXES)
 
 def tried(
     trace: Trace, trainers: Sequence[SimTrainer], options: Options, jobs: int | None, progress: Callable[[float], None]
-) -> tuple[tuple[Point, ...], Expected]:
+) -> tuple[tuple[TriedSettings, ...], WeeklyGain]:
     """Sweep both, and estimate the gain with the settings asked for."""
     from bftd.simulation.advise import sweep
     from bftd.simulation.advise.confidence import expected
@@ -38,7 +38,7 @@ def tried(
     asked = next(point for point in ahead if point.t_fwd_s == t_fwd_s)
     weekly = expected(asked.days, options.seed)
     points = tuple(
-        Point(
+        TriedSettings(
             t_fwd_s=point.t_fwd_s,
             pj_max=point.pj_max,
             u=point.u,
@@ -48,4 +48,4 @@ def tried(
         )
         for point in (*ahead, *others)
     )
-    return points, Expected(t_fwd_s, pj_max, weekly.node_hours_per_week, weekly.low, weekly.high, weekly.confidence)
+    return points, WeeklyGain(t_fwd_s, pj_max, weekly.node_hours_per_week, weekly.low, weekly.high, weekly.confidence)

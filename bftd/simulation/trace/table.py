@@ -27,7 +27,7 @@ Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TraceRows:
     """The columns: seconds, the distinct names in sorted order, the index of each row's name, and 1 for joining."""
 
     times_s: NDArray[np.float64]
@@ -36,7 +36,7 @@ class Rows:
     idle: NDArray[np.bool_]
 
 
-def read(text: bytes, where: str) -> Rows:
+def read(text: bytes, where: str) -> TraceRows:
     """Read the text of the file `where`; raise TraceError unless it is a header and complete rows of three fields."""
     header, _, body = text.partition(b"\n")
     if header.endswith(b"\r"):
@@ -61,7 +61,7 @@ def read(text: bytes, where: str) -> Rows:
         raise _columns(where, starts, ends, commas, body)
     times_s = _times(data, starts, first, where)
     names, node = _names(data, first + 1, second, where)
-    return Rows(times_s, names, node, _idle(data, second + 1, ends, where))
+    return TraceRows(times_s, names, node, _idle(data, second + 1, ends, where))
 
 
 def written(

@@ -24,11 +24,11 @@ from bftd.base.errors import BftError
 from bftd.client import Client, Explanation, Status, Trainer
 from bftd.protocol.fields import printable
 from bftd.ui.live import commands, panels, style
-from bftd.ui.live.dialogs import Confirm, PauseDialog, Reader, TuneDialog
+from bftd.ui.live.dialogs import Confirm, PauseDialog, TextDialog, TuneDialog
 from bftd.ui.live.glyphs import UNICODE, Glyphs
 from bftd.ui.live.history import Memory
 from bftd.ui.live.nodes import NodesScreen
-from bftd.ui.live.poller import EVERY_S, Look, Watcher
+from bftd.ui.live.poller import EVERY_S, Look, Poller
 from bftd.ui.live.table import COLUMNS, TrainerTable, keys
 
 # Sizes from which on there is room for more.
@@ -104,13 +104,13 @@ class Top(App[None]):
         self._client = client
         self._glyphs = glyphs
         self._memory = Memory()
-        self._watcher = Watcher(client, self._hear, every_s)
+        self._watcher = Poller(client, self._hear, every_s)
         self._said = 0
         self._drawn: dict[str, Text] = {}
         self._status: Status | None = None
         self._problem = ""
         self._explained: Explanation | None = None
-        self._reading: tuple[str, Reader] | None = None
+        self._reading: tuple[str, TextDialog] | None = None
         self._wanted = ""
         self.title = "bft top"
         ScrollBar.renderer = _PlainBar if glyphs.plain else ScrollBarRender
@@ -268,7 +268,7 @@ class Top(App[None]):
 
     def action_help(self) -> None:
         """Show the keys."""
-        self.push_screen(Reader("bft top", Text(_HELP)))
+        self.push_screen(TextDialog("bft top", Text(_HELP)))
 
     def action_sort(self) -> None:
         """Sort by the next column; after the last one in the order of arrival."""
@@ -315,7 +315,7 @@ class Top(App[None]):
         if trainer is None or not trainer.id:
             self._say("choose a trainer first" if trainer is None else "Slurm keeps others' jobs private here")
             return
-        page = Reader(f"{trainer.name} ({trainer.id})", Text("asking the daemon"))
+        page = TextDialog(f"{trainer.name} ({trainer.id})", Text("asking the daemon"))
         self._reading = (trainer.id, page)
         self.push_screen(page, lambda _: self._close())
         told = self._explained
@@ -343,7 +343,7 @@ class Top(App[None]):
             self.push_screen(NodesScreen(self._status.groups, self._explain_node))
 
     def _explain_node(self, name: str) -> None:
-        page = Reader(name, Text("asking the daemon"))
+        page = TextDialog(name, Text("asking the daemon"))
         self.push_screen(page)
 
         def ask() -> Done:

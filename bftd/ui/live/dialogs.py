@@ -46,7 +46,7 @@ class _Choice(RadioButton):
         return super().render()
 
 
-class Reader(ModalScreen[None]):
+class TextDialog(ModalScreen[None]):
     """A text to scroll through."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

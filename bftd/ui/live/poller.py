@@ -31,7 +31,7 @@ class Look:
     problem: str = ""
 
 
-class Watcher:
+class Poller:
     """Asks the daemon every second until stopped, and passes the results to `tell`, called in its thread."""
 
     def __init__(self, client: Client, tell: Callable[[Look], None], every_s: float = EVERY_S) -> None:

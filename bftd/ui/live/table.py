@@ -17,7 +17,7 @@ from bftd.ui.live.glyphs import Glyphs
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class LiveColumn:
     """A column: title, width, rank and sort key; on narrow terminals the highest rank is dropped first."""
 
     title: str
@@ -32,19 +32,21 @@ def _unknown_last(value: float | None) -> tuple[bool, float]:
 
 
 COLUMNS = (
-    Column("ID", 8, 0, lambda item: (len(item.id), item.id)),
-    Column("NAME", 12, 0, lambda item: item.name),
-    Column("USER", 8, 2, lambda item: item.user),
-    Column("STATE", 9, 0, lambda item: item.state),
-    Column("NODES", 9, 0, lambda item: -item.working, right=True),
-    Column("RANGE", 7, 3, lambda item: (item.nodes_min, item.nodes_max), right=True),
-    Column("SAMPLES/S", 9, 0, lambda item: -item.samples_per_s, right=True),
-    Column("ENDS", 6, 0, lambda item: _unknown_last(item.expected_end_s), right=True),
-    Column("EFF", 4, 1, lambda item: _unknown_last(None if item.efficiency is None else -item.efficiency), right=True),
-    Column("STEP", 9, 4, lambda item: -item.step, right=True),
-    Column("ACCOUNT", 9, 5, lambda item: item.account or ""),
-    Column("RESIZES", 7, 6, lambda item: -item.resizes, right=True),
-    Column("ON", 24, 7, lambda item: item.on or ""),
+    LiveColumn("ID", 8, 0, lambda item: (len(item.id), item.id)),
+    LiveColumn("NAME", 12, 0, lambda item: item.name),
+    LiveColumn("USER", 8, 2, lambda item: item.user),
+    LiveColumn("STATE", 9, 0, lambda item: item.state),
+    LiveColumn("NODES", 9, 0, lambda item: -item.working, right=True),
+    LiveColumn("RANGE", 7, 3, lambda item: (item.nodes_min, item.nodes_max), right=True),
+    LiveColumn("SAMPLES/S", 9, 0, lambda item: -item.samples_per_s, right=True),
+    LiveColumn("ENDS", 6, 0, lambda item: _unknown_last(item.expected_end_s), right=True),
+    LiveColumn(
+        "EFF", 4, 1, lambda item: _unknown_last(None if item.efficiency is None else -item.efficiency), right=True
+    ),
+    LiveColumn("STEP", 9, 4, lambda item: -item.step, right=True),
+    LiveColumn("ACCOUNT", 9, 5, lambda item: item.account or ""),
+    LiveColumn("RESIZES", 7, 6, lambda item: -item.resizes, right=True),
+    LiveColumn("ON", 24, 7, lambda item: item.on or ""),
 )
 # The most that a name may grow to before the last column gets the rest.
 _NAME_MOST = 32
@@ -58,9 +60,9 @@ class TrainerTable(DataTable[Text]):
     def __init__(self, glyphs: Glyphs, **options: Any) -> None:
         super().__init__(cursor_type="row", zebra_stripes=False, cell_padding=0, **options)
         self._glyphs = glyphs
-        self._columns_shown: tuple[tuple[Column, int], ...] = ()
+        self._columns_shown: tuple[tuple[LiveColumn, int], ...] = ()
         self._shown: dict[str, tuple[str, ...]] = {}
-        self.sorted_by: Column | None = None
+        self.sorted_by: LiveColumn | None = None
         self.reverse = False
 
     def show(self, trainers: Sequence[Trainer], now_s: float) -> None:
@@ -105,7 +107,7 @@ class TrainerTable(DataTable[Text]):
             for (column, width), mark in zip(widths, marks, strict=True):
                 self.add_column(_cell(column, width, mark), width=width + _GAP, key=column.title)
 
-    def _title(self, column: Column) -> str:
+    def _title(self, column: LiveColumn) -> str:
         """Return a column's title, with a mark that is never cut off if the rows are sorted by it."""
         if column is not self.sorted_by:
             return column.title
@@ -155,7 +157,7 @@ def keys(trainers: Sequence[Trainer]) -> list[str]:
     return found
 
 
-def _cell(column: Column, width: int, text: str) -> Text:
+def _cell(column: LiveColumn, width: int, text: str) -> Text:
     """Format a value to the width of its column: never as markup, and cut off with a + as Slurm does."""
     shown = text if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}+"
     style = panels.STATE_COLOURS.get(text, "") if column.title == "STATE" else ""

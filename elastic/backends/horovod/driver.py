@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from elastic.backends.base import Backend, Host
+from elastic.backends.base import Backend, TrainerServices
 from elastic.backends.helper_process import Companion
 from elastic.backends.horovod.workers import Alive
 from elastic.base.errors import ElasticError
@@ -24,7 +24,7 @@ _BURST_S = 0.02
 class HorovodBackend(Backend):
     """The Horovod back-end. One life lasts from the first workers to completion, suspension or the failure of all."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: TrainerServices) -> None:
         super().__init__(host)
         self._life: Companion | None = None
         self._next: Companion | None = None

@@ -27,8 +27,8 @@ from horovod.runner.elastic.worker import HostUpdateResult
 from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
 
 from elastic.backends.horovod.notification_address import KEY_NAME
-from elastic.backends.horovod.notifier import Notifier
-from elastic.backends.horovod.rendezvous import Guests, Rendezvous, handler_for
+from elastic.backends.horovod.notifier import WorkerNotifier
+from elastic.backends.horovod.rendezvous import AllowedAddresses, Rendezvous, handler_for
 from elastic.backends.horovod.rounds import Rounds
 from elastic.base.timing import GLOO_TIMEOUT_S
 from elastic.link.authentication import new_secret
@@ -135,7 +135,7 @@ class _Driver(upstream.ElasticDriver):  # type: ignore[misc]
 
     def register_worker_server(self, host: str, slot: int, addresses: Any, secret_key: Any) -> None:
         super().register_worker_server(host, slot, addresses, secret_key)
-        self._worker_clients[host, slot] = Notifier(self._worker_clients[host, slot])
+        self._worker_clients[host, slot] = WorkerNotifier(self._worker_clients[host, slot])
 
     def _enough(self, current_hosts: Any) -> bool:
         return bool(current_hosts.host_assignment_order) and current_hosts.count_available_slots() >= self._least
@@ -155,7 +155,7 @@ class Life:
     def __init__(self, ranks: int, out: Any) -> None:
         self._out = out
         self._lock = threading.Lock()
-        self._guests = Guests()
+        self._guests = AllowedAddresses()
         self._workers: dict[tuple[str, int], _Worker] = {}
         rendezvous = Rendezvous(0)
         self._driver = _Driver(rendezvous, _Hosts(), self._given_up, self._formed)

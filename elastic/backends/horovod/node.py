@@ -13,7 +13,7 @@ from multiprocessing import connection
 
 from elastic.backends.horovod.environment import worker_environment
 from elastic.link.wire import Message
-from elastic.node.cleanup import Upkeep
+from elastic.node.cleanup import NodeCleanup
 from elastic.node.link import AgentLink
 from elastic.node.workers import run_worker
 from elastic.worker.driver_link import new_page, read_page
@@ -52,7 +52,7 @@ class HorovodNode:
         self._link = link
         self._argv = argv
         self._workers: dict[tuple[str, int], _Worker] = {}
-        self._upkeep = Upkeep()
+        self._upkeep = NodeCleanup()
 
     def run(self) -> None:
         """Serve until the agent goes away."""

@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 
-class Notifier:
+class WorkerNotifier:
     """One worker's notifications, in a thread of their own: the newest is sent once the previous one was answered."""
 
     def __init__(self, client: Any) -> None:

@@ -33,7 +33,7 @@ _ACCEPTED_AT_ONCE = 256
 _NOT_FOUND = b"HTTP/1.0 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
-class Guests:
+class AllowedAddresses:
     """The addresses that may use the rendezvous at all; any thread may read them."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Guests:
         return address in self._addresses
 
 
-def handler_for(driver: Any, key: str, guests: Guests) -> type[Any]:
+def handler_for(driver: Any, key: str, guests: AllowedAddresses) -> type[Any]:
     """Return Horovod's rendezvous without its unpickling, as the handler class that its server wants."""
     original: type[Any] = create_rendezvous_handler(driver)
 

@@ -25,7 +25,7 @@ from elastic.backends.horovod.sockets import SocketWatch
 from elastic.base.errors import StateError
 from elastic.script import ranks, resizing
 from elastic.worker import driver_link as _session
-from elastic.worker.driver_link import Saved
+from elastic.worker.driver_link import PendingCheckpoint
 
 _sockets = SocketWatch()
 
@@ -182,7 +182,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         write = functools.partial(_write, handlers, attributes)
         step, samples = saved["bft_step"], saved["bft_samples"]
         publish = generations.way(lambda: _state(handlers, attributes), step, samples)
-        _session.current().commit(Saved(step, samples, write, attributes.release, publish))
+        _session.current().commit(PendingCheckpoint(step, samples, write, attributes.release, publish))
 
     def _take_back(self) -> None:
         """Restore as upstream does, from a copy: an optimizer goes on to change the tensors that it is given."""
@@ -220,16 +220,16 @@ _OPTIMIZER = "_saved_optimizer_state"
 class _Attributes:
     """A state's attributes as they are now: upstream keeps no copies, and their values may change in place."""
 
-    _pool = buffers.Pool()
+    _pool = buffers.BufferPool()
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         self._plain = attributes
-        self._taken: snapshot.Snapshot | None = None
+        self._taken: snapshot.StateCopy | None = None
         self._error: Exception | None = None
         if all(isinstance(value, (int, float, str, bytes, type(None))) for value in attributes.values()):
             return
         try:
-            self._taken = snapshot.Snapshot(attributes, self._pool)
+            self._taken = snapshot.StateCopy(attributes, self._pool)
             self._taken.copy()
         except Exception as error:  # reported when the state is sent, as for any other state: training goes on
             self._error = error.with_traceback(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from elastic.backends.base import Host
+from elastic.backends.base import TrainerServices
 from elastic.driver.pilots.launcher import Pilot
 
 _BLAME_S = 0.5
@@ -14,13 +14,13 @@ down before its own error is reported, as `finally: destroy_process_group()` doe
 before."""
 
 
-class Blame:
+class CrashEnds:
     """The ends of one generation's workers, reported to the trainer together, once a generation.
 
     The trainer decides which of them caused the others: it knows what the workers reported.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: TrainerServices) -> None:
         self._host = host
         self._suspects: list[Pilot] = []
         self._exits: list[tuple[Pilot, int]] = []

@@ -13,9 +13,9 @@ import asyncio
 from collections.abc import Sequence
 
 from bftd.protocol.container import failed
-from elastic.backends.base import Backend, Host
+from elastic.backends.base import Backend, TrainerServices
 from elastic.backends.helper_process import Companion
-from elastic.backends.torchrun.blame import Blame
+from elastic.backends.torchrun.blame import CrashEnds
 from elastic.base.timing import PULL_S
 from elastic.driver.pilots.launcher import Pilot
 from elastic.link.peer import Peer
@@ -31,7 +31,7 @@ _STORE_S = 120.0
 class TorchrunBackend(Backend):
     """The torchrun back-end. It counts generations, each with fixed members, fixed ranks and its own store."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: TrainerServices) -> None:
         super().__init__(host)
         self._store = Companion(self._from_store, self._store_exited, host.log)
         self._store_ready = False
@@ -44,7 +44,7 @@ class TorchrunBackend(Backend):
         self._first_ranks: dict[str, int] = {}
         self._ending = False
         self._broken = False
-        self._blame = Blame(host)
+        self._blame = CrashEnds(host)
         self._news = asyncio.Event()
 
     @property

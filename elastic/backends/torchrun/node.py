@@ -22,7 +22,7 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
 from elastic.backends.torchrun.rendezvous import DriverRendezvous
 from elastic.backends.torchrun.tunnel import Tunnel
-from elastic.node.cleanup import Upkeep, exit_code
+from elastic.node.cleanup import NodeCleanup, exit_code
 from elastic.node.link import AgentLink
 from elastic.node.workers import run_worker
 from elastic.worker.driver_link import new_page, read_page
@@ -62,7 +62,9 @@ class _NoLogFiles(LogsSpecs):
 class _ElasticAgent(LocalElasticAgent):
     """torch's agent, except that it kills (workers ignore SIGTERM) and reports to the driver how workers ended."""
 
-    def __init__(self, spec: WorkerSpec, rendezvous: DriverRendezvous, pages: Sequence[Any], upkeep: Upkeep) -> None:
+    def __init__(
+        self, spec: WorkerSpec, rendezvous: DriverRendezvous, pages: Sequence[Any], upkeep: NodeCleanup
+    ) -> None:
         super().__init__(spec, logs_specs=_NoLogFiles(), start_method="fork")
         rendezvous.on_leaving = lambda: upkeep.sample(self._worker_pids())
         self._rendezvous_of_driver = rendezvous
@@ -153,7 +155,7 @@ class TorchrunNode:
 
     def __init__(self, link: AgentLink, argv: Sequence[str]) -> None:
         self._tunnel = Tunnel()
-        self._upkeep = Upkeep(self._tunnel.processes)
+        self._upkeep = NodeCleanup(self._tunnel.processes)
         self._rendezvous = DriverRendezvous(link, self._tunnel)
         workers = int(os.environ["BFT_WORKERS_PER_NODE"])
         self._pages = [new_page() for _ in range(workers)]

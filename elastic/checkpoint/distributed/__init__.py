@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from elastic.worker.driver_link import Fetched
+from elastic.worker.driver_link import Download
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def save(state: Any, step: int, samples: int, *, pause: bool) -> None:
     saving.save(state, step, samples, pause=pause)
 
 
-def load(fetched: Fetched, into: Any | None) -> Loaded | None:
+def load(fetched: Download, into: Any | None) -> Loaded | None:
     """Read the newest complete generation of `fetched` into the tensors of `into`, or onto the CPU without it.
 
     Returns None if there is no generation. Every worker calls it. Raises StateError if none can be read or if they

@@ -45,7 +45,7 @@ def new_digest() -> Any:
     return xxhash.xxh3_128()
 
 
-class Pace:
+class SaveProgress:
     """A count of the bytes of a save, reported now and then as a long save's sign of life."""
 
     def __init__(self, tell: Callable[[int, bool], object]) -> None:
@@ -81,7 +81,7 @@ class Pace:
 class _Stream(io.RawIOBase):
     """A file that is digested as it is written, and flushed to the disk when it is closed."""
 
-    def __init__(self, path: Path, pace: Pace) -> None:
+    def __init__(self, path: Path, pace: SaveProgress) -> None:
         super().__init__()
         self._file = open(path, "wb")  # noqa: SIM115  (closed by close)
         self._writeback = Writeback(self._file.fileno(), keep=True)
@@ -127,7 +127,7 @@ class _Stream(io.RawIOBase):
 class SealingFileSystem(FileSystem):
     """The file system that torch.distributed.checkpoint writes through; it records the size and digest of each file."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: SaveProgress) -> None:
         self._pace = pace
         self._sealed: dict[str, Sealed] = {}
 
@@ -176,7 +176,7 @@ def flush_folder(path: Path) -> None:
                 os.close(descriptor)
 
 
-def copy(source: Path, target: Path, pace: Pace) -> None:
+def copy(source: Path, target: Path, pace: SaveProgress) -> None:
     """Copy a file and flush it to the disk."""
     with open(source, "rb") as reading, open(target, "wb") as writing:
         writeback = Writeback(writing.fileno(), keep=True)

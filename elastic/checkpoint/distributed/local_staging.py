@@ -16,13 +16,13 @@ _said: set[str] = set()
 
 
 @dataclass(frozen=True)
-class Stage:
+class StagingFolder:
     """A folder for one worker's files of one generation until they are copied to their final place."""
 
     folder: Path
 
     @classmethod
-    def of(cls, name: str, size_bytes: int, rank: int) -> Stage | None:
+    def of(cls, name: str, size_bytes: int, rank: int) -> StagingFolder | None:
         """Return a folder for this many bytes; None if none is named, or if its disk is too full (reported once)."""
         root = os.environ.get("BFT_STATE_STAGE", "")
         if not root:

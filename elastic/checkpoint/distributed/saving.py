@@ -25,8 +25,8 @@ from elastic.base.errors import SHARD_IN_OBJECT, StateError
 from elastic.checkpoint.distributed import files, rng, tree
 from elastic.checkpoint.distributed.ending import before_destroy
 from elastic.checkpoint.distributed.groups import Groups, current
-from elastic.checkpoint.distributed.local_staging import Stage
-from elastic.checkpoint.distributed.shards import RNG, SKELETON, Buffers, Planner, local
+from elastic.checkpoint.distributed.local_staging import StagingFolder
+from elastic.checkpoint.distributed.shards import RNG, SKELETON, Buffers, CheckpointPlanner, local
 from elastic.checkpoint.distributed.writer import Writer
 from elastic.worker import driver_link as _session
 
@@ -39,7 +39,7 @@ class Save:
         self.name = name
         self.step = step
         self.samples = samples
-        self.planner: Planner | None = None
+        self.planner: CheckpointPlanner | None = None
         self.size_bytes = 0
         self.error: BaseException | None = None
         self.why = ""
@@ -54,7 +54,7 @@ class Save:
         folder = Path(os.environ["BFT_STATE_PATH"]) / self.name
         why, sealed = "", []
         try:
-            sealed = self._written(folder, files.Pace(_tell_growth))
+            sealed = self._written(folder, files.SaveProgress(_tell_growth))
         except (Exception, CheckpointException) as error:  # CheckpointException is no Exception
             why = _why(error)
         whys = self.groups.gathered_writing(why)
@@ -79,8 +79,8 @@ class Save:
             shutil.rmtree(folder, ignore_errors=True)
         session.tell({"op": "unwritten", "name": self.name, "text": f"the state of step {self.step}: {self.why}"})
 
-    def _written(self, folder: Path, pace: files.Pace) -> list[files.Sealed]:
-        stage = Stage.of(self.name, self.size_bytes, self.groups.rank)
+    def _written(self, folder: Path, pace: files.SaveProgress) -> list[files.Sealed]:
+        stage = StagingFolder.of(self.name, self.size_bytes, self.groups.rank)
         target = stage.folder if stage is not None else folder
         system = files.SealingFileSystem(pace)
         try:
@@ -113,7 +113,7 @@ class Save:
         self.planner = None
 
 
-class _Refusing(Planner):
+class _Refusing(CheckpointPlanner):
     """The planner of a worker that cannot write, which takes part because the others wait for its answer."""
 
     def __init__(self, error: BaseException | None) -> None:
@@ -180,7 +180,7 @@ class Saver:
             if groups.rank == 0:
                 about = {"skeleton": skeleton, "step": step, "samples": samples, "size": groups.size}
                 objects[SKELETON] = pickled({**about, **_session.current().about()})
-            save.planner = Planner(shares, objects)
+            save.planner = CheckpointPlanner(shares, objects)
             parts = {key: local(tensor) for key, tensor in shares.items()}
             save.size_bytes = sum(part.nbytes for part in parts.values())
             with self._lock:

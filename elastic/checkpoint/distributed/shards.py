@@ -64,7 +64,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return part.detach()
 
 
-class Planner(DefaultSavePlanner):
+class CheckpointPlanner(DefaultSavePlanner):
     """A planner that plans with the script's own tensors, while they may be read, and later writes copies."""
 
     def __init__(self, shares: Mapping[str, torch.Tensor], objects: Mapping[str, Any]) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 from elastic.checkpoint.distributed import files, tree
 from elastic.checkpoint.distributed.groups import Groups
 from elastic.checkpoint.distributed.saving import Save, pickled
-from elastic.checkpoint.distributed.shards import SKELETON, Planner
+from elastic.checkpoint.distributed.shards import SKELETON, CheckpointPlanner
 from elastic.link.wire import Message
-from elastic.worker.driver_link import Session
+from elastic.worker.driver_link import DriverLink
 
 _LOOK_S = 1.0
 """A thread that waits for the driver's answer checks this often whether the link still exists."""
@@ -26,7 +26,7 @@ _LOOK_S = 1.0
 class Publisher:
     """A writer of this process's states of a framework (`kind`), one at a time, which learns whether they count."""
 
-    def __init__(self, session: Session, kind: str) -> None:
+    def __init__(self, session: DriverLink, kind: str) -> None:
         """Raises StateError if a library is missing: now, with one line, and not at every state."""
         files.new_digest()
         self._kind = kind
@@ -49,7 +49,7 @@ class Publisher:
         tensors, skeleton = tree.flatten(state)
         about = {"skeleton": skeleton, "step": step, "samples": samples, "size": 1, "kind": self._kind}
         objects = {SKELETON: pickled(about)}
-        save.planner = Planner(tensors, objects)
+        save.planner = CheckpointPlanner(tensors, objects)
         save.planner.fill({**tensors, **objects})
         save.size_bytes = sum(tensor.nbytes for tensor in tensors.values())
         # A waiting driver must hear at once that there is something to wait for; otherwise it asks the next worker.

@@ -14,7 +14,7 @@ from typing import Protocol
 from elastic.base.errors import LinkLostError
 
 
-class Job(Protocol):
+class WriteJob(Protocol):
     """One state to write."""
 
     def run(self) -> None:
@@ -35,12 +35,12 @@ class Writer:
         self._news = threading.Condition()
         self._deciding = False
         self._begun = self._met = 0
-        self._waiting: Job | None = None
-        self._writing: Job | None = None
+        self._waiting: WriteJob | None = None
+        self._writing: WriteJob | None = None
         self._lost: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def put(self, agree: Callable[[int, int], tuple[int, int]], make: Callable[[], Job]) -> None:
+    def put(self, agree: Callable[[int, int], tuple[int, int]], make: Callable[[], WriteJob]) -> None:
         """Have the state of `make` written next, in place of a waiting one; called by the thread that trains.
 
         `agree(begun, met)` is a vote of all workers. Each gives how often it has begun to take a state, and how often

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 
 from elastic.base.timing import BEAT_LATE_S, BEAT_S, BUSY_TIMES, DRIVER_LOST_S, KILLED_S, PING_S
-from elastic.driver.context import Run
+from elastic.driver.context import TrainerContext
 from elastic.driver.pilots.launcher import Pilot
-from elastic.driver.pilots.manager import Crew
+from elastic.driver.pilots.manager import PilotManager
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 
@@ -20,7 +20,7 @@ from elastic.link.wire import Message
 class Liveness:
     """The signs of life of agents and workers, and the response to silence; call `beat` and `ping` periodically."""
 
-    def __init__(self, run: Run, crew: Crew, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, run: TrainerContext, crew: PilotManager, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is monotonic."""
         self._run = run
         self._crew = crew

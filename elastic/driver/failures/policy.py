@@ -11,7 +11,7 @@ from bftd.protocol.reports import CrashReport
 from elastic.backends import KINDS
 from elastic.base.errors import EXIT_LINK_LOST
 from elastic.base.timing import AGREE_S, FAULT_SHOWN_S, PAUSE_MOST_S, PAUSE_S, REGROUPED_S, SILENT_S
-from elastic.driver.context import Run
+from elastic.driver.context import TrainerContext
 from elastic.driver.failures.blame import Blame, Verdict
 from elastic.driver.failures.departed import Departures
 from elastic.driver.failures.error_text import LastWords
@@ -22,10 +22,10 @@ from elastic.link.peer import Peer
 from elastic.link.wire import Message
 
 
-class TrainerHost:
+class FailurePolicy:
     """The back-end's host; see elastic.backends.base.Host."""
 
-    def __init__(self, run: Run, pilots: Callable[[], Sequence[Pilot]]) -> None:
+    def __init__(self, run: TrainerContext, pilots: Callable[[], Sequence[Pilot]]) -> None:
         """`pilots` returns the current ones."""
         self.settings = run.settings
         self._run = run

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from elastic.base.errors import ElasticError, UsageError
 from elastic.link.address import plain
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.pilots.shared_queries import SharedLook
+from slurm_plugin.pilots.shared_queries import SharedQuery
 from slurm_plugin.read.types import NodeAddress
 
 VARIABLE = "BFT_DRIVER_ADDRESS"
@@ -78,7 +78,7 @@ class Routes:
         self._given = given
         self._ipv4_only = ipv4_only
         self._lock = threading.Lock()
-        self._reading = SharedLook(self._read)
+        self._reading = SharedQuery(self._read)
         self._read_s = float("-inf")
         self._hidden = False
         self._where: Mapping[str, NodeAddress] = {}

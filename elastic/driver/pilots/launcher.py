@@ -20,7 +20,7 @@ from elastic.backends import KINDS
 from elastic.base.timing import GONE_S
 from elastic.driver.pilots.addresses import Routes, Unreachable, advice
 from elastic.driver.pilots.cancellation import Endings
-from elastic.driver.pilots.request import Shares
+from elastic.driver.pilots.request import NodePartRequest
 from elastic.driver.settings import DriverSettings
 from elastic.link.address import join_address
 from elastic.link.descriptors import ordinary_limit
@@ -29,7 +29,7 @@ from elastic.link.wire import Message
 from elastic.node import container
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots.pending_reasons import Rules
-from slurm_plugin.pilots.shared_nodes import Part, Sharing
+from slurm_plugin.pilots.shared_nodes import NodePart, Sharing
 from slurm_plugin.pilots.submission import Leftover, Mode, PilotLauncher, PilotRequest, Placed
 from slurm_plugin.read.client import SlurmClient
 
@@ -82,7 +82,7 @@ class Pilot:
     granted: str = ""
     """The daemon's reason for the lease, as a sentence."""
 
-    part: Part | None = None
+    part: NodePart | None = None
     """The part of the node that was asked for, None for all of it."""
 
     driver: str = ""
@@ -192,7 +192,7 @@ class PilotStarter:
         self._daemon = ""
         self._endings = Endings(self._client, log)
         sharing = Sharing(self._client, heard=self._mode == "salloc")
-        self.shares = Shares(settings.spec.share, sharing, log, settings.spec.workers_per_node)
+        self.shares = NodePartRequest(settings.spec.share, sharing, log, settings.spec.workers_per_node)
         self._threads = ThreadPoolExecutor(_AT_ONCE, "bft-pilot")
         kind = KINDS[settings.backend]
         self._routes = Routes(self._client.node_addresses, settings.given_address, ipv4_only=kind.ipv4_only)
@@ -246,7 +246,7 @@ class PilotStarter:
         pilot.placed_s = time.monotonic()
         return None
 
-    async def _part_of(self, pilot: Pilot, partition: str) -> Part | None:
+    async def _part_of(self, pilot: Pilot, partition: str) -> NodePart | None:
         """Returns the part of its node that a pilot is to have, None for all of it."""
         pilot.part = None
         await self.shares.known()

@@ -33,7 +33,7 @@ _ENDED_S = 10.0
 _LOOK_S = 0.5
 
 
-class Owner(Protocol):
+class TrainerEvents(Protocol):
     """The trainer as the crew needs it."""
 
     def log(self, text: str) -> None:
@@ -55,12 +55,12 @@ class Owner(Protocol):
         """Takes a fault of the driver itself."""
 
 
-class Crew:
+class PilotManager:
     """The pilots that carry out the daemon's leases; `report` tells the daemon what became of them."""
 
     def __init__(
         self,
-        owner: Owner,
+        owner: TrainerEvents,
         starter: PilotStarter,
         report: Callable[[Report], None],
         *,

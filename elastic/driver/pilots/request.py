@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elastic.options.node_share import Share
-from slurm_plugin.pilots.shared_nodes import Part, Sharing
+from elastic.options.node_share import NodeShare
+from slurm_plugin.pilots.shared_nodes import NodePart, Sharing
 
 OWN_BYTES = 512 * 2**20
 """The memory beside the workers: with torch the agent took 25 MiB, the process that starts them 300, its tunnel 23."""
@@ -26,28 +26,30 @@ _GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d+)")
 
 
 @dataclass(frozen=True)
-class Need:
+class ProfiledNeed:
     """The profiled need: CPUs and memory for each GPU, or for the one worker of a node without GPUs."""
 
     cpus: float
     memory_bytes: int
 
 
-class Shares:
+class NodePartRequest:
     """The part of its node that each pilot asks for; `tell` gets a line when that changes.
 
     `workers` is the number on each node, if the user set it: the profiled need counts for each worker, or for each GPU
     if there are more.
     """
 
-    def __init__(self, share: Share, sharing: Sharing, tell: Callable[[str], None], workers: int | None = None) -> None:
+    def __init__(
+        self, share: NodeShare, sharing: Sharing, tell: Callable[[str], None], workers: int | None = None
+    ) -> None:
         self.tell = tell
         self.state_bytes: Callable[[], int | None] = lambda: None
         """Returns the size of the newest state kept in memory: 0 for none, None if unknown."""
         self._share = share
         self._workers = workers or 1
         self._sharing = sharing
-        self._need: Need | None = None
+        self._need: ProfiledNeed | None = None
         self._whose = ""
         self._too_small = ""
         self._said: dict[str, str] = {}
@@ -71,26 +73,26 @@ class Shares:
         """Whether pilots may have parts of nodes at all."""
         return not (self._share.never or self._too_small) and bool(self._share.cpus or self._need)
 
-    def profiled(self, need: Need, whose: str) -> None:
+    def profiled(self, need: ProfiledNeed, whose: str) -> None:
         """Takes a profile's need; `whose` describes the profile to the user."""
         self._need, self._whose = need, whose
 
-    def part(self, gres: str) -> Part | None:
+    def part(self, gres: str) -> NodePart | None:
         """Returns the part that a pilot with these devices asks for if it may, None for the whole node."""
         if not self.wanted:
             return None
         if self._share.cpus or self._need is None:
-            return Part(self._share.cpus, self._share.memory_bytes)
+            return NodePart(self._share.cpus, self._share.memory_bytes)
         each = max(self._workers, sum(map(int, _GPUS.findall(gres))))
         state_bytes = self.state_bytes()
         copies = _COPIES * (UNKNOWN_STATE_BYTES if state_bytes is None else state_bytes)
-        return Part(math.ceil(self._need.cpus * each), self._need.memory_bytes * each + OWN_BYTES + copies)
+        return NodePart(math.ceil(self._need.cpus * each), self._need.memory_bytes * each + OWN_BYTES + copies)
 
-    def against(self, node: str, partition: str, part: Part) -> str:
+    def against(self, node: str, partition: str, part: NodePart) -> str:
         """Returns why this node's pilot gets the whole node after all, "" if it gets the part; asks Slurm."""
         return self._sharing.against(node, partition, part)
 
-    def decided(self, node: str, part: Part, against: str) -> None:
+    def decided(self, node: str, part: NodePart, against: str) -> None:
         """Reports what a pilot asks for, if that is news."""
         whose = self._whose if self._need is not None and not self._share.cpus else f"share={self._share.format()}"
         if against:
@@ -103,7 +105,7 @@ class Shares:
         if not told:
             self.tell(text)
 
-    def give_up(self, node: str, part: Part) -> None:
+    def give_up(self, node: str, part: NodePart) -> None:
         """Switches to whole nodes, as a pilot's memory was too small."""
         if not self._too_small:
             self._too_small = node
@@ -113,7 +115,7 @@ class Shares:
             )
 
 
-def size_text(part: Part) -> str:
+def size_text(part: NodePart) -> str:
     """Returns a part's CPUs and memory in words."""
     mib = part.memory_mib
     gib = mib / 1024

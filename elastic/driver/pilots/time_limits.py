@@ -16,21 +16,21 @@ _SHARE_OF_LIFE = 1 / 16
 
 
 @dataclass(frozen=True)
-class Member:
+class TrainingPilot:
     """A pilot that trains: it has to leave at `end_s` of some clock, and was asked for `limit_s`."""
 
     end_s: float
     limit_s: float
 
 
-class Limits:
+class PilotLimits:
     """The times at which pilots leave; `may_shrink_to` says whether a trainer can go on with that many nodes."""
 
     def __init__(self, may_shrink_to: Callable[[int], bool]) -> None:
         self._may_shrink_to = may_shrink_to
         self._left_s = -math.inf
 
-    def due(self, members: Sequence[Member], now_s: float) -> list[int]:
+    def due(self, members: Sequence[TrainingPilot], now_s: float) -> list[int]:
         """Returns the positions in `members` of those that leave now, in the order of their ends."""
         order = sorted(range(len(members)), key=lambda position: members[position].end_s)
         over = [position for position in order if members[position].end_s <= now_s]

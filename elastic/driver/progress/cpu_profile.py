@@ -13,14 +13,14 @@ from pathlib import Path
 from bftd.protocol.errors import Malformed
 from bftd.protocol.fields import Fields, printable
 from elastic.base.timing import PROFILE_S
-from elastic.driver.pilots.request import Need, Shares
+from elastic.driver.pilots.request import NodePartRequest, ProfiledNeed
 from elastic.driver.settings import DriverSettings
 
 _SAID_MOST = 300
 _DAY_S = 86400.0
 
 
-async def look(settings: DriverSettings, shares: Shares) -> None:
+async def look(settings: DriverSettings, shares: NodePartRequest) -> None:
     """Has pilots ask for the profiled share; a profile of other arguments counts only if the user asked for one."""
     share = settings.spec.share
     if share.never or share.cpus:
@@ -34,7 +34,7 @@ async def look(settings: DriverSettings, shares: Shares) -> None:
         if not (same or share.asked):
             shares.tell(f"pilots have whole nodes: {whose}, was with other arguments; share=profile goes by it")
             return
-        shares.profiled(Need(cpus, memory_bytes), whose)
+        shares.profiled(ProfiledNeed(cpus, memory_bytes), whose)
     except (OSError, ValueError, Malformed, asyncio.TimeoutError) as error:
         if share.asked:
             copy = settings.argv[0]  # the user knows the one that was submitted

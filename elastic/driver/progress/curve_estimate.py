@@ -22,7 +22,7 @@ from bftd.protocol.fields import Fields, printable
 from bftd.protocol.registration import NodeKind
 from bftd.protocol.reports import CurveReport
 from elastic.base.timing import ESTIMATE_S, ESTIMATE_STOP_S
-from elastic.driver.context import Run
+from elastic.driver.context import TrainerContext
 
 _MOST_BYTES = 2**20
 _SAID_MOST = 500
@@ -36,7 +36,7 @@ _SHARE = 0.75
 class Estimating:
     """One trainer's estimate, made once the daemon has sent the classes of nodes; `estimates` are the results."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainerContext) -> None:
         self._run = run
         self._kinds: asyncio.Future[Sequence[NodeKind]] = asyncio.get_running_loop().create_future()
         self.estimates: tuple[CurveEstimate, ...] = ()

@@ -29,7 +29,7 @@ _WHYS_SHOWN = 2
 _SENTENCES_KEPT = 64
 
 
-class Member(Protocol):
+class ShownPilot(Protocol):
     """A pilot as the log shows it; `granted` and `reason` are sentences."""
 
     lease: str
@@ -41,7 +41,7 @@ class Member(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class TrainingRate:
     """The measured training: how many groups have stepped, the `nodes` of the last one, and its speed.
 
     `groups` is 0 for a script that reports no steps. `samples_per_s` is 0 and `ends_in_s` None if unknown.
@@ -60,8 +60,8 @@ class Changes:
         """`who` is the trainer's name in the daemon's sentences; `resumes`: it begins with a saved state."""
         self._who = who
         self._verb = changes.RESUMES if resumes else changes.STARTS
-        self._group: dict[str, Member] = {}
-        self._untold: dict[str, Member] = {}
+        self._group: dict[str, ShownPilot] = {}
+        self._untold: dict[str, ShownPilot] = {}
         self._groups = 0
         self._suspended = False
         self._pending: frozenset[str] = frozenset()
@@ -83,7 +83,7 @@ class Changes:
         while len(self._planned) > _SENTENCES_KEPT:
             del self._planned[next(iter(self._planned))]
 
-    def look(self, now_s: float, present: Sequence[Member], measured: Measured) -> str | None:
+    def look(self, now_s: float, present: Sequence[ShownPilot], measured: TrainingRate) -> str | None:
         """Returns the line to write now, if any, when the workers of the `present` pilots train."""
         group = {member.lease: member for member in present}
         if not group:
@@ -108,7 +108,7 @@ class Changes:
         back = f"{changes.SUSPENDED.past} {fold(member.node for member in gone)}" if gone else "was suspended"
         return self._within_bounds(now_s, f"{back} at step {step}{self._because(gone)}; resumes on any nodes")
 
-    def _settled(self, now_s: float, nodes: int, measured: Measured) -> bool:
+    def _settled(self, now_s: float, nodes: int, measured: TrainingRate) -> bool:
         """Whether the change has happened, as far as can be known."""
         waited_s = now_s - self._pending_s
         formed = measured.groups > self._groups and measured.nodes == nodes
@@ -120,7 +120,7 @@ class Changes:
             self._measured_s = now_s
         return waited_s >= _UNMEASURED_S
 
-    def _change(self, group: Mapping[str, Member], measured: Measured) -> str:
+    def _change(self, group: Mapping[str, ShownPilot], measured: TrainingRate) -> str:
         added = [member for lease, member in group.items() if lease not in self._group]
         gone = [member for lease, member in self._group.items() if lease not in group]
         before, after = len(self._group), len(group)
@@ -140,7 +140,7 @@ class Changes:
         why = self._because(gone) if gone else self._gain(added, group, measured)
         return f"{verb.past}{rest}{why}{_speed(measured)}"
 
-    def _gain(self, added: Sequence[Member], group: Mapping[str, Member], measured: Measured) -> str:
+    def _gain(self, added: Sequence[ShownPilot], group: Mapping[str, ShownPilot], measured: TrainingRate) -> str:
         """Returns why nodes were added, and how many of the planned ones are still missing."""
         sentences = Counter(member.granted for member in added if member.granted)
         planned = sum(len(self._planned.get(sentence, ())) for sentence in sentences)
@@ -152,7 +152,7 @@ class Changes:
         whys = [why for why in whys if why]
         return f"{missing}: {'; '.join(whys)}" if whys else missing
 
-    def _because(self, gone: Iterable[Member]) -> str:
+    def _because(self, gone: Iterable[ShownPilot]) -> str:
         whys: Counter[str] = Counter()
         for member in gone:
             why = changes.why_of(member.reason, self._who)
@@ -174,7 +174,7 @@ class Changes:
             self._lines_s.popleft()
         return len(self._lines_s) >= _LINES_MOST
 
-    def _summary(self, now_s: float, measured: Measured) -> str | None:
+    def _summary(self, now_s: float, measured: TrainingRate) -> str | None:
         """Returns the summary of the changes held back, once another line is allowed."""
         if not self._held or self._full(now_s):
             return None
@@ -189,13 +189,13 @@ class Changes:
         return f"{times}; now on {on}{_speed(measured)}"
 
 
-def _how(gone: Iterable[Member]) -> str:
+def _how(gone: Iterable[ShownPilot]) -> str:
     """Whether nodes were given back or lost, in words."""
     asked = all(member.revoked or member.expiring or member.reason == changes.TAKEN for member in gone)
     return "given back" if asked else "lost"
 
 
-def _speed(measured: Measured) -> str:
+def _speed(measured: TrainingRate) -> str:
     told = f"; {measured.samples_per_s:.4g} samples/s" if measured.samples_per_s > 0.0 else ""
     return (
         told if measured.ends_in_s is None else f"{told}{',' if told else ';'} about {span(measured.ends_in_s)} to go"

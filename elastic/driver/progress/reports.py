@@ -23,7 +23,7 @@ _SET_S = 60.0
 
 
 @dataclass
-class Progress:
+class TrainerProgress:
     """One trainer's progress; `nodes` is the number of nodes behind the present world of `size` workers."""
 
     workers_per_node: int = 1

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
-from elastic.store.completeness import Gathering, Over, Told
-from elastic.store.versions import Generations
+from elastic.store.completeness import Completeness, Over, RankReport
+from elastic.store.versions import CheckpointVersions
 
 OPS = frozenset({"shards", "unwritten", "corrupt"})
 """The messages of a worker about a state by path."""
@@ -31,7 +31,7 @@ class ByPath:
 
     def __init__(
         self,
-        generations: Generations,
+        generations: CheckpointVersions,
         note: Callable[[Peer, str], None],
         changed: Callable[[], None],
         saved: Callable[[float, int], None] = lambda took_s, size_bytes: None,
@@ -41,7 +41,7 @@ class ByPath:
         self._changed = changed
         self._saved = saved
         self._took_s: dict[str, float] = {}
-        self._gathering = Gathering()
+        self._gathering = Completeness()
         self._parts: WeakKeyDictionary[Peer, tuple[object, _Part]] = WeakKeyDictionary()
         """For each worker, the name of the last state it reported on, and the outcome of that state."""
 
@@ -58,7 +58,7 @@ class ByPath:
         self._parts[worker] = (name, "open")
         try:
             if op == "shards":
-                told = Told.parse(message, str(self._generations.home.path))
+                told = RankReport.parse(message, str(self._generations.home.path))
                 over = self._gathering.heard(worker, told)
                 if isinstance(took_s := message.get("took_s"), (int, float)) and math.isfinite(took_s):
                     self._took_s[told.generation.name] = max(took_s, self._took_s.get(told.generation.name, 0.0))

@@ -16,7 +16,7 @@ from elastic.store.store import CheckpointStore, Content, NotStoredError
 _GONE, _UNSAVED = "gone", "unsaved"
 
 
-class StateSaver:
+class CheckpointSaver:
     """The collector of workers' states; any worker's will do, the highest step is kept.
 
     One worker is asked, rank 0 if it is known; the next one only if that one's state does not grow or is not there.

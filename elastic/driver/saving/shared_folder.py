@@ -16,16 +16,18 @@ import secrets
 from collections.abc import Callable
 
 from elastic.base.timing import PROBE_S, STORE_RETRY_S
-from elastic.driver.context import Run
+from elastic.driver.context import TrainerContext
 from elastic.driver.pilots.launcher import Pilot
 from elastic.link.wire import Message
-from elastic.store.error_latch import FILE_SYSTEMS, Trouble, text_of
+from elastic.store.error_latch import FILE_SYSTEMS, ErrorLatch, text_of
 
 
 class Probes:
     """One trainer's nodes; without a `state=PATH` none is asked."""
 
-    def __init__(self, run: Run, cannot: Callable[[Pilot, str], None], ready: Callable[[Pilot], None]) -> None:
+    def __init__(
+        self, run: TrainerContext, cannot: Callable[[Pilot, str], None], ready: Callable[[Pilot], None]
+    ) -> None:
         """`cannot` gives a node back for a reason, `ready` makes it train."""
         self._run = run
         self._cannot = cannot
@@ -39,7 +41,7 @@ class Probes:
         self._asked: dict[str, asyncio.TimerHandle] = {}
         self._waiting: dict[str, bool] = {}
         """The leases whose node is asked, and whether it got ready meanwhile."""
-        self._full = Trouble(run.tell, f"state={run.settings.spec.state_path} can be written again")
+        self._full = ErrorLatch(run.tell, f"state={run.settings.spec.state_path} can be written again")
         self._written = 0
         self._refused: dict[str, tuple[int, int]] = {}
         """For nodes that wait for the file system: the probes that others had written before, and the step saved."""

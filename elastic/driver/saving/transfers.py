@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from elastic.base.errors import ElasticError
 from elastic.base.timing import FAREWELL_S, LAST_STATE_S, STATE_SETTLE_S, STATE_STALL_S
 from elastic.driver.progress.resize_costs import number
-from elastic.driver.saving.saver import StateSaver
+from elastic.driver.saving.saver import CheckpointSaver
 from elastic.link import descriptors
 from elastic.link.authentication import Seals
 from elastic.link.bulk import FETCH, SEND, Incoming
@@ -66,7 +66,7 @@ class Transfers:
 
     def __init__(
         self,
-        saver: StateSaver,
+        saver: CheckpointSaver,
         worker_of: Callable[[Message], Peer | None],
         heard: Callable[[Peer], None],
         saved: Callable[[float, int], None],

@@ -18,7 +18,7 @@ import numpy as np
 
 from milp.assignments import assign, keep
 from milp.problem import Problem, TrainerSpec
-from milp.solver import Answer, Effort, Feature, Solver
+from milp.solver import Effort, Feature, Solver, SolverAnswer
 from milp.solvers.arrays import Bools, Floats, worst_that_matters
 from milp.solvers.one_class.cap_tree import Group, set_prices, tree
 from milp.solvers.one_class.utility_arrays import Worth
@@ -50,9 +50,9 @@ class _Best:
     rest: _Best | None = None
 
 
-def _run(problem: Problem, effort: Effort) -> Answer:
+def _run(problem: Problem, effort: Effort) -> SolverAnswer:
     if not problem.trainers or not problem.nodes:
-        return Answer({trainer.name: () for trainer in problem.trainers}, bound=None)
+        return SolverAnswer({trainer.name: () for trainer in problem.trainers}, bound=None)
     worths, size = _worths(problem)
     root = tree(problem)
     set_prices(root, problem, worths)
@@ -60,11 +60,11 @@ def _run(problem: Problem, effort: Effort) -> Answer:
     # the tie-breaks are not part of (16)
     bound += TIE_BREAK * size
     if found is None:
-        return Answer(None, bound)
+        return SolverAnswer(None, bound)
     counts: dict[int, int] = {}
     _trace(found, int(found.worth.argmax()), counts)
     by_name = {trainer.name: counts.get(row, 0) for row, trainer in enumerate(problem.trainers)}
-    return Answer(assign(problem, by_name), None if proven else bound)
+    return SolverAnswer(assign(problem, by_name), None if proven else bound)
 
 
 def _solve(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from milp.assignments import assign
 from milp.problem import Problem
-from milp.solver import Answer, Effort, Solver
+from milp.solver import Effort, Solver, SolverAnswer
 from milp.solvers.one_class.dual import minimise
 from milp.solvers.one_class.tables import tabulate
 
 
-def _run(problem: Problem, effort: Effort) -> Answer:
+def _run(problem: Problem, effort: Effort) -> SolverAnswer:
     assignment = assign(problem, share(problem))
     if not problem.trainers:
-        return Answer(assignment, bound=None)
+        return SolverAnswer(assignment, bound=None)
     # The relaxation costs next to nothing and shows how far the heuristic may be from the optimum.
     tables = tabulate(problem)
-    return Answer(assignment, minimise(tables).bound + tables.tie_breaks)
+    return SolverAnswer(assignment, minimise(tables).bound + tables.tie_breaks)
 
 
 def share(problem: Problem) -> dict[str, int]:

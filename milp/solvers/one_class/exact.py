@@ -12,7 +12,7 @@ import numpy as np
 
 from milp.assignments import assign
 from milp.problem import Problem
-from milp.solver import Answer, Effort, Solver
+from milp.solver import Effort, Solver, SolverAnswer
 from milp.solvers.arrays import Bools, Floats, Ints
 from milp.solvers.one_class.dual import Dual, minimise
 from milp.solvers.one_class.knapsack import Candidates, cheapest
@@ -26,11 +26,11 @@ _CORE = 1 / 16
 _CORE_COUNTS = 64
 
 
-def _run(problem: Problem, effort: Effort) -> Answer:
+def _run(problem: Problem, effort: Effort) -> SolverAnswer:
     if not problem.trainers:
-        return Answer({}, bound=None)
+        return SolverAnswer({}, bound=None)
     counts = dict(zip((trainer.name for trainer in problem.trainers), best_counts(problem), strict=True))
-    return Answer(assign(problem, counts), bound=None)
+    return SolverAnswer(assign(problem, counts), bound=None)
 
 
 def best_counts(problem: Problem) -> list[int]:

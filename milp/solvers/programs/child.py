@@ -20,11 +20,11 @@ from typing import BinaryIO
 from milp.assignments import keep
 from milp.errors import MilpError, UnsupportedError
 from milp.solvers.programs.linear import optimise_checked
-from milp.solvers.programs.process import HEADER, News, Request, die_with_parent, write
+from milp.solvers.programs.process import HEADER, News, SolveRequest, die_with_parent, write
 from milp.solvers.programs.programs import ENGINES, MODELS
 
 
-def solved(request: Request, out: BinaryIO) -> News:
+def solved(request: SolveRequest, out: BinaryIO) -> News:
     """Build and solve the model; better maps are written to `out` as they are found."""
     engine = ENGINES[request.engine]
     model = MODELS[request.model](request.problem, sos2=engine.ordered_sets)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from milp.assignments import Block, assign_blocks, blocks, counts_in
+from milp.assignments import NodeBlock, assign_blocks, blocks, counts_in
 from milp.problem import Problem, TrainerSpec
 from milp.solvers.programs.linear import Linear
 from milp.utility import Piece, idle_worth, pieces
@@ -49,7 +49,7 @@ class CountModel:
     """The program of a problem, and the conversion of its points to maps and back."""
 
     problem: Problem
-    parts: tuple[Block, ...]
+    parts: tuple[NodeBlock, ...]
     linear: Linear
     trainers: Mapping[str, _Part]
     sos2: bool
@@ -165,7 +165,9 @@ def _neighbours(options: Sequence[Piece]) -> list[list[Piece]]:
     return runs
 
 
-def _add_shares(linear: Linear, problem: Problem, parts: Sequence[Block], trainer: TrainerSpec, part: _Part) -> None:
+def _add_shares(
+    linear: Linear, problem: Problem, parts: Sequence[NodeBlock], trainer: TrainerSpec, part: _Part
+) -> None:
     """Add the trainer's count in every block, with no migration (6) block by block."""
     if len(parts) == 1 and not parts[0].whole:
         part.shares = [part.count]

@@ -14,7 +14,7 @@ Report = Callable[[Sequence[float] | None, float], None]
 
 
 @dataclass(frozen=True)
-class Row:
+class Constraint:
     """low <= sum of coefficient * column <= high; `equation` is the paper's number, or a word if the paper has none."""
 
     equation: str
@@ -37,7 +37,7 @@ class Linear:
     lower: list[float] = field(default_factory=list)
     upper: list[float] = field(default_factory=list)
     integer: list[bool] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Constraint] = field(default_factory=list)
     sos2: list[tuple[int, ...]] = field(default_factory=list)
 
     def column(self, lower: float = 0.0, upper: float = 1.0, *, integer: bool = False, objective: float = 0.0) -> int:
@@ -58,7 +58,7 @@ class Linear:
         for column, coefficient in terms:
             merged[column] = merged.get(column, 0.0) + coefficient
         kept = {column: coefficient for column, coefficient in merged.items() if coefficient}
-        self.rows.append(Row(equation, tuple(kept), tuple(kept.values()), low, high))
+        self.rows.append(Constraint(equation, tuple(kept), tuple(kept.values()), low, high))
 
     def value(self, x: Sequence[float]) -> float:
         """Return the objective at a point."""

@@ -23,7 +23,7 @@ from typing import BinaryIO
 
 from milp.errors import MilpError, UnsupportedError
 from milp.problem import Problem
-from milp.solver import Answer, Effort
+from milp.solver import Effort, SolverAnswer
 
 # The engine is told to end a little before it is killed, so that its last message can still be read.
 _SOFT_SHARE = 0.9
@@ -41,7 +41,7 @@ _idle: list[Worker] = []
 
 
 @dataclass(frozen=True)
-class Request:
+class SolveRequest:
     """A problem, the names of the model and the engine to solve it with, and the limits at which to stop."""
 
     problem: Problem
@@ -85,13 +85,13 @@ def die_with_parent(parent: int) -> None:
 # -- the parent's side ---
 
 
-def solve(problem: Problem, model: str, engine: str, effort: Effort) -> Answer:
+def solve(problem: Problem, model: str, engine: str, effort: Effort) -> SolverAnswer:
     """Solve in a child process; after the time limit, or if it dies, return the best map and bound heard by then.
 
     The process is kept for the next request, since starting one takes longer than many solves. Raises `MilpError` when
     the child reports why it cannot solve this.
     """
-    request = Request(problem, model, engine, effort.gap)
+    request = SolveRequest(problem, model, engine, effort.gap)
     used_before = _take()
     last = _ask(used_before or Worker(engine), request, effort)
     if used_before and last == News(died=True):  # it died since its last request, or the request killed it
@@ -99,10 +99,10 @@ def solve(problem: Problem, model: str, engine: str, effort: Effort) -> Answer:
     if last.error:
         raise (UnsupportedError if last.refused else MilpError)(f"solver {engine}: {last.error}")
     if last.died:
-        return Answer(last.assignment, last.bound, "the solver died and had found no better plan", died=True)
+        return SolverAnswer(last.assignment, last.bound, "the solver died and had found no better plan", died=True)
     if not last.final:
-        return Answer(last.assignment, last.bound, "no better plan was found in time, when the solver was ended")
-    return Answer(last.assignment, last.bound, distrusted=last.distrusted)
+        return SolverAnswer(last.assignment, last.bound, "no better plan was found in time, when the solver was ended")
+    return SolverAnswer(last.assignment, last.bound, distrusted=last.distrusted)
 
 
 def prepare(engine: str) -> None:
@@ -112,7 +112,7 @@ def prepare(engine: str) -> None:
         _idle.append(worker)
 
 
-def _ask(worker: Worker, request: Request, effort: Effort) -> News:
+def _ask(worker: Worker, request: SolveRequest, effort: Effort) -> News:
     try:
         last = worker.ask(request, effort)
     except BaseException:
@@ -155,7 +155,7 @@ class Worker:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, request: Request, effort: Effort) -> News:
+    def ask(self, request: SolveRequest, effort: Effort) -> News:
         """Return the final news, or the best until then if the child dies or the time is over."""
         request = replace(request, time_limit_s=max(0.0, effort.left_s * _SOFT_SHARE))
         data = pickle.dumps(request, pickle.HIGHEST_PROTOCOL)

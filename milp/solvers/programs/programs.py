@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from milp.problem import Problem
-from milp.solver import Answer, Effort, Feature, Solver
+from milp.solver import Effort, Feature, Solver, SolverAnswer
 from milp.solvers.programs import counts, gurobi, highs, nodes, process
 from milp.solvers.programs.linear import Engine
 
@@ -22,13 +22,13 @@ MODELS: Mapping[str, Callable[..., counts.CountModel | nodes.NodeModel]] = {
 }
 
 
-def _run(model: str, engine: str, problem: Problem, effort: Effort) -> Answer:
+def _run(model: str, engine: str, problem: Problem, effort: Effort) -> SolverAnswer:
     if not problem.trainers or not problem.nodes:
-        return Answer({trainer.name: () for trainer in problem.trainers}, bound=None)
+        return SolverAnswer({trainer.name: () for trainer in problem.trainers}, bound=None)
     return process.solve(problem, model, engine, effort)
 
 
-def _run_papers(engine: str, problem: Problem, effort: Effort) -> Answer:
+def _run_papers(engine: str, problem: Problem, effort: Effort) -> SolverAnswer:
     """Return the best map under the paper's M. M forbids some maps, so its bound does not hold for the problem."""
     answer = _run("paper", engine, problem, effort)
     return answer if answer.bound is None else replace(answer, bound=math.inf)

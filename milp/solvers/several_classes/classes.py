@@ -11,7 +11,7 @@ import numpy as np
 
 from milp.assignments import assign_blocks, blocks
 from milp.problem import Problem
-from milp.solver import Answer, Effort, Feature, Solver
+from milp.solver import Effort, Feature, Solver, SolverAnswer
 from milp.solvers.arrays import Floats
 from milp.solvers.several_classes.dual import minimise
 from milp.solvers.several_classes.fill import fill, pack
@@ -30,15 +30,15 @@ _LOWER = 3.0
 _OTHER_PRICES = (0.7, 0.95, 1.05, 1.4)
 
 
-def _run(problem: Problem, effort: Effort) -> Answer:
+def _run(problem: Problem, effort: Effort) -> SolverAnswer:
     if not problem.trainers or not problem.nodes:
-        return Answer({trainer.name: () for trainer in problem.trainers}, bound=None)
+        return SolverAnswer({trainer.name: () for trainer in problem.trainers}, bound=None)
     tables = tabulate(problem)
     plan, bound = solve_tables(tables, effort)
     names = [trainer.name for trainer in problem.trainers]
     assignment = assign_blocks(problem, blocks(problem), plan.shares(names, len(tables.capacity)))
     proven = bound <= plan.total + 2 * _NOISE * tables.size
-    return Answer(assignment, None if proven else bound + tables.tie_breaks)
+    return SolverAnswer(assignment, None if proven else bound + tables.tie_breaks)
 
 
 def solve_tables(tables: ClassTables, effort: Effort) -> tuple[Picks, float]:

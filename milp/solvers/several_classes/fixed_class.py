@@ -11,7 +11,7 @@ from milp.solvers.several_classes.reduced_cost import Choices
 
 
 @dataclass(frozen=True)
-class Settled:
+class FixedClass:
     """Trainers `rows`, all on one class or on none.
 
     `worth[i]` (C + 1,) is the most that the first i of them are worth together on at most 0..C nodes, -inf if they
@@ -36,9 +36,9 @@ class Settled:
         return picked
 
 
-def settle(choices: Choices, rows: Ints, capacity: int) -> Settled:
+def settle(choices: Choices, rows: Ints, capacity: int) -> FixedClass:
     """Solve the knapsack of the trainers `rows`, all on the same class, for every number of nodes up to `capacity`."""
-    settled = Settled(rows.tolist(), [], [np.zeros(capacity + 1)])
+    settled = FixedClass(rows.tolist(), [], [np.zeros(capacity + 1)])
     for row in settled.rows:
         part = choices.of(row)
         counts, worths = choices.count[part], choices.worth[part]

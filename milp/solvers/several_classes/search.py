@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from milp.solvers.arrays import Bools, Floats, Ints
-from milp.solvers.several_classes.fixed_class import Settled, settle, with_price
+from milp.solvers.several_classes.fixed_class import FixedClass, settle, with_price
 from milp.solvers.several_classes.reduced_cost import Choices, within
 from milp.solvers.several_classes.tables import ClassTables, Picks
 
@@ -21,7 +21,7 @@ _MOST_PAIRS = 3_000_000
 
 
 @dataclass(frozen=True)
-class Found:
+class BestPlan:
     """The best plan found that is worth more than the floor, if any, and an upper bound for all other plans."""
 
     plan: Picks | None
@@ -38,7 +38,7 @@ class _Core:
 
     choices: Choices
     groups: list[list[int]]
-    settled: tuple[Settled, ...]
+    settled: tuple[FixedClass, ...]
     rest: tuple[Floats, ...]
     bounds: Floats
 
@@ -65,7 +65,7 @@ class _States:
 
 def search(
     tables: ClassTables, prices: Floats, floor: float, most_states: int, is_over: Callable[[], bool]
-) -> Found | None:
+) -> BestPlan | None:
     """Find the best plan that is worth more than `floor`; return None when `is_over` before the end.
 
     `prices` (M, K) are prices by class, each of which bounds the plans that a partial plan can lead to. If more than
@@ -73,7 +73,7 @@ def search(
     """
     core = _core(tables, prices, floor)
     if core is None:
-        return Found(None, floor)
+        return BestPlan(None, floor)
     choices, kinds = core.choices, len(tables.capacity)
     states = _States(
         free=tables.capacity[None, :],
@@ -108,10 +108,10 @@ def search(
         states = states.only(keep)
         trail.append((row, before[keep], chosen[keep]))
         if not len(keep):
-            return Found(None, ceiling)
+            return BestPlan(None, ceiling)
     at = int(states.worth.argmax())
     plan = _trace(core, trail, at, states.free[at])
-    return Found(plan, max(ceiling, plan.total))
+    return BestPlan(plan, max(ceiling, plan.total))
 
 
 def _trace(core: _Core, trail: list[tuple[int, Ints, Ints]], at: int, free: Ints) -> Picks:

@@ -15,7 +15,7 @@ from itertools import islice
 
 from milp.assignments import assign_blocks, blocks, keep
 from milp.problem import Cap, NodeSpec, Problem, TrainerSpec
-from milp.solver import Answer, Effort, Feature, Solver
+from milp.solver import Effort, Feature, Solver, SolverAnswer
 from milp.solvers.one_class import exact
 from milp.solvers.several_classes.classes import solve_tables
 from milp.solvers.several_classes.tables import tabulate
@@ -38,9 +38,9 @@ class _Found:
     bound: float
 
 
-def _run(problem: Problem, effort: Effort) -> Answer:
+def _run(problem: Problem, effort: Effort) -> SolverAnswer:
     if not problem.trainers or not problem.nodes:
-        return Answer({trainer.name: () for trainer in problem.trainers}, bound=None)
+        return SolverAnswer({trainer.name: () for trainer in problem.trainers}, bound=None)
     kept = keep(problem)
     pinned = {t.name: kept[t.name] for t in problem.trainers if _is_spread(problem, t, kept[t.name])}
     best = _plan(problem, pinned, effort)
@@ -53,7 +53,7 @@ def _run(problem: Problem, effort: Effort) -> Answer:
             if (gained := objective_of(problem, other.assignment)) > value:
                 best, value = replace(other, bound=best.bound), gained
     mixes = any(trainer.mixes_classes for trainer in problem.trainers)
-    return Answer(best.assignment, math.inf if mixes else best.bound)
+    return SolverAnswer(best.assignment, math.inf if mixes else best.bound)
 
 
 def _is_spread(problem: Problem, trainer: TrainerSpec, nodes: tuple[str, ...]) -> bool:

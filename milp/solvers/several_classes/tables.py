@@ -17,7 +17,7 @@ from milp.utility import TIE_BREAK, idle_worth, most_earned, pieces, tie_break
 
 
 @dataclass(frozen=True)
-class Lines:
+class ChoiceLines:
     """Choices of trainer `row`: `low`..`high` nodes of class `kind`, worth linear from `worth_low` to `worth_high`.
 
     All are arrays (P,), sorted by row; the first line of every row is to get nothing, as 0..0 nodes of class 0.
@@ -49,7 +49,7 @@ class ClassTables:
     """
 
     capacity: Ints
-    lines: Lines
+    lines: ChoiceLines
     kinds: Ints
     counts: Ints
     worths: Floats
@@ -107,14 +107,14 @@ def tabulate(problem: Problem) -> ClassTables:
     size = float(largest.sum()) or 1.0
     to_change = tie_break(size, int(capacity.sum()))
     held = np.array([len(trainer.current) for trainer in problem.trainers])[row]
-    lines = Lines(
+    lines = ChoiceLines(
         row, kind, low, high, worth_low - to_change * np.abs(low - held), worth_high - to_change * np.abs(high - held)
     )
     kinds, counts, worths, column = _points(lines)
     return ClassTables(capacity, lines, kinds, counts, worths, column[unchanged], size, TIE_BREAK * size)
 
 
-def _points(lines: Lines) -> tuple[Ints, Ints, Floats, Ints]:
+def _points(lines: ChoiceLines) -> tuple[Ints, Ints, Floats, Ints]:
     """Return the ends of all lines as padded arrays, and for every line the column of its lower end."""
     first = np.flatnonzero(np.diff(lines.row, prepend=-1))
     column = np.arange(len(lines.row)) - first[lines.row]

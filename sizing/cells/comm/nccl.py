@@ -30,7 +30,7 @@ _OF_OTHERS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class NcclRun:
     """One run of a program: out-of-place seconds by bytes, and the GPUs that took part.
 
     `gpu` is the driver's name of the GPUs; it, `per_node` and `nodes` are None if the text does not say.
@@ -58,7 +58,7 @@ class _Reading:
     ended: bool = False
 
 
-def parse(text: str, name: str, kind: str | None = None) -> tuple[Run, ...]:
+def parse(text: str, name: str, kind: str | None = None) -> tuple[NcclRun, ...]:
     """Parse all runs in a text; `kind` is used for runs whose program is named neither in the text nor in `name`.
 
     Raises UsageError with the line if something cannot be read, or if the measured values were wrong.
@@ -153,7 +153,7 @@ def _number(said: str, column: str, where: str) -> float:
     return number
 
 
-def _run(run: _Reading, name: str, kind: str | None) -> Run:
+def _run(run: _Reading, name: str, kind: str | None) -> NcclRun:
     """Return the finished run; raises UsageError if its data are missing or inconsistent."""
     where = f"{name}, line {run.line}"
     in_name = {each for each, program in PROGRAMS.items() if each in name or program.removesuffix("_perf") in name}
@@ -161,13 +161,13 @@ def _run(run: _Reading, name: str, kind: str | None) -> Run:
     if kind is None:
         raise UsageError(f"{where}: what was measured is not said here: name it by --kind, such as --kind all_reduce")
     if not run.ranks:
-        return Run(kind, dict(run.samples), None, None, None, tuple(_cut(run)))
+        return NcclRun(kind, dict(run.samples), None, None, None, tuple(_cut(run)))
     per_node, nodes = _shape(run, where)
     gpus = sorted({gpu for _, gpu in run.ranks.values()})
     if len(gpus) > 1:
         raise UsageError(f"{where}: ranks on {' and '.join(gpus)}: measure each type of GPU by itself")
     notes = (*_cut(run), *_doubts(run, kind, per_node * nodes))
-    return Run(kind, dict(run.samples), gpus[0], per_node, nodes, notes)
+    return NcclRun(kind, dict(run.samples), gpus[0], per_node, nodes, notes)
 
 
 def _shape(run: _Reading, where: str) -> tuple[int, int]:

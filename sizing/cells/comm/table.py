@@ -36,7 +36,7 @@ _SLACK = 1.25  # beyond the largest size the bandwidth may still change, by an a
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Point:
+class TimedSize:
     """One size (of the whole tensor, as in nccl-tests): the median, least and largest of `samples` times."""
 
     nbytes: int
@@ -52,7 +52,7 @@ class Table:
 
     kind: str
     link: Link
-    points: tuple[Point, ...]
+    points: tuple[TimedSize, ...]
     source: str
     day: str
 
@@ -69,7 +69,7 @@ class Table:
 def table(kind: str, link: Link, samples: Mapping[int, Sequence[float]], source: str, day: str) -> Table:
     """Make a table of the seconds that were measured for each size."""
     points = tuple(
-        Point(nbytes, statistics.median(times), min(times), max(times), len(times))
+        TimedSize(nbytes, statistics.median(times), min(times), max(times), len(times))
         for nbytes, times in sorted(samples.items())
     )
     return Table(kind, link, points, source, day)
@@ -210,15 +210,15 @@ def _table(each: Fields) -> Table:
     return Table(each.text("kind"), link, points, each.text("source", ""), each.text("day", ""))
 
 
-def _point(item: Fields) -> Point:
+def _point(item: Fields) -> TimedSize:
     value_s = item.number("value_s")
     low_s, high_s = item.number("low_s", value_s), item.number("high_s", value_s)
     if not 0 < low_s <= value_s <= high_s:
         raise item.wrong("value_s", "seconds above 0, between low_s and high_s")
-    return Point(item.count("bytes", least=1), value_s, low_s, high_s, item.count("samples", 1, least=1))
+    return TimedSize(item.count("bytes", least=1), value_s, low_s, high_s, item.count("samples", 1, least=1))
 
 
-def _between(lower: Point, upper: Point, nbytes: float) -> Estimate:
+def _between(lower: TimedSize, upper: TimedSize, nbytes: float) -> Estimate:
     """Interpolate linearly in the logarithms of bytes and seconds."""
     share = math.log(nbytes / lower.nbytes) / math.log(upper.nbytes / lower.nbytes)
     low_s, value_s, high_s = (
@@ -233,7 +233,7 @@ def _between(lower: Point, upper: Point, nbytes: float) -> Estimate:
     return Estimate(value_s, min(low_s, value_s), max(high_s, value_s), "interpolated")
 
 
-def _beyond(points: Sequence[Point], nbytes: float) -> Estimate:
+def _beyond(points: Sequence[TimedSize], nbytes: float) -> Estimate:
     """Extrapolate with a latency and a bandwidth from the two largest sizes, or with the largest's bandwidth alone."""
     last = points[-1]
     in_proportion_s = last.value_s * nbytes / last.nbytes

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from sizing.base.errors import Untraceable, UsageError
 from sizing.base.estimate import Estimate
-from sizing.cells.profiles.shards import Exchange, Shard, ShardProfile
+from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
 from sizing.inventory import gpus
 from sizing.model import launch
 from sizing.model.graph import Graph
@@ -48,7 +48,7 @@ class Setting:
 class Unfit:
     """A shard that does not fit in the memory of `device`; `why` is the allocator's message."""
 
-    shard: Shard
+    shard: StageShard
     device: str
     why: str
     torch: str = ""
@@ -68,7 +68,7 @@ class Profiled:
 
 def profile(
     source: Source,
-    shards: Sequence[Shard],
+    shards: Sequence[StageShard],
     *,
     graph: Graph | None = None,
     device: Device = "auto",
@@ -87,7 +87,7 @@ def profile(
 
 def profiled(
     source: Source,
-    shards: Sequence[Shard],
+    shards: Sequence[StageShard],
     setting: Setting,
     *,
     graph: Graph | None = None,
@@ -107,7 +107,7 @@ def profiled(
     for shard in shards:
         if shard.batch < 1 or not 1 <= shard.tp <= _MOST_TP or not 0 <= shard.first <= shard.last:
             raise UsageError(f"{shard}: no shard of a model")
-    results: dict[Shard, Result] = {}
+    results: dict[StageShard, Result] = {}
     files: set[tuple[str, str]] = set()
     notes: dict[str, None] = {}
     for tp in sorted({each.tp for each in shards}):
@@ -190,7 +190,7 @@ def sizes_of(source: ModelConfig | WideResNet) -> dict[str, Any]:
 
 
 def _result(found: Mapping[str, Any]) -> Result:
-    shard = Shard(*found["shard"])
+    shard = StageShard(*found["shard"])
     device, torch = device_name(str(found["device"])), str(found["torch"])
     if "unfit" in found:
         return Unfit(shard, device, str(found["unfit"]), torch)

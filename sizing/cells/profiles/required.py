@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sizing.base.errors import UsageError
 from sizing.cells.cell import Cell, Split, Stage
-from sizing.cells.profiles.shards import Shard
+from sizing.cells.profiles.shards import StageShard
 
 CLOSE = 0.15
 """If extremes differ by less than this share, they say little about the splits between them."""
@@ -64,11 +64,11 @@ def hybrid_of(stage: Stage) -> Split | None:
     return splits[len(splits) // 2] if len(splits) > 2 else None
 
 
-def shard_of(stage: Stage, split: Split, micro_batch: int) -> Shard | None:
+def shard_of(stage: Stage, split: Split, micro_batch: int) -> StageShard | None:
     """Return the shard that one GPU of a split runs; None if dp does not divide the micro-batch."""
     if micro_batch % split.dp:
         return None
-    return Shard(stage.first, stage.last, micro_batch // split.dp, split.tp)
+    return StageShard(stage.first, stage.last, micro_batch // split.dp, split.tp)
 
 
 def extremes_of(stage: Stage) -> tuple[Split, ...]:
@@ -79,14 +79,14 @@ def extremes_of(stage: Stage) -> tuple[Split, ...]:
 
 def wanted(
     cell: Cell, global_batch: int, *, micro_batches: int | None = None, tensor: bool = True, hybrids: bool = False
-) -> tuple[Shard, ...]:
+) -> tuple[StageShard, ...]:
     """Return the shards to profile first: both extremes of each stage, without duplicates.
 
     `tensor` is False for models without a plan for tensor parallelism; `hybrids` adds the third sample of every stage
     (once the extremes are known, sizing.cells.plan_estimate.hybrids returns those that are needed).
     """
     micro_batch = global_batch // micro_batches_of(cell, global_batch, micro_batches)
-    found: dict[Shard, None] = {}
+    found: dict[StageShard, None] = {}
     for stage in cell.stages:
         middle = hybrid_of(stage) if hybrids else None
         for split in (*extremes_of(stage), *([middle] if middle else [])):

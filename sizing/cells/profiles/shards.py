@@ -8,7 +8,7 @@ from sizing.base.estimate import Estimate
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Shard:
+class StageShard:
     """Operators `first` to `last` as one of `tp` tensor-parallel ranks runs them on `batch` samples.
 
     Data parallelism only makes `batch` smaller: with dp replicas the shard has 1/dp of the micro-batch.
@@ -44,7 +44,7 @@ class ShardProfile:
     tensor parallelism. `profile_s` is the duration of profiling, with compilation, on one device.
     """
 
-    shard: Shard
+    shard: StageShard
     device: str
     compute_s: Estimate
     update_s: Estimate

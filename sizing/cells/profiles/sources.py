@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from sizing.base.errors import NoProfile
 from sizing.cells.cell import Cell
 from sizing.cells.profiles.profile import Setting, Source
-from sizing.cells.profiles.shards import Shard, ShardProfile
+from sizing.cells.profiles.shards import ShardProfile, StageShard
 from sizing.cells.profiles.store import Store
 from sizing.model.graph import Graph
 
@@ -17,11 +17,11 @@ def profiles_for(
     graph: Graph,
     source: Source,
     *,
-    wanted: Collection[Shard] | None = None,
+    wanted: Collection[StageShard] | None = None,
     device: str = "",
     setting: Setting | None = None,
     store: Store | None = None,
-) -> Mapping[Shard, ShardProfile]:
+) -> Mapping[StageShard, ShardProfile]:
     """Return the profiles of a model on one type of device, by shard, without shards that did not fit in its memory.
 
     `device` defaults to the cells' type. With `wanted`, none of these shards may be missing; without, each stage of
@@ -43,7 +43,7 @@ def profiles_for(
         missing = [shard for shard in wanted if shard not in found]
     else:
         spans = sorted({(stage.first, stage.last) for cell in cells for stage in cell.stages} - tried)
-        missing = [Shard(first, last, graph.batch, 1) for first, last in spans]
+        missing = [StageShard(first, last, graph.batch, 1) for first, last in spans]
     if missing:
         others = [each for each in store.devices(model) if each != kind]
         elsewhere = f" (it was on {', '.join(others)})" if others and not found else ""

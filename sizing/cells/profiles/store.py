@@ -19,7 +19,7 @@ from typing import Any
 from sizing.base.database import Database, cache_folder
 from sizing.base.estimate import Estimate
 from sizing.cells.profiles.profile import NO_PLAN, Result, Setting, Source, Unfit, sizes_of
-from sizing.cells.profiles.shards import Exchange, Shard, ShardProfile
+from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
 from sizing.model import launch
 from sizing.model.transformer import ModelConfig
 from sizing.model.wide_resnet import WideResNet
@@ -79,13 +79,13 @@ class Store(Database):
                 return Model(str(row[0]), name, files)
         return None
 
-    def get(self, model: Model, device: str, setting: Setting, shard: Shard, torch: str = "") -> Result | None:
+    def get(self, model: Model, device: str, setting: Setting, shard: StageShard, torch: str = "") -> Result | None:
         """Return the result for one shard: with `torch` only of that version, else the newest."""
         return self.all(model, device, setting, torch).get(shard)
 
-    def all(self, model: Model, device: str, setting: Setting, torch: str = "") -> dict[Shard, Result]:
+    def all(self, model: Model, device: str, setting: Setting, torch: str = "") -> dict[StageShard, Result]:
         """Return all results of a model on a type of device; without `torch` the newest of any version."""
-        found: dict[Shard, Result] = {}
+        found: dict[StageShard, Result] = {}
         query = "SELECT torch, body FROM profiles WHERE model = ? AND device = ? AND setting = ? ORDER BY made"
         for version, body in self.rows(query, (model.id, device, _setting(setting))):
             if torch in ("", version):
@@ -181,7 +181,7 @@ def _digest(path: Path, known: dict[str, str]) -> str:
 
 def read(body: dict[str, Any]) -> Result:
     """Read a result from its JSON; raises KeyError, TypeError or ValueError if the JSON is not a result."""
-    shard = Shard(**body.pop("shard"))
+    shard = StageShard(**body.pop("shard"))
     if "why" in body:
         return Unfit(shard, **body)
     for name in ("compute_s", "update_s"):

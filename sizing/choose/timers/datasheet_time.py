@@ -17,9 +17,9 @@ from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.cells.cell import Split
 from sizing.choose.candidates import Spread
-from sizing.choose.shapes import Shape
+from sizing.choose.shapes import GpuShape
 from sizing.choose.sources import Source
-from sizing.choose.timers.timers import Timed
+from sizing.choose.timers.timers import StepTime
 from sizing.inventory.gpus import GIB
 from sizing.memory.peak import guarded_bytes
 from sizing.step_time import datasheet
@@ -32,7 +32,7 @@ Source: Huang et al. 2019 (GPipe).
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StagePart:
     """One stage: its GPUs, its share of the model's FLOPs and of its weights, and the bytes it sends on per sample."""
 
     gpus: int
@@ -41,10 +41,10 @@ class Part:
     sent_bytes: float
 
 
-class Cut(Protocol):
+class StageCut(Protocol):
     """The division of a model into stages."""
 
-    def parts(self, gpus: int, stages: int) -> Sequence[Part]:
+    def parts(self, gpus: int, stages: int) -> Sequence[StagePart]:
         """Return the stages in order, at least two; raise DoesNotFit if the model cannot be cut so."""
         ...
 
@@ -60,12 +60,12 @@ class Assumed:
     whole: Source
     global_batch: int
     spread: Spread
-    cut: Cut | None = None
+    cut: StageCut | None = None
 
-    def time(self, shape: Shape, stages: int) -> Timed:
+    def time(self, shape: GpuShape, stages: int) -> StepTime:
         """Return the fastest split that fits; raise DoesNotFit."""
         if stages == 1:
-            parts: Sequence[Part] = (Part(shape.gpus, 1.0, 1.0, 0.0),)
+            parts: Sequence[StagePart] = (StagePart(shape.gpus, 1.0, 1.0, 0.0),)
         elif self.cut is None:
             raise DoesNotFit("how the model would be cut into stages is not known")
         else:
@@ -83,7 +83,7 @@ class Assumed:
             least.high / shape.pool.gpu_bytes,
         )
 
-    def _tensor(self, shape: Shape, parts: Sequence[Part]) -> Iterator[int]:
+    def _tensor(self, shape: GpuShape, parts: Sequence[StagePart]) -> Iterator[int]:
         """Yield the sizes of tensor-parallel groups that fit a node, a stage and the heads."""
         tp, most = 1, min(shape.per_node, *(part.gpus for part in parts))
         while tp <= most and (tp == 1 or self.spread.tensor):
@@ -91,7 +91,7 @@ class Assumed:
                 yield tp
             tp *= 2
 
-    def _timed(self, shape: Shape, parts: Sequence[Part], tp: int) -> Timed | None:
+    def _timed(self, shape: GpuShape, parts: Sequence[StagePart], tp: int) -> StepTime | None:
         parallels = [Parallel(part.gpus // tp, tp) for part in parts]
         if any(self.global_batch % parallel.dp for parallel in parallels):
             return None
@@ -112,7 +112,7 @@ class Assumed:
         usual, high = (_pipeline([getattr(each, end) for each in times], micro_batches) for end in ("value", "high"))
         last = max(reduced, key=lambda each: each.value)
         step = datasheet.beside(Estimate(usual, low, high, "assumed"), last, micro_batches)
-        return Timed(
+        return StepTime(
             step,
             max(peaks, key=lambda peak: peak.high),
             tuple(Split(parallel.dp, parallel.tp) for parallel in parallels),
@@ -120,7 +120,7 @@ class Assumed:
         )
 
     def _stage(
-        self, shape: Shape, part: Part, parallel: Parallel, source: Source, cut: int
+        self, shape: GpuShape, part: StagePart, parallel: Parallel, source: Source, cut: int
     ) -> tuple[Estimate, Estimate, Estimate] | None:
         """Return a stage's (peak, time of all micro-batches, time to reduce gradients); the batch is `cut` further."""
         batch = self.global_batch // parallel.dp
@@ -160,7 +160,7 @@ def _plus(time: Estimate, sending_s: float) -> Estimate:
     return Estimate(time.value + usual_s, time.low, time.high + worst_s, "assumed")
 
 
-def _way_bytes_s(shape: Shape, part: Part, parallel: Parallel) -> float:
+def _way_bytes_s(shape: GpuShape, part: StagePart, parallel: Parallel) -> float:
     """Return one replica's bandwidth to the next stage, which is on another node if there are several."""
     if shape.nodes == 1:
         return shape.pool.gpu.link_bytes_s

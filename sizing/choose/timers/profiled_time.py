@@ -10,18 +10,18 @@ from sizing.base.estimate import Estimate
 from sizing.cells.cell import Cell, Split
 from sizing.cells.comm.protocol import Communication
 from sizing.cells.plan_estimate import assembly, estimate
-from sizing.cells.profiles.shards import Shard, ShardProfile
+from sizing.cells.profiles.shards import ShardProfile, StageShard
 from sizing.cells.stages import stages as cut
-from sizing.choose.shapes import Shape
-from sizing.choose.timers.timers import Timed
+from sizing.choose.shapes import GpuShape
+from sizing.choose.timers.timers import StepTime
 from sizing.model.graph import Graph
 
-Profiles = Callable[[Cell], Mapping[Shard, ShardProfile]]
+Profiles = Callable[[Cell], Mapping[StageShard, ShardProfile]]
 """A function that returns all profiles of a cell's stages on its type of GPU; it raises NoProfile."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class ProfiledTime:
     """A Timer by profiles and communication tables."""
 
     graph: Graph
@@ -30,7 +30,7 @@ class Measured:
     global_batch: int
     _cells: dict[tuple[str, int, int], Cell] = field(default_factory=dict)
 
-    def time(self, shape: Shape, stages: int) -> Timed:
+    def time(self, shape: GpuShape, stages: int) -> StepTime:
         """Return the fastest plan of the profiled splits; raise DoesNotFit, NoProfile and NoTable."""
         cell = self._cell(shape, stages)
         try:
@@ -48,9 +48,9 @@ class Measured:
         if found.best is None:
             raise DoesNotFit("; ".join(found.dropped))
         peak = max(found.best.peaks, key=lambda each: each.high)
-        return Timed(found.best.step_s, peak, found.best.splits, found.best.micro_batches)
+        return StepTime(found.best.step_s, peak, found.best.splits, found.best.micro_batches)
 
-    def step_s(self, shape: Shape, split: Split, micro_batches: int = 1) -> Estimate:
+    def step_s(self, shape: GpuShape, split: Split, micro_batches: int = 1) -> Estimate:
         """Return the time of a one-stage step with this split; raise DoesNotFit, NoProfile and NoTable."""
         cell = self._cell(shape, 1)
         try:
@@ -71,7 +71,7 @@ class Measured:
             raise NoProfile(f"dp {split.dp} x tp {split.tp} was not profiled on {cell.gpu_type}")
         return whole.plan([sample]).step_s
 
-    def _cell(self, shape: Shape, stages: int) -> Cell:
+    def _cell(self, shape: GpuShape, stages: int) -> Cell:
         kind = shape.pool.gpu.like or shape.pool.gpu.name  # profiles have the catalogue's name, taken from the driver's
         key = (kind, shape.gpus, stages)
         if key not in self._cells:

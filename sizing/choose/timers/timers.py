@@ -9,11 +9,11 @@ from typing import Protocol
 from sizing.base.errors import DoesNotFit, NoProfile, NoTable
 from sizing.base.estimate import Estimate, worst
 from sizing.cells.cell import Split
-from sizing.choose.shapes import Shape
+from sizing.choose.shapes import GpuShape
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class StepTime:
     """The best known way to run a cell: `splits` of its stages, and the resulting time and memory.
 
     `step_s` is a step of the whole global batch, `peak` the bytes of one GPU of the fullest stage, its `high` with the
@@ -29,13 +29,13 @@ class Timed:
     host_bytes: int | None = None
 
 
-class Timer(Protocol):
+class StepTimeModel(Protocol):
     """A source of the time of a step on the GPUs of a shape, with a number of pipeline stages.
 
     Raises DoesNotFit if it does not fit them, and NoProfile or NoTable if nothing is known of them.
     """
 
-    def time(self, shape: Shape, stages: int) -> Timed:
+    def time(self, shape: GpuShape, stages: int) -> StepTime:
         """Return the best way to run the cell."""
         ...
 
@@ -47,9 +47,9 @@ class Slowest:
     Raises any error that `timer` raises for one of them: without knowledge of one possible GPU the time is unknown.
     """
 
-    timer: Timer
+    timer: StepTimeModel
 
-    def time(self, shape: Shape, stages: int) -> Timed:
+    def time(self, shape: GpuShape, stages: int) -> StepTime:
         """Return the plan of the slowest, with the peak of the fullest; `low` is that of the fastest."""
         found = [self.timer.time(each, stages) for each in shape.possible]
         slowest = max(found, key=lambda each: each.step_s.value)
@@ -67,14 +67,14 @@ def slowest_of(steps: Sequence[Estimate]) -> Estimate:
     )
 
 
-class FirstThatKnows:
+class TimerChain:
     """Timers by rank. It remembers why the first did not know, one reason per type of GPU and kind of error."""
 
-    def __init__(self, timers: Sequence[Timer]) -> None:
+    def __init__(self, timers: Sequence[StepTimeModel]) -> None:
         self._timers = timers
         self.unknown: dict[tuple[str, type[Exception]], str] = {}
 
-    def time(self, shape: Shape, stages: int) -> Timed:
+    def time(self, shape: GpuShape, stages: int) -> StepTime:
         """Return the answer of the first timer that knows; raise the last one's error if none does."""
         for timer in self._timers[:-1]:
             try:

@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from sizing.base.errors import DoesNotFit
 from sizing.cells.cell import Split
 from sizing.choose.ran import Ran, used
-from sizing.choose.shapes import Shape
+from sizing.choose.shapes import GpuShape
 from sizing.choose.sources import Traces
-from sizing.choose.timers.timers import Timed, Timer
+from sizing.choose.timers.timers import StepTime, StepTimeModel
 
 
 @dataclass(frozen=True)
 class WithRuns:
     """A timer by earlier runs; `runs` are of exactly the step of `traces`."""
 
-    timer: Timer
+    timer: StepTimeModel
     runs: Sequence[Ran]
     traces: Traces
     global_batch: int
 
-    def time(self, shape: Shape, stages: int) -> Timed:
+    def time(self, shape: GpuShape, stages: int) -> StepTime:
         """Return the fastest split that ran, or `timer`'s if that is another and faster.
 
         Raises `timer`'s errors if nothing ran.
@@ -38,7 +38,7 @@ class WithRuns:
                 raise
         return min(found, key=lambda each: each.step_s.value)
 
-    def _ran(self, shape: Shape) -> dict[tuple[int, int], list[Ran]]:
+    def _ran(self, shape: GpuShape) -> dict[tuple[int, int], list[Ran]]:
         """Return runs on these GPUs by their split, without those that shared a replica's state."""
         found: dict[tuple[int, int], list[Ran]] = {}
         for each in self.runs:
@@ -47,10 +47,10 @@ class WithRuns:
                 found.setdefault((each.dp, each.tp), []).append(each)
         return found
 
-    def _used(self, runs: Sequence[Ran], shape: Shape) -> Timed:
+    def _used(self, runs: Sequence[Ran], shape: GpuShape) -> StepTime:
         point = runs[0].point
         peak = self.traces.peak(point.parallel, point.batch)
         assert peak is not None  # it was traced to identify these runs
         told = used(runs, peak, shape.pool.gpu_bytes)
         split = Split(point.parallel.dp, point.parallel.tp)
-        return Timed(told.step_s, told.peak, (split,), 1, told.runs, told.host_bytes)
+        return StepTime(told.step_s, told.peak, (split,), 1, told.runs, told.host_bytes)

@@ -31,7 +31,7 @@ _NOT_HANDED_ON = re.compile("SLURM_(STEP|CPU_BIND|TRES_PER_TASK|CPUS_PER_TASK|TA
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class ProfilingHost:
     """The place where commands run: its name, the usable CPUs, and its hardware."""
 
     name: str
@@ -46,7 +46,7 @@ class Confinement:
     """The way commands are confined on `host`; in an allocation `job` is its id and `node` the chosen node."""
 
     kind: Kind
-    host: Host
+    host: ProfilingHost
     job: str = ""
     node: str = ""
     gpus: int = 0
@@ -161,9 +161,9 @@ def _guard(request: Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-I", os.path.abspath(supervisor.__file__), json.dumps(dict(request))]
 
 
-def _host(said: Mapping[str, Any]) -> Host:
+def _host(said: Mapping[str, Any]) -> ProfilingHost:
     gpus = tuple(map(str, said["gpus"]))
-    return Host(str(said["host"]), int(said["cpus"]), str(said["cpu_model"]), gpus, int(said["memory_bytes"]))
+    return ProfilingHost(str(said["host"]), int(said["cpus"]), str(said["cpu_model"]), gpus, int(said["memory_bytes"]))
 
 
 def message_of(text: str) -> dict[str, Any] | None:

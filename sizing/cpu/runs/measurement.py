@@ -13,10 +13,18 @@ from sizing.base.errors import UsageError
 from sizing.cpu.patterns import Pattern
 from sizing.cpu.runs import affinity
 from sizing.cpu.runs.affinity import How
-from sizing.cpu.runs.process import Output, Running
-from sizing.cpu.runs.steady_state import Heard, Limits, PointResult, Progress, Unit, Unmeasured, Watch
+from sizing.cpu.runs.process import CommandOutput, Running
+from sizing.cpu.runs.steady_state import (
+    Heard,
+    ObservationLimits,
+    PointObserver,
+    PointProgress,
+    PointResult,
+    Unit,
+    Unmeasured,
+)
 
-__all__ = ["Heard", "Limits", "PointResult", "Progress", "Runner", "Unit", "Unmeasured", "too_few"]
+__all__ = ["Heard", "ObservationLimits", "PointProgress", "PointResult", "Runner", "Unit", "Unmeasured", "too_few"]
 
 _GRACE_S = 3.0
 _LOOK_S = 0.2
@@ -34,7 +42,7 @@ class Runner:
         *,
         regex: str | None = None,
         gpus: int = 0,
-        limits: Limits | None = None,
+        limits: ObservationLimits | None = None,
         how: How = "auto",
         environ: Mapping[str, str] | None = None,
     ) -> None:
@@ -45,7 +53,7 @@ class Runner:
         """
         affinity.refuse_command(command)
         self.command = tuple(command)
-        self.limits = limits or Limits()
+        self.limits = limits or ObservationLimits()
         self._pattern = Pattern(regex) if regex is not None else None
         self._environ = dict(os.environ if environ is None else environ)
         self.confinement = affinity.confinement(how, self._environ, gpus)
@@ -65,11 +73,11 @@ class Runner:
         if self._pattern is not None:
             self._pattern = Pattern(self._pattern.text)
         argv = self.confinement.argv(self.command, cpus, _GRACE_S, self._environ)
-        output = Output(Path.cwd() if self.confinement.kind == "srun" else None)
+        output = CommandOutput(Path.cwd() if self.confinement.kind == "srun" else None)
         keep = False
         try:
             limits = replace(self.limits, timeout_s=max(1.0, min(most_s, self.limits.timeout_s)))
-            watch = Watch(cpus, limits, self._pattern, self.confinement.kind, self.command, output.path)
+            watch = PointObserver(cpus, limits, self._pattern, self.confinement.kind, self.command, output.path)
             running = Running(argv, self.confinement.environ(self._environ, cpus), output)
             try:
                 looked_s = time.monotonic()

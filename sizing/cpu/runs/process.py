@@ -28,7 +28,7 @@ _PAUSE_S = 0.05
 _DRAIN_S = 1.0
 
 
-class Output:
+class CommandOutput:
     """The file that keeps a command's output up to a size, and beyond that only the end."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -69,7 +69,7 @@ class Output:
 class Running:
     """One run of a command below its guard; `end` leaves nothing of it, whatever happened before."""
 
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], output: Output) -> None:
+    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], output: CommandOutput) -> None:
         """Start the guard; raise SizingError if that fails."""
         self.words: deque[str] = deque(maxlen=_WORDS)
         """Lines on the error output that were not the guard's, such as srun's complaints."""

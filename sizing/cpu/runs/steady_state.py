@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sizing.base.errors import SizingError, UsageError
 from sizing.base.estimate import Estimate
-from sizing.cpu.patterns import COUNT_MOST, Group, Lines, Pattern
+from sizing.cpu.patterns import COUNT_MOST, Group, OutputLines, Pattern
 from sizing.cpu.rates import Count, Seen, Steady, interval, steady
 from sizing.cpu.runs.affinity import Kind
 
@@ -40,7 +40,7 @@ class Unmeasured(SizingError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ObservationLimits:
     """The time limits of a point's measurement.
 
     From the first sign of progress, `warmup_s` are left out; then the point is over after `least_steps` steps and
@@ -65,7 +65,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PointProgress:
     """The progress of a point: seconds since its start, of at most `of_s`, steps and the rate so far (None: none)."""
 
     cpus: int
@@ -103,14 +103,20 @@ class PointResult:
     notes: tuple[str, ...] = ()
 
 
-Heard = Callable[[Progress], None]
+Heard = Callable[[PointProgress], None]
 
 
-class Watch:
+class PointObserver:
     """The observer of a run from its start; times are seconds of one clock, but the progress API's of another."""
 
     def __init__(
-        self, cpus: int, limits: Limits, pattern: Pattern | None, kind: Kind, command: Sequence[str], output: str
+        self,
+        cpus: int,
+        limits: ObservationLimits,
+        pattern: Pattern | None,
+        kind: Kind,
+        command: Sequence[str],
+        output: str,
     ) -> None:
         self._cpus, self._limits, self._pattern, self._kind = cpus, limits, pattern, kind
         self._on = "1 CPU" if cpus == 1 else f"{cpus} CPUs"
@@ -118,7 +124,7 @@ class Watch:
         self._began_s = time.monotonic()
         self._over_s = self._began_s
         self._first_s: float | None = None
-        self._lines = Lines()
+        self._lines = OutputLines()
         self._group: Group = "samples"
         self._count = Count()
         self._seen: list[Seen] = []
@@ -175,13 +181,13 @@ class Watch:
             return True
         return len(found.blocks) >= _FEW and found.seconds >= self._limits.enough_s
 
-    def progress(self, now_s: float) -> Progress:
+    def progress(self, now_s: float) -> PointProgress:
         """Return the progress of the run."""
         phase: Phase = "starting"
         if self._first_s is not None:
             phase = "warming up" if self._measuring_s is None else "measuring"
         rate = interval(self._steady.blocks)[0] if self._steady is not None else None
-        return Progress(self._cpus, phase, now_s - self._began_s, self._limits.timeout_s, len(self._seen), rate)
+        return PointProgress(self._cpus, phase, now_s - self._began_s, self._limits.timeout_s, len(self._seen), rate)
 
     # -- when it is over ---
 

@@ -14,7 +14,7 @@ from sizing.tracer.ranks import fake_ranks
 from sizing.tracer.refusal import Refusal
 
 
-class Host(TorchFunctionMode):
+class FakeHost(TorchFunctionMode):
     """A mode that puts tensors on the CPU where functions are told to put them on a GPU."""
 
     def __init__(self) -> None:
@@ -45,10 +45,10 @@ class TooLarge(Refusal):
     """A model's real tensors do not fit in this process's memory."""
 
 
-def on_cpu(request: dict[str, Any]) -> models.Made:
+def on_cpu(request: dict[str, Any]) -> models.BuiltModel:
     """Make the model that a request names with real tensors on the CPU, whatever device it names; raises TooLarge."""
     try:
-        with Host():
+        with FakeHost():
             return models.load(request, "cpu")
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):

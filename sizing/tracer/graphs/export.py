@@ -21,16 +21,16 @@ _SHAPES = (
 """Operators that pass on their input's values, which `_rows` looks through to find their use."""
 
 
-def load(request: dict[str, Any], batch: int, fake: Any) -> models.Made:
+def load(request: dict[str, Any], batch: int, fake: Any) -> models.BuiltModel:
     """Load the user's model on tensors without contents, in the request's precision."""
-    with fake, fake_host.Host():
+    with fake, fake_host.FakeHost():
         made = models.load({**request, "batch": batch})
         if request["precision"] == "bf16-pure":
             made.model.to(torch.bfloat16)
             args, kwargs = torch_internals.mapped(
                 lambda each: each.to(torch.bfloat16) if each.is_floating_point() else each, (made.args, made.kwargs)
             )
-            made = models.Made(made.model, args, kwargs, made.loss, made.note)
+            made = models.BuiltModel(made.model, args, kwargs, made.loss, made.note)
     return made
 
 

@@ -35,7 +35,7 @@ def graph(request: dict[str, Any]) -> dict[str, Any]:
     fake = torch_internals.fake_mode()
     notes = []
     try:
-        with fake, fake_host.Host():
+        with fake, fake_host.FakeHost():
             made = models.load(request)
     except Refusal:
         raise
@@ -94,7 +94,7 @@ def set_up(tp: int) -> None:
         fake_host.real_meshes()
 
 
-def program(made: models.Made) -> Any:
+def program(made: models.BuiltModel) -> Any:
     """Export the model with torch.export; raises any error that torch.export raises."""
     return torch.export.export(made.model, made.args, made.kwargs, strict=False)
 
@@ -108,7 +108,7 @@ def operators(graph_module: Any) -> list[Any]:
     ]
 
 
-def exported(made: models.Made, fake: Any) -> tuple[list[list[Any]], set[str]]:
+def exported(made: models.BuiltModel, fake: Any) -> tuple[list[list[Any]], set[str]]:
     """Export a model; return its rows, and the operators whose work is unknown."""
     with fake or contextlib.nullcontext():
         found = program(made)
@@ -144,7 +144,7 @@ class Counted(torch.fx.Interpreter):
         self.counts: dict[Any, int] = {}
         self.learns: dict[Any, bool] = {}
 
-    def run_all(self, found: Any, made: models.Made) -> dict[Any, int]:
+    def run_all(self, found: Any, made: models.BuiltModel) -> dict[Any, int]:
         """Run the whole program; return FLOPs by node."""
         values = []
         modes = contextlib.ExitStack()
@@ -190,7 +190,7 @@ def _module(node: Any) -> str:
     return re.sub(r"@\d+", "", path)
 
 
-def _first_users(found: Any, made: models.Made, place: dict[Any, int]) -> dict[int, int]:
+def _first_users(found: Any, made: models.BuiltModel, place: dict[Any, int]) -> dict[int, int]:
     """Return, by operator, the trainable elements that it uses first; a weight with several names counts once."""
     names = {spec.arg.name: spec.target for spec in found.graph_signature.input_specs if _is(spec, "PARAMETER")}
     first: dict[int, tuple[int, int]] = {}
@@ -207,7 +207,7 @@ def _first_users(found: Any, made: models.Made, place: dict[Any, int]) -> dict[i
     return owned
 
 
-def _sent(found: Any, made: models.Made, nodes: list[Any], place: dict[Any, int], counted: Counted) -> list[int]:
+def _sent(found: Any, made: models.BuiltModel, nodes: list[Any], place: dict[Any, int], counted: Counted) -> list[int]:
     """Return, for each operator, the bytes that are alive behind it and used by a later one; 0 for the last.
 
     Each stage gets the model's inputs and recomputes values made of constants alone, so neither counts. Several views
@@ -270,7 +270,7 @@ def _bytes(node: Any) -> int:
     return int(value.numel()) * value.element_size() if isinstance(value, torch.Tensor) else 0
 
 
-def _in_loss(found: Any, made: models.Made) -> set[Any]:
+def _in_loss(found: Any, made: models.BuiltModel) -> set[Any]:
     """Return the nodes among the model's outputs that its loss depends on."""
     outputs = next(iter(found.graph_module.graph.find_nodes(op="output"))).args[0]
     specs = found.graph_signature.output_specs

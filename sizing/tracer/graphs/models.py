@@ -18,7 +18,7 @@ from sizing.tracer.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class BuiltModel:
     """A model in training mode, the arguments of its forward pass, and the function from its output to a loss.
 
     `note` is a sentence on assumptions that were made, or "".
@@ -31,7 +31,7 @@ class Made:
     note: str = ""
 
 
-def load(request: Mapping[str, Any], device: str | None = None) -> Made:
+def load(request: Mapping[str, Any], device: str | None = None) -> BuiltModel:
     """Make the model that `request` names by `path`, `function`, `batch` and `tp` (default 1).
 
     With `device`, the model and its inputs are made there; else the active modes place them. With tp > 1 this process
@@ -64,7 +64,7 @@ def load(request: Mapping[str, Any], device: str | None = None) -> Made:
     if device is not None:
         model.to(device)
         args, kwargs = torch_internals.mapped(lambda each: each.to(device), (args, kwargs))
-    return Made(model, args, kwargs, loss, note)
+    return BuiltModel(model, args, kwargs, loss, note)
 
 
 def join(size: int) -> None:

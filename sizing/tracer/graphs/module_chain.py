@@ -35,7 +35,9 @@ def units(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
             yield where, child
 
 
-def chain(made: models.Made, fake: Any, request: dict[str, Any]) -> tuple[str, tuple[list[list[Any]], set[str]], str]:
+def chain(
+    made: models.BuiltModel, fake: Any, request: dict[str, Any]
+) -> tuple[str, tuple[list[list[Any]], set[str]], str]:
     """Return ("modules", (the rows of the chain, operators of unknown work), a note " on real tensors" or "").
 
     The forward pass runs on tensors without contents. If sizes depend on contents (a router that picks tokens), the
@@ -67,8 +69,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _chained(made: models.Made) -> tuple[list[list[Any]], set[str]]:
-    watch = Watch(made)
+def _chained(made: models.BuiltModel) -> tuple[list[list[Any]], set[str]]:
+    watch = OperatorWatch(made)
     with contextlib.ExitStack() as stack:
         for path, module in units(made.model):
             stack.callback(module.register_forward_pre_hook(watch.enter(path)).remove)
@@ -92,10 +94,10 @@ class _Value:
         self.moves = moves
 
 
-class Watch(flops.Counter):  # type: ignore[no-untyped-call]
+class OperatorWatch(flops.Counter):  # type: ignore[no-untyped-call]
     """A mode that follows the operators of a forward pass from unit to unit."""
 
-    def __init__(self, made: models.Made) -> None:
+    def __init__(self, made: models.BuiltModel) -> None:
         super().__init__()
         self._names: list[str] = []
         self._counts: list[int] = []

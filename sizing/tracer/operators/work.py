@@ -51,7 +51,7 @@ def _handed(namespace: str, kind: str, args: Any) -> Any:
     return args[1 if namespace == "c10d" and kind not in ("all_reduce", "broadcast") else 0]
 
 
-class Work:
+class WorkCounter:
     """The counters of a step's work; they count while `counting`, in the second step, after all set-up."""
 
     def __init__(self) -> None:

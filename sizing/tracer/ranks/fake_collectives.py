@@ -19,7 +19,7 @@ _OWN = ("bft",)  # operators of sizing.tracer.ranks.collectives
 _NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", *_OWN)
 
 
-class Recorder(torch_internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
+class CollectiveRecorder(torch_internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A mode that counts collectives by (kind, bytes, place); `place()` is the step's current position in the model."""
 
     def __init__(self, place: Callable[[], str] = str) -> None:
@@ -60,7 +60,7 @@ class Recorder(torch_internals.TorchDispatchMode):  # type: ignore[no-untyped-ca
         return out
 
 
-_recorders: list[Recorder] = []
+_recorders: list[CollectiveRecorder] = []
 
 
 def _bytes(tensors: Any) -> int:
@@ -162,9 +162,9 @@ def listed(found: dict[tuple[str, int, str], int]) -> list[list[Any]]:
 
 def seen_by(place: Callable[[], str], run: Callable[[], None]) -> dict[tuple[str, int, str], int]:
     """Return the collectives of `run`, by place."""
-    with Recorder(place) as recorder:
+    with CollectiveRecorder(place) as recorder:
         run()
-    assert isinstance(recorder, Recorder)
+    assert isinstance(recorder, CollectiveRecorder)
     return recorder.found
 
 

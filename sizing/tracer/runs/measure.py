@@ -67,7 +67,7 @@ def optimizer_of(name: str, parameters: list[torch.Tensor]) -> Any:
     return known[name]()
 
 
-class Clock:
+class CallClock:
     """A clock for calls: on a CPU the process's CPU time with one thread or wall time with several, else GPU events.
 
     Other processes do not lengthen CPU time, but only wall time includes the waits of threads for each other. The GPU's
@@ -137,7 +137,7 @@ def measured(piece: Slice, device: str, threads: int, rounds: int, optimizer: st
         update()
     found = fake_collectives.seen_by(str, through)  # gradients exist by now, as in all micro-batches after the first
     peak, activations = _peak(through, piece, stepper, update)
-    clock = Clock(device, threads)
+    clock = CallClock(device, threads)
 
     def one() -> tuple[float, float]:
         through.forget()

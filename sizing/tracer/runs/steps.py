@@ -37,7 +37,7 @@ def _on_gpu(request: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from sizing.tracer import main as child
-    from sizing.tracer.runs.measure import Clock
+    from sizing.tracer.runs.measure import CallClock
 
     if not torch.cuda.is_available():
         raise Refusal("torch sees no GPU here: go to a node that has one, or name a partition with -p", True)
@@ -66,7 +66,7 @@ def _on_gpu(request: dict[str, Any]) -> dict[str, Any]:
         }
         torch.cuda.set_per_process_memory_fraction(1.0)
         child.do(step)
-        clock = Clock("cuda", 1)
+        clock = CallClock("cuda", 1)
         taken_s: list[float] = []
         while len(taken_s) < _LEAST or (len(taken_s) < _MOST_ON_GPU and sum(taken_s) < _LONGEST_ON_GPU_S):
             taken_s.append(clock.of(lambda: child.do(step)))

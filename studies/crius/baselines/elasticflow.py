@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
-from studies.crius.baselines.free_gpus import Room
+from studies.crius.baselines.free_gpus import FreeGpus
 from studies.crius.baselines.profiled import MOST_GPUS, Profiled
 from studies.simulation.engine import RESTART_S
 from studies.simulation.types import Allocation, Decision, Moment, SimulatedJob
@@ -30,7 +30,7 @@ class ElasticFlow:
 
     def decide(self, moment: Moment) -> Decision:
         """Admit jobs in order, then hand out the rest by marginal return."""
-        room = Room(moment, keep=False)
+        room = FreeGpus(moment, keep=False)
         jobs: dict[str, SimulatedJob] = {}
         dropped = set()
         lefts: list[tuple[SimulatedJob, float, Allocation | None]]
@@ -75,7 +75,7 @@ class ElasticFlow:
     def _grow(
         self,
         jobs: dict[str, SimulatedJob],
-        room: Room,
+        room: FreeGpus,
         lefts: Mapping[str, tuple[float, Allocation | None]],
         now_s: float,
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from studies.crius.baselines.free_gpus import Room
+from studies.crius.baselines.free_gpus import FreeGpus
 from studies.crius.baselines.profiled import Profiled
 from studies.simulation.types import Decision, Moment
 
@@ -25,7 +25,7 @@ class Fcfs:
 
     def decide(self, moment: Moment) -> Decision:
         """Start the heads of all queues while they fit."""
-        room = Room(moment)
+        room = FreeGpus(moment)
         blocked = set()
         for waiting in moment.waiting:
             job = waiting.job
@@ -51,7 +51,7 @@ class Easy:
 
     def decide(self, moment: Moment) -> Decision:
         """Start the heads of all queues while they fit, and behind them jobs that delay none."""
-        room = Room(moment)
+        room = FreeGpus(moment)
         ends: dict[str, list[tuple[float, int]]] = {}
         for running in moment.running:
             allocation = running.allocation

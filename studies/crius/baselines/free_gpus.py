@@ -5,7 +5,7 @@ from __future__ import annotations
 from studies.simulation.types import Allocation, Moment
 
 
-class Room:
+class FreeGpus:
     """The allocation of each job, at first those of all running jobs, and the GPUs left of each type."""
 
     def __init__(self, moment: Moment, *, keep: bool = True) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from studies.crius.baselines.free_gpus import Room
+from studies.crius.baselines.free_gpus import FreeGpus
 from studies.crius.baselines.profiled import MOST_GPUS, Profiled
 from studies.simulation.types import Allocation, Decision, Moment, Running, SimulatedJob
 
@@ -36,7 +36,7 @@ class Gandiva:
     def decide(self, moment: Moment) -> Decision:
         """Shrink, start, move or grow jobs."""
         self._look(moment)
-        room = Room(moment)
+        room = FreeGpus(moment)
         waits = [waiting.job for waiting in moment.waiting]
         self._take_back(moment, room)
         running = {each.job.id: each for each in moment.running}
@@ -68,14 +68,14 @@ class Gandiva:
                 self._measured[now.job.id, now.allocation.gpu_type, now.allocation.gpus] = rate
         self._seen = seen
 
-    def _starts(self, job: SimulatedJob, room: Room) -> bool:
+    def _starts(self, job: SimulatedJob, room: FreeGpus) -> bool:
         """Start a job on the type with the most free GPUs on which it can run; return whether it fits."""
         return any(
             (cell := self._known.cell(job, gpu_type, job.gpus)) is not None and room.take(job.id, cell)
             for gpu_type in _emptiest(room)
         )
 
-    def _take_back(self, moment: Moment, room: Room) -> None:
+    def _take_back(self, moment: Moment, room: FreeGpus) -> None:
         """Shrink jobs that have grown in vain."""
         for running in moment.running:
             job, now = running.job, running.allocation
@@ -86,7 +86,7 @@ class Gandiva:
                 if (smaller := self._known.cell(job, now.gpu_type, now.gpus // 2)) is not None:
                     room.take(job.id, smaller)
 
-    def _shrinks(self, job: SimulatedJob, room: Room, running: Mapping[str, Running], grown: _Grown) -> bool:
+    def _shrinks(self, job: SimulatedJob, room: FreeGpus, running: Mapping[str, Running], grown: _Grown) -> bool:
         """Make room by shrinking grown jobs to their request, the most grown first; return whether it is enough."""
         for gpu_type in _emptiest(room):
             cell = self._known.cell(job, gpu_type, job.gpus)
@@ -102,7 +102,7 @@ class Gandiva:
                 return True
         return False
 
-    def _moves(self, job: SimulatedJob, room: Room, running: Mapping[str, Running], grown: _Grown) -> bool:
+    def _moves(self, job: SimulatedJob, room: FreeGpus, running: Mapping[str, Running], grown: _Grown) -> bool:
         """Make room for a job by moving another one to a type where it still fits; return whether that works."""
         if sum(room.free.values()) < job.gpus:
             return False
@@ -122,7 +122,7 @@ class Gandiva:
                     return room.take(job.id, cell)
         return False
 
-    def _elsewhere(self, job: SimulatedJob, had: Allocation, room: Room) -> Allocation | None:
+    def _elsewhere(self, job: SimulatedJob, had: Allocation, room: FreeGpus) -> Allocation | None:
         for gpu_type in _emptiest(room):
             if gpu_type == had.gpu_type or room.free[gpu_type] < had.gpus:
                 continue
@@ -130,7 +130,7 @@ class Gandiva:
                 return cell
         return None
 
-    def _grow(self, moment: Moment, room: Room) -> None:
+    def _grow(self, moment: Moment, room: FreeGpus) -> None:
         """Double the jobs that gain most per GPU by their profile, each once, if their present rate is measured."""
         found = []
         for running in moment.running:
@@ -153,7 +153,7 @@ class Gandiva:
 class _Grown:
     """Running jobs with more GPUs than they asked for: their excess on each type, and its sum."""
 
-    def __init__(self, room: Room, running: Mapping[str, Running]) -> None:
+    def __init__(self, room: FreeGpus, running: Mapping[str, Running]) -> None:
         self._running = running
         self.jobs: dict[str, dict[str, int]] = {gpu_type: {} for gpu_type in room.free}
         self.gpus = dict.fromkeys(room.free, 0)
@@ -172,6 +172,6 @@ class _Grown:
             self.gpus[had.gpu_type] += back
 
 
-def _emptiest(room: Room) -> Sequence[str]:
+def _emptiest(room: FreeGpus) -> Sequence[str]:
     """Return the types, those with the most free GPUs first."""
     return sorted(room.free, key=lambda name: (-room.free[name], name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from studies.crius.baselines.free_gpus import Room
+from studies.crius.baselines.free_gpus import FreeGpus
 from studies.crius.baselines.profiled import Profiled
 from studies.crius.baselines.shares import shares
 from studies.simulation.types import Decision, Moment, SimulatedJob
@@ -41,7 +41,7 @@ class Gavel:
         self._changed = self._changed or bool(moment.arrived) or moment.ended
         jobs = [*(each.job for each in moment.running), *(each.job for each in moment.waiting)]
         due = moment.now_s >= self._round_s + _ROUND_S
-        room = Room(moment, keep=not due)
+        room = FreeGpus(moment, keep=not due)
         if due:
             self._round_s = moment.now_s
             if self._changed:
@@ -90,7 +90,7 @@ class Gavel:
 
         return sorted((pair for pair in self._shares if pair[0] in jobs), key=key)
 
-    def _give(self, job: SimulatedJob, gpu_type: str, room: Room) -> None:
+    def _give(self, job: SimulatedJob, gpu_type: str, room: FreeGpus) -> None:
         cell = self._known.cell(job, gpu_type, job.gpus)
         if cell is not None:
             room.take(job.id, cell)

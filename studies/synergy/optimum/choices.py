@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sizing.cpu.matrix import Point
+from sizing.cpu.matrix import CpuMemory
 from studies.synergy.packing.free_servers import ROUNDING
 from studies.synergy.packing.job_options import Option, menu
 from studies.synergy.packing.throughput import base
@@ -50,7 +50,7 @@ def _below(job: PackJob, servers: Servers) -> tuple[Option, ...]:
     """Return the cells in which a job runs, but slower than with its share."""
     matrix, share, unit = job.matrix, servers.proportional, base(job, servers)
     return tuple(
-        Option(cpus / share.cpus, memory_bytes / share.memory_bytes, rate / unit, Point(cpus, memory_bytes))
+        Option(cpus / share.cpus, memory_bytes / share.memory_bytes, rate / unit, CpuMemory(cpus, memory_bytes))
         for cpus, rates in zip(matrix.cpus, matrix.rates, strict=True)
         for memory_bytes, rate in zip(matrix.memory_bytes, rates, strict=True)
         if 0 < rate < matrix.rate(share)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from studies.synergy.optimum import pooled, server_patterns
 from studies.synergy.optimum.choices import Kind, kinds
 from studies.synergy.packing import priced, throughput
-from studies.synergy.packing.free_servers import Room, refuse_too_many
+from studies.synergy.packing.free_servers import FreeServers, refuse_too_many
 from studies.synergy.packing.types import Packing, PackJob, Servers, Share
 
 # Limit on options of all kinds together: above it each kind keeps few. With too many kinds no patterns are made.
@@ -63,7 +63,7 @@ def _dealt(
     alike: Sequence[Kind], placed: Sequence[server_patterns.Pattern], servers: Servers
 ) -> list[list[tuple[Share, ...]]]:
     """Return the shares of each kind's jobs, the fastest first."""
-    room = Room(servers)
+    room = FreeServers(servers)
     found: list[list[tuple[float, tuple[Share, ...]]]] = [[] for _ in alike]
     single: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for server, pattern in enumerate(placed):

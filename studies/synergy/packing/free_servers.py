@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sizing.base.errors import SizingError
-from sizing.cpu.matrix import Point
+from sizing.cpu.matrix import CpuMemory
 from studies.synergy.packing.types import PackJob, Servers, Share
 
 # Relative tolerance for rounding in sums of shares of a server.
 ROUNDING = 1e-9
 
-GPUS_ALONE = Point(0.0, 0.0)
+GPUS_ALONE = CpuMemory(0.0, 0.0)
 """Neither CPUs nor memory per GPU: only a server's GPUs are requested."""
 
 
-class Room:
+class FreeServers:
     """GPUs, CPUs and bytes of memory left on each server."""
 
     def __init__(self, servers: Servers) -> None:
@@ -24,7 +24,7 @@ class Room:
         self.cpus = [servers.cpus] * servers.count
         self.memory_bytes = [servers.memory_bytes] * servers.count
 
-    def most(self, server: int, point: Point) -> int:
+    def most(self, server: int, point: CpuMemory) -> int:
         """Return the number of GPUs that a server has left with CPUs and memory of `point` for each."""
         left = self.gpus[server]
         if point.cpus > 0:
@@ -34,7 +34,7 @@ class Room:
             left = min(left, int(bytes_left / point.memory_bytes))
         return left
 
-    def take(self, server: int, gpus: int, point: Point) -> Share:
+    def take(self, server: int, gpus: int, point: CpuMemory) -> Share:
         """Give GPUs of a server away, with CPUs and memory for each of them."""
         share = Share(server, gpus, gpus * point.cpus, gpus * point.memory_bytes)
         self.gpus[server] -= gpus
@@ -42,17 +42,17 @@ class Room:
         self.memory_bytes[server] -= share.memory_bytes
         return share
 
-    def change(self, server: int, gpus: int, had: Point, gets: Point) -> None:
+    def change(self, server: int, gpus: int, had: CpuMemory, gets: CpuMemory) -> None:
         """Change the CPUs and memory of each of some GPUs that were given away."""
         self.cpus[server] -= gpus * (gets.cpus - had.cpus)
         self.memory_bytes[server] -= gpus * (gets.memory_bytes - had.memory_bytes)
 
-    def spread(self, gpus: int, point: Point) -> tuple[Share, ...] | None:
+    def spread(self, gpus: int, point: CpuMemory) -> tuple[Share, ...] | None:
         """Give a job's GPUs away as `parts` says; None if there is not enough room."""
         parts = self.parts(gpus, point)
         return None if parts is None else tuple(self.take(server, here, point) for server, here in parts)
 
-    def parts(self, gpus: int, point: Point) -> list[tuple[int, int]] | None:
+    def parts(self, gpus: int, point: CpuMemory) -> list[tuple[int, int]] | None:
         """Return the fewest servers possible, those with most room first, and GPUs of each; None if room is short."""
         most = [self.most(server, point) for server in range(self.servers.count)]
         if sum(most) < gpus:
@@ -64,13 +64,13 @@ class Room:
                 gpus -= here
         return found
 
-    def fullest(self, gpus: int, point: Point) -> int | None:
+    def fullest(self, gpus: int, point: CpuMemory) -> int | None:
         """Return the server with the fewest GPUs left of those that have room for `gpus` GPUs; None if none has."""
         fits = [server for server in range(self.servers.count) if self.most(server, point) >= gpus]
         return min(fits, key=self.gpus.__getitem__, default=None)
 
 
-def exceeds(point: Point, share: Point) -> bool:
+def exceeds(point: CpuMemory, share: CpuMemory) -> bool:
     """Whether a point has more CPUs or more memory than a share, beyond rounding."""
     most = 1 + ROUNDING
     return point.cpus > share.cpus * most or point.memory_bytes > share.memory_bytes * most

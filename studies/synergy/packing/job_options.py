@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from sizing.cpu.matrix import Matrix, Point
+from sizing.cpu.matrix import CpuMemory, Matrix
 
 
 class Option(NamedTuple):
@@ -18,7 +18,7 @@ class Option(NamedTuple):
     cpus: float
     memory: float
     value: float
-    point: Point
+    point: CpuMemory
 
 
 class Menu(NamedTuple):
@@ -30,7 +30,7 @@ class Menu(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def menu(matrix: Matrix, proportional: Point) -> Menu:
+def menu(matrix: Matrix, proportional: CpuMemory) -> Menu:
     """Return the cells that reach the rate of the proportional share and that no other cell reaches with as little.
 
     A job that does not run with its share has that share, with value 0, and all cells with which it runs; its best rate
@@ -47,7 +47,7 @@ def menu(matrix: Matrix, proportional: Point) -> Menu:
             if rate > best:
                 best = rate
                 if rate >= floor:
-                    point = Point(cpus, matrix.memory_bytes[j])
+                    point = CpuMemory(cpus, matrix.memory_bytes[j])
                     shares = point.cpus / proportional.cpus, point.memory_bytes / proportional.memory_bytes
                     options.append(Option(*shares, rate / unit, point))
             above[j] = best

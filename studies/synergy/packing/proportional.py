@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from studies.synergy.packing.free_servers import GPUS_ALONE, Room, refuse_too_many
+from studies.synergy.packing.free_servers import GPUS_ALONE, FreeServers, refuse_too_many
 from studies.synergy.packing.types import Packing, PackJob, Servers, Share
 
 
@@ -16,7 +16,7 @@ def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = N
     stay where they are, whatever this costs the others. Raises SizingError if there are too few GPUs.
     """
     refuse_too_many(jobs, servers)
-    room = Room(servers)
+    room = FreeServers(servers)
     point = servers.proportional
     shares: dict[str, tuple[Share, ...]] = {}
     for job in jobs:
@@ -31,6 +31,6 @@ def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = N
     return Packing({job.id: shares[job.id] for job in jobs})
 
 
-def _has(room: Room, share: Share) -> bool:
+def _has(room: FreeServers, share: Share) -> bool:
     """Whether a server has the share's GPUs left; a server that does not exist has none."""
     return share.server < room.servers.count and room.gpus[share.server] >= share.gpus

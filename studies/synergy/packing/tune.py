@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sizing.cpu.matrix import Point
-from studies.synergy.packing.free_servers import GPUS_ALONE, Room, exceeds, refuse_too_many
+from sizing.cpu.matrix import CpuMemory
+from studies.synergy.packing.free_servers import GPUS_ALONE, FreeServers, exceeds, refuse_too_many
 from studies.synergy.packing.types import Packing, PackJob, Servers, Share
 
 
@@ -16,7 +16,7 @@ def greedy(jobs: Sequence[PackJob], servers: Servers) -> Packing:
     No job demands more per GPU than a server has. Raises SizingError if there are too few GPUs.
     """
     refuse_too_many(jobs, servers)
-    room = Room(servers)
+    room = FreeServers(servers)
     shares: dict[str, tuple[Share, ...]] = {}
     for job in jobs:
         point = _asked(job, servers)
@@ -37,11 +37,11 @@ def tune(jobs: Sequence[PackJob], servers: Servers) -> Packing:
     its GPUs, and then gets no more than its share. Raises SizingError if there are too few GPUs.
     """
     refuse_too_many(jobs, servers)
-    room, share = Room(servers), servers.proportional
+    room, share = FreeServers(servers), servers.proportional
     places: list[list[tuple[int, int]]] = []
-    points: list[Point] = []
+    points: list[CpuMemory] = []
 
-    def make_room(server: int, gpus: int, point: Point) -> None:
+    def make_room(server: int, gpus: int, point: CpuMemory) -> None:
         for job in reversed(range(len(points))):
             here = dict(places[job]).get(server, 0)
             if here and exceeds(points[job], share) and room.most(server, point) < gpus:
@@ -70,8 +70,8 @@ def tune(jobs: Sequence[PackJob], servers: Servers) -> Packing:
     )
 
 
-def _asked(job: PackJob, servers: Servers) -> Point:
+def _asked(job: PackJob, servers: Servers) -> CpuMemory:
     """Return the CPUs and memory a job demands per GPU, as far as a server has them; its share if that is faster."""
     demand, share = job.matrix.demand(), servers.proportional
-    point = Point(min(demand.cpus, servers.cpus), min(demand.memory_bytes, servers.memory_bytes))
+    point = CpuMemory(min(demand.cpus, servers.cpus), min(demand.memory_bytes, servers.memory_bytes))
     return point if job.matrix.rate(point) >= job.matrix.rate(share) else share

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sizing.cpu.matrix import Matrix, Point
+from sizing.cpu.matrix import CpuMemory, Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class Servers:
     memory_bytes: float
 
     @property
-    def proportional(self) -> Point:
+    def proportional(self) -> CpuMemory:
         """A GPU's share of a server."""
-        return Point(self.cpus / self.gpus, self.memory_bytes / self.gpus)
+        return CpuMemory(self.cpus / self.gpus, self.memory_bytes / self.gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ class Packing:
 
     shares: Mapping[str, tuple[Share, ...]]
 
-    def point(self, id: str) -> Point:
+    def point(self, id: str) -> CpuMemory:
         """Return the CPUs and memory per GPU of a job that runs."""
         shares = self.shares[id]
         gpus = sum(share.gpus for share in shares)
-        return Point(sum(share.cpus for share in shares) / gpus, sum(share.memory_bytes for share in shares) / gpus)
+        return CpuMemory(sum(share.cpus for share in shares) / gpus, sum(share.memory_bytes for share in shares) / gpus)
 
 
 class Packer(Protocol):

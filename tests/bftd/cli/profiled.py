@@ -11,7 +11,7 @@ from sizing.cells.comm import file
 from sizing.cells.comm.protocol import Link
 from sizing.cells.comm.table import table
 from sizing.cells.profiles.profile import Setting
-from sizing.cells.profiles.shards import Shard
+from sizing.cells.profiles.shards import StageShard
 from sizing.cells.profiles.store import Store, by_files
 from sizing.model import graphing
 from sizing.model.graph import Graph, Operator
@@ -36,7 +36,7 @@ def profiled(
     digest = hashlib.sha256((folder / "train.py").read_bytes()).hexdigest()
     model = by_files(f"{folder}/train.py:make_model", [("train.py", digest)])
     results = [
-        profile_of(Shard(0, 3, batch, 1), took_s, device=kind, peak_bytes=2**30, spread=0.02)
+        profile_of(StageShard(0, 3, batch, 1), took_s, device=kind, peak_bytes=2**30, spread=0.02)
         for batch, took_s in seconds.items()
     ]
     Store().put(model, Setting("adam", precision), results)

@@ -14,7 +14,7 @@ from bftd.base import command
 from bftd.cli.main import bft
 from sizing.base.errors import Untraceable
 from sizing.base.parallel import Parallel
-from sizing.choose.sources import Point
+from sizing.choose.sources import RankBatch
 from sizing.model import tracing
 from sizing.model.trace import StepTrace
 from tests.sizing.plans_of import Step
@@ -69,7 +69,7 @@ class Terminal:
         """Let every step be this one."""
 
         def trace(name: str, batch: int, parallel: Parallel, **_: object) -> StepTrace:
-            result = step.measure([Point(parallel, batch)])[0]
+            result = step.measure([RankBatch(parallel, batch)])[0]
             if isinstance(result, Untraceable):
                 raise result
             return result

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bftd.base.errors import BftError, DaemonUnreachable
-from bftd.http.client import Client
+from bftd.http.client import ApiClient
 from tests.support.messages import pattern, wording
 from tests.support.waiting import STILL_S
 
@@ -79,7 +79,7 @@ def stranger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize("what", ASKED)
 def test_regression_json_of_something_else_ended_commands_in_a_traceback(stranger: Path, what: str) -> None:
     with pytest.raises(DaemonUnreachable, match="^" + pattern("http.client.not_bftd", address=stranger)) as raised:
-        ASKED[what](Client(str(stranger)))
+        ASKED[what](ApiClient(str(stranger)))
     assert isinstance(raised.value, BftError)
     assert "\n" not in str(raised.value)
 

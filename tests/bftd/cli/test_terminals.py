@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from bftd.base import text as words
-from bftd.base.text import Block, Words
+from bftd.base.text import Stack, Words
 from bftd.cli import common
 from tests.support.waiting import STILL_S
 
-SHOWN = Block([Words("bftd ", "bold").append("n[1-4]", "red").append(" müller\u2028 日本"), Words("later", "dim")])
+SHOWN = Stack([Words("bftd ", "bold").append("n[1-4]", "red").append(" müller\u2028 日本"), Words("later", "dim")])
 PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
 import click
-from bftd import entry
+from bftd.base import command as entry
 from bftd.cli import common
 from tests.bftd.cli.test_terminals import SHOWN
 @click.command()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bftd.core.model import timing
 from bftd.core.model.domain import Assignment, Settings, State, Trainer
-from bftd.core.model.draft import Turn
+from bftd.core.model.draft import Draft
 from bftd.core.planning import caps
 from bftd.core.planning.caps import Ruling, at_caps
 from tests.bftd.builders import Core, granted, lease, registration, trainer
@@ -31,7 +31,7 @@ def state_of(users: list[str], pj_max: int, per_user: int = 0) -> State:
 
 def ruled(state: State, held: Assignment | None = None) -> Ruling:
     """What is ruled at 100 s."""
-    return caps.rule(Turn(state, 100.0), held or {}, 9)
+    return caps.rule(Draft(state, 100.0), held or {}, 9)
 
 
 def admitted(state: State) -> list[str]:

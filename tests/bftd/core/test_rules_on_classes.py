@@ -10,21 +10,21 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import invariant, rule
 
 from bftd.protocol.registration import Registration
-from bftd.protocol.wish import Wish
+from bftd.protocol.wish import Requirements
 from slurm_plugin.read.types import Node
 from tests.bftd.core.test_rules import NODES, Cluster
 
 pytestmark = pytest.mark.slow
 
-WISHES: Sequence[Wish] = (
-    Wish(),
-    Wish(gpu="a100"),
-    Wish(),
-    Wish(gpus=2),
-    Wish(mix=True),
-    Wish(without=("a100",)),
-    Wish(gpus=1, mix=True),
-    Wish(gpu="h100"),
+WISHES: Sequence[Requirements] = (
+    Requirements(),
+    Requirements(gpu="a100"),
+    Requirements(),
+    Requirements(gpus=2),
+    Requirements(mix=True),
+    Requirements(without=("a100",)),
+    Requirements(gpus=1, mix=True),
+    Requirements(gpu="h100"),
 )
 
 

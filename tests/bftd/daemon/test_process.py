@@ -28,7 +28,7 @@ from bftd.config.keys import ApiConfig, Config, LedgerConfig
 from bftd.daemon import process as daemons
 from bftd.daemon.process import Daemon, next_delay_s
 from bftd.daemon.systemd import notify
-from bftd.http.client import Client, find
+from bftd.http.client import ApiClient, find
 from bftd.service.service import Service
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.read.parse import unreadable_job
@@ -195,7 +195,7 @@ class Running:
     def __init__(self, root: Path, process: subprocess.Popen[str], manager: socket.socket) -> None:
         self.root = root
         self.process = process
-        self.client = Client(str(root / "socket"))
+        self.client = ApiClient(str(root / "socket"))
         self._manager = manager
 
     def told(self, line: str) -> None:
@@ -510,9 +510,9 @@ def test_the_client_is_found_by_socket_variable_configuration_and_default(tmp_pa
 
 def test_a_daemon_that_is_none_is_told(tmp_path: Path) -> None:
     with pytest.raises(DaemonUnreachable, match=pattern("http.client.no_daemon", address=fragment("/none"))):
-        Client(str(tmp_path / "none")).status()
+        ApiClient(str(tmp_path / "none")).status()
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "silent"))
         silent.listen()
         with pytest.raises(DaemonUnreachable, match="does not answer"):
-            Client(str(tmp_path / "silent"), timeout_s=0.1).status()
+            ApiClient(str(tmp_path / "silent"), timeout_s=0.1).status()

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from bftd.cli.main import bft
 from bftd.daemon.sandbox_site import SandboxSite
-from bftd.http.client import Client
+from bftd.http.client import ApiClient
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox import Sandbox, processes
 from tests.support import waiting
@@ -57,7 +57,7 @@ def test_the_printed_lines_are_all_that_a_first_job_needs(root: Path, tmp_path: 
     assert used.returncode == 0, used.stderr
     assert "Submitted elastic job 1: 1 to 2 nodes of elastic" in used.stdout
     assert used.stdout.count("bftd ") == 1
-    client = Client(str(root / "bftd.sock"))
+    client = ApiClient(str(root / "bftd.sock"))
     until(lambda: any(trainer["step"] > 0 for trainer in client.status()["trainers"]), "the job trains")
 
     shown = run("sandbox", "status", f"--root={root}").stdout

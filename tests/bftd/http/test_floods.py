@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from bftd.http import connections, overview
-from bftd.http.connections import Connections, Door
+from bftd.http.connections import ApiConnections, Door
 from bftd.http.note_limit import Notes
 from bftd.http.rate_limit import BURST, Budgets
 from bftd.ledger import reader
@@ -126,9 +126,9 @@ def test_a_user_has_so_many_connections_and_one_that_waits_for_nothing_makes_roo
     run(test, tmp_path)
 
 
-def forty() -> Connections:
+def forty() -> ApiConnections:
     """Connections where 40 may be open at once."""
-    return Connections(connections.RESERVED_FILES + 40)
+    return ApiConnections(connections.RESERVED_FILES + 40)
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_regression_connections_of_many_addresses_left_none_to_the_users_of_the_
         return f"10.0.0.{next(numbers)}" if isinstance(real(transport), str) else 4711
 
     monkeypatch.setattr(connections, "holder_of", holder_of)
-    monkeypatch.setattr(Connections, "prove", lambda *_: None)
+    monkeypatch.setattr(ApiConnections, "prove", lambda *_: None)
 
     async def test(served: Served, port: str, headers: dict[str, str]) -> None:
         held = await silent(port, 200)
@@ -247,7 +247,7 @@ class Pipe(asyncio.Transport):
     def resume_reading(self) -> None: ...
 
 
-def opened(made: Connections, address: str) -> Door:
+def opened(made: ApiConnections, address: str) -> Door:
     """A new connection."""
     door = Door(made, asyncio.Protocol)
     door.connection_made(Pipe(address))
@@ -255,15 +255,15 @@ def opened(made: Connections, address: str) -> Door:
 
 
 def test_files_are_left_for_the_commands_of_slurm() -> None:
-    assert Connections(files_most=1024).most == 1024 - connections.RESERVED_FILES
-    assert Connections(files_most=1024).most > connections.OF_A_USER_MOST
+    assert ApiConnections(files_most=1024).most == 1024 - connections.RESERVED_FILES
+    assert ApiConnections(files_most=1024).most > connections.OF_A_USER_MOST
 
 
 def test_no_holder_waits_for_all_that_another_has_sent_before() -> None:
     done: list[str] = []
 
     async def inside() -> None:
-        turns = Connections().turns
+        turns = ApiConnections().turns
         for number in range(100):
             turns.wait("eve", lambda number=number: done.append(f"eve {number}"))
         turns.wait("ann", lambda: done.append("ann"))
@@ -413,7 +413,7 @@ def test_a_large_report_lets_others_be_served_in_between(tmp_path: Path) -> None
 
 def test_who_reads_no_answers_gets_no_more_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(served: Served) -> None:
-        monkeypatch.setattr(Connections, "unread_bytes", lambda self, transport: 9 * 2**20)
+        monkeypatch.setattr(ApiConnections, "unread_bytes", lambda self, transport: 9 * 2**20)
         for path in ("/v1/status", "/v1/events?after=0", "/v1/trainers/run-here-1/explain"):
             code, answer = await served.ask("GET", path)
             assert (code, "read the answers" in answer["error"]) == (429, True)

@@ -10,7 +10,7 @@ import pytest
 
 from bftd.core.sample import NODE_STATES
 from bftd.ledger.history import table
-from bftd.ledger.history.table import Named, Point, Record
+from bftd.ledger.history.table import PoolRecord, TrainerIdentity, TrainerRecord
 from tests.bftd.http.test_api import TRAINER, Served, as_user, run
 from tests.support.messages import excerpt, wording
 
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.slow
 def hour(served: Served) -> None:
     """An hour in which ann's and bob's trainers had two nodes each; of an hour ago, so that nothing else is in it."""
     now_s = int(time.time()) - 3600
-    points = tuple(Point(id_, 2.0, 2.0, 5.0, 10, 100.0, 300.0, 1.0) for id_ in ("run-here-1", "run-bob-1"))
+    points = tuple(TrainerRecord(id_, 2.0, 2.0, 5.0, 10, 100.0, 300.0, 1.0) for id_ in ("run-here-1", "run-bob-1"))
     nodes = {"regular": 3.0, "leased": 4.0, "idle": 1.0}
-    records = [Record(now_s - 60 * ago, 60, nodes, 300.0, 240.0, 240.0, points) for ago in reversed(range(60))]
-    names = [Named("run-here-1", "her script.py", "ann", {}), Named("run-bob-1", "his", "bob", {})]
+    records = [PoolRecord(now_s - 60 * ago, 60, nodes, 300.0, 240.0, 240.0, points) for ago in reversed(range(60))]
+    names = [TrainerIdentity("run-here-1", "her script.py", "ann", {}), TrainerIdentity("run-bob-1", "his", "bob", {})]
     served.service.ledger.write(lambda db: table.add(db, records, names))
 
 

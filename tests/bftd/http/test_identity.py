@@ -258,14 +258,14 @@ def test_a_daemons_user_that_is_unknown_here_may_be_given_by_number() -> None:
 @given(st.binary(max_size=80))
 def test_no_payload_but_our_own_is_taken_for_a_request(payload: bytes) -> None:
     with pytest.raises(MungeError):
-        credentials.Request.of(payload)
+        credentials.RequestCredential.of(payload)
 
 
 def test_a_payload_made_for_another_purpose_is_none_even_with_the_same_fields() -> None:
-    said = credentials.Request("5a17", "127.0.0.1:1", "GET", "/v1/status", credentials.digest(b""))
-    assert credentials.Request.of(said.payload()) == said
+    said = credentials.RequestCredential("5a17", "127.0.0.1:1", "GET", "/v1/status", credentials.digest(b""))
+    assert credentials.RequestCredential.of(said.payload()) == said
     with pytest.raises(MungeError, match=pattern("protocol.credentials.not_for_bftd")):
-        credentials.Request.of(said.payload().replace(b"bftd request 1", b"other request 1"))
+        credentials.RequestCredential.of(said.payload().replace(b"bftd request 1", b"other request 1"))
 
 
 def test_the_client_on_another_host_is_made_from_the_configuration_or_the_variable(

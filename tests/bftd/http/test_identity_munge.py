@@ -30,11 +30,11 @@ from bftd.http import api
 from bftd.http.auth.caller import Caller, Callers
 from bftd.http.auth.gate import OF_AN_ADDRESS_MOST
 from bftd.http.auth.munge import MungeGate
-from bftd.http.client import Client
+from bftd.http.client import ApiClient
 from bftd.http.rate_limit import Budgets
 from bftd.ledger.file import Ledger
 from bftd.protocol import credentials, munge
-from bftd.protocol.credentials import Request
+from bftd.protocol.credentials import RequestCredential
 from bftd.protocol.lease import Leases, LeaseView
 from bftd.protocol.munge import MungeError
 from bftd.protocol.registration import Registration, Welcome
@@ -96,7 +96,9 @@ class Served:
 
     def credential(self, method: str, target: str, body: bytes = b"", **options: Any) -> str:
         """A right credential, or one that differs in what is given."""
-        said = Request(options.pop("nonce", os.urandom(16).hex()), self.tcp, method, target, credentials.digest(body))
+        said = RequestCredential(
+            options.pop("nonce", os.urandom(16).hex()), self.tcp, method, target, credentials.digest(body)
+        )
         said = replace(said, **{key: options.pop(key) for key in ("address",) if key in options})
         return munge.encode(said.payload(), **{"to_uid": os.getuid(), "socket": self.munge_socket, **options})
 
@@ -138,7 +140,7 @@ def scene(tmp_path: Path, port: int, munge_socket: str) -> Callable[..., None]:
 
 def test_bft_and_a_driver_are_known_by_munge_and_believe_the_daemon(scene: Callable[..., None]) -> None:
     async def test(served: Served) -> None:
-        client = Client(tcp=served.address, munge_socket=served.munge_socket)
+        client = ApiClient(tcp=served.address, munge_socket=served.munge_socket)
         assert (await asyncio.to_thread(client.status))["trainers"] == []
         leases: list[Any] = []
         registration = Registration.from_json(TRAINER | {"user": ME})
@@ -226,7 +228,7 @@ def test_a_request_sent_twice_is_refused_the_second_time(scene: Callable[..., No
 
 def test_a_replay_is_noticed_even_where_munged_has_forgotten_it(munge_socket: str) -> None:
     gate = MungeGate(munge_socket, ME)
-    said = Request("5a17", "127.0.0.1:1", "GET", "/", credentials.digest(b""))
+    said = RequestCredential("5a17", "127.0.0.1:1", "GET", "/", credentials.digest(b""))
     gate.accept(1000, said, b"")
     with pytest.raises(MungeError, match="was used before"):
         gate.accept(1000, said, b"")
@@ -249,7 +251,7 @@ def test_a_credential_made_with_another_key_is_refused_and_what_it_asked_for_not
                 DaemonUnreachable,
                 match=pattern("http.client.not_believed") + ".*it says: " + pattern("protocol.munge.invalid"),
             ):
-                await asyncio.to_thread(Client(tcp=served.address, munge_socket=forger).status)
+                await asyncio.to_thread(ApiClient(tcp=served.address, munge_socket=forger).status)
 
         scene(test)
 
@@ -272,7 +274,7 @@ def test_who_shows_no_credential_or_one_made_for_something_else_is_refused(scene
             assert code == 401, shown
             assert "credential" in error
         with pytest.raises(ApiError, match=pattern("http.gate.no_credential")):
-            await asyncio.to_thread(Client(tcp=served.tcp, token="guessed").status)
+            await asyncio.to_thread(ApiClient(tcp=served.tcp, token="guessed").status)
 
     scene(test)
 
@@ -291,7 +293,7 @@ def test_S3_a_munged_that_hangs_holds_up_nobody_on_the_daemons_own_host(
                     waiting = asyncio.create_task(served.ask("GET", "/v1/status", right))
                     await asyncio.sleep(0.1)
                     for _ in range(5):
-                        await asyncio.wait_for(asyncio.to_thread(Client(served.unix).status), STILL_S)
+                        await asyncio.wait_for(asyncio.to_thread(ApiClient(served.unix).status), STILL_S)
                     assert not waiting.done()
                 finally:
                     os.kill(pid, signal.SIGCONT)
@@ -314,7 +316,7 @@ def test_regression_strangers_with_a_munged_that_hangs_held_up_callers_on_the_da
                     strangers = [asyncio.create_task(served.ask("GET", "/v1/status", shown)) for shown in credentials_]
                     done, _ = await asyncio.wait(strangers, timeout=STILL_S, return_when=asyncio.FIRST_COMPLETED)
                     assert says(done.pop().result()[1], "http.gate.many_of_one", stranger="127.0.0.1")
-                    await asyncio.to_thread(Client(served.unix).status)
+                    await asyncio.to_thread(ApiClient(served.unix).status)
                     assert not all(stranger.done() for stranger in strangers), "it waited for munged, as they do"
                 finally:
                     os.kill(pid, signal.SIGCONT)
@@ -370,7 +372,7 @@ async def an_impostor(port: int, answer: Callable[[web.Request], Awaitable[web.R
 WELCOME = Welcome(1, 1.0, Leases(3, 20.0, (LeaseView("n1.1", "n1", "granted", False, 3600.0),)))
 
 
-def proof_by_nobody(said: Request, status: int, body: bytes, socket: str) -> str:
+def proof_by_nobody(said: RequestCredential, status: int, body: bytes, socket: str) -> str:
     """The header that nobody's own process can make for an answer."""
     code = (
         "import os, sys\nfrom bftd.protocol import munge\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
@@ -401,7 +403,7 @@ def test_what_is_not_the_daemon_hands_out_no_leases(
     async def answer(request: web.Request) -> web.Response:
         nonlocal asked
         asked += 1
-        said = Request.of(munge.decode(request.headers["Authorization"][6:], socket=munge_socket).payload)
+        said = RequestCredential.of(munge.decode(request.headers["Authorization"][6:], socket=munge_socket).payload)
         if way == "no proof":
             return web.Response(body=body)
         if way == "another user's proof":
@@ -432,7 +434,7 @@ def test_what_is_not_the_daemon_hands_out_no_leases(
             await asyncio.gather(running, return_exceptions=True)
             assert "is not believed" in lines[0]
             with pytest.raises(DaemonUnreachable, match="is not believed"):
-                await asyncio.to_thread(Client(tcp=address, munge_socket=munge_socket).status)
+                await asyncio.to_thread(ApiClient(tcp=address, munge_socket=munge_socket).status)
 
     asyncio.run(inside())
 
@@ -454,7 +456,7 @@ def test_what_passes_a_users_request_on_to_the_daemon_gets_nothing_done_in_his_n
 
         beside = free_port()
         async with an_impostor(beside, relay):
-            client = Client(tcp=f"{ME}@127.0.0.1:{beside}", munge_socket=served.munge_socket)
+            client = ApiClient(tcp=f"{ME}@127.0.0.1:{beside}", munge_socket=served.munge_socket)
             with pytest.raises(DaemonUnreachable, match=pattern("http.munge_gate.other_address")):
                 await asyncio.to_thread(client.tune, pj_max=1)
         assert statuses == [401]
@@ -483,7 +485,7 @@ def test_a_daemon_whose_munge_does_not_work_does_not_start(tmp_path: Path, munge
 
 def test_clients_tell_in_one_line_what_is_missing_on_their_host(tmp_path: Path, port: int) -> None:
     with pytest.raises(ConfigError, match=pattern("protocol.credentials.no_such_user", user="nosuchuser")):
-        Client(tcp="nosuchuser@localhost:6820").status()
+        ApiClient(tcp="nosuchuser@localhost:6820").status()
     with pytest.raises(UsageError, match=pattern("protocol.credentials.no_such_user", user="nosuchuser")):
         Transport("nosuchuser@localhost:6820")
     with pytest.raises(UsageError, match="must be"):
@@ -500,15 +502,15 @@ def test_clients_tell_in_one_line_what_is_missing_on_their_host(tmp_path: Path, 
                 with pytest.raises(DaemonError, match=pattern("protocol.munge.no_answer", where=tmp_path / "none")):
                     await transport.request(session, "GET", "/v1/status", None)
             with pytest.raises(ConfigError, match=pattern("protocol.munge.no_answer", where=tmp_path / "none")):
-                await asyncio.to_thread(Client(tcp=address, munge_socket=str(tmp_path / "none")).status)
+                await asyncio.to_thread(ApiClient(tcp=address, munge_socket=str(tmp_path / "none")).status)
 
     asyncio.run(inside())
 
 
 def test_credentials_of_both_sides_can_be_opened_by_the_other_sides_uid_only(munge_socket: str) -> None:
     other = pwd.getpwuid(NOBODY).pw_name
-    _, headers = credentials.Caller(other, munge_socket).request("127.0.0.1:1", "GET", "/", b"")
-    said = Request("5a17", "127.0.0.1:1", "GET", "/", credentials.digest(b""))
+    _, headers = credentials.CallerCredential(other, munge_socket).request("127.0.0.1:1", "GET", "/", b"")
+    said = RequestCredential("5a17", "127.0.0.1:1", "GET", "/", credentials.digest(b""))
     answer = MungeGate(munge_socket, ME).sign(NOBODY, said, 200, b"{}")
     for shown in (headers["Authorization"], answer["Authentication-Info"]):
         with pytest.raises(MungeError, match=pattern("protocol.munge.other_user")):

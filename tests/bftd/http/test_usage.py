@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from bftd.core.model.domain import Charged, Share, State
+from bftd.core.model.domain import Charged, State, UsageShare
 from tests.bftd.http.test_api import Served, as_user, run
 from tests.support.messages import excerpt, fragment
 
 pytestmark = pytest.mark.slow
 
 SHARES = (
-    Share("ann", "phys", 10.0, 8.0, 1.0),
-    Share("bob", "chem", 5.0, 5.0, 0.0),
-    Share("ann", "chem", 1.0, 0.0, 0.0),
+    UsageShare("ann", "phys", 10.0, 8.0, 1.0),
+    UsageShare("bob", "chem", 5.0, 5.0, 0.0),
+    UsageShare("ann", "chem", 1.0, 0.0, 0.0),
 )
 TOTALS = ("held_node_seconds", "training_node_seconds", "leaving_node_seconds", "used_node_seconds")
 

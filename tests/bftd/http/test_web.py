@@ -27,11 +27,11 @@ from bftd.daemon.process import _command
 from bftd.http import api
 from bftd.http.auth import web as web_gate
 from bftd.http.auth.dns_rebinding import is_own_name
-from bftd.http.connections import Connections
+from bftd.http.connections import ApiConnections
 from bftd.http.handlers import web as web_handlers
 from bftd.ledger.file import Ledger
 from bftd.ledger.history import query, table
-from bftd.ledger.history.table import Named, Point, Record
+from bftd.ledger.history.table import PoolRecord, TrainerIdentity, TrainerRecord
 from bftd.service.service import Service
 from tests.bftd.daemon.test_process import write_config
 from tests.bftd.http.test_api import TRAINER, as_user, driver_job, secret_file
@@ -274,9 +274,11 @@ def test_who_has_no_name_sees_no_names_where_slurm_hides_them_and_who_has_the_to
 def test_regression_charts_made_for_the_token_are_not_those_of_who_has_no_name(tmp_path: Path) -> None:
     async def test(served: Looked) -> None:
         now_s = int(time.time())
-        points = (Point("41", 2.0, 2.0, 5.0, 10, 100.0, 300.0, 1.0),)
-        records = [Record(now_s - 60 * ago, 60, {"leased": 2.0}, 9.0, 9.0, 9.0, points) for ago in range(50, 0, -1)]
-        served.service.ledger.write(lambda db: table.add(db, records, [Named("41", "secret-name", "ann", {})]))
+        points = (TrainerRecord("41", 2.0, 2.0, 5.0, 10, 100.0, 300.0, 1.0),)
+        records = [PoolRecord(now_s - 60 * ago, 60, {"leased": 2.0}, 9.0, 9.0, 9.0, points) for ago in range(50, 0, -1)]
+        served.service.ledger.write(
+            lambda db: table.add(db, records, [TrainerIdentity("41", "secret-name", "ann", {})])
+        )
         served.service.private = True
         seen = (await served.get("/?hours=1", Authorization=f"Bearer {TOKEN}"))[1]
         hidden = (await served.get("/?hours=1"))[1]
@@ -292,9 +294,11 @@ def test_a_page_of_more_trainers_than_an_answer_holds_is_coarser_and_no_alarm(
 ) -> None:
     async def test(served: Looked) -> None:
         now_s = int(time.time())
-        points = tuple(Point(str(item), 2.0, 2.0, 5.0, 10, 100.0, 300.0, 1.0) for item in range(8))
-        records = [Record(now_s - 60 * ago, 60, {"leased": 16.0}, 9.0, 9.0, 9.0, points) for ago in range(50, 0, -1)]
-        names = [Named(str(item), f"study-{item}", "ann", {}) for item in range(8)]
+        points = tuple(TrainerRecord(str(item), 2.0, 2.0, 5.0, 10, 100.0, 300.0, 1.0) for item in range(8))
+        records = [
+            PoolRecord(now_s - 60 * ago, 60, {"leased": 16.0}, 9.0, 9.0, 9.0, points) for ago in range(50, 0, -1)
+        ]
+        names = [TrainerIdentity(str(item), f"study-{item}", "ann", {}) for item in range(8)]
         served.service.ledger.write(lambda db: table.add(db, records, names))
         monkeypatch.setattr(query, "TRAINERS_MOST", 200)
         _, page, _ = await served.get("/?hours=1")
@@ -311,14 +315,14 @@ def test_who_asks_again_before_a_page_is_made_waits_for_that_one(
     came, all_came = itertools.count(1), asyncio.Event()
     answer = web_handlers.Pages.answer
 
-    async def counted(*asked: Any) -> web_handlers.Made:
+    async def counted(*asked: Any) -> web_handlers.SentPage:
         if next(came) == 5:
             all_came.set()
         return await answer(*asked)
 
-    def slowly(*_: object) -> web_handlers.Made:
+    def slowly(*_: object) -> web_handlers.SentPage:
         made.append(go_on.wait(10.0))
-        return web_handlers.Made(b"page", b"")
+        return web_handlers.SentPage(b"page", b"")
 
     monkeypatch.setattr(web_handlers, "KEPT_S", 0.0)
     monkeypatch.setattr(web_handlers, "_made", slowly)
@@ -373,7 +377,7 @@ def test_a_token_file_that_is_no_secret_ends_the_start_in_one_line(
         file.write_text(text)
         file.chmod(mode)
     with pytest.raises(ConfigError, match=r"\[web\] token_file .*") as told:
-        web_gate.WebGate(WebConfig("127.0.0.1:1", str(file)), Connections())
+        web_gate.WebGate(WebConfig("127.0.0.1:1", str(file)), ApiConnections())
     assert said in str(told.value)
     assert "\n" not in str(told.value)
     path = write_config(tmp_path, f'[web]\nlisten = "127.0.0.1:1"\ntoken_file = "{file}"\n')

@@ -93,7 +93,7 @@ def test_regression_usage_and_counters_of_the_third_schema_outlive_the_upgrade_a
     clock.now = 7250.0
     service = start(path, clock)
     assert service.state.usage.used_node_seconds == 15.0
-    told = usage.read(path, usage.Asked(0.0, 1e9, ("user",)))["usage"]
+    told = usage.read(path, usage.UsageRequest(0.0, 1e9, ("user",)))["usage"]
     assert [(row["user"], row["used_node_seconds"]) for row in told] == [("ann", 10.0), ("bob", 5.0)]
     for _ in range(80):
         see(service, clock, "n1 n2 n3", n1="71", n2="72", n3="73")

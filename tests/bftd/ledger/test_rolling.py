@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bftd.core.scaling.learning import Knowledge, observe_rate
+from bftd.core.scaling.learning import ScalingModel, observe_rate
 from bftd.ledger import rolling
 from bftd.ledger.file import Ledger
 from bftd.ledger.history import table
-from bftd.ledger.history.table import Named, Point, Record
-from bftd.ledger.reader import Reader
-from bftd.ledger.rolling import Aims, Window, curve_of, reckoned
+from bftd.ledger.history.table import PoolRecord, TrainerIdentity, TrainerRecord
+from bftd.ledger.reader import LedgerReader
+from bftd.ledger.rolling import Aims, RollingPeriod, curve_of, reckoned
 from bftd.shadow import trainers as imaginary
 from bftd.simulation.replay.loop import run
 from bftd.simulation.replay.options import Options
@@ -43,24 +43,26 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def write(ledger: Ledger, minutes: int, pool: float, made: float, curves: dict[str, Any], **shares: float) -> None:
     """The last minutes: a pool of so many nodes, and samples/s of all together. `shares` is who is there how much."""
-    named = [Named(id_, id_, "ann", curve) for id_, curve in curves.items()]
-    points = tuple(Point(id_, 1.0, 1.0, 0.0, 0, 0.0, 60.0 * made / len(curves), shares.get(id_, 1.0)) for id_ in curves)
+    named = [TrainerIdentity(id_, id_, "ann", curve) for id_, curve in curves.items()]
+    points = tuple(
+        TrainerRecord(id_, 1.0, 1.0, 0.0, 0, 0.0, 60.0 * made / len(curves), shares.get(id_, 1.0)) for id_ in curves
+    )
     first_s = NOW_S - 60 * minutes
     records = [
-        Record(first_s + 60 * number, 60, {}, 60.0 * pool, 30.0 * pool, 15.0 * pool, points)
+        PoolRecord(first_s + 60 * number, 60, {}, 60.0 * pool, 30.0 * pool, 15.0 * pool, points)
         for number in range(1, minutes + 1)
     ]
     ledger.write(lambda db: table.add(db, records, named))
 
 
-def found(ledger: Ledger, aims: Aims = AIMS) -> tuple[Window, ...]:
-    return reckoned(Reader(ledger.path), NOW_S, aims)
+def found(ledger: Ledger, aims: Aims = AIMS) -> tuple[RollingPeriod, ...]:
+    return reckoned(LedgerReader(ledger.path), NOW_S, aims)
 
 
 def test_U_is_what_was_made_over_what_the_best_allocation_of_as_many_nodes_makes(ledger: Ledger) -> None:
     write(ledger, 90, pool=3.0, made=14.0, curves={"a": HALF, "b": STEEP})
     hour, day, week = found(ledger)
-    assert hour == Window(3600, pytest.approx(14.0 / 28.0), 3 * 3600.0, 1.5 * 3600.0, 0.75 * 3600.0)
+    assert hour == RollingPeriod(3600, pytest.approx(14.0 / 28.0), 3 * 3600.0, 1.5 * 3600.0, 0.75 * 3600.0)
     assert (hour.training_share, hour.held_share) == (0.25, 0.5)
     told = hour.to_json()
     assert (told["recovered"], told["used_node_seconds"]) == (told["held_share"], told["held_node_seconds"])
@@ -106,7 +108,7 @@ def test_without_curves_there_is_no_U_and_time_of_which_they_are_not_known_is_le
 def test_a_curve_that_nobody_told_and_nobody_measured_is_not_known() -> None:
     fresh = trainer("1", nodes_max=8)
     assert curve_of(fresh)["curve"] is None
-    learned = curve_of(replace(fresh, knowledge=observe_rate(Knowledge(), 2, 20.0)))
+    learned = curve_of(replace(fresh, knowledge=observe_rate(ScalingModel(), 2, 20.0)))
     assert (2, 20.0) in learned["curve"]
 
 
@@ -143,7 +145,7 @@ def replayed(rows: Sequence[tuple[float, int, bool]], trainers: Sequence[Any]) -
     return run(trace, trainers, options).efficiency
 
 
-def lived(rows: Sequence[tuple[float, int, bool]], path: Path) -> tuple[Window, ...]:
+def lived(rows: Sequence[tuple[float, int, bool]], path: Path) -> tuple[RollingPeriod, ...]:
     """The same changes as a live service sees them, at polls."""
     site, idle, changed = Site(path), set(), 0
     for at_s in range(0, HOURS * 3600 + 1, 10):

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from bftd.base.errors import LedgerError
-from bftd.core.model.domain import Charged, Share, State
+from bftd.core.model.domain import Charged, State, UsageShare
 from bftd.core.model.events import Registered
 from bftd.ledger import usage
 from bftd.ledger.file import Ledger
 from bftd.ledger.retention import KEEP_EVENTS_S
-from bftd.ledger.usage import Asked, read
+from bftd.ledger.usage import UsageRequest, read
 from tests.bftd.builders import lease, registration, reported
 from tests.bftd.ledger.test_file import Clock, see, start
 from tests.support.messages import pattern
@@ -33,20 +33,20 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger"
 
 
-def charge(ledger: Ledger, at_s: float, *shares: Share) -> None:
+def charge(ledger: Ledger, at_s: float, *shares: UsageShare) -> None:
     ledger.save(State(), State(time_s=at_s), [Charged(shares)])
 
 
 def found(path: Path, since_s: float, until_s: float, *by: str, user: str | None = None) -> list[tuple[Any, ...]]:
-    rows = read(path, Asked(since_s, until_s, by, user))["usage"]
+    rows = read(path, UsageRequest(since_s, until_s, by, user))["usage"]
     return [tuple(value for name, value in row.items() if name != "used_node_seconds") for row in rows]
 
 
 def test_usage_is_summed_up_by_user_by_account_and_by_both(path: Path) -> None:
     with closing(Ledger(path)) as ledger:
-        charge(ledger, 7200.0, Share("ann", "phys", 10.0, 8.0, 1.0), Share("bob", "chem", 5.0, 5.0, 0.0))
-        charge(ledger, 7201.0, Share("ann", "chem", 1.0, 0.5, 0.0))
-        charge(ledger, 3 * 3600.0, Share("ann", "phys", 2.0, 2.0, 0.0))
+        charge(ledger, 7200.0, UsageShare("ann", "phys", 10.0, 8.0, 1.0), UsageShare("bob", "chem", 5.0, 5.0, 0.0))
+        charge(ledger, 7201.0, UsageShare("ann", "chem", 1.0, 0.5, 0.0))
+        charge(ledger, 3 * 3600.0, UsageShare("ann", "phys", 2.0, 2.0, 0.0))
     assert found(path, 0.0, 1e6, "user") == [("ann", 13.0, 10.5, 1.0), ("bob", 5.0, 5.0, 0.0)]
     assert found(path, 0.0, 1e6, "account") == [("phys", 12.0, 10.0, 1.0), ("chem", 6.0, 5.5, 0.0)]
     assert found(path, 0.0, 1e6, "account", "user") == [
@@ -57,17 +57,22 @@ def test_usage_is_summed_up_by_user_by_account_and_by_both(path: Path) -> None:
 
 def test_a_time_within_an_hour_is_taken_as_its_beginning(path: Path) -> None:
     with closing(Ledger(path)) as ledger:
-        charge(ledger, 7300.0, Share("ann", "", 1.0, 0.0, 0.0))
-        charge(ledger, 11_000.0, Share("ann", "", 2.0, 0.0, 0.0))
+        charge(ledger, 7300.0, UsageShare("ann", "", 1.0, 0.0, 0.0))
+        charge(ledger, 11_000.0, UsageShare("ann", "", 2.0, 0.0, 0.0))
     assert found(path, 7_500.0, 10_800.0, "user") == [("ann", 1.0, 0.0, 0.0)]
-    assert read(path, Asked(7_500.0, 1e6, ("user",)))["since_s"] == 7200.0
-    assert read(path, Asked(9e5, 1e6, ("user",))) == {"since_s": 9e5, "until_s": 1e6, "first_s": 7200, "usage": []}
+    assert read(path, UsageRequest(7_500.0, 1e6, ("user",)))["since_s"] == 7200.0
+    assert read(path, UsageRequest(9e5, 1e6, ("user",))) == {
+        "since_s": 9e5,
+        "until_s": 1e6,
+        "first_s": 7200,
+        "usage": [],
+    }
 
 
 def test_usage_is_kept_when_its_events_are_gone_and_forgotten_after_400_days(path: Path) -> None:
     with closing(Ledger(path, max_bytes=1)) as ledger:
-        charge(ledger, 0.0, Share("ann", "", 1.0, 0.0, 0.0))
-        charge(ledger, 100 * DAY_S, Share("ann", "", 2.0, 0.0, 0.0))
+        charge(ledger, 0.0, UsageShare("ann", "", 1.0, 0.0, 0.0))
+        charge(ledger, 100 * DAY_S, UsageShare("ann", "", 2.0, 0.0, 0.0))
         ledger.maintain(KEEP_EVENTS_S + 1)
         assert found(path, 0.0, 1e9, "user") == [("ann", 3.0, 0.0, 0.0)]
         ledger.maintain(401 * DAY_S)
@@ -125,7 +130,7 @@ def test_a_ledger_that_cannot_be_read_is_told_in_one_line(path: Path) -> None:
     with pytest.raises(
         LedgerError, match="^" + pattern("service.reader.unreadable", error="unable to open database file") + "$"
     ):
-        read(path, Asked(0.0, 1.0, ("user",)))
+        read(path, UsageRequest(0.0, 1.0, ("user",)))
 
 
 @pytest.mark.slow

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from bftd.pool.availability import Ground, survey
-from bftd.pool.backfill.model import Booking, End, Numbering
+from bftd.pool.availability import Availability, survey
+from bftd.pool.backfill.model import Booking, JobEnd, Numbering
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import occupy
 from slurm_plugin.read.types import Job, Node, Reservation, Snapshot
@@ -25,17 +25,17 @@ def ground(
     kept: Iterable[str] = (),
     before: Numbering = NOBODY,
     slow: Iterable[str] = (),
-) -> Ground:
+) -> Availability:
     snapshot = Snapshot(1000.0, {item.name: item for item in nodes}, (WAITS, *jobs), tuple(reservations))
     harvest = Harvest.of(PARTITION)
     return survey(snapshot, occupy(snapshot, harvest), harvest, leased or {}, tuple(kept), before, tuple(slow))
 
 
-def names(found: Ground, mask: int) -> tuple[str, ...]:
+def names(found: Availability, mask: int) -> tuple[str, ...]:
     return found.numbering.of_mask(mask)
 
 
-def ends(found: Ground) -> dict[float, tuple[str, ...]]:
+def ends(found: Availability) -> dict[float, tuple[str, ...]]:
     return {end.at_s: names(found, end.mask) for end in found.ends if end.mask}
 
 
@@ -106,7 +106,7 @@ def test_a_job_of_another_partition_ends_without_nodes_of_those_that_wait() -> N
         job("12_3", "RUNNING", nodes=("n1",), start_s=500.0, time_limit_s=900.0),
     ]
     found = ground(nodes, jobs)
-    assert found.ends == (End(1100.0, 0, (0, 5, 0)), End(1400.0, found.numbering.mask(["n1"]), (1, 12, 3)))
+    assert found.ends == (JobEnd(1100.0, 0, (0, 5, 0)), JobEnd(1400.0, found.numbering.mask(["n1"]), (1, 12, 3)))
 
 
 def test_the_end_of_a_pilots_limit_is_no_end() -> None:

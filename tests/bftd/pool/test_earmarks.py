@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.core.model.domain import Room, RoomOver
-from bftd.pool.availability import Ground
-from bftd.pool.backfill.model import Numbering, Outcome, Part, Wanted
-from bftd.pool.earmarks import Doubt, RoomMemory, awake, given_up, key, room_wait_s
+from bftd.core.model.domain import Earmark, EarmarkOver
+from bftd.pool.availability import Availability
+from bftd.pool.backfill.model import Component, Numbering, PlannerOutcome, QueueEntry
+from bftd.pool.earmarks import EarmarkMemory, JobBackoff, awake, given_up, key, room_wait_s
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy, occupy
 from bftd.pool.prediction import make_room
@@ -36,7 +36,7 @@ class Site:
 
     def __init__(self, scheduler: Scheduler = SCHEDULER) -> None:
         self.scheduler = scheduler
-        self.memory = RoomMemory()
+        self.memory = EarmarkMemory()
         self.time_s = 1000.0
         self.waits: list[Job] = []
         self.runs: list[Job] = []
@@ -50,8 +50,8 @@ class Site:
         self.asked: dict[str, Any] = {}
 
     def copy(
-        self, snapshot: Snapshot, jobs: Occupancy, ground: Ground, **asked: Any
-    ) -> tuple[Sequence[Wanted], Outcome]:
+        self, snapshot: Snapshot, jobs: Occupancy, ground: Availability, **asked: Any
+    ) -> tuple[Sequence[QueueEntry], PlannerOutcome]:
         """Stands for the copy of the planner: a job starts where the test says, unless it is doubted."""
         self.asked = asked
         if self.broken is not None:
@@ -62,15 +62,15 @@ class Site:
             for one in jobs.pending
             if one.id in self.fits and key(one.id) not in asked["doubted"]
         }
-        return entries, Outcome(now=now, cut=self.cut)
+        return entries, PlannerOutcome(now=now, cut=self.cut)
 
-    def entry(self, id_: str, ground: Ground) -> Wanted:
+    def entry(self, id_: str, ground: Availability) -> QueueEntry:
         """A job that may use all nodes, in a partition of all nodes or of those `within`."""
         within = ground.numbering.mask(self.within[id_]) if id_ in self.within else -1
-        part = Part(ground.numbering.mask(ground.nodes), max(1, len(self.fits.get(id_, ()))), within=within)
-        return Wanted(id_, (part,), 600.0, 600.0, barred=id_ in self.barred)
+        part = Component(ground.numbering.mask(ground.nodes), max(1, len(self.fits.get(id_, ()))), within=within)
+        return QueueEntry(id_, (part,), 600.0, 600.0, barred=id_ in self.barred)
 
-    def poll(self, after_s: float = 1.0) -> tuple[dict[str, Room], list[tuple[str, str]]]:
+    def poll(self, after_s: float = 1.0) -> tuple[dict[str, Earmark], list[tuple[str, str]]]:
         """One snapshot: the rooms by job, and the ends of those that are over."""
         self.time_s += after_s
         busy = {name for one in self.runs for name in one.nodes} | self.leased.keys()
@@ -87,7 +87,7 @@ class Site:
         self.over = over
         return self.memory.rooms, [(one.room.job, one.end) for one in over]
 
-    def polls(self, count: int) -> list[tuple[dict[str, Room], list[tuple[str, str]]]]:
+    def polls(self, count: int) -> list[tuple[dict[str, Earmark], list[tuple[str, str]]]]:
         """That many, a second apart."""
         return [self.poll() for _ in range(count)]
 
@@ -104,7 +104,7 @@ def test_room_is_made_for_a_job_that_could_start_and_pilots_are_on_the_nodes_tha
     site = waiting("9", fits=("n1", "n2"))
     site.leased = {"n2": "71", "n3": "72"}
     rooms, over = site.poll()
-    assert rooms == {"9": Room("9", ("n1", "n2"), 1001.0, leaving=("n2",))}
+    assert rooms == {"9": Earmark("9", ("n1", "n2"), 1001.0, leaving=("n2",))}
     assert over == []
 
 
@@ -114,7 +114,7 @@ def test_a_room_is_kept_since_it_was_made_and_its_nodes_are_told_to_the_copy() -
     site.poll()
     site.leased = {}
     rooms, over = site.poll()
-    assert rooms["9"] == Room("9", ("n1", "n2"), 1001.0, leaving=("n2",)), "the pilot was there when it was made"
+    assert rooms["9"] == Earmark("9", ("n1", "n2"), 1001.0, leaving=("n2",)), "the pilot was there when it was made"
     assert over == []
     assert site.asked["kept"] == {"9": ("n1", "n2")}
 
@@ -124,7 +124,7 @@ def test_a_room_moves_with_what_the_copy_says_and_counts_as_the_same() -> None:
     site.poll()
     site.fits, site.leased = {"9": ("n2", "n3")}, {"n3": "71"}
     rooms, over = site.poll()
-    assert rooms["9"] == Room("9", ("n2", "n3"), 1001.0, leaving=("n3",))
+    assert rooms["9"] == Earmark("9", ("n2", "n3"), 1001.0, leaving=("n3",))
     assert over == []
 
 
@@ -142,7 +142,7 @@ def test_a_room_is_over_when_its_job_has_started_wherever_that_is(where: str) ->
     before, _ = site.poll()
     site.waits, site.runs = [job("10")], [job("9", "RUNNING", nodes=(where,))]
     assert site.poll() == ({}, [("9", "started")])
-    assert site.over == (RoomOver(before["9"], "started"),)
+    assert site.over == (EarmarkOver(before["9"], "started"),)
 
 
 def test_a_room_is_over_when_its_job_is_gone_also_where_nobody_waits_any_more() -> None:
@@ -384,7 +384,7 @@ def test_what_the_copy_left_out_is_told_for_one_snapshot() -> None:
 def test_a_site_that_makes_room_no_longer_has_none_that_is_kept() -> None:
     site = waiting("9")
     rooms, _ = site.poll()
-    assert given_up(site.memory) == (RoomMemory(), (RoomOver(rooms["9"], "no longer fits"),))
+    assert given_up(site.memory) == (EarmarkMemory(), (EarmarkOver(rooms["9"], "no longer fits"),))
 
 
 @pytest.mark.parametrize(
@@ -660,15 +660,15 @@ def test_a_room_moves_at_once_where_its_nodes_are_for_another_job_now() -> None:
 def test_regression_what_hundreds_of_doubted_jobs_lack_was_hundreds_of_sets_of_thousands_of_names() -> None:
     """450 doubts on 5,000 nodes took a quarter of a second of each poll, and 100 MB."""
     numbering = Numbering.of(f"n{number}" for number in range(5000))
-    doubts = {str(number): Doubt(9e9, 1, (1 << 5000) - 2, numbering) for number in range(450)}
-    memory = RoomMemory(doubts=doubts)
+    doubts = {str(number): JobBackoff(9e9, 1, (1 << 5000) - 2, numbering) for number in range(450)}
+    memory = EarmarkMemory(doubts=doubts)
     assert awake(memory, numbering, 1, 1000.0).doubts == doubts
     assert all(doubt.until_s == 1000.0 for doubt in awake(memory, numbering, 2, 1000.0).doubts.values())
 
 
 def test_a_node_wakes_a_doubt_under_another_number() -> None:
     before, after = Numbering.of(("n1", "n2", "n3")), Numbering.of(("n0", "n3", "n1", "n2"))
-    memory = RoomMemory(doubts={"9": Doubt(9000.0, 1, before.mask(["n2"]), before)})
+    memory = EarmarkMemory(doubts={"9": JobBackoff(9000.0, 1, before.mask(["n2"]), before)})
     memory = awake(memory, after, after.mask(["n0", "n1", "n3"]), 1000.0)
     assert memory.doubts["9"].until_s == 9000.0
     assert awake(memory, after, after.mask(["n2"]), 1000.0).doubts["9"].until_s == 1000.0
@@ -687,7 +687,9 @@ def first_ready(site: Site) -> str:
     """As the copy would: the first node that is ready and not kept from the job."""
     seen: list[str] = []
 
-    def copy(snapshot: Snapshot, jobs: Occupancy, ground: Ground, **asked: Any) -> tuple[Sequence[Wanted], Outcome]:
+    def copy(
+        snapshot: Snapshot, jobs: Occupancy, ground: Availability, **asked: Any
+    ) -> tuple[Sequence[QueueEntry], PlannerOutcome]:
         seen[:] = ground.numbering.of_mask(ground.ready)
         site.fits = {"9": seen[:1]}
         return Site.copy(site, snapshot, jobs, ground, **asked)

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.config.keys import PoolConfig
-from bftd.pool.governor import Allowance, Cost, Ended, Governor
+from bftd.pool.governor import EarmarkAllowance, EarmarkCost, EndedEarmark, Governor
 from bftd.pool.harvest import Harvest
 from bftd.pool.membership import PoolMemory, observe
-from slurm_plugin.read.types import Job, Request, Scheduler, Snapshot
+from slurm_plugin.read.types import Job, JobRequest, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, job, node, pilot
 from tests.support.messages import wording
 
@@ -38,7 +38,7 @@ class Hours:
         self.honest_rooms: list[bool] = []
 
     def _waits(self, id_: str, user: str, count: int) -> Job:
-        fields = {"user": user, "node_count": count, "request": Request(exclusive=True, cpus=4 * count)}
+        fields = {"user": user, "node_count": count, "request": JobRequest(exclusive=True, cpus=4 * count)}
         return job(id_, priority=max(1, 10**6 - int(id_)), submit_s=self.time_s, reason="Priority", **fields)
 
     def run(self, hours: float) -> None:
@@ -129,12 +129,14 @@ def test_a_site_whose_jobs_all_start_is_never_wary() -> None:
 # The account
 
 
-def ended(user: str = "ann", started: bool = False, node_s: float = 0.0, pilots: int = 0, **fields: object) -> Ended:
-    plain = Ended(user, False, started, 1, Cost(node_s, pilots))
+def ended(
+    user: str = "ann", started: bool = False, node_s: float = 0.0, pilots: int = 0, **fields: object
+) -> EndedEarmark:
+    plain = EndedEarmark(user, False, started, 1, EarmarkCost(node_s, pilots))
     return replace(plain, **fields)  # type: ignore[arg-type]
 
 
-def wary(*over: Ended, before: Governor | None = None, now_s: float = 1000.0) -> Governor:
+def wary(*over: EndedEarmark, before: Governor | None = None, now_s: float = 1000.0) -> Governor:
     return (before or Governor()).after(over, 10, now_s)
 
 
@@ -170,29 +172,29 @@ def test_a_user_is_proved_by_more_nodes_that_his_jobs_started_on_than_were_kept_
 
 
 def test_open_rooms_count_as_in_vain_and_the_first_may_be_as_large_as_the_site() -> None:
-    assert Allowance(Governor(), 10).takes(False, Cost(9000.0, 10))
-    allowance = Allowance(Governor(), 10)
-    allowance.spend(False, Cost(1000.0, 1))
-    assert not allowance.takes(False, Cost(100.0, 0))
-    assert not allowance.takes(False, Cost(10.0, 6))
-    assert [allowance.takes(False, Cost(10.0, 3)) for _ in range(2)] == [True, False]
-    assert allowance.takes(True, Cost(9000.0, 10)), "what others spend is nothing to who is proved"
-    assert allowance.takes(False, Cost()), "a room without a harvested node"
+    assert EarmarkAllowance(Governor(), 10).takes(False, EarmarkCost(9000.0, 10))
+    allowance = EarmarkAllowance(Governor(), 10)
+    allowance.spend(False, EarmarkCost(1000.0, 1))
+    assert not allowance.takes(False, EarmarkCost(100.0, 0))
+    assert not allowance.takes(False, EarmarkCost(10.0, 6))
+    assert [allowance.takes(False, EarmarkCost(10.0, 3)) for _ in range(2)] == [True, False]
+    assert allowance.takes(True, EarmarkCost(9000.0, 10)), "what others spend is nothing to who is proved"
+    assert allowance.takes(False, EarmarkCost()), "a room without a harvested node"
 
 
 ROOM = st.builds(
-    Ended,
+    EndedEarmark,
     user=st.sampled_from("abc"),
     proved=st.booleans(),
     started=st.booleans(),
     nodes=st.integers(0, 10),
-    cost=st.builds(Cost, st.floats(0.0, 3000.0), st.integers(0, 10)),
+    cost=st.builds(EarmarkCost, st.floats(0.0, 3000.0), st.integers(0, 10)),
 )
 
 
 @given(st.lists(st.tuples(st.lists(ROOM, max_size=3), st.floats(0.0, 900.0)), max_size=30))
 def test_no_history_makes_it_remember_more_than_an_hour_or_anybody_without_starts(
-    history: list[tuple[list[Ended], float]],
+    history: list[tuple[list[EndedEarmark], float]],
 ) -> None:
     governor, now_s, starters = Governor(), 1000.0, set()
     for over, after_s in history:

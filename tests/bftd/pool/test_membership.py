@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftd.config.keys import PoolConfig
-from bftd.core.model.domain import PoolView, Room
+from bftd.core.model.domain import Earmark, PoolView
 from bftd.core.model.events import PoolObserved
 from bftd.pool.backfill.model import lowest
 from bftd.pool.claims import COUNTED_ON_S
@@ -20,7 +20,7 @@ from bftd.pool.idle_filter import IdleWatch
 from bftd.pool.membership import DOUBTED_MOST_S, UNHEARD_KEPT_S, PoolMemory, observe
 from bftd.pool.synthetic import idle_nodes
 from bftd.pool.victims import AnyNode, Chooser
-from slurm_plugin.read.types import Job, Node, Request, Reservation, Scheduler, Snapshot
+from slurm_plugin.read.types import Job, JobRequest, Node, Reservation, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, Core, Pool, granted, job, members, node, pilot, registration
 from tests.support.messages import says, wording
 
@@ -344,7 +344,7 @@ def test_a_job_that_could_start_without_pilots_gets_the_idle_nodes_first_and_pil
         "is left to " + wording("pool.judgement.job_that_can_start", job=9)
     ] * 2
     assert view.nodes["n1"].wanted
-    assert view.rooms == {"9": Room("9", ("n1", "n3"), pool.time_s, leaving=("n1",))}
+    assert view.rooms == {"9": Earmark("9", ("n1", "n3"), pool.time_s, leaving=("n1",))}
     assert view.version == before.version + 1
 
 
@@ -375,7 +375,7 @@ def test_where_only_a_cycle_that_is_far_away_starts_the_job_its_pilots_train_on_
         jobs = (*PILOTS, runs, ahead, waits)
         snapshot = Snapshot(time_s, {one.name: one for one in nodes}, jobs, (), scheduler=scheduler)
         memory, view = observe(memory, snapshot, PoolConfig(), Harvest.of(PARTITION), LEASED, {})
-        assert view.rooms == {"9": Room("9", ("n1",), 1000.0, leaving=("n1",), due_s=1025.0)}
+        assert view.rooms == {"9": Earmark("9", ("n1",), 1000.0, leaving=("n1",), due_s=1025.0)}
         seen[time_s] = (view.nodes["n1"].in_pool, view.nodes["n1"].wanted, view.nodes["n1"].why)
     trains_on = (True, False, wording("pool.judgement.until_next_cycle", job=9))
     goes = (False, True, "is left to " + wording("pool.judgement.job_that_can_start", job=9))
@@ -501,7 +501,7 @@ WAITING = st.builds(
     start_s=st.none() | st.floats(900.0, 3000.0),
     sched_nodes=st.sampled_from([(), ("n1",), ("n2", "elsewhere")]),
     request=st.builds(
-        Request,
+        JobRequest,
         features=st.sampled_from(["", "gpu", "[a|b]", "a&(b", "!"]),
         required=st.sampled_from([(), ("n2",), ("elsewhere",)]),
         excluded=st.sampled_from([(), ("n1", "n3")]),
@@ -654,7 +654,7 @@ def test_a_preempting_job_holds_the_nodes_of_its_partitions_alone_and_none_that_
     pool = Pool()
     assert not preempted(pool, starting(pool, "n1", partition=("fat",))).counted_on
     pool = Pool()
-    view = preempted(pool, starting(pool, "n1", request=Request(excluded=("n6",))))
+    view = preempted(pool, starting(pool, "n1", request=JobRequest(excluded=("n6",))))
     assert view.counted_on == set(SIX[:-1])
 
 

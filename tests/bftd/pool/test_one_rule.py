@@ -22,7 +22,7 @@ from slurm_plugin.pilots.guard import guard
 from slurm_plugin.pilots.pending_reasons import Rules, undated_since
 from slurm_plugin.pilots.submission import Mode, PilotLauncher, PilotRequest, Placed, Refused
 from slurm_plugin.read import parse
-from slurm_plugin.read.client import Answer, SlurmClient
+from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.types import Job, Node, Partition, Reservation, Snapshot
 from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
 from tests.slurm_plugin.pending import EXPECTED, KNOWN
@@ -298,11 +298,11 @@ class Race(SlurmClient):
         """All of n1."""
         return {"batch": Partition("batch", ("n1",), "UP", None)}
 
-    def run(self, command: str, *arguments: str, **_: Any) -> Answer:  # type: ignore[override]
+    def run(self, command: str, *arguments: str, **_: Any) -> CommandResult:  # type: ignore[override]
         """Grant the node at once."""
         assert command == "salloc"
         self._grant()
-        return Answer(0, "", "salloc: Granted job allocation 77")
+        return CommandResult(0, "", "salloc: Granted job allocation 77")
 
     def submit(self, *_: Any) -> str:
         """Grant the node at once as well."""
@@ -353,7 +353,7 @@ def test_a_drivers_launcher_waits_for_a_job_that_cannot_be_read_until_the_daemon
     client = Mock(spec=SlurmClient)
     client.pending.return_value = [parse.unreadable_job("not a number: 'many'", "7", "batch")]
     client.partitions.return_value = {"batch": Partition("batch", ("n1",), "UP", None)}
-    client.run.return_value = Answer(0, "", "salloc: Granted job allocation 77")
+    client.run.return_value = CommandResult(0, "", "salloc: Granted job allocation 77")
     launcher = PilotLauncher(client, Rules(20.0, 999.0), clock=lambda: 1000.0)
     wanted = PilotRequest("n1", PARTITION, 600.0, "bft-pilot", "")
     said = wording(

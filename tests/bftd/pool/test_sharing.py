@@ -11,7 +11,7 @@ from bftd.config.keys import PoolConfig
 from bftd.pool.harvest import Harvest
 from bftd.pool.idle_filter import IdleWatch
 from bftd.pool.membership import PoolMemory, observe
-from slurm_plugin.read.types import Job, Node, Request, Scheduler, Snapshot
+from slurm_plugin.read.types import Job, JobRequest, Node, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
 from tests.support.messages import wording
 
@@ -19,9 +19,9 @@ MB = 2**20
 LEASED = {"n1": "71"}
 
 
-def part(cpus: int = 2, memory_mb: int = 256) -> Request:
+def part(cpus: int = 2, memory_mb: int = 256) -> JobRequest:
     """What a pilot has of a node, or a regular job asks for."""
-    return Request(exclusive=False, cpus=cpus, cpus_per_node=cpus, memory_bytes=memory_mb * MB)
+    return JobRequest(exclusive=False, cpus=cpus, cpus_per_node=cpus, memory_bytes=memory_mb * MB)
 
 
 def sharing(id_: str = "71", where: str = "n1", cpus: int = 2) -> Job:
@@ -122,8 +122,10 @@ def test_no_room_is_made_for_a_job_that_fits_beside_a_pilot() -> None:
     assert rooms([alone], [sharing(), waits()]) == {}
     assert rooms([alone], [sharing(), waits(cpus=3)]) == {"9": ("n1",)}
     assert rooms([alone], [sharing(), waits(memory_mb=900)]) == {"9": ("n1",)}
-    assert rooms([alone], [sharing(), replace(waits(), request=Request())]) == {"9": ("n1",)}, "it shares with nobody"
-    assert rooms([alone], [pilot("71", "n1"), replace(waits(), request=Request())]) == {"9": ("n1",)}
+    assert rooms([alone], [sharing(), replace(waits(), request=JobRequest())]) == {"9": ("n1",)}, (
+        "it shares with nobody"
+    )
+    assert rooms([alone], [pilot("71", "n1"), replace(waits(), request=JobRequest())]) == {"9": ("n1",)}
 
 
 def test_of_more_jobs_than_one_at_a_time_beside_each_pilot_the_others_get_room() -> None:

@@ -28,7 +28,7 @@ from bftd.protocol.reports import (
     report_from_json,
 )
 from bftd.protocol.sizes import Sizes
-from bftd.protocol.wish import Wish
+from bftd.protocol.wish import Requirements
 from tests.support.messages import excerpt, fragment, pattern, wording
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True)
@@ -101,7 +101,7 @@ REGISTRATIONS = st.builds(
     down_cost_s=MAYBE_NUMBERS,
     warm_up_s=MAYBE_NUMBERS,
     wish=st.builds(
-        Wish,
+        Requirements,
         gpu=st.just("") | st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True),
         gpus=st.integers(0, 16),
         features=st.lists(st.from_regex(r"[A-Za-z0-9_.:=+-]{1,20}", fullmatch=True), max_size=4, unique=True).map(

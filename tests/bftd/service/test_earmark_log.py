@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from bftd.core.model.domain import PoolView, Room, RoomOver
-from bftd.pool.earmarks import RoomMemory
-from bftd.service.earmark_log import RoomLog
+from bftd.core.model.domain import Earmark, EarmarkOver, PoolView
+from bftd.pool.earmarks import EarmarkMemory
+from bftd.service.earmark_log import EarmarkLog
 from tests.support.messages import wording
 
-NOTHING = RoomMemory()
-ROOM = Room("4711", ("n3", "n4"), 1000.0, leaving=("n3",))
+NOTHING = EarmarkMemory()
+ROOM = Earmark("4711", ("n3", "n4"), 1000.0, leaving=("n3",))
 
 
-def view(time_s: float, *rooms: Room, over: tuple[RoomOver, ...] = ()) -> PoolView:
+def view(time_s: float, *rooms: Earmark, over: tuple[EarmarkOver, ...] = ()) -> PoolView:
     return PoolView(time_s=time_s, rooms={room.job: room for room in rooms}, rooms_over=over)
 
 
@@ -26,11 +26,11 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def test_a_room_is_told_when_it_is_made_and_when_it_is_over(said: pytest.LogCaptureFixture) -> None:
-    log = RoomLog()
+    log = EarmarkLog()
     log.tell(NOTHING, view(1000.0, ROOM))
     log.tell(NOTHING, view(1001.0, replace(ROOM, nodes=("n3", "n5"))))
     assert said.messages == [wording("service.room_log.begun", job=4711, nodes="n[3-4]", room="pilots leave n3")]
-    log.tell(NOTHING, view(1002.5, over=(RoomOver(ROOM, "started"),)))
+    log.tell(NOTHING, view(1002.5, over=(EarmarkOver(ROOM, "started"),)))
     log.tell(NOTHING, view(1003.0))
     assert said.messages[1:] == [wording("service.room_log.over", job=4711, kept_s=2.5, ENDS="it has started")]
 
@@ -38,15 +38,15 @@ def test_a_room_is_told_when_it_is_made_and_when_it_is_over(said: pytest.LogCapt
 @pytest.mark.parametrize(
     ("room", "says"),
     [
-        (Room("7", ("n1",), 1000.0), "room for job 7: n1; " + wording("service.room_log.no_pilot")),
+        (Earmark("7", ("n1",), 1000.0), "room for job 7: n1; " + wording("service.room_log.no_pilot")),
         (
-            Room("7", ("n1",), 1000.0, ("n1",), 1012.2),
+            Earmark("7", ("n1",), 1000.0, ("n1",), 1012.2),
             wording("service.room_log.begun", job=7, nodes="n1", room="pilots leave n1 within 12 s"),
         ),
     ],
 )
-def test_a_room_says_which_pilots_leave_and_when(room: Room, says: str, said: pytest.LogCaptureFixture) -> None:
-    RoomLog().tell(NOTHING, view(1000.0, room))
+def test_a_room_says_which_pilots_leave_and_when(room: Earmark, says: str, said: pytest.LogCaptureFixture) -> None:
+    EarmarkLog().tell(NOTHING, view(1000.0, room))
     assert said.messages == [says]
 
 
@@ -59,14 +59,14 @@ def test_a_room_says_which_pilots_leave_and_when(room: Room, says: str, said: py
     ],
 )
 def test_a_room_in_vain_says_why(end: str, words: str, said: pytest.LogCaptureFixture) -> None:
-    RoomLog().tell(NOTHING, view(1065.0, over=(RoomOver(ROOM, end),)))  # type: ignore[arg-type]
+    EarmarkLog().tell(NOTHING, view(1065.0, over=(EarmarkOver(ROOM, end),)))  # type: ignore[arg-type]
     assert said.messages == [wording("service.room_log.over", job=4711, kept_s=65.0, ENDS=words)]
 
 
 def test_the_next_room_of_an_array_is_told_as_one_of_its_own(said: pytest.LogCaptureFixture) -> None:
-    log = RoomLog()
+    log = EarmarkLog()
     log.tell(NOTHING, view(1000.0, ROOM))
-    log.tell(NOTHING, view(1005.0, Room("4711", ("n4",), 1005.0), over=(RoomOver(ROOM, "started"),)))
+    log.tell(NOTHING, view(1005.0, Earmark("4711", ("n4",), 1005.0), over=(EarmarkOver(ROOM, "started"),)))
     assert said.messages[1:] == [
         wording("service.room_log.over", job=4711, kept_s=5.0, ENDS="it has started"),
         "room for job 4711: n4; " + wording("service.room_log.no_pilot"),
@@ -74,36 +74,36 @@ def test_the_next_room_of_an_array_is_told_as_one_of_its_own(said: pytest.LogCap
 
 
 def test_a_queue_that_is_too_long_is_told_once(said: pytest.LogCaptureFixture) -> None:
-    log = RoomLog()
+    log = EarmarkLog()
     for length in (50_000, 49_999, 400, 50_001):
-        log.tell(RoomMemory(cut=f"500 of {length:,} jobs" if length > 500 else ""), view(1000.0))
+        log.tell(EarmarkMemory(cut=f"500 of {length:,} jobs" if length > 500 else ""), view(1000.0))
     assert said.messages == [wording("service.room_log.not_all_looked_at", cut="500 of 50,000 jobs")]
 
 
-def broken(text: str) -> RoomMemory:
+def broken(text: str) -> EarmarkMemory:
     """A memory of a poll in which something broke, always at the same place."""
     try:
         raise KeyError(text)
     except KeyError as error:
-        return RoomMemory(fault=error)
+        return EarmarkMemory(fault=error)
 
 
 def test_a_fault_is_told_once_with_its_traceback_and_another_one_too(said: pytest.LogCaptureFixture) -> None:
-    log = RoomLog()
+    log = EarmarkLog()
     for node in ("n1", "n2", "n1"):
         log.tell(broken(node), view(1000.0))
     (record,) = said.records
     assert record.levelname == "ERROR"
     assert record.exc_info is not None
     assert "KeyError: 'n1'" in said.text
-    log.tell(RoomMemory(fault=ValueError("elsewhere")), view(1000.0))
+    log.tell(EarmarkMemory(fault=ValueError("elsewhere")), view(1000.0))
     assert len(said.records) == 2
 
 
 def test_it_is_told_once_that_room_is_made_for_few_and_once_that_it_is_for_all_again(
     said: pytest.LogCaptureFixture,
 ) -> None:
-    log = RoomLog()
+    log = EarmarkLog()
     for wary in ("", "for few: 90%", "for few: 91%", "", ""):
         log.tell(NOTHING, replace(view(1000.0), wary=wary))
     assert said.messages == ["for few: 90%", wording("service.room_log.all_again")]

@@ -8,7 +8,7 @@ import pytest
 
 from bftd.config.keys import Config
 from bftd.core.invariants import validate_state
-from bftd.core.model.earmark_usage import RoomUsage
+from bftd.core.model.earmark_usage import EarmarkUsage
 from bftd.core.model.events import Registered
 from bftd.ledger.file import Ledger
 from bftd.protocol.lease import LeaseView
@@ -88,7 +88,7 @@ def test_pilots_leave_at_a_steps_end_before_the_cycle_that_starts_the_job(site: 
         site.see(RUNS, BLOCKED, one)
         assert where not in site.pilots.values(), "nobody gets it meanwhile"
     site.see(RUNS, BLOCKED, job("4711", "RUNNING", nodes=(where,), start_s=1030.0, time_limit_s=600.0))
-    assert site.service.state.room_usage == RoomUsage(1, 1, 0, 9.0, 0.0)
+    assert site.service.state.room_usage == EarmarkUsage(1, 1, 0, 9.0, 0.0)
     assert site.cancelled == []
     assert not [item for item in site.service.ledger.events(0, 10_000) if item["kind"] == "give_back"]
 

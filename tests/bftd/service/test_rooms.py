@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from bftd.config.keys import Config
-from bftd.core.model.domain import PoolNode, PoolView, Room, RoomOver
-from bftd.core.model.earmark_usage import RoomUsage
+from bftd.core.model.domain import Earmark, EarmarkOver, PoolNode, PoolView
+from bftd.core.model.earmark_usage import EarmarkUsage
 from bftd.core.model.events import PoolObserved
 from bftd.http.auth.caller import Caller
 from bftd.http.auth.privacy import Privacy
@@ -36,7 +36,7 @@ class Kept:
         self.now = 1000.0
         self.service = Service(Config(), Ledger(path / "ledger"), lambda job_ids: None, lambda: self.now)
 
-    def see(self, *rooms: Room, over: tuple[RoomOver, ...] = ()) -> None:
+    def see(self, *rooms: Earmark, over: tuple[EarmarkOver, ...] = ()) -> None:
         self.now += 1.0
         nodes = {name: PoolNode(name, "IDLE", False, "", wanted=True) for room in rooms for name in room.nodes}
         view = PoolView(1, self.now, None, nodes, rooms={room.job: room for room in rooms}, rooms_over=over)
@@ -55,32 +55,32 @@ class Kept:
 
 def test_rooms_are_in_the_ledger_and_their_counts_survive_a_restart(tmp_path: Path) -> None:
     kept = Kept(tmp_path)
-    room = Room("4711", ("n1", "n2"), 1001.0, ("n2",), 1030.0)
+    room = Earmark("4711", ("n1", "n2"), 1001.0, ("n2",), 1030.0)
     kept.see(room)
     kept.see(room)
     kept.restarted()
     kept.see(room)
     kept.see(room)
-    kept.see(over=(RoomOver(room, "started"),))
+    kept.see(over=(EarmarkOver(room, "started"),))
     made = ("room", {"job": "4711", "nodes": "n[1-2]", "leaving": "n2", "due_s": 1030.0})
     end = {"job": "4711", "end": "started", "duration_s": 4.0, "kept_node_seconds": 6.0}
     # the daemon that was started had made none, and makes it anew
     assert kept.events == [made, made, ("room_over", end)]
-    assert kept.service.state.room_usage == RoomUsage(2, 1, 0, 6.0, 0.0)
+    assert kept.service.state.room_usage == EarmarkUsage(2, 1, 0, 6.0, 0.0)
     kept.restarted()
-    assert kept.service.state.room_usage == RoomUsage(2, 1, 0, 6.0, 0.0)
+    assert kept.service.state.room_usage == EarmarkUsage(2, 1, 0, 6.0, 0.0)
     kept.service.ledger.close()
 
 
 def test_a_ledger_that_knows_no_rooms_is_read(tmp_path: Path) -> None:
     kept = Kept(tmp_path)
-    kept.see(Room("4711", ("n1",), 1001.0))
+    kept.see(Earmark("4711", ("n1",), 1001.0))
     with sqlite3.connect(tmp_path / "ledger") as db:
         forgotten = db.execute("DELETE FROM meta WHERE key = 'room_usage'").rowcount
     assert forgotten == 1
     db.close()
     kept.restarted()
-    assert kept.service.state.room_usage == RoomUsage()
+    assert kept.service.state.room_usage == EarmarkUsage()
     kept.service.ledger.close()
 
 
@@ -88,7 +88,7 @@ def test_what_a_room_of_a_whole_machine_takes_in_the_ledger_is_bounded(tmp_path:
     kept = Kept(tmp_path)
     names = tuple(f"node{number:04d}" for number in range(5000))
     before = kept.service.ledger.written_bytes
-    kept.see(Room("4711", names, 1001.0, names))
+    kept.see(Earmark("4711", names, 1001.0, names))
     assert len(str(kept.events)) < 500
     assert kept.service.ledger.written_bytes - before < 2000
     kept.service.ledger.close()
@@ -100,7 +100,7 @@ def seen_by(caller: Caller, private: bool) -> dict[str, Any]:
     core.arrive(registration("1", nodes_max=4, user="ann"))
     core.pool("n1", "n2", "n3", "n4")
     core.place_all()
-    core.pool("n1", "n2", rooms=[Room("4711", ("n3", "n4"), core.time_s + 1.0, ("n3", "n4"))])
+    core.pool("n1", "n2", rooms=[Earmark("4711", ("n3", "n4"), core.time_s + 1.0, ("n3", "n4"))])
     decisions = [{"at_s": core.time_s, "trainer": "1", "text": text} for text in core.sentences()]
     shown = overview(core.state, core.time_s, "1.0", "live", decisions, [])
     return Privacy(caller, core.state, private).overview(shown)
@@ -123,7 +123,7 @@ def test_a_driver_is_told_how_long_its_pilot_may_take_until_it_is_to_leave_at_on
     core.arrive(registration("1", nodes_max=2))
     core.pool("n1", "n2")
     core.place_all()
-    core.pool("n1", rooms=[Room("4711", ("n2",), core.time_s + 1.0, ("n2",), core.time_s + 31.0)])
+    core.pool("n1", rooms=[Earmark("4711", ("n2",), core.time_s + 1.0, ("n2",), core.time_s + 31.0)])
 
     def told(later_s: float) -> list[float | None]:
         listed = status.leases(core.state, core.state.trainers["1"], Config(), core.time_s + later_s)
@@ -147,7 +147,7 @@ def test_the_status_counts_rooms_in_a_line_where_there_are_any(fold: bool) -> No
     core = Core()
     core.pool("n1", "n2", "n3")
     assert "room was made" not in drawn(overview(core.state, core.time_s, "1.0", "live", [], []))
-    room = Room("4711", ("n1", "n2"), core.time_s + 1.0)
+    room = Earmark("4711", ("n1", "n2"), core.time_s + 1.0)
     core.pool("n3", rooms=[room])
     core.pool("n3", rooms=[room], after_s=2.0)
     shown = overview(core.state, core.time_s, "1.0", "live", [], [])
@@ -159,7 +159,7 @@ def test_the_status_counts_rooms_in_a_line_where_there_are_any(fold: bool) -> No
         + wording("bftd.view.outcomes", started=0, in_vain=0, vain="")
     )
     assert made in text
-    core.pool("n1", "n2", "n3", over=[RoomOver(room, "no longer fits")], after_s=1.0)
+    core.pool("n1", "n2", "n3", over=[EarmarkOver(room, "no longer fits")], after_s=1.0)
     text = drawn(overview(core.state, core.time_s, "1.0", "live", [], []))
     now = wording("bftd.view.can_start_on_kept", rooms="0 jobs", value="them")
     assert wording("bftd.view.rooms", now=now, made="1 time", ends="") in text

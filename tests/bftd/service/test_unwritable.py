@@ -19,7 +19,7 @@ from bftd.core.model.events import Registered
 from bftd.ledger import file as ledgers
 from bftd.ledger.file import Ledger
 from bftd.ledger.history import quota
-from bftd.ledger.usage import Asked, read
+from bftd.ledger.usage import UsageRequest, read
 from bftd.protocol.reports import NoteReport, ProgressReport
 from bftd.service.service import RETRY_S, Service
 from tests.bftd.builders import lease, registration, reported
@@ -114,7 +114,7 @@ def test_regression_a_full_disk_grows_nothing_loses_nothing_and_ends_nothing(
     assert (again.state.usage, again.state.sequence) == (after.usage, after.sequence)
     kinds = {event["kind"] for event in again.ledger.events(0, 10_000)}
     assert {"note", "progress", "revoked", "ended"} <= kinds
-    (row,) = read(path, Asked(0.0, clock.now, ("user",)))["usage"]
+    (row,) = read(path, UsageRequest(0.0, clock.now, ("user",)))["usage"]
     assert row["used_node_seconds"] == pytest.approx(used_s)
     again.ledger.close()
 

@@ -16,7 +16,7 @@ from bftd.ledger.file import Ledger
 from bftd.ledger.history.quota import BYTES_A_DAY
 from bftd.pool import membership
 from bftd.service.service import UNWRITTEN, Service
-from bftd.service.wall_clock import LONGEST_PAUSE_S, Clock
+from bftd.service.wall_clock import LONGEST_PAUSE_S, WallClock
 from bftd.shadow.service import ShadowService
 from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, lease, node, registration
@@ -231,7 +231,7 @@ def test_a_host_that_slept_for_an_hour_takes_nobody_for_silent(host: Host) -> No
 
 def test_small_differences_are_followed_and_never_add_up() -> None:
     wall_s, elapsed_s = [0.0], [0.0]
-    clock = Clock(lambda: wall_s[0], lambda: elapsed_s[0])
+    clock = WallClock(lambda: wall_s[0], lambda: elapsed_s[0])
     for _ in range(1000):
         elapsed_s[0] += 1.0
         wall_s[0] += 1.9

@@ -43,7 +43,7 @@ from bftd.shadow.trace_recorder import TraceRecorder
 from bftd.shadow.trainers import ImaginaryTrainers
 from bftd.simulation import trace
 from bftd.simulation.drivers.resize_costs import WARM_UP_S
-from bftd.simulation.trace.recording.session import Clock
+from bftd.simulation.trace.recording.session import RecordingClock
 from bftd.ui.status import render
 from slurm_plugin.errors import CommandError, SnapshotError
 from slurm_plugin.read.slow_settings import READINGS, Background
@@ -565,7 +565,7 @@ def test_the_week_is_recorded_as_a_trace_that_goes_on_after_a_restart(tmp_path: 
     path, passed_s = tmp_path / "shadow-trace.csv.gz", [0.0]
 
     def watch(polls: int, *busy: str) -> None:
-        clock = Clock(lambda _: False, lambda: BEGIN_S + passed_s[0], lambda: passed_s[0])
+        clock = RecordingClock(lambda _: False, lambda: BEGIN_S + passed_s[0], lambda: passed_s[0])
         recorder = TraceRecorder(path, CONFIG, clock)
         for _ in range(polls):
             nodes = {name: node(name, "ALLOCATED" if name in busy else "IDLE") for name in NAMES}
@@ -601,7 +601,7 @@ def test_regression_what_months_have_recorded_is_read_back_while_the_daemon_goes
             recorder.see(Snapshot(BEGIN_S + passed_s, {name: node(name) for name in NAMES}, (), ()))
             passed_s += 10.0
 
-    clock = Clock(lambda _: False, lambda: BEGIN_S + passed_s, lambda: passed_s)
+    clock = RecordingClock(lambda _: False, lambda: BEGIN_S + passed_s, lambda: passed_s)
     first = TraceRecorder(path, CONFIG, clock)
     see(first, 10)
     first.close()

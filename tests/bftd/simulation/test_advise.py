@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from bftd.base import command
 from bftd.base.errors import UsageError
 from bftd.cli.main import bft
-from bftd.simulation.advise import Point, Prefer, advise, pareto, recommend, sweep
+from bftd.simulation.advise import Prefer, SweepPoint, advise, pareto, recommend, sweep
 from bftd.simulation.advise.choice import ALIKE, KEEP, at_edge
 from bftd.simulation.advise.confidence import expected, student
 from bftd.simulation.advise.sweep import Day
@@ -73,8 +73,8 @@ def steady(nodes: int, days: float) -> Trace:
     return trace_of({f"n{number}": [(0.0, inf)] for number in range(nodes)}, days * DAY_S)
 
 
-def point(pj_max: int, t_fwd_s: float, efficiency: float, mean_runtime_s: float) -> Point:
-    return Point(
+def point(pj_max: int, t_fwd_s: float, efficiency: float, mean_runtime_s: float) -> SweepPoint:
+    return SweepPoint(
         t_fwd_s, pj_max, efficiency, efficiency, efficiency, 1.0, 1.0, mean_runtime_s, None, 0, pj_max, 0, 0.0, 0.0
     )
 
@@ -93,7 +93,7 @@ POINTS = st.lists(
 )
 
 
-def beats(one: Point, other: Point) -> bool:
+def beats(one: SweepPoint, other: SweepPoint) -> bool:
     """At least as good in both, and better in one."""
     mine, theirs = (one.efficiency, -one.mean_runtime_s), (other.efficiency, -other.mean_runtime_s)
     return mine != theirs and mine[0] >= theirs[0] and mine[1] >= theirs[1]
@@ -103,7 +103,7 @@ class TestChoosing:
     @given(POINTS)
     @settings(deadline=None)
     def test_no_point_of_the_pareto_curve_is_beaten_and_every_other_point_is_beaten_or_matched(
-        self, points: list[Point]
+        self, points: list[SweepPoint]
     ) -> None:
         curve = pareto(points)
         assert not any(beats(other, one) for one in curve for other in points)
@@ -115,7 +115,7 @@ class TestChoosing:
     @given(POINTS, st.sampled_from(list(KEEP)))
     @settings(deadline=None)
     def test_what_is_recommended_keeps_what_was_promised_and_no_kept_pj_max_is_faster(
-        self, points: list[Point], prefer: Prefer
+        self, points: list[SweepPoint], prefer: Prefer
     ) -> None:
         best = max(points, key=lambda found: found.efficiency)
         if best.mean_runtime_s == inf:

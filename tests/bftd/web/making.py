@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from bftd.web.history import drawn
-from bftd.web.page import STEPS, Shown
+from bftd.web.page import STEPS, PageData
 from tests.support.messages import wording
 
 NOW_S = 497_222 * 3600.0
@@ -15,10 +15,10 @@ _NAMES = ("resnet50", "gpt2-small", "unet-climate", "bert-large", "vit-b16", "de
 _USERS = ("ann", "bob", "carla", "dmitri", "eve", "farid", "grace", "hiro")
 
 
-def shown(nodes: int = 500, trainers: int = 12, hours: int = 24, gap: bool = True, **changes: Any) -> Shown:
+def shown(nodes: int = 500, trainers: int = 12, hours: int = 24, gap: bool = True, **changes: Any) -> PageData:
     """One page; keyword arguments change the status."""
     told = history(nodes, trainers, hours, gap)
-    return Shown(
+    return PageData(
         "elastic",
         status(nodes, told) | changes,
         groups(nodes, told),

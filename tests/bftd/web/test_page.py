@@ -56,16 +56,16 @@ class Read(HTMLParser):
             self.text.append(data)
 
 
-def read(shown: page.Shown) -> Read:
+def read(shown: page.PageData) -> Read:
     return Read(page.render(shown).decode())
 
 
 @pytest.fixture(scope="module")
-def large() -> page.Shown:
+def large() -> page.PageData:
     return making.shown(5_000, 100)
 
 
-def test_a_page_of_5000_nodes_and_100_trainers_stays_below_its_bound(large: page.Shown) -> None:
+def test_a_page_of_5000_nodes_and_100_trainers_stays_below_its_bound(large: page.PageData) -> None:
     assert len(page.render(large)) < 250_000
     assert len(page.render(replace(large, groups=[*large.groups, *_reasons(5_000)]))) < 300_000
 
@@ -92,7 +92,7 @@ def test_the_delay_of_regular_jobs_and_what_is_promised_stand_among_the_first_fi
     assert "Delay" not in " ".join(read(making.shown(50, 3)).text), "an older daemon does not tell"
 
 
-def test_a_page_asks_for_nothing_and_brings_no_style_or_script_but_its_own(large: page.Shown) -> None:
+def test_a_page_asks_for_nothing_and_brings_no_style_or_script_but_its_own(large: page.PageData) -> None:
     found = read(large)
     assert found.tags["script"] == found.tags["style"] == 1
     for tag, name, value in found.attributes:
@@ -107,7 +107,7 @@ def test_a_page_asks_for_nothing_and_brings_no_style_or_script_but_its_own(large
         assert len(quoted) == 44
 
 
-def test_whatever_is_open_is_closed_and_every_id_is_one_only(large: page.Shown) -> None:
+def test_whatever_is_open_is_closed_and_every_id_is_one_only(large: page.PageData) -> None:
     found = read(large)
     assert found.open == []
     ids = Counter(value for _, name, value in found.attributes if name == "id")
@@ -137,7 +137,7 @@ def test_what_others_have_named_is_text_wherever_it_stands(word: str) -> None:
     assert "\x1b" not in "".join(found.text)
 
 
-def test_drawings_are_well_formed_and_have_no_more_than_they_show(large: page.Shown) -> None:
+def test_drawings_are_well_formed_and_have_no_more_than_they_show(large: page.PageData) -> None:
     for svg in re.findall(r"<svg class=(?:big|small).*?</svg>", large.past.machine + large.past.trainers, re.S):
         root = ET.fromstring(re.sub(r"(\w+)=([\w]+)(?=[ >])", r'\1="\2"', svg))
         assert {each.tag for each in root.iter()} <= {"svg", "g", "path", "text"}

@@ -28,8 +28,8 @@ numpy: Any = pytest.importorskip("numpy")
 
 from elastic.base.errors import StateError  # noqa: E402
 from elastic.checkpoint import buffers, snapshot  # noqa: E402
-from elastic.checkpoint.buffers import ARENAS, Arena, Pool  # noqa: E402
-from elastic.checkpoint.snapshot import Snapshot  # noqa: E402
+from elastic.checkpoint.buffers import ARENAS, Buffer, BufferPool  # noqa: E402
+from elastic.checkpoint.snapshot import StateCopy  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -48,13 +48,13 @@ class Wire(io.RawIOBase):
         return len(data)
 
 
-def taken(state: Any, pool: Pool) -> Snapshot:
-    one = Snapshot(state, pool)
+def taken(state: Any, pool: BufferPool) -> StateCopy:
+    one = StateCopy(state, pool)
     one.copy()
     return one
 
 
-def written(one: Snapshot) -> Any:
+def written(one: StateCopy) -> Any:
     wire = Wire()
     one.write(wire)  # type: ignore[arg-type]
     return torch.load(io.BytesIO(wire.taken), weights_only=False)
@@ -169,7 +169,7 @@ def change(state: Any) -> None:
 @settings(max_examples=60, deadline=None)
 @given(states())
 def test_a_snapshot_is_what_a_deep_copy_would_be_whatever_the_script_changes_afterwards(state: Any) -> None:
-    pool = Pool()
+    pool = BufferPool()
     for _ in range(2):  # the second time into memory that was used before
         wanted, shared = copy.deepcopy(state), sharing(state)
         one = taken(state, pool)
@@ -196,7 +196,7 @@ def test_quantized_and_random_and_whole_modules_are_kept_too() -> None:
         "conjugate": torch.tensor([1j]).conj(),
         "of a step": (torch.ones(1, requires_grad=True) * 2),
     }
-    found = written(taken(state, Pool()))
+    found = written(taken(state, BufferPool()))
     assert_same(list(found["module"].state_dict().values()), list(module.state_dict().values()))
     assert (type(found["own"]), found["own"].tolist()) == (Tagged, [0, 1, 2])
     assert torch.equal(found["random"], state["random"])
@@ -209,7 +209,7 @@ def test_quantized_and_random_and_whole_modules_are_kept_too() -> None:
 @pytest.mark.parametrize("dtype", ["uint16", "uint64", "float8_e4m3fn", "float8_e5m2"])
 def test_regression_a_state_with_a_tensor_of_torchs_newer_types_could_never_be_written(dtype: str) -> None:
     whole = torch.arange(12).to(getattr(torch, dtype))
-    kept = written(taken({"whole": whole, "part": whole[3:], "raw": torch.arange(3.0).untyped_storage()}, Pool()))
+    kept = written(taken({"whole": whole, "part": whole[3:], "raw": torch.arange(3.0).untyped_storage()}, BufferPool()))
     assert kept["whole"].dtype == whole.dtype
     assert kept["whole"].view(torch.uint8).tolist() == whole.view(torch.uint8).tolist()
     assert kept["part"].untyped_storage().data_ptr() == kept["whole"].untyped_storage().data_ptr()
@@ -225,7 +225,7 @@ def test_regression_under_a_default_device_of_the_scripts_every_save_raised() ->
     }
     torch.set_default_device("meta")  # stands for a GPU
     try:
-        kept = written(taken(state, Pool()))
+        kept = written(taken(state, BufferPool()))
     finally:
         torch.set_default_device(None)
     assert_same(kept, state)
@@ -235,23 +235,23 @@ def test_regression_under_a_default_device_of_the_scripts_every_save_raised() ->
 def test_a_tensor_seen_as_two_types_is_refused_at_the_save_and_not_behind_its_back() -> None:
     tensor = torch.ones(4)
     with pytest.raises(RuntimeError, match=pattern("elastic.snapshot.same_memory")):
-        Snapshot([tensor, tensor.view(torch.int32)], Pool())
+        StateCopy([tensor, tensor.view(torch.int32)], BufferPool())
 
 
 def test_what_cannot_be_pickled_is_refused_at_the_save() -> None:
     with pytest.raises((pickle.PicklingError, AttributeError)):
-        Snapshot({"weights": torch.ones(2), "rule": lambda: 1}, Pool())
+        StateCopy({"weights": torch.ones(2), "rule": lambda: 1}, BufferPool())
 
 
 # -- whose memory it takes ---
 
 
-def place(one: Snapshot) -> int:
+def place(one: StateCopy) -> int:
     return int(one.rebuilt().untyped_storage().data_ptr())
 
 
 def test_memory_that_was_given_back_is_the_next_copys() -> None:
-    pool, tensor = Pool(), torch.ones(1000)
+    pool, tensor = BufferPool(), torch.ones(1000)
     first = taken(tensor, pool)
     before = place(first)
     first.release()
@@ -262,13 +262,13 @@ def test_memory_that_was_given_back_is_the_next_copys() -> None:
 
 
 def test_a_third_save_takes_the_memory_of_what_waits_and_never_that_of_the_one_being_written() -> None:
-    pool, tensor = Pool(), torch.zeros(1000)
+    pool, tensor = BufferPool(), torch.zeros(1000)
     travelling = taken(tensor, pool)
     tensor += 1
     waiting = taken(tensor, pool)
     theirs = place(waiting)
     tensor += 1
-    newest = Snapshot(tensor, pool)
+    newest = StateCopy(tensor, pool)
     waiting.release()  # by the commit of the newest
     newest.copy()
     assert place(newest) == theirs
@@ -276,7 +276,7 @@ def test_a_third_save_takes_the_memory_of_what_waits_and_never_that_of_the_one_b
 
 
 def test_no_more_copies_are_kept_than_can_be_needed_nor_any_that_do_not_fit() -> None:
-    pool = Pool()
+    pool = BufferPool()
     several = [taken(torch.ones(1000), pool) for _ in range(ARENAS + 1)]
     for one in several:
         one.release()
@@ -287,7 +287,7 @@ def test_no_more_copies_are_kept_than_can_be_needed_nor_any_that_do_not_fit() ->
 
 
 def test_a_copy_that_is_released_while_it_is_written_is_given_back_only_then() -> None:
-    pool = Pool()
+    pool = BufferPool()
     one = taken(torch.ones(1000), pool)
 
     class Slow(Wire):
@@ -304,7 +304,7 @@ def test_a_copy_that_is_released_while_it_is_written_is_given_back_only_then() -
         one.write(wire)  # type: ignore[arg-type]
 
 
-def saves_twice(pool: Pool, apart_s: float, travel_s: float, size_bytes: int = 3 << 20) -> Arena:
+def saves_twice(pool: BufferPool, apart_s: float, travel_s: float, size_bytes: int = 3 << 20) -> Buffer:
     """Copies twice, so long after one another; the first copy travelled so long, the second has this memory."""
     arena = pool.take(size_bytes)
     pool.copied(size_bytes, now_s=100.0)
@@ -316,7 +316,7 @@ def saves_twice(pool: Pool, apart_s: float, travel_s: float, size_bytes: int = 3
 
 
 def test_where_saves_come_often_memory_for_one_beside_another_that_travels_is_touched_beforehand() -> None:
-    pool = Pool()
+    pool = BufferPool()
     first = saves_twice(pool, apart_s=30.0, travel_s=10.0)
     assert pool.preparing is not None
     pool.preparing.join(20)
@@ -334,21 +334,21 @@ def test_where_saves_come_often_memory_for_one_beside_another_that_travels_is_to
 def test_no_memory_is_touched_beforehand_where(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if why == "there is little memory":
         monkeypatch.setattr(buffers, "free_bytes", lambda: 4 << 20)
-    pool = Pool()
+    pool = BufferPool()
     apart_s, travel_s = 600.0 if why == "saves are rare" else 30.0, 0.0 if why == "none has travelled" else 10.0
     saves_twice(pool, apart_s, travel_s)
     assert pool.preparing is None
 
 
 def test_a_copy_into_memory_that_is_being_touched_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool, touched = Pool(), threading.Event()
-    touch = Arena.touch
+    pool, touched = BufferPool(), threading.Event()
+    touch = Buffer.touch
 
-    def observed(arena: Arena, offset: int) -> None:
+    def observed(arena: Buffer, offset: int) -> None:
         touch(arena, offset)
         touched.set()
 
-    monkeypatch.setattr(Arena, "touch", observed)
+    monkeypatch.setattr(Buffer, "touch", observed)
     first = saves_twice(pool, 30.0, 10.0, size_bytes=64 << 20)
     assert pool.preparing is not None
     assert touched.wait(20)
@@ -366,7 +366,7 @@ def test_every_byte_is_copied_however_many_there_are_and_wherever_they_lie(count
     numbers = torch.randint(0, 256, (count + start + 1,), dtype=torch.uint8).numpy()
     state = torch.frombuffer(numbers.data, dtype=torch.uint8, offset=start)
     wanted = state.clone()
-    one = taken(state, Pool())
+    one = taken(state, BufferPool())
     state.zero_()
     assert torch.equal(written(one), wanted)
 
@@ -410,7 +410,7 @@ def test_torchs_option_is_as_the_script_has_set_it_also_after_a_state_that_canno
 
 
 def test_who_writes_a_state_that_was_committed_but_not_yet_copied_waits_for_it() -> None:
-    one = Snapshot({"weights": torch.ones(3)}, Pool())
+    one = StateCopy({"weights": torch.ones(3)}, BufferPool())
     found: list[Any] = []
     writer = threading.Thread(target=lambda: found.append(written(one)))
     writer.start()
@@ -427,8 +427,8 @@ def test_without_memory_for_a_copy_the_save_says_so_in_a_line_and_nobody_waits_f
     def refuse(cls: type, size_bytes: int) -> Any:
         raise StateError("no memory for a copy of the state (4.0 GB): ask Slurm for more with --mem")
 
-    monkeypatch.setattr(Arena, "new", classmethod(refuse))
-    one = Snapshot(torch.ones(3), Pool())
+    monkeypatch.setattr(Buffer, "new", classmethod(refuse))
+    one = StateCopy(torch.ones(3), BufferPool())
     for attempt in (one.copy, lambda: one.write(Wire())):  # type: ignore[arg-type]
         with pytest.raises(StateError, match="--mem"):
             attempt()
@@ -436,11 +436,11 @@ def test_without_memory_for_a_copy_the_save_says_so_in_a_line_and_nobody_waits_f
 
 def test_more_memory_than_there_is_is_a_line() -> None:
     with pytest.raises(StateError, match=pattern("elastic.arenas.no_memory", size="100000000.0 GB")):
-        Arena.new(10**17)
+        Buffer.new(10**17)
 
 
 def test_a_fork_does_not_make_the_next_copy_go_to_fresh_pages() -> None:
-    arena = Arena.new(1)
+    arena = Buffer.new(1)
     arena[:3] = b"abc"
     ours, theirs = os.pipe()
     if (child := os.fork()) == 0:
@@ -458,7 +458,7 @@ def test_a_fork_does_not_make_the_next_copy_go_to_fresh_pages() -> None:
 PEAK = """
 import json
 import torch
-from elastic import snapshot
+from elastic.checkpoint import snapshot
 
 class Sink:
     def write(self, data): return len(data)
@@ -468,13 +468,13 @@ def peak_bytes():  # ru_maxrss begins with that of the process that this one cam
     return 1024 * int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 
 state = {"a": torch.ones(32 << 20), "b": [torch.ones(32 << 20)]}
-small = snapshot.Snapshot([torch.ones(3)])
+small = snapshot.StateCopy([torch.ones(3)])
 small.copy()
 small.write(Sink())
 small.release()
 before = peak_bytes()
 for _ in range(3):
-    one = snapshot.Snapshot(state)
+    one = snapshot.StateCopy(state)
     one.copy()
     one.write(Sink())
     one.release()
@@ -483,7 +483,7 @@ print(json.dumps([before, peak_bytes(), one.size_bytes]))
 
 
 def test_regression_memory_touched_as_the_interpreter_ended_aborted_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    arena = Arena.new(1)
+    arena = Buffer.new(1)
     monkeypatch.setattr(torch, "frombuffer", None)  # no thread in the background is to be in torch
     arena.touch(0)
     assert arena[:3] == bytes(3)
@@ -500,7 +500,7 @@ def test_saving_again_and_again_takes_the_memory_of_one_copy() -> None:
 def test_a_file_is_mapped_so_that_workers_of_a_node_share_it_and_changes_are_their_own() -> None:
     tensor = torch.arange(1 << 20)
     with tempfile.NamedTemporaryFile() as file:
-        taken({"weights": tensor, "views": [tensor[3:5]]}, Pool()).write(file)  # type: ignore[arg-type]
+        taken({"weights": tensor, "views": [tensor[3:5]]}, BufferPool()).write(file)  # type: ignore[arg-type]
         file.flush()
         with open(file.name, "rb") as opened:
             inode = os.fstat(opened.fileno()).st_ino
@@ -521,6 +521,6 @@ def test_a_state_that_was_saved_before_there_were_snapshots_is_read() -> None:
 
 
 def test_memory_is_of_huge_pages_where_there_are_any() -> None:
-    arena = Arena.new(1)
+    arena = Buffer.new(1)
     assert len(arena) % (2 << 20) == 0
     assert isinstance(arena, mmap.mmap)

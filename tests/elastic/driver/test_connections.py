@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from elastic.driver.connections import Connections
-from elastic.driver.context import Run
+from elastic.driver.connections import PeerConnections
+from elastic.driver.context import TrainerContext
 from elastic.driver.failures.liveness import Liveness
-from elastic.driver.failures.policy import TrainerHost
+from elastic.driver.failures.policy import FailurePolicy
 from elastic.driver.pilots.launcher import Pilot
 from elastic.link.peer import Peer
 from tests.elastic.fakes import ops, peer, settings_for, until
@@ -38,11 +38,11 @@ class Crew:
         self.gone.append(pilot.node)
 
 
-def connections(folder: Path, crew: Crew) -> Connections:
-    run = Run(settings_for(folder), lambda line: None, lambda report: None)
-    host = TrainerHost(run, lambda: list(crew.pilots.values()))
+def connections(folder: Path, crew: Crew) -> PeerConnections:
+    run = TrainerContext(settings_for(folder), lambda line: None, lambda report: None)
+    host = FailurePolicy(run, lambda: list(crew.pilots.values()))
     liveness = Liveness(run, crew)  # type: ignore[arg-type]
-    return Connections(run, None, crew, host, None, liveness)  # type: ignore[arg-type]
+    return PeerConnections(run, None, crew, host, None, liveness)  # type: ignore[arg-type]
 
 
 def play(folder: Path, crew: Crew, body: Any) -> None:
@@ -59,7 +59,7 @@ def worker(host: str, local_rank: int = 0) -> Peer:
 def test_connections_of_256_nodes_come_and_go_without_a_search_through_all_pilots_each(tmp_path: Path) -> None:
     crew = Crew(*(f"n{number}" for number in range(256)))
 
-    def body(hub: Connections) -> None:
+    def body(hub: PeerConnections) -> None:
         for pilot in crew.pilots.values():
             pilot.agent = peer(role="agent", lease=pilot.lease)
             workers = [worker(pilot.host, rank) for rank in range(4)]
@@ -79,7 +79,7 @@ def test_a_worker_belongs_to_its_lease_under_its_present_name_alone(tmp_path: Pa
     pilot = crew.pilots[f"{node}.1"]
     pilot.incarnation = 3
 
-    def body(hub: Connections) -> None:
+    def body(hub: PeerConnections) -> None:
         assert hub.connected(worker(f"{node}.1.3"))
         assert hub.connected(worker(f"{node}.1", 1))
         assert sorted(pilot.workers) == [0, 1]
@@ -93,7 +93,7 @@ def test_the_end_of_an_earlier_worker_does_not_disconnect_the_one_that_took_its_
     crew = Crew("n1")
     pilot = crew.pilots["n1.1"]
 
-    def body(hub: Connections) -> None:
+    def body(hub: PeerConnections) -> None:
         first = worker(pilot.host)
         assert hub.connected(first)
         pilot.incarnation += 1
@@ -112,7 +112,7 @@ def test_a_connection_for_a_state_is_that_of_the_present_worker_or_nobodys(tmp_p
     crew = Crew("n1", "n2")
     pilot = crew.pilots["n1.1"]
 
-    def body(hub: Connections) -> None:
+    def body(hub: PeerConnections) -> None:
         one = peer(role="worker", host="n1.1", local_rank=1, pid=7)
         about = {"role": "state", "host": "n1.1", "local_rank": 1, "pid": 7}
         assert hub._worker_of(about) is None, "nobody is there yet"

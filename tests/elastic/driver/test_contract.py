@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bftd.http.client import Client
+from bftd.http.client import ApiClient
 from bftd.protocol import comment
 from bftd.protocol.lease import Leases, LeaseState, LeaseView
 from bftd.protocol.reports import (
@@ -129,7 +129,7 @@ def test_a_driver_is_understood_from_its_registration_to_its_end(sandbox: Sandbo
         if kind is bftd:
 
             def trainer() -> dict[str, Any]:
-                [found] = Client(f"{name}/s").status()["trainers"]
+                [found] = ApiClient(f"{name}/s").status()["trainers"]
                 return dict(found)
 
             # the status is made anew after the answer to the driver's last word

@@ -10,7 +10,7 @@ import pytest
 from bftd.protocol.reports import CrashReport, LeaseReport, ResizeReport
 from elastic.base.errors import EXIT_LINK_LOST
 from elastic.base.timing import FAREWELL_S, SILENT_COST_S
-from elastic.driver.context import Run
+from elastic.driver.context import TrainerContext
 from elastic.driver.failures import policy as hosts
 from elastic.driver.failures.error_text import LINE_MOST, LINES_KEPT, TEXT_MOST, LastWords
 from elastic.driver.progress.uninstrumented import NOT_LOADED, SILENT, UNSAVED, Silence
@@ -313,7 +313,7 @@ def test_regression_a_trainer_that_went_on_from_a_state_was_ended_by_one_node_wi
     play: Play,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Run, "saved_step", 7)
+    monkeypatch.setattr(TrainerContext, "saved_step", 7)
 
     async def body(stage: Stage) -> None:
         stage.grant("bad")

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import pytest
 
-from elastic.worker.driver_link import Saved, Session
+from elastic.worker.driver_link import DriverLink, PendingCheckpoint
 from tests.elastic.fakes import SECRET
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ BLOCKS = 1024
 DRIVER = """
 import asyncio, json, sys
 from pathlib import Path
-from elastic.driver import clockwork, crew
+from elastic.driver import timers as clockwork; from elastic.driver.pilots import manager as crew
 from elastic.driver.server import Hub, listen
 from tests.elastic.fakes import SECRET, FakeDaemon, FakeStarter, lease, settings_for, trainer_for
 
@@ -68,7 +68,7 @@ asyncio.run(main())
 
 
 @contextmanager
-def driver(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Session]]:
+def driver(folder: Path) -> Iterator[tuple[subprocess.Popen[str], DriverLink]]:
     argv = [sys.executable, "-c", DRIVER, str(folder)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
@@ -79,7 +79,7 @@ def driver(folder: Path) -> Iterator[tuple[subprocess.Popen[str], Session]]:
             "BFT_LOCAL_RANK": "0",
             "TMPDIR": str(folder),
         }
-        session = Session.connect(environ, None)
+        session = DriverLink.connect(environ, None)
         try:
             yield process, session
         finally:
@@ -94,7 +94,7 @@ def test_a_gigabyte_comes_and_goes_through_a_driver_that_stays_small_and_answers
             file.write(BLOCK)
 
     with driver(tmp_path) as (process, session):
-        session.commit(Saved(5, 50, write))
+        session.commit(PendingCheckpoint(5, 50, write))
         session.ship_soon()
         steps = 0
         while not session._shipper.arrived:

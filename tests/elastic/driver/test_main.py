@@ -20,13 +20,13 @@ from elastic.backends import KINDS
 from elastic.base.errors import ElasticError
 from elastic.driver import main
 from elastic.driver import trainer as trainer_module
-from elastic.driver.context import Run
+from elastic.driver.context import TrainerContext
 from elastic.driver.server import listen
 from elastic.driver.settings import DriverSettings
 from elastic.driver.trainer import Trainer
 from elastic.options.job_script import Header, rewrite
 from elastic.store.store import CheckpointStore
-from elastic.worker.driver_link import Saved, Session
+from elastic.worker.driver_link import DriverLink, PendingCheckpoint
 from tests.elastic.fakes import FakeBackend, FakeDaemon, FakeStarter, lease, settings_for, trainer_for, until
 from tests.elastic.store.test_catalogue import saved
 from tests.elastic.store.test_store import put
@@ -180,7 +180,7 @@ def test_a_resume_that_cannot_be_ends_the_job_with_one_line(
 
 def test_regression_every_error_of_a_work_was_called_a_fault_of_bftds_driver(tmp_path: Path) -> None:
     async def ends(error: Exception) -> tuple[int, str]:
-        run = Run(settings_for(tmp_path), print, lambda _: None)
+        run = TrainerContext(settings_for(tmp_path), print, lambda _: None)
         try:
             raise error
         except Exception as raised:
@@ -273,8 +273,8 @@ def test_a_driver_that_is_cancelled_still_takes_what_its_workers_saved_last(
         running = asyncio.create_task(main._run(settings, SimpleNamespace(line=print)))  # type: ignore[arg-type]
         trainer = await until("it runs", lambda: trainers and trainers[0])
         trainer.crew.on_leases([lease("n1")])
-        session = await asyncio.to_thread(Session.connect, environ, None)
-        session.commit(Saved(9, 90, lambda file: file.write(b"state") and None))
+        session = await asyncio.to_thread(DriverLink.connect, environ, None)
+        session.commit(PendingCheckpoint(9, 90, lambda file: file.write(b"state") and None))
         await until("it is known", lambda: trainer.crew.all[0].workers)
         trainer.run.cancel()
         code = await running

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from elastic.driver import output as outputs
-from elastic.driver.output import Output
+from elastic.driver.output import JobOutput
 from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
@@ -69,7 +69,7 @@ class Disk:
 
 
 def test_lines_are_written_in_order_and_whole(pipe: Pipe) -> None:
-    output = Output(pipe.writer)
+    output = JobOutput(pipe.writer)
     for number in range(500):
         output.line(f"line {number}")
     output.close()
@@ -86,7 +86,7 @@ def test_no_write_holds_a_part_of_a_line_or_more_than_a_pipe_takes_in_one_piece(
         return len(data)
 
     monkeypatch.setattr(outputs.os, "write", write)
-    output = Output(pipe.writer)
+    output = JobOutput(pipe.writer)
     lines = ["x" * (number * 37 % 900) for number in range(300)]
     for line in lines:
         output.line(line)
@@ -96,7 +96,7 @@ def test_no_write_holds_a_part_of_a_line_or_more_than_a_pipe_takes_in_one_piece(
 
 
 def test_regression_a_stalled_output_stopped_the_beats_and_all_agents_left(pipe: Pipe) -> None:
-    output = Output(pipe.writer, held_bytes=100_000)
+    output = JobOutput(pipe.writer, held_bytes=100_000)
     for number in range(5000):  # the pipe takes 64 KiB, and nobody reads: an os.write here would never return
         output.line(f"line {number:04} {'.' * 80}")
     lines = pipe.read_to(b"line 4999")
@@ -119,7 +119,7 @@ def test_regression_a_full_disk_cut_agents_off_now_it_is_tried_again(
 ) -> None:
     disk = Disk(monkeypatch, code)
     disk.room_bytes = 9  # the last piece that a full disk takes may end anywhere
-    output = Output(1, held_bytes=1000)
+    output = JobOutput(1, held_bytes=1000)
     output.line("the first")
     output.line("the second")
     assert disk.tried.wait(STILL_S)
@@ -139,8 +139,8 @@ def test_a_disk_that_stays_full_delays_the_end_by_a_bounded_time_and_it_is_said_
 ) -> None:
     disk = Disk(monkeypatch, errno.ENOSPC)
     said: list[str] = []
-    monkeypatch.setattr(Output, "_say_aside", lambda self, text: said.append(text))
-    output = Output(1)
+    monkeypatch.setattr(JobOutput, "_say_aside", lambda self, text: said.append(text))
+    output = JobOutput(1)
     for _ in range(3):
         output.line("lost")
     assert disk.tried.wait(STILL_S)
@@ -152,7 +152,7 @@ def test_a_disk_that_stays_full_delays_the_end_by_a_bounded_time_and_it_is_said_
 def test_regression_a_reader_that_went_away_ended_training_now_it_is_said_once(pipe: Pipe) -> None:
     os.close(pipe.reader)
     said: list[str] = []
-    output = Output(pipe.writer)
+    output = JobOutput(pipe.writer)
     output._say_aside = said.append  # type: ignore[method-assign]
     output.line("one")
     output._thread.join(STILL_S)
@@ -164,14 +164,14 @@ def test_regression_a_reader_that_went_away_ended_training_now_it_is_said_once(p
 
 
 def test_regression_a_letter_that_the_locale_lacks_ended_training(pipe: Pipe) -> None:
-    output = Output(pipe.writer, "latin-1")
+    output = JobOutput(pipe.writer, "latin-1")
     output.line("épreuve 3 ███ 57 % \udcff")
     output.close()
     assert os.read(pipe.reader, 100) == b"\xe9preuve 3 \\u2588\\u2588\\u2588 57 % \\udcff\n"
 
 
 def test_what_libraries_log_goes_the_same_way(pipe: Pipe) -> None:
-    output = Output(pipe.writer)
+    output = JobOutput(pipe.writer)
     with output.logging():
         logging.getLogger("asyncio").warning("socket.send() raised %s", "exception")
     logging.getLogger("asyncio").debug("not any more")
@@ -183,7 +183,7 @@ def test_what_libraries_log_goes_the_same_way(pipe: Pipe) -> None:
 
 PROGRAM = """
 import sys
-from elastic.driver.output import Output
+from elastic.driver.output import JobOutput
 output = Output.standard()
 for number in range(int(sys.argv[1])):
     output.line(f"line {number} " + "." * 100)

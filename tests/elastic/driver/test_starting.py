@@ -13,7 +13,7 @@ import pytest
 
 from bftd.protocol.lease import Leases
 from elastic.driver.pilots.launcher import Pilot, PilotStarter
-from elastic.driver.pilots.manager import Crew
+from elastic.driver.pilots.manager import PilotManager
 from elastic.link import descriptors
 from tests.elastic.driver.pilots.test_manager import Owner
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, peer, settings_for, until
@@ -66,7 +66,7 @@ def test_regression_an_srun_for_which_there_were_too_many_open_files_ended_the_t
 
     async def run() -> None:
         owner, daemon = Owner(), FakeDaemon()
-        crew = Crew(owner, Slurm(), daemon.report, library="torch")  # type: ignore[arg-type]
+        crew = PilotManager(owner, Slurm(), daemon.report, library="torch")  # type: ignore[arg-type]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         highest = max(map(int, os.listdir("/proc/self/fd")))
         taken = [os.open(os.devnull, os.O_RDONLY)]

@@ -15,10 +15,10 @@ NODE = """
 import multiprocessing, os, signal, sys, time
 from multiprocessing.connection import wait
 from elastic.link.child_process import adopt_orphans
-from elastic.node.cleanup import Upkeep, exit_code
+from elastic.node.cleanup import NodeCleanup, exit_code
 adopt_orphans()
 fork = multiprocessing.get_context("fork")
-upkeep = Upkeep()
+upkeep = NodeCleanup()
 
 def started(do, *arguments):
     process = fork.Process(target=do, args=arguments)
@@ -108,7 +108,7 @@ print(os.path.exists(f"/dev/shm/{name}"))
 def test_regression_a_tracker_that_a_busy_machine_kept_waiting_was_killed_and_what_it_should_remove_stayed() -> None:
     body = """
 from multiprocessing import resource_tracker, shared_memory
-from elastic.node import leftovers, upkeep as module
+from elastic.node import orphans as leftovers, cleanup as module
 
 def waits(names):
     name = shared_memory.SharedMemory(create=True, size=4096).name
@@ -137,7 +137,7 @@ print(os.path.exists(f"/proc/{tracker}"), os.path.exists(f"/dev/shm/{name}"))
 def test_what_only_calls_itself_a_tracker_is_ended_after_a_while() -> None:
     body = """
 import subprocess
-from elastic.node import leftovers, upkeep as module
+from elastic.node import orphans as leftovers, cleanup as module
 
 def leaves(pids):
     argv = [sys.executable, "-c", "import time; time.sleep(1000)", "multiprocessing.resource_tracker"]
@@ -163,7 +163,7 @@ def test_a_worker_that_takes_its_time_to_die_is_waited_for_before_the_next_one_s
     """With gigabytes of pinned memory a killed process is there for seconds, and its GPU's memory with it."""
     body = """
 import threading
-from elastic.node import upkeep as module
+from elastic.node import cleanup as module
 worker = started(time.sleep, 1000)
 real, module.kill_trees = module.kill_trees, lambda doomed: None
 upkeep.kill([worker.pid], [worker.pid])

@@ -17,7 +17,7 @@ import pytest
 
 from elastic.base.timing import BUSY_TIMES
 from elastic.node import hang_detection
-from elastic.node.hang_detection import Vitals, Watcher, descends, kill, vitals_of
+from elastic.node.hang_detection import HangDetector, Vitals, descends, kill, vitals_of
 from tests.support.messages import wording
 from tests.support.waiting import STILL_S
 
@@ -36,7 +36,7 @@ class Worker:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = self.answered_s = 0.0
         self.process: subprocess.Popen[bytes] | None = None
-        self.watcher = Watcher(FROZEN_S, clock=lambda: self.now_s)
+        self.watcher = HangDetector(FROZEN_S, clock=lambda: self.now_s)
         # as old as any silence; how old a process is has a test of its own
         monkeypatch.setattr(hang_detection, "_age_s", lambda seen: 1e9)
 

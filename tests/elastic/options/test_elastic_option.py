@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.protocol.wish import Wish
+from bftd.protocol.wish import Requirements
 from elastic.backends import KINDS
 from elastic.base.errors import UsageError
 from elastic.options.elastic_option import ElasticSpec, features_of
-from elastic.options.node_share import Share
+from elastic.options.node_share import NodeShare
 from tests.support.messages import excerpt, fragment, wording
 
 EXPRESSIONS = (
@@ -48,8 +48,8 @@ def specs(draw: st.DrawFn) -> ElasticSpec:
         save_share=draw(st.none() | st.floats(0, 0.05, exclude_min=True)),
         progress=draw(st.none() | st.sampled_from(EXPRESSIONS)),
         share=draw(
-            st.sampled_from([Share.parse(None), Share.parse("no"), Share.parse("profile")])
-            | st.builds(Share, st.integers(1, 999), st.integers(1, 999_999_999).map(lambda mib: mib * 2**20))
+            st.sampled_from([NodeShare.parse(None), NodeShare.parse("no"), NodeShare.parse("profile")])
+            | st.builds(NodeShare, st.integers(1, 999), st.integers(1, 999_999_999).map(lambda mib: mib * 2**20))
         ),
     )
 
@@ -174,7 +174,7 @@ def test_what_is_behind_progress_is_its_expression_with_spaces_commas_and_all() 
 def test_gpus_are_asked_for_by_type_by_number_or_by_both(text: str, gpu: str, gpus: int) -> None:
     spec = ElasticSpec.parse(f"1-8,{text}")
     assert (spec.gpu, spec.gpus, spec.mix) == (gpu, gpus, text == "mix")
-    assert spec.wish(("ib",)) == Wish(gpu, gpus, ("ib",), text == "mix")
+    assert spec.wish(("ib",)) == Requirements(gpu, gpus, ("ib",), text == "mix")
 
 
 def test_the_features_of_a_constraint_are_those_that_are_all_asked_for() -> None:

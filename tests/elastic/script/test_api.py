@@ -16,7 +16,7 @@ from elastic.base.errors import StateError, UsageError
 from elastic.link.wire import Message, encode
 from elastic.script import api, resizing
 from elastic.worker import driver_link as sessions
-from elastic.worker.driver_link import Fetched, Session
+from elastic.worker.driver_link import Download, DriverLink
 from tests.support.messages import pattern
 from tests.support.waiting import STILL_S
 
@@ -99,7 +99,7 @@ class StateChannel:
 @pytest.fixture
 def channel(monkeypatch: pytest.MonkeyPatch) -> FakeChannel:
     channel = FakeChannel()
-    monkeypatch.setattr(sessions, "_current", Session(channel, open_state=channel.open_state))  # type: ignore[arg-type]
+    monkeypatch.setattr(sessions, "_current", DriverLink(channel, open_state=channel.open_state))  # type: ignore[arg-type]
     monkeypatch.setattr(api, "_progress", api._Progress())
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
@@ -157,7 +157,7 @@ def test_what_was_saved_is_loaded_again_with_its_step_and_samples(
     message, payload = channel.awaited(op="state")
     assert (message["step"], message["samples"]) == (3, 15)
     monkeypatch.setattr(api, "_progress", api._Progress())
-    monkeypatch.setattr(Session, "fetch_state", lambda self: Fetched(io.BytesIO(payload)))
+    monkeypatch.setattr(DriverLink, "fetch_state", lambda self: Download(io.BytesIO(payload)))
     assert api.load() == {"answer": 42}
     sessions.current().regrouped()  # a first step is told at once, a later one once a second
     api.step(samples=5)
@@ -177,7 +177,7 @@ def test_a_run_keeps_its_name_through_all_that_goes_on_from_its_states_and_count
         api.save({})
         _, payload = channel.awaited(op="state", step=restarts + 1)
         now.run_id, now.restarts = trainer, 0
-        monkeypatch.setattr(Session, "fetch_state", lambda self, payload=payload: Fetched(io.BytesIO(payload)))
+        monkeypatch.setattr(DriverLink, "fetch_state", lambda self, payload=payload: Download(io.BytesIO(payload)))
         assert api.load() == {}
 
 
@@ -192,7 +192,7 @@ def test_a_state_that_another_number_of_workers_saved_is_a_resize_and_its_batche
     api.save({"answer": 42})
     _, payload = channel.awaited(op="state")
     monkeypatch.setattr(api, "_progress", api._Progress())
-    monkeypatch.setattr(Session, "fetch_state", lambda self: Fetched(io.BytesIO(payload)))
+    monkeypatch.setattr(DriverLink, "fetch_state", lambda self: Download(io.BytesIO(payload)))
     monkeypatch.setenv("WORLD_SIZE", "8")
     api.load()
     told: list[tuple[int, int]] = []
@@ -215,8 +215,8 @@ def test_regression_a_state_was_gone_on_from_with_other_batches_than_it_was_save
     assert payload is not None
     for options in ({"seed": 1}, {"seed": 2}):
         monkeypatch.setattr(api, "_progress", api._Progress())
-        monkeypatch.setattr(sessions, "_current", Session())
-        monkeypatch.setattr(Session, "fetch_state", lambda self: Fetched(io.BytesIO(payload)))
+        monkeypatch.setattr(sessions, "_current", DriverLink())
+        monkeypatch.setattr(DriverLink, "fetch_state", lambda self: Download(io.BytesIO(payload)))
         api.load()
         steps = elastic.batches(40, global_batch=4, **options).steps()
         if options["seed"] == 1:
@@ -248,7 +248,7 @@ def test_regression_a_state_of_a_horovod_script_was_a_key_error(monkeypatch: pyt
     file = io.BytesIO()
     torch.save({"handlers": {}, "attributes": {}}, file)
     file.seek(0)
-    monkeypatch.setattr(sessions.current(), "fetch_state", lambda: Fetched(file), raising=False)
+    monkeypatch.setattr(sessions.current(), "fetch_state", lambda: Download(file), raising=False)
     with pytest.raises(StateError, match="^" + pattern("elastic.api.horovods_state")):
         api.load()
 

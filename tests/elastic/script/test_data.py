@@ -15,7 +15,7 @@ from elastic.script import ranks
 from elastic.script.data import Batches, Step
 from elastic.script.permutation import Order
 from elastic.worker import driver_link
-from elastic.worker.driver_link import Session
+from elastic.worker.driver_link import DriverLink
 from tests.support.messages import pattern
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def outside(monkeypatch: pytest.MonkeyPatch, alone: None) -> None:
-    monkeypatch.setattr(driver_link, "_current", Session())
+    monkeypatch.setattr(driver_link, "_current", DriverLink())
 
 
 def at(rank: int = 0, size: int = 1, step: int = 0) -> None:

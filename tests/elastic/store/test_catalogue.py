@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from elastic.base.errors import UsageError
 from elastic.store import catalogue, writer_lock
 from elastic.store.catalogue import Name
-from elastic.store.file_names import Saved
+from elastic.store.file_names import CheckpointFile
 from elastic.store.folder import Place, StateError, UnsafeFolderError
 from elastic.store.store import CheckpointStore
 from tests.elastic.store.test_store import put
@@ -100,7 +100,7 @@ def test_what_ended_well_is_kept_under_a_name_that_says_until_when_and_then_swep
     assert int(began_s) <= kept.at_s - DAY_S <= time.time() + 1  # in whole seconds
     lock, note, state = sorted(os.listdir(tmp_path / str(kept)))
     assert (lock, note) == ("lock", "owner.json")
-    assert Saved.parse(state) == Saved(5, 50, 5, hashlib.sha256(b"state").hexdigest())
+    assert CheckpointFile.parse(state) == CheckpointFile(5, 50, 5, hashlib.sha256(b"state").hexdigest())
     [entry] = catalogue.entries(tmp_path)
     assert (entry.state, entry.name, entry.owner.title) == ("ended", kept, "train.py")
     assert catalogue.sweep(tmp_path, kept.at_s - 1) == []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.store.completeness import Gathering, Over, Told
+from elastic.store.completeness import Completeness, Over, RankReport
 from tests.elastic.store.by_path import digest, name_of, told
 from tests.support.messages import pattern, wording
 
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.slow
 HOME = "/lustre/ada/run7/bft-7-00ff00ff"
 
 
-def hear(gathering: Gathering, worker: Hashable, **fields: Any) -> Over | None:
+def hear(gathering: Completeness, worker: Hashable, **fields: Any) -> Over | None:
     step, rank, size = (fields.pop(key, default) for key, default in (("step", 5), ("rank", 0), ("size", 2)))
-    return gathering.heard(worker, Told.parse(told(HOME, step, rank, size, **fields), HOME))
+    return gathering.heard(worker, RankReport.parse(told(HOME, step, rank, size, **fields), HOME))
 
 
 def test_a_generation_is_complete_with_the_part_of_its_last_rank() -> None:
-    gathering = Gathering()
+    gathering = Completeness()
     assert hear(gathering, "b", rank=1) is None
     assert gathering.names == {name_of(5)}
     over = hear(gathering, "a", rank=0)
@@ -50,7 +50,7 @@ def test_whatever_the_order_each_generation_is_complete_once_and_only_when_every
     order = data.draw(st.permutations(words))
     lost = data.draw(st.sets(st.sampled_from(words), max_size=2))
     twice = data.draw(st.sets(st.sampled_from(words), max_size=2))
-    gathering, heard, complete, spoiled = Gathering(), set[tuple[int, int]](), set[int](), set[int]()
+    gathering, heard, complete, spoiled = Completeness(), set[tuple[int, int]](), set[int](), set[int]()
     for token, rank in order:
         for _ in range(0 if (token, rank) in lost else 1 + ((token, rank) in twice)):
             again = (token, rank) in heard
@@ -80,7 +80,7 @@ def test_whatever_the_order_each_generation_is_complete_once_and_only_when_every
 def test_no_generation_counts_of_which_one_rank_could_not_write(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 5))
     bad = data.draw(st.sets(st.integers(0, size - 1), min_size=1))
-    gathering, over = Gathering(), []
+    gathering, over = Completeness(), []
     for rank in data.draw(st.permutations(range(size))):
         word = gathering.unwritten(rank, name_of(5)) if rank in bad else hear(gathering, rank, rank=rank, size=size)
         over += [word] if word else []
@@ -102,7 +102,7 @@ def test_no_generation_counts_of_which_one_rank_could_not_write(data: st.DataObj
     ],
 )
 def test_ranks_that_contradict_each_other_spoil_their_generation_and_no_other(second: dict[str, Any], why: str) -> None:
-    gathering = Gathering()
+    gathering = Completeness()
     assert hear(gathering, "a") is None
     over = hear(gathering, "b", **second)
     assert over is not None
@@ -116,7 +116,7 @@ def test_ranks_that_contradict_each_other_spoil_their_generation_and_no_other(se
 
 
 def test_one_worker_is_one_rank() -> None:
-    gathering = Gathering()
+    gathering = Completeness()
     hear(gathering, "a")
     over = hear(gathering, "a", rank=1)
     assert over is not None
@@ -155,12 +155,12 @@ def test_one_worker_is_one_rank() -> None:
 )
 def test_what_cannot_be_a_ranks_part_is_refused_in_one_line(lie: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$") as refused:
-        Told.parse({**told(HOME, 5, 0, 2), **lie}, HOME)
+        RankReport.parse({**told(HOME, 5, 0, 2), **lie}, HOME)
     assert len(str(refused.value).splitlines()) == 1
 
 
 def test_a_worker_that_goes_takes_along_what_nobody_else_can_complete() -> None:
-    gathering = Gathering()
+    gathering = Completeness()
     hear(gathering, "a", size=3)
     hear(gathering, "b", rank=1, size=3)
     assert gathering.gone(["a", "c"]) == [], "b has told its part"
@@ -169,7 +169,7 @@ def test_a_worker_that_goes_takes_along_what_nobody_else_can_complete() -> None:
 
 
 def test_a_newer_generation_ends_what_is_left_of_older_ones() -> None:
-    gathering = Gathering()
+    gathering = Completeness()
     hear(gathering, "a")
     gathering.unwritten("a", name_of(6))
     hear(gathering, "a", step=7)
@@ -178,7 +178,7 @@ def test_a_newer_generation_ends_what_is_left_of_older_ones() -> None:
 
 
 def test_a_liar_cannot_have_more_and_more_remembered() -> None:
-    gathering = Gathering()
+    gathering = Completeness()
     for token in range(8):
         hear(gathering, "a", token=token)
     with pytest.raises(ValueError, match="already"):

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from bftd.cli.main import bft
 from elastic.store import catalogue, manifest, restore, shards
 from elastic.store.catalogue import Name
-from elastic.store.manifest import Kept
+from elastic.store.manifest import StoredVersion
 from elastic.store.restore import Beginning
 from tests.elastic.store.by_path import name_of
 from tests.elastic.store.test_store import put
@@ -87,7 +87,7 @@ def test_of_both_kinds_the_state_of_the_higher_step_is_kept(root: Path, outside:
     assert list((root / str(kept)).glob("state-25-*"))
     assert not list((root / str(kept)).glob("manifest-*"))
     home = saved(root, "8", 30, payload=25, outside=outside)
-    assert isinstance(entry(root, "8").newest, Kept)
+    assert isinstance(entry(root, "8").newest, StoredVersion)
     kept = catalogue.put_away(root, Name("8"), 3600.0)
     assert not list((root / str(kept)).glob("state-25-*"))
 

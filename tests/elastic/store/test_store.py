@@ -24,7 +24,7 @@ from elastic.base.errors import WireError
 from elastic.link.bulk import AlteredError
 from elastic.link.wire import CHUNK_BYTES
 from elastic.store import files, store
-from elastic.store.file_names import Saved
+from elastic.store.file_names import CheckpointFile
 from elastic.store.folder import StateError
 from elastic.store.store import CheckpointStore, NotStoredError
 from tests.elastic.fakes import FakeContent, fetched
@@ -235,8 +235,8 @@ def test_a_state_that_is_not_whole_is_set_aside_under_a_name_that_says_so_and_th
     tmp_path: Path,
 ) -> None:
     told = list[str]()
-    (tmp_path / Saved(7, 70, 5).name).write_bytes(b"whole")
-    (tmp_path / Saved(9, 90, 100).name).write_bytes(b"torn")
+    (tmp_path / CheckpointFile(7, 70, 5).name).write_bytes(b"whole")
+    (tmp_path / CheckpointFile(9, 90, 100).name).write_bytes(b"torn")
     assert CheckpointStore(tmp_path, told.append).step == 7
     assert told == [wording("elastic.store.broken", name="state-9-90-100.pt", folder="set-aside-state-9-90-100.pt")]
     assert (tmp_path / "set-aside-state-9-90-100.pt").read_bytes() == b"torn"
@@ -448,11 +448,11 @@ def test_a_file_server_that_has_just_come_back_is_asked_again_for_the_state(
 
 
 def test_regression_training_began_anew_where_the_only_state_was_not_whole(tmp_path: Path) -> None:
-    (tmp_path / Saved(9, 90, 100).name).write_bytes(b"torn")
+    (tmp_path / CheckpointFile(9, 90, 100).name).write_bytes(b"torn")
     for _ in range(2):
         with pytest.raises(StateError, match=pattern("elastic.store.only_one_broken", broken="state-9-90-100.pt")):
             CheckpointStore(tmp_path)
-    assert (tmp_path / Saved(9, 90, 100).name).read_bytes() == b"torn"
+    assert (tmp_path / CheckpointFile(9, 90, 100).name).read_bytes() == b"torn"
 
 
 def test_a_folder_that_cannot_be_read_at_the_start_is_one_line_and_no_first_start(

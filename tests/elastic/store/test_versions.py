@@ -15,11 +15,11 @@ import pytest
 
 from elastic.node import shared_folder
 from elastic.store import files, manifest, shards
-from elastic.store.completeness import Gathering, Told
+from elastic.store.completeness import Completeness, RankReport
 from elastic.store.folder import StateError, UnsafeFolderError
-from elastic.store.manifest import Generation
+from elastic.store.manifest import CheckpointVersion
 from elastic.store.store import CheckpointStore
-from elastic.store.versions import Generations
+from elastic.store.versions import CheckpointVersions
 from tests.elastic.store.by_path import name_of, told, write, written
 from tests.elastic.store.test_store import put
 from tests.support.messages import fragment, pattern, says, wording
@@ -37,7 +37,7 @@ class Driver:
         self.lines: list[str] = []
         self.fenced = 0
         self.store = CheckpointStore(folder, self.lines.append, self._on_fenced)
-        self.found = Generations(self.store, folder, str(state_path) if state_path else None, self.lines.append)
+        self.found = CheckpointVersions(self.store, folder, str(state_path) if state_path else None, self.lines.append)
 
     def _on_fenced(self) -> None:
         self.fenced += 1
@@ -60,10 +60,10 @@ class Driver:
         self.store.close()
 
 
-def whole(home: Path, messages: list[Any]) -> Generation:
-    gathering, over = Gathering(), None
+def whole(home: Path, messages: list[Any]) -> CheckpointVersion:
+    gathering, over = Completeness(), None
     for worker, message in enumerate(messages):
-        over = gathering.heard(worker, Told.parse(message, str(home)))
+        over = gathering.heard(worker, RankReport.parse(message, str(home)))
     assert over is not None
     assert over.complete is not None
     return over.complete
@@ -552,7 +552,7 @@ def test_a_manifest_that_finds_no_space_is_told_once_and_the_generation_before_i
         driver = begin()
         await driver.publish(10)
 
-        def full(folder: int, generation: Generation) -> None:
+        def full(folder: int, generation: CheckpointVersion) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         with monkeypatch.context() as patch:

@@ -22,7 +22,7 @@ from elastic.link.bulk import Incoming, send_file
 from elastic.link.wire import Message
 from elastic.worker import download as fetching_
 from elastic.worker import driver_link as sessions
-from elastic.worker.driver_link import Fetched, Saved, Session, new_page, read_page
+from elastic.worker.driver_link import Download, DriverLink, PendingCheckpoint, new_page, read_page
 from tests.elastic.far_end import SECRET, FarEnd, accepted
 from tests.support.messages import pattern, wording
 from tests.support.waiting import STILL_S
@@ -44,7 +44,7 @@ class Driver:
         }
         with ThreadPoolExecutor() as pool:
             accepting = pool.submit(accepted, self._server)
-            self.session = Session.connect(environ, self.page)
+            self.session = DriverLink.connect(environ, self.page)
             self.channel, self.hello = accepting.result(STILL_S)
 
     def next(self) -> Message:
@@ -98,8 +98,8 @@ def driver(exits: queue.SimpleQueue[int]) -> Iterator[Driver]:
     driver.hang_up()
 
 
-def saved(step: int, payload: bytes = b"weights") -> Saved:
-    return Saved(step, step * 10, writing(payload))
+def saved(step: int, payload: bytes = b"weights") -> PendingCheckpoint:
+    return PendingCheckpoint(step, step * 10, writing(payload))
 
 
 def writing(payload: bytes) -> Callable[[BinaryIO], None]:
@@ -121,7 +121,7 @@ def test_the_last_step_is_in_memory_that_outlives_a_kill() -> None:
     assert read_page(page) == (-1, 0.0)
     child = os.fork()
     if child == 0:
-        Session(None, page).step(41, 410, 0, 1, None)
+        DriverLink(None, page).step(41, 410, 0, 1, None)
         os.kill(os.getpid(), 9)
     os.waitpid(child, 0)
     step, at_s = read_page(page)
@@ -309,7 +309,7 @@ def test_the_state_of_a_suspended_trainer_is_fetched_as_a_file(tmp_path: Path, s
 
 def test_a_first_start_fetches_nothing(driver: Driver) -> None:
     driver.channel.send({"op": "fetched", "none": True})
-    assert driver.session.fetch_state() == Fetched()
+    assert driver.session.fetch_state() == Download()
 
 
 # -- what must never be taken for a first start ---
@@ -323,7 +323,7 @@ def test_regression_a_state_that_could_not_be_read_was_taken_for_none(driver: Dr
     with pytest.raises(StateError, match="cannot be understood"):
         driver.session.fetch_state()
     driver.channel.send({"op": "fetched", "none": True})
-    assert driver.session.fetch_state() == Fetched(), "a try later may find out"
+    assert driver.session.fetch_state() == Download(), "a try later may find out"
 
 
 def test_regression_a_link_that_went_during_a_fetch_was_taken_for_a_first_start(
@@ -359,7 +359,7 @@ def test_a_state_that_comes_cut_short_or_altered_is_never_loaded(
         if how == "cut short":
             assert driver.next() == {"op": "fetch"}, "the link holds, so it tries on"
             driver.channel.send({"op": "fetched", "none": True})
-            assert fetching.result(STILL_S) == Fetched()
+            assert fetching.result(STILL_S) == Download()
         else:
             with pytest.raises(
                 StateError,
@@ -440,7 +440,7 @@ def test_a_driver_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -
             "BFT_HOST": "n1.3.0",
             "BFT_LOCAL_RANK": "2",
         }
-        connecting = pool.submit(Session.connect, environ, None)
+        connecting = pool.submit(DriverLink.connect, environ, None)
         for _ in range(2):
             server.accept()[0].close()
         channel, hello = accepted(server)
@@ -459,7 +459,7 @@ def test_regression_steps_and_pongs_waited_for_a_state_on_its_way(driver: Driver
         assert go_on.wait(STILL_S)
         file.write(b"bytes")
 
-    driver.session.commit(Saved(1, 10, write))
+    driver.session.commit(PendingCheckpoint(1, 10, write))
     driver.session.ship_soon()
     with ThreadPoolExecutor() as pool:
         coming = pool.submit(driver.next_state)
@@ -481,7 +481,7 @@ def test_a_state_that_cannot_be_serialized_is_told_of_and_does_not_end_the_side_
     def fail(file: BinaryIO) -> None:
         raise TypeError("cannot pickle a lock")
 
-    driver.session.commit(Saved(5, 50, fail))
+    driver.session.commit(PendingCheckpoint(5, 50, fail))
     for _ in range(2):
         driver.channel.send({"op": "ship"})
         channel, _ = driver.state_connection()
@@ -493,12 +493,12 @@ def test_a_state_that_cannot_be_serialized_is_told_of_and_does_not_end_the_side_
 
 
 def test_outside_bftd_a_session_does_nothing() -> None:
-    session = Session()
+    session = DriverLink()
     session.step(1, 1, 0, 1, None)
     session.farewell()
     session.commit(saved(1))
     session.ship()
-    assert session.fetch_state() == Fetched()
+    assert session.fetch_state() == Download()
     assert not session.attached
 
 
@@ -526,11 +526,11 @@ def test_a_driver_that_does_not_hear_holds_a_failing_worker_up_for_a_moment_only
 ) -> None:
     monkeypatch.setattr(sessions, "FAREWELL_S", 0.01)
     driver.session.failed("ValueError: no layer")
-    Session().failed("outside bftd")
+    DriverLink().failed("outside bftd")
 
 
 def test_what_is_to_be_done_at_a_scripts_end_is_done_before_the_end_is_told() -> None:
-    session = Session()
+    session = DriverLink()
     codes: list[int] = []
     session.on_end.append(codes.append)
     assert (session.ended(0), session.ended(3), codes) == (0, 3, [0, 3])

@@ -15,15 +15,15 @@ from typing import Any, BinaryIO
 import pytest
 
 from elastic.base.errors import StateError, WireError
-from elastic.worker.node_cache import Offer, shared
+from elastic.worker.node_cache import CheckpointOffer, shared
 from tests.support.messages import fragment, pattern
 from tests.support.waiting import STILL_S
 
 CONTENT = b"weights" * 1000
 
 
-def offer(step: int = 5, content: bytes = CONTENT) -> Offer:
-    return Offer(step, step * 10, len(content), hashlib.sha256(content).hexdigest())
+def offer(step: int = 5, content: bytes = CONTENT) -> CheckpointOffer:
+    return CheckpointOffer(step, step * 10, len(content), hashlib.sha256(content).hexdigest())
 
 
 def copy(file: BinaryIO) -> None:

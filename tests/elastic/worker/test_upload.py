@@ -18,7 +18,7 @@ from elastic.link.bulk import Incoming
 from elastic.link.channel import BlockingChannel
 from elastic.link.wire import Message
 from elastic.worker import upload
-from elastic.worker.upload import Saved, Shipper
+from elastic.worker.upload import PendingCheckpoint, Uploader
 from tests.elastic.fakes import channels
 from tests.support.messages import wording
 from tests.support.waiting import STILL_S
@@ -38,7 +38,7 @@ class Driver:
         self.lines: list[str] = []
         self._pool = ThreadPoolExecutor()
         self._taking: list[Future[None]] = []
-        self.shipper = Shipper(self._tell, self._connect, self.lost.is_set, self.lines.append)
+        self.shipper = Uploader(self._tell, self._connect, self.lost.is_set, self.lines.append)
 
     def _tell(self, message: Message) -> bool:
         self.told.append(message)
@@ -86,13 +86,13 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     driver.close()
 
 
-def saved(step: int, content: bytes | None = None, release: Callable[[], None] = lambda: None) -> Saved:
+def saved(step: int, content: bytes | None = None, release: Callable[[], None] = lambda: None) -> PendingCheckpoint:
     written = b"state of %d" % step if content is None else content
 
     def write(file: BinaryIO) -> None:
         file.write(written)
 
-    return Saved(step, 10 * step, write, release)
+    return PendingCheckpoint(step, 10 * step, write, release)
 
 
 def until(what: str, condition: Callable[[], object]) -> None:
@@ -121,7 +121,7 @@ def test_the_thread_that_sends_leaves_the_processors_to_the_training(driver: Dri
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
     before, seen = priority(), list[int]()
-    driver.shipper.commit(Saved(1, 10, lambda file: seen.append(priority())))
+    driver.shipper.commit(PendingCheckpoint(1, 10, lambda file: seen.append(priority())))
     driver.shipper.ship()
     assert seen[0] >= min(19, before + 1)
     assert priority() == before
@@ -159,7 +159,7 @@ def test_each_state_is_let_go_exactly_once_and_never_while_it_is_written_whateve
     numbers = iter(range(1, 1_000_000))
     guard = threading.Lock()
 
-    def state() -> Saved:
+    def state() -> PendingCheckpoint:
         with guard:
             number = next(numbers)
 
@@ -176,7 +176,7 @@ def test_each_state_is_let_go_exactly_once_and_never_while_it_is_written_whateve
                 wrong.append(f"{number} was let go while it was written")
             released[number] += 1
 
-        return Saved(number, number, write, release)
+        return PendingCheckpoint(number, number, write, release)
 
     def save() -> None:
         for _ in range(100):
@@ -293,7 +293,7 @@ class Files:
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def saved(self, step: int, release: Callable[[], None] = lambda: None) -> Saved:
+    def saved(self, step: int, release: Callable[[], None] = lambda: None) -> PendingCheckpoint:
         def publish(lost: Callable[[], bool]) -> bool:
             self.steps.append(step)
             while not (lost() or self.go_on.wait(0.01)):
@@ -305,7 +305,7 @@ class Files:
         def write(file: BinaryIO) -> None:
             raise AssertionError("this state goes by path")
 
-        return Saved(step, 10 * step, write, release, publish)
+        return PendingCheckpoint(step, 10 * step, write, release, publish)
 
 
 def test_by_path_the_newest_follows_the_one_being_written_and_one_at_a_time_is_let_go(driver: Driver) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from milp import Cap, NodeGroup, NodeSpec, PlanError, Problem, UnsupportedError, solve, solver_names, solving
-from milp.solver import Answer, Effort, Feature, Solver
+from milp.solver import Effort, Feature, Solver, SolverAnswer
 from milp.solvers.registry import choose, every, in_turn
 from tests.support.messages import pattern, wording
 
@@ -75,7 +75,7 @@ def test_whoever_fails_is_followed_by_others_of_which_the_last_computes_by_itsel
 
 
 def test_auto_passes_over_an_engine_that_refuses_and_says_so(trainer, monkeypatch) -> None:
-    def refuses(problem: Problem, effort: Effort) -> Answer:
+    def refuses(problem: Problem, effort: Effort) -> SolverAnswer:
         raise UnsupportedError("too large for the licence")
 
     mixing = replace(two_classes(trainer), trainers=(trainer(mixes_classes=True),))
@@ -133,14 +133,14 @@ def test_auto_says_what_to_do_when_no_solver_can_carry_the_problem(trainer) -> N
         choose(two_classes(trainer), "auto", simple)
 
 
-def fixed(answer: Answer) -> Solver:
+def fixed(answer: SolverAnswer) -> Solver:
     """A solver that carries nothing special and always says the same."""
     return Solver("fixed", "", frozenset(), True, lambda problem, effort: answer)
 
 
 def test_a_new_solver_that_declares_a_feature_is_found_and_named(trainer) -> None:
     capable = Solver(
-        "capable", "", frozenset({Feature.NODE_CLASSES}), True, lambda p, _: Answer({"a": ("n0",)}, bound=100.0)
+        "capable", "", frozenset({Feature.NODE_CLASSES}), True, lambda p, _: SolverAnswer({"a": ("n0",)}, bound=100.0)
     )
     table = [*(solver for solver in every() if solver.name == "exact"), capable]
     assert choose(two_classes(trainer), "auto", table) is capable
@@ -166,7 +166,7 @@ def test_a_solver_that_is_not_installed_says_so_and_auto_passes_it_over(trainer,
     ("bound", "status"), [(200.0, "optimal"), (200.0001, "optimal"), (220.0, "feasible"), (math.inf, "feasible")]
 )
 def test_the_status_says_what_was_proven(trainer, problem, bound: float, status: str) -> None:
-    plan = solve(problem(3, trainer()), fixed(Answer({"a": ("n0", "n1")}, bound)))
+    plan = solve(problem(3, trainer()), fixed(SolverAnswer({"a": ("n0", "n1")}, bound)))
     assert plan.status == status
     # Where nothing is proven, what the trainer would earn on all nodes is.
     assert plan.bound == (300.0 if bound == math.inf else bound)
@@ -174,7 +174,7 @@ def test_the_status_says_what_was_proven(trainer, problem, bound: float, status:
 
 @pytest.mark.parametrize("worse", [None, {"a": ()}, {"a": ("n0",)}])
 def test_a_map_worse_than_the_current_one_is_not_taken(trainer, problem, worse) -> None:
-    plan = solve(problem(3, trainer(current=("n1", "n2"))), fixed(Answer(worse, math.inf)))
+    plan = solve(problem(3, trainer(current=("n1", "n2"))), fixed(SolverAnswer(worse, math.inf)))
     assert (plan.status, plan.assignment) == ("kept", {"a": ("n1", "n2")})
     assert plan.reasons == {"a": "keeps its 2 nodes: " + wording("milp.solver.no_better_plan")}
 
@@ -182,10 +182,10 @@ def test_a_map_worse_than_the_current_one_is_not_taken(trainer, problem, worse) 
 def test_gap_and_time_limit_reach_the_solver(trainer, problem) -> None:
     seen: list[Effort] = []
 
-    def run(problem: Problem, effort: Effort) -> Answer:
+    def run(problem: Problem, effort: Effort) -> SolverAnswer:
         seen.append(effort)
         assert math.isinf(effort.left_s) or 2.0 < effort.left_s <= 3.0
-        return Answer({"a": ()}, None)
+        return SolverAnswer({"a": ()}, None)
 
     solver = Solver("fixed", "", frozenset(), True, run)
     solve(problem(2, trainer()), solver, time_limit_s=3.0, gap=0.01)
@@ -203,4 +203,4 @@ def test_an_effort_is_over_at_its_deadline() -> None:
 
 def test_nonsense_from_a_solver_never_leaves_solve(trainer, problem) -> None:
     with pytest.raises(PlanError, match=pattern("milp.checking.assigned_often", node="n0", times=2)):
-        solve(problem(2, trainer()), fixed(Answer({"a": ("n0", "n0")}, None)))
+        solve(problem(2, trainer()), fixed(SolverAnswer({"a": ("n0", "n0")}, None)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from sizing.base.estimate import Estimate, Origin
 from sizing.cells.cell import Cell, Split, Stage
 from sizing.cells.comm.protocol import Link
-from sizing.cells.profiles.shards import Exchange, Shard, ShardProfile
+from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
 from sizing.model.graph import Graph, Operator
 
 GIB = 2**30
@@ -52,7 +52,7 @@ def graph_of(cell: Cell, batch: int = 32) -> Graph:
 
 
 def profile_of(
-    shard: Shard,
+    shard: StageShard,
     compute_s: float,
     *,
     device: str = "a100",

@@ -14,7 +14,7 @@ from sizing.cells.cell import Cell, Split
 from sizing.cells.comm.protocol import Link
 from sizing.cells.plan_estimate import assembly, estimate, hybrids
 from sizing.cells.profiles.required import micro_batches_of, more_micro_batches, shard_of, splits_of, wanted
-from sizing.cells.profiles.shards import Exchange, Shard, ShardProfile
+from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
 from sizing.cells.stage_memory import peak_of
 from sizing.memory.peak import guarded_bytes
 from tests.sizing.cells.made import DATA, GIB, TENSOR, Wires, cell_of, graph_of, profile_of, with_peak
@@ -26,7 +26,7 @@ ROOMY = 80 * GIB
 REDUCED = (Exchange("all_reduce", 2**20, 4),)
 
 
-def profiled(cell: Cell, compute_s: dict[Split, float], global_batch: int = 32) -> dict[Shard, ShardProfile]:
+def profiled(cell: Cell, compute_s: dict[Split, float], global_batch: int = 32) -> dict[StageShard, ShardProfile]:
     """The same for every stage; tensor-parallel ranks exchange four all-reduces of 1 MiB."""
     micro_batch = global_batch // micro_batches_of(cell, global_batch)
     found = {}
@@ -38,7 +38,7 @@ def profiled(cell: Cell, compute_s: dict[Split, float], global_batch: int = 32) 
     return found
 
 
-def asked(cell: Cell, profiles: dict[Shard, ShardProfile], comm: Wires | None = None, **more: float) -> Estimate:
+def asked(cell: Cell, profiles: dict[StageShard, ShardProfile], comm: Wires | None = None, **more: float) -> Estimate:
     found = estimate(
         cell,
         graph_of(cell),
@@ -97,7 +97,7 @@ def test_one_gpu_that_was_measured_stays_measured() -> None:
 def test_what_does_not_fit_is_dropped_with_its_bytes_and_the_slower_one_taken() -> None:
     cell = cell_of(4)
     profiles = profiled(cell, {DATA: 0.001, TENSOR: 0.008})
-    data, tensor = Shard(0, 0, 8, 1), Shard(0, 0, 32, 4)
+    data, tensor = StageShard(0, 0, 8, 1), StageShard(0, 0, 32, 4)
     profiles[data] = with_peak(profiles[data], 90 * GIB)
     found = estimate(cell, graph_of(cell), profiles, Wires(), global_batch=32, per_node=4, gpu_bytes=ROOMY)
     assert found.best is not None
@@ -115,10 +115,10 @@ def test_what_does_not_fit_is_dropped_with_its_bytes_and_the_slower_one_taken() 
 
 def test_where_nothing_fits_a_stage_takes_its_batch_in_more_parts() -> None:
     cell = cell_of(2)
-    large = {Shard(0, 0, 16, 1): 90 * GIB, Shard(0, 0, 32, 2): 90 * GIB}
-    small = {Shard(0, 0, 8, 1): 85 * GIB, Shard(0, 0, 16, 2): 85 * GIB}
-    tiny = {Shard(0, 0, 4, 1): 40 * GIB}
-    known: dict[Shard, ShardProfile] = {}
+    large = {StageShard(0, 0, 16, 1): 90 * GIB, StageShard(0, 0, 32, 2): 90 * GIB}
+    small = {StageShard(0, 0, 8, 1): 85 * GIB, StageShard(0, 0, 16, 2): 85 * GIB}
+    tiny = {StageShard(0, 0, 4, 1): 40 * GIB}
+    known: dict[StageShard, ShardProfile] = {}
 
     def said() -> tuple[int | None, tuple[str, ...]]:
         found = estimate(cell, graph_of(cell), known, Wires(), global_batch=32, per_node=4, gpu_bytes=ROOMY)
@@ -151,7 +151,7 @@ def test_more_micro_batches_leave_no_replica_empty_and_are_of_no_use_to_a_pipeli
 
 def test_gpipe_holds_all_micro_batches_and_1f1b_as_many_as_there_are_stages_behind() -> None:
     cell = cell_of(1, 1, 1, 1)
-    shards = [Shard(i, i, 2, 1) for i in range(4)]
+    shards = [StageShard(i, i, 2, 1) for i in range(4)]
     profiles = {shard: profile_of(shard, 0.01, activation_bytes=2 * GIB, peak_bytes=10 * GIB) for shard in shards}
     peaks = {}
     for schedule in ("gpipe", "1f1b"):
@@ -172,7 +172,7 @@ def test_gpipe_holds_all_micro_batches_and_1f1b_as_many_as_there_are_stages_behi
 
 
 def test_replicas_hold_their_gradients_twice() -> None:
-    profile = profile_of(Shard(0, 0, 8, 1), 0.01, parameters=GIB, peak_bytes=20 * GIB)
+    profile = profile_of(StageShard(0, 0, 8, 1), 0.01, parameters=GIB, peak_bytes=20 * GIB)
     assert peak_of(profile, 1, 1).value == 20 * GIB
     assert peak_of(profile, 1, 2).value == 24 * GIB
     assert peak_of(profile, 1, 2).high == guarded_bytes(24 * GIB)
@@ -223,15 +223,15 @@ def test_micro_batches_are_four_a_stage_and_fewer_where_replicas_would_go_empty(
 
 def test_the_extremes_of_each_stage_are_wanted_and_hybrids_where_they_matter() -> None:
     cell = cell_of(4, 1)
-    extremes = (Shard(0, 0, 1, 1), Shard(0, 0, 4, 4), Shard(1, 1, 4, 1))
+    extremes = (StageShard(0, 0, 1, 1), StageShard(0, 0, 4, 4), StageShard(1, 1, 4, 1))
     assert wanted(cell, 32) == extremes
-    assert wanted(cell, 32, tensor=False) == (Shard(0, 0, 1, 1), Shard(1, 1, 4, 1))
-    middle = Shard(0, 0, 2, 2)
+    assert wanted(cell, 32, tensor=False) == (StageShard(0, 0, 1, 1), StageShard(1, 1, 4, 1))
+    middle = StageShard(0, 0, 2, 2)
     assert middle in wanted(cell, 32, hybrids=True)
     # two samples are too few for four replicas
-    assert wanted(cell_of(4), 2) == (Shard(0, 0, 2, 4),)
+    assert wanted(cell_of(4), 2) == (StageShard(0, 0, 2, 4),)
 
-    def open_for(data_s: float, tensor_s: float, peak_bytes: int = 0) -> tuple[Shard, ...]:
+    def open_for(data_s: float, tensor_s: float, peak_bytes: int = 0) -> tuple[StageShard, ...]:
         profiles = {shard: profile_of(shard, 0.01) for shard in extremes}
         profiles[extremes[0]] = profile_of(extremes[0], data_s, peak_bytes=peak_bytes)
         profiles[extremes[1]] = profile_of(extremes[1], tensor_s)
@@ -259,7 +259,7 @@ SPLITS = st.sampled_from([1, 2, 4])
 
 
 @st.composite
-def _cells(draw: st.DrawFn) -> tuple[Cell, dict[Shard, ShardProfile]]:
+def _cells(draw: st.DrawFn) -> tuple[Cell, dict[StageShard, ShardProfile]]:
     cell = cell_of(*draw(st.lists(SPLITS, min_size=1, max_size=3)), across_bytes=draw(st.integers(1, 2**26)))
     micro_batch = 32 // micro_batches_of(cell, 32)
     profiles = {}
@@ -284,7 +284,7 @@ def _cells(draw: st.DrawFn) -> tuple[Cell, dict[Shard, ShardProfile]]:
 @settings(max_examples=150)
 @given(_cells(), st.floats(1e7, 1e11), st.floats(1.0, 100.0))
 def test_more_bandwidth_never_makes_a_cell_slower(
-    made: tuple[Cell, dict[Shard, ShardProfile]], bytes_s: float, quicker: float
+    made: tuple[Cell, dict[StageShard, ShardProfile]], bytes_s: float, quicker: float
 ) -> None:
     cell, profiles = made
     slow = asked(cell, profiles, Wires(bytes_s, spread=0.1), gpu_bytes=1e15)
@@ -295,7 +295,7 @@ def test_more_bandwidth_never_makes_a_cell_slower(
 @settings(max_examples=150)
 @given(_cells(), st.floats(1.0, 64.0))
 def test_no_plan_is_given_whose_peak_with_its_guard_exceeds_the_gpu(
-    made: tuple[Cell, dict[Shard, ShardProfile]], gib: float
+    made: tuple[Cell, dict[StageShard, ShardProfile]], gib: float
 ) -> None:
     cell, profiles = made
     found = estimate(cell, graph_of(cell), profiles, Wires(), global_batch=32, per_node=4, gpu_bytes=gib * GIB)
@@ -308,7 +308,7 @@ def test_no_plan_is_given_whose_peak_with_its_guard_exceeds_the_gpu(
 
 @settings(max_examples=100)
 @given(_cells(), st.floats(1.0, 64.0))
-def test_a_larger_gpu_never_makes_a_cell_slower(made: tuple[Cell, dict[Shard, ShardProfile]], gib: float) -> None:
+def test_a_larger_gpu_never_makes_a_cell_slower(made: tuple[Cell, dict[StageShard, ShardProfile]], gib: float) -> None:
     cell, profiles = made
     small, large = (
         estimate(cell, graph_of(cell), profiles, Wires(), global_batch=32, per_node=4, gpu_bytes=each * GIB).best

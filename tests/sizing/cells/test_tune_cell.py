@@ -11,24 +11,24 @@ from sizing.cells import plan_estimate
 from sizing.cells.cell import Cell, Split
 from sizing.cells.comm import table
 from sizing.cells.plan_estimate import Assembly
-from sizing.cells.profiles.shards import Exchange, Shard, ShardProfile
+from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
 from sizing.cells.tune_cell import TunedCell, tune_cell
 from tests.sizing.cells.made import GIB, Wires, cell_of, graph_of, profile_of
 from tests.support.messages import says
 
 pytestmark = pytest.mark.slow
 
-Profiler = Callable[[Shard], ShardProfile | str]
+Profiler = Callable[[StageShard], ShardProfile | str]
 
 
 def tuned(
     cell: Cell, profiler: Profiler, *, batch: int = 32, gib: float = 80
-) -> tuple[TunedCell, list[Shard], Assembly]:
+) -> tuple[TunedCell, list[StageShard], Assembly]:
     """What comes of a cell, and which shards were profiled."""
-    profiles: dict[Shard, ShardProfile] = {}
-    asked: list[Shard] = []
+    profiles: dict[StageShard, ShardProfile] = {}
+    asked: list[StageShard] = []
 
-    def noted(shard: Shard) -> ShardProfile | str:
+    def noted(shard: StageShard) -> ShardProfile | str:
         asked.append(shard)
         return profiler(shard)
 
@@ -38,7 +38,7 @@ def tuned(
     return tune_cell(whole, profiles, noted), asked, whole
 
 
-def by_samples(shard: Shard) -> ShardProfile:
+def by_samples(shard: StageShard) -> ShardProfile:
     """Work that replicas share, and tensor parallelism that costs its exchanges."""
     exchanges = (Exchange("all_reduce", 2**24, 4),) if shard.tp > 1 else ()
     return profile_of(shard, shard.batch / 32 / shard.tp, exchanges=exchanges)
@@ -46,14 +46,14 @@ def by_samples(shard: Shard) -> ShardProfile:
 
 def test_only_what_the_tuner_asks_for_is_profiled() -> None:
     found, asked, _ = tuned(cell_of(8), by_samples)
-    assert asked == [Shard(0, 0, 4, 1), Shard(0, 0, 32, 8), Shard(0, 0, 8, 2)]
+    assert asked == [StageShard(0, 0, 4, 1), StageShard(0, 0, 32, 8), StageShard(0, 0, 8, 2)]
     assert found.plan is not None
     assert found.plan.splits == (Split(8, 1),)
     assert found.stages[0].candidates == 4
 
 
 def test_the_plan_is_that_of_the_fastest_of_the_whole_grid() -> None:
-    def one(shard: Shard) -> ShardProfile:
+    def one(shard: StageShard) -> ShardProfile:
         return profile_of(shard, {1: 3.0, 2: 2.0, 4: 1.0, 8: 4.0}[shard.tp])
 
     found, _, _ = tuned(cell_of(8, 8), one)
@@ -62,7 +62,7 @@ def test_the_plan_is_that_of_the_fastest_of_the_whole_grid() -> None:
 
 
 def test_stages_are_tuned_each_for_itself() -> None:
-    def one(shard: Shard) -> ShardProfile:
+    def one(shard: StageShard) -> ShardProfile:
         return profile_of(shard, 1.0 * shard.tp if shard.first == 0 else 8.0 / shard.tp)
 
     found, _, whole = tuned(cell_of(4, 4), one)
@@ -72,7 +72,7 @@ def test_stages_are_tuned_each_for_itself() -> None:
 
 
 def test_a_stage_of_which_only_a_hybrid_fits_is_found() -> None:
-    def one(shard: Shard) -> ShardProfile:
+    def one(shard: StageShard) -> ShardProfile:
         peaks = {1: 100, 2: 90, 4: 20, 8: 30, 16: 100}
         return profile_of(shard, 1.0, peak_bytes=peaks[shard.tp] * GIB)
 
@@ -103,7 +103,7 @@ def test_replicas_that_cannot_share_the_samples_evenly_are_no_candidates() -> No
 
 def test_a_link_that_was_not_measured_ends_it_with_the_command() -> None:
     cell = cell_of(4)
-    profiles: dict[Shard, ShardProfile] = {}
+    profiles: dict[StageShard, ShardProfile] = {}
     whole = plan_estimate.assembly(
         cell, graph_of(cell), profiles, table.CommTables(), global_batch=32, per_node=8, gpu_bytes=80 * GIB
     )

@@ -7,28 +7,32 @@ from collections.abc import Mapping
 from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate, Origin
 from sizing.cells.cell import Split
-from sizing.choose.runs import Run
-from sizing.choose.shapes import Shape
-from sizing.choose.timers.timers import Timed
-from sizing.inventory.pools import Pool
+from sizing.choose.runs import JobRun
+from sizing.choose.shapes import GpuShape
+from sizing.choose.timers.timers import StepTime
+from sizing.inventory.pools import GpuPool
 from tests.sizing.plans_of import GIB, gpu, group
 
 NOW_S = 1.8e9
 TOO_LARGE = "a GPU would need 90.0 GiB and has 80.0"
 
 
-def pool(name: str = "new", gpus: int = 4, count: int = 4, max_time_s: float | None = None, kind: str = "a100") -> Pool:
+def pool(
+    name: str = "new", gpus: int = 4, count: int = 4, max_time_s: float | None = None, kind: str = "a100"
+) -> GpuPool:
     groups = (group(name, count, kind, gpus),)
-    return Pool(name, gpu(kind, cost=1.0), groups, 80 * GIB, max_time_s=max_time_s)
+    return GpuPool(name, gpu(kind, cost=1.0), groups, 80 * GIB, max_time_s=max_time_s)
 
 
 def estimate(value: float, origin: Origin = "assumed", spread: float = 2.0) -> Estimate:
     return Estimate(value, value / spread, value * spread, origin)
 
 
-def timed(step_s: float, gpus: int = 1, stages: int = 1, origin: Origin = "assumed") -> Timed:
+def timed(step_s: float, gpus: int = 1, stages: int = 1, origin: Origin = "assumed") -> StepTime:
     splits = (Split(gpus // stages, 1),) * stages
-    return Timed(estimate(step_s, origin), estimate(10 * GIB, "traced", 1.1), splits, 1 if stages == 1 else 4 * stages)
+    return StepTime(
+        estimate(step_s, origin), estimate(10 * GIB, "traced", 1.1), splits, 1 if stages == 1 else 4 * stages
+    )
 
 
 def run(
@@ -38,10 +42,10 @@ def run(
     start_in_s: float | None = None,
     origin: Origin = "assumed",
     max_time_s: float | None = None,
-) -> Run:
-    shape = Shape(pool(name, max_time_s=max_time_s), max(1, gpus // 4), min(gpus, 4))
+) -> JobRun:
+    shape = GpuShape(pool(name, max_time_s=max_time_s), max(1, gpus // 4), min(gpus, 4))
     start_s = None if start_in_s is None else NOW_S + start_in_s
-    return Run(shape, 1, timed(1.0, gpus, origin=origin), estimate(run_s, origin), start_s)
+    return JobRun(shape, 1, timed(1.0, gpus, origin=origin), estimate(run_s, origin), start_s)
 
 
 class Table:
@@ -50,7 +54,7 @@ class Table:
     def __init__(self, steps: Mapping[tuple[str, int, int], float], origin: Origin = "assumed") -> None:
         self.steps, self.origin = steps, origin
 
-    def time(self, shape: Shape, stages: int) -> Timed:
+    def time(self, shape: GpuShape, stages: int) -> StepTime:
         step_s = self.steps.get((shape.pool.partition, shape.gpus, stages))
         if step_s is None:
             raise DoesNotFit(TOO_LARGE)

@@ -14,7 +14,7 @@ from sizing.choose import curves
 from sizing.choose.curves import Curve, Nodes
 from sizing.inventory.gpus import CATALOGUE
 from sizing.model.stepping import RealStep
-from sizing.model.trace import CATEGORIES, Operator, StepTrace
+from sizing.model.trace import CATEGORIES, OperatorTotals, StepTrace
 from sizing.step_time import datasheet
 
 A100 = CATALOGUE["a100-sxm-80gb"]
@@ -23,7 +23,7 @@ V100 = CATALOGUE["v100-sxm-32gb"]
 
 def trace(flops: int = 10**13, parameters: int = 10**8, batch: int = 32) -> StepTrace:
     nothing = dict.fromkeys(CATEGORIES, 0)
-    operators = (Operator("mm", 10, flops, 10**9),)
+    operators = (OperatorTotals("mm", 10, flops, 10**9),)
     return StepTrace(batch, Parallel(), "cuda", 0, nothing, parameters, operators, {}, "2.13", 1.0)
 
 

@@ -7,16 +7,16 @@ import pytest
 from sizing.base.errors import Untraceable
 from sizing.base.parallel import Parallel
 from sizing.choose.candidates import Candidate, Spread, candidates
-from sizing.choose.fit import MOST_TRACES, Choice, best_of, explore
-from sizing.choose.sources import Point, Traces
-from sizing.inventory.inventory import Offer
+from sizing.choose.fit import MOST_TRACES, PlanChoice, best_of, explore
+from sizing.choose.sources import RankBatch, Traces
+from sizing.inventory.inventory import PartitionOffer
 from sizing.inventory.pools import pools
 from sizing.memory.peak import guarded_bytes
 from tests.sizing.plans_of import GIB, Step, group, inventory
 
 CENTRE = inventory(
-    Offer("new", (group(gpus=4, count=4),)),
-    Offer("old", (group("v", gpus=4, count=4, kind="v100"),)),
+    PartitionOffer("new", (group(gpus=4, count=4),)),
+    PartitionOffer("old", (group("v", gpus=4, count=4, kind="v100"),)),
 )
 
 
@@ -24,7 +24,7 @@ def ways(batch: int, spread: Spread = Spread()) -> tuple[Candidate, ...]:  # noq
     return candidates(pools(CENTRE), batch, spread)
 
 
-def explored(step: Step, batch: int, spread: Spread = Spread()) -> tuple[Choice, ...]:  # noqa: B008
+def explored(step: Step, batch: int, spread: Spread = Spread()) -> tuple[PlanChoice, ...]:  # noqa: B008
     return explore(Traces("bf16"), ways(batch, spread), step.measure)
 
 
@@ -145,7 +145,7 @@ def test_no_more_is_traced_than_allowed_and_the_rest_is_still_told() -> None:
 def test_traces_of_any_number_of_replicas_are_the_same() -> None:
     traces = Traces("bf16")
     step = Step(10, 1)
-    point = Point(Parallel(2), 8)
+    point = RankBatch(Parallel(2), 8)
     traces.add(point, step.measure([point])[0])  # type: ignore[arg-type]
     assert traces.peak(Parallel(16), 8) is not None
     assert traces.peak(Parallel(1), 8) is None, "one GPU keeps no buckets"

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sizing.base.errors import UsageError
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.base.plan import Plan
-from sizing.choose.place import Ask, Placement, Refusal, check, place, trial
+from sizing.base.plan import GpuPlan
+from sizing.choose.place import NotPlaceable, Placement, PlacementRequest, check, place, trial
 from sizing.inventory.gpus import GIB, recognise
-from sizing.inventory.inventory import Inventory, Offer
+from sizing.inventory.inventory import Inventory, PartitionOffer
 from tests.sizing.placing import asks, feasible, group, inventories, inventory, of_offers, usable
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 
@@ -24,31 +24,33 @@ pytestmark = pytest.mark.slow
 MANY = settings(max_examples=200, deadline=None)
 
 
-def ask(gpus: int, gib: float = 10, **fields: Any) -> Ask:
-    return Ask(gpus, int(gib * GIB), **fields)
+def ask(gpus: int, gib: float = 10, **fields: Any) -> PlacementRequest:
+    return PlacementRequest(gpus, int(gib * GIB), **fields)
 
 
-def nodes_of(wanted: Ask, there: Inventory) -> dict[str, int] | None:
+def nodes_of(wanted: PlacementRequest, there: Inventory) -> dict[str, int] | None:
     found = place([wanted], there)
     return dict(found.nodes) if found else None
 
 
-def why(wanted: Ask, there: Inventory) -> str:
+def why(wanted: PlacementRequest, there: Inventory) -> str:
     (answer,) = trial([wanted], there)
-    assert isinstance(answer, Refusal)
+    assert isinstance(answer, NotPlaceable)
     return answer.why
 
 
 @MANY
 @given(asks(), inventories())
-def test_every_plan_that_gpus_of_one_type_in_one_partition_can_hold_is_placed(wanted: Ask, there: Inventory) -> None:
+def test_every_plan_that_gpus_of_one_type_in_one_partition_can_hold_is_placed(
+    wanted: PlacementRequest, there: Inventory
+) -> None:
     assert (place([wanted], there) is not None) == feasible(wanted, there)
 
 
 @MANY
 @given(st.lists(asks(), min_size=1, max_size=4), inventories())
 def test_no_placement_is_over_what_is_idle_mixes_types_or_cuts_a_tensor_parallel_group(
-    wanted: list[Ask], there: Inventory
+    wanted: list[PlacementRequest], there: Inventory
 ) -> None:
     found = place(wanted, there)
     if found is None:
@@ -73,7 +75,9 @@ def test_no_placement_is_over_what_is_idle_mixes_types_or_cuts_a_tensor_parallel
 
 @MANY
 @given(st.lists(asks(), min_size=1, max_size=4), inventories())
-def test_the_same_question_has_the_same_answer_and_changes_nothing(wanted: list[Ask], there: Inventory) -> None:
+def test_the_same_question_has_the_same_answer_and_changes_nothing(
+    wanted: list[PlacementRequest], there: Inventory
+) -> None:
     before = copy.deepcopy((wanted, there))
     first = list(trial(wanted, there))
     assert (wanted, there) == before
@@ -82,8 +86,8 @@ def test_the_same_question_has_the_same_answer_and_changes_nothing(wanted: list[
 
 @MANY
 @given(asks(), inventories())
-def test_a_plan_that_may_lie_anyhow_is_on_as_few_nodes_as_can_be(wanted: Ask, there: Inventory) -> None:
-    free = Ask(wanted.gpus, wanted.need_bytes, wanted.tp, wanted.partition, wanted.gpu_type)
+def test_a_plan_that_may_lie_anyhow_is_on_as_few_nodes_as_can_be(wanted: PlacementRequest, there: Inventory) -> None:
+    free = PlacementRequest(wanted.gpus, wanted.need_bytes, wanted.tp, wanted.partition, wanted.gpu_type)
     found = place([free], there)
     if found is None:
         return
@@ -97,8 +101,8 @@ def test_a_plan_that_may_lie_anyhow_is_on_as_few_nodes_as_can_be(wanted: Ask, th
 def test_the_first_plan_that_can_be_placed_is_and_the_better_ones_say_why_not() -> None:
     there = inventory(group("t4", {"n1": 4, "n2": 4}))
     first, second, third = trial([ask(2, 30), ask(9), ask(8), ask(1)], there)
-    assert first == Refusal(0, "needs 30.0 GiB a GPU: 15.7 GiB more than t4 has")
-    assert second == Refusal(
+    assert first == NotPlaceable(0, "needs 30.0 GiB a GPU: 15.7 GiB more than t4 has")
+    assert second == NotPlaceable(
         1, wording("sizing.place.too_few_now", gpus=9, there=16, where="t4 in gpu", idle=8, groups=""), 1
     )
     assert third == Placement(2, "gpu", "t4", "", {"n1": 4, "n2": 4})
@@ -108,8 +112,8 @@ def test_of_types_that_hold_a_plan_the_smallest_is_taken_whose_memory_is_just_en
     there = inventory(group("h200-sxm-141gb", {"h1": 8}), group("a100-sxm-40gb", {"a1": 8}), group("t4", {"t1": 8}))
     assert nodes_of(ask(4, 20), there) == {"a1": 4}
     exact = there.types["a100-sxm-40gb"].memory_bytes
-    assert nodes_of(Ask(4, exact), there) == {"a1": 4}
-    assert nodes_of(Ask(4, exact + 1), there) == {"h1": 4}
+    assert nodes_of(PlacementRequest(4, exact), there) == {"a1": 4}
+    assert nodes_of(PlacementRequest(4, exact + 1), there) == {"h1": 4}
 
 
 def test_of_nodes_that_fit_the_fullest_takes_a_plan() -> None:
@@ -123,7 +127,7 @@ def test_without_one_that_fits_the_emptiest_give_all_and_the_rest_goes_where_it_
 
 def test_types_are_never_mixed_nor_partitions_nor_two_names_of_one_type() -> None:
     assert nodes_of(ask(8), inventory(group("t4", {"n1": 4}), group("a100-sxm-40gb", {"n2": 4}))) is None
-    apart = of_offers(Offer("a", (group("t4", {"n1": 4}),)), Offer("b", (group("t4", {"n2": 4}),)))
+    apart = of_offers(PartitionOffer("a", (group("t4", {"n1": 4}),)), PartitionOffer("b", (group("t4", {"n2": 4}),)))
     assert nodes_of(ask(8), apart) is None
     named = inventory(group("t4", {"n1": 4}, gres_type="t4"), group("t4", {"n2": 4}, gres_type="tesla"))
     assert nodes_of(ask(8), named) is None
@@ -172,14 +176,15 @@ def test_a_partition_bounds_the_nodes_of_a_job() -> None:
 def test_a_slice_trains_alone() -> None:
     known = recognise("a100_1g.5gb")
     assert known is not None
-    there = Inventory({known.type.name: known.type}, (Offer("gpu", (group(known.type.name, {"n1": 7}, 7),)),))
+    there = Inventory({known.type.name: known.type}, (PartitionOffer("gpu", (group(known.type.name, {"n1": 7}, 7),)),))
     assert nodes_of(ask(1, 4), there) == {"n1": 1}
     assert says(why(ask(2, 4), there), "sizing.place.slices")
 
 
 def test_a_plan_keeps_to_the_partition_and_type_that_it_names() -> None:
     there = of_offers(
-        Offer("a", (group("t4", {"n1": 8}), group("h100-sxm-80gb", {"n2": 8}))), Offer("b", (group("t4", {"n3": 8}),))
+        PartitionOffer("a", (group("t4", {"n1": 8}), group("h100-sxm-80gb", {"n2": 8}))),
+        PartitionOffer("b", (group("t4", {"n3": 8}),)),
     )
     assert nodes_of(ask(1), there) == {"n1": 1}
     assert nodes_of(ask(1, partition="b"), there) == {"n3": 1}
@@ -192,15 +197,15 @@ def test_a_plan_keeps_to_the_partition_and_type_that_it_names() -> None:
 def test_a_plan_of_bft_size_fit_is_placed_with_its_guard_band() -> None:
     peak = Estimate(13.0 * GIB, 13.0 * GIB, 15.0 * GIB, "traced")
     second = Estimate(1.0, 1.0, 1.0, "assumed")
-    plan = Plan("gpu", "t4", 8, 2, Parallel(dp=4, tp=2), 1, peak, 1, second, second)
-    assert Ask.of(plan) == Ask(8, 15 * GIB, 2, "gpu", "t4", 4)
+    plan = GpuPlan("gpu", "t4", 8, 2, Parallel(dp=4, tp=2), 1, peak, 1, second, second)
+    assert PlacementRequest.of(plan) == PlacementRequest(8, 15 * GIB, 2, "gpu", "t4", 4)
     assert place([plan], inventory(group("t4", {"n1": 8}))) is None
 
 
 @pytest.mark.parametrize(("gpus", "tp"), [(0, 1), (-1, 1), (4, 0), (4, 3)])
 def test_sizes_that_cannot_be_are_refused(gpus: int, tp: int) -> None:
     with pytest.raises(UsageError, match="give whole groups"):
-        Ask(gpus, 1, tp)
+        PlacementRequest(gpus, 1, tp)
 
 
 def test_a_partition_or_type_that_is_not_there_is_named_with_the_nearest() -> None:

@@ -18,20 +18,20 @@ from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.choose import ran
 from sizing.choose.ran import Ran, used, work_of
-from sizing.choose.sources import Point, Traces
+from sizing.choose.sources import RankBatch, Traces
 from sizing.memory.peak import guarded_bytes
 from sizing.model.trace import StepTrace
 from tests.sizing.plans_of import GIB, trace
 from tests.support.messages import excerpt, says, wording
 
 RAN = Ran("train.py:make_step", "w", "a100", 2, 1, 2, 1, 1, 64, 10**8, "home/42", 1e9, 0.5)
-POINT = Point(Parallel(2), 64)
+POINT = RankBatch(Parallel(2), 64)
 GPU_BYTES = 78 * GIB
 TRACED = Estimate(60 * GIB, 60 * GIB, guarded_bytes(60 * GIB), "traced")
 REPORT = {"job": "42", "global_batch": 128, "steps": 1000, "step_s": 0.5}
 
 
-def report(*rows: dict[str, object]) -> ran.Report:
+def report(*rows: dict[str, object]) -> ran.JobReport:
     return ran.reported("\n\n".join(json.dumps({**REPORT, **row}) for row in rows), "r")
 
 
@@ -93,26 +93,26 @@ def test_a_step_is_known_by_what_is_traced_of_it_and_not_by_when_and_with_which_
         trace(POINT, 60, flops=2e12),
         trace(POINT, 60, parameters=7),
         trace(POINT, 60, collectives={"all_reduce": 5}),
-        trace(Point(Parallel(4), 64), 60),
-        trace(Point(Parallel(2), 32), 60),
+        trace(RankBatch(Parallel(4), 64), 60),
+        trace(RankBatch(Parallel(2), 32), 60),
     ]
     assert len({known, *map(work_of, others)}) == 7
 
 
 def test_runs_are_of_the_step_where_the_trace_is_the_same_and_each_point_is_traced_once() -> None:
-    asked: list[Point] = []
+    asked: list[RankBatch] = []
 
-    def measure(points: Sequence[Point]) -> list[StepTrace | Untraceable]:
+    def measure(points: Sequence[RankBatch]) -> list[StepTrace | Untraceable]:
         asked.extend(points)
         return [Untraceable("no") if point.batch == 8 else trace(point, point.batch) for point in points]
 
     def run(batch: int, dp: int = 2, **fields: Any) -> Ran:
-        point = Point(Parallel(dp), batch)
+        point = RankBatch(Parallel(dp), batch)
         return replace(RAN, dp=dp, gpus=dp, batch=batch, work=work_of(trace(point, batch)), **fields)
 
     traces = Traces()
     traces.add(POINT, trace(POINT, 64))
-    traces.fail(Point(Parallel(2), 4), "no")
+    traces.fail(RankBatch(Parallel(2), 4), "no")
     old = replace(run(64, job="b"), work="of another", parameters=7)
     own = [run(64, job="a"), old, run(32, dp=4, job="c"), run(8, job="d"), run(4, job="e")]
     strangers = [
@@ -123,7 +123,7 @@ def test_runs_are_of_the_step_where_the_trace_is_the_same_and_each_point_is_trac
     found = ran.of_step(own, strangers, traces, measure)
     assert {each.job for each in found.same} == {"a", "c", "h"}
     assert (found.others, found.unknown) == (1, 2)
-    assert sorted(asked) == [Point(Parallel(2), 8), Point(Parallel(4), 32)], "none of a stranger's other model"
+    assert sorted(asked) == [RankBatch(Parallel(2), 8), RankBatch(Parallel(4), 32)], "none of a stranger's other model"
 
 
 def test_the_slowest_and_the_fullest_rank_of_a_report_count() -> None:
@@ -131,8 +131,8 @@ def test_the_slowest_and_the_fullest_rank_of_a_report_count() -> None:
     assert (found.job, found.steps, found.step_s, found.peak_bytes) == ("42", 1000, 0.6, 9)
     assert report({}).peak_bytes is None
     assert ran.reported(json.dumps(REPORT, indent=2), "r") == report({})
-    assert report({"tp": 2}).point(8) == Point(Parallel(4, 2), 32)
-    assert report({"fsdp": 4}).point(4) == Point(Parallel(1, 1, 4), 32)
+    assert report({"tp": 2}).point(8) == RankBatch(Parallel(4, 2), 32)
+    assert report({"fsdp": 4}).point(4) == RankBatch(Parallel(1, 1, 4), 32)
     for gpus, said in (
         (3, wording("sizing.ran.no_groups", gpus=3, tp=2, fsdp=1)),
         (6, wording("sizing.parallel.batch_not_cut", global_batch=128, shares=3, dp=3, fsdp=1, shares2=3)),

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sizing.base.estimate import Estimate
 from sizing.choose import ranking
-from sizing.choose.ranking import Answer
-from sizing.choose.runs import Run
+from sizing.choose.ranking import StartAnswer
+from sizing.choose.runs import JobRun
 from tests.sizing.choose.cells_of import NOW_S, run
 from tests.support.messages import says, wording
 
@@ -57,7 +57,7 @@ def test_a_start_in_the_past_counts_as_now() -> None:
 
 def test_what_slurm_refuses_is_no_choice_and_what_it_was_not_asked_for_comes_only_where_nothing_was_asked() -> None:
     unasked, known = run(60, "a"), run(HOUR, "b", start_in_s=0)
-    refused = Run(unasked.shape, 1, unasked.timed, unasked.run_s, None, "no", True)
+    refused = JobRun(unasked.shape, 1, unasked.timed, unasked.run_s, None, "no", True)
     assert names(ranking.ranked([unasked, known, refused], NOW_S)) == [("b", 4)]
     assert names(ranking.ranked([unasked, refused], NOW_S)) == [("a", 4)]
     assert ranking.ranked([refused], NOW_S) == ()
@@ -117,13 +117,13 @@ class Slurm:
         self.waits, self.largest = waits, largest
         self.asked: list[tuple[str, int]] = []
 
-    def __call__(self, run: Run) -> Answer:
+    def __call__(self, run: JobRun) -> StartAnswer:
         name, gpus = run.shape.pool.partition, run.shape.gpus
         self.asked.append((name, gpus))
         wait_s = self.waits[name]
         if wait_s is None or gpus > self.largest:
-            return Answer(None, "refused: Invalid account")
-        return Answer(NOW_S + wait_s, "to start at")
+            return StartAnswer(None, "refused: Invalid account")
+        return StartAnswer(NOW_S + wait_s, "to start at")
 
 
 def test_slurm_is_not_asked_for_runs_that_could_not_win_if_they_started_at_once() -> None:
@@ -170,8 +170,8 @@ def test_a_request_that_is_too_large_does_not_close_its_partition() -> None:
 def test_the_best_are_found_without_asking_for_all(waits: dict[tuple[str, int], tuple[float, float]], top: int) -> None:
     runs = [run(run_s, name, gpus) for (name, gpus), (run_s, _) in waits.items()]
 
-    def slurm(each: Run) -> Answer:
-        return Answer(NOW_S + waits[each.shape.pool.partition, each.shape.gpus][1], "to start at")
+    def slurm(each: JobRun) -> StartAnswer:
+        return StartAnswer(NOW_S + waits[each.shape.pool.partition, each.shape.gpus][1], "to start at")
 
     said = ranking.ranked(ranking.ask(runs, slurm, NOW_S, top, by="end"), NOW_S, "end")
     everything = sorted(run_s + wait_s for run_s, wait_s in waits.values())[:top]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from sizing.base.errors import DoesNotFit, NoProfile, UsageError
 from sizing.base.estimate import Estimate
 from sizing.choose import limits
-from sizing.choose.runs import Run, best_of_shapes, survey
-from sizing.choose.shapes import Shape, shapes
-from sizing.choose.timers.timers import FirstThatKnows, Timed
+from sizing.choose.runs import JobRun, best_of_shapes, survey
+from sizing.choose.shapes import GpuShape, shapes
+from sizing.choose.timers.timers import StepTime, TimerChain
 from tests.sizing.choose.cells_of import NOW_S, TOO_LARGE, Table, estimate, pool, run, timed
 from tests.support.messages import says, wording
 
@@ -74,7 +74,7 @@ def test_an_assumed_pipeline_has_to_be_a_tenth_faster() -> None:
     assert [each.stages for each in found] == [1]
 
 
-def lines_of(each: Run) -> dict[str, str]:
+def lines_of(each: JobRun) -> dict[str, str]:
     return {line.option: line.value for line in each.lines()}
 
 
@@ -104,9 +104,11 @@ def test_the_lines_ask_for_one_task_a_node_and_say_how_the_model_lies_on_the_gpu
 
 
 def test_gpus_that_nobody_else_can_have_are_counted() -> None:
-    whole = Run(Shape(pool(), 1, 2), 1, timed(1.0, 2), estimate(3600))
-    exclusive = Run(
-        Shape(pool().__class__("x", whole.shape.pool.gpu, whole.shape.pool.groups, 80 * 2**30, exclusive=True), 1, 2),
+    whole = JobRun(GpuShape(pool(), 1, 2), 1, timed(1.0, 2), estimate(3600))
+    exclusive = JobRun(
+        GpuShape(
+            pool().__class__("x", whole.shape.pool.gpu, whole.shape.pool.groups, 80 * 2**30, exclusive=True), 1, 2
+        ),
         1,
         timed(1.0, 2),
         estimate(3600),
@@ -122,18 +124,18 @@ def test_json_has_each_number_with_its_origin() -> None:
 
 
 class Unprofiled:
-    def time(self, shape: Shape, stages: int) -> Timed:
+    def time(self, shape: GpuShape, stages: int) -> StepTime:
         raise NoProfile("profile it by bft size profile")
 
 
 def test_timers_are_asked_by_rank_and_why_the_first_did_not_know_is_kept() -> None:
-    timer = FirstThatKnows([Unprofiled(), Table({("new", 1, 1): 1.0})])
-    assert timer.time(Shape(pool(), 1, 1), 1).step_s.origin == "assumed"
+    timer = TimerChain([Unprofiled(), Table({("new", 1, 1): 1.0})])
+    assert timer.time(GpuShape(pool(), 1, 1), 1).step_s.origin == "assumed"
     assert list(timer.unknown.values()) == ["1 x a100: profile it by bft size profile"]
-    first = FirstThatKnows([Table({("new", 1, 1): 3.0}, "measured"), Table({("new", 1, 1): 1.0, ("new", 2, 1): 1.0})])
-    assert first.time(Shape(pool(), 1, 1), 1).step_s.value == 3.0
+    first = TimerChain([Table({("new", 1, 1): 3.0}, "measured"), Table({("new", 1, 1): 1.0, ("new", 2, 1): 1.0})])
+    assert first.time(GpuShape(pool(), 1, 1), 1).step_s.value == 3.0
     with pytest.raises(DoesNotFit):  # who knows that it does not fit is believed
-        first.time(Shape(pool(), 1, 2), 1)
+        first.time(GpuShape(pool(), 1, 2), 1)
 
 
 @given(st.integers(0, 10**9))

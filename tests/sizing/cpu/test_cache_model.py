@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sizing.cpu import cache_model, search
 from sizing.cpu.cache_model import Loading
-from sizing.cpu.matrix import Point
+from sizing.cpu.matrix import CpuMemory
 
 GB = 10**9
 ITEMS = 2_000
@@ -138,11 +138,11 @@ def test_a_matrix_is_for_each_gpu_and_says_which_rates_were_measured() -> None:
     assert made.gpus == 2
     assert made.cpus == (1.0, 2.0, 3.0, 4.0)
     assert made.memory_bytes == (10 * GB, 60 * GB)
-    assert made.rate(Point(3.0, 60 * GB)) == 50.0
-    assert made.rate(Point(3.0, 10 * GB)) == pytest.approx(10.0)
+    assert made.rate(CpuMemory(3.0, 60 * GB)) == 50.0
+    assert made.rate(CpuMemory(3.0, 10 * GB)) == pytest.approx(10.0)
     tried = ["measured" if cpus in found.tried else "interpolated" for cpus in rates]
     assert list(made.origins) == tried
-    assert made.demand() == Point(3.0, 60 * GB)
+    assert made.demand() == CpuMemory(3.0, 60 * GB)
 
 
 def test_with_all_data_in_memory_a_job_is_as_fast_as_it_was_however_slowly_one_thread_copies() -> None:
@@ -151,13 +151,13 @@ def test_with_all_data_in_memory_a_job_is_as_fast_as_it_was_however_slowly_one_t
     made = cache_model.matrix(found, 1, LOADING, axis)
     assert [row[-1] for row in made.rates] == [500.0, 1_000.0]
     assert made.rates[1][0] == pytest.approx(1_000 / 100)
-    assert made.demand() == Point(2, 120 * GB)
+    assert made.demand() == CpuMemory(2, 120 * GB)
 
 
 def test_without_a_data_set_memory_counts_for_nothing() -> None:
     found = search.search((1, 2), {1: 1.0, 2: 2.0}.__getitem__)
     made = cache_model.matrix(found, 0, None, [3 * GB])
-    assert (made.gpus, made.rates, made.demand()) == (1, ((1.0,), (2.0,)), Point(2.0, 3 * GB))
+    assert (made.gpus, made.rates, made.demand()) == (1, ((1.0,), (2.0,)), CpuMemory(2.0, 3 * GB))
 
 
 def test_the_demand_of_a_searched_matrix_is_that_of_the_search_and_not_of_the_noise() -> None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from benchmarks import cpu_real
-from sizing.cpu.runs.steady_state import Limits
+from sizing.cpu.runs.steady_state import ObservationLimits
 from tests.bftd.cli.sizing_commands import Terminal
 
 ROOT = Path(__file__).parents[3]
@@ -118,7 +118,7 @@ def test_of_the_examples_the_one_that_decodes_is_sensitive_to_cpus_and_the_other
     if not _quiet():
         pytest.skip("others use the CPUs of this machine")
     cpu_real.prepared(tmp_path)
-    limits = Limits(warmup_s=1.0, least_s=2.0)
+    limits = ObservationLimits(warmup_s=1.0, least_s=2.0)
     seen: list[cpu_real.Round] = []
     for _ in range(TRIES):
         image, language = (cpu_real.profiled(job, tmp_path, limits) for job in cpu_real.JOBS)

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sizing.cpu.matrix import Matrix
-from sizing.sbatch.cpu import GUARD, GUARD_LEAST_BYTES, Need, Node, slurm_size
+from sizing.sbatch.cpu import GUARD, GUARD_LEAST_BYTES, CpuNeed, NodeResources, slurm_size
 from tests.support.messages import says, wording
 
 GIB = 2**30
-NODE = Node(cpus=32, memory_bytes=512 * GIB, gpus=8)  # a share of 4 CPUs and 64 GiB
+NODE = NodeResources(cpus=32, memory_bytes=512 * GIB, gpus=8)  # a share of 4 CPUs and 64 GiB
 
 
 def need(
@@ -20,20 +20,20 @@ def need(
     gpus: int = 1,
     process_bytes: float | None = 2 * GIB,
     searched: float | None = None,
-) -> Need:
+) -> CpuNeed:
     """A job without a memory axis, of whose CPUs the rates are known."""
     table = Matrix(max(1, gpus), tuple(rates), (1.0,), tuple((rate,) for rate in rates.values()), searched=searched)
-    return Need(table, gpus, process_bytes, modelled=False)
+    return CpuNeed(table, gpus, process_bytes, modelled=False)
 
 
-def cached(gpus: int = 2) -> Need:
+def cached(gpus: int = 2) -> CpuNeed:
     """A job of which a cache of 30 GiB for each GPU pays, beside 10 GiB of its processes."""
     sizes = (10.0 * GIB, 40.0 * GIB, 100.0 * GIB)
     table = Matrix(gpus, (2.0, 8.0), sizes, ((50.0, 100.0, 100.0), (50.0, 200.0, 200.0)))
-    return Need(table, gpus, 10.0 * GIB * gpus, modelled=True)
+    return CpuNeed(table, gpus, 10.0 * GIB * gpus, modelled=True)
 
 
-def written(job: Need) -> dict[str, str]:
+def written(job: CpuNeed) -> dict[str, str]:
     return {line.option: line.value for line in job.lines()}
 
 
@@ -58,7 +58,7 @@ def test_the_search_decides_and_not_the_noise_of_what_was_measured() -> None:
 
 def test_a_single_measurement_says_nothing_of_fewer_cpus() -> None:
     table = Matrix(1, (1.0, 2.0), (1.0,), ((50.0,), (100.0,)), ("interpolated", "measured"), searched=2.0)
-    job = Need(table, 1, None, modelled=False)
+    job = CpuNeed(table, 1, None, modelled=False)
     assert not job.sensitive
     assert job.gain == 0  # of which half of the rate on one CPU, that nobody measured, is no part
     assert list(job.remarks(None)) == [wording("sizing.cpu_lines.one_number_measured")]
@@ -89,8 +89,8 @@ def test_less_than_the_share_is_what_others_get() -> None:
 
 
 def test_a_node_without_gpus_has_no_share_of_them() -> None:
-    assert Node(8, 32 * GIB).share is None
-    assert not any("share" in said for said in need({1: 1, 2: 2}).remarks(Node(8, 32 * GIB)))
+    assert NodeResources(8, 32 * GIB).share is None
+    assert not any("share" in said for said in need({1: 1, 2: 2}).remarks(NodeResources(8, 32 * GIB)))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sizing.base.errors import UsageError
 from sizing.cpu import matrices_file
-from sizing.cpu.matrix import Point
+from sizing.cpu.matrix import CpuMemory
 from tests.support.messages import excerpt, fragment, pattern, wording
 
 
@@ -54,7 +54,7 @@ def test_a_file_with_axes_is_read_as_it_is_and_written_the_same() -> None:
     assert (vgg.name, vgg.kind, vgg.iteration_s, vgg.matrix.gpus) == ("vgg", "image", 0.5, 2)
     assert vgg.matrix.cpus == (1.0, 2.0, 4.0)
     assert vgg.matrix.memory_bytes == (8 * GB, 16.5 * GB)
-    assert vgg.matrix.rate(Point(4, 17 * GB)) == 4.0
+    assert vgg.matrix.rate(CpuMemory(4, 17 * GB)) == 4.0
     assert parsed(matrices_file.to_json(made.values())) == made
 
 
@@ -62,7 +62,7 @@ def test_the_public_form_has_the_axes_of_its_servers() -> None:
     matrix = parsed(PUBLIC)["gnmt_1"].matrix
     assert matrix.cpus == (1, 2, 3, 4, 5, 6, 9, 12, 24)
     assert matrix.memory_bytes == (20.8 * GB, 62.5 * GB, 125 * GB, 187.5 * GB, 250 * GB)
-    assert matrix.demand() == Point(1.0, 20.8 * GB)
+    assert matrix.demand() == CpuMemory(1.0, 20.8 * GB)
 
 
 def test_of_four_columns_the_first_of_the_axis_is_not_there() -> None:
@@ -77,7 +77,7 @@ def test_rows_and_columns_of_servers_that_there_are_not_are_no_part_of_the_axes(
 
 def test_what_a_search_found_enough_is_kept() -> None:
     made = parsed(changed(cpus_searched=2))
-    assert made["vgg"].matrix.demand() == Point(2.0, 16.5 * GB)
+    assert made["vgg"].matrix.demand() == CpuMemory(2.0, 16.5 * GB)
     assert parsed(matrices_file.to_json(made.values())) == made
 
 

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from bftd.cli.size.need import need as command
 from sizing.cpu import needs
-from sizing.cpu.needs import Kept
+from sizing.cpu.needs import StoredNeed
 from tests.support.messages import says
 
-NEED = Kept(3, 5 * 2**30, 1, "gpu1", 1000.0)
+NEED = StoredNeed(3, 5 * 2**30, 1, "gpu1", 1000.0)
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def test_a_need_is_found_by_what_the_script_holds_and_not_by_where_it_is(tmp_pat
 def test_the_same_arguments_come_before_the_newest(tmp_path: Path, script: Path) -> None:
     cache = tmp_path / "needs.sqlite"
     for arguments, cpus, made_s in (("a", 1, 10.0), ("b", 2, 20.0), ("c", 3, 15.0)):
-        needs.keep(("python", "train.py", arguments), tmp_path, Kept(cpus, 2**30, 0, "h", made_s), cache)
-    needs.keep(("python", "train.py", "a"), tmp_path, Kept(4, 2**30, 0, "other", 5.0), cache)
+        needs.keep(("python", "train.py", arguments), tmp_path, StoredNeed(cpus, 2**30, 0, "h", made_s), cache)
+    needs.keep(("python", "train.py", "a"), tmp_path, StoredNeed(4, 2**30, 0, "other", 5.0), cache)
 
     def found(*arguments: str) -> tuple[int, bool]:
         one = needs.find(script, arguments, cache)
@@ -49,7 +49,7 @@ def test_the_same_arguments_come_before_the_newest(tmp_path: Path, script: Path)
     assert found("a") == (1, True)
     assert found("c") == (3, True)
     assert found("d") == (2, False)
-    needs.keep(("python", "train.py", "a"), tmp_path, Kept(7, 2**30, 0, "h", 30.0), cache)
+    needs.keep(("python", "train.py", "a"), tmp_path, StoredNeed(7, 2**30, 0, "h", 30.0), cache)
     assert found("a") == (7, True), "a new profile takes the place of the last one on that host"
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from sizing.base.errors import UsageError
-from sizing.cpu.patterns import Lines, Pattern, number, plain
+from sizing.cpu.patterns import OutputLines, Pattern, number, plain
 from tests.support.messages import excerpt, wording
 
 
@@ -63,7 +63,7 @@ def test_what_is_no_number_is_none(text: str) -> None:
 
 
 def test_lines_end_at_carriage_returns_and_have_no_colours() -> None:
-    lines = Lines()
+    lines = OutputLines()
     assert lines.feed(b"\x1b[32m 10%|#   | 10/100 \x1b[0m\r 20%") == ["10%|#   | 10/100"]
     assert lines.feed(b"|##  | 20/100\r\n\n") == ["20%|##  | 20/100"]
     assert lines.feed(b"no end") == []
@@ -74,12 +74,12 @@ def test_lines_end_at_carriage_returns_and_have_no_colours() -> None:
 def test_a_line_cut_anywhere_is_the_same_line() -> None:
     text = b"one two\nthree\r\nfour \xc3\xa9\n"
     for cut in range(len(text)):
-        lines = Lines()
+        lines = OutputLines()
         assert lines.feed(text[:cut]) + lines.feed(text[cut:]) == ["one two", "three", "four é"]
 
 
 def test_a_line_without_an_end_takes_no_memory_and_its_begin_is_read() -> None:
-    lines = Lines()
+    lines = OutputLines()
     chunk = b"x" * 2**20
     began_s = time.process_time()
     lines.feed(b"step 5 ")

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from sizing.base.estimate import Estimate
-from sizing.cpu.runs.affinity import Host
-from sizing.cpu.runs.measurement import Limits, PointResult
+from sizing.cpu.runs.affinity import ProfilingHost
+from sizing.cpu.runs.measurement import ObservationLimits, PointResult
 from sizing.cpu.store import Points, age_s, key_of
 
 ROOT = Path(__file__).parents[3]
-HOST = Host("n1", 8, "EPYC", ("A100",))
-LIMITS = Limits()
+HOST = ProfilingHost("n1", 8, "EPYC", ("A100",))
+LIMITS = ObservationLimits()
 POINT = PointResult(
     4, Estimate(10.0, 9.0, 11.0, "measured"), "samples/s", (9.0, 10.0, 11.0), 50, 5.0, 15.0, 5.0, "affinity",
     time.time(), 10**9, 1e6, 3.5, 0.2, ("noted",),
@@ -61,10 +61,10 @@ def test_what_a_command_is_known_by(tmp_path: Path) -> None:
         command: tuple[str, ...] = command,
         regex: str | None = None,
         gpus: int = 1,
-        host: Host = HOST,
+        host: ProfilingHost = HOST,
         environ: dict[str, str] | None = None,
         folder: Path = tmp_path,
-        limits: Limits = LIMITS,
+        limits: ObservationLimits = LIMITS,
     ) -> str:
         return key_of(command, regex, gpus, host, environ or {}, folder, limits)
 

@@ -16,9 +16,9 @@ import pytest
 from sizing.base.errors import UsageError
 from sizing.base.estimate import Estimate
 from sizing.cpu import profiler
-from sizing.cpu.profiler import Ask, cost, profile
+from sizing.cpu.profiler import ProfileRequest, cost, profile
 from sizing.cpu.runs import affinity
-from sizing.cpu.runs.measurement import Heard, Limits, PointResult, Runner, Unmeasured
+from sizing.cpu.runs.measurement import Heard, ObservationLimits, PointResult, Runner, Unmeasured
 from tests.sizing.cpu.commands import command
 from tests.support.messages import pattern, says
 from tests.support.waiting import STILL_S
@@ -26,7 +26,7 @@ from tests.support.waiting import STILL_S
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-QUICK = Limits(timeout_s=20, warmup_s=0.2, least_steps=10, least_s=0.3, enough_s=2)
+QUICK = ObservationLimits(timeout_s=20, warmup_s=0.2, least_steps=10, least_s=0.3, enough_s=2)
 STEP = r"step (?P<step>\d+)"
 TRAIN = command("train", 600)
 
@@ -81,7 +81,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Rates], list[int]
         monkeypatch.setattr(
             affinity,
             "confinement",
-            lambda *words: replace(found(*words), host=affinity.Host("n", cpus, "EPYC", (), 64 * 10**9)),
+            lambda *words: replace(found(*words), host=affinity.ProfilingHost("n", cpus, "EPYC", (), 64 * 10**9)),
         )
         return ran
 
@@ -94,7 +94,7 @@ def saturating(at: int, knee: int, half: float = 0.01) -> tuple[float, float]:
 
 def test_few_points_are_run_and_the_knee_is_found(machine: Callable[[int, Rates], list[int]]) -> None:
     ran = machine(32, lambda at, _: saturating(at, 12))
-    found = profile(Ask(TRAIN))
+    found = profile(ProfileRequest(TRAIN))
     assert ran[0] == 32
     assert len(ran) <= 7
     assert found.matrix.demand().cpus == 12
@@ -106,7 +106,7 @@ def test_few_points_are_run_and_the_knee_is_found(machine: Callable[[int, Rates]
 
 def test_cpus_are_shared_evenly_by_gpus(machine: Callable[[int, Rates], list[int]]) -> None:
     ran = machine(32, lambda at, _: saturating(at, 12))
-    found = profile(Ask(TRAIN, gpus=4))
+    found = profile(ProfileRequest(TRAIN, gpus=4))
     assert all(at % 4 == 0 for at in ran)
     assert found.matrix.gpus == 4
     assert found.matrix.demand().cpus == 3
@@ -116,13 +116,13 @@ def test_a_second_profile_runs_nothing_and_says_how_old_the_first_is(
     machine: Callable[[int, Rates], list[int]],
 ) -> None:
     ran = machine(16, lambda at, _: saturating(at, 4))
-    first, before = profile(Ask(TRAIN)), len(ran)
-    assert cost(Ask(TRAIN)).points == 0
-    second = profile(Ask(TRAIN))
+    first, before = profile(ProfileRequest(TRAIN)), len(ran)
+    assert cost(ProfileRequest(TRAIN)).points == 0
+    second = profile(ProfileRequest(TRAIN))
     assert len(ran) == before
     assert second.matrix == first.matrix
     assert set(second.ages_s) == set(first.points)
-    profile(Ask(TRAIN, again=True))
+    profile(ProfileRequest(TRAIN, again=True))
     assert len(ran) == 2 * before
 
 
@@ -130,23 +130,23 @@ def test_the_budget_bounds_it_and_the_same_command_goes_on_from_there(
     machine: Callable[[int, Rates], list[int]],
 ) -> None:
     ran = machine(32, lambda at, _: saturating(at, 12))
-    found = profile(Ask(TRAIN, budget_s=35))
+    found = profile(ProfileRequest(TRAIN, budget_s=35))
     assert len(ran) == 3
     assert found.took_s <= 35
     assert len(found.left_out) == 1
     assert found.matrix.demand().cpus >= 12  # what is not known asks for no less
-    said = cost(Ask(TRAIN))
+    said = cost(ProfileRequest(TRAIN))
     assert said.known == 3
     assert said.points >= 1
     assert said.point_s == 10
-    whole = profile(Ask(TRAIN))
+    whole = profile(ProfileRequest(TRAIN))
     assert whole.matrix.demand().cpus == 12
     assert len(ran) == len(set(ran))
 
 
 def test_a_budget_for_one_point_says_that_it_says_nothing(machine: Callable[[int, Rates], list[int]]) -> None:
     ran = machine(32, lambda at, _: saturating(at, 12))
-    found = profile(Ask(TRAIN, budget_s=12))
+    found = profile(ProfileRequest(TRAIN, budget_s=12))
     assert ran == [32]
     assert found.matrix.demand().cpus == 32
     assert any(says(said, "sizing.cpu_profiling.one_point") for said in found.said)
@@ -157,7 +157,7 @@ def test_regression_a_budget_that_was_over_before_the_first_point_ended_in_a_tra
 ) -> None:
     ran = machine(32, lambda at, _: saturating(at, 12))
     with pytest.raises(Unmeasured, match=pattern("sizing.cpu_profiling.budget_too_short", budget_s=0.5)):
-        profile(Ask(TRAIN, budget_s=0.5))
+        profile(ProfileRequest(TRAIN, budget_s=0.5))
     assert ran == []
 
 
@@ -168,14 +168,14 @@ def test_regression_counting_the_files_of_a_data_set_took_longer_than_the_budget
     for name in ("a", "b"):
         (tmp_path / name).write_text("1")
     with pytest.raises(UsageError, match=pattern("sizing.cpu_profiling.not_counted", most_s="1e-09")):
-        profile(Ask(TRAIN, budget_s=1e-9, data=(tmp_path,)))
+        profile(ProfileRequest(TRAIN, budget_s=1e-9, data=(tmp_path,)))
 
 
 def test_a_point_is_measured_again_where_its_noise_leaves_the_decision_open(
     machine: Callable[[int, Rates], list[int]],
 ) -> None:
     ran = machine(8, lambda at, again: (1000.0, 10.0) if at == 8 else (910.0, 90.0))
-    found = profile(Ask(TRAIN))
+    found = profile(ProfileRequest(TRAIN))
     assert ran[:3] == [8, 4, 4]
     assert "measured twice" in found.points[4].notes
     assert len(found.points[4].blocks) == 10
@@ -186,7 +186,7 @@ def test_of_two_measurements_that_do_not_agree_the_faster_one_counts(
 ) -> None:
     """What else runs on a machine makes a command slower and never faster."""
     machine(8, lambda at, again: (1000.0, 1.0) if at == 8 else (910.0, 90.0) if again == 0 else (1090.0, 20.0))
-    point = profile(Ask(TRAIN)).points[4]
+    point = profile(ProfileRequest(TRAIN)).points[4]
     assert point.rate.value == 1090
     assert any(says(note, "sizing.cpu_profiling.slower_again", value="17%") for note in point.notes)
 
@@ -196,13 +196,13 @@ def test_a_point_is_not_measured_again_where_nothing_is_open(
     machine: Callable[[int, Rates], list[int]], half: float
 ) -> None:
     ran = machine(8, lambda at, _: (1000.0, half) if at == 8 else (500.0, 50.0))
-    profile(Ask(TRAIN))
+    profile(ProfileRequest(TRAIN))
     assert len(ran) == len(set(ran))
 
 
 def test_cpus_with_which_it_does_not_get_going_count_as_too_few(machine: Callable[[int, Rates], list[int]]) -> None:
     machine(8, lambda at, _: (0.0, 0.0) if at < 3 else (1000.0, 1.0))
-    found = profile(Ask(TRAIN))
+    found = profile(ProfileRequest(TRAIN))
     assert found.matrix.demand().cpus in (3, 4)
     assert any("as too few" in said for said in found.said)
 
@@ -221,14 +221,14 @@ def test_regression_the_file_of_a_run_that_nobody_was_told_of_stayed(
         raise Unmeasured("nothing", str(file), timed_out=True)
 
     monkeypatch.setattr(Runner, "measure", measure)
-    assert profile(Ask(TRAIN, budget_s=100)).left_out
+    assert profile(ProfileRequest(TRAIN, budget_s=100)).left_out
     assert not file.exists()
 
 
 def test_no_throughput_at_all_is_an_error(machine: Callable[[int, Rates], list[int]]) -> None:
     machine(8, lambda at, _: (0.0, 0.0))
     with pytest.raises(Unmeasured):
-        profile(Ask(TRAIN))
+        profile(ProfileRequest(TRAIN))
 
 
 def test_memory_that_pays_is_worked_out_of_what_was_read(
@@ -240,7 +240,7 @@ def test_memory_that_pays_is_worked_out_of_what_was_read(
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "part").write_bytes(b"x" * 1000)
     monkeypatch.setattr(bandwidth, "disk", lambda files: bandwidth.Bandwidth(4e6, 1, 1.0, "direct"))
-    found = profile(Ask(TRAIN, data=(tmp_path / "data",), dataset_bytes=10e9))
+    found = profile(ProfileRequest(TRAIN, data=(tmp_path / "data",), dataset_bytes=10e9))
     assert found.memory_modelled
     assert found.matrix.rates[-1][0] == pytest.approx(400)  # from the disk alone
     assert found.matrix.rates[-1][-1] == pytest.approx(800)
@@ -262,12 +262,12 @@ def test_memory_that_pays_is_worked_out_of_what_was_read(
 )
 def test_what_cannot_be_asked_is_refused_before_anything_runs(ask: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        profile(Ask(**{"command": TRAIN, **ask}))  # type: ignore[arg-type]
+        profile(ProfileRequest(**{"command": TRAIN, **ask}))  # type: ignore[arg-type]
 
 
 def test_a_real_command_is_profiled() -> None:
     done: list[PointResult] = []
-    found = profile(Ask(TRAIN, regex=STEP, limits=QUICK, cpus=(1,)), done=done.append)
+    found = profile(ProfileRequest(TRAIN, regex=STEP, limits=QUICK, cpus=(1,)), done=done.append)
     assert list(found.points) == [1]
     assert done == list(found.points.values())
     assert found.kind == "affinity"
@@ -305,7 +305,7 @@ def test_regression_a_first_point_whose_data_were_not_in_memory_yet_does_not_hid
     machine: Callable[[int, Rates], list[int]],
 ) -> None:
     ran = machine(24, lambda at, before: (1100.0, 5.0) if at == 24 and not before else (100.0 * at, 5.0))
-    found = profile(Ask(TRAIN))
+    found = profile(ProfileRequest(TRAIN))
     assert ran[:3] == [24, 12, 24]
     assert found.matrix.demand().cpus == 24
     assert found.points[24].rate.value == 2400.0
@@ -316,6 +316,6 @@ def test_a_point_that_is_really_slower_with_more_cpus_is_measured_twice_and_no_m
     machine: Callable[[int, Rates], list[int]],
 ) -> None:
     ran = machine(16, lambda at, _: (100.0 * (min(at, 8) - (at > 12)), 1.0))
-    found = profile(Ask(TRAIN))
+    found = profile(ProfileRequest(TRAIN))
     assert ran.count(16) == 2
     assert found.matrix.demand().cpus == 8

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from sizing.base.errors import SizingError
 from sizing.cpu import search
 from sizing.cpu.matrix import SATURATED
-from sizing.cpu.search import Found
+from sizing.cpu.search import SearchState
 from tests.support.messages import pattern
 
 RISING = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=70).map(sorted)
 RECORDED = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 9.0, 12.0, 24.0)
 
 
-def searched(rates: Sequence[float], cpus: Sequence[float] = (), threshold: float = search.THRESHOLD) -> Found:
+def searched(rates: Sequence[float], cpus: Sequence[float] = (), threshold: float = search.THRESHOLD) -> SearchState:
     """A search on these rates, by default of 1, 2, 3... CPUs, in which nothing is measured twice."""
     cpus = cpus or range(1, len(rates) + 1)
     left = dict(zip(cpus, rates, strict=True))
@@ -124,7 +124,7 @@ def test_a_search_that_was_broken_off_has_a_demand_and_goes_on_from_its_points()
     whole_search = search.search(RECORDED, rates.__getitem__)
     found, seen = search.begin(RECORDED), []
     while (at := found.following()) is not None:
-        found = Found(found.cpus, found.tell(at, rates[at]).tried)  # as from a cache
+        found = SearchState(found.cpus, found.tell(at, rates[at]).tried)  # as from a cache
         seen.append(found.demand)
     assert found == whole_search
     assert seen == [24.0, 24.0, 24.0, 24.0, 12.0]
@@ -141,11 +141,11 @@ def test_a_first_point_that_was_slower_than_one_with_fewer_cpus_is_named_and_onc
 
 
 def test_a_point_that_is_a_little_slower_than_one_with_fewer_cpus_is_noise() -> None:
-    assert Found((1, 2), {2: 0.96, 1: 1.0}).slower is None
+    assert SearchState((1, 2), {2: 0.96, 1: 1.0}).slower is None
 
 
 def test_points_that_are_known_already_make_the_search_shorter() -> None:
-    known = Found(tuple(RECORDED), {24.0: 2.0, 3.0: 1.0, 4.0: 2.0})
+    known = SearchState(tuple(RECORDED), {24.0: 2.0, 3.0: 1.0, 4.0: 2.0})
     assert known.following() is None
     assert known.demand == 4.0
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sizing.base.errors import UsageError
 from sizing.inventory.file import parse, text_of, to_json
 from sizing.inventory.gpus import CATALOGUE, recognise
-from sizing.inventory.inventory import Inventory, NodeGroup, Offer
+from sizing.inventory.inventory import GpuNodes, Inventory, PartitionOffer
 from tests.support.messages import excerpt, fragment, pattern, wording
 
 NAME_WANTED = wording("sizing.fields.name_wanted")
@@ -36,7 +36,7 @@ counts = st.integers(0, 8)
 
 
 @st.composite
-def groups(draw: st.DrawFn, first: int) -> NodeGroup:
+def groups(draw: st.DrawFn, first: int) -> GpuNodes:
     names = tuple(f"n{number}" for number in range(first, first + draw(st.integers(1, 5))))
     gpus, cpus, memory_bytes = draw(st.integers(1, 8)), draw(st.integers(0, 128)), draw(st.integers(0, 2**40))
     some = st.sets(st.sampled_from(names))
@@ -45,7 +45,7 @@ def groups(draw: st.DrawFn, first: int) -> NodeGroup:
         chosen = draw(some)
         return {name: draw(st.integers(0, most)) for name in names if name in chosen}
 
-    return NodeGroup(
+    return GpuNodes(
         nodes=names,
         gpu_type=draw(st.sampled_from(["t4", "a100-sxm-80gb", "a100-pcie-40gb-1g.5gb"])),
         gpus=gpus,
@@ -63,7 +63,7 @@ def groups(draw: st.DrawFn, first: int) -> NodeGroup:
 @st.composite
 def inventories(draw: st.DrawFn) -> Inventory:
     offers = tuple(
-        Offer(
+        PartitionOffer(
             name,
             tuple(draw(groups(10 * at)) for at in range(draw(st.integers(0, 3)))),
             draw(st.none() | st.integers(1, 9)),

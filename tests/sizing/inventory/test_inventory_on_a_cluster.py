@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from bftd.cli.size.shared import inventory
-from sizing.choose.place import Ask, Placement, place, trial
+from sizing.choose.place import Placement, PlacementRequest, place, trial
 from sizing.inventory.file import parse, text_of
 from sizing.inventory.gpus import GIB
 from sizing.inventory.inventory import Inventory, from_slurm
@@ -57,11 +57,14 @@ def test_two_types_two_partitions_and_what_a_job_leaves_idle(sandbox: Sandbox, m
         assert busy.offers[1].groups[0].idle == {"n1": 1, "n2": 4}
         # where nodes are not shared, what is left of one is nobody's
         assert busy.offers[0].groups[0].idle == {"n1": 0, "n2": 4}
-        wanted = Ask(5, GIB, partition="shared", cpus=1, memory_bytes=0)
+        wanted = PlacementRequest(5, GIB, partition="shared", cpus=1, memory_bytes=0)
         there = place([wanted], busy)
         assert there is not None
         assert there.nodes == {"n2": 4, "n1": 1}
-        assert all(not isinstance(answer, Placement) for answer in trial([Ask(6, GIB, cpus=1, memory_bytes=0)], busy))
+        assert all(
+            not isinstance(answer, Placement)
+            for answer in trial([PlacementRequest(6, GIB, cpus=1, memory_bytes=0)], busy)
+        )
         runs = ["-p", "shared", "--mem=10", "-n2", "-N2", "-o/dev/null"]
         started = client.submit([*runs, "--gpus=a100:5"], script)
         wait_until(lambda: (at := client.job(started)) is not None and at.state == "RUNNING", "it starts as placed")

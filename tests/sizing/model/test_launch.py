@@ -18,7 +18,7 @@ ENTRY = "sizing.tracer.graphs.graphs"
 def test_nothing_is_hidden_from_a_child_but_what_its_caller_hides(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def ended(python: str, entry: str, request: Any, limits: launch.Limits, env: Any, *_: Any) -> Any:
+    def ended(python: str, entry: str, request: Any, limits: launch.ChildLimits, env: Any, *_: Any) -> Any:
         seen.append((python, entry, dict(env), limits.memory_bytes))
         return b"{}", 0, ""
 

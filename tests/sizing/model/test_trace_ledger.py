@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing.tracer.allocations import ACTIVATIONS, GRADIENTS, NAMES, PARAMETERS, TEMPORARY, Ledger, Record
+from sizing.tracer.allocations import ACTIVATIONS, GRADIENTS, NAMES, PARAMETERS, TEMPORARY, Allocation, AllocationLog
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.booleans(), st.integers(0, 4), st.integers(0, 9)), max_size=40))
 def test_the_peak_is_the_highest_moment_and_its_kinds_add_up_to_it(
     births: list[tuple[int, bool, int, int]],
 ) -> None:
-    ledger, alive, most, most_gpu = Ledger(512), [], 0, 0
+    ledger, alive, most, most_gpu = AllocationLog(512), [], 0, 0
     for size, on_gpu, kind, ends in births:
         record = ledger.open(size, on_gpu)
         ledger.label(record, kind)
@@ -29,7 +29,7 @@ def test_the_peak_is_the_highest_moment_and_its_kinds_add_up_to_it(
 
 
 def test_a_storage_keeps_the_strongest_name_it_ever_had() -> None:
-    ledger = Ledger()
+    ledger = AllocationLog()
     record = ledger.open(7, True)
     for kind in (ACTIVATIONS, GRADIENTS, TEMPORARY):
         ledger.label(record, kind)
@@ -39,8 +39,8 @@ def test_a_storage_keeps_the_strongest_name_it_ever_had() -> None:
 
 
 def test_what_a_kernel_takes_for_itself_counts_while_it_runs() -> None:
-    ledger = Ledger()
-    kept: Record = ledger.open(10, True)
+    ledger = AllocationLog()
+    kept: Allocation = ledger.open(10, True)
     ledger.scratch(100, True)
     ledger.close(kept)
     ledger.open(60, True)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.base.plan import Plan
-from sizing.inventory.inventory import Offer
-from sizing.inventory.pools import Pool, pools
+from sizing.base.plan import GpuPlan
+from sizing.inventory.inventory import PartitionOffer
+from sizing.inventory.pools import GpuPool, pools
 from sizing.sbatch import lines as emit
 from tests.sizing.plans_of import GIB, group, inventory
 from tests.support.messages import wording
@@ -16,13 +16,13 @@ from tests.support.messages import wording
 ANY = Estimate(1, 1, 1, "assumed")
 
 
-def plan_of(pool: Pool, gpus: int, nodes: int, parallel: Parallel) -> Plan:
+def plan_of(pool: GpuPool, gpus: int, nodes: int, parallel: Parallel) -> GpuPlan:
     peak = Estimate(30 * GIB, 30 * GIB, 32 * GIB, "traced")
-    return Plan(pool.partition, pool.gpu.name, gpus, nodes, parallel, 8, peak, pool.gpu_bytes, ANY, ANY)
+    return GpuPlan(pool.partition, pool.gpu.name, gpus, nodes, parallel, 8, peak, pool.gpu_bytes, ANY, ANY)
 
 
-def one_pool(*groups: object) -> Pool:
-    return next(iter(pools(inventory(Offer("gpu", groups)))))  # type: ignore[arg-type]
+def one_pool(*groups: object) -> GpuPool:
+    return next(iter(pools(inventory(PartitionOffer("gpu", groups)))))  # type: ignore[arg-type]
 
 
 def test_a_plan_asks_for_its_gpus_and_their_share_of_the_node() -> None:

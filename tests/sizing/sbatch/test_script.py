@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sizing.base.errors import UsageError
-from sizing.sbatch.lines import Line
+from sizing.sbatch.lines import SbatchLine
 from sizing.sbatch.script import agree, insert
 from tests.support.messages import wording
 
@@ -62,10 +62,10 @@ def test_taking_the_new_lines_out_again_gives_the_script_back(rest: list[str], e
 
 def test_what_the_user_wrote_in_other_words_is_not_written_again() -> None:
     lines = (
-        Line("partition", "a100", ""),
-        Line("gres", "gpu:a100:2", ""),
-        Line("mem", "100G", ""),
-        Line("nodes", "1", ""),
+        SbatchLine("partition", "a100", ""),
+        SbatchLine("gres", "gpu:a100:2", ""),
+        SbatchLine("mem", "100G", ""),
+        SbatchLine("nodes", "1", ""),
     )
     missing, kept = agree(lines, {"gpus": "4", "mem-per-cpu": "2G", "nodes": "1", "job-name": "x"})
     assert [line.option for line in missing] == ["partition"]
@@ -77,5 +77,5 @@ def test_what_the_user_wrote_in_other_words_is_not_written_again() -> None:
 
 
 def test_of_two_options_that_say_the_same_the_lines_own_is_compared() -> None:
-    _, kept = agree((Line("ntasks-per-node", "2", ""),), {"ntasks": "2", "ntasks-per-node": "2"})
+    _, kept = agree((SbatchLine("ntasks-per-node", "2", ""),), {"ntasks": "2", "ntasks-per-node": "2"})
     assert [each.differs for each in kept] == [False]

@@ -16,24 +16,24 @@ from sizing.inventory.file import parse
 from sizing.inventory.gpus import CATALOGUE, Checked, GpuType
 from sizing.memory.peak import guarded_bytes
 from sizing.model.stepping import GpuStep
-from sizing.model.trace import Operator, StepTrace
+from sizing.model.trace import OperatorTotals, StepTrace
 from sizing.step_time import checking, datasheet
-from sizing.step_time.checking import Compared
-from sizing.step_time.datasheet import Work
+from sizing.step_time.checking import ComparedStep
+from sizing.step_time.datasheet import StepWork
 from tests.support.messages import pattern
 
 A100 = CATALOGUE["a100-sxm-80gb"]
 GIB = 2**30
 
 
-def row(seconds: float, precision: str = "bf16", calls: int = 1, *, in_room: bool = True) -> Compared:
+def row(seconds: float, precision: str = "bf16", calls: int = 1, *, in_room: bool = True) -> ComparedStep:
     """A step of 0.1 s by the rule where products bound it."""
     flops = int(0.1 * datasheet.peak_flops(A100, precision) * datasheet.ARITHMETIC.usual)
     trace = StepTrace(
-        8, Parallel(), "cuda", 4 * GIB, {}, 1, (Operator("mm", calls, flops, 1, precision),), {}, "2.11", 1.0
+        8, Parallel(), "cuda", 4 * GIB, {}, 1, (OperatorTotals("mm", calls, flops, 1, precision),), {}, "2.11", 1.0
     )
     took = Estimate(seconds, seconds, seconds, "measured")
-    return Compared(precision, trace, GpuStep(8, took, GIB, GIB, 7 * GIB, 79 * GIB, in_room, "GPU", "2.11"), A100)
+    return ComparedStep(precision, trace, GpuStep(8, took, GIB, GIB, 7 * GIB, 79 * GIB, in_room, "GPU", "2.11"), A100)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_products_that_nobody_checked_go_by_those_of_other_precisions_and_a_mode
     gpu = checking.corrected(A100, [row(0.14), row(0.05, "fp32"), row(5.0, calls=10**5)])
     told = replace(row(0.1, "tf32"), gpu=gpu).corrected_s
     assert told.value == pytest.approx(0.1 * (1.4 + 0.5) / 2), "what the host takes says nothing of products"
-    sizes = Work({("step", ""): (1e15, None)})
+    sizes = StepWork({("step", ""): (1e15, None)})
     assert datasheet.step_s(sizes, Parallel(), gpu, 1, 1.0, "bf16") == datasheet.step_s(
         sizes, Parallel(), A100, 1, 1.0, "bf16"
     )
@@ -111,7 +111,7 @@ def test_more_work_never_takes_less_for_being_of_another_kind(
     gpu = checking.corrected(A100, [row(0.14), row(0.07, "fp32"), row(0.9, calls=10**5)])
 
     def took(factor: float) -> float:
-        work = Work({("mm", "fp32"): (flops * factor, moved), ("add", ""): (0.0, moved + 1)}, calls=calls)
+        work = StepWork({("mm", "fp32"): (flops * factor, moved), ("add", ""): (0.0, moved + 1)}, calls=calls)
         return datasheet.step_s(work, Parallel(), gpu, 1, 1.0, "").value
 
     assert took(1.0) <= took(more) * (1 + 1e-9)

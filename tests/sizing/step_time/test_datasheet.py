@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.choose.sources import Point
+from sizing.choose.sources import RankBatch
 from sizing.inventory.gpus import GpuType
 from sizing.step_time import datasheet
-from sizing.step_time.datasheet import Work
+from sizing.step_time.datasheet import StepWork
 from tests.sizing.plans_of import gpu, trace
 
 GPU = gpu()  # 312 TFLOPS, 2 TB/s, 300 GB/s
 
 
 def test_an_operator_takes_as_long_as_its_arithmetic_or_its_traffic() -> None:
-    work = Work({("mm", "bf16"): (156e12, 1e9), ("add", ""): (1e9, 1.4e12)})
+    work = StepWork({("mm", "bf16"): (156e12, 1e9), ("add", ""): (1e9, 1.4e12)})
     step = datasheet.step_s(work, Parallel(), GPU, 1, 1e10, "bf16")
     assert step.value == pytest.approx(1.0 + 1.0)  # half the peak; 70 % of the bandwidth
     assert step.low == pytest.approx(156 / (0.9 * 312) + 0.7)
@@ -29,7 +29,7 @@ def test_an_operator_takes_as_long_as_its_arithmetic_or_its_traffic() -> None:
 
 
 def test_of_a_whole_step_only_the_flops_are_known() -> None:
-    step = datasheet.step_s(Work({("step", ""): (312e12 * 0.35, None)}), Parallel(), GPU, 1, 1e10, "bf16-pure")
+    step = datasheet.step_s(StepWork({("step", ""): (312e12 * 0.35, None)}), Parallel(), GPU, 1, 1e10, "bf16-pure")
     assert step.value == pytest.approx(1.0)
 
 
@@ -40,7 +40,7 @@ def test_a_precision_that_a_gpu_lacks_runs_as_fp32() -> None:
 
 
 def test_replicas_on_several_nodes_reduce_over_the_network() -> None:
-    work = Work({("mm", "bf16"): (0.0, 0.0)}, data={"all_reduce": 7e9})
+    work = StepWork({("mm", "bf16"): (0.0, 0.0)}, data={"all_reduce": 7e9})
     here = datasheet.step_s(work, Parallel(4), GPU, 1, 1e10, "bf16")
     apart = datasheet.step_s(work, Parallel(4), GPU, 2, 1e10, "bf16")
     hops_s = 2 * math.ceil(7e9 / datasheet.BUCKET_BYTES) * datasheet.HOP_S
@@ -53,7 +53,7 @@ def test_replicas_on_several_nodes_reduce_over_the_network() -> None:
 
 
 def test_shards_of_one_node_do_not_use_the_network() -> None:
-    work = Work({("mm", "bf16"): (0.0, 0.0)}, sharded={"all_gather": 8e9, "reduce_scatter": 4e9})
+    work = StepWork({("mm", "bf16"): (0.0, 0.0)}, sharded={"all_gather": 8e9, "reduce_scatter": 4e9})
     within = datasheet.step_s(work, Parallel(2, 1, 4), GPU, 2, 1e10, "bf16")
     across = datasheet.step_s(work, Parallel(1, 1, 8), GPU, 2, 1e10, "bf16")
     buckets = math.ceil(8e9 / datasheet.BUCKET_BYTES) + math.ceil(4e9 / datasheet.BUCKET_BYTES)
@@ -63,7 +63,7 @@ def test_shards_of_one_node_do_not_use_the_network() -> None:
 
 
 def test_regression_a_step_of_many_small_operators_took_less_than_they_take_to_start() -> None:
-    work = Work({("mm", "bf16"): (1e6, 1e6)}, calls=519)
+    work = StepWork({("mm", "bf16"): (1e6, 1e6)}, calls=519)
     step = datasheet.step_s(work, Parallel(), GPU, 1, 1e10, "bf16")
     assert (step.value, step.low, step.high) == pytest.approx((519 / 1e5, 519 / 2.5e5, 519 / 3.3e4))
     large = replace(work, operators={("mm", "bf16"): (312e12, 1e6)})
@@ -71,7 +71,7 @@ def test_regression_a_step_of_many_small_operators_took_less_than_they_take_to_s
 
 
 def test_regression_small_collectives_of_many_gpus_cost_nothing() -> None:
-    work = Work({("mm", "bf16"): (0.0, 0.0)}, tensor={"all_reduce": 96.0}, tensor_calls=96)
+    work = StepWork({("mm", "bf16"): (0.0, 0.0)}, tensor={"all_reduce": 96.0}, tensor_calls=96)
     step = datasheet.step_s(work, Parallel(1, 8), GPU, 1, 1e10, "bf16")
     assert step.value == pytest.approx(96 * 2 * 3 * datasheet.HOP_S, rel=1e-3)
     assert step.low > 0.4 * step.value
@@ -86,7 +86,7 @@ def test_an_all_reduce_hides_behind_a_part_of_the_last_backward_pass_alone() -> 
 def test_a_convolution_in_fp32_may_take_fewer_products_than_it_is_defined_by() -> None:
     old = replace(GPU, flops={"fp32": 15e12, "tf32": 15e12, "fp16": 120e12})
     steps = [
-        datasheet.step_s(Work({(name, "tf32"): (15e12, 1.0)}), Parallel(), old, 1, 1e10, "")
+        datasheet.step_s(StepWork({(name, "tf32"): (15e12, 1.0)}), Parallel(), old, 1, 1e10, "")
         for name in ("convolution", "mm")
     ]
     assert steps[0].value == steps[1].value
@@ -94,18 +94,18 @@ def test_a_convolution_in_fp32_may_take_fewer_products_than_it_is_defined_by() -
 
 
 def test_the_gradients_of_a_trace_are_not_counted_as_tensor_parallel() -> None:
-    point = Point(Parallel(2), 4)
+    point = RankBatch(Parallel(2), 4)
     work = datasheet.traced(trace(point, 1, parameters=1000, collectives={"all_reduce": 4000}))
     assert work.tensor == {}
     assert work.data == {"all_reduce": 4000}
-    split = datasheet.traced(trace(Point(Parallel(1, 2), 4), 1, parameters=1000, collectives={"all_reduce": 900}))
+    split = datasheet.traced(trace(RankBatch(Parallel(1, 2), 4), 1, parameters=1000, collectives={"all_reduce": 900}))
     assert (split.tensor, split.data) == ({"all_reduce": 900}, {})
-    both = datasheet.traced(trace(Point(Parallel(2, 2), 4), 1, parameters=1000, collectives={"all_reduce": 4900}))
+    both = datasheet.traced(trace(RankBatch(Parallel(2, 2), 4), 1, parameters=1000, collectives={"all_reduce": 4900}))
     assert (both.tensor, both.data) == ({"all_reduce": 900}, {"all_reduce": 4000})
 
 
 def test_cost_is_gpus_times_time_times_what_the_type_is_worth() -> None:
-    step = datasheet.step_s(Work({("step", ""): (312e12 * 0.35, None)}), Parallel(), GPU, 1, 1e10, "bf16")
+    step = datasheet.step_s(StepWork({("step", ""): (312e12 * 0.35, None)}), Parallel(), GPU, 1, 1e10, "bf16")
     assert datasheet.cost_of(step, 4, gpu(cost=2.5)).value == pytest.approx(10.0)
 
 
@@ -121,7 +121,7 @@ def test_a_step_lies_within_its_interval_and_more_work_takes_no_less(
     flops: float, moved: float, exchanged: float, dp: int, tp: int, nodes: int
 ) -> None:
     parallel = Parallel(dp * nodes, tp)
-    work = Work({("a", "bf16"): (flops, moved)}, {"all_reduce": exchanged}, {}, {"all_reduce": exchanged})
+    work = StepWork({("a", "bf16"): (flops, moved)}, {"all_reduce": exchanged}, {}, {"all_reduce": exchanged})
     step = datasheet.step_s(work, parallel, GPU, nodes, 1e10, "bf16")
     assert 0 < step.low <= step.value <= step.high
     assert datasheet.step_s(work.scaled(2), parallel, GPU, nodes, 1e10, "bf16").value >= step.value
@@ -134,7 +134,7 @@ def test_regression_all_arithmetic_was_timed_in_one_precision() -> None:
     flops = 1e12
 
     def took(own: str, gpu: GpuType, asked: str = "") -> float:
-        return datasheet.step_s(Work({("mm", own): (flops, 1.0)}), Parallel(), gpu, 1, 1e10, asked).value
+        return datasheet.step_s(StepWork({("mm", own): (flops, 1.0)}), Parallel(), gpu, 1, 1e10, asked).value
 
     old = replace(GPU, flops={"fp32": 15e12, "fp16": 120e12})
     assert took("bf16", GPU) == pytest.approx(flops / (GPU.flops["bf16"] * 0.5))
@@ -142,5 +142,5 @@ def test_regression_all_arithmetic_was_timed_in_one_precision() -> None:
     assert took("fp64", GPU) == 2 * took("fp32", GPU)
     assert took("fp32", GPU, "bf16") == took("bf16", GPU)
     assert took("fp16", old) == took("bf16", old) / 8
-    mixed = Work({("mm", "bf16"): (flops, 1.0), ("mm", "fp32"): (flops, 1.0)})
+    mixed = StepWork({("mm", "bf16"): (flops, 1.0), ("mm", "fp32"): (flops, 1.0)})
     assert datasheet.step_s(mixed, Parallel(), GPU, 1, 1e10, "").value == took("bf16", GPU) + took("fp32", GPU)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slurm_plugin.pilots.guard import guard
 from slurm_plugin.pilots.pending_reasons import Rules, undated_since
 from slurm_plugin.read.parse import unreadable_job
-from slurm_plugin.read.types import Job, Request
+from slurm_plugin.read.types import Job, JobRequest
 from tests.slurm_plugin.pending import NOW_S, queued
 from tests.support.messages import wording
 
@@ -56,7 +56,7 @@ def test_regression_a_pilot_on_an_idle_node_locked_a_new_job_out_that_slurm_had_
     assert objection(starting, looked_s=NOW_S) is None, "the daemon has seen it, and holds what it may use"
     assert objection(queued(start_s=NOW_S + 30, sched_nodes=("n2",), submit_s=NOW_S - 1)) is None
     assert objection(queued(start_s=NOW_S, sched_nodes=("n2",), partition=("fat",))) is None
-    others = Request(excluded=("n1",))
+    others = JobRequest(excluded=("n1",))
     assert objection(queued(start_s=NOW_S, sched_nodes=("n2",), submit_s=NOW_S - 1, request=others)) is None
 
 

@@ -10,15 +10,15 @@ import pytest
 
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.pilots import shared_nodes
-from slurm_plugin.pilots.shared_nodes import Part, Sharing, against, unbounded
+from slurm_plugin.pilots.shared_nodes import NodePart, Sharing, against, unbounded
 from slurm_plugin.pilots.submission import PilotRequest, _options
-from slurm_plugin.read.client import Answer, SlurmClient
+from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.types import Partition
 from tests.bftd.builders import node
 from tests.support.messages import excerpt, says, wording
 
 SITE = Path(__file__).parents[1] / "site" / "assets" / "22.05" / "recommended"
-PART = Part(2, 2**29)
+PART = NodePart(2, 2**29)
 CGROUPS = "\nCgroup Support Configuration:\nConstrainCores          = {}\nConstrainRAMSpace       = {}\n"
 
 
@@ -108,8 +108,8 @@ def test_a_part_is_worth_having_where_regular_jobs_may_have_the_rest() -> None:
     assert against(None, BOTH, "elastic", PART) == wording("slurm_plugin.sharing.unknown_node")
 
 
-@pytest.mark.parametrize("part", [Part(4, 2**29), Part(5, 1), Part(1, 2**30), Part(1, 2**30 - 1)])
-def test_a_part_that_is_all_of_the_node_is_none(part: Part) -> None:
+@pytest.mark.parametrize("part", [NodePart(4, 2**29), NodePart(5, 1), NodePart(1, 2**30), NodePart(1, 2**30 - 1)])
+def test_a_part_that_is_all_of_the_node_is_none(part: NodePart) -> None:
     assert against(node("n1"), BOTH, "elastic", part) == wording(
         "slurm_plugin.sharing.no_larger", cpus=4, memory_bytes=1024
     )
@@ -121,9 +121,9 @@ class Client:
     def __init__(self, out: str) -> None:
         self.out, self.asked = out, 0
 
-    def run(self, *_: str) -> Answer:
+    def run(self, *_: str) -> CommandResult:
         self.asked += 1
-        return Answer(0, self.out, "")
+        return CommandResult(0, self.out, "")
 
     def partitions(self) -> dict[str, Partition]:
         return BOTH
@@ -157,6 +157,6 @@ def test_a_site_that_cannot_be_read_shares_no_nodes() -> None:
 def test_a_pilot_asks_for_its_part_in_whole_mebibytes_or_for_the_node() -> None:
     whole = PilotRequest("n1", "elastic", 60.0, "p", "c")
     assert {"--exclusive", "--mem=0"} < set(_options(whole))
-    part = _options(replace(whole, part=Part(3, 2**20 + 1)))
+    part = _options(replace(whole, part=NodePart(3, 2**20 + 1)))
     assert {"--ntasks=1", "--cpus-per-task=3", "--mem=2M"} < set(part)
     assert not {"--exclusive", "--mem=0"} & set(part)

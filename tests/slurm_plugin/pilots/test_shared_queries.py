@@ -13,9 +13,9 @@ import pytest
 from slurm_plugin.errors import CommandError, NoAnswer, SnapshotError
 from slurm_plugin.pilots import submission
 from slurm_plugin.pilots.pending_reasons import Rules
-from slurm_plugin.pilots.shared_queries import SharedLook
+from slurm_plugin.pilots.shared_queries import SharedQuery
 from slurm_plugin.pilots.submission import Leftover, PilotLauncher, PilotRequest, Placed, Refused
-from slurm_plugin.read.client import Answer, SlurmClient
+from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.types import Job, Partition
 from tests.slurm_plugin.pending import NOW_S, queued
 from tests.support.waiting import STILL_S
@@ -56,7 +56,7 @@ def until(what: str, condition: Callable[[], bool]) -> None:
 
 def test_who_asks_while_a_look_is_under_way_gets_the_next_one_and_all_of_them_the_same() -> None:
     gate = Gate()
-    shared = SharedLook(gate.look)
+    shared = SharedQuery(gate.look)
     first_pool, [first] = in_threads(1, shared.fresh)
     assert gate.begun.acquire(timeout=STILL_S)
     pool, later = in_threads(20, shared.fresh)
@@ -75,7 +75,7 @@ def test_who_asks_while_a_look_is_under_way_gets_the_next_one_and_all_of_them_th
 def test_a_look_that_fails_fails_for_all_whom_it_was_for_and_the_next_one_is_new() -> None:
     gate = Gate()
     gate.failing = True
-    shared = SharedLook(gate.look)
+    shared = SharedQuery(gate.look)
     pool, asked = in_threads(3, shared.fresh)
     gate.go_on.release(3)
     for answer in asked:
@@ -91,7 +91,7 @@ def test_a_look_that_fails_fails_for_all_whom_it_was_for_and_the_next_one_is_new
 def test_who_asks_alone_does_not_wait_for_others_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    shared = SharedLook(lambda: 0, apart_s=100.0)
+    shared = SharedQuery(lambda: 0, apart_s=100.0)
     for _ in range(3):
         shared.fresh()
     assert slept == []
@@ -123,7 +123,7 @@ class Site(SlurmClient):
         self.calls.append("partitions")
         return {"batch": Partition("batch", tuple(f"n{number}" for number in range(256)), "UP", None)}
 
-    def run(self, command: str, *arguments: str, **_: object) -> Answer:  # type: ignore[override]
+    def run(self, command: str, *arguments: str, **_: object) -> CommandResult:  # type: ignore[override]
         assert command == "salloc"
         node = next(word for word in arguments if word.startswith("--nodelist=")).partition("=")[2]
         with self._lock:
@@ -134,7 +134,7 @@ class Site(SlurmClient):
         with self._lock:
             self.at_once -= 1
             self.grants[node] = time.monotonic()
-        return Answer(0, "", f"salloc: Granted job allocation {1000 + int(node[1:])}\n")
+        return CommandResult(0, "", f"salloc: Granted job allocation {1000 + int(node[1:])}\n")
 
     def cancel(self, job_ids, signal=None) -> None:  # type: ignore[no-untyped-def]
         with self._lock:
@@ -191,7 +191,7 @@ def test_S1b_of_pilots_that_share_a_look_each_is_withdrawn_that_a_job_overtook_a
     launcher = PilotLauncher(site, RULES, clock=lambda: NOW_S)
     granted = site.run
 
-    def overtaken(command: str, *arguments: str, **fields: object) -> Answer:
+    def overtaken(command: str, *arguments: str, **fields: object) -> CommandResult:
         answer = granted(command, *arguments, **fields)
         # Just as Slurm grants n7, it plans a regular job there: only a look that begins later shows it.
         if "--nodelist=n7" in arguments:
@@ -234,7 +234,7 @@ def test_regression_a_request_without_an_answer_was_looked_after_only_if_squeue_
 ) -> None:
     site, squeue_is_away = Site(), True
 
-    def hang(*_: object, **__: object) -> Answer:
+    def hang(*_: object, **__: object) -> CommandResult:
         raise NoAnswer("salloc gave no answer for 5 s: is slurmctld up?")
 
     def own_jobs(name: str, partition: str) -> tuple[Job, ...]:
@@ -272,7 +272,7 @@ def test_a_refusal_is_told_from_an_answer_that_did_not_come(
     monkeypatch: pytest.MonkeyPatch, said: str, unheard: bool
 ) -> None:
     site = Site()
-    monkeypatch.setattr(site, "run", lambda *_, **__: Answer(1, "", said))
+    monkeypatch.setattr(site, "run", lambda *_, **__: CommandResult(1, "", said))
     monkeypatch.setattr(site, "own_jobs", lambda *_: ())
     outcome = PilotLauncher(site, RULES).place(request("n1"))
     assert isinstance(outcome, Refused)

@@ -14,7 +14,7 @@ from slurm_plugin.ending import left
 from slurm_plugin.errors import CommandError, SlurmMissing, SnapshotError, UnknownPartition
 from slurm_plugin.read import client as clients
 from slurm_plugin.read import parse
-from slurm_plugin.read.client import Answer, SlurmClient
+from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.types import Job
 from tests.slurm_plugin.pending import QUEUED
 from tests.slurm_plugin.read.test_parse import recorded
@@ -94,14 +94,14 @@ def test_S8_a_poll_costs_no_more_requests_than_with_nothing_but_reservations(
 ) -> None:
     now_s, asked = 1000.0, []
     client = slurm.client()
-    answers: dict[str, Answer] = {}
+    answers: dict[str, CommandResult] = {}
     run = client.run
 
-    def counted(command: str, *arguments: str, **options: Any) -> Answer:
+    def counted(command: str, *arguments: str, **options: Any) -> CommandResult:
         kind = arguments[1] if command == "scontrol" else command
         asked.append(kind)
         if kind == "squeue":  # for what it has no letters for: not answered here
-            return Answer(1, "", "no")
+            return CommandResult(1, "", "no")
         if kind not in answers:
             answers[kind] = run(command, *arguments, **options)
         return answers[kind]
@@ -145,7 +145,7 @@ def test_S8_only_the_wait_for_slurm_counts_as_slurms_time(slurm: FakeSlurm, monk
         waits.append(client.waited_s)
     assert waits == [6.0, 6.0]  # nodes, jobs, and one of what changes slowly
 
-    monkeypatch.setattr(client, "run", after(2.0, lambda *_, **__: Answer(1, "", "slurmctld is away")))
+    monkeypatch.setattr(client, "run", after(2.0, lambda *_, **__: CommandResult(1, "", "slurmctld is away")))
     with pytest.raises(SnapshotError):
         client.snapshot()
     assert client.waited_s == 2.0

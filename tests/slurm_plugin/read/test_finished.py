@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.read.client import Answer
-from slurm_plugin.read.finished import Finished, finished
+from slurm_plugin.read.client import CommandResult
+from slurm_plugin.read.finished import FinishedJob, finished
 from tests.support.messages import says
 
 GIB = 2**30
@@ -20,9 +20,9 @@ class Sacct:
         self, *steps: str, given: str = TRES, asked: str | None = None, state: str = "COMPLETED", nodes: str = "n[1-2]"
     ) -> None:
         job = f"42|42|home|{state}|1000|4600|{nodes}||{given if asked is None else asked}|{given}||"
-        self.answer = Answer(0, "\n".join((job, *(steps or (step("0", 4, "1G"),)))) + "\n", "")
+        self.answer = CommandResult(0, "\n".join((job, *(steps or (step("0", 4, "1G"),)))) + "\n", "")
 
-    def run(self, command: str, *arguments: str, timeout_s: float) -> Answer:
+    def run(self, command: str, *arguments: str, timeout_s: float) -> CommandResult:
         assert (command, arguments[0]) == ("sacct", "--jobs=42")
         assert timeout_s > 5
         return self.answer
@@ -40,7 +40,7 @@ def step(
     return f"42.{name}|42.{name}|home|{state}|{at}|{nodes}|{tasks}||cpu=16|{rss}|{total}"
 
 
-def asked(sacct: Sacct) -> Finished:
+def asked(sacct: Sacct) -> FinishedJob:
     return finished(sacct, "42")  # type: ignore[arg-type]
 
 
@@ -113,11 +113,11 @@ def test_what_is_no_answer_is_an_error() -> None:
     resized = Sacct()
     first = resized.answer.out.splitlines()[0]
     for answer, key in (
-        (Answer(1, "", "sacct: error: no slurmdbd"), "slurm_plugin.finished.sacct_failed"),
-        (Answer(0, "42|home\n", ""), "slurm_plugin.finished.fields_lacking"),
-        (Answer(0, "", ""), "slurm_plugin.finished.jobs"),
-        (Answer(0, resized.answer.out * 2, ""), "slurm_plugin.finished.jobs"),
-        (Answer(0, first, ""), "slurm_plugin.finished.not_all_yet"),
+        (CommandResult(1, "", "sacct: error: no slurmdbd"), "slurm_plugin.finished.sacct_failed"),
+        (CommandResult(0, "42|home\n", ""), "slurm_plugin.finished.fields_lacking"),
+        (CommandResult(0, "", ""), "slurm_plugin.finished.jobs"),
+        (CommandResult(0, resized.answer.out * 2, ""), "slurm_plugin.finished.jobs"),
+        (CommandResult(0, first, ""), "slurm_plugin.finished.not_all_yet"),
     ):
         sacct = Sacct()
         sacct.answer = answer
@@ -129,5 +129,5 @@ def test_what_is_no_answer_is_an_error() -> None:
 def test_an_array_that_begins_with_the_job_is_not_the_job() -> None:
     sacct = Sacct()
     other = sacct.answer.out.replace("42|42", "43|42_7")
-    sacct.answer = Answer(0, sacct.answer.out + other, "")
+    sacct.answer = CommandResult(0, sacct.answer.out + other, "")
     assert asked(sacct).id == "42"

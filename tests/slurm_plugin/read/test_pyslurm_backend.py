@@ -17,7 +17,7 @@ from slurm_plugin.ending import left
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.pilots.pending_reasons import lacks_plan
 from slurm_plugin.read.pyslurm_backend import PyslurmClient
-from slurm_plugin.read.types import NO_REQUEST, Request
+from slurm_plugin.read.types import NO_REQUEST, JobRequest
 from tests.support.messages import pattern, wording
 from tests.support.waiting import STILL_S
 
@@ -69,7 +69,7 @@ def test_an_answer_becomes_the_objects_that_the_text_client_makes(fake: Path) ->
     assert (node.weight, node.cpus_used, node.memory_used_bytes, node.gpus_used) == (7, 2, 500 * 2**20, {"a100": 1})
     assert snapshot.begun_s is not None
     assert snapshot.begun_s < snapshot.time_s
-    assert job.request == Request(
+    assert job.request == JobRequest(
         features="ib,fast",
         required=("n1", "n2"),
         contiguous=True,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_plugin.read import parse, request, scontrol_requests
-from slurm_plugin.read.types import NO_REQUEST, Job, Request
+from slurm_plugin.read.types import NO_REQUEST, Job, JobRequest
 from tests.slurm_plugin.read.test_parse import HEADER, RELEASES, SEPARATOR, asked, job_record, recorded
 
 
@@ -35,7 +35,7 @@ def test_all_that_squeue_has_letters_for_is_in_the_request() -> None:
         memory="4G",
         gres="gres:gpu:a100:2,gres:shard:4",
     )
-    assert job(asked=text).request == Request(
+    assert job(asked=text).request == JobRequest(
         features="ib&(fast|new)",
         required=("n1", "n2"),
         excluded=("n4", "n7"),
@@ -108,15 +108,15 @@ def test_recorded_requests_are_read_as_the_jobs_made_them(release: Path) -> None
     jobs = parse.jobs(recorded(release, "requests.txt"), SEPARATOR)
     wanted = scontrol_requests.read(recorded(release, "wishes.txt"), SEPARATOR)
     found = {one.id: scontrol_requests.granted(one, wanted).request for one in jobs if one.state == "PENDING"}
-    plain = Request(exclusive=True, cpus=1, cpus_per_node=1)
+    plain = JobRequest(exclusive=True, cpus=1, cpus_per_node=1)
     assert found == {
         "3": replace(plain, cpus=2),
         "4": replace(plain, cpus=2, features="ib&fast"),
         "5": replace(plain, cpus=2, features="[fast|old]"),
         "6": replace(plain, cpus=3, required=("n1", "n2"), excluded=("n4", "n6"), contiguous=True),
         "7": replace(plain, cpus=12),
-        "8": Request(exclusive=False, cpus=12, cpus_per_node=4, memory_bytes=100 * 2**20, memory_per_cpu=True),
-        "9": Request(exclusive=False, cpus=1, cpus_per_node=8, memory_bytes=2 * 2**30),
+        "8": JobRequest(exclusive=False, cpus=12, cpus_per_node=4, memory_bytes=100 * 2**20, memory_per_cpu=True),
+        "9": JobRequest(exclusive=False, cpus=1, cpus_per_node=8, memory_bytes=2 * 2**30),
         "10": plain,
         "11": replace(plain, exclusive=False),
         "12": plain,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.read import scontrol_requests
-from slurm_plugin.read.scontrol_requests import Wish
-from slurm_plugin.read.types import Request
+from slurm_plugin.read.scontrol_requests import ScontrolRequest
+from slurm_plugin.read.types import JobRequest
 from tests.slurm_plugin.pending import QUEUED
 
 SEPARATOR = "\x1f77ab31"
@@ -24,7 +24,10 @@ def table(*rows: tuple[str, ...], exclusive: bool = False) -> str:
 
 def test_a_shortest_limit_switches_and_memory_are_read_by_job() -> None:
     text = table(("12", "1:30:00", "2", "cpu=4,mem=4G,node=2,billing=4"), ("13", "0:00", "0", "cpu=1,node=1"))
-    assert scontrol_requests.read(text, SEPARATOR) == {"12": Wish(5400.0, 2, 4 * 2.0**30), "13": scontrol_requests.NONE}
+    assert scontrol_requests.read(text, SEPARATOR) == {
+        "12": ScontrolRequest(5400.0, 2, 4 * 2.0**30),
+        "13": scontrol_requests.NONE,
+    }
 
 
 def test_all_tasks_of_an_array_wish_the_same_and_parts_of_a_job_each_their_own() -> None:
@@ -38,13 +41,13 @@ def test_all_tasks_of_an_array_wish_the_same_and_parts_of_a_job_each_their_own()
     ("total", "per_cpu"), [("mem=32G", True), ("mem=4G", False), ("mem=31.99G", True), ("", False)]
 )
 def test_memory_is_of_each_cpu_where_the_total_says_so(total: str, per_cpu: bool) -> None:
-    job = replace(QUEUED, node_count=2, request=Request(cpus=16, memory_bytes=2 * 2**30))
+    job = replace(QUEUED, node_count=2, request=JobRequest(cpus=16, memory_bytes=2 * 2**30))
     found = scontrol_requests.read(table(("7", "0:00", "0", total)), SEPARATOR)
     assert scontrol_requests.granted(job, found).request.memory_per_cpu is per_cpu
 
 
 def test_memory_that_both_would_explain_is_of_each_node() -> None:
-    job = replace(QUEUED, node_count=2, request=Request(cpus=2, memory_bytes=2 * 2**30))
+    job = replace(QUEUED, node_count=2, request=JobRequest(cpus=2, memory_bytes=2 * 2**30))
     found = scontrol_requests.read(table(("7", "0:00", "0", "mem=4G")), SEPARATOR)
     assert scontrol_requests.granted(job, found) is job
 

@@ -10,7 +10,7 @@ import pytest
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.read import slow_settings
 from slurm_plugin.read.slow_settings import LOAD, Background
-from slurm_plugin.read.types import NO_SCHEDULER, Job, Request, Scheduler
+from slurm_plugin.read.types import NO_SCHEDULER, Job, JobRequest, Scheduler
 from tests.slurm_plugin.pending import QUEUED
 
 ASSETS = Path(__file__).parents[1] / "assets" / "22.05"
@@ -128,7 +128,7 @@ def test_wishes_are_granted_to_the_jobs_that_have_them_and_to_no_other() -> None
     assert slow.granted(jobs) is jobs
     polled(slow, 400, jobs)
     first, *others = slow.granted(jobs)
-    assert first == replace(QUEUED, request=Request(least_s=300.0))
+    assert first == replace(QUEUED, request=JobRequest(least_s=300.0))
     assert others == list(jobs[1:])
     assert slow.granted(jobs)[0] is first  # nothing changed, and nothing is made again
 

@@ -13,7 +13,7 @@ import pytest
 
 from slurm_plugin.errors import CommandError, SnapshotError
 from slurm_plugin.read import visibility
-from slurm_plugin.read.client import Answer, SlurmClient
+from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.visibility import Visibility, hidden_from_us
 from slurm_plugin.sandbox import Sandbox
 from tests import program
@@ -48,7 +48,7 @@ class Slurm(SlurmClient):
         super().__init__()
         text = (ASSETS / "22.05" / "recommended" / "config.txt").read_text()
         text = re.sub(r"(?m)^(PrivateData\s*= ).*$", rf"\g<1>{private}", text)
-        self.config = Answer(0, re.sub(r"(?m)^(SlurmUser\s*= ).*$", rf"\g<1>{slurm_user}", text), "")
+        self.config = CommandResult(0, re.sub(r"(?m)^(SlurmUser\s*= ).*$", rf"\g<1>{slurm_user}", text), "")
         self.level = level
         self.asked: list[str] = []
 
@@ -59,13 +59,13 @@ class Slurm(SlurmClient):
         stdin: str = "",
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
-    ) -> Answer:
+    ) -> CommandResult:
         self.asked.append(command)
         if command == "scontrol":
             return self.config
         if self.level is None:
             raise CommandError("sacctmgr gave no answer")
-        return Answer(0, f"{self.level}\n", "")
+        return CommandResult(0, f"{self.level}\n", "")
 
 
 @pytest.fixture(autouse=True)
@@ -118,17 +118,21 @@ def test_while_all_is_well_it_is_asked_for_now_and_then_and_a_change_is_noticed(
         check()
 
 
-AWAY = Answer(1, "", "Unable to contact slurm controller")
+AWAY = CommandResult(1, "", "Unable to contact slurm controller")
 SHOWN = Slurm("jobs").config.out
 UNREADABLE = [
     pytest.param(AWAY, id="away"),
-    pytest.param(Answer(0, "Configuration data as of now\nPrivateData = jobs\nSLURM_CONF = /x\n\n", ""), id="cut"),
-    pytest.param(Answer(0, re.sub(r"(?m)^PrivateData.*\n", "", SHOWN), ""), id="without the key"),
+    pytest.param(
+        CommandResult(0, "Configuration data as of now\nPrivateData = jobs\nSLURM_CONF = /x\n\n", ""), id="cut"
+    ),
+    pytest.param(CommandResult(0, re.sub(r"(?m)^PrivateData.*\n", "", SHOWN), ""), id="without the key"),
 ]
 
 
 @pytest.mark.parametrize("answer", UNREADABLE)
-def test_regression_a_configuration_that_was_never_read_passed_for_one_that_hides_nothing(answer: Answer) -> None:
+def test_regression_a_configuration_that_was_never_read_passed_for_one_that_hides_nothing(
+    answer: CommandResult,
+) -> None:
     slurm = Slurm("jobs")
     config, slurm.config = slurm.config, answer
     check = Visibility(slurm, lambda: 0.0).check
@@ -143,7 +147,7 @@ def test_regression_a_configuration_that_was_never_read_passed_for_one_that_hide
 
 @pytest.mark.parametrize("answer", UNREADABLE)
 def test_what_was_read_is_believed_for_a_quarter_of_an_hour_and_the_look_that_is_due_costs_no_call_a_poll(
-    answer: Answer,
+    answer: CommandResult,
 ) -> None:
     now_s = 0.0
     slurm = Slurm("none")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from studies.crius import comparison
 from studies.crius.baselines import BASELINES, ByGain, Easy, ElasticFlow, Fcfs, Gandiva, Gavel, Profiled
-from studies.crius.baselines.free_gpus import Room
+from studies.crius.baselines.free_gpus import FreeGpus
 from studies.crius.baselines.gandiva import _Grown
 from studies.crius.baselines.shares import shares
 from studies.simulation import clusters, workload
@@ -240,7 +240,9 @@ def test_gandiva_knows_at_any_time_which_jobs_have_grown(monkeypatch: pytest.Mon
     seen = []
     shrinks = Gandiva._shrinks
 
-    def checked(self: Gandiva, job: SimulatedJob, room: Room, running: Mapping[str, Running], grown: _Grown) -> bool:
+    def checked(
+        self: Gandiva, job: SimulatedJob, room: FreeGpus, running: Mapping[str, Running], grown: _Grown
+    ) -> bool:
         anew = _Grown(room, running)
         assert (grown.jobs, grown.gpus) == (anew.jobs, anew.gpus)
         seen.append(any(grown.gpus.values()))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sizing.base.errors import UsageError
 from sizing.inventory.gpus import CATALOGUE, GIB
-from sizing.inventory.inventory import Inventory, NodeGroup, Offer
+from sizing.inventory.inventory import GpuNodes, Inventory, PartitionOffer
 from sizing.model import config
 from sizing.step_time import datasheet
 from studies.simulation.clusters import Pool, capacity, of_inventory, table1
@@ -140,10 +140,10 @@ def test_errors_differ_by_allocation_and_by_seed_and_are_none_without_a_share() 
 
 def test_a_centres_own_cluster_counts_each_node_once() -> None:
     types = {name: CATALOGUE[name] for name in ("t4", "a40")}
-    shared = NodeGroup(("n1", "n2"), "t4", 4, 64, 2**39)
-    more = NodeGroup(("n2", "n3"), "t4", 4, 64, 2**39, network_bytes_s=1e9)
-    other = NodeGroup(("n4",), "a40", 2, 64, 2**39)
-    found = of_inventory(Inventory(types, (Offer("p", (shared, other)), Offer("q", (more,)))))
+    shared = GpuNodes(("n1", "n2"), "t4", 4, 64, 2**39)
+    more = GpuNodes(("n2", "n3"), "t4", 4, 64, 2**39, network_bytes_s=1e9)
+    other = GpuNodes(("n4",), "a40", 2, 64, 2**39)
+    found = of_inventory(Inventory(types, (PartitionOffer("p", (shared, other)), PartitionOffer("q", (more,)))))
     assert capacity(found) == {"t4": 12, "a40": 2}
     assert (found["t4"].per_node, found["t4"].network_bytes_s) == (4, 1e9)
     assert found["a40"].gpu.memory_bytes > 40 * GIB

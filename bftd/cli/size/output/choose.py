@@ -14,23 +14,23 @@ from bftd.cli.size.shared import submit
 if TYPE_CHECKING:
     from sizing.base.estimate import Estimate
     from sizing.choose.ranking import By
-    from sizing.choose.runs import Out, Run
+    from sizing.choose.runs import JobRun, Rejected
 
 _ROWS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ChooseOutput:
     """The results of a search.
 
     `best` are the best runs of each request, `ordered` the choices by their end, `found` all runs that are possible,
     and `out` all cells that are not.
     """
 
-    best: Sequence[Run]
-    ordered: Sequence[Run]
-    found: Sequence[Run]
-    out: Sequence[Out]
+    best: Sequence[JobRun]
+    ordered: Sequence[JobRun]
+    found: Sequence[JobRun]
+    out: Sequence[Rejected]
     now_s: float
     deadline_s: float | None
     steps: int
@@ -38,7 +38,7 @@ class Shown:
     by: By | None = None
 
 
-def lines(shown: Shown, winner: Run | None, top: int) -> Iterator[str]:
+def lines(shown: ChooseOutput, winner: JobRun | None, top: int) -> Iterator[str]:
     """Yield the table and the notes; for the winner also the reason, its #SBATCH lines and how to launch it."""
     from bftd.base.tables import Column
     from sizing.choose import ranking
@@ -76,7 +76,7 @@ def lines(shown: Shown, winner: Run | None, top: int) -> Iterator[str]:
     yield from submit.launch(winner)
 
 
-def to_json(shown: Shown, winner: Run | None) -> dict[str, Any]:
+def to_json(shown: ChooseOutput, winner: JobRun | None) -> dict[str, Any]:
     """Return the output of `bft size choose --json`."""
     from sizing.choose import ranking
 
@@ -94,12 +94,12 @@ def to_json(shown: Shown, winner: Run | None) -> dict[str, Any]:
     }
 
 
-def nearest(out: Sequence[Out]) -> str:
+def nearest(out: Sequence[Rejected]) -> str:
     """Say which of the impossible cells comes nearest to being possible, and why it is not."""
     if not out:
         return "there are none; bft size inventory shows which there are"
 
-    def away(each: Out) -> tuple[float, float, int, int]:
+    def away(each: Rejected) -> tuple[float, float, int, int]:
         return each.run_s.value if each.run_s else math.inf, each.times, -each.shape.gpus, each.stages
 
     near = min(out, key=away)
@@ -122,7 +122,7 @@ def moment(at_s: float) -> str:
         return "never"
 
 
-def _row(number: int, run: Run, shown: Shown) -> tuple[str, ...]:
+def _row(number: int, run: JobRun, shown: ChooseOutput) -> tuple[str, ...]:
     from sizing.choose.limits import hours, words
 
     shape, ends = run.shape, run.ends_s(shown.now_s)
@@ -143,7 +143,7 @@ def _row(number: int, run: Run, shown: Shown) -> tuple[str, ...]:
     )
 
 
-def _refusals(shown: Shown) -> Iterator[str]:
+def _refusals(shown: ChooseOutput) -> Iterator[str]:
     """Yield the requests that Slurm refuses, with its messages."""
     said: dict[tuple[str, str], list[str]] = {}
     for run in shown.best:
@@ -155,10 +155,10 @@ def _refusals(shown: Shown) -> Iterator[str]:
         yield f"{', '.join(which)} in {partition}: {words}"
 
 
-def _too_long(shown: Shown) -> Iterator[str]:
+def _too_long(shown: ChooseOutput) -> Iterator[str]:
     """For each partition and type whose time limit rules out all runs, yield the shortest and the reason."""
     left = {(run.shape.pool.partition, run.shape.pool.gpu.name) for run in shown.found}
-    shortest: dict[tuple[str, str], tuple[float, Out]] = {}
+    shortest: dict[tuple[str, str], tuple[float, Rejected]] = {}
     for each in shown.out:
         key = (each.shape.pool.partition, each.shape.pool.gpu.name)
         if each.run_s is not None and key not in left:

@@ -14,10 +14,10 @@ from bftd.cli.size.shared import model
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from sizing.cpu.profiler import Cost, Profile
-    from sizing.cpu.runs.measurement import PointResult, Progress
-    from sizing.sbatch.cpu import Need, Node
-    from sizing.sbatch.lines import Line
+    from sizing.cpu.profiler import Profile, ProfileCost
+    from sizing.cpu.runs.measurement import PointProgress, PointResult
+    from sizing.sbatch.cpu import CpuNeed, NodeResources
+    from sizing.sbatch.lines import SbatchLine
 
 _PLOT_WIDTH = 80  # for a file or a pipe
 _BAR_LEAST, _BAR_MOST = 8, 50
@@ -26,13 +26,13 @@ _UNSURE = 0.2  # relative width of a rate's interval: one so wide hides twice th
 _MARK = "  <- demand"
 
 
-def need_of(found: Profile) -> Need:
+def need_of(found: Profile) -> CpuNeed:
     """Return the need of a profile's job."""
-    from sizing.sbatch.cpu import Need
+    from sizing.sbatch.cpu import CpuNeed
 
     unit = next((result.unit for result in found.points.values()), "samples/s")
     process = found.process_bytes or None
-    return Need(found.matrix, found.ask.gpus, process, found.memory_modelled, unit, found.available)
+    return CpuNeed(found.matrix, found.ask.gpus, process, found.memory_modelled, unit, found.available)
 
 
 def notes(found: Profile) -> list[str]:
@@ -66,7 +66,7 @@ def notes(found: Profile) -> list[str]:
 
 
 @contextmanager
-def progress(cost: Cost) -> Iterator[tuple[Callable[[Progress, int], None], Callable[[str], None]]]:
+def progress(cost: ProfileCost) -> Iterator[tuple[Callable[[PointProgress, int], None], Callable[[str], None]]]:
     """Show a bar if standard error is a terminal.
 
     Yields two functions: one draws the bar, given the state of a run and the number of runs done; the other prints a
@@ -74,7 +74,7 @@ def progress(cost: Cost) -> Iterator[tuple[Callable[[Progress, int], None], Call
     """
     with progress_bar("") as bar:
 
-        def tell(at: Progress, done: int) -> None:
+        def tell(at: PointProgress, done: int) -> None:
             rate = "" if at.rate is None else f", {at.rate:.4g}/s"
             part = min(0.95, at.elapsed_s / max(1.0, cost.point_s))
             bar((done + part) / max(cost.points, done + 1), f"{_cpus(at.cpus)}: {at.phase}{rate}")
@@ -100,7 +100,7 @@ def age(seconds: float) -> str:
     return f"{max(0, seconds):.0f} s"
 
 
-def lines(need: Need, node: Node | None, notes: Sequence[str]) -> Iterator[str]:
+def lines(need: CpuNeed, node: NodeResources | None, notes: Sequence[str]) -> Iterator[str]:
     """Yield all output in reading order: the findings first, the lines to use last."""
     from sizing.sbatch import lines as emit
 
@@ -117,7 +117,7 @@ def lines(need: Need, node: Node | None, notes: Sequence[str]) -> Iterator[str]:
     yield from emit.commented(tuple(line.text for line in written), tuple(line.why for line in written))
 
 
-def plot(need: Need, width: int) -> Iterator[str]:
+def plot(need: CpuNeed, width: int) -> Iterator[str]:
     """Yield a bar for each number of CPUs, with all the memory, in at most `width` columns."""
     yield f"{need.unit} by CPUs" + (" for each GPU" if need.gpus else "")
     table = need.matrix
@@ -137,7 +137,7 @@ def plot(need: Need, width: int) -> Iterator[str]:
         yield f"{begins}  {bar}{mark}".rstrip()
 
 
-def matrix(need: Need) -> Iterator[str]:
+def matrix(need: CpuNeed) -> Iterator[str]:
     """Yield the sensitivity matrix as a table of CPUs (rows) by memory (columns); a star marks the demand."""
     from bftd.base.tables import Column
 
@@ -159,7 +159,7 @@ def matrix(need: Need) -> Iterator[str]:
     yield from common.table(columns, rows)
 
 
-def _no_cache(need: Need) -> str:
+def _no_cache(need: CpuNeed) -> str:
     least = model.amount(need.matrix.memory_bytes[0])
     each = " for each GPU" if need.gpus else ""
     return f"memory for a cache of the data is of no use: it is as fast with the {least} of its processes{each}"
@@ -169,7 +169,7 @@ def _cpus(count: float) -> str:
     return f"{count:g} CPU" if count == 1 else f"{count:g} CPUs"
 
 
-def _rows(need: Need) -> list[int]:
+def _rows(need: CpuNeed) -> list[int]:
     """Return the rows to show: all if few, else the measured ones, the demand with its neighbours, and both ends."""
     cpus = need.matrix.cpus
     wanted = cpus.index(need.demand.cpus)
@@ -180,11 +180,11 @@ def _rows(need: Need) -> list[int]:
     return sorted(measured | near | {0, len(cpus) - 1})
 
 
-def _origin(need: Need, row: int) -> str:
+def _origin(need: CpuNeed, row: int) -> str:
     return need.matrix.origins[row] if need.matrix.origins else "measured"
 
 
-def demand(need: Need) -> str:
+def demand(need: CpuNeed) -> str:
     """Return the demand vector as a sentence."""
     point = need.demand
     memory = f", {model.amount(point.memory_bytes)}" if need.modelled else ""
@@ -194,7 +194,7 @@ def demand(need: Need) -> str:
     return f"demand: {_cpus(point.cpus)}{memory}"
 
 
-def to_json(need: Need, node: Node | None, notes: Sequence[str], more: dict[str, Any]) -> dict[str, Any]:
+def to_json(need: CpuNeed, node: NodeResources | None, notes: Sequence[str], more: dict[str, Any]) -> dict[str, Any]:
     """Return the output of --json: memory in bytes; CPUs and memory are per GPU, or in total without GPUs."""
     share = None if node is None else node.share
     point = need.demand
@@ -221,5 +221,5 @@ def to_json(need: Need, node: Node | None, notes: Sequence[str], more: dict[str,
     }
 
 
-def _line(line: Line) -> dict[str, str]:
+def _line(line: SbatchLine) -> dict[str, str]:
     return {"option": line.option, "value": line.value, "text": line.text, "why": line.why}

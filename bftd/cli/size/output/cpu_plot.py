@@ -11,7 +11,7 @@ from bftd.cli.size.shared import model
 
 if TYPE_CHECKING:
     from sizing.cpu.profiler import Profile
-    from sizing.sbatch.cpu import Need
+    from sizing.sbatch.cpu import CpuNeed
 
 _KINDS = (".svg", ".png")
 _LINES_MOST = 5
@@ -31,7 +31,7 @@ def refuse(name: str, *, overwrite: bool) -> None:
         raise BftError("--plot needs matplotlib: pip install 'bftd[plot]'; without it, bars are printed") from None
 
 
-def write(need: Need, found: Profile, name: str) -> None:
+def write(need: CpuNeed, found: Profile, name: str) -> None:
     """Draw the plot and write the file atomically; raises UsageError if it cannot be written."""
     from matplotlib.figure import Figure
 

@@ -9,19 +9,19 @@ from bftd.cli import common
 
 if TYPE_CHECKING:
     from sizing.base.estimate import Estimate
-    from sizing.base.plan import Plan
-    from sizing.choose.fit import Choice
-    from sizing.inventory.pools import Pool
+    from sizing.base.plan import GpuPlan
+    from sizing.choose.fit import PlanChoice
+    from sizing.inventory.pools import GpuPool
 
 _GIB = 2**30
 _ROWS = 12
 
 
 def lines(
-    choices: Sequence[Choice],
-    best: Sequence[Choice],
+    choices: Sequence[PlanChoice],
+    best: Sequence[PlanChoice],
     notes: Sequence[str],
-    everything: Sequence[Pool],
+    everything: Sequence[GpuPool],
     in_json: int,
 ) -> Iterator[str]:
     """Yield the table, then Slurm's message and the lines of each of the best plans.
@@ -67,7 +67,7 @@ def lines(
         yield from emit.commented(plan.sbatch, plan.why)
 
 
-def _rows(choices: Sequence[Choice]) -> list[tuple[int, Choice]]:
+def _rows(choices: Sequence[PlanChoice]) -> list[tuple[int, PlanChoice]]:
     """Return the best plans and the best of each partition and type, with their ranks.
 
     The number of rows is bounded, but grows with the number of types of GPU.
@@ -80,7 +80,7 @@ def _rows(choices: Sequence[Choice]) -> list[tuple[int, Choice]]:
     return [(at + 1, choices[at]) for at in sorted([*firsts, *more])]
 
 
-def _row(number: int, plan: Plan, mixed: bool) -> tuple[str, ...]:
+def _row(number: int, plan: GpuPlan, mixed: bool) -> tuple[str, ...]:
     parallel = plan.parallel
     where = f"{plan.gpus} x {plan.gpu_type}"
     nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""

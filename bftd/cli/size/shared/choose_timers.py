@@ -13,14 +13,14 @@ from bftd.cli.size.shared import profiles as size_profiles
 from bftd.cli.size.shared import trace
 
 if TYPE_CHECKING:
-    from bftd.cli.size.shared.model import Asked
+    from bftd.cli.size.shared.model import ModelRequest
     from bftd.cli.size.shared.trace import Tracer
     from sizing.choose.candidates import Spread
-    from sizing.choose.runs import Run
-    from sizing.choose.shapes import Shape
-    from sizing.choose.sources import Point
-    from sizing.choose.timers.timers import Timer
-    from sizing.inventory.pools import Pool
+    from sizing.choose.runs import JobRun
+    from sizing.choose.shapes import GpuShape
+    from sizing.choose.sources import RankBatch
+    from sizing.choose.timers.timers import StepTimeModel
+    from sizing.inventory.pools import GpuPool
     from sizing.model.graph import Graph
 
 
@@ -36,7 +36,7 @@ class Splits:
     undeclared: tuple[str, ...]
 
     @staticmethod
-    def of(asked: Asked, max_stages: int | None, tensor: bool) -> Splits:
+    def of(asked: ModelRequest, max_stages: int | None, tensor: bool) -> Splits:
         """Read the splits from the options, or else from the keywords of the function; raises UsageError."""
         from sizing.model import tracing
 
@@ -58,12 +58,12 @@ class Splits:
 class Timers:
     """The timer, notes on it, and the options besides --partition that make profiles for it."""
 
-    timer: Timer
+    timer: StepTimeModel
     unknown: Mapping[tuple[str, type[Exception]], str]
     said: list[str]
     profiling: str
 
-    def notes(self, found: Sequence[Run]) -> list[str]:
+    def notes(self, found: Sequence[JobRun]) -> list[str]:
         """Return notes on how reliable the times are and what would improve them."""
         told = list(self.said)
         assumed = sorted({run.shape.pool.partition for run in found if run.run_s.origin == "assumed"})
@@ -77,8 +77,8 @@ class Timers:
 
 
 def made(
-    asked: Asked,
-    chosen: Sequence[Pool],
+    asked: ModelRequest,
+    chosen: Sequence[GpuPool],
     global_batch: int,
     max_gpus: int | None,
     splits: Splits,
@@ -90,14 +90,14 @@ def made(
 
     Raises UsageError, and BftError if tracing fails and there is no configuration to fall back on.
     """
-    from sizing.choose.timers.timers import FirstThatKnows, Slowest
+    from sizing.choose.timers.timers import Slowest, TimerChain
     from sizing.choose.timers.with_runs import WithRuns
 
     said: list[str] = []
     profiles = size_profiles.Profiles.of(asked, precision, said)
     needed = profiles is not None or splits.stages != 1
     graph = size_profiles.graph_of(asked, global_batch, python, timeout_s, said) if needed else None
-    timers: list[Timer] = []
+    timers: list[StepTimeModel] = []
     measured = None if profiles is None or graph is None else profiles.timer(graph, global_batch, splits.tensor)
     if measured is not None:
         timers.append(Slowest(measured))
@@ -109,8 +109,8 @@ def made(
     )
     said += _either(chosen)
     said += splits.undeclared
-    first = FirstThatKnows(timers)
-    timer: Timer = first
+    first = TimerChain(timers)
+    timer: StepTimeModel = first
     if tracer is not None:
         places = {(each.pool.gpu.name, each.gpus, each.nodes, point) for each, point in ways if not each.pool.mixed}
         runs, more = learn.known(tracer, places)
@@ -119,7 +119,7 @@ def made(
     return Timers(timer, first.unknown, said, size_profiles.profiling(asked, precision))
 
 
-def _either(chosen: Sequence[Pool]) -> list[str]:
+def _either(chosen: Sequence[GpuPool]) -> list[str]:
     """Note the pools in which Slurm may give one type of GPU or another, and how the centre could tell them apart."""
     told = {}
     for pool in chosen:
@@ -135,15 +135,15 @@ def _either(chosen: Sequence[Pool]) -> list[str]:
 
 
 def _assumed(
-    asked: Asked,
+    asked: ModelRequest,
     tracer: Tracer | None,
     graph: Graph | None,
     global_batch: int,
     spread: Spread,
-    points: Collection[Point],
+    points: Collection[RankBatch],
     splits: Splits,
     said: list[str],
-) -> Timer:
+) -> StepTimeModel:
     from sizing.base.errors import Untraceable
     from sizing.cells.size_graph import chain
     from sizing.choose.by_formula import Formula
@@ -169,23 +169,23 @@ def _assumed(
 
 
 def _ways(
-    chosen: Sequence[Pool], global_batch: int, max_gpus: int | None, spread: Spread
-) -> Iterator[tuple[Shape, Point]]:
+    chosen: Sequence[GpuPool], global_batch: int, max_gpus: int | None, spread: Spread
+) -> Iterator[tuple[GpuShape, RankBatch]]:
     """Yield each way to spread the whole model, with the work of one rank."""
     from sizing.base.parallel import Parallel
     from sizing.choose.shapes import shapes
-    from sizing.choose.sources import Point
+    from sizing.choose.sources import RankBatch
 
     for shape in (shape for pool in chosen for shape in shapes(pool, max_gpus)):
         tp = 1
         while tp <= shape.per_node and (tp == 1 or spread.tensor):
             dp = shape.gpus // tp
             if global_batch % dp == 0 and (spread.heads is None or spread.heads % tp == 0):
-                yield shape, Point(Parallel(dp, tp), global_batch // dp)
+                yield shape, RankBatch(Parallel(dp, tp), global_batch // dp)
             tp *= 2
 
 
-def _trace(tracer: Tracer, points: Collection[Point]) -> None:
+def _trace(tracer: Tracer, points: Collection[RankBatch]) -> None:
     """Trace the smallest and the largest batch of each split; raises Untraceable if no trace succeeds."""
     from sizing.base.errors import Untraceable
     from sizing.choose.sources import ends

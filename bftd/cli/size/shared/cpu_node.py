@@ -17,7 +17,7 @@ from slurm_plugin.errors import SlurmError
 from slurm_plugin.read import parse
 
 if TYPE_CHECKING:
-    from sizing.sbatch.cpu import Node
+    from sizing.sbatch.cpu import NodeResources
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 _MEMINFO = Path("/proc/meminfo")
@@ -38,19 +38,19 @@ def gpus_used(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -
     return 0
 
 
-def here(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -> Node | None:
+def here(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -> NodeResources | None:
     """Return the profiled node: the allocation's first or this one; None if nothing is known about it."""
-    from sizing.sbatch.cpu import Node
+    from sizing.sbatch.cpu import NodeResources
 
     if "SLURM_JOB_ID" in environ:
         with suppress(SlurmError):  # also if the node list in the environment is malformed
             listed = nodeset.expand(environ.get("SLURM_JOB_NODELIST", ""))
             name = environ.get("SLURMD_NODENAME") or (listed[0] if listed else "")
             mine = common.slurm_client(configuration.load_found(None)).nodes().get(name)
-            return None if mine is None else Node(mine.cpus, mine.memory_bytes, sum(mine.gpus.values()))
+            return None if mine is None else NodeResources(mine.cpus, mine.memory_bytes, sum(mine.gpus.values()))
         return None
     cpus, memory = os.cpu_count(), _memory_bytes()
-    return Node(cpus, memory, _gpus(driver)) if cpus and memory else None
+    return NodeResources(cpus, memory, _gpus(driver)) if cpus and memory else None
 
 
 def _gpus_of_job(job: str) -> int:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sizing.cells.cell import Cell
     from sizing.cells.comm.protocol import Communication
-    from sizing.cells.profiles.shards import Shard, ShardProfile
+    from sizing.cells.profiles.shards import ShardProfile, StageShard
     from sizing.model.graph import Graph
 
 
 def close(
     cells: Iterable[Cell], graph: Graph, profiles: Iterable[ShardProfile], comm: Communication, global_batch: int
-) -> list[Shard]:
+) -> list[StageShard]:
     """Return the hybrids of stages whose extremes, with collectives, are within 15 % of each other on one node.
 
     Cells with links that have no communication table are skipped: they cannot be estimated at all.
@@ -24,7 +24,7 @@ def close(
     from sizing.cells.plan_estimate import assembly, hybrids
 
     known = {each.shard: each for each in profiles}
-    found: dict[Shard, None] = {}
+    found: dict[StageShard, None] = {}
     for cell in cells:
         for device in {each.device for each in known.values()}:
             here = replace(cell, gpu_type=device)

@@ -20,7 +20,7 @@ _MOST_BATCH = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ModelRequest:
     """A model as the command line names it; `micro_batch` is the b of its configuration, None if not given."""
 
     step: str | None
@@ -34,7 +34,7 @@ def refuse_batch(global_batch: int) -> None:
         raise UsageError(f"--global-batch {global_batch}: at least 1, and at most {_MOST_BATCH}")
 
 
-def asked(step: str | None, text: str | None) -> Asked:
+def asked(step: str | None, text: str | None) -> ModelRequest:
     """Parse the model arguments of a command line; raises UsageError if there are none or they are invalid."""
     if step is None and text is None:
         raise UsageError(
@@ -44,7 +44,7 @@ def asked(step: str | None, text: str | None) -> Asked:
         raise UsageError(f"{step}: name a file and its function, for example train.py:make_step")
     model = None if text is None else _model(text)
     fixed = model.batch if model is not None and _BATCH.search(text or "") else None
-    return Asked(step, model, fixed)
+    return ModelRequest(step, model, fixed)
 
 
 def _model(text: str) -> ModelConfig:

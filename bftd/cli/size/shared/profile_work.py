@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     from sizing.cells.cell import Cell
     from sizing.cells.profiles.profile import Device, Result, Setting, Source
-    from sizing.cells.profiles.shards import Shard
+    from sizing.cells.profiles.shards import StageShard
     from sizing.cells.profiles.store import Store
     from sizing.model.graph import Graph
 
@@ -20,7 +20,7 @@ _START_S = 8.0  # to start a process with torch and read the model in it
 _FLOPS = {"cpu": 1e10, "cuda": 1e13}  # per second; only for the first guess of the duration
 
 
-class Work:
+class ProfileWork:
     """Profiles shards that are not in the cache, reports each, and stores it at once."""
 
     def __init__(
@@ -36,13 +36,13 @@ class Work:
     ) -> None:
         self.store, self.source, self.graph, self.setting, self.device = store, source, graph, setting, device
         self.python, self.timeout_s, self.again = python, timeout_s, again
-        self.results: dict[Shard, Result] = {}
+        self.results: dict[StageShard, Result] = {}
         self.notes: dict[str, None] = {}
         self.files: tuple[tuple[str, str], ...] = ()
         self._tensor = True
         self._out: set[int] = set()  # tensor-parallel sizes that the model cannot be cut over
 
-    def run(self, shards: Sequence[Shard]) -> None:
+    def run(self, shards: Sequence[StageShard]) -> None:
         """Profile shards, those without tensor parallelism first: an error in these ends the command."""
         from sizing.base.errors import SizingError, UsageError
 
@@ -87,7 +87,7 @@ class Work:
         self._out.add(tp)
         self._tensor = self._tensor and not why.startswith(NO_PLAN)
 
-    def _profile(self, shards: Sequence[Shard], done: int, of: int) -> int:
+    def _profile(self, shards: Sequence[StageShard], done: int, of: int) -> int:
         from sizing.cells.profiles.profile import profiled
 
         began, count = time.monotonic(), 0
@@ -113,7 +113,7 @@ class Work:
         self.notes.update(dict.fromkeys(found.notes))
         return count
 
-    def _known(self, shards: Sequence[Shard]) -> dict[Shard, Result]:
+    def _known(self, shards: Sequence[StageShard]) -> dict[StageShard, Result]:
         """Return the cached results of these shards for the device that would be used."""
         from sizing.cells.profiles.profile import device_name
         from sizing.cells.profiles.torch_probe import torch_of
@@ -130,7 +130,7 @@ class Work:
         self.files = model.files
         return {each: found[each] for each in shards if each in found}
 
-    def between(self, shards: Sequence[Shard]) -> list[Shard]:
+    def between(self, shards: Sequence[StageShard]) -> list[StageShard]:
         """Return the hybrid shards of stages that have an extreme which does not fit in memory."""
         from sizing.cells.profiles.profile import Unfit
 
@@ -151,7 +151,7 @@ class Work:
                 return
             count = more_micro_batches(cell, global_batch, count)
 
-    def _guess_s(self, shards: Sequence[Shard]) -> float:
+    def _guess_s(self, shards: Sequence[StageShard]) -> float:
         rate = _FLOPS["cuda" if self.device == "cuda" else "cpu"]
         before = self.graph.flops_before
         passes = 4 + self.setting.rounds

@@ -10,15 +10,15 @@ from bftd.cli.size import comm
 from bftd.cli.size.cells import GRAPH_BATCH
 
 if TYPE_CHECKING:
-    from bftd.cli.size.shared.model import Asked
+    from bftd.cli.size.shared.model import ModelRequest
     from sizing.base.estimate import Estimate
     from sizing.cells.cell import Cell
     from sizing.cells.profiles.profile import Setting, Source
-    from sizing.cells.profiles.shards import Shard, ShardProfile
+    from sizing.cells.profiles.shards import ShardProfile, StageShard
     from sizing.cells.profiles.store import Store
     from sizing.choose.candidates import Candidate
-    from sizing.choose.fit import By, Choice
-    from sizing.choose.timers.profiled_time import Measured
+    from sizing.choose.fit import By, PlanChoice
+    from sizing.choose.timers.profiled_time import ProfiledTime
     from sizing.model.graph import Graph
 
 AS_IT_IS = "fp32"
@@ -34,7 +34,7 @@ class Profiles:
     settings: tuple[Setting, ...]
 
     @staticmethod
-    def of(asked: Asked, precision: str, said: list[str]) -> Profiles | None:
+    def of(asked: ModelRequest, precision: str, said: list[str]) -> Profiles | None:
         """Return the profiles, or None if the model was not profiled in its present form and in this precision.
 
         A configuration's own precision and optimizer count; profiles with another optimizer come last. Notes are added
@@ -65,20 +65,20 @@ class Profiles:
         said.append(f"profiled in {ways}, not in {precision}, so profiles do not count: {_advice(alike, every, asked)}")
         return None
 
-    def timer(self, graph: Graph, global_batch: int, tensor: bool = True) -> Measured:
+    def timer(self, graph: Graph, global_batch: int, tensor: bool = True) -> ProfiledTime:
         """Return a timer that uses the profiles and the communication tables of user and site.
 
         Without `tensor`, profiles with tensor parallelism are left out.
         """
-        from sizing.choose.timers.profiled_time import Measured
+        from sizing.choose.timers.profiled_time import ProfiledTime
 
-        def profiles(cell: Cell) -> Mapping[Shard, ShardProfile]:
+        def profiles(cell: Cell) -> Mapping[StageShard, ShardProfile]:
             found = self._of_cell(cell, graph)
             return {shard: each for shard, each in found.items() if tensor or shard.tp == 1}
 
-        return Measured(graph, profiles, comm.found(), global_batch)
+        return ProfiledTime(graph, profiles, comm.found(), global_batch)
 
-    def _of_cell(self, cell: Cell, graph: Graph) -> Mapping[Shard, ShardProfile]:
+    def _of_cell(self, cell: Cell, graph: Graph) -> Mapping[StageShard, ShardProfile]:
         """Return the profiles of the first setting that has all of the cell's shards; raises NoProfile."""
         from sizing.base.errors import NoProfile
         from sizing.cells.profiles.sources import profiles_for
@@ -92,7 +92,7 @@ class Profiles:
         raise why
 
 
-def graph_of(asked: Asked, global_batch: int, python: str, timeout_s: float, said: list[str]) -> Graph | None:
+def graph_of(asked: ModelRequest, global_batch: int, python: str, timeout_s: float, said: list[str]) -> Graph | None:
     """Return the operators of a model; None, with a note in `said`, if they cannot be read."""
     from sizing.base.errors import SizingError
     from sizing.cells.size_graph import chain
@@ -112,20 +112,20 @@ def graph_of(asked: Asked, global_batch: int, python: str, timeout_s: float, sai
 
 
 def retimed(
-    choices: Sequence[Choice],
-    asked: Asked,
+    choices: Sequence[PlanChoice],
+    asked: ModelRequest,
     global_batch: int,
     python: str,
     timeout_s: float,
     precision: str,
     by: By,
     notes: list[str],
-) -> tuple[Choice, ...]:
+) -> tuple[PlanChoice, ...]:
     """Return the plans of `bft size fit`, ranked again with measured times where profiles of the same split exist."""
     from sizing.base.errors import DoesNotFit, NoProfile, NoTable
     from sizing.cells.cell import Split
     from sizing.choose.fit import retimed as ranked
-    from sizing.choose.shapes import Shape
+    from sizing.choose.shapes import GpuShape
     from sizing.choose.timers.timers import slowest_of
 
     profiles = Profiles.of(asked, precision, notes)
@@ -138,7 +138,7 @@ def retimed(
         parallel = candidate.parallel
         if parallel.fsdp > 1:
             return None
-        shape = Shape(candidate.pool, candidate.nodes, parallel.gpus // candidate.nodes)
+        shape = GpuShape(candidate.pool, candidate.nodes, parallel.gpus // candidate.nodes)
         try:
             split = Split(parallel.dp, parallel.tp)
             return slowest_of([measured.step_s(each, split, micro_batches) for each in shape.possible])
@@ -148,7 +148,7 @@ def retimed(
     return ranked(choices, time, by)
 
 
-def profiling(asked: Asked, precision: str) -> str:
+def profiling(asked: ModelRequest, precision: str) -> str:
     """Return the option of `bft size profile` for profiles that count here; "" for a precision it does not have."""
     precision = precision or AS_IT_IS
     if asked.step is None and asked.model is not None:
@@ -169,7 +169,7 @@ def _alike(precision: str, *, whole: bool) -> tuple[str, ...]:
     return tuple(each for each in PRECISIONS if each.partition("-")[0] == precision)
 
 
-def _advice(alike: Sequence[str], every: Sequence[Setting], asked: Asked) -> str:
+def _advice(alike: Sequence[str], every: Sequence[Setting], asked: ModelRequest) -> str:
     """Say how to make or use profiles when all of them are in other precisions."""
     ways = []
     if alike:

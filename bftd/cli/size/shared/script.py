@@ -19,8 +19,8 @@ from bftd.cli.jobs import sbatch_options
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from sizing.choose.fit import Choice
-    from sizing.sbatch.lines import Line
+    from sizing.choose.fit import PlanChoice
+    from sizing.sbatch.lines import SbatchLine
 
 _MOST_BYTES = 4 * 2**20  # sbatch accepts no larger script
 
@@ -72,7 +72,7 @@ def target(script: Script, output: str | None, *, overwrite: bool, what: str = "
     return path
 
 
-def with_lines(script: Script, choice: Choice) -> tuple[str, list[str]]:
+def with_lines(script: Script, choice: PlanChoice) -> tuple[str, list[str]]:
     """Return the script with the lines that it lacks, and sentences on those that it already has."""
     from sizing.sbatch import lines as emit
 
@@ -84,7 +84,7 @@ def with_lines(script: Script, choice: Choice) -> tuple[str, list[str]]:
     return inserted(script, lines, "plan")
 
 
-def inserted(script: Script, lines: Sequence[Line], whose: str) -> tuple[str, list[str]]:
+def inserted(script: Script, lines: Sequence[SbatchLine], whose: str) -> tuple[str, list[str]]:
     """Return the script with the lines that it lacks, and sentences on the others.
 
     `whose` names the source of the lines in these sentences, "plan" or "profile".

@@ -20,9 +20,9 @@ from bftd.config import configuration
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from sizing.choose.runs import Out, Run
-    from sizing.sbatch.lines import Line
-    from sizing.sbatch.script import Kept
+    from sizing.choose.runs import JobRun, Rejected
+    from sizing.sbatch.lines import SbatchLine
+    from sizing.sbatch.script import SettledOption
 
 _LAUNCHERS = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)\b")
 """Launchers that start a node's processes themselves, and so want one task per node."""
@@ -41,7 +41,7 @@ _OWN = {"SBATCH_ACCOUNT": "account", "SBATCH_QOS": "qos", "SBATCH_RESERVATION": 
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BatchJob:
     """A user's batch script, and the options that the user's environment sets for it."""
 
     script: Script
@@ -51,7 +51,7 @@ class Job:
         """Return the script's own value of an option, "" if it has none."""
         return self.script.options.get(option) or ""
 
-    def lines(self, beside: Sequence[Line]) -> tuple[str, ...]:
+    def lines(self, beside: Sequence[SbatchLine]) -> tuple[str, ...]:
         """Return the #SBATCH lines of script and environment, with those in `beside`, which take precedence."""
         options = {line.option for line in beside}
         words = [each.words for each in sbatch_options.of_script(self.script.text) if each.name not in options]
@@ -61,14 +61,16 @@ class Job:
             *(line.text for line in beside),
         )
 
-    def without_idle_gpus(self, found: Sequence[Run], out: Sequence[Out]) -> tuple[tuple[Run, ...], tuple[Out, ...]]:
+    def without_idle_gpus(
+        self, found: Sequence[JobRun], out: Sequence[Rejected]
+    ) -> tuple[tuple[JobRun, ...], tuple[Rejected, ...]]:
         """Return the runs whose GPUs the script would all use; add the others to those that are out already."""
-        from sizing.choose.runs import Out
+        from sizing.choose.runs import Rejected
 
         started = tuple(self._started())
         used = [run for run in found if any(fits(run.shape.nodes, run.shape.per_node) for fits, _ in started)]
         why = f"{self.script.path} {' or '.join(dict.fromkeys(words for _, words in started))}, so GPUs would be idle"
-        idle = (Out(run.shape, run.stages, why, run.run_s) for run in found if run not in used)
+        idle = (Rejected(run.shape, run.stages, why, run.run_s) for run in found if run not in used)
         return tuple(used), (*out, *idle)
 
     def _started(self) -> Iterator[tuple[Callable[[int, int], bool], str]]:
@@ -95,7 +97,7 @@ class Job:
         else:
             yield _exactly(1, 1), "starts one process (srun or torchrun --nproc-per-node=gpu start one a GPU)"
 
-    def missing(self, run: Run) -> tuple[tuple[Line, ...], tuple[Kept, ...]]:
+    def missing(self, run: JobRun) -> tuple[tuple[SbatchLine, ...], tuple[SettledOption, ...]]:
         """Return the options that the script lacks for a run, and its own values for the others."""
         from sizing.sbatch.script import agree
 
@@ -129,7 +131,7 @@ def _nodes(count: int | None) -> str:
     return "all nodes" if count is None else f"{count} node{'s' if count != 1 else ''}"
 
 
-def read(name: str) -> Job:
+def read(name: str) -> BatchJob:
     """Read a batch script; raises UsageError if there is none, or if it has options of other systems."""
     script = size_script.read(name)
     if others := sbatch_options.foreign(script.text):
@@ -139,10 +141,10 @@ def read(name: str) -> Job:
         for variable, option in _OWN.items()
         if os.environ.get(variable) and option not in script.options
     )
-    return Job(script, inherited)
+    return BatchJob(script, inherited)
 
 
-def submit(job: Job, run: Run, *, yes: bool, quiet: bool, deadline: bool = False) -> str:
+def submit(job: BatchJob, run: JobRun, *, yes: bool, quiet: bool, deadline: bool = False) -> str:
     """Show the command, ask, submit, and return the job's id.
 
     Raises UsageError if the script asks for other GPUs and, with a `deadline`, if its own time limit may end the run
@@ -180,7 +182,7 @@ def submit(job: Job, run: Run, *, yes: bool, quiet: bool, deadline: bool = False
     return job_id
 
 
-def environment(run: Run) -> dict[str, str]:
+def environment(run: JobRun) -> dict[str, str]:
     """Return the model's split as environment variables: a number, or one per stage if they differ."""
     splits = run.timed.splits
     sizes = {"BFT_DP": [split.dp for split in splits], "BFT_TP": [split.tp for split in splits]}
@@ -188,7 +190,7 @@ def environment(run: Run) -> dict[str, str]:
     return {**told, "BFT_STAGES": str(run.stages), "BFT_MICRO_BATCHES": str(run.timed.micro_batches)}
 
 
-def launch(run: Run, program: str = "train.py") -> tuple[str, ...]:
+def launch(run: JobRun, program: str = "train.py") -> tuple[str, ...]:
     """Return the lines of a batch script that start one process per GPU."""
     exports = " ".join(f"{name}={value}" for name, value in environment(run).items())
     processes = f"--nproc-per-node={run.shape.per_node}"
@@ -202,7 +204,7 @@ def launch(run: Run, program: str = "train.py") -> tuple[str, ...]:
     )
 
 
-def _refuse_second_words_on_gpus(job: Job, run: Run) -> None:
+def _refuse_second_words_on_gpus(job: BatchJob, run: JobRun) -> None:
     """Raise UsageError if the script requests GPUs by several options: only one of them was compared."""
     others = _GPUS & job.script.options.keys()
     if len(others) > 1:
@@ -213,7 +215,7 @@ def _refuse_second_words_on_gpus(job: Job, run: Run) -> None:
         )
 
 
-def _exported(job: Job, settings: Mapping[str, str]) -> tuple[str, ...]:
+def _exported(job: BatchJob, settings: Mapping[str, str]) -> tuple[str, ...]:
     """Return the option that passes the settings to a script that exports only part of the environment."""
     if "export" not in job.script.options:
         return ()
@@ -229,7 +231,7 @@ def _exported(job: Job, settings: Mapping[str, str]) -> tuple[str, ...]:
     return (f"--export={','.join([*(name for name in taken if name and name.upper() != 'NONE'), *settings])}",)
 
 
-def _cut_off(run: Run, kept: Kept) -> str:
+def _cut_off(run: JobRun, kept: SettledOption) -> str:
     """Return a warning if the script's own time limit may end the run, "" for any other option."""
     from sizing.choose.limits import of_slurm, words
 
@@ -239,7 +241,7 @@ def _cut_off(run: Run, kept: Kept) -> str:
     return f"--time={kept.value} may end the run before its last step, as it may take {words(run.run_s.high)}"
 
 
-def _refuse_conflict(job: Job, run: Run, kept: Kept) -> None:
+def _refuse_conflict(job: BatchJob, run: JobRun, kept: SettledOption) -> None:
     """Raise UsageError for an option of the script that conflicts with the run."""
     from sizing.choose.limits import of_slurm
 

@@ -11,11 +11,11 @@ from bftd.base.errors import UsageError
 from bftd.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from bftd.cli.size.shared.model import Asked
+    from bftd.cli.size.shared.model import ModelRequest
     from sizing.base.errors import Untraceable
     from sizing.base.parallel import Parallel
     from sizing.choose.candidates import Spread
-    from sizing.choose.sources import Point
+    from sizing.choose.sources import RankBatch
     from sizing.model.trace import StepTrace
 
 _PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -55,12 +55,12 @@ class Tracer:
         takes = tracing.takes(self.step, self._python)
         return Spread(tensor="tp" in takes, fsdp="fsdp" in takes)
 
-    def measure(self, points: Sequence[Point]) -> list[StepTrace | Untraceable]:
+    def measure(self, points: Sequence[RankBatch]) -> list[StepTrace | Untraceable]:
         """Trace points, two at a time; raises UsageError if the step cannot be traced at all."""
         with progress_bar(f"tracing {self.step}", lines=True) as tell:
             done = 0
 
-            def one(point: Point) -> StepTrace | Untraceable:
+            def one(point: RankBatch) -> StepTrace | Untraceable:
                 nonlocal done
                 result = self._one(point)
                 done += 1
@@ -105,7 +105,7 @@ class Tracer:
         parts = [name if len(kinds) == 1 else f"{shares[name]:.0%} {name}".replace("%", " %") for name in kinds]
         return f"arithmetic in {', '.join(parts) or 'no products'} (traced)"
 
-    def _one(self, point: Point) -> StepTrace | Untraceable:
+    def _one(self, point: RankBatch) -> StepTrace | Untraceable:
         from sizing.base.errors import Untraceable
         from sizing.model import tracing
 
@@ -115,7 +115,7 @@ class Tracer:
             return error
 
 
-def spread_of(asked: Asked, tracer: Tracer | None) -> Spread:
+def spread_of(asked: ModelRequest, tracer: Tracer | None) -> Spread:
     """Return the ways to split the model: those of the step, or those that the formula supports."""
     from sizing.choose.candidates import Spread
 

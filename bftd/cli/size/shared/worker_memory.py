@@ -23,7 +23,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Step:
+class StepFunction:
     """The function in a script that makes its training step.
 
     `batch` is its default batch, None if it has none. `guarded` says that the script can be imported without training:
@@ -34,7 +34,7 @@ class Step:
     guarded: bool
 
 
-def find(source: str) -> Step | None:
+def find(source: str) -> StepFunction | None:
     """Find `make_step` at the top level of a script, without running it; None if there is none."""
     try:
         body = ast.parse(source).body
@@ -42,7 +42,7 @@ def find(source: str) -> Step | None:
         return None
     for node in body:
         if isinstance(node, ast.FunctionDef) and node.name == FUNCTION:
-            return Step(_default(node.args), any(map(_is_main_guard, body)))
+            return StepFunction(_default(node.args), any(map(_is_main_guard, body)))
     return None
 
 
@@ -84,7 +84,9 @@ class _Need:
         return f"{self.bytes / _GIB:.1f} GiB with the guard band, traced with a batch of {self.batch}"
 
 
-def _need(spec: ElasticSpec, step: Step, path: Path, python: str, batch: int | None, tell: Tell) -> _Need | None:
+def _need(
+    spec: ElasticSpec, step: StepFunction, path: Path, python: str, batch: int | None, tell: Tell
+) -> _Need | None:
     from sizing.base.errors import SizingError
     from sizing.base.parallel import Parallel
     from sizing.memory import traced

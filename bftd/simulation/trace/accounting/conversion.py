@@ -21,14 +21,14 @@ _SILENCE_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TracePeriod:
     """The time that a trace covers, in unix seconds."""
 
     start_s: float
     end_s: float
 
 
-def window(accounts: Accounts, start_s: float | None, end_s: float | None) -> Window:
+def window(accounts: Accounts, start_s: float | None, end_s: float | None) -> TracePeriod:
     """Return the requested period of the trace, or the longest that the records of one sacct call surely cover.
 
     sacct lists the jobs that overlap a period, but its output does not name the period. All these jobs end after its
@@ -43,10 +43,12 @@ def window(accounts: Accounts, start_s: float | None, end_s: float | None) -> Wi
     last = end_s if end_s is not None else max(starts, default=0.0)
     if last <= first:
         raise TraceError("the period has no length: give it with --since and --until")
-    return Window(first, last)
+    return TracePeriod(first, last)
 
 
-def trace(accounts: Accounts, nodes: Sequence[str], period: Window, min_idle_s: float, *, every: bool = False) -> Trace:
+def trace(
+    accounts: Accounts, nodes: Sequence[str], period: TracePeriod, min_idle_s: float, *, every: bool = False
+) -> Trace:
     """Build a trace from periods. Raise TraceError if no node was idle, or none of the jobs ran on `nodes`.
 
     With `every`, `nodes` are all that the cluster has today. Other nodes that had jobs were part of it once, and are in

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from bftd.simulation.trace.accounting.sacct_table import Dates, Row, rows
+from bftd.simulation.trace.accounting.sacct_table import Dates, SacctRow, rows
 from bftd.simulation.trace.errors import TraceError
 from bftd.simulation.trace.names import check, listed
 
@@ -127,7 +127,7 @@ class Accounts:
             if span is not None and names.lower() not in _NO_NODES:
                 yield Period(self._nodes(row, names), *span)
 
-    def _job(self, row: Row, notes: Counter[str]) -> Period | None:
+    def _job(self, row: SacctRow, notes: Counter[str]) -> Period | None:
         """Return the period of one row of sacct, or None, with the reason counted in `notes`."""
         job_id, state = row.first("jobidraw", "jobid"), row.first("state").upper()
         if not job_id or not job_id[0].isdigit():
@@ -158,7 +158,7 @@ class Accounts:
         notes["node_counts_differ"] += count.isdecimal() and int(count) != len(nodes)
         return Period(nodes, start_s, end_s)
 
-    def _span(self, row: Row, start: tuple[str, ...], end: tuple[str, ...]) -> tuple[float, float] | None:
+    def _span(self, row: SacctRow, start: tuple[str, ...], end: tuple[str, ...]) -> tuple[float, float] | None:
         """Return start and end of a period of absence: infinite without an end, None without a start."""
         start_s, end_s = self.dates.read(row, *start), self.dates.read(row, *end, latest=True)
         if start_s is None:
@@ -168,7 +168,7 @@ class Accounts:
             return None
         return start_s, math.inf if end_s is None else end_s
 
-    def _nodes(self, row: Row, text: str) -> tuple[str, ...]:
+    def _nodes(self, row: SacctRow, text: str) -> tuple[str, ...]:
         if text not in self._sets:
             from slurm_plugin.errors import SlurmError
             from slurm_plugin.nodeset import expand
@@ -181,7 +181,7 @@ class Accounts:
             self._sets[text] = tuple(self._names.setdefault(name, name) for name in names)
         return self._sets[text]
 
-    def _one_cluster(self, row: Row) -> None:
+    def _one_cluster(self, row: SacctRow) -> None:
         """Raise TraceError for a second cluster: node names are unique within one cluster only."""
         cluster = row.first("cluster")
         if cluster:

@@ -17,7 +17,7 @@ _SECONDS = re.compile(r"\d{1,12}")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SacctRow:
     """One row: its place as shown in messages, and its fields by column name in lower case."""
 
     where: str
@@ -28,7 +28,7 @@ class Row:
         return next((self.fields[name] for name in names if name in self.fields), "")
 
 
-def rows(text: str, where: str, needed: tuple[tuple[str, ...], ...], advice: str) -> Iterator[Row]:
+def rows(text: str, where: str, needed: tuple[tuple[str, ...], ...], advice: str) -> Iterator[SacctRow]:
     """Yield the rows of a table; a header that is repeated, as in concatenated files, is no row.
 
     Each entry of `needed` lists alternative names, one of which the header must have; `advice` says how to make a
@@ -52,7 +52,7 @@ def rows(text: str, where: str, needed: tuple[tuple[str, ...], ...], advice: str
             fields[spare : spare + surplus + 1] = ["|".join(fields[spare : spare + surplus + 1])]
         elif surplus:
             raise TraceError(f"{where}, line {number}: {len(fields)} fields instead of {len(columns)}: {advice}")
-        yield Row(f"{where}, line {number}", dict(zip(columns, map(str.strip, fields), strict=True)))
+        yield SacctRow(f"{where}, line {number}", dict(zip(columns, map(str.strip, fields), strict=True)))
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Dates:
 
     ambiguous: int = 0
 
-    def read(self, row: Row, *names: str, latest: bool = False) -> float | None:
+    def read(self, row: SacctRow, *names: str, latest: bool = False) -> float | None:
         """Return the time in the first of these columns that exists, or None if it holds none.
 
         Of a local time that a change of clocks repeats, return the earlier instant, or the later one with `latest`.

@@ -12,7 +12,7 @@ _BELIEVED_POLLS = 2.0
 Row = tuple[float, str, bool]
 
 
-class Recorder:
+class PollRecorder:
     """A converter of the idle sets seen by polls into the rows of a trace.
 
     If a poll fails, or none comes for two intervals, the state is unknown: all nodes leave, at the time of the failed

@@ -15,7 +15,7 @@ from bftd.simulation.trace.accounting.conversion import iso
 from bftd.simulation.trace.errors import TraceError
 from bftd.simulation.trace.model import HOUR_S
 from bftd.simulation.trace.recording.file import SOURCE, RecordingFile
-from bftd.simulation.trace.recording.recorder import Recorder, Row
+from bftd.simulation.trace.recording.recorder import PollRecorder, Row
 from bftd.simulation.trace.sidecar import Sidecar
 from slurm_plugin.errors import CommandError, SnapshotError
 from slurm_plugin.read.types import Snapshot
@@ -23,7 +23,7 @@ from slurm_plugin.read.types import Snapshot
 DEFAULT_POLL_S = 10.0
 
 
-class Reader(Protocol):
+class SnapshotSource(Protocol):
     """A source of snapshots."""
 
     def snapshot(self) -> Snapshot:
@@ -32,7 +32,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class RecordingClock:
     """The time, and a way to wait: `wait(seconds)` returns True if the recording must end."""
 
     wait: Callable[[float], bool]
@@ -41,10 +41,10 @@ class Clock:
 
 
 def record(
-    reader: Reader,
+    reader: SnapshotSource,
     path: Path,
     watched: Callable[[Snapshot], Collection[str]],
-    clock: Clock,
+    clock: RecordingClock,
     tell: Callable[[str], None],
     poll_s: float | None = None,
     hours: float | None = None,
@@ -59,7 +59,7 @@ def record(
     recording = RecordingFile(path)
     polls = 0
     try:
-        session = Session(recording, watched, clock, tell, poll_s, pool or PoolConfig())
+        session = RecordingSession(recording, watched, clock, tell, poll_s, pool or PoolConfig())
         ends_s = clock.monotonic_s() + hours * HOUR_S if hours is not None else None
         # if Slurm is unavailable at the start, fail now, not after a week
         session.see(reader.snapshot())
@@ -75,14 +75,14 @@ def record(
     return polls
 
 
-class Session:
+class RecordingSession:
     """One run of the recorder; its caller reads Slurm and passes in the polls."""
 
     def __init__(
         self,
         recording: RecordingFile,
         watched: Callable[[Snapshot], Collection[str]],
-        clock: Clock,
+        clock: RecordingClock,
         tell: Callable[[str], None],
         poll_s: float | None,
         pool: PoolConfig,
@@ -97,11 +97,11 @@ class Session:
         self.poll_s = poll_s or (begun and begun.poll_interval_s) or DEFAULT_POLL_S
         self._zero_s: float | None = None
         self._start = ""
-        self._recorder = Recorder(self.poll_s)
+        self._recorder = PollRecorder(self.poll_s)
         if begun is not None:
             self._take_up(begun)
 
-    def poll(self, reader: Reader) -> None:
+    def poll(self, reader: SnapshotSource) -> None:
         """Take one snapshot, or record that it failed."""
         try:
             snapshot = reader.snapshot()
@@ -145,7 +145,7 @@ class Session:
         self._zero_s, self._start = self._clock.monotonic_s() - passed_s, begun.start
         notes = dict(begun.notes) | {"resumed": begun.notes.get("resumed", 0) + 1}
         self._pilots_before = notes.get("pilots_idle", 0)
-        self._recorder = Recorder(self.poll_s, begun.nodes or (), self._recording.idle, last_s, notes.items())
+        self._recorder = PollRecorder(self.poll_s, begun.nodes or (), self._recording.idle, last_s, notes.items())
         time_s = self._now_s()
         self._save(time_s, self._recorder.miss(time_s))
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from bftd.base.errors import UsageError
 from bftd.cli.main import bft as command
 from bftd.cli.main import main
-from bftd.http.client import Client
+from bftd.http.client import ApiClient
 from tests.bftd.daemon.test_process import running
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
@@ -25,7 +25,7 @@ from tests.support.waiting import STILL_S
 TRAINER = {"id": "run-here-12", "name": "train-a", "backend": "horovod", "nodes_min": 1, "nodes_max": 2, "user": "ann"}
 
 
-def until(client: Client, reached: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+def until(client: ApiClient, reached: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
     """Wait for a status."""
     end = time.monotonic() + STILL_S
     while not reached(status := client.status()):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sizing.cells.profiles.profile import Setting
-from sizing.cells.profiles.shards import Shard
+from sizing.cells.profiles.shards import StageShard
 from sizing.cells.profiles.store import Store
 from sizing.model import graphing
 from sizing.model.config import parse
@@ -300,7 +300,7 @@ def test_regression_of_a_configurations_profiles_those_in_its_own_precision_came
     last = sizes.layers + 1  # behind the embedding and the layers, the head
     store = Store()
     for precision, took_s in (("bf16", 0.1), ("fp32", 0.4)):
-        one = profile_of(Shard(0, last, 64, 1), took_s, device=KIND, peak_bytes=2**30)
+        one = profile_of(StageShard(0, last, 64, 1), took_s, device=KIND, peak_bytes=2**30)
         store.put(store.model(sizes), Setting("adam", precision), [one])
     words = ("--global-batch", "64", "--steps", "1000", "--no-start", "--max-gpus", "1", "--gpu", "a100")
     own = choose(bft, "--config", fp32, *words, "--json").json

@@ -20,9 +20,9 @@ from bftd.cli.size.shared import cpu_node
 from sizing.base.estimate import Estimate
 from sizing.cpu import profiler
 from sizing.cpu.matrix import Matrix
-from sizing.cpu.profiler import Ask, Cost, Profile
-from sizing.cpu.runs.measurement import PointResult, Progress
-from sizing.sbatch.cpu import Need
+from sizing.cpu.profiler import Profile, ProfileCost, ProfileRequest
+from sizing.cpu.runs.measurement import PointProgress, PointResult
+from sizing.sbatch.cpu import CpuNeed
 from tests.bftd.cli.sizing_commands import Ended, Terminal
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 
@@ -37,7 +37,7 @@ def point(cpus: int, rate: float, **more: Any) -> PointResult:
     return PointResult(cpus, measured, "samples/s", (rate,), 60, 5.4, 14.0, 4.0, "affinity", 4e9, 2 * GIB, **more)
 
 
-def made(ask: Ask) -> Profile:
+def made(ask: ProfileRequest) -> Profile:
     """A job that 8 CPUs saturate, and with its data set a cache of 40 GiB."""
     rates = [min(800.0, 100.0 * cpus) for cpus in range(1, 17)]
     points = {cpus: point(cpus, rates[cpus - 1]) for cpus in (16, 8, 4, 6, 7)}
@@ -59,9 +59,9 @@ def made(ask: Ask) -> Profile:
 class Made(Terminal):
     """Runs the command on `profile`; `asked` is what it was asked for."""
 
-    asked: Ask
-    cost = Cost(5, 20.0, 0, 600.0)
-    profile: Callable[[Ask], Profile] = staticmethod(made)
+    asked: ProfileRequest
+    cost = ProfileCost(5, 20.0, 0, 600.0)
+    profile: Callable[[ProfileRequest], Profile] = staticmethod(made)
 
     def cpu(self, *words: str) -> Ended:
         return self("size", "cpu", *words)
@@ -72,12 +72,12 @@ def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     terminal = Made(tmp_path, monkeypatch, capsys)
 
     def profile(
-        ask: Ask, *, heard: Callable[[Progress], None], done: Callable[[PointResult], None], **_: object
+        ask: ProfileRequest, *, heard: Callable[[PointProgress], None], done: Callable[[PointResult], None], **_: object
     ) -> Profile:
         terminal.asked = ask
         found = terminal.profile(ask)
         for result in found.points.values():
-            heard(Progress(result.cpus, "measuring", 3.0, 20.0, 10, None))
+            heard(PointProgress(result.cpus, "measuring", 3.0, 20.0, 10, None))
             done(result)
         return found
 
@@ -107,7 +107,7 @@ def test_the_lines_come_last_and_can_be_pasted(bft: Made) -> None:
 
 
 def test_what_it_costs_is_said_first_and_each_run_when_it_is_over_beside_the_result(bft: Made) -> None:
-    bft.cost = Cost(5, 20.0, 2, 600.0)
+    bft.cost = ProfileCost(5, 20.0, 2, 600.0)
     ended = bft.cpu(*COMMAND)
     first, *runs = ended.err.splitlines()
     assert first.startswith(wording("cli.size_cpu.runs_planned", points="at most 5", point_s=20))
@@ -156,7 +156,7 @@ def test_without_the_size_of_the_data_a_note_says_how_to_give_it_and_memory_is_t
 
 
 def test_a_plot_of_bars_fits_the_terminal_and_marks_the_demand() -> None:
-    need = Need(made(Ask(("x",))).matrix, 0, None, modelled=False)
+    need = CpuNeed(made(ProfileRequest(("x",))).matrix, 0, None, modelled=False)
     for width in (40, 80, 200):
         title, *rows = size_cpu_shown.plot(need, width)
         assert all(len(row) <= width for row in rows)
@@ -169,7 +169,7 @@ def test_of_many_numbers_of_cpus_those_measured_the_demand_and_both_ends_are_sho
     rates = tuple((min(800.0, 10.0 * cpus),) for cpus in range(1, 129))
     origins = tuple("measured" if cpus in (128, 64, 80) else "interpolated" for cpus in range(1, 129))
     table = Matrix(1, tuple(map(float, range(1, 129))), (1.0,), rates, origins, searched=80.0)
-    rows = list(size_cpu_shown.plot(Need(table, 1, None, modelled=False), 80))[1:]
+    rows = list(size_cpu_shown.plot(CpuNeed(table, 1, None, modelled=False), 80))[1:]
     assert [row.split()[0] for row in rows] == ["1", "64", "79", "80", "81", "128"]
 
 
@@ -191,7 +191,7 @@ def test_a_budget_that_was_too_short_is_said(bft: Made) -> None:
 
 
 def test_a_rate_that_is_uncertain_is_said_to_be(bft: Made) -> None:
-    def noisy(ask: Ask) -> Profile:
+    def noisy(ask: ProfileRequest) -> Profile:
         found = made(ask)
         unsure = replace(found.points[4], rate=Estimate(400.0, 300.0, 450.0, "measured"))
         return replace(found, points={**found.points, 4: unsure})
@@ -200,7 +200,7 @@ def test_a_rate_that_is_uncertain_is_said_to_be(bft: Made) -> None:
     assert "uncertain" not in _with(bft, made)
 
 
-def _with(bft: Made, profile: Callable[[Ask], Profile]) -> str:
+def _with(bft: Made, profile: Callable[[ProfileRequest], Profile]) -> str:
     bft.profile = profile
     return bft.cpu(*COMMAND).out
 
@@ -304,7 +304,7 @@ def test_sizes_are_read_as_du_and_slurm_have_them(text: str, count: float) -> No
 
 
 def test_after_an_interruption_it_is_said_that_the_runs_are_kept(bft: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(ask: Ask, *, heard: object, done: Callable[[PointResult], None]) -> Profile:
+    def interrupted(ask: ProfileRequest, *, heard: object, done: Callable[[PointResult], None]) -> Profile:
         done(point(16, 800))
         raise KeyboardInterrupt
 
@@ -320,7 +320,7 @@ class _Terminal(io.StringIO):
 
 
 def test_who_sits_at_a_terminal_is_asked_before_a_long_profile(bft: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    bft.cost = Cost(7, 100.0, 0, 3600.0)
+    bft.cost = ProfileCost(7, 100.0, 0, 3600.0)
     assert bft.cpu(*COMMAND).code == 0  # nobody there: not asked
     del bft.asked
     monkeypatch.setattr("sys.stdin", _Terminal("n\n"))

@@ -14,11 +14,11 @@ from sizing.base.errors import Untraceable
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.cells.profiles.profile import Setting, Unfit
-from sizing.cells.profiles.shards import Shard, ShardProfile
+from sizing.cells.profiles.shards import ShardProfile, StageShard
 from sizing.cells.profiles.store import Store, by_files
 from sizing.model import stepping, tracing
 from sizing.model.stepping import RealStep
-from sizing.model.trace import CATEGORIES, Operator, StepTrace
+from sizing.model.trace import CATEGORIES, OperatorTotals, StepTrace
 from tests.bftd.cli.sizing_commands import Terminal
 from tests.sizing.cells.made import profile_of
 from tests.support.messages import excerpt, fragment, pattern, says, wording
@@ -38,7 +38,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     """Where a step takes 1e13 FLOPs a batch of 16 on a GPU, and half a second of one core."""
 
     def trace(step: str, batch: int, parallel: Parallel, **_: object) -> StepTrace:
-        operators = (Operator("mm", 1, 625_000_000_000 * batch, 10**9),)
+        operators = (OperatorTotals("mm", 1, 625_000_000_000 * batch, 10**9),)
         nothing = dict.fromkeys(CATEGORIES, 0)
         return StepTrace(batch, parallel, "cuda", 0, nothing, 10**7, operators, {}, "2.13", 1.0)
 
@@ -134,7 +134,7 @@ def test_a_profile_in_the_cache_takes_the_place_of_the_data_sheet(
     model = by_files(step, [("train.py", hashlib.sha256(script.read_bytes()).hexdigest())])
     exact = Estimate(0.25, 0.2, 0.3, "measured")
     profile = ShardProfile(
-        Shard(0, 9, 8, 1),
+        StageShard(0, 9, 8, 1),
         "a100-sxm-80gb",
         exact,
         Estimate(0.0, 0.0, 0.0, "measured"),
@@ -148,7 +148,7 @@ def test_a_profile_in_the_cache_takes_the_place_of_the_data_sheet(
         1.0,
         "2.13",
     )
-    part = replace(profile, shard=Shard(5, 9, 8, 1))
+    part = replace(profile, shard=StageShard(5, 9, 8, 1))
     Store().put(model, Setting("sgd", "fp32"), [profile, part])
     words = ("size", "curve", "train.py", "--nodes", "1-2", "--classes", "classes.json", "--json")
     gpus = terminal(*words).json["estimates"][0]
@@ -174,7 +174,7 @@ def test_regression_the_first_stage_of_a_model_that_fits_no_gpu_was_taken_for_al
     monkeypatch.setenv("XDG_CACHE_HOME", str(terminal.folder / "cache"))
     script = terminal.folder / "train.py"
     model = by_files(f"{script}:make_model", [("train.py", hashlib.sha256(script.read_bytes()).hexdigest())])
-    first = profile_of(Shard(0, 4, 8, 1), 0.1, device="a100-sxm-80gb")
-    Store().put(model, Setting(), [first, Unfit(Shard(0, 9, 8, 1), "a100-sxm-80gb", "40 GiB too many", "2.13")])
+    first = profile_of(StageShard(0, 4, 8, 1), 0.1, device="a100-sxm-80gb")
+    Store().put(model, Setting(), [first, Unfit(StageShard(0, 9, 8, 1), "a100-sxm-80gb", "40 GiB too many", "2.13")])
     words = ("size", "curve", "train.py", "--nodes", "1-2", "--classes", "classes.json", "--json")
     assert "data sheet" in terminal(*words).json["estimates"][0]["basis"]

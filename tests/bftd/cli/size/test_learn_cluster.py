@@ -13,7 +13,7 @@ import pytest
 
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.read.client import SlurmClient
-from slurm_plugin.read.finished import Finished, finished
+from slurm_plugin.read.finished import FinishedJob, finished
 from tests.e2e.accounted import AccountedSite, until
 
 pytestmark = [
@@ -59,12 +59,12 @@ def test_a_job_that_ran_is_read_from_accounting_and_kept(tmp_path: Path) -> None
         words = ("--parsable", "-pbatch", "--gres=gpu:a100:2", "-o/dev/null", str(tmp_path / "job.sh"))
         job = site.slurm("sbatch", *words)
 
-        def learnt() -> Finished | None:
+        def learnt() -> FinishedJob | None:
             with suppress(SlurmError):  # slurmdbd hears of a job, its end and its steps one after another
                 return finished(SlurmClient(site.cluster.conf), job)
             return None
 
-        over: Finished = until("all of the job in accounting", learnt, site.show)
+        over: FinishedJob = until("all of the job in accounting", learnt, site.show)
         assert (over.id, over.cluster, over.gpus, over.gres_type) == (job, "sandbox", 2, "a100")
         assert len(over.nodes) == 1
         assert 3 <= over.ended_s - over.started_s < 600

@@ -35,7 +35,7 @@ def test_a_profile_is_kept_for_the_same_script_and_one_without_memory_is_not(
     assert needs.find(script, ("--lr", "3")) is None, "nobody could ask for a part by it"
     assert kept(1e9 + 0.5) == []
     found = needs.find(script, ("--lr", "3"))
-    assert found == needs.Kept(3, 10**9 + 1, 1, "gpu1", 1000.0)
+    assert found == needs.StoredNeed(3, 10**9 + 1, 1, "gpu1", 1000.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(script))
     [said] = kept(1e9)
     assert says(said, "sizing.cpu_needs.not_kept")

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 
 from bftd.cli.size.shared import hybrids
-from bftd.cli.size.shared.profile_work import Work
+from bftd.cli.size.shared.profile_work import ProfileWork
 from sizing.base.errors import SizingError, Untraceable, UsageError
 from sizing.cells.comm.table import CommTables
 from sizing.cells.profiles import profile, torch_probe
 from sizing.cells.profiles.profile import NO_PLAN, Profiled, Setting, Unfit
-from sizing.cells.profiles.shards import Shard
+from sizing.cells.profiles.shards import StageShard
 from sizing.cells.profiles.store import Store
 from tests.sizing.cells.made import Wires, cell_of, graph_of, profile_of
 from tests.support.messages import wording
@@ -23,14 +23,14 @@ from tests.support.messages import wording
 pytestmark = pytest.mark.slow
 
 
-class Device(Work):
+class Device(ProfileWork):
     """A device that has room for so many samples at once."""
 
     def __init__(self, room: int) -> None:
         self.results, self._tensor, self.room = {}, True, room
-        self.asked: list[Shard] = []
+        self.asked: list[StageShard] = []
 
-    def run(self, shards: Sequence[Shard]) -> None:
+    def run(self, shards: Sequence[StageShard]) -> None:
         for shard in shards:
             self.asked.append(shard)
             fits = shard.batch <= self.room
@@ -40,7 +40,7 @@ class Device(Work):
 def test_a_stage_without_room_is_profiled_with_smaller_micro_batches_until_it_fits() -> None:
     device = Device(room=8)
     device.smaller(cell_of(2), 64)
-    assert device.asked == [Shard(0, 0, batch // 2 * tp, tp) for batch in (64, 32, 16) for tp in (1, 2)]
+    assert device.asked == [StageShard(0, 0, batch // 2 * tp, tp) for batch in (64, 32, 16) for tp in (1, 2)]
 
 
 def test_a_stage_that_fits_and_a_pipeline_are_left_alone() -> None:
@@ -54,10 +54,10 @@ def test_a_stage_that_fits_and_a_pipeline_are_left_alone() -> None:
 
 def test_hybrids_are_added_where_the_extremes_are_close_and_a_table_says_so() -> None:
     cell, wires = cell_of(4, gpu_type=""), Wires(1e15, 0.0)
-    for tensor_s, expected in ((0.11, [Shard(0, 0, 16, 2)]), (0.2, [])):
-        timed = [profile_of(Shard(0, 0, 8, 1), 0.1), profile_of(Shard(0, 0, 32, 4), tensor_s)]
+    for tensor_s, expected in ((0.11, [StageShard(0, 0, 16, 2)]), (0.2, [])):
+        timed = [profile_of(StageShard(0, 0, 8, 1), 0.1), profile_of(StageShard(0, 0, 32, 4), tensor_s)]
         assert hybrids.close([cell], graph_of(cell), timed, wires, 32) == expected
-    timed = [profile_of(Shard(0, 0, 8, 1), 0.1), profile_of(Shard(0, 0, 32, 4), 0.1)]
+    timed = [profile_of(StageShard(0, 0, 8, 1), 0.1), profile_of(StageShard(0, 0, 32, 4), 0.1)]
     assert hybrids.close([cell], graph_of(cell), timed, CommTables(), 32) == []
 
 
@@ -81,7 +81,7 @@ def test_regression_a_model_that_cannot_be_cut_was_started_anew_at_every_run_to_
     files = (("train.py", hashlib.sha256(b"").hexdigest()),)
     started: list[int] = []
 
-    def profiled(source: str, shards: Sequence[Shard], *_: Any, done: Callable[..., None], **__: Any) -> Profiled:
+    def profiled(source: str, shards: Sequence[StageShard], *_: Any, done: Callable[..., None], **__: Any) -> Profiled:
         started.append(shards[0].tp)
         if shards[0].tp > 1:
             raise error
@@ -92,19 +92,19 @@ def test_regression_a_model_that_cannot_be_cut_was_started_anew_at_every_run_to_
 
     monkeypatch.setattr(profile, "profiled", profiled)
     monkeypatch.setattr(torch_probe, "torch_of", lambda *_: ("2.13.0", "cpu"))
-    shards = [Shard(0, 0, 8, tp) for tp in (1, 2)]
+    shards = [StageShard(0, 0, 8, tp) for tp in (1, 2)]
 
-    def run(*more: Shard, again: bool = False) -> tuple[list[int], list[str]]:
+    def run(*more: StageShard, again: bool = False) -> tuple[list[int], list[str]]:
         started.clear()
         store, source = Store(tmp_path / "profiles.sqlite"), f"{tmp_path}/train.py:make_model"
-        work = Work(store, source, graph_of(cell_of(4)), Setting(), "cpu", "", 1.0, again)
+        work = ProfileWork(store, source, graph_of(cell_of(4)), Setting(), "cpu", "", 1.0, again)
         work.run([*shards, *more])
         return list(started), list(work.notes)
 
     begun, notes = run()
     assert begun == [1, 2]
     assert notes == [wording("cli.size_profile_work.tp_left_out", tp=2, why=error)]
-    assert run(Shard(0, 0, 8, 4))[0] == second
+    assert run(StageShard(0, 0, 8, 4))[0] == second
     assert notes[0] in run()[1], "it is said all the same"
     assert run(again=True)[0] == [1, 2]
     Store(tmp_path / "profiles.sqlite").forget("train.py:make_model")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from bftd.core.inputs.accounting import counted_s
-from bftd.core.model.domain import Charged, PoolNode, Settings, Share
+from bftd.core.model.domain import Charged, PoolNode, Settings, UsageShare
 from bftd.core.model.events import PoolObserved
 from bftd.core.step import fold
 from bftd.protocol.reports import ResizeReport, SuspendReport
 from tests.bftd.builders import Core, lease, of, registration
 
 
-def shares(core: Core) -> dict[tuple[str, str], Share]:
+def shares(core: Core) -> dict[tuple[str, str], UsageShare]:
     """What the last snapshot charged, by user and account."""
     charged = of(core.actions, Charged)
     return {(share.user, share.account): share for share in charged[-1].shares} if charged else {}
@@ -31,8 +31,8 @@ def test_S10_node_seconds_are_charged_to_the_user_and_account_whose_pilot_ran() 
     before = core.state.usage
     core.pool("n1", "n2", "n3", after_s=2)
     assert shares(core) == {
-        ("ann", ""): Share("ann", "", 4.0, 2.0, 0.0),
-        ("bob", "chem"): Share("bob", "chem", 2.0, 0.0, 0.0),
+        ("ann", ""): UsageShare("ann", "", 4.0, 2.0, 0.0),
+        ("bob", "chem"): UsageShare("bob", "chem", 2.0, 0.0, 0.0),
     }
     assert core.state.usage.used_node_seconds - before.used_node_seconds == 6.0
 
@@ -45,9 +45,9 @@ def test_a_node_that_was_asked_back_is_charged_as_leaving_until_its_pilot_is_gon
     core.pool("n1", "n2")
     busy = {"n2": PoolNode("n2", "ALLOCATED", False, "runs a job", wanted=True)}
     core.pool("n1", out=busy)
-    assert shares(core)["ann", ""] == Share("ann", "", 2.0, 2.0, 0.0)
+    assert shares(core)["ann", ""] == UsageShare("ann", "", 2.0, 2.0, 0.0)
     core.pool("n1", out=busy)
-    assert shares(core)["ann", ""] == Share("ann", "", 2.0, 2.0, 1.0)
+    assert shares(core)["ann", ""] == UsageShare("ann", "", 2.0, 2.0, 1.0)
 
 
 def test_nothing_is_charged_where_no_pilot_runs_or_nobody_reads_it() -> None:
@@ -61,7 +61,7 @@ def test_nothing_is_charged_where_no_pilot_runs_or_nobody_reads_it() -> None:
     after = core.state
     core.pool("n1")
     (charged,) = of(core.actions, Charged)
-    assert charged.shares == (Share("ann", "", 1.0, 1.0, 0.0),)
+    assert charged.shares == (UsageShare("ann", "", 1.0, 1.0, 0.0),)
     view = core.state.pool
     replayed, actions = fold(after, [PoolObserved(view.time_s, view)], explain=False)
     assert replayed.usage == core.state.usage
@@ -112,7 +112,7 @@ def test_a_node_that_is_held_and_does_not_train_yet_is_starting_and_not_training
     usage = core.state.usage
     assert (usage.training_node_seconds, usage.starting_node_seconds) == (3.0, 11.0)
     assert usage.used_node_seconds == 14.0
-    assert shares(core)["ann", ""] == Share("ann", "", 6.0, 3.0, 0.0)
+    assert shares(core)["ann", ""] == UsageShare("ann", "", 6.0, 3.0, 0.0)
 
 
 def test_S10_the_stall_of_a_resize_is_no_training_on_the_nodes_that_went_through_it() -> None:
@@ -127,7 +127,7 @@ def test_S10_the_stall_of_a_resize_is_no_training_on_the_nodes_that_went_through
     core.pool("n1", "n2", "n3", after_s=1)
     usage = core.state.usage
     assert (usage.training_node_seconds, usage.resizing_node_seconds) == (30.0, 3.0)
-    assert shares(core)["ann", ""] == Share("ann", "", 3.0, 0.0, 0.0)
+    assert shares(core)["ann", ""] == UsageShare("ann", "", 3.0, 0.0, 0.0)
     core.pool("n1", "n2", "n3", after_s=1)
     usage = core.state.usage
     assert (usage.training_node_seconds, usage.resizing_node_seconds) == (31.0, 5.0)

@@ -20,7 +20,7 @@ from bftd.core.model.domain import Action, CancelPilot, Lease, LeaseChanged, Poo
 from bftd.core.model.events import ClockSet
 from bftd.core.model.foreign_jobs import ElasticJob
 from bftd.core.model.pause import Pause
-from bftd.core.scaling.learning import Knowledge
+from bftd.core.scaling.learning import ScalingModel
 from bftd.core.scaling.pace import Attendance
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import CrashReport
@@ -36,7 +36,7 @@ DURATIONS = {
     Attendance: {"with_s", "all_s"},
     Delays: {"total_s"},
 }
-FOREIGN = {Settings, PoolView, ElasticJob, Registration, Knowledge}
+FOREIGN = {Settings, PoolView, ElasticJob, Registration, ScalingModel}
 
 
 def set_clock(core: Core, by_s: float) -> tuple[Action, ...]:

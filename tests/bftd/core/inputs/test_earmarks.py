@@ -9,8 +9,8 @@ import pytest
 
 from bftd.core.inputs import clock_shift
 from bftd.core.model import timing
-from bftd.core.model.domain import CancelPilot, Decided, Happened, Room, RoomOver, Settings
-from bftd.core.model.earmark_usage import RoomUsage
+from bftd.core.model.domain import CancelPilot, Decided, Earmark, EarmarkOver, Happened, Settings
+from bftd.core.model.earmark_usage import EarmarkUsage
 from bftd.core.model.events import ClockSet
 from tests.bftd.builders import Core, lease, of, registration, revoked
 from tests.support.messages import wording
@@ -30,10 +30,10 @@ def working(settings: Settings | None = None, **fields: Any) -> Core:
     return core
 
 
-def room(core: Core, *nodes: str, due_s: float | None = None, job: str = "4711", **fields: Any) -> Room:
+def room(core: Core, *nodes: str, due_s: float | None = None, job: str = "4711", **fields: Any) -> Earmark:
     """A room that is made at the next snapshot; `due_s` from then on."""
     since_s = core.time_s + 1.0
-    return Room(job, nodes, since_s, nodes, None if due_s is None else since_s + due_s, **fields)
+    return Earmark(job, nodes, since_s, nodes, None if due_s is None else since_s + due_s, **fields)
 
 
 def left_to(core: Core) -> list[str]:
@@ -221,14 +221,14 @@ def test_rooms_and_their_ends_are_events_and_are_counted() -> None:
         {"job": "4711", "nodes": "n[3-4]", "leaving": "n[3-4]", "due_s": first.due_s},
         {"job": "4712", "nodes": "n1", "leaving": "n1", "due_s": None},
     ]
-    assert core.state.room_usage == RoomUsage(made=2, open={"4711": 0.0, "4712": 0.0}), "pilots are still there"
+    assert core.state.room_usage == EarmarkUsage(made=2, open={"4711": 0.0, "4712": 0.0}), "pilots are still there"
     for item in core.leases("1", live=False):
         core.pilots.pop(item.job_id or "")
         core.report("1", lease(item.id, "ended"))
     core.pool("n2", rooms=[first, second], after_s=2.0)
     assert core.state.room_usage.open == {"4711": 4.0, "4712": 2.0}
-    core.pool("n1", "n2", over=[RoomOver(first, "started"), RoomOver(second, "no longer fits")], after_s=2.0)
-    assert core.state.room_usage == RoomUsage(2, 1, 1, 12.0, 4.0)
+    core.pool("n1", "n2", over=[EarmarkOver(first, "started"), EarmarkOver(second, "no longer fits")], after_s=2.0)
+    assert core.state.room_usage == EarmarkUsage(2, 1, 1, 12.0, 4.0)
     assert [dict(item.data) for item in of(core.actions, Happened, kind="room_over")] == [
         {"job": "4711", "end": "started", "duration_s": 5.0, "kept_node_seconds": 8.0},
         {"job": "4712", "end": "no longer fits", "duration_s": 5.0, "kept_node_seconds": 4.0},
@@ -239,8 +239,8 @@ def test_a_job_that_gets_room_anew_has_two_rooms() -> None:
     core = working()
     kept = room(core, "n4")
     core.pool("n1", "n2", "n3", rooms=[kept])
-    core.pool(*NAMES, over=[RoomOver(kept, "doubted")])
+    core.pool(*NAMES, over=[EarmarkOver(kept, "doubted")])
     core.pool("n1", "n2", "n3", rooms=[room(core, "n4")])
     again = room(core, "n3")
-    core.pool("n1", "n2", "n4", rooms=[again], over=[RoomOver(kept, "gone")])
+    core.pool("n1", "n2", "n4", rooms=[again], over=[EarmarkOver(kept, "gone")])
     assert (core.state.room_usage.made, core.state.room_usage.in_vain) == (3, 2)

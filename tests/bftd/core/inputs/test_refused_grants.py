@@ -11,7 +11,7 @@ from bftd.core.inputs.refused_grants import unproven
 from bftd.core.invariants import validate_state
 from bftd.core.model import timing
 from bftd.core.model.domain import ElasticJob, Lease, PoolNode, PoolView, Settings, State, Trainer
-from bftd.core.model.draft import Turn
+from bftd.core.model.draft import Draft
 from bftd.core.model.events import Configured, Event, Finished, Heard, PoolObserved, Registered, Reported
 from bftd.core.step import fold
 from bftd.http.handlers.driver import LONGEST_WAIT_S
@@ -329,7 +329,7 @@ def test_simulated_drivers_are_believed_and_never_silent() -> None:
     (item,) = state.leases.values()
     state, _ = fold(state, [Reported(3.0, "1", (lease(item.id, "working", job_id="7", at_s=3.0),))])
     assert state.leases[item.id].shown
-    assert not unproven(Turn(state, 3.0), replace(state.leases[item.id], shown=False))
+    assert not unproven(Draft(state, 3.0), replace(state.leases[item.id], shown=False))
     state, _ = fold(state, [Reported(4.0, "1", (lease(item.id, "ended", at_s=4.0),))])
     nodes = {name: PoolNode(name, "IDLE", True, "is idle") for name in ("n1", "n2")}
     state, _ = fold(state, [PoolObserved(999.0, PoolView(2, 999.0, None, nodes, job_ids=frozenset("1")))])

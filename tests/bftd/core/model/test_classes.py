@@ -13,12 +13,12 @@ from bftd.core.model.classes import NodeClass, unmet, usable
 from bftd.core.model.domain import ElasticJob, Settings
 from bftd.core.model.events import Configured, PoolObserved
 from bftd.core.scaling import learning
-from bftd.core.scaling.learning import Knowledge
+from bftd.core.scaling.learning import ScalingModel
 from bftd.pool.harvest import Harvest
 from bftd.pool.membership import PoolMemory, observe
 from bftd.protocol.curves import CurveEstimate
 from bftd.protocol.reports import CurveReport, ProgressReport
-from bftd.protocol.wish import Wish
+from bftd.protocol.wish import Requirements
 from bftd.service.status import kinds
 from milp import MilpError, Plan, Problem, solve
 from slurm_plugin.read.types import Node, Snapshot
@@ -134,8 +134,8 @@ def test_an_estimate_is_told_once_and_one_that_is_new_again() -> None:
 
 def test_a_driver_is_told_of_the_classes_that_its_trainer_may_use_with_what_an_estimate_needs() -> None:
     core = Mixed()
-    core.arrive(registration("1", 1, 9, wish=Wish(without=("v100",))))
-    core.arrive(registration("2", 1, 9, wish=Wish(gpu="h100")))
+    core.arrive(registration("1", 1, 9, wish=Requirements(without=("v100",))))
+    core.arrive(registration("2", 1, 9, wish=Requirements(gpu="h100")))
     settle(core)
     told = kinds(core.state, core.state.trainers["1"])
     assert [(kind.name, kind.gpus, kind.cpus) for kind in told] == [("a100x4", {"a100": 4}, 4), ("cpu4-1G", {}, 4)]
@@ -185,7 +185,7 @@ def test_several_trainers_without_a_wish_are_on_a_class_each() -> None:
 
 def test_a_trainer_that_says_mix_gets_nodes_of_all_classes() -> None:
     core = Mixed()
-    core.arrive(registration("1", 1, 9, wish=Wish(mix=True)))
+    core.arrive(registration("1", 1, 9, wish=Requirements(mix=True)))
     settle(core)
     assert core.nodes("1") == set(HARDWARE)
 
@@ -193,18 +193,18 @@ def test_a_trainer_that_says_mix_gets_nodes_of_all_classes() -> None:
 @pytest.mark.parametrize(
     ("wish", "expected"),
     [
-        (Wish(gpu="a100"), set(A100)),
-        (Wish(gpu="a100", gpus=4), set(A100)),
-        (Wish(gpus=3), set(A100)),
-        (Wish(gpus=1, without=("v100",)), set(A100)),
-        (Wish(gpus=1, mix=True, without=("a100", "h100")), set(V100)),
-        (Wish(gpus=1), set(V100)),
-        (Wish(gpus=1, mix=True), set(A100) | set(V100)),
-        (Wish(gpu="v100", mix=True), set(V100)),
+        (Requirements(gpu="a100"), set(A100)),
+        (Requirements(gpu="a100", gpus=4), set(A100)),
+        (Requirements(gpus=3), set(A100)),
+        (Requirements(gpus=1, without=("v100",)), set(A100)),
+        (Requirements(gpus=1, mix=True, without=("a100", "h100")), set(V100)),
+        (Requirements(gpus=1), set(V100)),
+        (Requirements(gpus=1, mix=True), set(A100) | set(V100)),
+        (Requirements(gpu="v100", mix=True), set(V100)),
     ],
-    ids=lambda value: str(value) if isinstance(value, Wish) else " ".join(sorted(value)),
+    ids=lambda value: str(value) if isinstance(value, Requirements) else " ".join(sorted(value)),
 )
-def test_S6_a_trainer_gets_only_nodes_with_the_gpus_that_it_asks_for(wish: Wish, expected: set[str]) -> None:
+def test_S6_a_trainer_gets_only_nodes_with_the_gpus_that_it_asks_for(wish: Requirements, expected: set[str]) -> None:
     core = Mixed()
     core.arrive(registration("1", 1, 9, wish=wish))
     settle(core)
@@ -213,7 +213,7 @@ def test_S6_a_trainer_gets_only_nodes_with_the_gpus_that_it_asks_for(wish: Wish,
 
 def test_a_trainer_gets_only_the_gpus_that_it_asks_for_also_while_the_pool_has_but_one_class() -> None:
     core = Mixed({name: HARDWARE[name] for name in CPU} | {"n1": A100["n1"]})
-    core.arrive(registration("1", 1, 9, wish=Wish(gpu="a100")))
+    core.arrive(registration("1", 1, 9, wish=Requirements(gpu="a100")))
     core.arrive(registration("2", 1, 9))
     settle(core)
     assert (core.nodes("1"), core.nodes("2")) == ({"n1"}, set(CPU))
@@ -222,7 +222,7 @@ def test_a_trainer_gets_only_the_gpus_that_it_asks_for_also_while_the_pool_has_b
 def test_what_nobody_can_ever_serve_waits_with_a_reason_and_takes_no_place() -> None:
     core = Mixed()
     core.apply(Configured(core.time_s, core.state.settings.changed(pj_max=1)))
-    core.arrive(registration("1", 1, 9, wish=Wish(gpu="h100")))
+    core.arrive(registration("1", 1, 9, wish=Requirements(gpu="h100")))
     core.arrive(registration("2", 5, 9))
     core.arrive(registration("3", 1, 2))
     settle(core)
@@ -239,7 +239,7 @@ def test_what_nobody_can_ever_serve_waits_with_a_reason_and_takes_no_place() -> 
 
 def test_a_trainer_does_not_leave_its_class_for_another() -> None:
     core = Mixed()
-    core.arrive(registration("1", 1, 3, wish=Wish(gpus=1)))
+    core.arrive(registration("1", 1, 3, wish=Requirements(gpus=1)))
     settle(core)
     first = core.nodes("1")
     for number in range(30):
@@ -251,7 +251,7 @@ def test_a_trainer_does_not_leave_its_class_for_another() -> None:
 
 def test_the_sentence_says_the_class_on_which_a_trainer_starts() -> None:
     core = Mixed()
-    core.arrive(registration("1", 1, 9, wish=Wish(gpu="v100")))
+    core.arrive(registration("1", 1, 9, wish=Requirements(gpu="v100")))
     settle(core)
     assert (
         "train-1 "
@@ -274,10 +274,10 @@ def test_a_trainer_is_not_told_of_free_nodes_of_another_class() -> None:
 def test_regression_under_a_bound_a_trainer_starved_whose_class_came_last_by_name() -> None:
     core = Mixed(V100 | {"n7": {"a100": 4}, "n8": {"a100": 4}}, Settings().changed(max_nodes=2))
     core.look()
-    core.arrive(registration("1", nodes_max=8, wish=Wish(gpu="a100")))
+    core.arrive(registration("1", nodes_max=8, wish=Requirements(gpu="a100")))
     settle(core)
     assert core.nodes("1") == {"n7", "n8"}
-    core.arrive(registration("2", nodes_max=8, wish=Wish(gpu="v100")))
+    core.arrive(registration("2", nodes_max=8, wish=Requirements(gpu="v100")))
     settle(core)
     assert core.nodes("1") == {"n7", "n8"}, "nobody moves for another class"
 
@@ -286,8 +286,8 @@ def test_under_a_bound_trainers_of_different_classes_take_turns_and_each_begins_
     hardware = {f"n{number}": {"v100": 2} for number in range(1, 9)}
     hardware |= {f"n{number}": {"a100": 4} for number in range(11, 19)}
     core = Mixed(hardware, Settings().changed(max_nodes=6))
-    core.arrive(registration("1", nodes_max=8, wish=Wish(gpu="v100")))
-    core.arrive(registration("2", nodes_min=3, nodes_max=8, wish=Wish(gpu="a100"), user="bob"))
+    core.arrive(registration("1", nodes_max=8, wish=Requirements(gpu="v100")))
+    core.arrive(registration("2", nodes_min=3, nodes_max=8, wish=Requirements(gpu="a100"), user="bob"))
     settle(core)
     assert (len(core.nodes("1")), len(core.nodes("2"))) == (2, 4)
 
@@ -302,7 +302,7 @@ def test_regression_a_node_that_was_barred_lost_its_class() -> None:
 
 
 def test_what_is_learned_on_one_class_is_not_taken_for_another_that_was_seen() -> None:
-    known = learning.observe_rate(Knowledge(), 2, 100.0, node_class="v100x2")
+    known = learning.observe_rate(ScalingModel(), 2, 100.0, node_class="v100x2")
     known = learning.observe_rate(known, 2, 400.0, node_class="a100x4")
     known = learning.observe_rate(known, 1, 200.0, node_class="a100x4")
     assert known.seen_on("v100x2") == ((2, 100.0),)
@@ -314,7 +314,7 @@ def test_what_is_learned_on_one_class_is_not_taken_for_another_that_was_seen() -
 
 
 def test_what_was_learned_before_there_were_classes_is_kept() -> None:
-    known = learning.observe_rate(Knowledge(), 2, 100.0)
+    known = learning.observe_rate(ScalingModel(), 2, 100.0)
     known = learning.observe_rate(known, 4, 190.0, node_class="a100x4")
     assert known.seen_on("a100x4") == ((2, 100.0), (4, 190.0))
 
@@ -325,7 +325,7 @@ def test_a_trainer_that_knows_two_classes_starts_on_the_faster(objective: str) -
     core.apply(Configured(core.time_s, core.state.settings.changed(objective=objective)))
     core.arrive(registration("1", 1, 2))
     known = learning.observe_rate(
-        learning.observe_rate(Knowledge(), 2, 100.0, node_class="a100x4"), 2, 300.0, node_class="v100x2"
+        learning.observe_rate(ScalingModel(), 2, 100.0, node_class="a100x4"), 2, 300.0, node_class="v100x2"
     )
     trainers = {"1": replace(core.state.trainers["1"], knowledge=known)}
     core.state = replace(core.state, trainers=trainers)
@@ -335,7 +335,7 @@ def test_a_trainer_that_knows_two_classes_starts_on_the_faster(objective: str) -
 
 def test_the_curve_is_learned_on_the_class_where_the_trainer_works() -> None:
     core = Mixed()
-    core.arrive(registration("1", 1, 9, wish=Wish(gpu="v100")))
+    core.arrive(registration("1", 1, 9, wish=Requirements(gpu="v100")))
     settle(core)
     core.report("1", ProgressReport(core.time_s, 5, 300.0, 60.0, nodes=3))
     known = core.state.trainers["1"].knowledge
@@ -345,7 +345,7 @@ def test_the_curve_is_learned_on_the_class_where_the_trainer_works() -> None:
 def test_a_pilot_is_asked_for_in_a_harvested_partition_of_its_node() -> None:
     core = Mixed(harvest=Harvest.of("elastic", "late"))
     core.partitions = dict.fromkeys(V100, ("late",)) | dict.fromkeys(CPU, ("late", "elastic"))
-    core.arrive(registration("1", 1, 9, partition="late", wish=Wish(mix=True)))
+    core.arrive(registration("1", 1, 9, partition="late", wish=Requirements(mix=True)))
     settle(core)
     assert core.nodes("1") == set(V100) | set(CPU)
     assert {lease.partition for lease in core.leases("1")} == {"late"}
@@ -358,7 +358,7 @@ def test_a_pilot_is_asked_for_in_a_harvested_partition_of_its_node() -> None:
 
 def test_a_node_that_becomes_one_of_another_class_is_given_up_also_when_no_solver_works() -> None:
     core = Mixed(dict(HARDWARE))
-    core.arrive(registration("1", 1, 9, wish=Wish(gpus=1, gpu="v100")))
+    core.arrive(registration("1", 1, 9, wish=Requirements(gpus=1, gpu="v100")))
     settle(core)
     core.hardware["n5"] = {"v100": 4}
 
@@ -372,10 +372,14 @@ def test_a_node_that_becomes_one_of_another_class_is_given_up_also_when_no_solve
 
 @pytest.mark.parametrize(
     ("limits", "wish", "solver"),
-    [({}, Wish(), "auto"), ({"nodes_per_user": 3}, Wish(), "stepwise"), ({}, Wish(mix=True), "stepwise")],
+    [
+        ({}, Requirements(), "auto"),
+        ({"nodes_per_user": 3}, Requirements(), "stepwise"),
+        ({}, Requirements(mix=True), "stepwise"),
+    ],
 )
 def test_regression_on_several_classes_a_cap_or_a_mixing_trainer_left_no_time_for_any_plan(
-    limits: dict[str, int], wish: Wish, solver: str
+    limits: dict[str, int], wish: Requirements, solver: str
 ) -> None:
     core, asked = Mixed(), []
 
@@ -400,8 +404,8 @@ def kind(name: str, size: int = 4, **fields: Any) -> NodeClass:
 
 def test_a_feature_that_only_some_nodes_of_a_class_have_is_no_feature_of_the_class() -> None:
     known = {"a": kind("a", some_features=frozenset({"ib"})), "b": kind("b", features=frozenset({"ib", "x"}))}
-    assert usable(known, Wish(features=("ib",)), "") == ("b",)
-    why = unmet({"a": known["a"]}, Wish(features=("ib",)), "", 1)
+    assert usable(known, Requirements(features=("ib",)), "") == ("b",)
+    why = unmet({"a": known["a"]}, Requirements(features=("ib",)), "", 1)
     assert why is not None
     assert says(why, "core.classes.partly", part="a", feature="ib")
 
@@ -412,13 +416,13 @@ def test_a_trainer_of_a_partition_may_use_only_its_classes() -> None:
         "b": kind("b", partitions=("p", "q")),
         "c": kind("c", partitions=("q",)),
     }
-    assert usable(known, Wish(), "") == ("a", "b", "c")
-    assert usable(known, Wish(), "q") == ("b", "c")
+    assert usable(known, Requirements(), "") == ("a", "b", "c")
+    assert usable(known, Requirements(), "q") == ("b", "c")
 
 
 def test_nothing_is_said_of_a_pool_that_is_not_known_or_too_small_of_one_class() -> None:
-    assert unmet({}, Wish(gpu="h100"), "", 1) is None
-    assert unmet({"a": kind("a")}, Wish(), "", 9) is None
+    assert unmet({}, Requirements(gpu="h100"), "", 1) is None
+    assert unmet({"a": kind("a")}, Requirements(), "", 9) is None
 
 
 @pytest.mark.parametrize("bounded", [True, False])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.core.model.domain import Settings
-from bftd.core.model.staggered_limits import Ends
+from bftd.core.model.staggered_limits import StaggeredLimits
 from tests.bftd.builders import NOW_S, Core, registration
 
 HOUR = Settings().changed(pilot_limit_s=3600.0, submit_rate_per_min=1000)
@@ -24,7 +24,7 @@ NODES = tuple(f"n{number}" for number in range(1, 17))
 def test_each_pilot_lasts_whole_minutes_and_at_least_three_quarters_of_the_longest_limit(
     ends_s: list[float], longest_s: float, count: int
 ) -> None:
-    ends = Ends(ends_s, 0.0, longest_s)
+    ends = StaggeredLimits(ends_s, 0.0, longest_s)
     for _ in range(count):
         length_s = ends.length_s()
         assert length_s % 60 == 0
@@ -38,7 +38,7 @@ def test_each_pilot_lasts_whole_minutes_and_at_least_three_quarters_of_the_longe
 def test_of_pilots_that_are_granted_together_never_much_more_than_a_quarter_end_together(
     count: int, longest_s: float
 ) -> None:
-    ends, lengths = Ends((), 0.0, longest_s), []
+    ends, lengths = StaggeredLimits((), 0.0, longest_s), []
     for _ in range(count):
         lengths.append(ends.length_s())
         ends.add(lengths[-1])
@@ -48,13 +48,13 @@ def test_of_pilots_that_are_granted_together_never_much_more_than_a_quarter_end_
 
 
 def test_the_first_pilot_gets_all_of_the_longest_limit() -> None:
-    assert Ends((), NOW_S, 3600.0).length_s() == 3600.0
+    assert StaggeredLimits((), NOW_S, 3600.0).length_s() == 3600.0
 
 
 def test_a_pilot_that_comes_later_keeps_away_from_those_that_are_there() -> None:
-    assert Ends([NOW_S + 3600.0], NOW_S, 3600.0).length_s() == 3360.0
+    assert StaggeredLimits([NOW_S + 3600.0], NOW_S, 3600.0).length_s() == 3360.0
     # half an hour ago, at the longest limit: it ends long before
-    assert Ends([NOW_S + 1800.0], NOW_S, 3600.0).length_s() == 3600.0
+    assert StaggeredLimits([NOW_S + 1800.0], NOW_S, 3600.0).length_s() == 3600.0
 
 
 def test_regression_all_pilots_of_a_trainer_ended_at_once_each_hour() -> None:

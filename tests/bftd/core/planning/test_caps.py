@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import milp
 from bftd.core.model.domain import Settings, Trainer
-from bftd.core.model.draft import Turn
+from bftd.core.model.draft import Draft
 from bftd.core.model.events import Configured
 from bftd.core.model.foreign_jobs import ElasticJob
 from bftd.core.planning.caps import at_caps, rule
@@ -222,12 +222,12 @@ def test_a_problem_allows_just_the_plans_that_the_caps_allow(
     for at, (low, more, user, _) in enumerate(wanted):
         core.arrive(registration(str(at), low, low + more, user=user))
     core.pool(*names(size))
-    turn = Turn(core.state, core.time_s)
+    turn = Draft(core.state, core.time_s)
     by_id = core.state.trainers
     curves: dict[str, Any] = {item.id: ((0, 0.0), (1, 1.0), (9, 9.0)) for item in by_id.values()}
     ordered = by_preference(core.state.pool.nodes)
     problem = build_problem(turn, rule(turn, {}, size), curves, {}, ordered)
-    plain = Turn(core.state, core.time_s)
+    plain = Draft(core.state, core.time_s)
     plain.settings = Settings()
     full = build_problem(plain, rule(plain, {}, size), curves, {}, ordered)
     written = [milp.Cap(caps[0], user=user) for user in "ab" if caps[0]]

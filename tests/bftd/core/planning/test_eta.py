@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bftd.core.inputs import clock_shift
 from bftd.core.model.domain import State, Trainer
 from bftd.core.planning import eta
-from bftd.core.scaling.learning import Knowledge
+from bftd.core.scaling.learning import ScalingModel
 from bftd.core.scaling.pace import FORGET_S, Attendance, Pace
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import ProgressReport, SuspendReport
@@ -26,7 +26,7 @@ SPELLS = st.lists(st.tuples(st.floats(0.0, 1e6), st.booleans()), max_size=12)
 
 def trainer(total: int | None, pace: Pace, attendance: Attendance = NEW, **rest: object) -> Trainer:
     request = Registration("7", "train.py", "torchrun", Sizes(1, 8))
-    known = Knowledge(seen=((2, 200.0), (8, 800.0)))
+    known = ScalingModel(seen=((2, 200.0), (8, 800.0)))
     item = Trainer(request, 0.0, known, state="running", total_steps=total, pace=pace, attendance=attendance)
     return replace(item, **rest)  # type: ignore[arg-type]
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from bftd.core.model.classes import NodeClass
 from bftd.core.model.domain import Lease, PoolNode, PoolView, Settings, State, Trainer
 from bftd.core.planning import victims
-from bftd.core.scaling.learning import Knowledge
+from bftd.core.scaling.learning import ScalingModel
 from bftd.pool.backfill.model import Numbering
 from bftd.pool.victims import Leaving
 from bftd.protocol.lease import Phase
-from bftd.protocol.wish import Wish
+from bftd.protocol.wish import Requirements
 from milp import Points
 from tests.bftd.builders import registration
 from tests.bftd.core import leaving_by_names
@@ -31,7 +31,7 @@ BENT: Points = ((1, 10.0), (2, 15.0), (4, 17.5), (16, 18.0))
 
 
 def trainer(id_: str, curve: Points = LINE, nodes_min: int = 1, nodes_max: int = 16, **fields: Any) -> Trainer:
-    knowledge = Knowledge(given=curve, given_down_cost_s=fields.pop("stall_s", 1.0))
+    knowledge = ScalingModel(given=curve, given_down_cost_s=fields.pop("stall_s", 1.0))
     return Trainer(registration(id_, nodes_min, nodes_max, **fields), 0.0, knowledge)
 
 
@@ -162,7 +162,7 @@ def test_a_large_rate_is_no_large_speed_up_where_the_plan_goes_by_efficiency() -
 def test_the_speed_on_the_class_where_a_trainer_works_counts() -> None:
     kinds = {name: NodeClass(name, 8, {}, frozenset(), frozenset(), ("elastic",)) for name in ("old", "new")}
     nodes = {name: PoolNode(name, "ALLOCATED", True, "", node_class="old") for name in ALL}
-    knowledge = Knowledge(
+    knowledge = ScalingModel(
         seen=((1, 100.0), (4, 400.0)), node_class="new", elsewhere={"old": ((1, 1.0), (4, 1.2))}, given_down_cost_s=1.0
     )
     first = replace(trainer("1"), knowledge=knowledge)
@@ -170,7 +170,7 @@ def test_the_speed_on_the_class_where_a_trainer_works_counts() -> None:
     assert leave(seen, ALL, 1) <= MINE
     new = {name: replace(node, node_class="new") for name, node in nodes.items()}
     assert leave(replace(seen, pool=PoolView(nodes=new, classes=kinds)), ALL, 1) <= OTHERS
-    mixing = replace(first, request=replace(first.request, wish=Wish(mix=True)))
+    mixing = replace(first, request=replace(first.request, wish=Requirements(mix=True)))
     seen = replace(seen, trainers={**seen.trainers, "1": mixing})
     assert leave(seen, ALL, 1) <= OTHERS, "whoever mixes has one curve for all"
 

@@ -17,7 +17,7 @@ from bftd.http.auth.caller import Caller
 from bftd.http.auth.privacy import NAMELESS, Privacy
 from bftd.service.status import overview
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.read.client import Answer
+from slurm_plugin.read.client import CommandResult
 from slurm_plugin.read.types import Snapshot
 from slurm_plugin.read.visibility import Visibility
 from tests.bftd.builders import Core, job, node, registration
@@ -198,12 +198,12 @@ class Configured:
     def __init__(self, said: str | None) -> None:
         self.said = said
 
-    def run(self, *_: str, **__: Any) -> Answer:
+    def run(self, *_: str, **__: Any) -> CommandResult:
         if self.said is None:
-            return Answer(1, "", "Unable to contact slurm controller")
+            return CommandResult(1, "", "Unable to contact slurm controller")
         ends = ("SLURM_CONF = /x", "SLURM_VERSION = 22.05.8", "UnkillableStepTimeout = 60 sec", "")
         lines = (wording("slurm_plugin.settings.first_line") + " now", f"PrivateData = {self.said}", *ends)
-        return Answer(0, "\n".join(lines) + "\n", "")
+        return CommandResult(0, "\n".join(lines) + "\n", "")
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from bftd.ledger.file import Ledger
 from bftd.ledger.history import query as history_reading
 from bftd.ledger.history import recorder
 from bftd.ledger.history import table as history_table
-from bftd.ledger.history.query import Asked, TooMuch, read
-from bftd.ledger.history.table import COARSE_S, FINE_S, KEEP_S, Named, Point, Record
-from bftd.ledger.reader import Reader
+from bftd.ledger.history.query import HistoryRequest, TooMuch, read
+from bftd.ledger.history.table import COARSE_S, FINE_S, KEEP_S, PoolRecord, TrainerIdentity, TrainerRecord
+from bftd.ledger.reader import LedgerReader
 from bftd.protocol.reports import ProgressReport
 from bftd.service.service import Service
 from tests.bftd.builders import lease, registration, reported
@@ -30,7 +30,7 @@ from tests.bftd.ledger.test_file import Clock, see, start
 from tests.bftd.service.test_wall_clock import Host
 from tests.support.messages import pattern
 
-ALL = Asked(0.0, 1e9, 1e9, 86_400.0)
+ALL = HistoryRequest(0.0, 1e9, 1e9, 86_400.0)
 SUMS = ("pool_node_seconds", "used_node_seconds", "training_node_seconds")
 
 
@@ -62,7 +62,7 @@ def go_on(service: Service, clock: Clock, seconds: int) -> None:
 
 def sums(path: Path) -> tuple[float, ...]:
     """Node-seconds of the pool, used and trained, in all records."""
-    points = read(Reader(path), ALL)["points"]
+    points = read(LedgerReader(path), ALL)["points"]
     return tuple(sum(point[name] for point in points) for name in SUMS)
 
 
@@ -80,7 +80,7 @@ def test_a_record_a_minute_says_what_nodes_and_trainers_did(path: Path) -> None:
     service = begun(path, clock)
     go_on(service, clock, 300)
     service.stop()
-    told = read(Reader(path), Asked(1020.0, clock.now, clock.now, 120.0))
+    told = read(LedgerReader(path), HistoryRequest(1020.0, clock.now, clock.now, 120.0))
     first = told["points"][0]
     assert (told["format"], told["step_s"], len(told["points"])) == (1, 120, 3)
     assert (first["at_s"], first["covered_s"]) == (960, 80)
@@ -118,7 +118,7 @@ def test_S10_what_is_in_history_is_what_was_counted_also_over_a_restart_in_a_min
     service.stop()
     assert sums(path) == pytest.approx(counted(service))
     assert rows(path, "SELECT total(gained) FROM history") == [(pytest.approx(service.state.trainers["1"].samples),)]
-    told = read(Reader(path), Asked(0.0, clock.now, clock.now, 600.0))
+    told = read(LedgerReader(path), HistoryRequest(0.0, clock.now, clock.now, 600.0))
     assert not [point for point in told["points"] if before < point["at_s"] < clock.now - 800], "a gap is a gap"
     spans = rows(path, f"SELECT sum(span_s) FROM history WHERE at_s > {before}")[0][0]
     assert spans <= 132, "nobody says what was while no daemon ran"
@@ -202,14 +202,16 @@ def test_nothing_is_noted_before_the_pool_was_seen(path: Path) -> None:
 # A month by hand: records at odd times, as restarts make them.
 
 
-def record(at_s: int, span_s: int, level: float, trainers: int = 2) -> Record:
+def record(at_s: int, span_s: int, level: float, trainers: int = 2) -> PoolRecord:
     nodes = {"regular": level, "planned": 0.0, "leased": 2 * level, "idle": 1.0, "away": 0.0}
-    points = tuple(Point(str(item), level, level, 3.0 * level, at_s, float(at_s), 5.0, 1.0) for item in range(trainers))
-    return Record(at_s, span_s, nodes, level * span_s, 0.5 * level * span_s, 0.25 * level * span_s, points)
+    points = tuple(
+        TrainerRecord(str(item), level, level, 3.0 * level, at_s, float(at_s), 5.0, 1.0) for item in range(trainers)
+    )
+    return PoolRecord(at_s, span_s, nodes, level * span_s, 0.5 * level * span_s, 0.25 * level * span_s, points)
 
 
-def named(count: int = 2) -> list[Named]:
-    return [Named(str(item), f"train-{item}", "ann" if item else "bob", {}) for item in range(count)]
+def named(count: int = 2) -> list[TrainerIdentity]:
+    return [TrainerIdentity(str(item), f"train-{item}", "ann" if item else "bob", {}) for item in range(count)]
 
 
 def totals(ledger: Ledger) -> list[float]:
@@ -283,7 +285,7 @@ def test_means_of_steps_of_any_length_have_the_same_node_seconds(
             records.append(record(at_s, span_s, level, trainers))
         if records:
             ledger.write(lambda db: history_table.add(db, records, named()))
-        told = read(Reader(path), Asked(at_s - 80_000.0, at_s, at_s, float(step_s)))
+        told = read(LedgerReader(path), HistoryRequest(at_s - 80_000.0, at_s, at_s, float(step_s)))
     first_s = (at_s - 80_000) // told["step_s"] * told["step_s"]
     mine = [item for item in records if item.at_s - item.span_s // 2 >= first_s]
     points = told["points"]
@@ -321,7 +323,7 @@ def test_a_trainer_that_waits_for_longer_than_history_is_kept_keeps_its_name(pat
         now_s = int(KEEP_S) + 3 * 3600
         ledger.write(lambda db: history_table.add(db, [record(now_s, 60, 1.0, 2)], ()))  # nothing is new of them
         tidied(ledger, now_s)
-    told = read(Reader(path), Asked(0.0, now_s, now_s, 86_400.0))
+    told = read(LedgerReader(path), HistoryRequest(0.0, now_s, now_s, 86_400.0))
     assert [known["name"] for known in told["trainers"].values()] == ["train-0", "train-1"]
 
 
@@ -329,7 +331,7 @@ def test_a_record_whose_trainer_has_lost_its_name_is_told_all_the_same(path: Pat
     with closing(Ledger(path)) as ledger:
         month(ledger, 2, iter(range(1, 3)))
         ledger.write(lambda db: db.execute("DELETE FROM history_trainers"))
-    told = read(Reader(path), Asked(0.0, 600.0, 600.0, 600.0))
+    told = read(LedgerReader(path), HistoryRequest(0.0, 600.0, 600.0, 600.0))
     assert told["points"][0]["trainers"][history_reading.HIDDEN]["working"] == 2
 
 
@@ -359,7 +361,7 @@ def test_one_step_of_upkeep_is_small(path: Path) -> None:
 def test_of_others_who_may_not_be_known_only_the_sum_is_told(path: Path) -> None:
     with closing(Ledger(path)) as ledger:
         month(ledger, 4, iter(range(1, 10)))
-    told = read(Reader(path), Asked(0.0, 600.0, 600.0, 600.0, sees=lambda user: user == "bob"))
+    told = read(LedgerReader(path), HistoryRequest(0.0, 600.0, 600.0, 600.0, sees=lambda user: user == "bob"))
     assert told["trainers"] == {
         "0": {"name": "train-0", "user": "bob"}, history_reading.HIDDEN: {"name": history_reading.HIDDEN, "user": ""},
     }  # fmt: skip
@@ -379,7 +381,7 @@ def test_a_step_is_chosen_that_fits_and_more_than_an_answer_holds_is_refused(
     now_s = 40 * 86_400.0
 
     def step(length_s: float, asked_s: float | None = None) -> int:
-        return int(read(Reader(path), Asked(now_s - length_s, now_s, now_s, asked_s))["step_s"])
+        return int(read(LedgerReader(path), HistoryRequest(now_s - length_s, now_s, now_s, asked_s))["step_s"])
 
     assert [step(length_s) for length_s in (3600.0, 86_400.0, 7 * 86_400.0, 30 * 86_400.0)] == [60, 300, 3600, 21_600]
     assert step(3600.0, 1.0) == 60, "nothing finer is kept"
@@ -388,15 +390,15 @@ def test_a_step_is_chosen_that_fits_and_more_than_an_answer_holds_is_refused(
         step(30 * 86_400.0, 600.0)
     monkeypatch.setattr(history_reading, "TRAINERS_MOST", 100)
     with pytest.raises(TooMuch, match="trainers=0"):
-        read(Reader(path), Asked(0.0, 12_000.0, 12_000.0, 60.0))
-    assert len(read(Reader(path), Asked(0.0, 12_000.0, 12_000.0, 60.0, trainers=False))["points"]) == 199
+        read(LedgerReader(path), HistoryRequest(0.0, 12_000.0, 12_000.0, 60.0))
+    assert len(read(LedgerReader(path), HistoryRequest(0.0, 12_000.0, 12_000.0, 60.0, trainers=False))["points"]) == 199
 
 
 def test_a_ledger_that_cannot_be_read_is_told_in_one_line(path: Path) -> None:
     with pytest.raises(
         LedgerError, match="^" + pattern("service.reader.unreadable", error="unable to open database file") + "$"
     ):
-        read(Reader(path), ALL)
+        read(LedgerReader(path), ALL)
 
 
 def test_the_starts_that_pilots_touched_are_in_history_and_what_they_spent_survives_a_restart(path: Path) -> None:
@@ -408,7 +410,7 @@ def test_the_starts_that_pilots_touched_are_in_history_and_what_they_spent_survi
     service.apply(PoolObserved(clock.now, view))
     go_on(service, clock, 90)
     service.stop()
-    points = read(Reader(path), Asked(1000.0, clock.now, clock.now, 60.0))["points"]
+    points = read(LedgerReader(path), HistoryRequest(1000.0, clock.now, clock.now, 60.0))["points"]
     assert sum(point["regular_starts"] for point in points) == 1
     assert sum(point["regular_delay_seconds"] for point in points) == 7.0
     before = service.state.delays

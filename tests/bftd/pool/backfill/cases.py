@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bftd.pool.backfill.model import Booking, End, Numbering, Outcome, Part, Wanted
+from bftd.pool.backfill.model import Booking, Component, JobEnd, Numbering, PlannerOutcome, QueueEntry
 from bftd.pool.backfill.planner import simulate
 from bftd.pool.victims import AnyNode, Leaving
 from slurm_plugin.read.types import Scheduler
@@ -26,11 +26,11 @@ def nodes(*numbers: int) -> int:
     return sum(1 << number for number in set(numbers))
 
 
-def job(name: str, need: int = 1, minutes: float = 10, allowed: int = -1, **fields: Any) -> Wanted:
+def job(name: str, need: int = 1, minutes: float = 10, allowed: int = -1, **fields: Any) -> QueueEntry:
     """A job of one part; fields of the part and of the job by name."""
-    part = {key: fields.pop(key) for key in list(fields) if key in Part.__dataclass_fields__}
+    part = {key: fields.pop(key) for key in list(fields) if key in Component.__dataclass_fields__}
     least = fields.pop("least", minutes)
-    return Wanted(name, (Part(allowed, need, **part),), minutes * MINUTE, least * MINUTE, **fields)
+    return QueueEntry(name, (Component(allowed, need, **part),), minutes * MINUTE, least * MINUTE, **fields)
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Cluster:
             "numbering": names(self.size),
             "ready": self.ready & everything & ~busy if self.ready < 0 else self.ready,
             "ours": self.ours,
-            "ends": [End(NOW + at, mask, (0, number, 0)) for number, (at, mask) in enumerate(ends)],
+            "ends": [JobEnd(NOW + at, mask, (0, number, 0)) for number, (at, mask) in enumerate(ends)],
             "bookings": [Booking(mask, NOW + start, NOW + end) for mask, start, end in self.bookings],
             "now_s": NOW,
             "scheduler": self.scheduler,
@@ -67,17 +67,17 @@ class Cluster:
             "doubted": self.doubted,
         }
 
-    def look(self, *queue: Wanted) -> Outcome:
+    def look(self, *queue: QueueEntry) -> PlannerOutcome:
         return simulate(list(queue), leaving=self.leaving, **self.arguments())
 
 
-def starts(outcome: Outcome) -> dict[str, float]:
+def starts(outcome: PlannerOutcome) -> dict[str, float]:
     """The planned starts, in seconds from now."""
     return {name: plan.start_s - NOW for name, plan in outcome.later.items()}
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> tuple[Cluster, list[Wanted]]:
+def clusters(draw: st.DrawFn) -> tuple[Cluster, list[QueueEntry]]:
     """A small cluster and a queue; times meet each other often, and nothing is in order but the limits."""
     size = draw(st.integers(1, 9))
     some = st.integers(0, (1 << size) - 1)
@@ -115,13 +115,13 @@ def clusters(draw: st.DrawFn) -> tuple[Cluster, list[Wanted]]:
 
 
 @st.composite
-def jobs(draw: st.DrawFn, size: int, name: str) -> Wanted:
+def jobs(draw: st.DrawFn, size: int, name: str) -> QueueEntry:
     full = (1 << size) - 1
     some = st.integers(0, full)
     allowed = draw(st.one_of(st.just(full), st.just(full), some))
     limit = draw(st.sampled_from((60, 120, 180, 300, 310, 600, 1200)))
     rarely = st.integers(0, 5).map(lambda drawn: drawn == 0)
-    part = Part(
+    part = Component(
         allowed,
         draw(st.integers(1, max(1, size))) if draw(st.booleans()) else draw(st.integers(1, 2)),
         required=1 << draw(st.integers(0, size - 1)) if draw(rarely) else 0,
@@ -130,7 +130,7 @@ def jobs(draw: st.DrawFn, size: int, name: str) -> Wanted:
         within=draw(st.sampled_from((-1, full, allowed))),
     )
     shows = draw(rarely)
-    return Wanted(
+    return QueueEntry(
         name,
         (part,),
         float(limit),

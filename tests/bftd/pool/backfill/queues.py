@@ -9,7 +9,7 @@ from typing import Any
 from bftd.pool.backfill.model import Numbering
 from bftd.pool.backfill.queue import Queue, queue
 from bftd.pool.backfill.topology import Layout, layout_of
-from slurm_plugin.read.types import Job, Node, Partition, Request, Scheduler, Snapshot
+from slurm_plugin.read.types import Job, JobRequest, Node, Partition, Scheduler, Snapshot
 from tests.bftd.builders import job, node
 
 GB = 2**30
@@ -39,7 +39,7 @@ def mask(*indices: int) -> int:
 def waits(id_: str = "1", **fields: Any) -> Job:
     """A job that waits for room; what is no field of a job is one of its request."""
     own = {key: fields.pop(key) for key in list(fields) if key not in Job.__dataclass_fields__}
-    return job(id_, **{"request": Request(**own), **fields})
+    return job(id_, **{"request": JobRequest(**own), **fields})
 
 
 def queued(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf, isfinite
 
-from bftd.pool.backfill.model import Booking, End, Numbering, Part, Rank, Wanted, rank
+from bftd.pool.backfill.model import Booking, Component, JobEnd, Numbering, QueueEntry, Rank, rank
 from slurm_plugin.read.types import Scheduler
 
 Nodes = frozenset[int]
@@ -16,7 +16,7 @@ def members(mask: int, count: int) -> Nodes:
     return frozenset(number for number in range(count) if mask >> number & 1)
 
 
-def enough(free: Nodes, part: Part, count: int) -> bool:
+def enough(free: Nodes, part: Component, count: int) -> bool:
     required = members(part.required, count)
     need = max(1, part.need, len(required))
     if len(free) < need or not required <= free:
@@ -66,7 +66,7 @@ def first_ones(nodes: Nodes, need: int) -> Nodes:
 Wish = tuple[Nodes, bool]  # nodes, and whether they are leased
 
 
-def choose(free: Nodes, part: Part, weights: Sequence[int], wishes: Sequence[Wish], count: int) -> Nodes:
+def choose(free: Nodes, part: Component, weights: Sequence[int], wishes: Sequence[Wish], count: int) -> Nodes:
     required = members(part.required, count)
     need = max(1, part.need, len(required))
     if part.contiguous:
@@ -212,7 +212,7 @@ class Cycle:
         whole = ceil((start + limit) / step) if self.scheduler.newer else (start + limit) // step
         return begin, max(whole * step, begin + step)
 
-    def place(self, part: Part, limit: float, begin: float) -> tuple[float, Nodes] | None:
+    def place(self, part: Component, limit: float, begin: float) -> tuple[float, Nodes] | None:
         """When and where; for a start later than now the nodes are chosen already."""
         step = self.scheduler.resolution_s
         allowed = members(part.allowed, self.count)
@@ -268,7 +268,7 @@ class Cycle:
             return start, chosen
         return None
 
-    def room(self, entry: Wanted, free: Nodes, limit: float) -> Nodes:
+    def room(self, entry: QueueEntry, free: Nodes, limit: float) -> Nodes:
         mine = members(self.kept.get(entry.id, 0), self.count)
         good = self.shown.free(self.all, self.now, self.now + limit)
         wishes = []
@@ -277,7 +277,7 @@ class Cycle:
             wishes += [(among & mine & self.ours, False), (among & self.ours, True)]
         return choose(free, entry.parts[0], self.weights, wishes, self.count)
 
-    def consider(self, entry: Wanted, doubted: Collection[str]) -> None:
+    def consider(self, entry: QueueEntry, doubted: Collection[str]) -> None:
         least = entry.least_s if entry.least_s < entry.limit_s else entry.limit_s
         plan = members(entry.plan, self.count)
         shows = entry.plan_s is not None and entry.plan_s > self.now
@@ -331,11 +331,11 @@ class Cycle:
 
 
 def simulate(
-    queue: Sequence[Wanted],
+    queue: Sequence[QueueEntry],
     numbering: Numbering,
     ready: int,
     ours: int,
-    ends: Iterable[End],
+    ends: Iterable[JobEnd],
     bookings: Sequence[Booking],
     now_s: float,
     scheduler: Scheduler,

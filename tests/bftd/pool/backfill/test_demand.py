@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.pool.backfill.demand import Demand, demand
-from bftd.pool.backfill.model import Part
-from slurm_plugin.read.types import Node, Request
+from bftd.pool.backfill.model import Component
+from slurm_plugin.read.types import JobRequest, Node
 from tests.bftd.pool.backfill.queues import GB, both, layout, mask, nodes
 
 FOUR = nodes(4)
@@ -18,10 +18,10 @@ BATCH = mask(0, 1, 2, 3)
 
 
 def asked(some: dict[str, Node] = FOUR, count: int = 1, **fields: Any) -> Demand | None:
-    return demand(layout(some), "batch", Request(**fields), count)
+    return demand(layout(some), "batch", JobRequest(**fields), count)
 
 
-def part(some: dict[str, Node] = FOUR, count: int = 1, **fields: Any) -> Part:
+def part(some: dict[str, Node] = FOUR, count: int = 1, **fields: Any) -> Component:
     """The one part of a job that can be placed."""
     found = asked(some, count, **fields)
     assert found is not None
@@ -31,8 +31,8 @@ def part(some: dict[str, Node] = FOUR, count: int = 1, **fields: Any) -> Part:
 
 def test_a_plain_job_needs_so_many_of_the_nodes_of_its_partition() -> None:
     other = both(nodes(2), nodes(2, partitions=("other",)))
-    assert part(count=3) == Part(BATCH, 3, within=BATCH)
-    assert part(other, 2) == Part(mask(0, 1), 2, within=mask(0, 1))
+    assert part(count=3) == Component(BATCH, 3, within=BATCH)
+    assert part(other, 2) == Component(mask(0, 1), 2, within=mask(0, 1))
 
 
 def test_excluded_nodes_and_those_without_its_features_do_not_do() -> None:
@@ -77,7 +77,7 @@ def test_what_can_never_be_is_none(count: int, fields: dict[str, Any]) -> None:
 
 
 def test_a_partition_that_no_node_is_in_can_do_nothing() -> None:
-    assert demand(layout(FOUR), "who", Request(), 1) is None
+    assert demand(layout(FOUR), "who", JobRequest(), 1) is None
 
 
 def test_nodes_with_too_few_cpus_too_little_memory_or_too_few_gpus_do_not_do() -> None:
@@ -105,7 +105,7 @@ def test_a_job_that_asks_for_cpus_only_needs_as_many_nodes_as_have_them() -> Non
 
 def test_of_nodes_of_two_sizes_only_those_do_that_make_up_the_cpus_with_so_few() -> None:
     some = both(nodes(3), nodes(2, cpus=10))
-    assert part(some, cpus=7) == Part(mask(3, 4), 1, within=mask(0, 1, 2, 3, 4))
+    assert part(some, cpus=7) == Component(mask(3, 4), 1, within=mask(0, 1, 2, 3, 4))
     assert part(some, cpus=14).need == 2
     assert part(some, cpus=14).allowed == mask(0, 1, 2, 3, 4)
     assert part(some, cpus=15).allowed == mask(3, 4)
@@ -137,10 +137,10 @@ def test_as_many_jobs_fit_on_one_node_as_the_smallest_has_room_for() -> None:
 
 def test_a_job_whose_nodes_must_all_have_the_same_may_have_only_what_is_large_enough() -> None:
     some = both(nodes(3, features=("a",)), nodes(2, features=("b",)), nodes(1))
-    assert part(some, 2, features="[a|b]") == Part(
+    assert part(some, 2, features="[a|b]") == Component(
         mask(0, 1, 2, 3, 4), 2, either=(mask(0, 1, 2), mask(3, 4)), within=mask(0, 1, 2, 3, 4, 5)
     )
-    assert part(some, 3, features="[a|b]") == Part(mask(0, 1, 2), 3, within=mask(0, 1, 2, 3, 4, 5))
+    assert part(some, 3, features="[a|b]") == Component(mask(0, 1, 2), 3, within=mask(0, 1, 2, 3, 4, 5))
     assert part(some, 1, features="[a|b]", required=("n3",)).allowed == mask(3, 4)
     assert asked(some, 4, features="[a|b]") is None
 
@@ -151,9 +151,9 @@ def test_counted_features_are_parts_of_their_own_those_with_least_choice_first()
     found = asked(some, 7, features="[a*3&b*2]", required=("n0", "n6"))
     assert found is not None
     assert found.parts == (
-        Part(mask(4, 5), 2, within=every),
-        Part(mask(0, 1, 2, 3), 3, mask(0), within=every),
-        Part(every, 2, mask(6), within=every),
+        Component(mask(4, 5), 2, within=every),
+        Component(mask(0, 1, 2, 3), 3, mask(0), within=every),
+        Component(every, 2, mask(6), within=every),
     )
     assert asked(some, 1, features="[a*5&b*2]") is None
     assert asked(some, 5, features="[a*3&b*2]", required=("n7",)) is None
@@ -184,7 +184,7 @@ def test_fewer_nodes_than_it_needs_never_have_the_cpus_and_some_that_do_always_h
 
 @given(
     request=st.builds(
-        Request,
+        JobRequest,
         features=st.text(alphabet="ab&|[]*2()", max_size=12),
         required=st.lists(st.sampled_from(["n0", "n3", "who"]), max_size=2).map(tuple),
         excluded=st.lists(st.sampled_from(["n0", "n3", "who"]), max_size=2).map(tuple),
@@ -196,7 +196,7 @@ def test_fewer_nodes_than_it_needs_never_have_the_cpus_and_some_that_do_always_h
     ),
     count=st.integers(-3, 9),
 )
-def test_no_request_raises_and_what_a_part_needs_is_there(request: Request, count: int) -> None:
+def test_no_request_raises_and_what_a_part_needs_is_there(request: JobRequest, count: int) -> None:
     some = both(nodes(3, features=("a",)), nodes(3, features=("a", "b"), gpus={"a1": 2}))
     found = demand(layout(some), "batch", request, count)
     for one in found.parts if found else ():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.pool.backfill.features import Choice, choose
+from bftd.pool.backfill.features import FeatureChoice, choose
 
 # n0 has nothing, the others what their names say
 NODES = ("", "a", "b", "c", "ab", "ac", "bc", "abc")
@@ -26,7 +26,7 @@ def nodes(*wanted: str) -> int:
     return sum(1 << NODES.index(has) for has in wanted)
 
 
-def chosen(text: str, among: int = EVERYWHERE) -> Choice:
+def chosen(text: str, among: int = EVERYWHERE) -> FeatureChoice:
     return choose(text, BY_FEATURE, among)
 
 
@@ -73,7 +73,7 @@ def test_counts_ask_for_so_many_of_each_and_leave_the_other_nodes_free_to_choose
     assert choice.counted == ((BY_FEATURE["a"], 2), (BY_FEATURE["b"] | BY_FEATURE["c"], 4))
     assert choice.allowed == EVERYWHERE
     assert chosen("a*4").counted == ((BY_FEATURE["a"], 4),)
-    assert chosen("c&a*4") == Choice(BY_FEATURE["c"], (), ((BY_FEATURE["a"] & BY_FEATURE["c"], 4),))
+    assert chosen("c&a*4") == FeatureChoice(BY_FEATURE["c"], (), ((BY_FEATURE["a"] & BY_FEATURE["c"], 4),))
 
 
 def test_only_nodes_of_the_partition_are_left() -> None:
@@ -95,7 +95,7 @@ def test_only_nodes_of_the_partition_are_left() -> None:
     ],
 )  # fmt: skip
 def test_what_is_not_in_the_language_is_taken_for_no_constraint(text: str) -> None:
-    assert chosen(text) == Choice(EVERYWHERE)
+    assert chosen(text) == FeatureChoice(EVERYWHERE)
 
 
 @given(st.text(alphabet="ab&|,()[]*!12 \n²", max_size=30) | st.text(max_size=30))

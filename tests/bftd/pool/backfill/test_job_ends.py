@@ -6,14 +6,14 @@ from math import inf, nan
 
 import pytest
 
-from bftd.pool.backfill.job_ends import Ends
-from bftd.pool.backfill.model import End, rank
+from bftd.pool.backfill.job_ends import JobEnds
+from bftd.pool.backfill.model import JobEnd, rank
 from tests.bftd.pool.backfill.cases import NOW, nodes
 
 
 def start(ends: dict[float, int], need: int, mask: int = -1, ready: int = 0) -> float | None:
     """Seconds from now until `need` nodes of a set are free."""
-    found = Ends(ready, [End(NOW + at, taken) for at, taken in ends.items()], NOW).start(
+    found = JobEnds(ready, [JobEnd(NOW + at, taken) for at, taken in ends.items()], NOW).start(
         mask, 0, lambda free: free.bit_count() >= need
     )
     return None if found is None else found[0] - NOW
@@ -49,8 +49,12 @@ def test_a_job_without_nodes_of_the_set_is_skipped_and_the_one_behind_it_joins_h
 def test_jobs_that_end_at_once_follow_each_other_as_slurm_lists_them() -> None:
     def planned(first: str, second: str) -> float:
         # two jobs started in one cycle; only the first has a node of the set, and one that ends late has another
-        ends = [End(NOW + 60, nodes(9), rank(second)), End(NOW + 60, nodes(0), rank(first)), End(NOW + 5000, nodes(1))]
-        found = Ends(0, ends, NOW).start(nodes(0, 1), 0, bool)
+        ends = [
+            JobEnd(NOW + 60, nodes(9), rank(second)),
+            JobEnd(NOW + 60, nodes(0), rank(first)),
+            JobEnd(NOW + 5000, nodes(1)),
+        ]
+        found = JobEnds(0, ends, NOW).start(nodes(0, 1), 0, bool)
         assert found is not None
         return found[0] - NOW
 
@@ -92,14 +96,14 @@ def test_a_node_of_two_jobs_is_free_when_the_later_one_ends() -> None:
 
 
 def test_nodes_that_are_given_away_come_back_at_their_end() -> None:
-    ends = Ends(nodes(0), [End(NOW + 600, nodes(1))], NOW)
+    ends = JobEnds(nodes(0), [JobEnd(NOW + 600, nodes(1))], NOW)
     ends.ready = 0
     ends.add(nodes(0), NOW + 60, rank("5"))
     assert ends.start(-1, 0, lambda free: bool(free)) == (NOW + 60, nodes(0))
 
 
 def test_newer_releases_take_what_has_ended_for_free_and_stop_where_they_would_look_next() -> None:
-    ends = Ends(0, [End(NOW + at, nodes(number)) for number, at in enumerate((60, 600, 610, 625))], NOW)
+    ends = JobEnds(0, [JobEnd(NOW + at, nodes(number)) for number, at in enumerate((60, 600, 610, 625))], NOW)
 
     def found(need: int, begin: int, until: int) -> tuple[float, int] | None:
         return ends.start(-1, 0, lambda free: free.bit_count() >= need, NOW + begin, NOW + until)

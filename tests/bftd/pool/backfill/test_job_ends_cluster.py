@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bftd.pool.backfill.job_ends import Ends
-from bftd.pool.backfill.model import End, rank
+from bftd.pool.backfill.job_ends import JobEnds
+from bftd.pool.backfill.model import JobEnd, rank
 from slurm_plugin.read.types import Job
 from slurm_plugin.sandbox import Sandbox
 from tests.support.waiting import until, written
@@ -62,12 +62,12 @@ def test_slurm_plans_a_job_for_the_end_of_the_same_group_as_the_copy(sandbox: Sa
         submit(sandbox, 1, minutes)
         time.sleep(pause_s)
     until("all run", lambda: len(jobs(sandbox, "RUNNING")) == len(RUNNING), written(sandbox.root / "log"))
-    ends: list[End] = []
+    ends: list[JobEnd] = []
     for number, job in enumerate(jobs(sandbox, "RUNNING")):
         assert job.start_s is not None
         assert job.time_limit_s is not None
-        ends.append(End(job.start_s + job.time_limit_s, 1 << number, rank(job.id)))
-    copy = Ends(0, ends, time.time())
+        ends.append(JobEnd(job.start_s + job.time_limit_s, 1 << number, rank(job.id)))
+    copy = JobEnds(0, ends, time.time())
     theirs, ours = [], []
     for need in range(1, len(RUNNING) + 1):
         name = submit(sandbox, need, 1)

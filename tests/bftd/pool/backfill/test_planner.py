@@ -8,7 +8,7 @@ from math import inf, nan
 import pytest
 
 from bftd.pool.backfill import planner
-from bftd.pool.backfill.model import Outcome, Part, Plan, Wanted
+from bftd.pool.backfill.model import Component, PlannedStart, PlannerOutcome, QueueEntry
 from slurm_plugin.read.types import Scheduler
 from tests.bftd.pool.backfill.cases import MINUTE, NOW, Cluster, job, nodes, starts
 from tests.support.messages import says, wording
@@ -91,31 +91,31 @@ def test_a_job_that_starts_counts_as_running_for_those_behind_it() -> None:
 
 def test_a_job_without_enough_nodes_ever_has_no_plan_and_is_in_nobodys_way() -> None:
     found = Cluster(3).look(job("huge", 4), job("named", required=nodes(7)), job("small", 3))
-    assert found == Outcome({"small": nodes(0, 1, 2)}, {}, 3, 3)
+    assert found == PlannerOutcome({"small": nodes(0, 1, 2)}, {}, 3, 3)
 
 
 def test_required_nodes_that_are_busy_are_waited_for() -> None:
     found = Cluster(3, ends={600: nodes(2)}).look(job("a", 2, required=nodes(2)), job("b", 2, 5))
     assert found.now == {"b": nodes(0, 1)}
-    assert found.later == {"a": Plan(NOW + 600, nodes(0, 2))}
+    assert found.later == {"a": PlannedStart(NOW + 600, nodes(0, 2))}
 
 
 def test_neighbours_are_waited_for() -> None:
     found = Cluster(4, ends={600: nodes(1)}).look(job("a", 3, contiguous=True))
-    assert found.later == {"a": Plan(NOW + 600, nodes(0, 1, 2))}
+    assert found.later == {"a": PlannedStart(NOW + 600, nodes(0, 1, 2))}
 
 
 def test_one_kind_of_nodes_must_hold_all_where_kinds_may_not_be_mixed() -> None:
     low, high = nodes(0, 1, 2), nodes(3, 4, 5)
     cluster = Cluster(6, ready=nodes(0, 1, 3, 4), ends={600: nodes(2), 900: nodes(5)})
     assert cluster.look(job("a", 2, either=(high, low))).now == {"a": nodes(3, 4)}
-    assert cluster.look(job("a", 3, either=(high, low))).later == {"a": Plan(NOW + 600, low)}
-    assert cluster.look(job("a", 4, either=(high, low))) == Outcome({}, {}, 1, 1)
+    assert cluster.look(job("a", 3, either=(high, low))).later == {"a": PlannedStart(NOW + 600, low)}
+    assert cluster.look(job("a", 4, either=(high, low))) == PlannerOutcome({}, {}, 1, 1)
 
 
 def test_of_kinds_that_are_free_at_the_same_time_the_first_is_taken() -> None:
     cluster = Cluster(2, ready=0, ends={600: nodes(0, 1)})
-    assert cluster.look(job("a", 1, either=(nodes(1), nodes(0)))).later == {"a": Plan(NOW + 600, nodes(1))}
+    assert cluster.look(job("a", 1, either=(nodes(1), nodes(0)))).later == {"a": PlannedStart(NOW + 600, nodes(1))}
 
 
 def test_a_reservation_keeps_its_nodes_and_is_looked_behind_to_the_next_step_and_a_second() -> None:
@@ -134,7 +134,7 @@ def test_a_job_waits_for_the_end_of_the_last_of_several_reservations() -> None:
 def test_an_end_of_a_plan_before_that_of_the_reservation_is_looked_at_first() -> None:
     planned = job("planned", 1, 4, barred=True, plan_s=NOW + 60, plan=nodes(1))
     found = Cluster(2, bookings=[(nodes(0), 0, 900)]).look(planned, job("b", 1, 5))
-    assert found.later == {"b": Plan(NOW + 300, nodes(1))}
+    assert found.later == {"b": PlannedStart(NOW + 300, nodes(1))}
 
 
 def test_a_job_with_a_minimal_limit_is_placed_with_it_and_runs_as_long_as_no_plan_is_in_its_way() -> None:
@@ -169,21 +169,21 @@ def test_nodes_of_less_weight_are_kept_free_and_planned_first() -> None:
     cluster = Cluster(4, weights=[nodes(2, 3), nodes(0, 1)])
     assert cluster.look(job("a", 2)).now == {"a": nodes(2, 3)}
     busy = Cluster(4, ready=0, ends={600: nodes(0, 1, 2, 3)}, weights=[nodes(2, 3), nodes(0, 1)])
-    assert busy.look(job("a", 2)).later == {"a": Plan(NOW + 600, nodes(2, 3))}
+    assert busy.look(job("a", 2)).later == {"a": PlannedStart(NOW + 600, nodes(2, 3))}
 
 
 def test_all_components_of_a_heterogeneous_job_start_or_none() -> None:
-    parts = (Part(nodes(0, 1, 2), 1), Part(nodes(0), 1))
-    both = Wanted("het", parts, 600.0, 600.0)
+    parts = (Component(nodes(0, 1, 2), 1), Component(nodes(0), 1))
+    both = QueueEntry("het", parts, 600.0, 600.0)
     assert Cluster(3).look(both).now == {"het": nodes(0, 1)}
     found = Cluster(3, ends={600: nodes(0)}).look(both, job("long", 2, 60), job("other", 1, 5))
     assert found.now == {"other": nodes(2)}, "each component has a plan that is left free"
-    assert found.later["het"] == Plan(NOW + 600, nodes(0, 1))
+    assert found.later["het"] == PlannedStart(NOW + 600, nodes(0, 1))
 
 
 def test_each_component_is_in_order_but_the_one_with_least_choice_comes_first() -> None:
-    parts = (Part(nodes(0, 1), 2), Part(nodes(0, 1, 2, 3), 1), Part(nodes(3), 1))
-    assert Cluster(4).look(Wanted("het", parts, 600.0, 600.0)).now == {"het": nodes(0, 1, 2, 3)}
+    parts = (Component(nodes(0, 1), 2), Component(nodes(0, 1, 2, 3), 1), Component(nodes(3), 1))
+    assert Cluster(4).look(QueueEntry("het", parts, 600.0, 600.0)).now == {"het": nodes(0, 1, 2, 3)}
 
 
 def test_a_job_that_finds_room_on_nodes_in_use_needs_none() -> None:
@@ -286,8 +286,8 @@ def test_the_next_look_is_only_where_nodes_of_the_partition_become_free() -> Non
 @pytest.mark.parametrize("limit", [0.0, -5.0, inf, nan, 1e300])
 @pytest.mark.parametrize("least", [0.0, -5.0, inf, nan, 60.0])
 def test_times_that_make_no_sense_are_no_error(limit: float, least: float) -> None:
-    odd = Wanted("odd", (Part(-1, 1),), limit, least, plan_s=nan, plan=-1)
-    later = Wanted("later", (Part(-1, 3),), limit, least, plan_s=inf, plan=-1)
+    odd = QueueEntry("odd", (Component(-1, 1),), limit, least, plan_s=nan, plan=-1)
+    later = QueueEntry("later", (Component(-1, 3),), limit, least, plan_s=inf, plan=-1)
     cluster = Cluster(3, ready=nodes(0), ends={-100: nodes(1), inf: nodes(2), nan: nodes(2)})
     cluster.bookings = [(nodes(1), -inf, inf), (nodes(1), 10, 5), (-1, nan, nan)]
     for scheduler in (Scheduler(), Scheduler(resolution_s=nan, window_s=-1.0), Scheduler(resolution_s=inf)):
@@ -305,7 +305,7 @@ def test_requests_that_make_no_sense_are_no_error() -> None:
         job("required", 1, required=-1),
         job("huge", 10**9),
         job("tasks", 1, count=-1),
-        Wanted("partless", (), 60.0, 60.0),
+        QueueEntry("partless", (), 60.0, 60.0),
         job("nothing", 1, either=(0,)),
         job("together", 1, together=0),
         job("crowd", 1, together=10**12),
@@ -313,10 +313,10 @@ def test_requests_that_make_no_sense_are_no_error() -> None:
     found = Cluster(4).look(*queue)
     assert set(found.now) == {"none", "negative", "together", "crowd"}
     assert Cluster(0).look(*queue).now == {}
-    assert simulated_nothing() == Outcome()
+    assert simulated_nothing() == PlannerOutcome()
 
 
-def simulated_nothing() -> Outcome:
+def simulated_nothing() -> PlannerOutcome:
     return Cluster(4).look()
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from bftd.pool.backfill.model import Wanted
+from bftd.pool.backfill.model import QueueEntry
 from tests.bftd.pool.backfill import reference
 from tests.bftd.pool.backfill.cases import NOW, Cluster, clusters
 
 pytestmark = pytest.mark.slow
 
-Case = tuple[Cluster, list[Wanted]]
+Case = tuple[Cluster, list[QueueEntry]]
 
 
 def numbers(mask: int) -> frozenset[int]:
@@ -39,7 +39,7 @@ few = settings(deadline=None, max_examples=60)
 @given(clusters())
 def test_a_job_that_starts_now_gets_as_many_nodes_as_it_needs_all_allowed_ready_and_its_own(case: Case) -> None:
     cluster, queue = case
-    entries: dict[str, list[Wanted]] = {}
+    entries: dict[str, list[QueueEntry]] = {}
     for entry in queue:
         entries.setdefault(entry.id, []).append(entry)
     taken = 0
@@ -50,7 +50,7 @@ def test_a_job_that_starts_now_gets_as_many_nodes_as_it_needs_all_allowed_ready_
         assert any(fits(mask, entry) for entry in entries[name]) or len(entries[name]) > 1
 
 
-def fits(mask: int, entry: Wanted) -> bool:
+def fits(mask: int, entry: QueueEntry) -> bool:
     """Whether nodes are what some of the tasks of a job need."""
     (part,) = entry.parts
     need = max(1, part.need, part.required.bit_count())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.pool.backfill.model import Wanted
+from bftd.pool.backfill.model import QueueEntry
 from tests.bftd.pool.backfill.cases import Cluster, clusters, job, nodes
 
 
@@ -29,12 +29,12 @@ def test_a_pilot_leaves_its_part_to_one_job_alone() -> None:
 
 
 @st.composite
-def shared(draw: st.DrawFn) -> tuple[Cluster, list[Wanted]]:
+def shared(draw: st.DrawFn) -> tuple[Cluster, list[QueueEntry]]:
     """A drawn cluster whose jobs have room beside pilots, or once these are gone."""
     cluster, queue = draw(clusters())
     some = st.integers(0, (1 << cluster.size) - 1)
 
-    def beside(entry: Wanted) -> Wanted:
+    def beside(entry: QueueEntry) -> QueueEntry:
         room, after = draw(some), draw(some)
         parts = (replace(part, shared=part.allowed & room, yields=part.allowed & after & ~room) for part in entry.parts)
         return replace(entry, parts=tuple(parts))
@@ -45,7 +45,7 @@ def shared(draw: st.DrawFn) -> tuple[Cluster, list[Wanted]]:
 @settings(deadline=None, max_examples=200)
 @given(shared())
 def test_what_is_kept_is_ready_or_yields_and_nobody_is_promised_what_another_has(
-    drawn: tuple[Cluster, list[Wanted]],
+    drawn: tuple[Cluster, list[QueueEntry]],
 ) -> None:
     cluster, queue = drawn
     told = cluster.arguments()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bftd.pool.backfill import queue as module
-from bftd.pool.backfill.model import Part, Wanted
+from bftd.pool.backfill.model import Component, QueueEntry
 from bftd.pool.backfill.queue import YEAR_S, Queue
 from bftd.pool.backfill.topology import Layout
 from slurm_plugin.read.types import NO_SCHEDULER, Depth, Job, Partition, Snapshot
@@ -22,7 +22,7 @@ def ids(found: Queue) -> list[str]:
     return [entry.id for entry in found.entries]
 
 
-def only(found: Queue) -> Wanted:
+def only(found: Queue) -> QueueEntry:
     (entry,) = found.entries
     return entry
 
@@ -260,7 +260,7 @@ def test_the_components_of_a_heterogeneous_job_are_one_entry() -> None:
     ]
     entry = only(queued([*reversed(parts), waits("5", priority=0)], some))
     batch_nodes, gpu_nodes = mask(0, 1, 2), mask(3, 4)
-    assert entry.parts == (Part(batch_nodes, 2, within=batch_nodes), Part(gpu_nodes, 1, within=gpu_nodes))
+    assert entry.parts == (Component(batch_nodes, 2, within=batch_nodes), Component(gpu_nodes, 1, within=gpu_nodes))
     assert (entry.id, entry.limit_s, entry.count) == ("12+0", 600.0, 1)
 
 

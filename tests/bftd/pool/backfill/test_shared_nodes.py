@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.pool.backfill.model import Numbering
-from bftd.pool.backfill.shared_nodes import Shares
-from bftd.pool.backfill.sizes import Ask, Size, Sizes, gpus_asked
+from bftd.pool.backfill.shared_nodes import SharedNodes
+from bftd.pool.backfill.sizes import NodeDemand, NodeSize, NodeSizes, gpus_asked
 from slurm_plugin.read.types import Node
 from tests.bftd.pool.backfill.queues import GB, both, mask, nodes
 
 
 def holding(some: dict[str, Node], cpus: int, memory_bytes: int = GB, gres: str = "") -> int:
-    return Shares.of(some, Numbering.of(some)).holding(Ask(cpus, memory_bytes, gpus_asked(gres)))
+    return SharedNodes.of(some, Numbering.of(some)).holding(NodeDemand(cpus, memory_bytes, gpus_asked(gres)))
 
 
 def used(**fields: object) -> dict[str, Node]:
@@ -51,12 +51,12 @@ def test_gpus_count_by_type_and_those_of_an_untold_type_as_each() -> None:
 def test_a_job_that_names_no_memory_has_all_of_it_where_memory_counts() -> None:
     some = both(used(cpus_used=2), used(cpus_used=2, memory_used_bytes=GB))
     assert holding(some, 1, 0) == mask(0)
-    shares = Shares.of(some, Numbering.of(some))
-    assert shares.together(Ask(1), 4) == 1
-    assert shares.together(Ask(1, GB), 4) == 4
+    shares = SharedNodes.of(some, Numbering.of(some))
+    assert shares.together(NodeDemand(1), 4) == 1
+    assert shares.together(NodeDemand(1, GB), 4) == 4
     without = both(used(cpus_used=2), used(cpus_used=3))
     assert holding(without, 1, 0) == mask(0, 1)
-    assert Shares.of(without, Numbering.of(without)).together(Ask(1), 4) == 4
+    assert SharedNodes.of(without, Numbering.of(without)).together(NodeDemand(1), 4) == 4
 
 
 def test_gpus_are_read_as_squeue_and_sbatch_write_them() -> None:
@@ -82,8 +82,8 @@ def test_gpus_are_read_as_squeue_and_sbatch_write_them() -> None:
 def test_the_nodes_found_are_those_that_have_enough_of_everything(
     sizes: list[tuple[int, int, dict[str, int]]], cpus: int, memory_bytes: int, gpus: dict[str, int]
 ) -> None:
-    found = Sizes.of(Size(1 << index, *size) for index, size in enumerate(sizes))
-    ask = Ask(cpus, memory_bytes, tuple(gpus.items()))
+    found = NodeSizes.of(NodeSize(1 << index, *size) for index, size in enumerate(sizes))
+    ask = NodeDemand(cpus, memory_bytes, tuple(gpus.items()))
 
     def has(kinds: dict[str, int], kind: str) -> int:
         return kinds.get(kind, 0) if kind else sum(kinds.values())

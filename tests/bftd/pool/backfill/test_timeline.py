@@ -7,14 +7,14 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.pool.backfill.timeline import Space
+from bftd.pool.backfill.timeline import Timeline
 from tests.bftd.pool.backfill.cases import nodes
 
 ALL = nodes(0, 1, 2, 3)
 
 
-def space(*plans: tuple[int, float, float]) -> Space:
-    found = Space(0.0, ALL)
+def space(*plans: tuple[int, float, float]) -> Timeline:
+    found = Timeline(0.0, ALL)
     for mask, begin, end in plans:
         found.take(mask, begin, end)
     return found

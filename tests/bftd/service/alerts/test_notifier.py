@@ -21,7 +21,7 @@ from bftd.core.model.pause import Pause
 from bftd.daemon.process import _command
 from bftd.ledger.file import Ledger
 from bftd.service.alerts import hook
-from bftd.service.alerts.notifier import LOOK_EVERY_S, Notifier
+from bftd.service.alerts.notifier import LOOK_EVERY_S, AlertNotifier
 from bftd.service.service import Service
 from slurm_plugin.read.types import Snapshot
 from tests.bftd.builders import node
@@ -48,7 +48,7 @@ class Site:
     def start(self) -> None:
         """A daemon begins, and sees the pool."""
         self.service = Service(self.config, Ledger(self.folder / "ledger"), lambda _: None, self.clock)
-        self.notifier = Notifier(self.service, lambda: "hpc")
+        self.notifier = AlertNotifier(self.service, lambda: "hpc")
         self.service.observe(Snapshot(self.clock.now, {"n1": node("n1")}, (), ()))
 
     def stop(self) -> None:

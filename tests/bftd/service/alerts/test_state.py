@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.base.health import Problem
+from bftd.base.health import HealthProblem
 from bftd.service.alerts.state import LISTED_MOST, Ringing
 from tests.support.messages import wording
 
 pytestmark = pytest.mark.slow
 
-SLURM = Problem("CRITICAL", "Slurm was not read for 301 s", "snapshot")
-PAUSE = Problem("WARNING", "user ann is paused by root: x", "pause", "user ann")
-NODE = Problem("CRITICAL", "n1 was asked back 9 s ago", "overdue", "n1")
+SLURM = HealthProblem("CRITICAL", "Slurm was not read for 301 s", "snapshot")
+PAUSE = HealthProblem("WARNING", "user ann is paused by root: x", "pause", "user ann")
+NODE = HealthProblem("CRITICAL", "n1 was asked back 9 s ago", "overdue", "n1")
 EVERY_S = 300.0
 
 
@@ -110,7 +110,7 @@ def test_a_restart_tells_what_is_over_and_not_again_what_goes_on() -> None:
 
 def test_a_message_is_bounded_and_says_what_it_leaves_out() -> None:
     ringing = Ringing()
-    many = [Problem("WARNING", f"pause {number}", "pause", str(number)) for number in range(LISTED_MOST + 20)]
+    many = [HealthProblem("WARNING", f"pause {number}", "pause", str(number)) for number in range(LISTED_MOST + 20)]
     ringing.hear(0.0, [*many, NODE])
     told = ringing.send(0.0)
     assert (len(told["begun"]), told["left_out"], told["begun"][0]["kind"]) == (LISTED_MOST, 21, "overdue")
@@ -125,7 +125,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS)
 def test_who_listens_knows_in_the_end_what_is_wrong_and_was_told_of_every_beginning(steps: Any) -> None:
-    ringing, now_s, before = Ringing(), 0.0, frozenset[Problem]()
+    ringing, now_s, before = Ringing(), 0.0, frozenset[HealthProblem]()
     known: set[str] = set()
     beginnings, told_of, sent_s = 0, 0, float("-inf")
 

@@ -17,7 +17,7 @@ from bftd.ledger.history.quota import HistoryQuota
 from bftd.protocol.reports import ProgressReport, ResizeReport
 from bftd.service import wall_clock as clocks
 from bftd.service.metrics import gauges
-from bftd.service.metrics.counters import FAILURES, STALL_MOST_S, STEPS_LOST_MOST, Measured
+from bftd.service.metrics.counters import FAILURES, STALL_MOST_S, STEPS_LOST_MOST, Counters
 from bftd.service.metrics.exposition import Exposition
 from bftd.service.service import Service
 from elastic.backends import KINDS
@@ -38,7 +38,7 @@ class Watched:
 
     def begin(self) -> None:
         """Start, or start again."""
-        self.measured = Measured(self.clock)
+        self.measured = Counters(self.clock)
         self.service: Service = start(self.folder / "ledger", self.clock)
         self.service.meters = self.measured
 
@@ -102,7 +102,7 @@ def test_a_node_that_a_pause_asks_back_is_awaited_by_no_job(watched: Watched) ->
 
 def test_a_clock_that_is_set_moves_no_age(watched: Watched) -> None:
     elapsed_s = [watched.clock.now]
-    watched.service._clock = clocks.Clock(watched.clock, lambda: elapsed_s[0])
+    watched.service._clock = clocks.WallClock(watched.clock, lambda: elapsed_s[0])
     id_ = watched.working()  # which takes three seconds of both clocks
     watched.service.apply(reported(watched.clock.now, "1", lease(id_, "leaving")))
     elapsed_s[0] += 3.0
@@ -181,7 +181,7 @@ def test_a_step_that_cannot_be_measured_is_taken_all_the_same(
 
 def test_the_age_of_the_snapshot_goes_by_a_clock_that_nobody_sets() -> None:
     elapsed_s = [50.0]
-    measured = Measured(lambda: elapsed_s[0])
+    measured = Counters(lambda: elapsed_s[0])
     elapsed_s[0] += 5.0
     assert measured.snapshot_age_s == 5.0  # none yet: since the start
     measured.snapshot(0.1, 0.01)
@@ -196,18 +196,18 @@ def test_no_label_is_what_a_user_chooses(name: str, backend: str) -> None:
     """The series of a strange trainer, route and command are those of any other."""
     known = trainer("1")
     odd = dataclasses.replace(known, request=dataclasses.replace(known.request, name=name, backend=backend, user=name))
-    measured = Measured()
+    measured = Counters()
     measured.answered(name, "", 404)
     assert shown(measured, State(trainers={"1": odd})) == shown(answered(), State(trainers={"1": known}))
 
 
-def answered() -> Measured:
-    measured = Measured()
+def answered() -> Counters:
+    measured = Counters()
     measured.answered("GET", "", 404)
     return measured
 
 
-def shown(measured: Measured, state: State) -> set[tuple[str, str]]:
+def shown(measured: Counters, state: State) -> set[tuple[str, str]]:
     """Every series: its name and labels."""
     found = gauges.families(figures(state), "1", 0.0)
     families = (*found, *measured.registry.collect())
@@ -221,7 +221,7 @@ def figures(state: State, failure: str = "", now_s: float = 1000.0) -> gauges.Fi
 
 def test_every_way_in_which_a_command_of_slurm_fails_is_counted_from_the_start() -> None:
     assert {"ok", *FAILURES} == set(OUTCOMES)
-    measured = Measured()
+    measured = Counters()
     errors = {"command": "squeue", "outcome": "unanswered"}
     assert measured.registry.get_sample_value("bftd_slurm_command_errors_total", errors) == 0.0
     measured.slurm_called("squeue", "unanswered", 5.0)

@@ -19,8 +19,8 @@ from bftd.core.model.delays import Delays
 from bftd.core.model.domain import Happened, Lease, PoolNode, PoolView, SolverFailed, State
 from bftd.core.model.foreign_jobs import ElasticJob, Stray
 from bftd.core.model.solvers import FailedSolver
-from bftd.ledger.rolling import Window
-from bftd.service.metrics.counters import Measured
+from bftd.ledger.rolling import RollingPeriod
+from bftd.service.metrics.counters import Counters
 from tests.bftd.builders import trainer
 from tests.bftd.http.test_api import Served, serving
 from tests.prometheus import watching
@@ -61,7 +61,7 @@ def faulty(now_s: float, instead: str = "") -> State:
     )
 
 
-def happen(measured: Measured, state: State) -> None:
+def happen(measured: Counters, state: State) -> None:
     """What goes wrong again and again: late give-backs, solvers that fail, a slow Slurm, a slow host."""
     late = Happened("give_back", "1", "n1", {"duration_s": 20.0})
     measured.stepped(state, state, (), (late, SolverFailed("no luck")), 0.01)
@@ -70,7 +70,7 @@ def happen(measured: Measured, state: State) -> None:
     measured.distrusted("highs")
 
 
-async def misbehave(served: Served, measured: Measured, ahead_s: list[float]) -> None:
+async def misbehave(served: Served, measured: Counters, ahead_s: list[float]) -> None:
     """Be faulty until cancelled."""
     while True:
         served.service.core = faulty(time.time(), "highs" if ahead_s else "")
@@ -83,11 +83,11 @@ async def watched(tmp_path: Path) -> None:
     address, ahead_s = f"127.0.0.1:{free_port()}", list[float]()
     async with serving(tmp_path, tcp=address, token=TOKEN) as served:
         measured = served.service.meters
-        assert isinstance(measured, Measured)
+        assert isinstance(measured, Counters)
         measured._clock = lambda: time.monotonic() + sum(ahead_s)
         restarted(measured)
         served.service.plugin_fault = "the plug-in is for another Slurm"
-        brought = (Window(3600, None, 100.0, 20.0, 10.0), Window(86400, 0.3, 100.0, 20.0, 10.0))
+        brought = (RollingPeriod(3600, None, 100.0, 20.0, 10.0), RollingPeriod(86400, 0.3, 100.0, 20.0, 10.0))
         served.service.windows = lambda: brought  # type: ignore[method-assign]
         misbehaving = asyncio.create_task(misbehave(served, measured, ahead_s))
         try:
@@ -109,7 +109,7 @@ async def watched(tmp_path: Path) -> None:
             misbehaving.cancel()
 
 
-def restarted(measured: Measured) -> None:
+def restarted(measured: Counters) -> None:
     """Let the process seem to be another at each scrape."""
     starts = itertools.count()
     (process,) = (item for item in measured.registry._collector_to_names if not hasattr(item, "_labelnames"))
@@ -139,7 +139,7 @@ def test_promtool_finds_nothing_wrong_with_rules_and_metrics(tmp_path: Path) -> 
     async def scraped() -> bytes:
         async with serving(tmp_path) as served:
             served.service.core = faulty(time.time())
-            assert isinstance(served.service.meters, Measured)
+            assert isinstance(served.service.meters, Counters)
             happen(served.service.meters, served.service.core)
             async with served._session.get("http://daemon/metrics") as answer:
                 return await answer.read()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bftd.core.model.events import Finished, Registered
 from bftd.ledger import pool_trace, reader
-from bftd.ledger.reader import Reader
+from bftd.ledger.reader import LedgerReader
 from bftd.protocol.reports import ProgressReport
 from bftd.service.service import Service
 from bftd.simulation.effect.past import Past, past_of
@@ -62,7 +62,7 @@ class Site:
 
     def told(self, since_s: float = 0.0) -> dict[str, Any]:
         """What the daemon answers, as it comes out of JSON."""
-        answer = pool_trace.read(Reader(self.path), self.service.state, since_s, self.clock.now)
+        answer = pool_trace.read(LedgerReader(self.path), self.service.state, since_s, self.clock.now)
         decoded: dict[str, Any] = json.loads(json.dumps(answer))
         return decoded
 

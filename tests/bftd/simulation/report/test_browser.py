@@ -11,7 +11,7 @@ import pytest
 
 from bftd.simulation.replay import Options
 from bftd.simulation.report import Provenance, page
-from bftd.simulation.report.gather import Named, gather
+from bftd.simulation.report.gather import NamedTrace, gather
 from bftd.simulation.report.style import PAPER
 from tests import browser
 from tests.bftd.simulation.report.making import SITE, trace, trainers
@@ -72,7 +72,7 @@ MEASURE = """
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "r.html"
-    cases = gather([Named(SITE, trace())], [], trainers(), Options(), jobs=2)
+    cases = gather([NamedTrace(SITE, trace())], [], trainers(), Options(), jobs=2)
     path.write_bytes(page(cases, Provenance("bft report site.csv.gz", {"bftd": "0"}, [("site", "trace", "ab" * 32)])))
     return path
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.simulation.report import Case, Expected, Point, Provenance, Replayed, ReportError, page
+from bftd.simulation.report import Case, Provenance, Replayed, ReportError, TriedSettings, WeeklyGain, page
 from bftd.simulation.report.html import document, tag
 from bftd.simulation.report.pool import pool_of
 from bftd.simulation.report.sections import pareto_front
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.slow
 
 MADE_BY = Provenance("bft report 'a b.csv.gz'", {"bftd": "0.1"}, [("<i>.csv", "trace", "ab" * 32)])
 POINTS = (
-    Point(120.0, 5, 0.85, 0.6, 3600.0, 504.0),
-    Point(10.0, 10, 0.7, 0.55, 7300.0, 462.0),
-    Point(120.0, 10, 0.8, 0.7, 7200.0, 588.0),
+    TriedSettings(120.0, 5, 0.85, 0.6, 3600.0, 504.0),
+    TriedSettings(10.0, 10, 0.7, 0.55, 7300.0, 462.0),
+    TriedSettings(120.0, 10, 0.8, 0.7, 7200.0, 588.0),
 )
 
 
@@ -130,7 +130,7 @@ def test_any_text_is_read_back_as_it_was(text: str, value: str) -> None:
 
 @pytest.mark.plot
 def test_the_summary_answers_in_node_hours_u_and_what_others_pay() -> None:
-    text = _read(_case(expected=Expected(120.0, 10, 588.0, 500.0, 650.0, 0.9))).text
+    text = _read(_case(expected=WeeklyGain(120.0, 10, 588.0, 500.0, 650.0, 0.9))).text
     # 60 node-hours in 12 h are 840 a week
     assert "588recovered" + wording("whatif.page.of_idle", idle_per_week=840) in text
     assert says(text, "whatif.page.into_training", weekly="70 %")
@@ -199,7 +199,7 @@ def test_without_anything_there_is_no_page() -> None:
 
 
 _points = st.builds(
-    Point,
+    TriedSettings,
     t_fwd_s=st.just(120.0),
     pj_max=st.integers(1, 9),
     u=st.just(0.5),
@@ -210,10 +210,10 @@ _points = st.builds(
 
 @settings(deadline=None)
 @given(st.lists(_points, min_size=1, max_size=12))
-def test_a_point_is_on_the_front_unless_another_beats_it(points: list[Point]) -> None:
+def test_a_point_is_on_the_front_unless_another_beats_it(points: list[TriedSettings]) -> None:
     front = {(point.mean_runtime_s, point.efficiency) for point in pareto_front(points)}
 
-    def beaten(point: Point) -> bool:
+    def beaten(point: TriedSettings) -> bool:
         return any(
             other.mean_runtime_s <= point.mean_runtime_s  # type: ignore[operator]
             and other.efficiency >= point.efficiency  # type: ignore[operator]

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from bftd.cli.whatif.report import report
 from bftd.simulation.replay import Options
-from bftd.simulation.report.gather import Named, gather
+from bftd.simulation.report.gather import NamedTrace, gather
 from bftd.simulation.report.stored import read
 from bftd.simulation.trace import write
 from tests.bftd.simulation.report.making import SITE, advice, result, trace, trainers
@@ -37,7 +37,7 @@ def _run(*arguments: str) -> Result:
 
 def test_a_trace_is_replayed_with_each_policy_and_other_settings() -> None:
     heard: list[float] = []
-    (case,) = gather([Named("x", trace())], [], trainers(), Options(), jobs=2, progress=heard.append)
+    (case,) = gather([NamedTrace("x", trace())], [], trainers(), Options(), jobs=2, progress=heard.append)
     assert [each.policy for each in case.replays] == ["milp", "equal-share", "scavenger"]
     assert all(len(each.series) == 3 for each in case.replays)
     assert {(point.t_fwd_s, point.pj_max) for point in case.tried()} >= {(10.0, 10), (120.0, 10), (120.0, 35)}
@@ -48,7 +48,7 @@ def test_a_trace_is_replayed_with_each_policy_and_other_settings() -> None:
 
 
 def test_the_weekly_figure_is_that_of_the_sweep_at_the_settings_asked_for() -> None:
-    (case,) = gather([Named("x", trace())], [], trainers(), Options(pj_max=5), jobs=1)
+    (case,) = gather([NamedTrace("x", trace())], [], trainers(), Options(pj_max=5), jobs=1)
     (asked,) = [point for point in case.points if (point.t_fwd_s, point.pj_max) == (120.0, 5)]
     assert case.recovered_per_week == pytest.approx(asked.node_hours_per_week)
     assert case.main is not None
@@ -58,8 +58,8 @@ def test_the_weekly_figure_is_that_of_the_sweep_at_the_settings_asked_for() -> N
 
 def test_a_list_of_trainers_that_is_too_short_is_told_of() -> None:
     few = trainers()[:2]
-    (short,) = gather([Named("x", trace())], [], few, Options(), jobs=1, sweeping=False)
-    (endless,) = gather([Named("x", trace())], [], few, Options(endless=True), jobs=1, sweeping=False)
+    (short,) = gather([NamedTrace("x", trace())], [], few, Options(), jobs=1, sweeping=False)
+    (endless,) = gather([NamedTrace("x", trace())], [], few, Options(endless=True), jobs=1, sweeping=False)
     assert "--endless" in "".join(short.notes)
     assert not endless.notes
 
@@ -86,7 +86,7 @@ def test_a_stored_advice_stands_for_the_sweep_of_its_trace(tmp_path: Path) -> No
         "trainers": {"sha256": digest(trainers()), "count": 40},
     }
     (tmp_path / "a.json").write_text(json.dumps(data))
-    (case,) = gather([Named("x", trace())], [read(tmp_path / "a.json")], trainers(), Options(), jobs=1)
+    (case,) = gather([NamedTrace("x", trace())], [read(tmp_path / "a.json")], trainers(), Options(), jobs=1)
     assert len(case.points) == 3
     assert case.recommended
     assert len(case.replays) == 3

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from bftd.config.keys import PoolConfig
 from bftd.pool.idle_filter import IdleWatch
 from bftd.simulation.trace import TraceError, read, write
-from bftd.simulation.trace.recording.recorder import Recorder
-from bftd.simulation.trace.recording.session import Clock, record
+from bftd.simulation.trace.recording.recorder import PollRecorder
+from bftd.simulation.trace.recording.session import RecordingClock, record
 from slurm_plugin.errors import SlurmMissing, SnapshotError
 from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, node, pilot
@@ -48,7 +48,7 @@ class Site:
     def record(self, path: Path, *plan: tuple[str, ...] | None, poll_s: float | None = None) -> int:
         """Poll once for each entry of `plan`; then a signal ends it."""
         self.plan = list(plan)
-        clock = Clock(self._wait, lambda: self.wall_s, lambda: self.wall_s - self.booted_s)
+        clock = RecordingClock(self._wait, lambda: self.wall_s, lambda: self.wall_s - self.booted_s)
         return record(self, path, lambda seen: list(seen.nodes), clock, self.told.append, poll_s)
 
     def _wait(self, seconds: float) -> bool:
@@ -223,7 +223,9 @@ def test_a_recording_keeps_to_its_poll_interval_and_never_goes_back_in_time(site
 
 def test_the_hours_asked_for_are_recorded(path: Path) -> None:
     site = Site()
-    clock = Clock(lambda s: setattr(site, "wall_s", site.wall_s + s) or False, lambda: site.wall_s, lambda: site.wall_s)  # type: ignore[func-returns-value]
+    clock = RecordingClock(
+        lambda s: setattr(site, "wall_s", site.wall_s + s) or False, lambda: site.wall_s, lambda: site.wall_s
+    )  # type: ignore[func-returns-value]
     site.plan = [("n1",)] * 99
     polls = record(site, path, lambda seen: list(seen.nodes), clock, site.told.append, 10.0, hours=60 / 3600)
     assert polls == 7
@@ -233,7 +235,7 @@ def test_the_hours_asked_for_are_recorded(path: Path) -> None:
 def test_nobody_to_record_is_an_error(site: Site, path: Path) -> None:
     site.plan = [()]
     with pytest.raises(TraceError, match=pattern("whatif.session.no_node")):
-        record(site, path, lambda seen: [], Clock(lambda s: True), site.told.append)
+        record(site, path, lambda seen: [], RecordingClock(lambda s: True), site.told.append)
 
 
 @hypothesis_settings(deadline=None)
@@ -242,7 +244,7 @@ def test_the_rows_add_up_to_what_the_polls_saw_and_to_nothing_in_between_gaps(
     polls: list[int | frozenset[str] | None],
 ) -> None:
     """A number is a pause of so many seconds without any poll."""
-    recorder, time_s, idle = Recorder(10.0), 0.0, frozenset[str]()
+    recorder, time_s, idle = PollRecorder(10.0), 0.0, frozenset[str]()
     last_s, seen_before = -1.0, {}
     rows = recorder.see(0.0, (), NODES)
     for poll in polls:
@@ -263,7 +265,7 @@ def test_the_rows_add_up_to_what_the_polls_saw_and_to_nothing_in_between_gaps(
 
 
 def test_a_late_poll_is_no_gap_and_a_lost_one_is() -> None:
-    recorder = Recorder(10.0)
+    recorder = PollRecorder(10.0)
     recorder.see(0.0, {"n1"}, NODES)
     assert recorder.see(19.0, {"n1"}, NODES) == []
     assert recorder.see(60.0, {"n1"}, NODES) == [(29.0, "n1", False), (60.0, "n1", True)]

@@ -18,7 +18,7 @@ from textual.widgets.data_table import RowKey
 from bftd.base.errors import ApiError
 from bftd.client import Client
 from bftd.ui.live.app import Top, screen
-from bftd.ui.live.dialogs import Reader
+from bftd.ui.live.dialogs import TextDialog
 from bftd.ui.live.glyphs import ASCII, UNICODE, Glyphs
 from bftd.ui.live.table import TrainerTable
 from tests.bftd.builders import node
@@ -173,7 +173,7 @@ def test_it_explains_a_trainer_and_a_node(served: Daemon) -> None:
         await seen.press("enter")
         await seen.shows("NODE", "n8")
         await seen.press("enter")
-        await seen.until(lambda: isinstance(seen.top.screen, Reader) and "n8 runs a job" in seen.text)
+        await seen.until(lambda: isinstance(seen.top.screen, TextDialog) and "n8 runs a job" in seen.text)
         await seen.press("escape", "escape", "escape")
         await seen.shows("q Quit")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elastic.backends.base import Backend, Host
+from elastic.backends.base import Backend, TrainerServices
 from elastic.driver.pilots.launcher import Pilot
 from elastic.link.wire import Message
 
@@ -12,7 +12,7 @@ from elastic.link.wire import Message
 class DummyBackend(Backend):
     """A node's one worker starts with `group` and ends with `leave`."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: TrainerServices) -> None:
         super().__init__(host)
         self._group: list[Pilot] = []
         self._done: set[str] = set()

@@ -25,7 +25,7 @@ import elastic.horovod  # noqa: E402
 from elastic.base.errors import StateError  # noqa: E402
 from elastic.checkpoint import distributed  # noqa: E402
 from elastic.worker import driver_link as sessions  # noqa: E402
-from elastic.worker.driver_link import Fetched, Session  # noqa: E402
+from elastic.worker.driver_link import Download, DriverLink  # noqa: E402
 
 LIMIT_S = 120.0
 
@@ -37,7 +37,7 @@ class Driver:
         self.told: list[dict[str, Any]] = []
         self.verdict = "published"
         self.published: list[dict[str, Any]] = []
-        self.session = Session(self)  # type: ignore[arg-type]  (a channel is what has `send`)
+        self.session = DriverLink(self)  # type: ignore[arg-type]  (a channel is what has `send`)
 
     def send(self, message: dict[str, Any]) -> None:
         self.told.append(message)
@@ -52,7 +52,7 @@ class Driver:
         self.session.on_message[op]({"op": op, "name": shards["name"]})
 
     def offers(self, *generations: dict[str, Any]) -> None:
-        self.session.fetch_state = lambda: Fetched(generations=generations)  # type: ignore[method-assign]
+        self.session.fetch_state = lambda: Download(generations=generations)  # type: ignore[method-assign]
 
     def ops(self, since: int = 0) -> list[str]:
         return [message["op"] for message in self.told[since:] if message["op"] != "saving"]

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.horovod]
 IN_HOROVOD = """
 import pathlib, sys, threading, time
 import horovod
-from elastic.backends.horovod import stuck
+from elastic.backends.horovod import abort_timeout as stuck
 stuck.ABORTED_S = 0.3
 file = str(pathlib.Path(horovod.__file__).parent / "torch" / "mpi_ops.py")
 horovods = {"time": time}

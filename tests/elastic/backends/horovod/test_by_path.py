@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from elastic.store.completeness import Gathering, Told
+from elastic.store.completeness import Completeness, RankReport
 from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
 
@@ -39,7 +39,7 @@ def test_a_commit_is_written_as_a_generation_of_one_rank_that_the_driver_finds_c
     parts: dict[str, Any], home: Path
 ) -> None:
     for message in parts["asked"]["shards"]:
-        over = Gathering().heard("a worker", Told.parse(message, str(home)))
+        over = Completeness().heard("a worker", RankReport.parse(message, str(home)))
         assert over is not None
         assert over.complete is not None
         assert {shard.file for shard in over.complete.shards} == {".metadata", "__0_0.distcp"}

@@ -31,7 +31,7 @@ print(json.loads(ours.makefile().readline())["rc"])
 
 SCRIPT = """
 import os, subprocess
-from elastic.backends.horovod import announcement
+from elastic.backends.horovod import notification_address as announcement
 print("KEY KEPT" if announcement._own_key == "a key of this life" else "KEY LOST")
 for name, value in sorted(os.environ.items()):
     print("OWN", name, value)

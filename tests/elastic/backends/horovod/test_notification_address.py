@@ -39,9 +39,9 @@ def driver() -> Driver:
 
 @pytest.fixture
 def guests() -> Any:
-    from elastic.backends.horovod.rendezvous import Guests
+    from elastic.backends.horovod.rendezvous import AllowedAddresses
 
-    return Guests()
+    return AllowedAddresses()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elastic.backends.horovod.notifier import Notifier
+from elastic.backends.horovod.notifier import WorkerNotifier
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_regression_a_rank_0_that_was_stopped_kept_horovod_from_ever_starting_another_worker() -> None:
     client = Client()
-    notifier = Notifier(client)
+    notifier = WorkerNotifier(client)
     threads = threading.active_count()
     for timestamp in range(1, 101):
         notifier.notify_hosts_updated(timestamp, "mixed")  # returns, though nobody answers
@@ -51,7 +51,7 @@ def test_regression_a_rank_0_that_was_stopped_kept_horovod_from_ever_starting_an
 def test_a_worker_that_is_gone_is_none_of_the_notifiers_business_and_the_next_one_is_sent() -> None:
     client = Client()
     client.alive.set()
-    notifier = Notifier(client)
+    notifier = WorkerNotifier(client)
     for timestamp in (13, 14):
         notifier.notify_hosts_updated(timestamp, "mixed")
         until(lambda timestamp=timestamp: client.told[-1:] == [timestamp])  # type: ignore[misc]
@@ -67,4 +67,4 @@ def test_every_worker_of_a_life_is_notified_so(monkeypatch: pytest.MonkeyPatch) 
     driver = _Driver.__new__(_Driver)
     driver._worker_clients, driver._verbose = {}, 0
     driver.register_worker_server("n1.1.0", 0, {}, b"")
-    assert isinstance(driver._worker_clients["n1.1.0", 0], Notifier)
+    assert isinstance(driver._worker_clients["n1.1.0", 0], WorkerNotifier)

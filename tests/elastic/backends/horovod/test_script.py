@@ -17,7 +17,7 @@ import sys
 import torch
 import elastic.horovod
 import horovod.torch as hvd
-from elastic import session
+from elastic.worker import driver_link as session
 
 told = []
 session.current().step = lambda step, samples, rank, size, loss, *rest: told.append(loss)
@@ -42,7 +42,7 @@ CALLS = """
 import torch
 import elastic.horovod
 import horovod.torch as hvd
-from elastic import session
+from elastic.worker import driver_link as session
 
 told = []
 session.current().step = lambda step, samples, *rest: told.append((step, samples))
@@ -73,7 +73,7 @@ import time
 import torch
 import elastic.horovod
 import horovod.torch as hvd
-from elastic import session
+from elastic.worker import driver_link as session
 from elastic.worker.driver_link import Fetched
 
 committed = []

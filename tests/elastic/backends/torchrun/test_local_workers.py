@@ -22,7 +22,7 @@ from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStore
 from elastic.backends.torchrun.node import DriverRendezvous, _ElasticAgent
 from elastic.backends.torchrun.tunnel import Tunnel
 from elastic.link.child_process import adopt_orphans, outlast_notice
-from elastic.node.cleanup import Upkeep
+from elastic.node.cleanup import NodeCleanup
 from elastic.worker.driver_link import new_page
 adopt_orphans()
 PContext.close.__defaults__ = (None, 1000)  # torch's own patience of 30 s, longer than a test lasts
@@ -45,7 +45,7 @@ rendezvous = Alone(Link(), Tunnel())
 rendezvous.world = 2
 spec = WorkerSpec(role="default", local_world_size=2, rdzv_handler=rendezvous, entrypoint=entry, max_restarts=9,
                   monitor_interval=0.05)
-result = _ElasticAgent(spec, rendezvous, [new_page(), new_page()], Upkeep()).run()
+result = _ElasticAgent(spec, rendezvous, [new_page(), new_page()], NodeCleanup()).run()
 print(json.dumps({"op": "ended", "failed": result.is_failed()}))
 """
 

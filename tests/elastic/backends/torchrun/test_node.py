@@ -196,13 +196,13 @@ def look_once() -> None:
     os.mkdir(shared_memory.SHM)
     tempfile.tempdir = os.getcwd()
     cleanup.SAMPLE_S = 3600.0
-    sample = cleanup.Upkeep.sample
+    sample = cleanup.NodeCleanup.sample
 
-    def sample_and_say(self: cleanup.Upkeep, workers: Collection[int]) -> None:
+    def sample_and_say(self: cleanup.NodeCleanup, workers: Collection[int]) -> None:
         sample(self, workers)
         Path("looked").touch()
 
-    cleanup.Upkeep.sample = sample_and_say  # type: ignore[method-assign]
+    cleanup.NodeCleanup.sample = sample_and_say  # type: ignore[method-assign]
 
 
 def test_regression_a_node_that_slurm_took_did_not_look_a_last_time_whose_the_shared_memory_is(tmp_path: Path) -> None:

@@ -139,11 +139,11 @@ def _worker(
     import torch.distributed as dist
 
     from elastic.worker import driver_link as sessions
-    from elastic.worker.driver_link import Fetched, Session
+    from elastic.worker.driver_link import Download, DriverLink
 
     torch.set_num_threads(1)
-    session = Session(Channel(folder / f"said.{rank}"))  # type: ignore[arg-type]
-    session.fetch_state = lambda: Fetched(generations=tuple(generations))  # type: ignore[method-assign]
+    session = DriverLink(Channel(folder / f"said.{rank}"))  # type: ignore[arg-type]
+    session.fetch_state = lambda: Download(generations=tuple(generations))  # type: ignore[method-assign]
     sessions.install(session)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
     try:

@@ -30,7 +30,7 @@ def test_while_a_file_is_flushed_a_sign_of_life_is_told_for_no_longer_than_a_sta
 
     monkeypatch.setattr(os, "fsync", until_all_is_told)
     told: list[tuple[int, bool]] = []
-    pace = files.Pace(lambda size_bytes, flushing: told.append((size_bytes, flushing)))
+    pace = files.SaveProgress(lambda size_bytes, flushing: told.append((size_bytes, flushing)))
     if way == "written":
         with files.SealingFileSystem(pace).create_stream(tmp_path / "shard", "wb") as stream:
             stream.write(b"x" * 100)

@@ -13,7 +13,7 @@ from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, LeaseReport
 from elastic.driver.pilots import manager as crews
 from elastic.driver.pilots.launcher import Pilot
-from elastic.driver.pilots.manager import Crew
+from elastic.driver.pilots.manager import PilotManager
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, ops, peer, until
 from tests.support.messages import says, wording
 from tests.support.waiting import STILL_S
@@ -63,7 +63,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.owner, self.starter, self.daemon = Owner(), FakeStarter(), FakeDaemon()
-        self.crew = Crew(self.owner, self.starter, self.daemon.report, library="torch")  # type: ignore[arg-type]
+        self.crew = PilotManager(self.owner, self.starter, self.daemon.report, library="torch")  # type: ignore[arg-type]
 
     def states(self, name: str) -> list[str]:
         return [report.state for report in self.daemon.of(LeaseReport, id=name)]

@@ -10,11 +10,11 @@ from typing import cast
 
 import pytest
 
-from elastic.driver.pilots.request import Shares
+from elastic.driver.pilots.request import NodePartRequest
 from elastic.driver.progress import cpu_profile
-from elastic.options.node_share import Share
+from elastic.options.node_share import NodeShare
 from sizing.cpu import needs
-from sizing.cpu.needs import Kept
+from sizing.cpu.needs import StoredNeed
 from slurm_plugin.pilots.shared_nodes import Sharing
 from tests.elastic.fakes import settings_for
 from tests.support.messages import says, wording
@@ -22,7 +22,7 @@ from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
 
-NEED = Kept(3, 5 * 2**30, 1, "gpu1", time.time() - 3 * 86400)
+NEED = StoredNeed(3, 5 * 2**30, 1, "gpu1", time.time() - 3 * 86400)
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def asked(script: Path, spec: str, *arguments: str) -> tuple[Shares, list[str]]:
+def asked(script: Path, spec: str, *arguments: str) -> tuple[NodePartRequest, list[str]]:
     """What pilots ask for after a look for a profile, and what the user is told."""
     lines: list[str] = []
     settings = settings_for(script.parent, spec)
 
-    async def body() -> Shares:
-        shares = Shares(settings.spec.share, cast("Sharing", None), lines.append)
+    async def body() -> NodePartRequest:
+        shares = NodePartRequest(settings.spec.share, cast("Sharing", None), lines.append)
         shares.state_bytes = lambda: 0
         looking = asyncio.create_task(cpu_profile.look(replace(settings, argv=(str(script), *arguments)), shares))
         await asyncio.sleep(0)
@@ -95,7 +95,7 @@ def test_regression_the_drivers_own_copy_was_named_as_what_to_profile(script: Pa
     copy.write_text("import elastic  # changed\n")
     lines: list[str] = []
     settings = settings_for(script.parent, "1-4,share=profile")
-    shares = Shares(settings.spec.share, cast("Sharing", None), lines.append)
+    shares = NodePartRequest(settings.spec.share, cast("Sharing", None), lines.append)
     asyncio.run(cpu_profile.look(replace(settings, argv=(str(copy),)), shares))
     [line] = lines
     assert str(copy) not in line
@@ -128,4 +128,4 @@ def test_a_child_that_says_nonsense_or_nothing_costs_the_trainer_nothing(
     ]
     bft.unlink()
     assert "No such file" in asked(script, "1-4,share=profile", "--fast")[1][0]
-    assert Share.parse("profile").asked
+    assert NodeShare.parse("profile").asked

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.protocol.changes import TAKEN
-from elastic.driver.progress.job_output import Changes, Measured, span
+from elastic.driver.progress.job_output import Changes, TrainingRate, span
 from tests.support.messages import wording
 
 pytestmark = pytest.mark.slow
@@ -51,15 +51,15 @@ class Job:
         """The lines while these nodes train as a new group."""
         self.groups += 1
         self.changes.listed((node.lease, node.granted) for node in nodes if node.granted)
-        known = Measured(self.groups, len(nodes), rate, ends_in_s)
+        known = TrainingRate(self.groups, len(nodes), rate, ends_in_s)
         return self.look(nodes, known, seconds)
 
-    def look(self, nodes: Sequence[Node], known: Measured, seconds: int) -> list[str]:
+    def look(self, nodes: Sequence[Node], known: TrainingRate, seconds: int) -> list[str]:
         said = [line for _ in range(seconds) if (line := self._once(nodes, known))]
         self.lines += said
         return said
 
-    def _once(self, nodes: Sequence[Node], known: Measured) -> str | None:
+    def _once(self, nodes: Sequence[Node], known: TrainingRate) -> str | None:
         self.now_s += 1.0
         return self.changes.look(self.now_s, nodes, known)
 
@@ -118,14 +118,14 @@ def test_regression_the_same_nodes_planned_twice_were_told_as_twice_as_many() ->
         job.changes.listed((f"n{number}.{attempt}", STARTED) for number in (7, 8))
     first = few(7, 8, granted=STARTED)
     job.changes.listed((node.lease, STARTED) for node in first)
-    assert job.look(first, Measured(1, 2, 400.0), 3) == [
+    assert job.look(first, TrainingRate(1, 2, 400.0), 3) == [
         wording("elastic.changes.started", count="2 nodes", nodes="n[7-8]", speed="400 samples/s")
     ]
 
 
 def test_regression_a_trainer_whose_nodes_went_before_its_first_step_was_suspended_without_a_why() -> None:
     job, nodes = Job(), few(7, 8)
-    assert job.look(nodes, Measured(), 3) == []
+    assert job.look(nodes, TrainingRate(), 3) == []
     for node in nodes:
         node.reason, node.revoked = (
             f"{node.node} is left to " + wording("pool.judgement.job_that_waits", planned=7),
@@ -145,17 +145,17 @@ def test_regression_a_trainer_whose_nodes_went_before_its_first_step_was_suspend
 def test_a_group_that_has_not_stepped_yet_is_not_told_of_and_a_speed_of_the_group_before_neither() -> None:
     job, first, more = Job(), few(1), few(2)
     job.on(*first, rate=100.0)
-    assert job.look([*first, *more], Measured(job.groups, 1, 100.0), 5) == []
+    assert job.look([*first, *more], TrainingRate(job.groups, 1, 100.0), 5) == []
     assert job.on(*first, *more, rate=0.0, seconds=2) == []
-    assert job.look([*first, *more], Measured(job.groups + 1, 1, 100.0), 3) == [], "it is another group again"
-    assert job.look([*first, *more], Measured(job.groups + 2, 2, 200.0), 3) == [
+    assert job.look([*first, *more], TrainingRate(job.groups + 1, 1, 100.0), 3) == [], "it is another group again"
+    assert job.look([*first, *more], TrainingRate(job.groups + 2, 2, 200.0), 3) == [
         wording("elastic.changes.grew", before=1, after="2 nodes", nodes="n2", speed="200 samples/s")
     ]
 
 
 def test_a_script_that_tells_of_no_steps_is_told_of_without_its_speed() -> None:
     job = Job(resumes=True)
-    assert job.look(few(1, 2), Measured(), 20) == [
+    assert job.look(few(1, 2), TrainingRate(), 20) == [
         "resumed" + wording("cli.size_choose_shown.on_nodes", nodes=2) + " (n[1-2])"
     ]
 

@@ -9,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.protocol.reports import ProgressReport, Report, ResizeReport
-from elastic.driver.progress.reports import Progress
+from elastic.driver.progress.reports import TrainerProgress
 from elastic.link.wire import Message
 from tests.elastic.fakes import reports_of
 
 pytestmark = pytest.mark.slow
 
 
-def told(progress: Progress, step: int, at_s: float, heard_s: float | None = None, **fields: Any) -> list[Report]:
+def told(
+    progress: TrainerProgress, step: int, at_s: float, heard_s: float | None = None, **fields: Any
+) -> list[Report]:
     """Rank 0 reports `step`; every step has 10 samples unless the test says otherwise, all of them saved."""
     message: Message = {"first": False, "samples": step * 10, "rank": 0, "size": 1, "loss": None, "steps_lost": 0}
     message |= {"step": step, "at_s": at_s, "saved_step": step, "saved_samples": step * 10, **fields}
@@ -32,7 +34,7 @@ def test_regression_after_the_clock_was_set_back_no_speed_was_measured_until_it_
 
 
 def test_regression_a_clock_that_was_set_forwards_made_a_resize_an_hour_long() -> None:
-    progress = Progress()
+    progress = TrainerProgress()
     for step in range(1, 6):
         told(progress, step, 100.0 + step, heard_s=7.0 + step, first=step == 1, size=2)
     [report] = resizes(told(progress, 6, 3600.0 + 109.0, heard_s=16.0, first=True, size=4, previous_s=105.0))
@@ -53,16 +55,16 @@ def only_progress(reports: list[Report]) -> ProgressReport:
     return report
 
 
-def running(size: int, steps: int = 5, step_s: float = 1.0) -> Progress:
+def running(size: int, steps: int = 5, step_s: float = 1.0) -> TrainerProgress:
     """A trainer that made `steps` steps from second 100 on."""
-    progress = Progress()
+    progress = TrainerProgress()
     for step in range(1, steps + 1):
         told(progress, step, 100 + step * step_s, first=step == 1, size=size)
     return progress
 
 
 def test_the_first_start_is_no_resize() -> None:
-    progress = Progress()
+    progress = TrainerProgress()
     assert resizes(told(progress, 1, 100.0, first=True, size=3)) == []
     assert (progress.resizes, progress.steps_lost, progress.nodes) == (0, 0, 3)
 
@@ -122,7 +124,7 @@ def test_a_suspension_at_a_step_boundary_loses_nothing() -> None:
 
 
 def test_several_workers_a_node_make_one_node() -> None:
-    progress = Progress(workers_per_node=4)
+    progress = TrainerProgress(workers_per_node=4)
     told(progress, 1, 100.0, first=True, size=8)
     assert progress.nodes == 2
     [report] = resizes(told(progress, 2, 101.0, first=True, size=12))
@@ -130,7 +132,7 @@ def test_several_workers_a_node_make_one_node() -> None:
 
 
 def test_nodes_with_different_numbers_of_workers_are_counted_as_nodes() -> None:
-    progress = Progress(workers_per_node=1)
+    progress = TrainerProgress(workers_per_node=1)
     told(progress, 1, 100.0, first=True, size=3, nodes=2)
     assert only_progress(told(progress, 2, 101.0, size=3, nodes=2)).nodes == 2
     [report] = resizes(told(progress, 3, 102.0, first=True, size=7, nodes=3))
@@ -138,7 +140,7 @@ def test_nodes_with_different_numbers_of_workers_are_counted_as_nodes() -> None:
 
 
 def test_throughput_is_measured_at_one_size_and_after_it_settled() -> None:
-    progress = Progress()
+    progress = TrainerProgress()
     told(progress, 1, 100.0, first=True, size=1, samples=0)
     told(progress, 2, 100.5, samples=1000)
     assert progress.samples_per_s == 0.0
@@ -152,7 +154,7 @@ def test_throughput_is_measured_at_one_size_and_after_it_settled() -> None:
 
 
 def test_only_what_is_saved_is_told_as_progress() -> None:
-    progress = Progress()
+    progress = TrainerProgress()
     report = only_progress(told(progress, 9, 100.0, first=True, saved_step=5, saved_samples=50))
     assert (report.step, report.samples) == (5, 50)
     progress.saved(7, 70)
@@ -163,7 +165,7 @@ def test_only_what_is_saved_is_told_as_progress() -> None:
 
 
 def test_the_first_and_the_last_loss_are_remembered() -> None:
-    progress = Progress()
+    progress = TrainerProgress()
     told(progress, 1, 100.0, first=True, loss=2.0)
     told(progress, 2, 101.0, loss=None)
     told(progress, 3, 102.0, loss=1.0)
@@ -191,7 +193,7 @@ happenings = st.lists(
 def test_whatever_happens_progress_never_goes_back_and_every_step_done_twice_is_lost_once(
     happenings: list[tuple[str, int]], save_every: int
 ) -> None:
-    progress, at_s = Progress(), 100.0
+    progress, at_s = TrainerProgress(), 100.0
     step = saved = done = 0
     size, first = 1, True
     before = (0, 0, 0)
@@ -220,7 +222,7 @@ def test_whatever_happens_progress_never_goes_back_and_every_step_done_twice_is_
 
 
 def test_nodes_of_unequal_size_are_counted_by_those_who_train_on_them() -> None:
-    progress = Progress(workers_per_node=4)
+    progress = TrainerProgress(workers_per_node=4)
     told(progress, 1, 100.0, first=True, size=12, nodes=2)
     assert progress.nodes == 2
     told(progress, 2, 101.0, size=12)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.protocol.reports import ProgressReport, ResizeReport
-from elastic.driver.progress.reports import Progress
+from elastic.driver.progress.reports import TrainerProgress
 from elastic.driver.progress.resize_costs import Costs, Parts
 from tests.elastic.fakes import reports_of
 
@@ -84,7 +84,7 @@ def test_the_parts_are_never_more_than_the_stall(
 
 
 def test_a_resize_is_told_with_its_parts_and_the_progress_with_what_is_known_of_the_state() -> None:
-    progress = Progress(costs=asked())
+    progress = TrainerProgress(costs=asked())
     message = {"first": True, "step": 5, "samples": 50, "rank": 0, "size": 2, "loss": None, "saved_step": 5}
     message |= {"saved_samples": 50, "at_s": 100.0}
     progress.report(message)
@@ -99,7 +99,7 @@ def test_a_resize_is_told_with_its_parts_and_the_progress_with_what_is_known_of_
 
 
 def test_a_start_and_a_resume_leave_nothing_for_the_next_resize() -> None:
-    progress = Progress(costs=asked())
+    progress = TrainerProgress(costs=asked())
     message = {"first": True, "step": 5, "samples": 50, "rank": 0, "size": 2, "loss": None, "saved_step": 5}
     message |= {"saved_samples": 50, "at_s": 100.0}
     assert not reports_of(progress.report(message), ResizeReport)

@@ -14,7 +14,7 @@ import pytest
 
 from elastic.base.errors import WireError
 from elastic.driver.saving import saver as savers
-from elastic.driver.saving.saver import StateSaver
+from elastic.driver.saving.saver import CheckpointSaver
 from elastic.link.peer import Peer
 from elastic.store import files
 from elastic.store.store import CheckpointStore
@@ -29,7 +29,7 @@ def scene(body: Coroutine[Any, Any, None]) -> None:
 
 
 async def answer(
-    saver: StateSaver, worker: Peer, step: int, payload: bytes = b"state", cut: bool = False, last: bool = True
+    saver: CheckpointSaver, worker: Peer, step: int, payload: bytes = b"state", cut: bool = False, last: bool = True
 ) -> None:
     message = {"step": step, "samples": step * 10, "last": last}
     await saver.take(worker, message, FakeContent(payload, cut_bytes=3 if cut else 0))
@@ -37,7 +37,7 @@ async def answer(
 
 def test_a_graceful_save_waits_for_rank_0_to_come_to_the_end_of_its_step(tmp_path: Path) -> None:
     async def body() -> None:
-        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer(), peer()]
+        saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer(), peer()]
         saving = asyncio.create_task(saver.save(workers, graceful=True))
         await until("the workers are asked", lambda: ops(workers[1]) == ["pause"])
         await answer(saver, workers[1], 7)
@@ -53,7 +53,7 @@ def test_a_graceful_save_waits_for_rank_0_to_come_to_the_end_of_its_step(tmp_pat
 
 def test_a_hasty_save_asks_one_worker_after_the_other_until_one_delivers(tmp_path: Path) -> None:
     async def body() -> None:
-        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer(), peer(), peer()]
+        saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer(), peer(), peer()]
         saving = asyncio.create_task(saver.save(workers, graceful=False))
         await until("the first is asked", lambda: ops(workers[0]) == ["ship"])
         assert ops(workers[1]) == []
@@ -69,7 +69,7 @@ def test_a_hasty_save_asks_one_worker_after_the_other_until_one_delivers(tmp_pat
 
 def test_when_nobody_comes_to_a_boundary_in_time_the_last_saved_state_must_do(tmp_path: Path) -> None:
     async def body() -> None:
-        saver, worker = StateSaver(CheckpointStore(tmp_path)), peer()
+        saver, worker = CheckpointSaver(CheckpointStore(tmp_path)), peer()
         saving = asyncio.create_task(saver.save([worker], graceful=True, pause_s=0.01))
         await until("it is asked for what it has", lambda: ops(worker) == ["pause", "ship"])
         await answer(saver, worker, 3)
@@ -81,7 +81,7 @@ def test_when_nobody_comes_to_a_boundary_in_time_the_last_saved_state_must_do(tm
 
 def test_a_save_ends_at_once_when_every_worker_is_gone_or_has_nothing(tmp_path: Path) -> None:
     async def body() -> None:
-        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer(), peer()]
+        saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer(), peer()]
         saver.gone(workers[0])
         saving = asyncio.create_task(saver.save(workers, graceful=True, pause_s=1000, ship_s=1000))
         await until("the living one is asked", lambda: ops(workers[1]) == ["pause"])
@@ -97,7 +97,7 @@ def test_a_save_ends_at_once_when_every_worker_is_gone_or_has_nothing(tmp_path: 
 
 def test_a_worker_lost_in_the_middle_of_its_state_leaves_the_one_before(tmp_path: Path) -> None:
     async def body() -> None:
-        saver, worker = StateSaver(CheckpointStore(tmp_path)), peer()
+        saver, worker = CheckpointSaver(CheckpointStore(tmp_path)), peer()
         await answer(saver, worker, 3)
         with pytest.raises(WireError):
             await answer(saver, worker, 9, cut=True)
@@ -108,7 +108,7 @@ def test_a_worker_lost_in_the_middle_of_its_state_leaves_the_one_before(tmp_path
 
 def test_an_answer_to_an_earlier_question_is_not_taken_for_one_to_this(tmp_path: Path) -> None:
     async def body() -> None:
-        saver, worker = StateSaver(CheckpointStore(tmp_path)), peer()
+        saver, worker = CheckpointSaver(CheckpointStore(tmp_path)), peer()
         await answer(saver, worker, 3)
         saving = asyncio.create_task(saver.save([worker], graceful=False))
         await until("it is asked", lambda: ops(worker) == ["ship"])
@@ -127,7 +127,7 @@ def test_regression_a_worker_whose_state_could_not_be_stored_never_sent_one_agai
         raise OSError(errno.EDQUOT, "quota")
 
     async def body() -> None:
-        saver, worker = StateSaver(CheckpointStore(tmp_path), retry_s=0.02), peer()
+        saver, worker = CheckpointSaver(CheckpointStore(tmp_path), retry_s=0.02), peer()
         with monkeypatch.context() as patch:
             patch.setattr(files, "write_all", fail)
             await answer(saver, worker, 3)
@@ -144,7 +144,7 @@ def test_a_save_that_the_disk_refuses_asks_no_further_worker(tmp_path: Path, mon
         raise OSError(errno.ENOSPC, "full")
 
     async def body() -> None:
-        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer(), peer()]
+        saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer(), peer()]
         monkeypatch.setattr(files, "write_all", fail)
         saving = asyncio.create_task(saver.save(workers, graceful=False, ship_s=1000))
         await until("the first is asked", lambda: ops(workers[0]) == ["ship"])
@@ -157,7 +157,7 @@ def test_a_save_that_the_disk_refuses_asks_no_further_worker(tmp_path: Path, mon
 
 def test_a_driver_that_was_taken_over_asks_for_no_state_again(tmp_path: Path) -> None:
     async def body() -> None:
-        saver, worker = StateSaver(CheckpointStore(tmp_path), retry_s=0.0), peer()
+        saver, worker = CheckpointSaver(CheckpointStore(tmp_path), retry_s=0.0), peer()
         CheckpointStore(tmp_path)
         await answer(saver, worker, 3)
         await asyncio.sleep(0.01)
@@ -168,7 +168,7 @@ def test_a_driver_that_was_taken_over_asks_for_no_state_again(tmp_path: Path) ->
 
 def test_regression_every_worker_that_ever_connected_was_remembered_for_good(tmp_path: Path) -> None:
     async def body() -> None:
-        saver = StateSaver(CheckpointStore(tmp_path))
+        saver = CheckpointSaver(CheckpointStore(tmp_path))
         for step in range(200):
             worker = peer()
             await answer(saver, worker, step)
@@ -187,7 +187,7 @@ def test_regression_every_worker_that_ever_connected_was_remembered_for_good(tmp
 
 def test_regression_a_node_that_is_waited_for_stayed_for_all_its_workers_one_after_the_other(tmp_path: Path) -> None:
     async def body() -> None:
-        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer() for _ in range(8)]
+        saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer() for _ in range(8)]
         saving = asyncio.create_task(saver.save(workers, graceful=False, patient=False, ship_s=2 * STILL_S))
         await until("the first is asked", lambda: ops(workers[0]) == ["ship"])
         saver.gone(workers[0])
@@ -203,7 +203,7 @@ def test_regression_a_node_was_taken_by_force_while_its_step_was_awaited(tmp_pat
     """A step of ten seconds was never waited for: each resize of bftd's own lost what was done since the last save."""
 
     async def body() -> None:
-        saver, worker = StateSaver(CheckpointStore(tmp_path)), peer()
+        saver, worker = CheckpointSaver(CheckpointStore(tmp_path)), peer()
         saving = asyncio.create_task(saver.save([worker], graceful=True, pause_s=1000))
         await until("it is asked", lambda: ops(worker) == ["pause"])
         assert saver.growing
@@ -220,7 +220,7 @@ def test_once_a_worker_is_gone_no_long_step_of_the_others_is_waited_for(
     monkeypatch.setattr(savers, "PAUSE_S", 0.01)
 
     async def body() -> None:
-        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer(), peer()]
+        saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer(), peer()]
         saving = asyncio.create_task(saver.save(workers, graceful=True, pause_s=1000, ship_s=0.01))
         await until("they are asked", lambda: ops(workers[1]) == ["pause"])
         saver.gone(workers[1])
@@ -235,7 +235,7 @@ def test_a_state_that_grows_is_waited_for_and_no_further_worker_is_asked(
     monkeypatch.setattr(savers, "STATE_QUIET_S", 0.3)
 
     async def body() -> None:
-        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer() for _ in range(16)]
+        saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer() for _ in range(16)]
         saving = asyncio.create_task(saver.save(workers, graceful=False, ship_s=0.2))
         for size_bytes in range(10):
             saver.received(workers[0], {"op": "saving", "bytes": size_bytes})
@@ -254,7 +254,7 @@ def test_regression_a_state_that_only_waited_for_the_disk_was_given_up_in_the_mi
     monkeypatch.setattr(savers, "STATE_QUIET_S", 0.2)
 
     async def body() -> None:
-        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer(), peer()]
+        saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer(), peer()]
         saving = asyncio.create_task(saver.save(workers, graceful=True, pause_s=0.1))
         for _ in range(12):
             saver.received(workers[0], {"op": "saving", "bytes": 7, "flushing": True})
@@ -274,7 +274,7 @@ def test_a_state_that_does_not_grow_is_not_waited_for(
     monkeypatch.setattr(savers, "STATE_QUIET_S", 0.05)
 
     async def body() -> None:
-        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer(), peer()]
+        saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer(), peer()]
         patient = how != "nobody may wait"
         saving = asyncio.create_task(saver.save(workers, graceful=False, patient=patient, ship_s=0.02))
         for round_ in range(1000):
@@ -292,7 +292,7 @@ def test_a_state_that_does_not_grow_is_not_waited_for(
 
 def test_rank_0_is_asked_before_others(tmp_path: Path) -> None:
     async def body() -> None:
-        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer(), peer(), peer()]
+        saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer(), peer(), peer()]
         for rank, worker in enumerate(reversed(workers)):
             saver.stepped(worker, rank)
         saving = asyncio.create_task(saver.save(workers, graceful=False))
@@ -306,7 +306,7 @@ def test_rank_0_is_asked_before_others(tmp_path: Path) -> None:
 
 def test_a_state_that_was_on_its_way_before_it_was_asked_for_is_no_answer(tmp_path: Path) -> None:
     async def body() -> None:
-        saver, worker = StateSaver(CheckpointStore(tmp_path)), peer()
+        saver, worker = CheckpointSaver(CheckpointStore(tmp_path)), peer()
         saving = asyncio.create_task(saver.save([worker], graceful=False, ship_s=1000))
         await until("it is asked", lambda: ops(worker) == ["ship"])
         await answer(saver, worker, 3, last=False)
@@ -321,7 +321,7 @@ def test_a_state_that_was_on_its_way_before_it_was_asked_for_is_no_answer(tmp_pa
 
 def test_a_pause_by_path_is_over_when_who_keeps_that_state_says_so(tmp_path: Path) -> None:
     async def body() -> None:
-        saver, workers = StateSaver(CheckpointStore(tmp_path)), [peer(), peer()]
+        saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer(), peer()]
         saving = asyncio.create_task(saver.save(workers, graceful=True, pause_s=1000))
         await until("the workers are asked", lambda: ops(workers[1]) == ["pause"])
         saver.note(workers[0], "paused")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from elastic.driver.saving.step_barrier import Agreement
 from elastic.link.peer import Peer
-from elastic.link.step_barrier import Fence
+from elastic.link.step_barrier import StepBarrier
 from elastic.link.wire import Message
 from tests.elastic.fakes import until
 from tests.support.waiting import STILL_S
@@ -28,7 +28,7 @@ class Worker:
     def __init__(
         self, agreement: Agreement, delay_s: Callable[[], float] = lambda: 0.0, by_clock: bool = False
     ) -> None:
-        self.fence = Fence()
+        self.fence = StepBarrier()
         self.fence.by_clock = by_clock
         self.told: list[Message] = []
         self.deaf = False

@@ -16,7 +16,7 @@ import pytest
 
 from elastic.base.errors import WireError
 from elastic.driver.saving import transfers as modules
-from elastic.driver.saving.saver import StateSaver
+from elastic.driver.saving.saver import CheckpointSaver
 from elastic.driver.saving.transfers import Transfers
 from elastic.driver.server import Hub, listen
 from elastic.link.bulk import FETCH, SEND, PieceWriter, receive_file
@@ -36,7 +36,7 @@ class Stage:
 
     def __init__(self, folder: Path) -> None:
         self.store = CheckpointStore(folder)
-        self.saver = StateSaver(self.store)
+        self.saver = CheckpointSaver(self.store)
         self.present: dict[str, Peer] = {}
         self.heard: list[Peer] = []
         self.saved = self.saved_bytes = 0

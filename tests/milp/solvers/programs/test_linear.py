@@ -91,7 +91,7 @@ def test_a_plan_made_with_an_engine_that_lies_is_the_best_all_the_same_and_says_
         found = engine.optimise(linear, start, lambda x, bound: None, gap=gap, time_limit_s=time_limit_s)
         return found if start is None else replace(found, x=tuple(start))
 
-    def answer(worker: object, request: process.Request, effort: object) -> process.News:
+    def answer(worker: object, request: process.SolveRequest, effort: object) -> process.News:
         return replace(child.solved(request, io.BytesIO()), final=True)
 
     growing = problem(6, trainer("a", current=("n0",)), trainer("b", current=("n1",)))

@@ -16,7 +16,7 @@ from sizing.base.errors import NoTable, UsageError
 from sizing.cells.comm import file
 from sizing.cells.comm import table as comm
 from sizing.cells.comm.protocol import Link
-from sizing.cells.comm.table import CommTables, Point, Table
+from sizing.cells.comm.table import CommTables, Table, TimedSize
 from tests.support.messages import excerpt, fragment, says, wording
 
 pytestmark = pytest.mark.slow
@@ -206,4 +206,4 @@ def test_a_file_that_is_damaged_is_refused_with_the_place(tmp_path: Path, text: 
 
 def test_a_point_by_hand_needs_no_spread() -> None:
     (there,) = comm.parse(_file(points=[{"bytes": 8, "value_s": 0.5}]), "f")
-    assert there.points == (Point(8, 0.5, 0.5, 0.5, 1),)
+    assert there.points == (TimedSize(8, 0.5, 0.5, 0.5, 1),)

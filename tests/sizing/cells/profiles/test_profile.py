@@ -11,7 +11,7 @@ import pytest
 
 from sizing.base.errors import Untraceable, UsageError
 from sizing.cells.profiles.profile import Profiled, Setting, Unfit, profiled
-from sizing.cells.profiles.shards import Exchange, Shard, ShardProfile
+from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
 from sizing.model import config, graphing, launch
 from sizing.model.graph import Graph
 from sizing.model.wide_resnet import WideResNet
@@ -146,7 +146,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(source: object, shards: list[Shard], graph: Graph | None = None, setting: Setting = FEW) -> Profiled:
+def run(source: object, shards: list[StageShard], graph: Graph | None = None, setting: Setting = FEW) -> Profiled:
     return profiled(source, shards, setting, graph=graph, device="cpu", python=sys.executable)  # type: ignore[arg-type]
 
 
@@ -154,7 +154,7 @@ def first_of(graph: Graph, module: str) -> int:
     return next(at for at, each in enumerate(graph.operators) if each.module.startswith(module))
 
 
-def by_shard(found: Profiled) -> dict[Shard, ShardProfile]:
+def by_shard(found: Profiled) -> dict[StageShard, ShardProfile]:
     return {each.shard: each for each in found.results if isinstance(each, ShardProfile)}
 
 
@@ -170,11 +170,11 @@ def _exported(folder: Path) -> tuple[Graph, Profiled]:
     graph = graphing.graph(step, 4, python=sys.executable)
     cut, last = first_of(graph, "blocks.2"), len(graph.operators) - 1
     shards = [
-        Shard(0, last, 4, 1),
-        Shard(0, cut - 1, 4, 1),
-        Shard(cut, last, 4, 1),
-        Shard(0, cut - 1, 4, 2),
-        Shard(cut, last, 4, 2),
+        StageShard(0, last, 4, 1),
+        StageShard(0, cut - 1, 4, 1),
+        StageShard(cut, last, 4, 1),
+        StageShard(0, cut - 1, 4, 2),
+        StageShard(cut, last, 4, 2),
     ]
     return graph, run(step, shards, graph)
 
@@ -228,7 +228,7 @@ def test_batch_normalisation_and_what_writes_in_place_run_in_any_stage_and_in_bf
     step = f"{folder / 'train.py'}:make_image"
     graph = graphing.graph(step, 2, python=sys.executable)
     relu = max(at for at, each in enumerate(graph.operators) if each.module == "layers.0.2")
-    stages = [Shard(0, relu - 1, 2, 1), Shard(relu, len(graph.operators) - 1, 2, 1)]
+    stages = [StageShard(0, relu - 1, 2, 1), StageShard(relu, len(graph.operators) - 1, 2, 1)]
     # an export checks that what `float` is given is fp32, which under autocast it is not
     found = by_shard(run(step, stages, graph, Setting(rounds=1, precision="bf16")))
     assert sum(each.parameters for each in found.values()) == graph.parameters
@@ -238,33 +238,35 @@ def test_a_model_that_does_not_export_is_run_by_its_modules_and_says_what_is_not
     step = f"{folder / 'train.py'}:make_deciding"
     graph = graphing.graph(step, 2, python=sys.executable)
     assert graph.origin == "modules"
-    found = run(step, [Shard(0, 1, 2, 1), Shard(2, 3, 2, 1)], graph)
+    found = run(step, [StageShard(0, 1, 2, 1), StageShard(2, 3, 2, 1)], graph)
     assert sum(each.parameters for each in by_shard(found).values()) == graph.parameters
     assert any("not timed" in note for note in found.notes)
 
 
 def test_a_model_by_its_sizes_exchanges_what_megatron_does() -> None:
     model = config.parse("gpt:h=64,l=2,a=4,s=16,V=128,tied=no,precision=bf16")
-    found = by_shard(run(model, [Shard(1, 2, 2, 2), Shard(0, 0, 2, 2), Shard(1, 1, 2, 1), Shard(1, 1, 2, 2)]))
+    found = by_shard(
+        run(model, [StageShard(1, 2, 2, 2), StageShard(0, 0, 2, 2), StageShard(1, 1, 2, 1), StageShard(1, 1, 2, 2)])
+    )
     stream = FLOAT * 2 * 16 * 64
-    assert found[Shard(1, 2, 2, 2)].exchanges == (Exchange("all_reduce", stream, 8),)
-    assert found[Shard(0, 0, 2, 2)].exchanges == (Exchange("all_reduce", stream, 1),)
-    assert found[Shard(1, 1, 2, 2)].parameters < found[Shard(1, 1, 2, 1)].parameters
+    assert found[StageShard(1, 2, 2, 2)].exchanges == (Exchange("all_reduce", stream, 8),)
+    assert found[StageShard(0, 0, 2, 2)].exchanges == (Exchange("all_reduce", stream, 1),)
+    assert found[StageShard(1, 1, 2, 2)].parameters < found[StageShard(1, 1, 2, 1)].parameters
 
 
 def test_experts_meet_their_tokens_by_all_to_all_and_a_wide_network_sums_a_block() -> None:
-    found = by_shard(run(config.parse("moe:h=64,l=1,a=4,s=16,V=128,experts=4"), [Shard(1, 1, 2, 2)]))
-    kinds = {each.kind: each.calls for each in found[Shard(1, 1, 2, 2)].exchanges}
+    found = by_shard(run(config.parse("moe:h=64,l=1,a=4,s=16,V=128,experts=4"), [StageShard(1, 1, 2, 2)]))
+    kinds = {each.kind: each.calls for each in found[StageShard(1, 1, 2, 2)].exchanges}
     assert kinds["all_to_all"] == 4
     assert kinds["all_gather"] == 2
-    found = by_shard(run(WideResNet(2, 1, 8, 8), [Shard(1, 1, 2, 2)]))
-    sizes = sorted(each.bytes for each in found[Shard(1, 1, 2, 2)].exchanges)
+    found = by_shard(run(WideResNet(2, 1, 8, 8), [StageShard(1, 1, 2, 2)]))
+    sizes = sorted(each.bytes for each in found[StageShard(1, 1, 2, 2)].exchanges)
     assert sizes == [FLOAT * 2 * 8 * 64, FLOAT * 2 * 16 * 64]
 
 
 def test_a_shard_without_room_is_told_as_such_and_the_others_are_profiled() -> None:
     model = config.parse("gpt:h=1048576,l=1,a=1,s=8,V=16,head=64,ffn=1000000000,bias=no")
-    found = run(model, [Shard(1, 1, 1, 1), Shard(2, 2, 1, 1)])
+    found = run(model, [StageShard(1, 1, 1, 1), StageShard(2, 2, 1, 1)])
     unfit = found.results[0]
     assert isinstance(unfit, Unfit)
     assert "allocate memory" in unfit.why
@@ -277,7 +279,7 @@ def test_regression_a_cpu_that_was_not_asked_for_by_name_had_no_bound_on_memory(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr("sizing.cells.profiles.profile._room_bytes", lambda: 2**30)
     model = config.parse("gpt:h=4096,l=1,a=1,s=8,V=16,ffn=30000,bias=no")  # a GiB of weights
-    (found,) = profiled(model, [Shard(1, 1, 1, 1)], FEW, python=sys.executable).results
+    (found,) = profiled(model, [StageShard(1, 1, 1, 1)], FEW, python=sys.executable).results
     assert isinstance(found, Unfit)
 
 
@@ -286,18 +288,18 @@ def test_regression_a_cpu_that_was_not_asked_for_by_name_had_no_bound_on_memory(
     [
         (
             "gpt",
-            [Shard(0, 0, 1, 1)],
+            [StageShard(0, 0, 1, 1)],
             Setting(optimizer="adam8bit"),
             pattern("sizing.measure.optimizer", name="adam8bit"),
         ),
-        ("gpt", [Shard(3, 2, 1, 1)], FEW, "no shard"),
-        ("train.py:make_model", [Shard(0, 4000, 1, 1)], FEW, pattern("sizing.profiles.no_such_stage")),
-        ("train.py:make_image", [Shard(0, 1, 2, 2)], FEW, "no tensor parallelism"),
-        ("train.py:make_spread", [Shard(0, 1, 2, 2)], FEW, pattern("sizing.programs.dtensors")),
+        ("gpt", [StageShard(3, 2, 1, 1)], FEW, "no shard"),
+        ("train.py:make_model", [StageShard(0, 4000, 1, 1)], FEW, pattern("sizing.profiles.no_such_stage")),
+        ("train.py:make_image", [StageShard(0, 1, 2, 2)], FEW, "no tensor parallelism"),
+        ("train.py:make_spread", [StageShard(0, 1, 2, 2)], FEW, pattern("sizing.programs.dtensors")),
     ],
 )
 def test_what_cannot_be_profiled_is_one_line(
-    folder: Path, exported: tuple[Graph, Profiled], source: str, shards: list[Shard], setting: Setting, words: str
+    folder: Path, exported: tuple[Graph, Profiled], source: str, shards: list[StageShard], setting: Setting, words: str
 ) -> None:
     model = config.parse("gpt:h=64,l=2,a=4,s=16,V=128") if source == "gpt" else f"{folder}{os.sep}{source}"
     with pytest.raises((UsageError, Untraceable), match=words) as error:

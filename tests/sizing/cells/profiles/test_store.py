@@ -16,7 +16,7 @@ from sizing.base.errors import NoProfile, SizingError
 from sizing.base.estimate import Estimate
 from sizing.cells.cell import Cell, Stage
 from sizing.cells.profiles.profile import Setting, Unfit
-from sizing.cells.profiles.shards import Exchange, Shard, ShardProfile
+from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
 from sizing.cells.profiles.sources import profiles_for
 from sizing.cells.profiles.store import Store, by_files, by_sizes
 from sizing.model import config
@@ -27,7 +27,7 @@ from tests.support.messages import excerpt, fragment, pattern
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[4]
-SHARD = Shard(0, 3, 8, 2)
+SHARD = StageShard(0, 3, 8, 2)
 TIME = Estimate(0.5, 0.4, 0.6, "measured")
 EXCHANGED = (Exchange("all_reduce", 4096, 4),)
 PROFILE = ShardProfile(SHARD, "cpu", TIME, TIME, 10, 40, 120, 77, 300, EXCHANGED, 12, 3.5, "2.13.0")
@@ -205,11 +205,13 @@ def test_an_estimate_gets_its_profiles_or_the_command_that_makes_them(store: Sto
         ),
     ):
         profiles_for([cell()], graph, MODEL, store=store)
-    store.put(by_sizes(MODEL), Setting(), [PROFILE, Unfit(Shard(0, 3, 16, 1), "cpu", "no room", "2.13.0")])
+    store.put(by_sizes(MODEL), Setting(), [PROFILE, Unfit(StageShard(0, 3, 16, 1), "cpu", "no room", "2.13.0")])
     assert profiles_for([cell()], graph, MODEL, store=store) == {SHARD: PROFILE}
-    assert profiles_for([cell()], graph, MODEL, wanted=[SHARD, Shard(0, 3, 16, 1)], store=store) == {SHARD: PROFILE}
+    assert profiles_for([cell()], graph, MODEL, wanted=[SHARD, StageShard(0, 3, 16, 1)], store=store) == {
+        SHARD: PROFILE
+    }
     with pytest.raises(NoProfile, match="lacks 1 profiles"):
-        profiles_for([cell()], graph, MODEL, wanted=[SHARD, Shard(0, 3, 4, 1)], store=store)
+        profiles_for([cell()], graph, MODEL, wanted=[SHARD, StageShard(0, 3, 4, 1)], store=store)
     with pytest.raises(NoProfile, match=r"on a100-sxm-80gb \(it was on cpu\)"):
         profiles_for([cell("a100-sxm-80gb")], graph, MODEL, store=store)
     with pytest.raises(NoProfile, match="of one type"):

@@ -12,7 +12,7 @@ from sizing.cells.size_graph import chain
 from sizing.choose.by_formula import Formula
 from sizing.choose.candidates import Spread
 from sizing.choose.cuts import ByGraph
-from sizing.choose.shapes import Shape
+from sizing.choose.shapes import GpuShape
 from sizing.choose.timers.datasheet_time import Assumed
 from sizing.model.config import parse
 from sizing.model.graph import Graph, Operator
@@ -31,7 +31,7 @@ def timer(global_batch: int = 64, tensor: bool = False) -> Assumed:
 
 
 def test_one_stage_takes_what_part_1_says() -> None:
-    shape = Shape(pool(), 1, 4)
+    shape = GpuShape(pool(), 1, 4)
     found = timer().time(shape, 1)
     work = Formula(GPT).work(Parallel(4), 16)
     assert work is not None
@@ -44,7 +44,7 @@ def test_one_stage_takes_what_part_1_says() -> None:
 
 
 def test_a_pipeline_takes_its_stages_and_their_bubble() -> None:
-    shape = Shape(pool(), 1, 4)
+    shape = GpuShape(pool(), 1, 4)
     found = timer().time(shape, 4)
     assert (len(found.splits), found.micro_batches) == (4, 16)
     work = Formula(GPT).work(Parallel(), 64)
@@ -61,7 +61,7 @@ def test_what_stages_send_on_takes_its_time_on_the_link_and_between_nodes_on_the
     def step_s(link_bytes_s: float, nodes: int) -> float:
         there = pool()
         slow = replace(there, gpu=replace(there.gpu, link_bytes_s=link_bytes_s))
-        return timer().time(Shape(slow, nodes, 4 // nodes), 4).step_s.value
+        return timer().time(GpuShape(slow, nodes, 4 // nodes), 4).step_s.value
 
     sent = CUT.parts(4, 4)[0].sent_bytes * 2 * 64
     assert sent > 0
@@ -72,7 +72,7 @@ def test_what_stages_send_on_takes_its_time_on_the_link_and_between_nodes_on_the
 
 
 def test_stages_share_memory() -> None:
-    shape = Shape(pool(), 1, 4)
+    shape = GpuShape(pool(), 1, 4)
     alone = Formula(GPT).peak(Parallel(), 64)
     assert alone is not None
     found = timer().time(shape, 4)
@@ -92,25 +92,25 @@ def test_the_parts_of_layers_are_the_whole() -> None:
 
 def test_a_batch_that_cannot_be_cut_is_told() -> None:
     with pytest.raises(DoesNotFit, match=pattern("sizing.assumed.batch_not_cut", global_batch=6)):
-        timer(6).time(Shape(pool(), 1, 4), 1)
+        timer(6).time(GpuShape(pool(), 1, 4), 1)
 
 
 def test_a_model_that_is_too_large_for_a_gpu_says_by_how_much() -> None:
     small = replace(pool(), gpu_bytes=2**30)
     with pytest.raises(DoesNotFit, match=pattern("sizing.assumed.too_large", gpu_bytes="1.0")) as raised:
-        timer(8).time(Shape(small, 1, 4), 1)
+        timer(8).time(GpuShape(small, 1, 4), 1)
     assert 1 < raised.value.times < 100
 
 
 def test_tensor_parallelism_stays_on_a_node_and_divides_the_heads() -> None:
-    found = timer(4, tensor=True).time(Shape(pool(), 2, 4), 1)
+    found = timer(4, tensor=True).time(GpuShape(pool(), 2, 4), 1)
     assert found.splits[0].tp in (2, 4)
 
 
 def test_a_model_of_unknown_operators_is_one_stage() -> None:
     alone = Assumed(Formula(GPT), Formula(GPT), 64, Spread())
     with pytest.raises(DoesNotFit, match="not known"):
-        alone.time(Shape(pool(), 1, 4), 2)
+        alone.time(GpuShape(pool(), 1, 4), 2)
 
 
 def test_a_graph_is_cut_by_its_stages() -> None:

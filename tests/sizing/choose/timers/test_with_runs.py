@@ -10,8 +10,8 @@ from sizing.base.errors import DoesNotFit
 from sizing.base.parallel import Parallel
 from sizing.cells.cell import Split
 from sizing.choose.ran import Ran
-from sizing.choose.shapes import Shape
-from sizing.choose.sources import Point, Traces
+from sizing.choose.shapes import GpuShape
+from sizing.choose.sources import RankBatch, Traces
 from sizing.choose.timers.with_runs import WithRuns
 from tests.sizing.choose.cells_of import Table, pool
 from tests.sizing.plans_of import GIB, trace
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 RAN = Ran("train.py:make_step", "w", "a100", 2, 1, 2, 1, 1, 32, 1, "home/42", 1e9, 0.5, 20 * GIB, host_bytes=7)
 CUT = replace(RAN, dp=1, tp=2, batch=64, step_s=0.4, job="home/44", peak_bytes=None)
-TWO = Shape(pool(), 1, 2)
+TWO = GpuShape(pool(), 1, 2)
 ASSUMED = Table({("new", 2, 1): 2.0, ("new", 4, 1): 1.0, ("new", 2, 2): 0.7})
 
 
@@ -37,7 +37,7 @@ def test_what_ran_is_timed_by_the_runs_and_all_else_as_before() -> None:
     assert (found.step_s.value, found.step_s.origin, found.runs) == (0.6, "measured", 2)
     assert (found.peak.value, found.peak.origin, found.splits) == (20 * GIB, "measured", (Split(2, 1),))
     assert found.host_bytes == 7
-    assert timer.time(Shape(pool(), 1, 4), 1) == ASSUMED.time(Shape(pool(), 1, 4), 1)
+    assert timer.time(GpuShape(pool(), 1, 4), 1) == ASSUMED.time(GpuShape(pool(), 1, 4), 1)
     assert timer.time(TWO, 2) == ASSUMED.time(TWO, 2), "of a pipeline nothing has run"
     slow = runs(replace(RAN, step_s=9.0)).time(TWO, 1)
     assert slow.step_s.value == 9.0, "what ran is no quicker for what was assumed of it"
@@ -49,7 +49,7 @@ def test_what_ran_is_timed_by_the_runs_and_all_else_as_before() -> None:
 )
 def test_runs_of_other_gpus_batches_and_spreads_time_nothing(other: Ran) -> None:
     assert runs(other).time(TWO, 1) == ASSUMED.time(TWO, 1)
-    mixed = Shape(replace(pool(), mixed=("v100",)), 1, 2)
+    mixed = GpuShape(replace(pool(), mixed=("v100",)), 1, 2)
     assert runs(RAN).time(mixed, 1) == ASSUMED.time(TWO, 1)
 
 
@@ -67,4 +67,4 @@ def test_what_ran_is_no_longer_out() -> None:
     assert (found.step_s.value, found.peak.value, found.splits) == (0.5, 20 * GIB, (Split(2, 1),))
     with pytest.raises(DoesNotFit):
         runs(RAN, timer=nowhere, global_batch=128).time(TWO, 1)
-    assert Point(Parallel(2), 32) == RAN.point
+    assert RankBatch(Parallel(2), 32) == RAN.point

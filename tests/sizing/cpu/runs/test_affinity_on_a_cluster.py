@@ -27,7 +27,7 @@ CPUS = min(2, len(os.sched_getaffinity(0)))
 # What is asked for is the first word; the rest are its own.
 INSIDE = """
 import dataclasses, json, os, sys
-from sizing.cpu import confine
+from sizing.cpu.runs import affinity as confine
 from sizing.cpu.runs.measurement import Limits, Runner
 from sizing.base.errors import SizingError
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from sizing.base.errors import UsageError
-from sizing.cpu.runs.measurement import Limits, PointResult, Progress, Runner, Unmeasured
+from sizing.cpu.runs.measurement import ObservationLimits, PointProgress, PointResult, Runner, Unmeasured
 from tests.sizing.cpu.commands import alive, command
 from tests.support.messages import fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
 
-QUICK = Limits(timeout_s=20, warmup_s=0.2, least_steps=10, least_s=0.3, enough_s=2)
+QUICK = ObservationLimits(timeout_s=20, warmup_s=0.2, least_steps=10, least_s=0.3, enough_s=2)
 STEP = r"step (?P<step>\d+)"
 ALL = len(os.sched_getaffinity(0))
 ROOT = Path(__file__).parents[4]
@@ -36,11 +36,11 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def measured(*words: object, cpus: int = 1, regex: str | None = STEP, limits: Limits = QUICK) -> PointResult:
+def measured(*words: object, cpus: int = 1, regex: str | None = STEP, limits: ObservationLimits = QUICK) -> PointResult:
     return Runner(command(*words), regex=regex, limits=limits).measure(cpus)
 
 
-def complaint(*words: object, regex: str | None = STEP, limits: Limits = QUICK) -> str:
+def complaint(*words: object, regex: str | None = STEP, limits: ObservationLimits = QUICK) -> str:
     with pytest.raises((Unmeasured, UsageError)) as error:
         measured(*words, regex=regex, limits=limits)
     assert "\n" not in str(error.value)
@@ -56,7 +56,7 @@ def gone(pid: int) -> bool:
 
 
 def test_a_command_is_measured_and_its_progress_heard() -> None:
-    began_s, heard = time.time(), list[Progress]()
+    began_s, heard = time.time(), list[PointProgress]()
     point = Runner(command("train", 600), regex=STEP, limits=QUICK).measure(1, heard.append)
     assert point.cpus == 1
     assert point.unit == "steps/s"
@@ -125,7 +125,7 @@ def test_nothing_is_left_when_we_are_killed(tmp_path: Path) -> None:
 def test_regression_a_run_that_slurm_ended_counted_as_too_slow(tmp_path: Path, number: signal.Signals) -> None:
     """Nothing is left where its guard is killed, by the kernel for memory, or told to end, with its allocation."""
 
-    def heard(at: Progress) -> None:
+    def heard(at: PointProgress) -> None:
         if at.phase == "measuring" or at.elapsed_s > 3:
             for process in Path("/proc").glob("[0-9]*"):
                 try:
@@ -136,7 +136,7 @@ def test_regression_a_run_that_slurm_ended_counted_as_too_slow(tmp_path: Path, n
                 if b"guard.py" in words and str(tmp_path).encode() in environ:
                     os.kill(int(process.name), number)
 
-    limits = Limits(timeout_s=20, warmup_s=0.2, least_steps=10**6, least_s=15)
+    limits = ObservationLimits(timeout_s=20, warmup_s=0.2, least_steps=10**6, least_s=15)
     with pytest.raises(Unmeasured, match="was ended") as error:
         Runner(command("leaves", tmp_path / "a"), regex=STEP, limits=limits).measure(1, heard)
     assert not error.value.timed_out
@@ -145,12 +145,12 @@ def test_regression_a_run_that_slurm_ended_counted_as_too_slow(tmp_path: Path, n
 
 
 def test_ctrl_c_ends_the_command(tmp_path: Path) -> None:
-    def heard(at: Progress) -> None:
+    def heard(at: PointProgress) -> None:
         if (tmp_path / "a").exists() and (tmp_path / "a").read_text():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Runner(command("leaves", tmp_path / "a"), regex=STEP, limits=Limits(timeout_s=20)).measure(1, heard)
+        Runner(command("leaves", tmp_path / "a"), regex=STEP, limits=ObservationLimits(timeout_s=20)).measure(1, heard)
     assert not alive(int((tmp_path / "a").read_text()))
     assert not list(tmp_path.glob("bft-cpu-*"))
 
@@ -188,13 +188,13 @@ def test_regression_a_command_that_had_ended_was_to_be_given_more_time(program: 
 
 def test_a_command_that_ends_after_a_while_is_measured_over_what_there_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sizing.cpu.runs.steady_state._SHORT_S", 0.8)
-    point = measured("train", 1.2, limits=Limits(timeout_s=20, warmup_s=5, least_s=5))
+    point = measured("train", 1.2, limits=ObservationLimits(timeout_s=20, warmup_s=5, least_s=5))
     assert 1 < point.rate.value <= 101
     assert point.steady_s < 5
 
 
 def test_output_without_progress_says_its_last_line_and_what_to_do() -> None:
-    said = complaint("shouts", limits=Limits(timeout_s=1))
+    said = complaint("shouts", limits=ObservationLimits(timeout_s=1))
     assert says(
         said,
         "sizing.cpu_watching.no_throughput",
@@ -204,7 +204,7 @@ def test_output_without_progress_says_its_last_line_and_what_to_do() -> None:
         last=wording("sizing.cpu_watching.last_line", last="no progress here"),
         do="another --regex",
     )
-    said = complaint("shouts", regex=None, limits=Limits(timeout_s=1))
+    said = complaint("shouts", regex=None, limits=ObservationLimits(timeout_s=1))
     assert says(
         said,
         "sizing.cpu_watching.no_throughput",
@@ -214,11 +214,11 @@ def test_output_without_progress_says_its_last_line_and_what_to_do() -> None:
 
 
 def test_no_output_at_all_says_so() -> None:
-    assert "nothing was printed within 1 s" in complaint("stays", os.devnull, limits=Limits(timeout_s=1))
+    assert "nothing was printed within 1 s" in complaint("stays", os.devnull, limits=ObservationLimits(timeout_s=1))
 
 
 def test_steps_too_slow_for_a_rate_say_so() -> None:
-    said = complaint("train", 600, 0.9, limits=Limits(timeout_s=2.5))
+    said = complaint("train", 600, 0.9, limits=ObservationLimits(timeout_s=2.5))
     assert says(said, "sizing.cpu_watching.too_few_signs", on=fragment("1 CPU"))
     assert "a longer --timeout" in said
 
@@ -242,13 +242,13 @@ def test_the_progress_api_tells_samples() -> None:
 
 
 def test_memory_that_processes_share_counts_once() -> None:
-    point = measured("memory", 200_000_000, limits=Limits(timeout_s=20, warmup_s=0.5, least_s=1.5))
+    point = measured("memory", 200_000_000, limits=ObservationLimits(timeout_s=20, warmup_s=0.5, least_s=1.5))
     assert 200_000_000 <= point.process_bytes < 300_000_000
 
 
 def test_what_it_reads_is_counted(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"x" * 1_000_000)
-    point = measured("reads", tmp_path / "data", limits=Limits(timeout_s=20, warmup_s=0.2, least_s=2.5))
+    point = measured("reads", tmp_path / "data", limits=ObservationLimits(timeout_s=20, warmup_s=0.2, least_s=2.5))
     assert point.read_bytes_s == pytest.approx(point.rate.value * 1_000_000, rel=0.3)
 
 
@@ -256,7 +256,7 @@ def test_what_others_take_of_its_cpus_is_told() -> None:
     code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nwhile True: pass"
     other = subprocess.Popen([sys.executable, "-c", code])
     try:
-        point = measured("train", 600, limits=Limits(timeout_s=20, warmup_s=0.2, least_s=2.5))
+        point = measured("train", 600, limits=ObservationLimits(timeout_s=20, warmup_s=0.2, least_s=2.5))
     finally:
         other.kill()
         other.wait()

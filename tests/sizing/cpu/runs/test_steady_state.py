@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from sizing.cpu.runs.measurement import Limits
-from sizing.cpu.runs.steady_state import Watch
+from sizing.cpu.runs.measurement import ObservationLimits
+from sizing.cpu.runs.steady_state import PointObserver
 
 
-def seen(monkeypatch: pytest.MonkeyPatch, start_s: int, *, last_s: int, limits: Limits) -> Any:
+def seen(monkeypatch: pytest.MonkeyPatch, start_s: int, *, last_s: int, limits: ObservationLimits) -> Any:
     """The point of a command that reads 90 MB a second for its start, then 10 MB for each of its ten steps a second."""
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
-    watch = Watch(2, limits, None, "affinity", ["train"], "out")
+    watch = PointObserver(2, limits, None, "affinity", ["train"], "out")
     watch.take(b"", [{"op": "began"}], 0.0)
     for tenth in range(last_s * 10):
         now_s = tenth / 10
@@ -36,19 +36,19 @@ def seen(monkeypatch: pytest.MonkeyPatch, start_s: int, *, last_s: int, limits: 
 def test_regression_what_a_command_reads_to_start_is_no_part_of_what_its_samples_are_read_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    point = seen(monkeypatch, 10, last_s=60, limits=Limits())
+    point = seen(monkeypatch, 10, last_s=60, limits=ObservationLimits())
     assert point.rate.value == pytest.approx(160.0, rel=0.01)
     assert point.read_bytes_s / point.rate.value == pytest.approx(10e6 / 16, rel=0.01)
     assert point.cpu_s == pytest.approx(1.0)
 
 
 def test_of_a_run_that_is_too_short_what_it_read_since_its_first_step_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = seen(monkeypatch, 10, last_s=14, limits=Limits(warmup_s=30.0))
+    point = seen(monkeypatch, 10, last_s=14, limits=ObservationLimits(warmup_s=30.0))
     assert point.read_bytes_s == pytest.approx(100e6, rel=0.01)
 
 
 @pytest.mark.parametrize("wrong", [{"step": 10**400}, {"samples": 10**300}, {"at_s": float("nan")}, {"step": -1}])
 def test_regression_a_number_that_is_no_count_ended_in_a_traceback(wrong: dict[str, Any]) -> None:
-    watch = Watch(1, Limits(), None, "affinity", ["train"], "out")
+    watch = PointObserver(1, ObservationLimits(), None, "affinity", ["train"], "out")
     watch.take(b"", [{"op": "step", "at_s": 500.0, "step": 1, "samples": 16, **wrong}], 1.0)
     assert watch.progress(1.0).phase == "starting"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sizing.cpu.matrix import Point
+from sizing.cpu.matrix import CpuMemory
 from studies.synergy.packing.greedy_fill import Places, Prices
 from studies.synergy.packing.job_options import Option
 from studies.synergy.packing.swaps import LEAST, swap
@@ -19,7 +19,7 @@ PER_SERVER = 4
 
 
 def option(cpus: float, memory: float) -> Option:
-    return Option(cpus, memory, 1.0, Point(1.0, 1.0))
+    return Option(cpus, memory, 1.0, CpuMemory(1.0, 1.0))
 
 
 def lacking(places: list[Places], wanted: list[Option], servers: int, prices: Prices) -> float:

@@ -14,14 +14,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from bftd.simulation.trace import Trace, TraceError
-from bftd.simulation.trace.accounting.conversion import Window, trace, window
+from bftd.simulation.trace.accounting.conversion import TracePeriod, trace, window
 from bftd.simulation.trace.accounting.sacct import Accounts, node_names
 from tests.support.messages import excerpt, fragment, pattern, wording
 
 ASSETS = Path(__file__).parents[1] / "assets"
 HEADER = "JobIDRaw|Partition|State|Start|End|NNodes|NodeList\n"
 # of the tests that write unix seconds: 1000 s
-PERIOD = Window(1000.0, 2000.0)
+PERIOD = TracePeriod(1000.0, 2000.0)
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def jobs(*lines: str, ignored: tuple[str, ...] = ()) -> Accounts:
     return accounts
 
 
-def idle(accounts: Accounts, nodes: tuple[str, ...] = ("n1",), period: Window = PERIOD) -> dict[str, list[float]]:
+def idle(accounts: Accounts, nodes: tuple[str, ...] = ("n1",), period: TracePeriod = PERIOD) -> dict[str, list[float]]:
     """For each node the times at which it joins, leaves, joins, ..."""
     return turns(trace(accounts, nodes, period, 0.0))
 
@@ -180,15 +180,15 @@ def test_what_the_trace_itself_counts() -> None:
 
 def test_an_hour_without_a_start_or_end_of_any_job_is_told() -> None:
     accounts = jobs("1|batch|COMPLETED|1100|1200|1|n1", "2|batch|COMPLETED|4900|5000|1|n1")
-    assert trace(accounts, ("n1",), Window(1000, 5000), 10.0).notes["longest_silence_s"] == 3700
-    assert "longest_silence_s" not in trace(accounts, ("n1",), Window(1000, 4700), 10.0).notes
+    assert trace(accounts, ("n1",), TracePeriod(1000, 5000), 10.0).notes["longest_silence_s"] == 3700
+    assert "longest_silence_s" not in trace(accounts, ("n1",), TracePeriod(1000, 4700), 10.0).notes
 
 
 def test_the_period_is_what_one_call_of_sacct_surely_covers() -> None:
     lines = ["1|b|COMPLETED|100|1300|1|n1", "2|b|COMPLETED|1200|1700|1|n1", "3|b|RUNNING|1600|Unknown|1|n1"]
-    assert window(jobs(*lines), None, None) == Window(1300, 1600)
-    assert window(jobs(*lines), 1000.0, None) == Window(1000, 1600)
-    assert window(jobs(*lines), None, 1800.0) == Window(1300, 1800)
+    assert window(jobs(*lines), None, None) == TracePeriod(1300, 1600)
+    assert window(jobs(*lines), 1000.0, None) == TracePeriod(1000, 1600)
+    assert window(jobs(*lines), None, 1800.0) == TracePeriod(1300, 1800)
     for accounts, start_s, end_s in ((jobs(), None, 5.0), (jobs(lines[0]), None, None), (jobs(*lines), 5.0, 5.0)):
         with pytest.raises(TraceError, match="--since and --until"):
             window(accounts, start_s, end_s)
@@ -197,7 +197,7 @@ def test_the_period_is_what_one_call_of_sacct_surely_covers() -> None:
 def test_in_the_hour_that_a_change_of_clocks_repeats_a_job_counts_as_longer() -> None:
     accounts = jobs("1|batch|COMPLETED|2026-10-25T02:15:00|2026-10-25T02:30:00|1|n1")
     zero_s = datetime(2026, 10, 25, 0, 0, tzinfo=timezone.utc).timestamp()
-    found = minutes(trace(accounts, ("n1",), Window(zero_s, zero_s + 7200), 0.0))
+    found = minutes(trace(accounts, ("n1",), TracePeriod(zero_s, zero_s + 7200), 0.0))
     assert found == {"n1": [0, 15, 90]}  # 02:15 summer time to 02:30 winter time
     assert accounts.dates.ambiguous == 2
 
@@ -302,7 +302,7 @@ def test_a_file_that_is_no_node_list_is_refused(text: str) -> None:
 
 
 DAY_S = 86400
-MONTH = Window(0.0, 28.0 * DAY_S)
+MONTH = TracePeriod(0.0, 28.0 * DAY_S)
 
 
 def a_month(node: str, days: range, first_id: int, partition: str = "batch") -> list[str]:
@@ -348,7 +348,7 @@ def test_slurmdbd_s_record_of_the_cluster_s_nodes_counts_before_all_else() -> No
         f"c||{last}|Unknown||Cluster Registered TRES|n[1,3]\n",
         "events.txt",
     )
-    made = trace(accounts, ("n1", "n3"), Window(1.0, MONTH.end_s), 10.0, every=True)
+    made = trace(accounts, ("n1", "n3"), TracePeriod(1.0, MONTH.end_s), 10.0, every=True)
     found = turns(made)
     assert found["n2"][-1] == first - 1, "idle after its last job until it was taken away"
     assert found["n3"][0] == last - 1, "idle from its installation to its first job"
