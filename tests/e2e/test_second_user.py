@@ -338,7 +338,7 @@ root = pathlib.Path(tempfile.mkdtemp(prefix="bft-munge-", dir="/tmp"))
 root.chmod(0o755)
 pid = munged.start(root)
 try:
-    forger = Client(tcp=remote._tcp, munge_socket=str(munged.socket_of(root)))
+    forger = ApiClient(tcp=remote._tcp, munge_socket=str(munged.socket_of(root)))
     done(attempt(forger, "POST", "/v1/tune", {"pj_max": 1}))
 finally:
     os.kill(pid, signal.SIGKILL)

@@ -27,12 +27,13 @@ BLOCKS = 1024
 DRIVER = """
 import asyncio, json, sys
 from pathlib import Path
-from elastic.driver import timers as clockwork; from elastic.driver.pilots import manager as crew
+from elastic.driver import timers
+from elastic.driver.pilots import manager
 from elastic.driver.server import Hub, listen
 from tests.elastic.fakes import SECRET, FakeDaemon, FakeStarter, lease, settings_for, trainer_for
 
-crew.CONNECT_S = 600.0  # there is no agent
-clockwork.PING_S = 0.1
+manager.CONNECT_S = 600.0  # there is no agent
+timers.PING_S = 0.1
 counts = {"turns": 0, "pongs": 0}
 
 async def main():

@@ -15,7 +15,8 @@ _SERVER = """
 import importlib, json, os, sys
 sys.path.insert(0, sys.argv[1])
 import torch
-from sizing.tracer import graphs; from sizing.tracer.runs import measure, profiles; from sizing.tracer.graphs import models, stage_module as slices
+from sizing.tracer.graphs import graphs, models, stage_module
+from sizing.tracer.runs import measure, profiles
 torch.set_num_threads(1)
 torch.export.export(torch.nn.Linear(2, 2), (torch.randn(1, 2),), strict=False)
 sys.path.pop(0)
