@@ -90,7 +90,7 @@ def test_regression_options_without_sense_ended_in_a_traceback(
     wrong: tuple[str, str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(curves_guessed.paper_runs, "missing", lambda _: [])
-    monkeypatch.setattr(curves_guessed.bftd.whatif.trace, "read", lambda _: trace())
+    monkeypatch.setattr(curves_guessed.bftd.simulation.trace, "read", lambda _: trace())
     monkeypatch.setattr(sys, "argv", ["curves_guessed", *wrong])
     with pytest.raises(SystemExit) as ended:
         curves_guessed.main()

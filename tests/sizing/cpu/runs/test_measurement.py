@@ -133,7 +133,7 @@ def test_regression_a_run_that_slurm_ended_counted_as_too_slow(tmp_path: Path, n
                     environ = (process / "environ").read_bytes()
                 except OSError:
                     continue
-                if b"guard.py" in words and str(tmp_path).encode() in environ:
+                if b"supervisor.py" in words and str(tmp_path).encode() in environ:
                     os.kill(int(process.name), number)
 
     limits = ObservationLimits(timeout_s=20, warmup_s=0.2, least_steps=10**6, least_s=15)
