@@ -1,8 +1,8 @@
 """Learning a trainer's scaling curve and rescale costs from what its driver reports.
 
-Pure: a `ScalingModel` in, a `ScalingModel` out. The curve starts from the user's own, from an estimate or from how trainers
-of this site scale (`bftd.core.scaling.amdahl`). Every size at which the trainer was seen running replaces the guess
-there and bends it elsewhere.
+Pure: a `ScalingModel` in, a `ScalingModel` out. The curve starts from the user's own, from an estimate or from how
+trainers of this site scale (`bftd.core.scaling.amdahl`). Every size at which the trainer was seen running replaces the
+guess there and bends it elsewhere.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ import torch
 import elastic.horovod
 import horovod.torch as hvd
 from elastic.worker import driver_link as session
-from elastic.worker.driver_link import Fetched
+from elastic.worker.driver_link import Download
 
 committed = []
 session.current().commit = committed.append
@@ -137,7 +137,7 @@ RESUMED = """
 with tempfile.TemporaryFile() as file:
     committed[-1].write(file)
     file.flush()
-    session.current().fetch_state = lambda: Fetched(file)
+    session.current().fetch_state = lambda: Download(file)
     other = torch.nn.Linear(2, 1)
     theirs = torch.optim.Adam(other.parameters())
     again = hvd.elastic.TorchState(model=other, optimizer=theirs, seen=[], energy=0.0)
@@ -150,7 +150,7 @@ from elastic.base.errors import StateError
 with tempfile.TemporaryFile() as file:
     torch.save({"step": 1, "samples": 1, "size": 1, "state": {}}, file)
     file.flush()
-    session.current().fetch_state = lambda: Fetched(file)
+    session.current().fetch_state = lambda: Download(file)
     try:
         hvd.elastic.TorchState(model=model)
     except StateError as error:

@@ -102,7 +102,7 @@ def test_regression_the_size_of_a_part_was_not_told_again_once_the_state_was_kno
     mine.profiled(ProfiledNeed(1, GIB), "bft size cpu")
     for state_bytes in (None, 0, 2**16):
         mine.state_bytes = lambda state_bytes=state_bytes: state_bytes  # type: ignore[misc]
-        mine.decided("n1", cast("Part", mine.part("")), "")
+        mine.decided("n1", cast("NodePart", mine.part("")), "")
     assert [line.partition(" of a node")[0] for line in lines] == [
         "pilots ask for 1 CPU and 5.5 GiB",
         "pilots ask for 1 CPU and 1.5 GiB",
