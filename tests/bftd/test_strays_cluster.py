@@ -31,11 +31,11 @@ PATIENCE_S = 240.0
 # Imports first: the user may be unable to read the Python that root has installed.
 AS_USER = """
 import encodings.idna, os, sys
-from bftd import daemon
+from bftd.daemon import process
 uid = int(sys.argv.pop(1))
 if uid:
     os.setgroups([]); os.setgid(uid); os.setuid(uid)
-daemon.main()
+process.main()
 """
 
 

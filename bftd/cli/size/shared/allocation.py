@@ -32,7 +32,7 @@ def profiled(partition: str, device: str, threads: int) -> dict[str, Any]:
 
 
 def answered(partition: str, options: Sequence[str], entry: tuple[str, str], words: Sequence[str]) -> dict[str, Any]:
-    """Run a function of a module of this folder in a job, and return the JSON that it prints.
+    """Run a function of a module of bftd.cli in a job, and return the JSON that it prints.
 
     Other output goes to standard error. Raises BftError with Slurm's message if the partition is closed to the user, or
     if the job fails or gives no answer.

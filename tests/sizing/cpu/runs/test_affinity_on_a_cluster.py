@@ -28,12 +28,12 @@ CPUS = min(2, len(os.sched_getaffinity(0)))
 INSIDE = """
 import dataclasses, json, os, sys
 from sizing.cpu.runs import affinity as confine
-from sizing.cpu.runs.measurement import Limits, Runner
+from sizing.cpu.runs.measurement import ObservationLimits, Runner
 from sizing.base.errors import SizingError
 
 ask = json.loads(sys.argv[1])
 try:
-    limits = Limits(timeout_s=ask.get("timeout_s", 30), warmup_s=0.2, least_steps=10, least_s=0.3)
+    limits = ObservationLimits(timeout_s=ask.get("timeout_s", 30), warmup_s=0.2, least_steps=10, least_s=0.3)
     runner = Runner(tuple(ask["command"]), regex=ask["regex"], gpus=ask["gpus"], limits=limits)
     found = dataclasses.asdict(runner.measure(ask["cpus"]))
     print(json.dumps({**found, "available": runner.available, "host": runner.confinement.host.name}))
