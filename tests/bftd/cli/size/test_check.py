@@ -191,7 +191,7 @@ def test_a_partition_is_asked_for_one_gpu_and_its_answer_counts_as_the_sites_typ
     assert says(ended.err, "cli.size_check.failed", name="five", why="it broke")
     assert (ended.json["gpu"], ended.json["failed"]) == ("v100", {"five": "it broke"})
     ((partition, options, entry, words),) = asked
-    assert (partition, entry, words[0]) == ("both", ("size_check", "on_node"), sys.executable)
+    assert (partition, entry, words[0]) == ("both", ("size.check", "on_node"), sys.executable)
     assert any(each.startswith("--gres=gpu") and each.endswith(":1") for each in options)
     assert set(json.loads(words[2])) == set(checking.BATCHES)
     whole = dict.fromkeys(checking.BATCHES, step)
