@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import bftd.simulation.trace
-from benchmarks import paper_runs
+from benchmarks.paper import replays
 from bftd.core.model.events import Event, Reported
 from bftd.protocol.curves import CurveEstimate
 from bftd.protocol.registration import Registration
@@ -185,7 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--hours", type=float, default=168.0, help="of the trace's week")
-    parser.add_argument("--nodes", default=paper_runs.SUBSET, help="of the trace, as its authors number them")
+    parser.add_argument("--nodes", default=replays.SUBSET, help="of the trace, as its authors number them")
     parser.add_argument("--pj-max", type=int, default=10, help="trainers at once")
     parser.add_argument("--seeds", type=int, default=2, help="draws of the estimator's errors")
     parser.add_argument("--level", type=float, default=LEVEL, help="of the logarithm of a trainer's rates")
@@ -195,7 +195,7 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="where the Summit trace is")
     asked = parser.parse_args()
-    if missing := paper_runs.missing(asked.data):
+    if missing := replays.missing(asked.data):
         parser.error(f"{asked.data} lacks {', '.join(missing)}: say where the trace is with --data")
     level = asked.level
     if asked.cells is not None:
@@ -206,7 +206,7 @@ def main() -> None:
     if asked.seeds < 1 or asked.pj_max < 1:
         parser.error("--seeds and --pj-max must be 1 or more")
     try:
-        trace = bftd.simulation.trace.read(asked.data / paper_runs.TRACE).select(asked.nodes).first(asked.hours)
+        trace = bftd.simulation.trace.read(asked.data / replays.TRACE).select(asked.nodes).first(asked.hours)
     except TraceError as error:
         parser.error(str(error))
     found: dict[str, Any] = {
@@ -219,7 +219,7 @@ def main() -> None:
         "lists": {},
     }
     for name, by in LISTS.items():
-        trainers = read_trainers(asked.data / paper_runs.TRAINERS[name])
+        trainers = read_trainers(asked.data / replays.TRAINERS[name])
         options = Options(pj_max=asked.pj_max, objective="efficiency" if name == "efficiency" else "throughput")
         found["lists"][name] = compare(trace, trainers, options, by, level, asked.shape, asked.seeds)
     print(json.dumps(found, indent=2) if asked.json else "\n".join(_lines(found)))

@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 
 import bftd.simulation.trace
-from benchmarks import paper_runs
 from benchmarks.curves_guessed import DATA, LISTS, Knows, Learning, guessing
+from benchmarks.paper import replays
 from bftd.protocol.registration import Registration
 from bftd.simulation.drivers.networks import TABLE_2, TABLE_2_NODES
 from bftd.simulation.drivers.trainers import SimTrainer
@@ -188,10 +188,10 @@ def on_quiet_pools(
 
 def on_summit(data: Path, hours: float) -> list[dict[str, Any]]:
     """Summit's week, or its beginning, with the paper's lists of trainers for both objectives."""
-    trace = bftd.simulation.trace.read(data / paper_runs.TRACE).select(paper_runs.SUBSET).first(hours)
+    trace = bftd.simulation.trace.read(data / replays.TRACE).select(replays.SUBSET).first(hours)
     rows = []
     for objective in LISTS:
-        trainers = read_trainers(data / paper_runs.TRAINERS[objective])
+        trainers = read_trainers(data / replays.TRAINERS[objective])
         options = Options(objective=objective)  # type: ignore[arg-type]
         rows.append({"objective": objective, "hours": hours, **compared(trace, trainers, options, WEEK_USERS)})
     return rows
@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--week-hours", type=float, default=168.0, help="of Summit's week; 0 leaves it out")
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="where the Summit trace is")
     asked = parser.parse_args()
-    if asked.week_hours and (missing := paper_runs.missing(asked.data)):
+    if asked.week_hours and (missing := replays.missing(asked.data)):
         parser.error(f"{asked.data} lacks {', '.join(missing)}: say where the trace is with --data")
     try:
         first, last = map(int, asked.seeds.split(":"))

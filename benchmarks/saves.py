@@ -27,7 +27,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from benchmarks import paper_runs, saves_stalls
+from benchmarks import saves_stalls
+from benchmarks.paper import replays
 from bftd.simulation import trace
 from elastic.backends import KINDS
 from elastic.base.timing import SHIP_EVERY_S
@@ -334,10 +335,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="print only the JSON")
     options = parser.parse_args(words)
     found = measure(options.mb, ways=options.ways)
-    if missing := paper_runs.missing(options.data):
+    if missing := replays.missing(options.data):
         print(f"without Summit's week: {', '.join(missing)} not in {options.data}", file=sys.stderr)
     else:
-        recorded = trace.read(options.data / paper_runs.TRACE)
+        recorded = trace.read(options.data / replays.TRACE)
         found["summit"] = [row for nodes in NODES for row in on_summit(recorded, nodes, COSTS_S)]
     if options.json:
         print(json.dumps(found, indent=2))

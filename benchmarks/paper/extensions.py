@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks import paper_published as published
-from benchmarks.paper_hpo import MILP, MILP_EXACT
-from benchmarks.paper_runs import Case, Results, case
-from benchmarks.paper_text import percent, points, section, table
+from benchmarks.paper import figures
+from benchmarks.paper.hpo import MILP, MILP_EXACT
+from benchmarks.paper.markdown import percent, points, section, table
+from benchmarks.paper.replays import Case, Results, case
 from bftd.simulation.drivers import resize_costs
 from bftd.simulation.replay import EXACT, REFERENCE, Mends
 
@@ -29,20 +29,20 @@ _READINGS: dict[str, tuple[Mends, float]] = {
 
 
 def _network(kind: str, mends: Mends, t_fwd_s: float) -> Case:
-    return case(f"hpo:{kind}", mends, hours=published.FIGURE_15_HOURS, endless=True, t_fwd_s=t_fwd_s)
+    return case(f"hpo:{kind}", mends, hours=figures.FIGURE_15_HOURS, endless=True, t_fwd_s=t_fwd_s)
 
 
 def figure15_cases() -> list[Case]:
     """Every network in every reading."""
-    return [_network(kind, *reading) for reading in _READINGS.values() for kind in published.KINDS.values()]
+    return [_network(kind, *reading) for reading in _READINGS.values() for kind in figures.KINDS.values()]
 
 
 def figure15(results: Results) -> str:
     """U by network."""
     rows = []
-    for name, kind in published.KINDS.items():
+    for name, kind in figures.KINDS.items():
         found = [percent(results[_network(kind, *reading)]["efficiency"]) for reading in _READINGS.values()]
-        rows.append([name, *found, percent(published.U_BY_NETWORK.get(name), 0)])
+        rows.append([name, *found, percent(figures.U_BY_NETWORK.get(name), 0)])
     return section(
         "Figure 15: U by network",
         table(["the first 60 hours", *_READINGS, "paper"], rows),

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import paper_beyond, paper_diverse, paper_hpo
-from benchmarks.paper_runs import SUBSET, TRACE, TRAINERS, Case, Results, missing, run_all, week
-from benchmarks.paper_text import NOT_PRINTED, table
+from benchmarks.paper import extensions, hpo, networks
+from benchmarks.paper.markdown import NOT_PRINTED, table
+from benchmarks.paper.replays import SUBSET, TRACE, TRAINERS, Case, Results, missing, run_all, week
 from bftd.base.errors import BftError, UsageError
 from bftd.simulation.trace.stats import stats
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "evidence" / "paper.md"
 DATA = ROOT.parent / "shared" / "data" / "summit"
 QUICK_HOURS = 6.0
@@ -41,26 +41,26 @@ class Part:
 
 
 PARTS = {
-    "table1": Part(lambda: (), paper_hpo.table1),
-    "figure7": Part(paper_hpo.figure7_cases, paper_hpo.figure7),
-    "figure8": Part(paper_hpo.figure8_cases, paper_hpo.figure8),
-    "figure9": Part(paper_hpo.figure9_cases, paper_hpo.figure9),
-    "figure10": Part(paper_hpo.figure10_cases, paper_hpo.figure10),
-    "figure11": Part(paper_hpo.figure11_cases, paper_hpo.figure11),
-    "figure12": Part(paper_diverse.figure12_cases, paper_diverse.figure12),
-    "figure13": Part(paper_diverse.figure13_cases, paper_diverse.figure13),
+    "table1": Part(lambda: (), hpo.table1),
+    "figure7": Part(hpo.figure7_cases, hpo.figure7),
+    "figure8": Part(hpo.figure8_cases, hpo.figure8),
+    "figure9": Part(hpo.figure9_cases, hpo.figure9),
+    "figure10": Part(hpo.figure10_cases, hpo.figure10),
+    "figure11": Part(hpo.figure11_cases, hpo.figure11),
+    "figure12": Part(networks.figure12_cases, networks.figure12),
+    "figure13": Part(networks.figure13_cases, networks.figure13),
     "figure14": Part(
-        lambda: [*paper_diverse.table3_cases(), *paper_diverse.table4_cases()],
-        paper_diverse.figure14,
+        lambda: [*networks.table3_cases(), *networks.table4_cases()],
+        networks.figure14,
     ),
-    "table3": Part(paper_diverse.table3_cases, paper_diverse.table3),
-    "table4": Part(paper_diverse.table4_cases, paper_diverse.table4),
-    "figure15": Part(paper_beyond.figure15_cases, paper_beyond.figure15),
-    "figure16": Part(paper_beyond.figure16_cases, paper_beyond.figure16),
-    "mends": Part(paper_beyond.ablation_cases, paper_beyond.ablation),
-    "beyond": Part(paper_beyond.beyond_cases, paper_beyond.beyond),
-    "scavenger": Part(paper_beyond.scavenger_cases, paper_beyond.scavenger),
-    "timing": Part(paper_beyond.timing_cases, paper_beyond.timing),
+    "table3": Part(networks.table3_cases, networks.table3),
+    "table4": Part(networks.table4_cases, networks.table4),
+    "figure15": Part(extensions.figure15_cases, extensions.figure15),
+    "figure16": Part(extensions.figure16_cases, extensions.figure16),
+    "mends": Part(extensions.ablation_cases, extensions.ablation),
+    "beyond": Part(extensions.beyond_cases, extensions.beyond),
+    "scavenger": Part(extensions.scavenger_cases, extensions.scavenger),
+    "timing": Part(extensions.timing_cases, extensions.timing),
 }
 
 
@@ -128,8 +128,8 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     derived = {}
     subset = week(options.data, SUBSET, 1)
     if "figure10" in parts:
-        milp, equal = (outcomes[each.key] for each in (paper_hpo.MILP, paper_hpo.EQUAL_SHARE))
-        derived["per_event"] = paper_hpo.per_event(milp, equal)
+        milp, equal = (outcomes[each.key] for each in (hpo.MILP, hpo.EQUAL_SHARE))
+        derived["per_event"] = hpo.per_event(milp, equal)
     return {
         "parts": parts,
         "quick": options.quick,

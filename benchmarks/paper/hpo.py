@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import paper_published as published
-from benchmarks.paper_runs import Case, Floats, Results, case
-from benchmarks.paper_text import NOT_PRINTED, bars, percent, points, section, signed, table
+from benchmarks.paper import figures
+from benchmarks.paper.markdown import NOT_PRINTED, bars, percent, points, section, signed, table
+from benchmarks.paper.replays import Case, Floats, Results, case
 from bftd.simulation.replay import EXACT
 
 T_FWD_S = (10.0, 30.0, 60.0, 90.0, 120.0, 170.0, 240.0, 300.0, 600.0)
@@ -57,7 +57,7 @@ def table1(results: Results) -> str:
 
 
 def _columns(whole: dict[str, Any], subset: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-    return published.TABLE_1, published.TWO_WEEKS, whole, subset
+    return figures.TABLE_1, figures.TWO_WEEKS, whole, subset
 
 
 def _number(value: float | None, digits: int = 1) -> str:
@@ -77,9 +77,9 @@ def figure7(results: Results) -> str:
     cases = sweep()
     per_event = {t_fwd_s: cost_per_event(results[each]) for t_fwd_s, each in cases.items()}
     equal = cost_per_event(results[EQUAL_SHARE])
-    printed = {published.PREEMPTED_AT_S: percent(published.PREEMPTED_SHARE, 0)}
+    printed = {figures.PREEMPTED_AT_S: percent(figures.PREEMPTED_SHARE, 0)}
     first = T_FWD_S[0]
-    printed_cost = {first: f"{published.EQUAL_SHARE_COST_PER_EVENT / published.EQUAL_SHARE_COST_RATIO:,.0f}"}
+    printed_cost = {first: f"{figures.EQUAL_SHARE_COST_PER_EVENT / figures.EQUAL_SHARE_COST_RATIO:,.0f}"}
     rows = [
         [
             f"{t_fwd_s:g}",
@@ -90,17 +90,17 @@ def figure7(results: Results) -> str:
         ]
         for t_fwd_s, each in cases.items()
     ]
-    rows.append(["equal shares", *[NOT_PRINTED] * 2, f"{equal:,.0f}", f"{published.EQUAL_SHARE_COST_PER_EVENT:,.0f}"])
+    rows.append(["equal shares", *[NOT_PRINTED] * 2, f"{equal:,.0f}", f"{figures.EQUAL_SHARE_COST_PER_EVENT:,.0f}"])
     head = ["T_fwd, s", "7a: preemptions within it", "paper"]
     head += ["7b: rescale cost per event, samples", "paper"]
-    at = results[cases[published.PREEMPTED_AT_S]]["t_fwd_preempted_share"]
+    at = results[cases[figures.PREEMPTED_AT_S]]["t_fwd_preempted_share"]
     return section(
         "Figure 7: the forward-looking time",
         table(head, rows),
         f"Of all preemptions, 7a counts those that come within T_fwd of the plan before them: {percent(at)} at "
-        f"{published.PREEMPTED_AT_S:g} s, where the paper's text has {percent(published.PREEMPTED_SHARE, 0)}.",
+        f"{figures.PREEMPTED_AT_S:g} s, where the paper's text has {percent(figures.PREEMPTED_SHARE, 0)}.",
         f"Equal shares cost {equal / max(per_event[first], 1e-9):.0f} times what the MILP with a T_fwd of 10 s costs; "
-        f"the paper prints {published.EQUAL_SHARE_COST_RATIO:.0f}.",
+        f"the paper prints {figures.EQUAL_SHARE_COST_RATIO:.0f}.",
     )
 
 
@@ -145,11 +145,11 @@ def figure9(results: Results) -> str:
     exact = exact_sweep()
     rows = []
     for t_fwd_s, each in sweep().items():
-        printed = percent(published.U_MILP, 0) if t_fwd_s == published.SATURATED_AT_S else NOT_PRINTED
+        printed = percent(figures.U_MILP, 0) if t_fwd_s == figures.SATURATED_AT_S else NOT_PRINTED
         other = percent(results[exact[t_fwd_s]]["efficiency"]) if t_fwd_s in exact else ""
         rows.append([f"{t_fwd_s:g}", percent(results[each]["efficiency"]), printed, other])
     equal, equal_exact = (results[each]["efficiency"] for each in (EQUAL_SHARE, EQUAL_SHARE_EXACT))
-    rows.append(["equal shares", percent(equal), percent(published.U_EQUAL_SHARE, 0), percent(equal_exact)])
+    rows.append(["equal shares", percent(equal), percent(figures.U_EQUAL_SHARE, 0), percent(equal_exact)])
     levels = [results[each]["efficiency"] for each in sweep().values()]
     chart = bars(levels, 0.9 * min(levels), max(levels))
     at_120 = results[MILP]["efficiency"]
@@ -157,8 +157,8 @@ def figure9(results: Results) -> str:
         "Figure 9: U against the forward-looking time",
         table(["T_fwd, s", "reference", "paper", "exact"], rows),
         f"`{chart}` reference, from T_fwd {T_FWD_S[0]:g} to {T_FWD_S[-1]:g} s.",
-        f"At 120 s U is {points(at_120 - published.U_MILP)} points from the printed 80 %, at equal shares "
-        f"{points(equal - published.U_EQUAL_SHARE)} points from the printed 75 %. The paper does not tell which 1,024 "
+        f"At 120 s U is {points(at_120 - figures.U_MILP)} points from the printed 80 %, at equal shares "
+        f"{points(equal - figures.U_EQUAL_SHARE)} points from the printed 75 %. The paper does not tell which 1,024 "
         "nodes it took, nor over which part of its two weeks it averaged.",
     )
 
@@ -179,18 +179,18 @@ def figure10(results: Results) -> str:
     for text, series in (("MILP, reference", milp), ("equal shares, reference", equal), ("MILP, exact", exact)):
         charts.append([text, bars(series, 0.4, 1.0), percent(min(series)), percent(max(series))])
     above = [mine / other - 1 for mine, other in zip(milp, equal, strict=True) if other > 0]
-    good = sum(each >= published.BEST_WINDOW_U for each in milp)
+    good = sum(each >= figures.BEST_WINDOW_U for each in milp)
     ours = results.derived.get("per_event")
     rows = [
-        ["average U", percent(results[MILP]["efficiency"]), percent(published.U_MILP, 0)],
-        ["most above equal shares in six hours", signed(max(above)), signed(published.MOST_ABOVE_EQUAL_SHARE)],
-        ["windows of six hours at 90 % or more", good, f"{published.BEST_WINDOWS}, about 90 %"],
+        ["average U", percent(results[MILP]["efficiency"]), percent(figures.U_MILP, 0)],
+        ["most above equal shares in six hours", signed(max(above)), signed(figures.MOST_ABOVE_EQUAL_SHARE)],
+        ["windows of six hours at 90 % or more", good, f"{figures.BEST_WINDOWS}, about 90 %"],
     ]
     if ours:
         texts = {"worse": "events with fewer samples than equal shares", "twice": "events with twice the samples"}
         texts |= {"five_times": "events with five times the samples"}
-        rows += [[text, percent(ours[key]), percent(published.PER_EVENT[key])] for key, text in texts.items()]
-        rows.append(["mean of samples over those of equal shares", f"{ours['mean']:.1f}", published.PER_EVENT["mean"]])
+        rows += [[text, percent(ours[key]), percent(figures.PER_EVENT[key])] for key, text in texts.items()]
+        rows.append(["mean of samples over those of equal shares", f"{ours['mean']:.1f}", figures.PER_EVENT["mean"]])
     return section(
         "Figure 10: U over the week",
         "Every bar is six hours; those of U go from 40 % to 100 %.",

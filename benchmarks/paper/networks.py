@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from benchmarks import paper_published as published
-from benchmarks.paper_runs import Case, Results, case
-from benchmarks.paper_text import NOT_PRINTED, percent, section, signed, table
+from benchmarks.paper import figures
+from benchmarks.paper.markdown import NOT_PRINTED, percent, section, signed, table
+from benchmarks.paper.replays import Case, Results, case
 
 OBJECTIVES = ("throughput", "efficiency")
-TABLES = {"throughput": published.TABLE_3, "efficiency": published.TABLE_4}
+TABLES = {"throughput": figures.TABLE_3, "efficiency": figures.TABLE_4}
 T_FWD_S = (10.0, 60.0, 120.0, 300.0)
 # Tables 3 and 4 and Figure 14 were made with the default of the authors' code.
 TABLES_T_FWD_S = 10.0
@@ -34,7 +34,7 @@ def to_the_end(objective: str, pj_max: int) -> Case:
 def hours(results: Results, case: Case) -> dict[str, float | None]:
     """Mean run time of each network in hours, by its name in the paper."""
     found = results[case]["mean_runtime_s"]
-    return {name: found[kind] / 3600 if kind in found else None for name, kind in published.KINDS.items()}
+    return {name: found[kind] / 3600 if kind in found else None for name, kind in figures.KINDS.items()}
 
 
 def rms_log_error(ours: Mapping[str, float | None], printed: Mapping[str, float]) -> float | None:
@@ -62,7 +62,7 @@ def table4_cases() -> list[Case]:
 
 
 def _table_cases(objective: str) -> list[Case]:
-    return [made(objective, pj_max) for made in (week, to_the_end) for pj_max in published.PJ_MAX]
+    return [made(objective, pj_max) for made in (week, to_the_end) for pj_max in figures.PJ_MAX]
 
 
 def table3(results: Results) -> str:
@@ -76,23 +76,23 @@ def table4(results: Results) -> str:
 
 
 def _table(results: Results, objective: str, title: str) -> str:
-    found = [hours(results, to_the_end(objective, pj_max)) for pj_max in published.PJ_MAX]
+    found = [hours(results, to_the_end(objective, pj_max)) for pj_max in figures.PJ_MAX]
     rows: list[Sequence[object]] = []
     for name, printed in TABLES[objective].items():
         cells = [f"{_hours(column[name])} / {value:g}" for column, value in zip(found, printed, strict=True)]
         rows.append([name, *cells])
     for text, made in (("RMS log error", to_the_end), ("the same, one week only", week)):
-        errors = [_error(results, made(objective, pj_max)) for pj_max in published.PJ_MAX]
+        errors = [_error(results, made(objective, pj_max)) for pj_max in figures.PJ_MAX]
         rows.append([text, *(percent(error) for error in errors)])
     over = [
         f"pj_max {pj_max} ({percent(error, 2)})"
-        for pj_max in published.PJ_MAX
+        for pj_max in figures.PJ_MAX
         if (error := _error(results, to_the_end(objective, pj_max))) is None or error > GOAL
     ]
     verdict = "every column is" if not over else "all columns but " + ", ".join(over) + " are"
     return section(
         title,
-        table(["hours, here / paper; pj_max", *map(str, published.PJ_MAX)], rows),
+        table(["hours, here / paper; pj_max", *map(str, figures.PJ_MAX)], rows),
         f"T_fwd {TABLES_T_FWD_S:g} s, reference accounting. Within 15 % RMS log error: {verdict}. "
         + (
             "The printed values have one digit after the point: 0.4 may be 0.35 or 0.45, 12 % off. "
@@ -106,7 +106,7 @@ def _table(results: Results, objective: str, title: str) -> str:
 
 def _error(results: Results, case: Case) -> float | None:
     objective = case.trainers
-    column = published.PJ_MAX.index(case.options.pj_max)
+    column = figures.PJ_MAX.index(case.options.pj_max)
     printed = {name: values[column] for name, values in TABLES[objective].items()}
     return rms_log_error(hours(results, case), printed)
 
@@ -120,13 +120,13 @@ def _hours(value: float | None) -> str:
 
 def figure12_cases() -> list[Case]:
     """The cases of both tables."""
-    return [to_the_end(objective, pj_max) for objective in OBJECTIVES for pj_max in published.PJ_MAX]
+    return [to_the_end(objective, pj_max) for objective in OBJECTIVES for pj_max in figures.PJ_MAX]
 
 
 def figure12(results: Results) -> str:
     """Run times under the two objectives."""
     found = {objective: hours(results, to_the_end(objective, 10)) for objective in OBJECTIVES}
-    rows = [[name, *(_hours(found[objective][name]) for objective in OBJECTIVES)] for name in published.KINDS]
+    rows = [[name, *(_hours(found[objective][name]) for objective in OBJECTIVES)] for name in figures.KINDS]
     text = "Points of the plot are not printed."
     ratios = {objective: _ratios(results, objective) for objective in OBJECTIVES}
     if all(ratios.values()):
@@ -134,7 +134,7 @@ def figure12(results: Results) -> str:
         text = (
             f"With samples/s as the objective DenseNet takes {statistics.fmean(fast):.0f} times as long as AlexNet on "
             f"average over the seven values of pj_max, and up to {max(fast):.0f} times; the paper says more than "
-            f"{published.RUNTIME_RATIO_MEAN:.0f} on average and up to {published.RUNTIME_RATIO_MOST:.0f}. With scaling "
+            f"{figures.RUNTIME_RATIO_MEAN:.0f} on average and up to {figures.RUNTIME_RATIO_MOST:.0f}. With scaling "
             f"efficiency it is {min(fair):.1f} to {max(fair):.1f} times. " + text
         )
     return section(
@@ -146,7 +146,7 @@ def figure12(results: Results) -> str:
 
 def _ratios(results: Results, objective: str) -> list[float]:
     ratios = []
-    for pj_max in published.PJ_MAX:
+    for pj_max in figures.PJ_MAX:
         column = hours(results, to_the_end(objective, pj_max))
         if column["DenseNet"] and column["AlexNet"]:
             ratios.append(column["DenseNet"] / column["AlexNet"])
@@ -198,16 +198,16 @@ def figure14(results: Results) -> str:
     rows: list[Sequence[object]] = []
     changes = []
     for objective in OBJECTIVES:
-        ends = {pj_max: results.extras(to_the_end(objective, pj_max))["all_done"] for pj_max in published.PJ_MAX}
-        means = {pj_max: _mean_hours(results, to_the_end(objective, pj_max)) for pj_max in published.PJ_MAX}
+        ends = {pj_max: results.extras(to_the_end(objective, pj_max))["all_done"] for pj_max in figures.PJ_MAX}
+        means = {pj_max: _mean_hours(results, to_the_end(objective, pj_max)) for pj_max in figures.PJ_MAX}
         for pj_max, end in ends.items():
             result = results[week(objective, pj_max)]
             empty = 1 - result["used_node_hours"] / result["node_hours"]
-            printed = percent(published.UNOCCUPIED.get(pj_max, 0.0))
+            printed = percent(figures.UNOCCUPIED.get(pj_max, 0.0))
             used = f"{end['node_hours']:,.0f}" if end else NOT_PRINTED
             mean = f"{means[pj_max]:.2f}"
             rows.append([f"{objective}, {pj_max}", used, mean, percent(result["efficiency"]), percent(empty), printed])
-        few, many = published.PJ_MAX[0], published.PJ_MAX[-1]
+        few, many = figures.PJ_MAX[0], figures.PJ_MAX[-1]
         first, last = ends[few], ends[many]
         if first and last:
             hours_change = last["node_hours"] / first["node_hours"] - 1
@@ -218,7 +218,7 @@ def figure14(results: Results) -> str:
         "Figure 14: how many trainers at once",
         table(head, rows),
         f"From pj_max 5 to 35, node-hours and mean run time change: {told}; the paper prints "
-        f"{signed(published.NODE_HOURS_CHANGE)} and {signed(published.RUNTIME_CHANGE)}. Node-hours are those of the "
+        f"{signed(figures.NODE_HOURS_CHANGE)} and {signed(figures.RUNTIME_CHANGE)}. Node-hours are those of the "
         "pool until the last of the 1,001 trainers is done, in the repeated week; U and the unoccupied share are those "
         "of the recorded week. Unoccupied nodes are the ones beyond 64 for each trainer: how often the pool is that "
         "large depends on which 1,024 nodes it is of.",
