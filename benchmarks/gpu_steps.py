@@ -25,8 +25,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from benchmarks.sizing_cases import GPU_CASES, Case
-from benchmarks.sizing_memory import accuracy
+from benchmarks.sizing.cases import GPU_CASES, Case
+from benchmarks.sizing.memory import accuracy
 from sizing.base.errors import SizingError
 from sizing.base.parallel import Parallel
 from sizing.inventory.gpus import GpuType

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import sizing_formula as benchmark
+from benchmarks.sizing import formula as benchmark
 
 pytestmark = pytest.mark.slow
 

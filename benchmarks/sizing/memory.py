@@ -1,9 +1,10 @@
 """Traced peaks of training steps beside what the same steps really take, on a CPU.
 
-    python -m benchmarks.sizing_memory [--models] [--only NAME ...] [--quick] [--jobs N] [--json]
+    python -m benchmarks.sizing.memory [--models] [--only NAME ...] [--quick] [--jobs N] [--json]
 
-Each case of benchmarks/sizing_cases runs three steps for real (`benchmarks/sizing_real.py` says what counts), and is
-traced for a CPU's kernels. A case of two ranks runs in two processes joined by gloo and is traced as rank 0 of two.
+Each case of `benchmarks.sizing.cases` runs three steps for real (`benchmarks/sizing/real_step.py` says what counts),
+and is traced for a CPU's kernels. A case of two ranks runs in two processes joined by gloo and is traced as rank 0 of
+two.
 
 The accuracy is 1 - |estimate - real| / real. Beside it stands that of MARP, as printed in Frenzy, where
 the model is a language model of one precision or another: MARP knows mixed precision alone. A case that fails counts as
@@ -34,7 +35,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sizing_cases import CASES, MODELS, QUICK, Case, case_of
+from benchmarks.sizing.cases import CASES, MODELS, QUICK, Case, case_of
 from sizing.base.errors import SizingError, Untraceable
 from sizing.base.parallel import Parallel
 from sizing.memory import marp
@@ -47,7 +48,7 @@ MOST_S, MOST_BYTES = 5.0, 2 * 2**30
 """What is asked for: the accuracy of traces, how many may be refused, and what the large one may take."""
 
 LARGE = Case("gpt.py:gpt2_350m", 8)
-_REAL = Path(__file__).with_name("sizing_real.py")
+_REAL = Path(__file__).with_name("real_step.py")
 _LIMIT_S = 300.0
 
 
@@ -222,7 +223,7 @@ def show(found: dict[str, Any], rows: Sequence[Row], least_worst: float) -> None
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sizing_memory", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sizing.memory", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--models", action="store_true", help="60 real models instead")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cases by name, or by the file that they stand in")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
@@ -247,7 +248,7 @@ def main(words: Sequence[str] | None = None) -> None:
         found["left_out"] = [case.name for case in chosen if case.package in absent]
         chosen = [case for case in chosen if case.package not in absent]
         wanted, left_out = ", ".join(sorted(absent)), ", ".join(found["left_out"])
-        print(f"sizing_memory: left out, for want of {wanted}: {left_out}", file=sys.stderr)
+        print(f"benchmarks.sizing.memory: left out, for want of {wanted}: {left_out}", file=sys.stderr)
     rows: list[Row] = []
     with ThreadPoolExecutor(options.jobs) as pool:
         for row in pool.map(compare, chosen):

@@ -14,7 +14,7 @@ import transformers
 
 
 def make_step(batch: int) -> Callable[[], None]:
-    """The step of a case of `benchmarks.sizing_formula.PACKAGE`."""
+    """The step of a case of `benchmarks.sizing.formula.PACKAGE`."""
     case = json.loads(os.environ["SIZING_PACKAGE_CASE"])
     fields = transformers.AutoConfig.for_model(case["kind"], **case["fields"])
     fields._attn_implementation = "eager" if case["attention"] == "math" else "sdpa"

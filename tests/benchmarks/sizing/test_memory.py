@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_steps, sizing_memory
-from benchmarks.sizing_cases import CASES, FOLDER, GPU_CASES, MODELS, QUICK, case_of
-from benchmarks.sizing_memory import Row, accuracy, ranks_of, real_peak, summary
+from benchmarks import gpu_steps
+from benchmarks.sizing import memory
+from benchmarks.sizing.cases import CASES, FOLDER, GPU_CASES, MODELS, QUICK, case_of
+from benchmarks.sizing.memory import Row, accuracy, ranks_of, real_peak, summary
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.choose.sources import RankBatch
@@ -45,7 +46,7 @@ def test_every_case_has_a_name_of_its_own_and_a_function_that_takes_what_it_is_s
     assert len(MODELS) == 60
     assert len({case.name for case in (*CASES, *MODELS)}) == len(CASES) + len(MODELS)
     assert len({(case.name, case.batch) for case in GPU_CASES}) == len(GPU_CASES) >= 24
-    for case in (*CASES, *GPU_CASES, *(case for case in MODELS if not case.package), sizing_memory.LARGE):
+    for case in (*CASES, *GPU_CASES, *(case for case in MODELS if not case.package), memory.LARGE):
         file, function = case.step.split(":")
         assert f"\ndef {function}(batch_size: int" in (FOLDER / file).read_text()
         spread = {part.partition("=")[0] for part in ranks_of(case.parallel).split(",") if part}
@@ -99,8 +100,8 @@ def test_what_is_refused_or_only_bounded_is_told_apart_from_estimates() -> None:
 def test_models_of_a_package_that_is_not_there_are_told_as_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sizing_memory.importlib.util, "find_spec", lambda name: None)
-    sizing_memory.main(["--models", "--only", "timm_models:mixer_s16_224_bf16", "--json"])
+    monkeypatch.setattr(memory.importlib.util, "find_spec", lambda name: None)
+    memory.main(["--models", "--only", "timm_models:mixer_s16_224_bf16", "--json"])
     printed = capsys.readouterr()
     (name,) = json.loads(printed.out)["left_out"]
     assert says(printed.err, "benchmarks.sizing_memory.left_out", wanted="timm", left_out=name)
@@ -135,7 +136,7 @@ def test_what_cannot_be_measured_is_told_at_once(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        sizing_memory.main(words)
+        memory.main(words)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
 
@@ -154,7 +155,7 @@ def test_what_counts_as_real_is_the_most_that_the_steps_held_at_once(tmp_path: P
 
 @pytest.mark.torch
 def test_a_case_is_run_traced_and_told(capsys: pytest.CaptureFixture[str]) -> None:
-    sizing_memory.main(["--only", "moe:fp32", "--no-large", "--json"])
+    memory.main(["--only", "moe:fp32", "--no-large", "--json"])
     found = json.loads(capsys.readouterr().out)
     (row,) = found["rows"]
     assert row["accuracy"] >= 0.999

@@ -1,6 +1,6 @@
 """The share of published step times that lie within the range that is told of such a step.
 
-    python -m benchmarks.times_ranges [--data DIR] [--dispatch] [--json]
+    python -m benchmarks.sizing.step_times [--data DIR] [--dispatch] [--json]
 
 Nothing is fitted to these cases. `megatron`: GPT models on A100s, from the TFLOP/s a GPU of Narayanan et al. (SC 2021),
 table 1, by the paper's own equation 3. `alpa`: GPT on one and two nodes of 8 V100s, the seconds of an iteration in
@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks import sizing_cases
+from benchmarks.sizing import cases
 from bftd.simulation.drivers.networks import TABLE_2, TABLE_2_NODES
 from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate
@@ -40,7 +40,7 @@ from sizing.model import config, tracing
 from sizing.step_time import datasheet
 
 INSIDE_WANTED = 0.9
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "sizing" / "alpa-search"
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "sizing" / "alpa-search"
 
 MEGATRON = (
     # heads, hidden, layers, tensor-parallel, stages, GPUs, batch, TFLOP/s a GPU
@@ -156,7 +156,7 @@ def summit() -> list[dict[str, Any]]:
     gpu, rows = CATALOGUE["v100-sxm-16gb"], []
     for name, network in SUMMIT.items():
         os.environ["SIZING_NETWORK"] = name
-        step = f"{Path(sizing_cases.__file__).parent / 'vision.py'}:make_step"
+        step = f"{Path(cases.__file__).parent / 'vision.py'}:make_step"
         work = datasheet.traced(tracing.trace(step, _SUMMIT_BATCH, Parallel(2), python=sys.executable))
         for nodes, rate in zip(TABLE_2_NODES, TABLE_2[network], strict=True):
             told = datasheet.step_s(work, Parallel(6 * nodes), gpu, nodes, _SUMMIT_BYTES_S, "")
@@ -242,7 +242,7 @@ def measure(data: Path) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.times_ranges", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sizing.step_times", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="where Alpa's search logs are")
     parser.add_argument("--dispatch", action="store_true", help="also measure how quickly operators are started here")
     parser.add_argument("--json", action="store_true", help="print only the JSON")

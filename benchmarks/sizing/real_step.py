@@ -1,6 +1,6 @@
 """One rank of a training step run for real, and what it held at most: the truth that traces are compared with.
 
-    python benchmarks/sizing_real.py STEP.py:FUNCTION --batch B [--dp D] [--tp T] [--fsdp F] [--steps N]
+    python benchmarks/sizing/real_step.py STEP.py:FUNCTION --batch B [--dp D] [--tp T] [--fsdp F] [--steps N]
 
 Calls the function as `bft size mem` does, runs N steps and prints one line of JSON. On a CPU what counts is each
 allocation and each release of torch's CPU allocator as torch.profiler records them, from before the model is made, in
@@ -99,7 +99,7 @@ def settle() -> None:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Runs and prints."""
-    parser = argparse.ArgumentParser(prog="python benchmarks/sizing_real.py", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python benchmarks/sizing/real_step.py", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("step")
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--steps", type=int, default=3)

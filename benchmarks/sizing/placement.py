@@ -1,6 +1,6 @@
 """Whether plans are placed wherever they can be, beside Frenzy's algorithm as it is printed, and how long it takes.
 
-    python -m benchmarks.sizing_place [--json] [--instances N] [--nodes N] [--rounds N] [--seed N]
+    python -m benchmarks.sizing.placement [--json] [--instances N] [--nodes N] [--rounds N] [--seed N]
 
 An instance is a partition of several types of GPU with whatever is idle, and one to four plans. What can be done is
 worked out apart from the placement: the idle GPUs of one type, in whole tensor-parallel groups, are enough for a plan.

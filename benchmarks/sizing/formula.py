@@ -1,6 +1,6 @@
 """The memory formula against public measurements, against a search's verdicts, and against the tracer.
 
-    python -m benchmarks.sizing_formula [--traced] [--json]
+    python -m benchmarks.sizing.formula [--traced] [--json]
 
 1. Peaks that Alpa's authors measured on V100-32GB (GPT, fp16 with masters, full recomputation), MARP as printed beside.
 2. Out of memory, by a search: every plan in Alpa's search logs that puts the whole model on one mesh with the batch
@@ -30,8 +30,7 @@ from typing import Any
 from sizing.memory import formula
 from sizing.model import config, huggingface
 
-ROOT = Path(__file__).parents[1]
-DATA = ROOT.parent / "shared" / "data" / "sizing"
+DATA = Path(__file__).parents[3] / "shared" / "data" / "sizing"
 GIB = 2**30
 MEAN_BOUND, WORST_BOUND = 0.90, 0.75
 RECALL_BOUND, FALSE_BOUND = 1.0, 0.10
@@ -79,8 +78,8 @@ PACKAGE: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("bert", {}, "s=512,b=8,precision=bf16"),
 )
 """A model_type, what its config.json has in place of the package's own values, and the options of `--config`."""
-STEP = ROOT / "benchmarks" / "sizing_formula_steps.py"
-PACKAGE_STEP = ROOT / "benchmarks" / "sizing_formula_package.py"
+STEP = Path(__file__).with_name("formula_steps.py")
+PACKAGE_STEP = Path(__file__).with_name("formula_package.py")
 
 
 def accuracy(estimate: float, real: float) -> float:
