@@ -8,8 +8,8 @@ The same trainers on the same idle nodes, planned by the daemon's own core three
 their true curves distorted as an estimate's are, until what is seen bends them. The logarithm of the error is normally
 distributed: a trainer's rates are all off by one factor (`--level` is the standard deviation), and its scaling by a
 power of the number of nodes (`--shape`, each of them tried), but never better than linear, as no estimate is. `--cells`
-takes the level from what benchmarks.cells_real has measured. A trainer's rate counts as seen, exactly, once it had the
-same number of nodes for ten seconds.
+takes the level from what benchmarks.cells.accuracy has measured. A trainer's rate counts as seen, exactly, once it had
+the same number of nodes for ten seconds.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def guessing(level: float, shape: float, seed: int) -> Callable[..., CurveEstima
 
 
 def level_of(cells: Any) -> float:
-    """The spread of the estimator's errors out of what benchmarks.cells_real has printed; ValueError where none is."""
+    """The spread of the errors of estimates that benchmarks.cells.accuracy printed; ValueError where none is."""
     pairs = [(row.get("estimated_s"), row.get("real_s")) for row in cells["rows"]]
     logs = [math.log(estimated / real) for estimated, real in pairs if estimated and real]
     if len(logs) < 2:
@@ -191,7 +191,7 @@ def main() -> None:
     parser.add_argument("--level", type=float, default=LEVEL, help="of the logarithm of a trainer's rates")
     parser.add_argument("--shape", type=float, nargs="+", default=SHAPES, help="of the power by which scaling is off")
     parser.add_argument(
-        "--cells", type=Path, metavar="FILE", help="what python -m benchmarks.cells_real --json printed"
+        "--cells", type=Path, metavar="FILE", help="what python -m benchmarks.cells.accuracy --json printed"
     )
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="where the Summit trace is")
     asked = parser.parse_args()

@@ -63,7 +63,7 @@ CASES = (
 
 def blocks(case: Case, ranks: Any) -> list[Any]:
     """The chain of modules of a case, as one of `ranks` has it; the last returns a loss."""
-    from benchmarks.cells_cases import models
+    from benchmarks.cells.cases import models
 
     return models.FAMILIES[case.family](case.sizes, ranks)
 

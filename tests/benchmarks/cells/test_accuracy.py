@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import cells_cases, cells_real, gpu_cells
-from benchmarks.cells_cases import TWO, Case, Plan
+from benchmarks import gpu_cells
+from benchmarks.cells import accuracy, cases
+from benchmarks.cells.cases import TWO, Case, Plan
 from tests.support.messages import fragment, pattern, says
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,7 @@ def found_of(work_s: float, update_s: float, wire_s: float, plan_s: float) -> li
 
 
 def test_an_estimate_is_held_to_the_real_time() -> None:
-    (row,) = cells_real.rows_of(TINY, [Plan("DP2", dp=2)], found_of(0.1, 0.02, 0.03, 0.16))
+    (row,) = accuracy.rows_of(TINY, [Plan("DP2", dp=2)], found_of(0.1, 0.02, 0.03, 0.16))
     assert row.estimated_s == pytest.approx(0.15)  # 4 MB are one bucket, and nothing of it hides
     assert row.accuracy == pytest.approx(1 - 0.01 / 0.16)
     assert row.plan == "DP2"
@@ -36,14 +37,14 @@ def test_an_estimate_is_held_to_the_real_time() -> None:
 def test_a_rank_that_is_late_is_what_a_step_takes() -> None:
     found = found_of(0.1, 0.02, 0.03, 0.16)
     late = {**found[1], "seconds": {**found[1]["seconds"], "plan DP2": [0.3] * 3}}  # type: ignore[dict-item]
-    (row,) = cells_real.rows_of(TINY, [Plan("DP2", dp=2)], [found[0], late])
+    (row,) = accuracy.rows_of(TINY, [Plan("DP2", dp=2)], [found[0], late])
     assert row.real_s == 0.3
 
 
 @pytest.mark.parametrize("count", [4, 5, 7, 8])
-@pytest.mark.parametrize("plan", [*TWO, *cells_cases.FOUR], ids=lambda plan: plan.name)
+@pytest.mark.parametrize("plan", [*TWO, *cases.FOUR], ids=lambda plan: plan.name)
 def test_every_stage_has_a_block_and_every_block_a_stage(plan: Plan, count: int) -> None:
-    spans = cells_cases.cut(TINY, count, plan)
+    spans = cases.cut(TINY, count, plan)
     assert [block for first, last in spans for block in range(first, last + 1)] == list(range(count))
     assert all(first <= last for first, last in spans)
 
@@ -51,7 +52,7 @@ def test_every_stage_has_a_block_and_every_block_a_stage(plan: Plan, count: int)
 @pytest.mark.torch
 def test_two_real_ranks_run_every_kind_of_plan_beside_their_shards() -> None:
     plans = [TWO[0], TWO[1], TWO[2]]
-    rows = list(cells_real.rows_of(TINY, plans, cells_real.measured(TINY, plans, 2, 1)))
+    rows = list(accuracy.rows_of(TINY, plans, accuracy.measured(TINY, plans, 2, 1)))
     assert [row.plan for row in rows] == [plan.name for plan in plans]
     assert all(row.real_s > 0 and row.low_s <= row.estimated_s <= row.high_s for row in rows)
 
@@ -60,9 +61,9 @@ def test_two_real_ranks_run_every_kind_of_plan_beside_their_shards() -> None:
 def test_a_rank_that_fails_ends_all_of_them_and_says_why() -> None:
     broken = Case("broken", "transformer", 16, {**TINY.sizes, "heads": 5})
     with pytest.raises(
-        RuntimeError, match=pattern("benchmarks.cells_real.rank_ended", name="broken", why=fragment("unflatten"))
+        RuntimeError, match=pattern("benchmarks.cells_accuracy.rank_ended", name="broken", why=fragment("unflatten"))
     ):
-        cells_real.measured(broken, [TWO[0]], 2, 1)
+        accuracy.measured(broken, [TWO[0]], 2, 1)
 
 
 def test_without_a_gpu_nothing_is_told_of_one(

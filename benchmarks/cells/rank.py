@@ -1,6 +1,6 @@
-"""One rank of benchmarks.cells_real: profiles shards alone, measures the network, and runs plans, round by round.
+"""One rank of benchmarks.cells.accuracy: profiles shards alone, measures the network, and runs plans, round by round.
 
-    python -m benchmarks.cells_worker RANK WORLD FOLDER CASE PLANS ROUNDS [plain]
+    python -m benchmarks.cells.rank RANK WORLD FOLDER CASE PLANS ROUNDS [plain]
 
 All ranks go through the same list of parts in the same order, in one process each, on a core each; before each part
 they wait for each other. So whatever else the machine does strikes profile and plan alike. It writes what it measured
@@ -23,9 +23,9 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks import cells_cases
-from benchmarks.cells_cases import Case, Plan
-from benchmarks.cells_cases.models import Ranks, batch_of
+from benchmarks.cells import cases
+from benchmarks.cells.cases import Case, Plan
+from benchmarks.cells.cases.models import Ranks, batch_of
 from sizing.tracer.runs.measure import Pass, Slice, optimizer_of
 
 OPTIMIZER = "adamw"
@@ -74,8 +74,8 @@ class Real:
                 group = groups.of(members) if plan.dp > 1 else None
                 self.data = group if rank in members else self.data
         del own
-        chain = cells_cases.blocks(case, Ranks(plan.tp, tensor))
-        first, end = cells_cases.cut(case, len(chain), plan)[self.stage]
+        chain = cases.blocks(case, Ranks(plan.tp, tensor))
+        first, end = cases.cut(case, len(chain), plan)[self.stage]
         self.module: Any = nn.Sequential(*chain[first : end + 1])
         self.samples = case.batch // plan.micro_batches // plan.dp
         self.x = batch_of(case.family, case.sizes, self.samples)
@@ -144,10 +144,10 @@ class Real:
 
 def boundary_shapes(case: Case, plan: Plan, samples: int) -> list[torch.Size]:
     """Of what goes from each stage to the next, for so many samples."""
-    chain = cells_cases.blocks(case, Ranks())
+    chain = cases.blocks(case, Ranks())
     x, found = batch_of(case.family, case.sizes, samples), []
     with torch.no_grad():
-        for first, end in cells_cases.cut(case, len(chain), plan)[:-1]:
+        for first, end in cases.cut(case, len(chain), plan)[:-1]:
             x = nn.Sequential(*chain[first : end + 1])(x)
             found.append(x.shape)
     return found
@@ -159,7 +159,7 @@ class Alone:
     def __init__(self, case: Case, shard: tuple[int, int, int, int]) -> None:
         first, last, samples, tp = shard
         self.ranks = Ranks(tp)
-        whole = cells_cases.blocks(case, Ranks())
+        whole = cases.blocks(case, Ranks())
         x = batch_of(case.family, case.sizes, samples)
         with torch.no_grad():
             for block in whole[:first]:
@@ -169,7 +169,7 @@ class Alone:
                 out = block(out)
         self.across_bytes = out.numel() * out.element_size()
         del whole, out
-        modules = nn.Sequential(*cells_cases.blocks(case, self.ranks)[first : last + 1])
+        modules = nn.Sequential(*cases.blocks(case, self.ranks)[first : last + 1])
         if first:
             x = x.requires_grad_()
         parameters: list[torch.Tensor] = list(modules.parameters())
@@ -219,10 +219,10 @@ def network(world: int, rank: int, groups: Groups) -> dict[str, Callable[[], flo
 
 def alone(case: Case, plans: Sequence[Plan]) -> tuple[dict[str, Alone], dict[str, Callable[[], float]]]:
     """Every shard of the plans, each once, and the parts that time its passes and its optimizer."""
-    count = len(cells_cases.blocks(case, Ranks()))
+    count = len(cases.blocks(case, Ranks()))
     shards: dict[str, Alone] = {}
     for plan in plans:
-        for first, last in cells_cases.cut(case, count, plan):
+        for first, last in cases.cut(case, count, plan):
             shard = (first, last, case.batch // plan.micro_batches // plan.dp, plan.tp)
             shards[f"shard {' '.join(map(str, shard))}"] = Alone(case, shard)
     parts: dict[str, Callable[[], float]] = {}
@@ -253,7 +253,7 @@ def main() -> None:
     """Measures all rounds."""
     rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     case = Case(**json.loads(sys.argv[4]))
-    known = {plan.name: plan for plan in (*cells_cases.TWO, *cells_cases.FOUR)}
+    known = {plan.name: plan for plan in (*cases.TWO, *cases.FOUR)}
     plans, rounds, plain = [known[name] for name in json.loads(sys.argv[5])], int(sys.argv[6]), "plain" in sys.argv[7:]
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})

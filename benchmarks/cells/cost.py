@@ -1,9 +1,10 @@
 """What profiling a cell costs beside a real distributed run of it, and beside profiling all splits, in rank-seconds.
 
-Run by `python -m benchmarks.cells_real --cost`. Profiling is `bft size profile` of a model by its sizes: one process a
-tensor-parallel size, from its start (Python, torch) to its end, on one core. The real run is of the same sizes: two
-ranks from their start, 2 iterations to warm up and 20 more, once for each plan that the estimate covers. The paper
-compares with one real job a plan on GPUs (18.1x on average, 2.55x at least); on a CPU start-up is most of either side.
+Run by `python -m benchmarks.cells.accuracy --cost`. Profiling is `bft size profile` of a model by its sizes: one
+process a tensor-parallel size, from its start (Python, torch) to its end, on one core. The real run is of the same
+sizes: two ranks from their start, 2 iterations to warm up and 20 more, once for each plan that the estimate covers. The
+paper compares with one real job a plan on GPUs (18.1x on average, 2.55x at least); on a CPU start-up is most of either
+side.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from benchmarks import cells_cases, cells_real
-from benchmarks.cells_cases import Case, Plan
+from benchmarks.cells import accuracy, cases
+from benchmarks.cells.cases import Case, Plan
 from sizing.cells.cell import Cell, Stage
 from sizing.cells.profiles.profile import profile
 from sizing.cells.profiles.required import micro_batches_of, shard_of, splits_of, wanted
@@ -76,7 +77,7 @@ def costs(case: Case) -> list[Cost]:
 
 def _plans(stages: int) -> list[Plan]:
     """What the estimate of a cell of two ranks covers."""
-    known = {plan.name: plan for plan in cells_cases.TWO}
+    known = {plan.name: plan for plan in cases.TWO}
     return [known["DP2"], known["TP2"]] if stages == 1 else [known["PP2, 8 micro-batches"]]
 
 
@@ -88,17 +89,17 @@ def _profiled_s(config: object, shards: Sequence[StageShard]) -> float:
 
 def _real_s(case: Case, plan: Plan) -> float:
     began = time.monotonic()
-    cells_real.measured(case, [plan], plan.ranks, ITERATIONS, plain=True)
+    accuracy.measured(case, [plan], plan.ranks, ITERATIONS, plain=True)
     return plan.ranks * (time.monotonic() - began)
 
 
 def report(as_json: bool) -> None:
     """Measures and prints."""
-    found = costs(cells_cases.CASES[0])
+    found = costs(cases.CASES[0])
     if as_json:
-        print(json.dumps({"case": cells_cases.CASES[0].name, "rows": [asdict(each) for each in found]}, indent=2))
+        print(json.dumps({"case": cases.CASES[0].name, "rows": [asdict(each) for each in found]}, indent=2))
         return
-    print(f"{cells_cases.CASES[0].name}, {ITERATIONS} iterations a real run; rank-seconds with all start-up\n")
+    print(f"{cases.CASES[0].name}, {ITERATIONS} iterations a real run; rank-seconds with all start-up\n")
     print("| cell | sampled shards | all splits | real runs of the same plans | all / sampled | real / sampled |")
     print("|---|---|---|---|---|---|")
     for each in found:

@@ -1,7 +1,7 @@
 """Estimated iteration times beside those of real ranks, on this machine's CPU.
 
-    python -m benchmarks.cells_real [--rounds N] [--only WORDS ...] [--json]
-    python -m benchmarks.cells_real --cost [--json]
+    python -m benchmarks.cells.accuracy [--rounds N] [--only WORDS ...] [--json]
+    python -m benchmarks.cells.accuracy --cost [--json]
 
 Each case (a transformer, an MLP-mixer, a wide ResNet) is run by two gloo ranks of one thread, each on a core of its
 own, as data parallel, tensor parallel and pipelined, with and without micro-batches; by four ranks where there are four
@@ -33,8 +33,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cells_cases
-from benchmarks.cells_cases import Case, Plan
+from benchmarks.cells import cases
+from benchmarks.cells.cases import Case, Plan
 from sizing.base.estimate import Estimate
 from sizing.cells.cell import Cell, Split, Stage
 from sizing.cells.comm.protocol import Link
@@ -84,7 +84,7 @@ def measured(
         words += ["plain"] * plain
         ranks = [
             subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.cells_worker", str(rank), *words],
+                [sys.executable, "-m", "benchmarks.cells.rank", str(rank), *words],
                 env=os.environ | STEADY,
                 start_new_session=True,
                 stdout=subprocess.DEVNULL,
@@ -148,7 +148,8 @@ def tables_of(found: Sequence[dict[str, Any]]) -> CommTables:
             rounds = zip(*(rank["seconds"][name] for rank in found), strict=True)
             samples.setdefault((kind, int(count)), {})[int(size[0])] = [max(each) for each in rounds]
     return CommTables(
-        table(kind, Link("cpu", count, 1), of_sizes, "cells_real", "") for (kind, count), of_sizes in samples.items()
+        table(kind, Link("cpu", count, 1), of_sizes, "cells.accuracy", "")
+        for (kind, count), of_sizes in samples.items()
     )
 
 
@@ -156,7 +157,7 @@ def cell_of(case: Case, plan: Plan, found: Sequence[dict[str, Any]], count: int)
     """The plan's stages as a cell; what is sent on is that of the whole global batch."""
     stages = []
     share = plan.micro_batches * plan.dp
-    cuts = cells_cases.cut(case, count, plan)
+    cuts = cases.cut(case, count, plan)
     for first, last in cuts:
         facts = found[0]["facts"][f"shard {first} {last} {case.batch // share} {plan.tp}"]
         across = 0 if last == cuts[-1][1] else facts["across_bytes"] * share
@@ -228,31 +229,29 @@ def show(rows: Sequence[Row], left_out: str) -> None:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cells_real", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cells.accuracy", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--only", nargs="+", metavar="WORD", help="cases whose name has one of these words in it")
     parser.add_argument("--cost", action="store_true", help="what profiling costs, in rank-seconds")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(words)
     if options.cost:
-        from benchmarks import cells_cost
+        from benchmarks.cells import cost
 
-        cells_cost.report(options.json)
+        cost.report(options.json)
         return
-    cases = [each for each in cells_cases.CASES if not options.only or any(word in each.name for word in options.only)]
-    if not cases:
-        parser.error(
-            f"no case has {options.only[0]!r} in its name; there are {[each.name for each in cells_cases.CASES]}"
-        )
+    chosen = [each for each in cases.CASES if not options.only or any(word in each.name for word in options.only)]
+    if not chosen:
+        parser.error(f"no case has {options.only[0]!r} in its name; there are {[each.name for each in cases.CASES]}")
     cores = len(os.sched_getaffinity(0))
     left_out = ""
-    kinds = [(2, cells_cases.TWO)]
+    kinds = [(2, cases.TWO)]
     if cores >= 4:
-        kinds.append((4, cells_cases.FOUR))
+        kinds.append((4, cases.FOUR))
     else:
         left_out = f"plans of four ranks were left out: this machine has {cores} cores, and a rank needs one of its own"
     rows: list[Row] = []
-    for case in cases:
+    for case in chosen:
         for world, plans in kinds:
             fresh = list(rows_of(case, plans, measured(case, plans, world, options.rounds)))
             rows += fresh
