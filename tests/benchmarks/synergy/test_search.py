@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import synergy_search
+from benchmarks.synergy import search
 from sizing.cpu import matrices_file
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     """The JSON of a run on two curves."""
     (tmp_path / "m.json").write_text(json.dumps(MADE))
     monkeypatch.setattr(sys, "argv", ["", "--json", "--seeds", "2", "--matrices", str(tmp_path / "m.json")])
-    synergy_search.main()
+    search.main()
     found: dict[str, object] = json.loads(capsys.readouterr().out)
     return found
 
@@ -40,7 +40,7 @@ def test_a_curve_on_which_the_search_stops_sooner_counts_as_apart(told: dict[str
 
 def test_the_curves_on_every_cpu_have_straight_lines_between_the_rows(tmp_path: Path) -> None:
     [made] = matrices_file.parse(json.dumps({"knee_1": MADE["knee_1"]})).values()
-    curve = synergy_search.every_cpu(made.matrix)
+    curve = search.every_cpu(made.matrix)
     assert list(curve) == list(range(1, 25))
     assert curve[10] == pytest.approx(2 + 0.94 / 3)
 
@@ -53,7 +53,7 @@ def test_on_curves_that_end_in_a_knee_the_search_is_the_sweep_and_it_never_loses
     assert all(each["lost_most"] <= 1 - 1 / 1.1 for each in bending)
 
 
-@pytest.mark.skipif(not synergy_search.MATRICES.exists(), reason="no ../shared/data: the public matrices")
+@pytest.mark.skipif(not search.MATRICES.exists(), reason="no ../shared/data: the public matrices")
 def test_the_bounds_hold_on_the_public_matrices() -> None:
-    found = synergy_search.run(matrices_file.load(synergy_search.MATRICES), 1)
+    found = search.run(matrices_file.load(search.MATRICES), 1)
     assert found["reached"]

@@ -1,6 +1,7 @@
 """Throughput of `priced` against OPT on matrices that are made up, and the jobs that it moves between rounds.
 
-    python -m benchmarks.synergy_pack_generated [--json] [--servers 4,16,64] [--draws N] [--seed N] [--only FAMILY,...]
+    python -m benchmarks.synergy.generated_packing [--json] [--servers 4,16,64] [--draws N] [--seed N]
+                                                    [--only FAMILY,...]
 
 Public matrices are few and look alike: beyond a GPU's share, memory helps one model in six. Here a matrix is drawn for
 each job, of one of these families; the servers are the paper's (8 GPUs, 24 CPUs, 500 GB), every GPU is asked for:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks import synergy_pack_generated as generated
+from benchmarks.synergy import generated_packing as generated
 from studies.synergy.packing.parse_servers import papers
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import synergy_pack as benchmark
+from benchmarks.synergy import packing as benchmark
 from sizing.cpu.matrices_file import load
 from sizing.cpu.matrix import Matrix, Recorded
 
@@ -74,5 +74,5 @@ def test_the_table_has_a_row_for_each_case_and_the_json_each_draw(capsys: pytest
 
 def test_what_cannot_be_measured_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["synergy_pack", "--matrices", "nowhere.json"])
-    with pytest.raises(SystemExit, match=r"synergy_pack: cannot read nowhere.json"):
+    with pytest.raises(SystemExit, match=r"synergy.packing: cannot read nowhere.json"):
         benchmark.main()

@@ -1,6 +1,6 @@
 """Both example loaders profiled for real on two CPUs of this machine: one wants both of them, the other does not.
 
-    python -m benchmarks.cpu_real [--rounds N] [--json]
+    python -m benchmarks.synergy.loaders [--rounds N] [--json]
 
 Each round profiles examples/image_loader.py and examples/language_loader.py anew (nothing is taken from a cache), in
 turns, so that both meet the same machine. Of each the gain from one CPU to two is told, by the median over the rounds
@@ -24,7 +24,7 @@ from pathlib import Path
 from sizing.cpu.profiler import ProfileRequest, profile
 from sizing.cpu.runs.steady_state import ObservationLimits
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 JOBS = {"image_loader.py": "image-data", "language_loader.py": "tokens.bin"}
 """The scripts with the name of their data, which they make where it is not there."""
 
@@ -98,7 +98,9 @@ def summary(rounds: Sequence[Round]) -> Summary:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu_real", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.synergy.loaders", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(words)

@@ -1,6 +1,6 @@
 """How few CPUs Synergy's search tries to find what a job can use, on the public matrices.
 
-    python -m benchmarks.synergy_search [--json] [--matrices FILE] [--seeds N]
+    python -m benchmarks.synergy.search [--json] [--matrices FILE] [--seeds N]
 
 Four parts. *Recorded*: each curve (all rows at full memory) searched on its own axis. *Every CPU*: the same curves on
 whole CPUs, 1 to the most of the axis, with straight lines between rows. *Noise*: these with every rate off by up to so
@@ -24,7 +24,7 @@ from sizing.base.errors import UsageError
 from sizing.cpu import matrices_file, search
 from sizing.cpu.matrix import Matrix
 
-MATRICES = Path(__file__).parents[2] / "shared" / "data" / "sizing" / "synergy-matrices.json"
+MATRICES = Path(__file__).parents[3] / "shared" / "data" / "sizing" / "synergy-matrices.json"
 BOUNDS = {"same_demand": 0.95, "points_most": 6}
 NOISE = (0.01, 0.02, 0.03, 0.05)
 Curve = Mapping[float, float]

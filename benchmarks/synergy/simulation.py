@@ -1,6 +1,7 @@
 """Synergy's packers in rounds on simulated servers: mean job completion time (JCT) against GPU-proportional shares.
 
-    python -m benchmarks.synergy [--seeds 10] [--jobs N] [--processes 2] [--only loads,mixes,...] [--json | --of F]
+    python -m benchmarks.synergy.simulation [--seeds 10] [--jobs N] [--processes 2]
+                                             [--only loads,mixes,...] [--json | --of FILE]
 
 Jobs are drawn from the public matrices (shared/data/sizing/synergy-matrices.json): a class by the mix
 (image/language/speech), any model of it, Poisson arrivals, lognormal durations as with a proportional share (median
@@ -53,7 +54,7 @@ from studies.synergy.job_orders import ORDERS
 from studies.synergy.packing.draw import mix_of
 from studies.synergy.packing.parse_servers import papers
 
-DATA = Path(__file__).parents[2] / "shared" / "data" / "sizing"
+DATA = Path(__file__).parents[3] / "shared" / "data" / "sizing"
 MATRICES = DATA / "synergy-matrices.json"
 FIRST_SEED = 100
 SEVERAL: Mapping[int, float] = {1: 0.7, 2: 0.15, 4: 0.15}

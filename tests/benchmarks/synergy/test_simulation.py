@@ -7,46 +7,46 @@ import sys
 
 import pytest
 
-from benchmarks import synergy
+from benchmarks.synergy import simulation
 from sizing.cpu.matrix import Matrix
 from studies.synergy.job_orders import ORDERS
 from studies.synergy.packing.packers import PACKERS
 
 pytestmark = pytest.mark.slow
 
-with_matrices = pytest.mark.skipif(not synergy.MATRICES.exists(), reason="no public matrices (shared/data/sizing)")
+with_matrices = pytest.mark.skipif(not simulation.MATRICES.exists(), reason="no public matrices (shared/data/sizing)")
 
 
 def test_every_scene_is_held_against_proportional_shares_under_the_same_order() -> None:
-    for asked in synergy.SCENES.values():
+    for asked in simulation.SCENES.values():
         for order, packer in asked.runs:
             assert order in ORDERS
             assert packer.split()[0] in PACKERS
-            assert (order, synergy.BASE) in asked.runs
-    assert synergy.FIRST_SEED > 2
+            assert (order, simulation.BASE) in asked.runs
+    assert simulation.FIRST_SEED > 2
 
 
 def test_a_profile_tells_the_tried_points_and_lines_between_them() -> None:
     rates = ((1.0, 2.0), (2.0, 4.0), (3.0, 6.0), (3.2, 6.4), (4.0, 8.0), (4.0, 8.0), (4.0, 8.0), (4.0, 8.0))
     true = Matrix(1, tuple(map(float, range(1, 9))), (1.0, 2.0), rates)
-    told = synergy.profiled(true)
+    told = simulation.profiled(true)
     assert told.cpus == true.cpus
     assert told.rates[-1] == true.rates[-1]
     assert told.rates[3] == (3.2, 6.4) or told.rates[3] == (3.5, 7.0), "tried, or between 3 and 5"
     assert all(a <= b for a, b in zip(told.rates, told.rates[1:], strict=False))
     assert all(row[1] == 2 * row[0] for row in told.rates)
-    off = synergy.profiled(true, 0.05, 3)
+    off = simulation.profiled(true, 0.05, 3)
     assert off != told
-    assert off == synergy.profiled(true, 0.05, 3)
+    assert off == simulation.profiled(true, 0.05, 3)
     assert off.rates[-1][1] == pytest.approx(8.0, rel=0.05)
 
 
 @with_matrices
 def test_every_scene_has_jobs_that_a_seed_makes_again() -> None:
-    for scene in synergy.SCENES:
-        jobs = synergy.jobs_of(scene, 1, 8)
-        synergy.jobs_of.cache_clear()
-        assert jobs == synergy.jobs_of(scene, 1, 8)
+    for scene in simulation.SCENES:
+        jobs = simulation.jobs_of(scene, 1, 8)
+        simulation.jobs_of.cache_clear()
+        assert jobs == simulation.jobs_of(scene, 1, 8)
         assert sum(not job.id.startswith("there") for job in jobs) == 8
 
 
@@ -56,14 +56,16 @@ def test_the_tables_have_a_row_for_each_run_and_the_json_the_same_figures(
 ) -> None:
     given = ["synergy", "--seeds", "2", "--jobs", "12", "--processes", "1", "--only", "overload"]
     monkeypatch.setattr(sys, "argv", given)
-    synergy.main()
+    simulation.main()
     lines = capsys.readouterr().out.splitlines()
-    scenes = [scene for scene in synergy.SCENES if scene.startswith("overload")]
+    scenes = [scene for scene in simulation.SCENES if scene.startswith("overload")]
     rows = [line for line in lines if line.startswith("| ")][2:]
-    assert len(rows) == sum(packer != synergy.BASE for scene in scenes for _, packer in synergy.SCENES[scene].runs)
+    assert len(rows) == sum(
+        packer != simulation.BASE for scene in scenes for _, packer in simulation.SCENES[scene].runs
+    )
     assert {line.count("|") for line in lines if line.startswith("|")} == {15}
     monkeypatch.setattr(sys, "argv", [*given, "--json"])
-    synergy.main()
+    simulation.main()
     told = json.loads(capsys.readouterr().out)["scenes"]
     assert list(told) == scenes
     tuned = told["overload-400"]["runs"]["fifo priced"]
@@ -73,8 +75,8 @@ def test_the_tables_have_a_row_for_each_run_and_the_json_the_same_figures(
 
 @with_matrices
 def test_priced_can_be_told_by_profiles_that_are_off() -> None:
-    for packer in synergy.ERRORS:
-        _, found, _ = synergy.run(synergy.Task("profiled", "fifo", packer, 100, 8))
+    for packer in simulation.ERRORS:
+        _, found, _ = simulation.run(simulation.Task("profiled", "fifo", packer, 100, 8))
         assert found.mean_jct_s > 0
         assert found.slowest > 0.9
 
@@ -82,4 +84,4 @@ def test_priced_can_be_told_by_profiles_that_are_off() -> None:
 def test_a_scene_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["synergy", "--only", "lodas"])
     with pytest.raises(SystemExit, match="no such scene"):
-        synergy.main()
+        simulation.main()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.cpu_real import EXAMPLES, JOBS, Round, summary
+from benchmarks.synergy.loaders import EXAMPLES, JOBS, Round, summary
 
 pytestmark = pytest.mark.slow
 

@@ -1,6 +1,6 @@
 """Synergy's policies on jobs of the public matrices: throughput over servers shared by GPUs, and milliseconds.
 
-    python -m benchmarks.synergy_pack [--json] [--mixes 20/70/10,...] [--servers 4,16,64] [--draws N] [--seed N]
+    python -m benchmarks.synergy.packing [--json] [--mixes 20/70/10,...] [--servers 4,16,64] [--draws N] [--seed N]
 
 One-GPU jobs are drawn until all GPUs of the servers (8 GPUs, 24 CPUs, 500 GB) are asked for; draws have the seeds from
 --seed on. `relaxed` and `whole` are OPT's first program, linear and integer, in which all servers are one: no packing
@@ -33,7 +33,7 @@ from studies.synergy.packing.packers import FAIR, PACKERS
 from studies.synergy.packing.parse_servers import papers
 from studies.synergy.packing.types import Servers
 
-DATA = Path(__file__).parents[2] / "shared" / "data" / "sizing" / "synergy-matrices.json"
+DATA = Path(__file__).parents[3] / "shared" / "data" / "sizing" / "synergy-matrices.json"
 MIXES = ("20/70/10", "30/60/10", "50/0/50")
 SERVERS = (4, 16, 64)
 LEAST_OF_OPT = 0.95
@@ -186,7 +186,7 @@ def main() -> None:
             measured(load(asked.matrices), asked.mixes.split(","), counts, max(1, asked.draws), max(0, asked.seed))
         )
     except (UsageError, ValueError) as error:
-        sys.exit(f"synergy_pack: {error}")
+        sys.exit(f"benchmarks.synergy.packing: {error}")
     if asked.json:
         print(json.dumps(to_json(cases), indent=2))
         return
