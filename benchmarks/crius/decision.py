@@ -1,6 +1,6 @@
 """How long Crius takes to schedule one arrival, by search depth: 1,280 GPUs of four types, 200 jobs running.
 
-    python -m benchmarks.crius_decision [--json] [--jobs N] [--arrivals N] [--seed N] [--depths 1,2,3,4,5]
+    python -m benchmarks.crius.decision [--json] [--jobs N] [--arrivals N] [--seed N] [--depths 1,2,3,4,5]
 
 The cluster is that of the paper's Table 1, the models are those of its Table 2, with rates made up by a plain rule
 (compute, an all-reduce over the nodes, a pipeline's bubble, memory): the time of a decision hardly depends on them, and

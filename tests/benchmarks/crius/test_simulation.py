@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import crius
+from benchmarks.crius import simulation
 from studies.crius import comparison
 from studies.crius.schedulers import maker
 from studies.simulation.clusters import crius_testbed
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.slow
 
 
 def test_every_scene_has_jobs_that_a_seed_makes_again() -> None:
-    for scene, asked in crius.SCENES.items():
-        jobs = crius.jobs_of(scene, 1, 6)
-        crius.jobs_of.cache_clear()
-        assert jobs == crius.jobs_of(scene, 1, 6)
+    for scene, asked in simulation.SCENES.items():
+        jobs = simulation.jobs_of(scene, 1, 6)
+        simulation.jobs_of.cache_clear()
+        assert jobs == simulation.jobs_of(scene, 1, 6)
         assert len(jobs) == 6
         assert any(job.deadline_s for job in jobs) == asked.deadlines
 
@@ -30,10 +30,10 @@ def test_the_table_has_a_row_for_each_policy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["crius", "--seeds", "2", "--jobs", "5", "--only", "testbed,deadlines"])
-    crius.main()
+    simulation.main()
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split(" | ") for line in lines if line.startswith("| ")][2:]
-    names = [*crius.SCENES["testbed"].policies, *crius.SCENES["deadlines"].policies]
+    names = [*simulation.SCENES["testbed"].policies, *simulation.SCENES["deadlines"].policies]
     assert [row[1].split()[0] for row in rows] == names
     assert all(("(simplified" in row[1]) != row[1].startswith("crius") for row in rows)
     widths = {line.count("|") for line in lines if line.startswith("|")}
@@ -43,26 +43,28 @@ def test_the_table_has_a_row_for_each_policy(
 def test_a_scene_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["crius", "--only", "heavvy"])
     with pytest.raises(SystemExit, match="no such scene"):
-        crius.main()
+        simulation.main()
 
 
 def test_regression_tables_were_made_of_the_jobs_that_the_patience_was_chosen_on() -> None:
-    assert crius.FIRST_SEED > 2
-    for scene, asked in crius.SCENES.items():
-        assert asked.trace != crius.CHOSEN_ON, scene
+    assert simulation.FIRST_SEED > 2
+    for scene, asked in simulation.SCENES.items():
+        assert asked.trace != simulation.CHOSEN_ON, scene
     for scene in ("heavy", "testbed"):
-        assert "crius-patient" in crius.SCENES[scene].policies
+        assert "crius-patient" in simulation.SCENES[scene].policies
     speeds = FormulaSpeeds(table2(), crius_testbed())
     assert maker("crius-patient")(speeds, speeds).name == "Crius-patient"
     assert maker("gandiva-by-gain")(speeds, speeds).name == "gandiva-by-gain"
 
 
 def test_regression_completion_times_were_compared_where_other_jobs_had_been_dropped() -> None:
-    _, all_ended, _ = crius.run(crius.Task("deadlines", "elasticflow", 100, 5))
+    _, all_ended, _ = simulation.run(simulation.Task("deadlines", "elasticflow", 100, 5))
     some = replace(all_ended, finished=all_ended.jobs - 1, mean_jct_s=all_ended.mean_jct_s / 2)
     assert all_ended.finished == all_ended.jobs
     assert comparison.ratio("mean_jct_s", [all_ended], [all_ended]) is not None
-    lines = list(crius.tables(crius.to_json({"deadlines": {"crius-ddl": [some], "elasticflow": [all_ended]}})))
+    lines = list(
+        simulation.tables(simulation.to_json({"deadlines": {"crius-ddl": [some], "elasticflow": [all_ended]}}))
+    )
     (first,) = (line for line in lines if "| crius-ddl |" in line)
     (other,) = (line for line in lines if "| elasticflow (simplified, without time slots) |" in line)
     assert "| 4 of 5 |" in first

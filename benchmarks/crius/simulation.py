@@ -1,6 +1,7 @@
 """Crius against its baselines on the 1,280 GPUs of the paper's Table 1 (sections 8.3 to 8.6), with a sensitivity run.
 
-    python -m benchmarks.crius [--seeds 10] [--jobs N] [--processes 2] [--only heavy,error,...] [--json | --of FILE]
+    python -m benchmarks.crius.simulation [--seeds 10] [--jobs N] [--processes 2]
+                                           [--only heavy,error,...] [--json | --of FILE]
 
 1. heavy, moderate, low: windows of public traces (shared/data/sizing/jobs-cluster*.csv.gz; a seed chooses the window,
    models, types and counts), times between submissions stretched until the jobs ask for 2, 1 and 0.5 times all GPUs.
@@ -42,7 +43,7 @@ from studies.simulation.models import table2
 from studies.simulation.report import Figures
 from studies.simulation.types import SimulatedJob
 
-DATA = Path(__file__).parents[2] / "shared" / "data" / "sizing"
+DATA = Path(__file__).parents[3] / "shared" / "data" / "sizing"
 ERRORS = (0.0, 0.1, 0.2, 0.3)
 GUESSING = ("crius", "crius-patient", "elasticflow-ls", "gavel", "gandiva")
 """Policies that use estimates; first come, first served does not."""

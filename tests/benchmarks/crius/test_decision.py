@@ -7,30 +7,30 @@ import sys
 
 import pytest
 
-from benchmarks import crius_decision
+from benchmarks.crius import decision
 
 pytestmark = pytest.mark.slow
 
 
 def test_every_depth_meets_the_same_full_cluster() -> None:
-    seen = crius_decision.measure(60, 3, seed=1, depths=(0, 1, 2))
+    seen = decision.measure(60, 3, seed=1, depths=(0, 1, 2))
     assert (seen["gpus"], seen["types"], seen["running"]) == (1280, 4, 60)
     assert list(seen["depths"]) == ["0", "1", "2"]
     assert all(0 < each["median_s"] <= each["worst_s"] for each in seen["depths"].values())
     gains = [each["mean_gain"] for each in seen["depths"].values()]
     assert gains == sorted(gains)
-    assert seen["idle"] == crius_decision.measure(60, 1, seed=1, depths=(0,))["idle"]
+    assert seen["idle"] == decision.measure(60, 1, seed=1, depths=(0,))["idle"]
 
 
 def test_the_cluster_is_filled_with_what_fits() -> None:
-    speeds = crius_decision.MadeUp()
-    running = crius_decision.fill(random.Random(2), 80, speeds)
+    speeds = decision.MadeUp()
+    running = decision.fill(random.Random(2), 80, speeds)
     assert len(running) == 80
-    used = dict.fromkeys(crius_decision.CLUSTER, 0)
+    used = dict.fromkeys(decision.CLUSTER, 0)
     for each in running:
         used[each.allocation.gpu_type] += each.allocation.gpus
         assert speeds.rate(each.job.model, each.allocation) > 0
-    assert all(count <= crius_decision.CLUSTER[gpu_type] for gpu_type, count in used.items())
+    assert all(count <= decision.CLUSTER[gpu_type] for gpu_type, count in used.items())
 
 
 @pytest.mark.parametrize("wrong", [("--depths", "1,x"), ("--arrivals", "0"), ("--jobs", "0")])
@@ -39,6 +39,6 @@ def test_regression_options_without_sense_ended_in_a_traceback(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["crius_decision", *wrong])
     with pytest.raises(SystemExit) as ended:
-        crius_decision.main()
+        decision.main()
     assert ended.value.code == 2
     assert wrong[0] in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import alpa_search
+from benchmarks.crius import alpa_search
 from sizing.cells.cell import Split
 from studies.crius.search_log import LogCell
 

@@ -1,6 +1,6 @@
 """How good the tuner's plans are on Alpa's public search logs, and what a cost model's stage times say of a real run.
 
-    python -m benchmarks.alpa_search [--json] [--logs FOLDER] [--seeds N]
+    python -m benchmarks.crius.alpa_search [--json] [--logs FOLDER] [--seeds N]
 
 A log has the time of every candidate of every cell (a range of layers on a number of GPUs), so the best of the whole
 grid is known, and the tuner is given only what it asks for. The times are those of Alpa's cost model: this tests the
