@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from benchmarks.backfill_log import cycles
+from benchmarks.backfill.cycle_log import cycles
 from benchmarks.impact import slots
 from benchmarks.impact.figures import figures
 from benchmarks.impact.record import PilotRow, RoomRow

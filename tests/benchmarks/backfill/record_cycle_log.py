@@ -1,6 +1,6 @@
 """Record what this machine's slurmctld tells of its backfill cycles, as an asset for the reader's tests.
 
-    python -m tests.benchmarks.record_backfill_log > tests/benchmarks/assets/backfill-22.05.log
+    python -m tests.benchmarks.backfill.record_cycle_log > tests/benchmarks/backfill/assets/backfill-22.05.log
 
 Another release than the machine's: tools/slurm_root.sh SUITE, with the same command. Nothing of this machine gets in.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from benchmarks.backfill_log import cycles
+from benchmarks.backfill.cycle_log import cycles
 from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
 

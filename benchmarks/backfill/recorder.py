@@ -1,12 +1,13 @@
-"""Record clusters without bftd, and slurmctld's own account of its backfill cycles beside it.
+r"""Record clusters without bftd, and slurmctld's own account of its backfill cycles beside it.
 
-    python -m benchmarks.record_backfill --recipes default,bf30,slow --seeds 1,2 --parallel 4 --out FOLDER
+    python -m benchmarks.backfill.recorder --recipes default,bf30,slow --seeds 1,2 --parallel 4 --out FOLDER
 
 Each is a run of the impact benchmark without bftd, and becomes one file, FOLDER/RECIPE-RELEASE-SEED.xz, which
-benchmarks.backfill_replay and tests/bftd/pool/backfill/test_against_slurm.py read. With another release than this
+benchmarks.backfill.replay and tests/bftd/pool/backfill/test_against_slurm.py read. With another release than this
 machine's nothing stays but what is printed:
 
-    tools/slurm_root.sh SUITE sh -c 'python -m benchmarks.record_backfill --out /tmp/r >&2; tar -c -C /tmp/r .' | tar -x
+    tools/slurm_root.sh SUITE \
+        sh -c 'python -m benchmarks.backfill.recorder --out /tmp/r >&2; tar -c -C /tmp/r .' | tar -x
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import signal
 import sys
 from pathlib import Path
 
-from benchmarks.backfill_recording import pack
+from benchmarks.backfill.recording import pack
 from benchmarks.impact import record
 from benchmarks.impact.__main__ import STRETCH, recipes_of, seeds_of, whole
 from benchmarks.impact.comparison import Comparison, compare, log, logs_of
@@ -24,7 +25,7 @@ from benchmarks.impact.recipe import RECIPES
 from bftd.base.errors import BftError
 from slurm_plugin.errors import SlurmError
 
-FOLDER = Path(__file__).resolve().parents[1] / "build" / "record"
+FOLDER = Path(__file__).resolve().parents[2] / "build" / "record"
 
 
 def main() -> None:
@@ -58,7 +59,8 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.record_backfill", description="Record snapshots beside Slurm's account of backfill."
+        prog="python -m benchmarks.backfill.recorder",
+        description="Record snapshots beside Slurm's account of backfill.",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the recordings go")
     parser.add_argument(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.backfill_log import Failure, Planned, Start, cycles, first_failures
+from benchmarks.backfill.cycle_log import Failure, Planned, Start, cycles, first_failures
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from io import StringIO
 
 import pytest
 
-from benchmarks import snapshot_log
+from benchmarks.backfill import snapshot_log
 from slurm_plugin.read.types import Job, JobRequest, Node, Partition, Reservation, Scheduler, Snapshot
 from tests.support.messages import pattern
 
@@ -66,7 +66,7 @@ def test_the_head_says_what_the_writer_knew() -> None:
 def test_a_file_of_another_version_is_refused() -> None:
     text = lines()[0].replace(f'"version":{snapshot_log.VERSION}', '"version":0')
     with pytest.raises(
-        ValueError, match=pattern("benchmarks.snapshot_log.other_version", VERSION=1, FORMAT="bftd snapshots")
+        ValueError, match=pattern("benchmarks.backfill_snapshot_log.other_version", VERSION=1, FORMAT="bftd snapshots")
     ):
         snapshot_log.head(text)
 

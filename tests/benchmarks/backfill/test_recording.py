@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import snapshot_log
-from benchmarks.backfill_log import Cycle, Planned, Start
-from benchmarks.backfill_recording import Recording, load, pack
-from benchmarks.backfill_replay import Replayed, replay, table
+from benchmarks.backfill import snapshot_log
+from benchmarks.backfill.cycle_log import Cycle, Planned, Start
+from benchmarks.backfill.recording import Recording, load, pack
+from benchmarks.backfill.replay import Replayed, replay, table
 from benchmarks.impact import record
 from slurm_plugin.read.types import Job, JobRequest, Node, Partition, Snapshot
-from tests.benchmarks.test_backfill_log import LOG
+from tests.benchmarks.backfill.test_cycle_log import LOG
 from tests.benchmarks.test_impact_figures import job as row
 from tests.benchmarks.test_impact_figures import run
 from tests.support.messages import pattern

@@ -1,8 +1,8 @@
 """Hold the copy of Slurm's planner against Slurm itself: recorded snapshots replayed beside slurmctld's own account.
 
-    python -m benchmarks.backfill_replay [--json] [-v] FILE...
+    python -m benchmarks.backfill.replay [--json] [-v] FILE...
 
-The files are what benchmarks.record_backfill writes; without any, those of the tests. No pilot was on these clusters,
+The files are what benchmarks.backfill.recorder writes; without any, those of the tests. No pilot was on these clusters,
 so what the copy says at a snapshot is what Slurm should do next:
 
 - Of the jobs that a backfill cycle started, or tried to start: how many could start by the copy at the last snapshot
@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from benchmarks.backfill_log import Cycle
-from benchmarks.backfill_recording import Recording, load
+from benchmarks.backfill.cycle_log import Cycle
+from benchmarks.backfill.recording import Recording, load
 from benchmarks.impact.site import PILOTS
 from bftd.pool.availability import survey
 from bftd.pool.earmarks import EarmarkMemory
@@ -38,7 +38,7 @@ from bftd.pool.prediction import make_room, slurms_next_cycle
 from slurm_plugin.nodeset import fold
 from slurm_plugin.read.types import Snapshot
 
-RECORDINGS = Path(__file__).resolve().parents[1] / "tests" / "recordings" / "backfill"
+RECORDINGS = Path(__file__).resolve().parents[2] / "tests" / "recordings" / "backfill"
 AHEAD_S = 1.0
 SAME_S = 2.0
 _HARVEST = Harvest.of(PILOTS)
@@ -261,7 +261,7 @@ def _share(count: int, of: int) -> str:
 
 def main() -> int:
     """Replay the recordings; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.backfill_replay", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.backfill.replay", description=__doc__.split("\n")[0])
     parser.add_argument("files", nargs="*", type=Path, help="recordings [those of the tests]")
     parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
     parser.add_argument("-v", "--verbose", action="store_true", help="tell of cycles in which copy and Slurm differ")
@@ -269,7 +269,7 @@ def main() -> int:
     try:
         replayed = [replay(load(file)) for file in options.files or sorted(RECORDINGS.glob("*.xz"))]
     except (OSError, ValueError) as error:
-        print(f"backfill_replay: {error}", file=sys.stderr)
+        print(f"benchmarks.backfill.replay: {error}", file=sys.stderr)
         return 1
     if options.verbose:
         for one in replayed:

@@ -1,8 +1,9 @@
 """What a cluster showed second by second, and what slurmctld itself told of its backfill cycles, in one file.
 
-The file is one of `benchmarks.snapshot_log`, compressed with xz, with lines of other kinds among the snapshots, in the
-order of time: {"begin_s": ...} is a cycle. Its head says which recipe of the impact benchmark ran on which release of
-Slurm, with which seed, how busy the machine was at most (the load), and which jobs the main scheduler started.
+The file is one of `benchmarks.backfill.snapshot_log`, compressed with xz, with lines of other kinds among the
+snapshots, in the order of time: {"begin_s": ...} is a cycle. Its head says which recipe of the impact benchmark ran on
+which release of Slurm, with which seed, how busy the machine was at most (the load), and which jobs the main scheduler
+started.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from benchmarks import backfill_log, snapshot_log
-from benchmarks.backfill_log import Cycle, Failure, Planned, Start
+from benchmarks.backfill import cycle_log, snapshot_log
+from benchmarks.backfill.cycle_log import Cycle, Failure, Planned, Start
 from benchmarks.impact import logs, record
 from slurm_plugin.nodeset import expand, fold
 from slurm_plugin.read.scheduler import is_newer
@@ -55,7 +56,7 @@ def pack(run: Path, kept: Path, file: Path) -> None:
         "note": done.note,
         "by_main": sorted((job for job, starter in starters.items() if starter == "main"), key=int),
     }
-    for cycle in backfill_log.cycles(said):
+    for cycle in cycle_log.cycles(said):
         if cycle.tested:
             lines.append((cycle.begin_s, json.dumps(_of_cycle(cycle), separators=(",", ":")) + "\n"))
     lines.sort(key=itemgetter(0))
@@ -78,7 +79,7 @@ def load(file: Path) -> Recording:
         newer = is_newer(head["release"])
         snapshots = [replace(one, scheduler=replace(one.scheduler, newer=newer)) for one in read]
     except (lzma.LZMAError, KeyError, TypeError, StopIteration, ValueError) as error:
-        raise ValueError(f"{file} is no recording of benchmarks.record_backfill ({error})") from error
+        raise ValueError(f"{file} is no recording of benchmarks.backfill.recorder ({error})") from error
     cycles = [cycle for cycle in cycles if snapshots and cycle.begin_s > snapshots[0].time_s]
     return Recording(file.stem, head, snapshots, cycles)
 
