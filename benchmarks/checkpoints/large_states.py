@@ -1,6 +1,6 @@
 """What a large state costs: saving it while training goes on, saving and loading it by path, fetching it at a resize.
 
-    python -m benchmarks.states [--json] [--quick] [--only training by-path clients]
+    python -m benchmarks.checkpoints.large_states [--json] [--quick] [--only training by-path clients]
 
 All in one run, so that what is compared shares the machine's mood. `training`: a trainer with a real driver, agent,
 node process and worker, on this machine alone, beside one copy in memory of the same tensors. `by-path`: processes with
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import states_by_path, states_clients, states_training
+from benchmarks.checkpoints import by_path, clients, training
 
 PARTS = ("training", "by-path", "clients")
 QUICK = {"gb": 0.1, "saves": 2, "every_s": 3.0, "by_path_gb": 0.03, "mb": 8.0, "nodes": 2, "ranks": 2, "repeats": 1}
@@ -51,15 +51,15 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     if "training" in options.only:
         size_bytes = int(options.gb * 1e9)
-        found["training"] = states_training.measure(size_bytes, options.saves, options.every_s, options.threads, log)
-    if "by-path" in options.only and not states_by_path.available():
+        found["training"] = training.measure(size_bytes, options.saves, options.every_s, options.threads, log)
+    if "by-path" in options.only and not by_path.available():
         log("by-path: left out: this version has no elastic.checkpoint.distributed")
     elif "by-path" in options.only:
         size_bytes = int(options.by_path_gb * 1e9)
-        found["by-path"] = states_by_path.measure(size_bytes, 4, (2, 3, 8), options.repeats, log)
+        found["by-path"] = by_path.measure(size_bytes, 4, (2, 3, 8), options.repeats, log)
     if "clients" in options.only:
         size_bytes = int(options.mb * 1e6)
-        found["clients"] = states_clients.measure(options.nodes, options.ranks, size_bytes, options.repeats, log)
+        found["clients"] = clients.measure(options.nodes, options.ranks, size_bytes, options.repeats, log)
     return found
 
 
@@ -70,7 +70,9 @@ def log(text: str) -> None:
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The options; --quick stands for small ones, of which any can be given all the same."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.states", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.checkpoints.large_states", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="these parts (all)")
     parser.add_argument(
         "--gb", type=float, default=4.0, help="the trained state's size; it lies in memory 3 to 4 times"

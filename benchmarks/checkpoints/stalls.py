@@ -43,7 +43,7 @@ def measure(way: str, size_bytes: int) -> dict[str, Any] | None:
     """Seconds of the saves after the first, which finds its memory; None where the library is not installed."""
     if find_spec(WAYS[way]) is None:
         return None
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     with tempfile.TemporaryDirectory(prefix="bft-saves-") as folder:
         environ = {**os.environ, "PYTHONPATH": str(root), "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
         environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # of a group of one
@@ -52,7 +52,7 @@ def measure(way: str, size_bytes: int) -> dict[str, Any] | None:
             "BFT_STATE_BY_PATH": "1" if way.endswith("state=PATH") else "",
             "TMPDIR": folder,
         }
-        argv = [sys.executable, "-m", "benchmarks.saves_stalls", way, str(size_bytes)]
+        argv = [sys.executable, "-m", "benchmarks.checkpoints.stalls", way, str(size_bytes)]
         said = subprocess.run(argv, env=environ, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
     rows = json.loads(said.splitlines()[-1])
     middle: dict[str, Any] = {name: sorted(row[name] for row in rows[1:])[(len(rows) - 1) // 2] for name in rows[0]}

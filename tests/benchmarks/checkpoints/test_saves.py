@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import saves, saves_stalls
+from benchmarks.checkpoints import saves, stalls
 from bftd.simulation import trace
 from tests.support.messages import says
 
@@ -54,7 +54,7 @@ def test_a_trainer_on_summit_loses_steps_when_one_of_its_nodes_leaves_and_takes_
 def test_a_save_of_a_small_state_is_measured_beside_one_copy() -> None:
     found = saves.measure([], costs_s=[12.0], seeds=1)
     assert found["least training"] >= saves.SHARE_WANTED
-    row = saves_stalls.measure("elastic.save", 13_000_000)
+    row = stalls.measure("elastic.save", 13_000_000)
     assert row is not None
     assert row["mb"] == 13
     assert min(row["stall_s"], row["copy_s"]) > 0.0
@@ -62,6 +62,6 @@ def test_a_save_of_a_small_state_is_measured_beside_one_copy() -> None:
 
 @pytest.mark.frameworks
 def test_what_stays_in_a_shared_folder_is_written_between_two_saves() -> None:
-    row = saves_stalls.measure("Accelerate, folder=", 13_000_000)
+    row = stalls.measure("Accelerate, folder=", 13_000_000)
     assert row is not None
     assert min(row["stall_s"], row["copy_s"], row["written_s"]) > 0.0

@@ -94,7 +94,7 @@ def _ranks(size: int, how: str, what: str, folder: str, size_bytes: int) -> list
             "BFT_STATE_BY_PATH": "1",
             "BFT_STATE_STAGE": "",
         }
-        words = [sys.executable, "-m", "benchmarks.states_by_path", how, what, folder, str(size_bytes)]
+        words = [sys.executable, "-m", "benchmarks.checkpoints.by_path", how, what, folder, str(size_bytes)]
         children.append(subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True))
     try:
         said = [child.communicate(timeout=_LIMIT_S)[0] for child in children]

@@ -1,6 +1,6 @@
 """The share of the time that a trainer trains which leaves it to bftd when to save, and its losses with its nodes.
 
-    python -m benchmarks.saves [--mb 20 720] [--ways WAY ...] [--json]
+    python -m benchmarks.checkpoints.saves [--mb 20 720] [--ways WAY ...] [--json]
 
 `stalls`: what a save of so many MB stalls the training for, by each way whose library is installed, beside one copy in
 memory. `training`: the share of the time that is left to training where a save costs that much, or 0.1 to 12 s, with
@@ -27,7 +27,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from benchmarks import saves_stalls
+from benchmarks.checkpoints import stalls
 from benchmarks.paper import replays
 from bftd.simulation import trace
 from elastic.backends import KINDS
@@ -50,7 +50,7 @@ NODES = (1, 4, 16, 64)
 HOURS_S = 6 * 3600.0
 WEEK_S = 7 * 86400.0
 _SHARE = ElasticSpec(1, 1).save_share
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "summit"
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "summit"
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
@@ -299,38 +299,38 @@ def measure(
     sizes_mb: Sequence[int],
     costs_s: Sequence[float] = COSTS_S,
     seeds: int = 8,
-    ways: Sequence[str] = tuple(saves_stalls.WAYS),
+    ways: Sequence[str] = tuple(stalls.WAYS),
 ) -> dict[str, Any]:
     """All three parts."""
-    stalls = []
+    stall_rows = []
     for mb in sizes_mb:
         for way in ways:
             print(f"{way}, {mb} MB", file=sys.stderr, flush=True)
-            if (row := saves_stalls.measure(way, mb * 1_000_000)) is not None:
-                stalls.append({**row, "copies": row["stall_s"] / row["copy_s"]})
+            if (row := stalls.measure(way, mb * 1_000_000)) is not None:
+                stall_rows.append({**row, "copies": row["stall_s"] / row["copy_s"]})
     training = [
         {"of": of, "save_s": save_s, "training": outcome.training, "saves": outcome.saves, "told": told[-1:]}
-        for of, save_s in [(f"{row['way']}, {row['mb']} MB", row["stall_s"]) for row in stalls]
+        for of, save_s in [(f"{row['way']}, {row['mb']} MB", row["stall_s"]) for row in stall_rows]
         + [("a given cost", save_s) for save_s in costs_s]
         for outcome, told in [simulated(save_s)]
     ]
     over_losses = [replayed(save_s, every_s, seeds=seeds) for every_s in LOSS_EVERY_S for save_s in costs_s]
     return {
-        "stalls": stalls,
+        "stalls": stall_rows,
         "training": training,
         "losses": over_losses,
         "least training": min(row["training"] for row in training),
-        "most copies": max((row["copies"] for row in stalls), default=None),
+        "most copies": max((row["copies"] for row in stall_rows), default=None),
     }
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.saves", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoints.saves", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument(
         "--mb", nargs="*", type=int, default=[20, 720], help="sizes of states (20 720); 4000 needs 16 GB"
     )
-    parser.add_argument("--ways", nargs="*", default=list(saves_stalls.WAYS), help="only these ways of saving")
+    parser.add_argument("--ways", nargs="*", default=list(stalls.WAYS), help="only these ways of saving")
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="where the Summit trace is")
     parser.add_argument("--json", action="store_true", help="print only the JSON")
     options = parser.parse_args(words)

@@ -1,4 +1,4 @@
-"""python -m benchmarks.states_clients: nodes whose workers only fetch a state from a real driver, as after a resize.
+"""Nodes whose workers only fetch a state from a driver, as after a resize: python -m benchmarks.checkpoints.clients
 
 Each rank is a process with a worker's real link: it asks for the state, and has it shared on its node as workers do.
 Nothing is trained, and torch is not imported. All nodes share this machine's cores: each of them has to check what it
@@ -83,7 +83,7 @@ class Nodes:
         for pipe in (ready, ready_in, go):
             os.close(pipe)
         if any(codes):
-            raise SystemExit(f"states_clients: {sum(map(bool, codes))} of {len(codes)} ranks failed")
+            raise SystemExit(f"checkpoints.clients: {sum(map(bool, codes))} of {len(codes)} ranks failed")
         return took_s
 
     def _fork(
@@ -113,7 +113,7 @@ def _fetched(session: DriverLink) -> int:
     """Fetches the state; its bytes. They lie on the node then, and reading them is each node's own affair."""
     file = session.fetch_state().file
     if file is None:
-        raise SystemExit("states_clients: the driver has no state")
+        raise SystemExit("checkpoints.clients: the driver has no state")
     return file.seek(0, os.SEEK_END)
 
 
@@ -152,7 +152,7 @@ def once(nodes: int, ranks: int, size_bytes: int) -> dict[str, float]:
         told = {"folder": name, "elastic": spec, "backend": "torchrun", "script": str(folder / "train.py")}
         begun = driver.ask(do="begin", real=[], workers=ranks, **told)
         leases = list(driver.ask(do="grant", nodes=[f"n{number}" for number in range(nodes)])["leases"].values())
-        clients = Program("benchmarks.states_clients", folder / "clients.log")
+        clients = Program("benchmarks.checkpoints.clients", folder / "clients.log")
         stack.callback(clients.end)
         clients.ask(
             do="begin", address=begun["address"], secret=begun["secret"], leases=leases, folder=str(folder / "nodes")
