@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks import curves_learned
+from benchmarks.curves import learning
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ def test_each_pool_has_its_regret_over_all_seeds_and_how_long_a_first_node_took(
     sizes = ["--pools", "3,4", "--trainers", "2", "--seeds", "7:9"]
     asked = ["--hours", str(HOURS), "--week-hours", "0", *sizes, "--json"]
     monkeypatch.setattr(sys, "argv", ["curves_learned", *asked])
-    curves_learned.main()
+    learning.main()
     found = json.loads(capsys.readouterr().out)
     assert (found["hours"], found["objective"], found["seeds"], found["summit"]) == (HOURS, "efficiency", "7:9", [])
     assert [(row["nodes"], row["trainers"], len(row["runs"])) for row in found["quiet"]] == [(3, 2, 2), (4, 2, 2)]
@@ -34,23 +34,23 @@ def test_each_pool_has_its_regret_over_all_seeds_and_how_long_a_first_node_took(
 
 
 def test_curves_that_are_known_are_no_regret(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = curves_learned.Polled
+    plain = learning.Polled
     monkeypatch.setattr(
-        curves_learned, "Polled", lambda trainers, options, knows, *more: plain(trainers, options, "known", *more)
+        learning, "Polled", lambda trainers, options, knows, *more: plain(trainers, options, "known", *more)
     )
-    options = curves_learned.Options(pj_max=2, objective="efficiency", rescale_model="measured")
-    found = curves_learned.compared(curves_learned.quiet(4, HOURS), curves_learned.drawn(2, 4, 7), options, 2)
+    options = learning.Options(pj_max=2, objective="efficiency", rescale_model="measured")
+    found = learning.compared(learning.quiet(4, HOURS), learning.drawn(2, 4, 7), options, 2)
     assert (found["regret"], found["regret_first_hour"]) == (0.0, 0.0)
 
 
 def test_what_is_drawn_is_the_seeds_own() -> None:
-    assert curves_learned.drawn(3, 8, 1) == curves_learned.drawn(3, 8, 1)
-    assert curves_learned.drawn(3, 8, 1) != curves_learned.drawn(3, 8, 2)
+    assert learning.drawn(3, 8, 1) == learning.drawn(3, 8, 1)
+    assert learning.drawn(3, 8, 1) != learning.drawn(3, 8, 2)
 
 
 @pytest.mark.parametrize("asked", [["--seeds", "3:3"], ["--pools", "0"], ["--trainers", "two"]])
 def test_numbers_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["curves_learned", "--week-hours", "0", *asked])
     with pytest.raises(SystemExit) as ended:
-        curves_learned.main()
+        learning.main()
     assert ended.value.code == 2

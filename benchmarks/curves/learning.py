@@ -1,6 +1,6 @@
 """What it costs that curves have to be learned: regret against curves that are known, and how long first nodes take.
 
-    python -m benchmarks.curves_learned [--json] [--hours H] [--seeds FIRST:LAST] [--pools N,N] [--trainers N,N]
+    python -m benchmarks.curves.learning [--json] [--hours H] [--seeds FIRST:LAST] [--pools N,N] [--trainers N,N]
                                         [--objective efficiency|throughput] [--week-hours H] [--data DIR]
 
 The daemon's own core with simulated drivers, polled every few seconds, twice over the same nodes and trainers: *known*,
@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 import bftd.simulation.trace
-from benchmarks.curves_guessed import DATA, LISTS, Knows, Learning, guessing
+from benchmarks.curves.estimates import DATA, LISTS, Knows, Learning, guessing
 from benchmarks.paper import replays
 from bftd.protocol.registration import Registration
 from bftd.simulation.drivers.networks import TABLE_2, TABLE_2_NODES

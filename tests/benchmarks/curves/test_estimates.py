@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import curves_guessed
-from benchmarks.curves_guessed import compare, guessing, level_of, replayed
+from benchmarks.curves import estimates
+from benchmarks.curves.estimates import compare, guessing, level_of, replayed
 from bftd.simulation.drivers.trainers import SimTrainer
 from bftd.simulation.replay import Options
 from bftd.simulation.trace import Trace
@@ -78,9 +78,9 @@ def test_the_level_of_error_is_that_of_the_measured_cases() -> None:
 
 def test_the_lines_say_what_is_lost_and_what_is_saved() -> None:
     row = compare(trace(0.5), trainers(), OPTIONS, "samples", 0.0, (0.0,), 1)
-    said = "\n".join(curves_guessed._lines({"hours": 0.5, "nodes": "0-11", "lists": {"throughput": row}}))
+    said = "\n".join(estimates._lines({"hours": 0.5, "nodes": "0-11", "lists": {"throughput": row}}))
     assert "knowing nothing costs" in said
-    assert says(said, "benchmarks.curves_guessed.guess_lost", shape=0)
+    assert says(said, "benchmarks.curves_estimates.guess_lost", shape=0)
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_the_lines_say_what_is_lost_and_what_is_saved() -> None:
 def test_regression_options_without_sense_ended_in_a_traceback(
     wrong: tuple[str, str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(curves_guessed.paper_runs, "missing", lambda _: [])
-    monkeypatch.setattr(curves_guessed.bftd.whatif.trace, "read", lambda _: trace())
+    monkeypatch.setattr(estimates.replays, "missing", lambda _: [])
+    monkeypatch.setattr(estimates.bftd.simulation.trace, "read", lambda _: trace())
     monkeypatch.setattr(sys, "argv", ["curves_guessed", *wrong])
     with pytest.raises(SystemExit) as ended:
-        curves_guessed.main()
+        estimates.main()
     assert ended.value.code == 2
     assert said in capsys.readouterr().err

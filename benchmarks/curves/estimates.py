@@ -1,6 +1,6 @@
 """What an estimate of trainers' speed is worth against learning it from nothing: a part of Summit's week, replayed.
 
-    python -m benchmarks.curves_guessed [--json] [--hours H] [--nodes LIST] [--pj-max N] [--seeds N]
+    python -m benchmarks.curves.estimates [--json] [--hours H] [--nodes LIST] [--pj-max N] [--seeds N]
                                         [--level S] [--shape S ...] [--cells FILE.json] [--data DIR]
 
 The same trainers on the same idle nodes, planned by the daemon's own core three ways: *known*, from their true curves;
@@ -40,7 +40,7 @@ from bftd.simulation.trace import Change, Trace
 from bftd.simulation.trace.errors import TraceError
 from milp import interpolate
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "summit"
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "summit"
 # What is planned for, and by what it is judged: all samples alike, or each trainer's beside what one node of it makes.
 LISTS = {"throughput": "samples", "efficiency": "one_node_hours"}
 # Assumed, as no GPU's step was compared yet: rates read off data sheets within a factor of 1.4 of the true ones in two
