@@ -3,7 +3,7 @@
     python -m benchmarks.gpu_elastic [--cpu] [--quick] [--parts LIST] [--gb GB] [--state-gb GB] [--repeats N] [--json]
 
 Needs this tree, a Python that has torch and what bftd needs, and one GPU; no Slurm and no bftd: nodes are agents on
-this host (`benchmarks.local_nodes`) that all have its GPUs. The parts:
+this host (`benchmarks.drivers.local_nodes`) that all have its GPUs. The parts:
 
     resize    from one worker to two and back, on one GPU with gloo (NCCL refuses two ranks on one GPU), on several
               with NCCL: how long no step ends
@@ -38,8 +38,8 @@ from typing import Any
 import psutil
 
 from benchmarks import gpu_worker
+from benchmarks.drivers.capacity import Driver, spread
 from benchmarks.gpu_worker import GB
-from benchmarks.scale_drivers import Driver, spread
 
 PARTS = ("resize", "hung", "giveback", "state")
 

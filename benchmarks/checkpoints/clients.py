@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, BinaryIO
 
-from benchmarks.lines import Program, peak_bytes
+from benchmarks.drivers.lines import Program, peak_bytes
 from elastic.link.channel import BlockingChannel
 from elastic.worker.driver_link import DriverLink, PendingCheckpoint
 
@@ -146,7 +146,7 @@ def once(nodes: int, ranks: int, size_bytes: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="bft-states-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         (folder / "train.py").write_text("raise SystemExit('nobody runs this')\n")
-        driver = Program("benchmarks.driver_process", folder / "driver.log")
+        driver = Program("benchmarks.drivers.process", folder / "driver.log")
         stack.callback(lambda: driver.end(do="end"))
         spec = f"{nodes}-{nodes},backend=torchrun"
         told = {"folder": name, "elastic": spec, "backend": "torchrun", "script": str(folder / "train.py")}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lines import Program, peak_bytes
+from benchmarks.drivers.lines import Program, peak_bytes
 
 LIMIT_S = 900.0
 _HASH_BYTES = 256 << 20
@@ -122,7 +122,7 @@ class Training:
         script = folder / "train.py"
         script.write_text(SCRIPT.format(bytes=size_bytes, every_s=every_s, threads=threads, out=str(self.out)))
         self._log = folder / "driver.log"
-        self._program = Program("benchmarks.driver_process", self._log)
+        self._program = Program("benchmarks.drivers.process", self._log)
         told = {"folder": str(folder), "elastic": "1-1,backend=torchrun", "backend": "torchrun", "script": str(script)}
         self._program.ask(do="begin", real=["n1"], workers=1, **told)
 
@@ -154,7 +154,7 @@ class Training:
         self._program.ask(do="revoke", nodes=["n1"])
 
     def sample(self) -> dict[str, float]:
-        """See `benchmarks.driver_process`."""
+        """See `benchmarks.drivers.process`."""
         return self._program.ask(do="sample")
 
     @property

@@ -1,4 +1,4 @@
-"""python -m benchmarks.driver_process: a trainer's real driver between stand-ins for Slurm and bftd, told what to do.
+"""python -m benchmarks.drivers.process: a trainer's real driver between stand-ins for Slurm and bftd, told what to do.
 
 Commands come on standard input and answers go to standard output, a JSON object a line:
 
@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.local_nodes import LocalDaemon, LocalNodes
+from benchmarks.drivers.local_nodes import LocalDaemon, LocalNodes
 from bftd.protocol.reports import LeaseReport, ProgressReport, Report
 from elastic.backends import KINDS
 from elastic.driver.server import Hub, listen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import gloo_questions, scale_drivers
+from benchmarks.drivers import capacity, gloo_questions
 from tests.support.messages import wording
 
 pytestmark = pytest.mark.slow
@@ -13,25 +13,25 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("words", [["--workers=0"], ["--agents=1"], ["--real=1"], ["--repeats=0"]])
 def test_a_size_that_cannot_be_is_told_at_once(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        scale_drivers.main(words)
+        capacity.main(words)
     assert ended.value.code == 2
     assert "at least" in capsys.readouterr().err
 
 
 @pytest.mark.horovod
 def test_half_of_a_few_played_nodes_vanish_and_the_others_are_one_group_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scale_drivers, "_REST_S", 0.1)
-    found = scale_drivers.many(6, 2)
-    assert found[wording("benchmarks.scale_drivers.ranks_given")] > 0
-    assert found[wording("benchmarks.scale_drivers.first_step")] > 0
+    monkeypatch.setattr(capacity, "_REST_S", 0.1)
+    found = capacity.many(6, 2)
+    assert found[wording("benchmarks.drivers_capacity.ranks_given")] > 0
+    assert found[wording("benchmarks.drivers_capacity.first_step")] > 0
     assert found["open files"] > 6 * 3
 
 
 @pytest.mark.horovod
 def test_restarts_are_counted_from_when_they_are_warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scale_drivers, "_RESTART_AGENTS", 3)
-    monkeypatch.setattr(scale_drivers, "_WARM_RESTARTS", 1)
-    found = scale_drivers.restarts(2, workers=1)
+    monkeypatch.setattr(capacity, "_RESTART_AGENTS", 3)
+    monkeypatch.setattr(capacity, "_WARM_RESTARTS", 1)
+    found = capacity.restarts(2, workers=1)
     assert (found["workers"], found["restarts"]) == (3, 2)
     assert found["a restart s"] > 0
 
@@ -44,6 +44,4 @@ def test_every_question_of_gloo_is_answered() -> None:
 
 
 def test_a_figures_spread_is_its_median_and_its_bounds() -> None:
-    assert scale_drivers.spread([{"s": 3.0}, {"s": 1.0}, {"s": 8.0}]) == {
-        "s": {"median": 3.0, "least": 1.0, "most": 8.0}
-    }
+    assert capacity.spread([{"s": 3.0}, {"s": 1.0}, {"s": 8.0}]) == {"s": {"median": 3.0, "least": 1.0, "most": 8.0}}

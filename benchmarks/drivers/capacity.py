@@ -1,11 +1,12 @@
 """How many nodes one trainer's driver carries: at rest, as half of them vanish at once, and over many restarts.
 
-    python -m benchmarks.scale_drivers [--agents N] [--workers N] [--real N] [--repeats N] [--restarts N] [--json]
+    python -m benchmarks.drivers.capacity [--agents N] [--workers N] [--real N] [--repeats N] [--restarts N] [--json]
 
 The driver is a process with the real trainer, hub, crew and back-end, and Horovod's own driver beside it; Slurm and
-bftd are stand-ins (`benchmarks.driver_process`). With `--real` nodes, agents, node processes and workers are real and
-train, under both back-ends. With `--agents` they only speak (`benchmarks.driver_clients`), under Horovod: they say what
-real ones say and compute nothing. What gloo asks of the rendezvous is measured apart (`benchmarks.gloo_questions`).
+bftd are stand-ins (`benchmarks.drivers.process`). With `--real` nodes, agents, node processes and workers are real and
+train, under both back-ends. With `--agents` they only speak (`benchmarks.drivers.clients`), under Horovod: they say
+what real ones say and compute nothing. What gloo asks of the rendezvous is measured apart
+(`benchmarks.drivers.gloo_questions`).
 
 All of them share this machine, so times are longer than on a service node of its own; processor time is the driver's.
 """
@@ -25,8 +26,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks import gloo_questions
-from benchmarks.lines import Program
+from benchmarks.drivers import gloo_questions
+from benchmarks.drivers.lines import Program
 
 _REST_S = 10.0
 _LIMIT_S = 180.0
@@ -88,7 +89,7 @@ class Driver:
             script = folder / "train.py"
             script.write_text(SCRIPTS[backend])
         self._said = folder / "driver.log"
-        self._program = Program("benchmarks.driver_process", self._said)
+        self._program = Program("benchmarks.drivers.process", self._said)
         told = {"folder": str(folder), "elastic": spec, "backend": backend, "script": str(script)}
         begun = self._program.ask(do="begin", real=list(real), workers=workers, **told)
         self.address, self.secret = str(begun["address"]), str(begun["secret"])
@@ -103,7 +104,7 @@ class Driver:
         self._program.ask(do="revoke", nodes=list(nodes))
 
     def sample(self) -> dict[str, float]:
-        """See `benchmarks.driver_process`."""
+        """See `benchmarks.drivers.process`."""
         return self._program.ask(do="sample")
 
     def trains_at(self, size: int, after_s: float) -> float:
@@ -130,14 +131,14 @@ class Driver:
         self._program.end(do="end")
 
     def _fail(self, what: str) -> None:
-        raise SystemExit(f"scale_drivers: {what}; the driver's last words: {self._said.read_text()[-1000:]}")
+        raise SystemExit(f"drivers.capacity: {what}; the driver's last words: {self._said.read_text()[-1000:]}")
 
 
 class Played:
     """The agents and workers that only speak, in one process, so that a rank's end can break its group."""
 
     def __init__(self, folder: Path, driver: Driver, leases: Sequence[str], workers: int) -> None:
-        self._program = Program("benchmarks.driver_clients", folder / "clients.log")
+        self._program = Program("benchmarks.drivers.clients", folder / "clients.log")
         told = {"address": driver.address, "secret": driver.secret, "workers": workers, "began_s": time.time()}
         self._program.ask(do="begin", leases=list(leases), **told)
         self.began_s = time.time()
@@ -159,7 +160,7 @@ class Played:
             if answer["count"] == size:
                 return float(answer["last_s"])
             time.sleep(0.02)
-        raise SystemExit(f"scale_drivers: no group of {size} workers within {_LIMIT_S:g} s")
+        raise SystemExit(f"drivers.capacity: no group of {size} workers within {_LIMIT_S:g} s")
 
     def end(self) -> None:
         """Ends the process."""
@@ -288,7 +289,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale_drivers", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drivers.capacity", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--agents", type=int, default=256, help="nodes that only speak (0: leave this part out)")
     parser.add_argument("--workers", type=int, default=4, help="workers on each of them")
     parser.add_argument("--real", type=int, default=8, help="real nodes, one worker each (0: leave this part out)")

@@ -1,4 +1,4 @@
-"""python -m benchmarks.driver_clients: agents and Horovod workers that only speak, many in one process.
+"""python -m benchmarks.drivers.clients: agents and Horovod workers that only speak, many in one process.
 
 They prove themselves and seal as the real ones do, and answer beats and pings. They ask Horovod's rendezvous for their
 rank in every group but their first, as Horovod's library does, and tell a first step of every group, rank 0 one a
