@@ -1,7 +1,7 @@
 """What an estimate of trainers' speed is worth against learning it from nothing: a part of Summit's week, replayed.
 
     python -m benchmarks.curves.estimates [--json] [--hours H] [--nodes LIST] [--pj-max N] [--seeds N]
-                                        [--level S] [--shape S ...] [--cells FILE.json] [--data DIR]
+                                          [--level S] [--shape S ...] [--cells FILE.json] [--data DIR]
 
 The same trainers on the same idle nodes, planned by the daemon's own core three ways: *known*, from their true curves;
 *unknown*, from nothing but what was seen of them by then, as bftd does without curve=estimate; and *guessed*, from

@@ -80,7 +80,7 @@ def _round(site: SandboxSite, nodes: int) -> dict[str, Any]:
     seen = len(_events(site))
     [row] = stream(site, [RegularJob(0.0, nodes, 5.0)], lambda: None)
     if row["start_s"] is None:
-        raise SystemExit(f"impact_many: the regular job never started\n{_tail(site)}")
+        raise SystemExit(f"scale.many_nodes: the regular job never started\n{_tail(site)}")
     idle_s = (site.work / f"ended-{row['id']}").stat().st_mtime
     _wait("all pilots", lambda: _counts(site)["ready"] == nodes, site)
     leases = [event for event in _events(site)[seen:] if event["kind"] == "lease"]
@@ -105,7 +105,7 @@ def _submit(site: SandboxSite, number: int, nodes: int, script: str) -> str:
     words = [f"--elastic=1-{nodes},backend=torchrun", f"--job-name=many-{number}", f"--output=many-{number}.log"]
     done = site.bft("sbatch", "--parsable", *words, script)
     if done.returncode:
-        raise SystemExit(f"impact_many: {done.stderr.strip()}")
+        raise SystemExit(f"scale.many_nodes: {done.stderr.strip()}")
     return done.stdout.strip()
 
 
@@ -125,7 +125,9 @@ def _wait(what: str, condition: Callable[[], Any], site: SandboxSite) -> None:
     deadline_s = time.monotonic() + _UP_S
     while not condition():
         if time.monotonic() > deadline_s:
-            raise SystemExit(f"impact_many: {what} did not come within {_UP_S:g} s: {_counts(site)}\n{_tail(site)}")
+            raise SystemExit(
+                f"scale.many_nodes: {what} did not come within {_UP_S:g} s: {_counts(site)}\n{_tail(site)}"
+            )
         time.sleep(0.2)
 
 

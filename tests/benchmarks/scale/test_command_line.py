@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks import command_line
+from benchmarks.scale import command_line
 
 pytestmark = pytest.mark.slow
 

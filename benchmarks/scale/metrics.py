@@ -1,8 +1,8 @@
 """How long a scrape takes, with a daemon of 5,000 nodes and 100 trainers, and what it costs the daemon's loop.
 
-    python -m benchmarks.metrics [--repeats N] [--nodes N] [--trainers N] [--json]
+    python -m benchmarks.scale.metrics [--repeats N] [--nodes N] [--trainers N] [--json]
 
-The daemon is that of `benchmarks.hostile_daemon`, a process of its own with all nodes lent, which takes in a snapshot a
+The daemon is that of `benchmarks.scale.daemon`, a process of its own with all nodes lent, which takes in a snapshot a
 second. Each scrape is made anew: they are further apart than an answer is kept.
 """
 
@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hostile import serving
-from benchmarks.hostile_daemon import Site, spread
+from benchmarks.scale.daemon import Site, spread
+from benchmarks.scale.hostile import serving
 from bftd import __version__
 from bftd.http.handlers.metrics import KEPT_S
 from bftd.service.metrics.counters import Counters

@@ -1,6 +1,6 @@
-"""Users of `benchmarks.hostile`: ten who do harm, each in his own way, and one who trains.
+"""Users of `benchmarks.scale.hostile`: ten who do harm, each in his own way, and one who trains.
 
-    python -m benchmarks.hostile_users WAY SOCKET UID SECONDS
+    python -m benchmarks.scale.users WAY SOCKET UID SECONDS
 
 becomes the uid, does it for so long, and prints what it was answered as a line of JSON.
 """

@@ -1,8 +1,9 @@
 """What it costs the daemon that people look at it: 5,000 nodes, 5,000 jobs and 100 trainers, in turns with nobody.
 
-    python -m benchmarks.observers [--nodes N] [--jobs N] [--trainers N] [--tops N] [--pages N] [--rounds N] [--json]
+    python -m benchmarks.scale.observers [--nodes N] [--jobs N] [--trainers N] [--tops N] [--pages N] [--rounds N]
+                                         [--json]
 
-The cluster is that of `benchmarks.impact_scale`. In every other round `bft top`, the web page and Prometheus ask as
+The cluster is that of `benchmarks.scale.cluster`. In every other round `bft top`, the web page and Prometheus ask as
 they do, each screen and page from a process that gives way to the daemon (nice 19), since they would be on other hosts:
 they read the answers and draw nothing. A day of history is in the ledger, so that there is something to draw; it is
 sampled all the time, also while nobody looks.
@@ -28,8 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.driver_stand_ins import Drivers, Probe, ProcessWatch
-from benchmarks.impact_scale import SMALLEST, fill, site_lines, stand_ins
+from benchmarks.scale.cluster import SMALLEST, fill, site_lines, stand_ins
+from benchmarks.scale.many_drivers import Drivers, Probe, ProcessWatch
 from bftd.daemon.sandbox_site import SandboxSite
 from slurm_plugin.sandbox.ports import reserved_ports
 
@@ -156,7 +157,7 @@ def observers(
         yield
         return
     kinds = ["top"] * options.tops + ["page"] * options.pages + ["metrics"]
-    command = [sys.executable, "-m", "benchmarks.observers", "--look", str(site.root / "bftd.sock"), str(port)]
+    command = [sys.executable, "-m", "benchmarks.scale.observers", "--look", str(site.root / "bftd.sock"), str(port)]
     started = [
         subprocess.Popen([*command, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for kind in kinds
     ]

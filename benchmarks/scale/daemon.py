@@ -1,6 +1,6 @@
-"""The daemon under `benchmarks.hostile`: the real API, core and ledger, with as many trainers and leases as asked.
+"""The daemon under `benchmarks.scale.hostile`: the real API, core and ledger, with trainers and leases as asked.
 
-    python -m benchmarks.hostile_daemon FOLDER --trainers N --leases N
+    python -m benchmarks.scale.daemon FOLDER --trainers N --leases N
 
 It prints a line once it serves FOLDER/socket, and on SIGTERM what it has measured. Slurm is left out: a snapshot a
 second, in which all pilots run, goes straight to the core. How long the loop keeps anybody waiting is told by its own
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.driver_stand_ins import ProcessWatch
+from benchmarks.scale.many_drivers import ProcessWatch
 from bftd.config.keys import (
     ApiConfig,
     Config,

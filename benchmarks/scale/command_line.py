@@ -1,9 +1,9 @@
 """How long commands take from a cold shell, with a daemon of 5,000 nodes and 100 trainers.
 
-    python -m benchmarks.command_line [--repeats N] [--nodes N] [--trainers N] [--json]
+    python -m benchmarks.scale.command_line [--repeats N] [--nodes N] [--trainers N] [--json]
 
 Each repetition is a process of its own. `bft --version` and `python -c "import click"` take turns, so that what else
-the machine does falls on both. The daemon is that of `benchmarks.hostile_daemon`, with all nodes lent, and is found as
+the machine does falls on both. The daemon is that of `benchmarks.scale.daemon`, with all nodes lent, and is found as
 on a login node, by a configuration file. It keeps an answer for a second: questions are further apart, so that each
 is answered anew.
 """
@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hostile import serving
+from benchmarks.scale.hostile import serving
 from bftd.http.client import ApiClient
 
 STATUS_BOUND_MS = 150.0

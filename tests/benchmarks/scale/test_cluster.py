@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import impact_many, impact_scale, site_lines
-from benchmarks.driver_stand_ins import request
+from benchmarks import site_lines
+from benchmarks.scale import cluster, many_nodes
+from benchmarks.scale.many_drivers import request
 from bftd.daemon.sandbox_site import SandboxSite
 from slurm_plugin.nodeset import expand
 from slurm_plugin.read.settings import options
@@ -56,7 +57,7 @@ class Printed:
 
 @given(count=st.integers(1, 6000))
 def test_the_racks_have_as_many_nodes_as_asked_for(count: int) -> None:
-    names = [name for rack in impact_scale.stand_ins(count) for name in expand(rack)]
+    names = [name for rack in cluster.stand_ins(count) for name in expand(rack)]
     assert len(names) == len(set(names)) == count
 
 
@@ -71,14 +72,14 @@ def test_every_trainer_can_run_on_the_nodes_there_are(number: int, nodes: int) -
 @pytest.mark.parametrize("words", [["--nodes=40"], ["--jobs=0"], ["--ticks=0"], ["--many=-1"]])
 def test_a_size_that_cannot_be_is_told_at_once(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        impact_scale.main(words)
+        cluster.main(words)
     assert ended.value.code == 2
     assert "at least" in capsys.readouterr().err
 
 
 @pytest.mark.cluster
 def test_a_large_cluster_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    impact_scale.main(["--quick", "--json"])
+    cluster.main(["--quick", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (found["nodes"], found["jobs"]) == (200, 100)
     assert found["ticks"] >= 8
@@ -99,11 +100,11 @@ def test_regression_the_statistics_that_the_daemon_asks_for_are_among_its_reques
     rows = "".join(row.format(kind, count) for kind, count in kinds.items())
     by_type = "Remote Procedure Call statistics by message type\n"
     by_user = "\nRemote Procedure Call statistics by user\n" + row.format("root", 42)
-    assert impact_scale._asked(f"{by_type}{rows}{by_user}") == 33
+    assert cluster._asked(f"{by_type}{rows}{by_user}") == 33
 
 
 def test_regression_the_large_site_has_no_settings_of_bftd_s_but_those_that_bft_site_config_prints() -> None:
-    own = dict(line.split("=", 1) for line in impact_scale._CONF.splitlines())
+    own = dict(line.split("=", 1) for line in cluster._CONF.splitlines())
     advised = {"bf_interval", "bf_max_time", "bf_continue", "preempt_youngest_first", "sched_interval"}
     assert not advised & options(own["SchedulerParameters"]).keys()
     assert "KillWait" not in own
@@ -119,7 +120,7 @@ def test_regression_the_large_site_has_no_settings_of_bftd_s_but_those_that_bft_
 
 @pytest.mark.cluster
 def test_real_nodes_are_harvested_and_given_back_at_once() -> None:
-    found = impact_many.harvest_many(nodes=4, rounds=1, log=lambda text: None)
+    found = many_nodes.harvest_many(nodes=4, rounds=1, log=lambda text: None)
     assert (found["nodes"], found["preempted"], found["lockouts"], found["left_over"]) == (4, [4], 0, 0)
     assert found["give_back_s"]["count"] >= 4
     assert found["idle_to_ready_s"]["median"] > 0

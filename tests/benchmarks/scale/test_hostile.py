@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from benchmarks import hostile
-from benchmarks.hostile_users import WAYS
+from benchmarks.scale import hostile
+from benchmarks.scale.users import WAYS
 
 pytestmark = pytest.mark.slow
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import observers
-from benchmarks.observers import Round
+from benchmarks.scale import observers
+from benchmarks.scale.observers import Round
 
 pytestmark = pytest.mark.slow
 

@@ -1,10 +1,11 @@
 """What a large cluster costs the daemon: 5,000 nodes and 5,000 jobs, read and decided on once a second.
 
-    python -m benchmarks.impact_scale [--nodes N] [--jobs N] [--json]
-    python -m benchmarks.impact_scale --many 64 [--json]
+    python -m benchmarks.scale.cluster [--nodes N] [--jobs N] [--json]
+    python -m benchmarks.scale.cluster --many 64 [--json]
 
 The controller is a real one. All nodes but one are stand-ins, for which that one's slurmd answers: they can be
-allocated, run nothing, and look to every client like nodes. With --many the nodes are real (benchmarks/impact_many.py).
+allocated, run nothing, and look to every client like nodes. With --many the nodes are real
+(benchmarks/scale/many_nodes.py).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks import site_lines
-from benchmarks.driver_stand_ins import Drivers, Probe, ProcessWatch, request
 from benchmarks.impact.logs import rpc_counts
+from benchmarks.scale.many_drivers import Drivers, Probe, ProcessWatch, request
 from bftd.config.keys import PoolConfig
 from bftd.core.model.domain import Settings, State
 from bftd.core.model.events import PoolObserved, Registered
@@ -193,7 +194,7 @@ def _wait_for_ticks(site: SandboxSite, count: int) -> None:
     deadline_s = time.monotonic() + 60.0 + 5.0 * count
     while len(_logged(site)) < count:
         if time.monotonic() > deadline_s or site.daemon_pid is None:
-            raise SystemExit(f"impact_scale: the daemon does not tick\n{site.log_path.read_text()[-2000:]}")
+            raise SystemExit(f"scale.cluster: the daemon does not tick\n{site.log_path.read_text()[-2000:]}")
         time.sleep(0.05)
 
 
@@ -280,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(text, file=sys.stderr, flush=True)
 
     if options.many:
-        from benchmarks.impact_many import harvest_many
+        from benchmarks.scale.many_nodes import harvest_many
 
         result = harvest_many(options.many, log=log)
     else:

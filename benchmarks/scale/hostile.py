@@ -1,9 +1,9 @@
 """Ten hostile users of the daemon's host against its API, while one user trains: who is served, and what it costs.
 
-    python -m benchmarks.hostile [--seconds N] [--trainers N] [--leases N] [--json]
+    python -m benchmarks.scale.hostile [--seconds N] [--trainers N] [--leases N] [--json]
 
 As root: each user is a process with a uid of its own, on the daemon's unix socket. The daemon is a process with the
-real API, core and ledger (`benchmarks.hostile_daemon`), what the users do is `benchmarks.hostile_users`.
+real API, core and ledger (`benchmarks.scale.daemon`), what the users do is `benchmarks.scale.users`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hostile_daemon import spread
-from benchmarks.hostile_users import WAYS
+from benchmarks.scale.daemon import spread
+from benchmarks.scale.users import WAYS
 from bftd.ledger.history.quota import BYTES_A_DAY
 
 FIRST_UID = 61_000
@@ -63,7 +63,7 @@ def measure(seconds: float, trainers: int, leases: int) -> dict[str, Any]:
 @contextmanager
 def serving(folder: Path, trainers: int, leases: int) -> Iterator[subprocess.Popen[str]]:
     """A daemon on `folder`/socket that is ended by SIGTERM, and then prints what it has measured."""
-    command = [sys.executable, "-m", "benchmarks.hostile_daemon", str(folder)]
+    command = [sys.executable, "-m", "benchmarks.scale.daemon", str(folder)]
     sizes = [f"--trainers={trainers}", f"--leases={leases}"]
     with subprocess.Popen(command + sizes, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -78,7 +78,7 @@ def serving(folder: Path, trainers: int, leases: int) -> Iterator[subprocess.Pop
 
 def _run(folder: Path, ways: list[str], seconds: float) -> dict[str, Any]:
     """What each user was answered."""
-    command = [sys.executable, "-m", "benchmarks.hostile_users"]
+    command = [sys.executable, "-m", "benchmarks.scale.users"]
     users = {
         way: subprocess.Popen(
             [*command, way, str(folder / "socket"), str(_uid(way)), str(seconds)], stdout=subprocess.PIPE, text=True

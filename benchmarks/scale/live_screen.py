@@ -1,8 +1,8 @@
 """How `bft top` does on 5,000 nodes and 100 trainers: first picture, keys, processor time, redrawing everything.
 
-    python -m benchmarks.live_screen [--nodes N] [--trainers N] [--seconds S] [--json]
+    python -m benchmarks.scale.live_screen [--nodes N] [--trainers N] [--seconds S] [--json]
 
-`bft top` is a process on a pseudo-terminal of 80 x 24, the daemon that of `benchmarks.hostile_daemon`, another process.
+`bft top` is a process on a pseudo-terminal of 80 x 24, the daemon that of `benchmarks.scale.daemon`, another process.
 The last part draws statuses in which every trainer differs from the second before, on 80 x 24 and 200 x 60.
 """
 
@@ -30,7 +30,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.hostile import serving
+from benchmarks.scale.hostile import serving
 from bftd.client import Client, Status
 from bftd.ui.live.app import Looked, Top
 from bftd.ui.live.poller import Look
