@@ -1,6 +1,6 @@
 """A daemon with a web page, on a machine that is not there: the real API, core, ledger and listener, without Slurm.
 
-    python -m benchmarks.web_daemon FOLDER --nodes N --trainers N [--hours H] [--private]
+    python -m benchmarks.web.daemon FOLDER --nodes N --trainers N [--hours H] [--private]
 
 It prints a line with the port of [web] listen once it serves that and FOLDER/socket, and ends on SIGTERM. A snapshot a
 second goes straight to the core: most nodes run regular jobs, some are down or planned, the rest is lent to trainers

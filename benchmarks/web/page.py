@@ -1,8 +1,8 @@
 """How long the web page takes to be seen, and how large it is, with 5,000 nodes and 100 trainers.
 
-    python -m benchmarks.web_page [--repeats N] [--nodes N] [--trainers N] [--json]
+    python -m benchmarks.web.page [--repeats N] [--nodes N] [--trainers N] [--json]
 
-The daemon is that of `benchmarks.web_daemon`, in a process of its own; the browser is Debian's Chromium without a
+The daemon is that of `benchmarks.web.daemon`, in a process of its own; the browser is Debian's Chromium without a
 screen, which begins each time with an empty cache. `first_paint_ms` is what it tells as first-contentful-paint, from
 the click on. `made_ms` is what the daemon takes for a page of which nothing is kept, `kept_ms` for the next ones, and
 `made_cpu_ms` what the first kind takes of a processor, with the snapshots that come meanwhile.
@@ -44,8 +44,8 @@ new Promise((done) => {
 def measure(nodes: int, trainers: int, repeats: int) -> dict[str, Any]:
     """Times in milliseconds and sizes in bytes."""
     with tempfile.TemporaryDirectory(prefix="bft-web-") as name:
-        command = [sys.executable, "-m", "benchmarks.web_daemon", name, f"--nodes={nodes}", f"--trainers={trainers}"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as daemon:
+        command = [sys.executable, "-m", "benchmarks.web.daemon", name, f"--nodes={nodes}", f"--trainers={trainers}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as daemon:
             try:
                 assert daemon.stdout is not None
                 line = daemon.stdout.readline()
