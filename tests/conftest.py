@@ -54,7 +54,7 @@ _LONG = (
     "tests/elastic/test_integrations_on_a_cluster.py",
     "tests/packaging/test_deb.py",
     "tests/bftd/simulation/replay/test_summit.py",
-    "tests/benchmarks/test_gpu_elastic.py",
+    "tests/benchmarks/gpu/test_training.py",
     "tests/bftd/pool/backfill/",
     "tests/docs/test_other_commands_cluster.py",
     "tests/docs/test_sessions_cluster.py",

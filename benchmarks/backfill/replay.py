@@ -269,7 +269,7 @@ def main() -> int:
     try:
         replayed = [replay(load(file)) for file in options.files or sorted(RECORDINGS.glob("*.xz"))]
     except (OSError, ValueError) as error:
-        print(f"benchmarks.backfill.replay: {error}", file=sys.stderr)
+        print(f"backfill.replay: {error}", file=sys.stderr)
         return 1
     if options.verbose:
         for one in replayed:

@@ -274,7 +274,7 @@ def main() -> None:
     wanted = [name for name in asked.only.split(",") if name]
     scenes = [scene for scene in SCENES if not wanted or any(scene.startswith(name) for name in wanted)]
     if not scenes:
-        sys.exit(f"crius: --only {asked.only}: no such scene; one of {', '.join(SCENES)}")
+        sys.exit(f"crius.simulation: --only {asked.only}: no such scene; one of {', '.join(SCENES)}")
     began = time.perf_counter()
     found = measured(scenes, asked.seeds, asked.jobs and max(asked.jobs, 2), max(asked.processes, 1))
     if asked.json:

@@ -248,7 +248,7 @@ def main(words: Sequence[str] | None = None) -> None:
         found["left_out"] = [case.name for case in chosen if case.package in absent]
         chosen = [case for case in chosen if case.package not in absent]
         wanted, left_out = ", ".join(sorted(absent)), ", ".join(found["left_out"])
-        print(f"benchmarks.sizing.memory: left out, for want of {wanted}: {left_out}", file=sys.stderr)
+        print(f"sizing.memory: left out, for want of {wanted}: {left_out}", file=sys.stderr)
     rows: list[Row] = []
     with ThreadPoolExecutor(options.jobs) as pool:
         for row in pool.map(compare, chosen):

@@ -186,7 +186,7 @@ def main() -> None:
             measured(load(asked.matrices), asked.mixes.split(","), counts, max(1, asked.draws), max(0, asked.seed))
         )
     except (UsageError, ValueError) as error:
-        sys.exit(f"benchmarks.synergy.packing: {error}")
+        sys.exit(f"synergy.packing: {error}")
     if asked.json:
         print(json.dumps(to_json(cases), indent=2))
         return

@@ -284,9 +284,9 @@ def main() -> None:
         parser.error("--jobs must be 8 or more: fewer tell nothing of those in the middle")
     scenes = [scene for scene in SCENES if not wanted or any(scene.startswith(name) for name in wanted)]
     if not scenes:
-        sys.exit(f"synergy: --only {asked.only}: no such scene; one of {', '.join(SCENES)}")
+        sys.exit(f"synergy.simulation: --only {asked.only}: no such scene; one of {', '.join(SCENES)}")
     if not MATRICES.exists():
-        sys.exit("synergy: the public matrices are not there (shared/data/sizing/synergy-matrices.json)")
+        sys.exit("synergy.simulation: the public matrices are not there (shared/data/sizing/synergy-matrices.json)")
     began = time.perf_counter()
     found = measured(scenes, asked.seeds, asked.jobs, max(asked.processes, 1))
     if asked.json:

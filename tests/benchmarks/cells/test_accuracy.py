@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import gpu_cells
 from benchmarks.cells import accuracy, cases
 from benchmarks.cells.cases import TWO, Case, Plan
+from benchmarks.gpu import cells
 from tests.support.messages import fragment, pattern, says
 
 pytestmark = pytest.mark.slow
@@ -69,6 +69,6 @@ def test_a_rank_that_fails_ends_all_of_them_and_says_why() -> None:
 def test_without_a_gpu_nothing_is_told_of_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu_cells, "has_gpu", lambda: False)
-    gpu_cells.main([])
+    monkeypatch.setattr(cells, "has_gpu", lambda: False)
+    cells.main([])
     assert says(capsys.readouterr().out, "benchmarks.gpu_cells.no_gpu")

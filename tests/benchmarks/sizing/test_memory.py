@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_steps
+from benchmarks.gpu import steps
 from benchmarks.sizing import memory
 from benchmarks.sizing.cases import CASES, FOLDER, GPU_CASES, MODELS, QUICK, case_of
 from benchmarks.sizing.memory import Row, accuracy, ranks_of, real_peak, summary
@@ -166,21 +166,21 @@ def test_a_case_is_run_traced_and_told(capsys: pytest.CaptureFixture[str]) -> No
 def test_without_a_gpu_the_benchmark_of_gpus_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu_steps, "has_gpu", lambda: False)
-    gpu_steps.main([])
+    monkeypatch.setattr(steps, "has_gpu", lambda: False)
+    steps.main([])
     assert capsys.readouterr().out.count("\n") == 1
 
 
 def test_a_gpu_that_was_too_small_with_the_guard_band_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu_steps, "has_gpu", lambda: True)
-    monkeypatch.setattr(gpu_steps.tracing, "trace", lambda *words, **named: trace(RankBatch(Parallel(), 4), 10))
+    monkeypatch.setattr(steps, "has_gpu", lambda: True)
+    monkeypatch.setattr(steps.tracing, "trace", lambda *words, **named: trace(RankBatch(Parallel(), 4), 10))
     for in_room in (True, False):
         took = Estimate(0.1, 0.1, 0.1, "measured")
         real = GpuStep(4, took, 10 * GIB, 11 * GIB, 13 * GIB, 79 * GIB, in_room, "NVIDIA H200", "2.11")
-        monkeypatch.setattr(gpu_steps.stepping, "run_on_gpu", lambda *words, real=real, **named: real)
-        gpu_steps.main(["--only", "gpu:gpt_fp32"])
+        monkeypatch.setattr(steps.stepping, "run_on_gpu", lambda *words, real=real, **named: real)
+        steps.main(["--only", "gpu:gpt_fp32"])
         said = capsys.readouterr().out
         assert says(said, "benchmarks.gpu_steps.within_band", within_the_guard_band=int(in_room), rows=1)
         assert "allocated: mean 100.00%" in said
@@ -190,8 +190,8 @@ def test_a_gpu_that_was_too_small_with_the_guard_band_is_told(
 def test_cases_of_a_package_that_is_not_there_are_told_as_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu_steps.importlib.util, "find_spec", lambda name: None)
-    gpu_steps.main(["--only", "gpu_huggingface:bert", "--trace-only", "--json"])
+    monkeypatch.setattr(steps.importlib.util, "find_spec", lambda name: None)
+    steps.main(["--only", "gpu_huggingface:bert", "--trace-only", "--json"])
     printed = capsys.readouterr()
     assert says(printed.err, "benchmarks.gpu_steps.left_out", left_out="gpu_huggingface:bert")
     assert json.loads(printed.out) == {"left_out": ["gpu_huggingface:bert"], "rows": []}
@@ -199,7 +199,7 @@ def test_cases_of_a_package_that_is_not_there_are_told_as_left_out(
 
 @pytest.mark.torch
 def test_a_trace_alone_needs_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    gpu_steps.main(["--only", "gpu:moe_recompute", "--trace-only", "--json"])
+    steps.main(["--only", "gpu:moe_recompute", "--trace-only", "--json"])
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["traced_bytes"] > 2**30
     assert "allocated_bytes" not in row

@@ -1,6 +1,6 @@
 """Elastic training on GPUs: stalls, a hung collective, how soon a node with much memory pinned is idle, saving.
 
-    python -m benchmarks.gpu_elastic [--cpu] [--quick] [--parts LIST] [--gb GB] [--state-gb GB] [--repeats N] [--json]
+    python -m benchmarks.gpu.training [--cpu] [--quick] [--parts LIST] [--gb GB] [--state-gb GB] [--repeats N] [--json]
 
 Needs this tree, a Python that has torch and what bftd needs, and one GPU; no Slurm and no bftd: nodes are agents on
 this host (`benchmarks.drivers.local_nodes`) that all have its GPUs. The parts:
@@ -37,9 +37,9 @@ from typing import Any
 
 import psutil
 
-from benchmarks import gpu_worker
 from benchmarks.drivers.capacity import Driver, spread
-from benchmarks.gpu_worker import GB
+from benchmarks.gpu import script
+from benchmarks.gpu.script import GB
 
 PARTS = ("resize", "hung", "giveback", "state")
 
@@ -97,7 +97,7 @@ def found_gpu() -> Gpu | str:
 
 
 class Trainer:
-    """A real driver, agents on this host, and `benchmarks.gpu_worker` as the script."""
+    """A real driver, agents on this host, and `benchmarks.gpu.script` as the script."""
 
     def __init__(self, folder: Path, gpu: Gpu | None, spec: str = "1-2", **told: Any) -> None:
         self.folder, self._record = folder, folder / "record"
@@ -105,9 +105,9 @@ class Trainer:
         asked = {"device": "cuda" if gpu else "cpu", "record": str(self._record), "save_every": 5, "pinned": True}
         nothing = {"gb_on_device": 0.0, "gb_on_host": 0.0, "state_gb": 0.0}
         os.environ["BFT_GPU_BENCH"] = json.dumps({**asked, **nothing, **told})
-        script = Path(gpu_worker.__file__)
+        path = Path(script.__file__)
         spec = f"{spec},backend=torchrun,workers=1"
-        self.driver = Driver(folder, "torchrun", spec, ["n1", "n2"], gpu.count if gpu else 1, script)
+        self.driver = Driver(folder, "torchrun", spec, ["n1", "n2"], gpu.count if gpu else 1, path)
 
     def lines(self, did: str, since_s: float = 0.0, **fields: Any) -> list[dict[str, Any]]:
         """What workers wrote of one kind, the oldest first."""
@@ -148,7 +148,7 @@ def until(found: Callable[[], Any], what: str, log: Path | None = None) -> Any:
     while not (seen := found()):
         if time.monotonic() > deadline_s:
             words = f"; the driver's last words: {log.read_text()[-1000:]}" if log else ""
-            raise SystemExit(f"gpu_elastic: never: {what}{words}")
+            raise SystemExit(f"gpu.training: never: {what}{words}")
         time.sleep(_LOOK_S)
     return seen
 
@@ -280,8 +280,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     gpu = "--cpu was asked for" if options.cpu else found_gpu()
     found: dict[str, Any] = {"device": f"{gpu.count} x {gpu.name()}" if isinstance(gpu, Gpu) else f"CPU: {gpu}"}
     if isinstance(gpu, str) and not options.cpu:
-        print(f"gpu_elastic: no GPU here ({gpu}): the figures are the CPU's", file=sys.stderr, flush=True)
-    root = str(Path(__file__).resolve().parent.parent)
+        print(f"gpu.training: no GPU here ({gpu}): the figures are the CPU's", file=sys.stderr, flush=True)
+    root = str(Path(__file__).resolve().parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     device = gpu if isinstance(gpu, Gpu) else None
     for name in options.parts:
@@ -302,7 +302,7 @@ def _parts(text: str) -> list[str]:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_elastic", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.training", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--cpu", action="store_true", help="on the CPU, to see that the benchmark works")
     parser.add_argument("--quick", action="store_true", help="once, with small sizes")
     parser.add_argument("--parts", type=_parts, default=list(PARTS), help=f"of {','.join(PARTS)}")

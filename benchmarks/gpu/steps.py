@@ -1,6 +1,6 @@
 """What is told of training steps, memory and time, beside what the same steps take on this machine's GPU.
 
-    python -m benchmarks.gpu_steps [--only NAME ...] [--trace-only] [--jobs N] [--json]
+    python -m benchmarks.gpu.steps [--only NAME ...] [--trace-only] [--jobs N] [--json]
 
 Needs this tree, a Python with a CUDA build of torch, and one GPU that nothing else uses; cases of the transformers
 package are told as left out where that is not installed. Each case is traced in a process that sees no GPU, and then
@@ -108,9 +108,9 @@ def checked(traces: Mapping[str, StepTrace]) -> tuple[list[ComparedStep], GpuTyp
     steps = {name: step for name, step in found.items() if isinstance(step, GpuStep)}
     for name, step in found.items():
         if not isinstance(step, GpuStep):
-            print(f"gpu_steps: {name}: {step or 'larger than the GPU'}", file=sys.stderr)
+            print(f"gpu.steps: {name}: {step or 'larger than the GPU'}", file=sys.stderr)
     if not steps:
-        raise SystemExit("gpu_steps: no step of bft size check ran")
+        raise SystemExit("gpu.steps: no step of bft size check ran")
     gpu = checking.type_of(next(iter(steps.values())).device, {})
     rows = [ComparedStep(name, traces[name], step, gpu) for name, step in steps.items()]
     for row in rows:
@@ -195,7 +195,7 @@ def show(rows: Sequence[Row], gpu: GpuType | None) -> None:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_steps", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.steps", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cases by name, or by the file that they stand in")
     parser.add_argument("--trace-only", action="store_true", help="print what the traces say; needs no GPU")
     parser.add_argument("--jobs", type=int, default=2, help="traces at the same time, before anything runs")
@@ -208,13 +208,13 @@ def main(words: Sequence[str] | None = None) -> None:
             names = ", ".join(dict.fromkeys(case.name for case in GPU_CASES))
             parser.error(f"no case is called {options.only[0]!r}; there are {names}")
     if not options.trace_only and not has_gpu():
-        print("gpu_steps: torch finds no GPU here, so nothing was measured; --trace-only prints what the traces say")
+        print("gpu.steps: torch finds no GPU here, so nothing was measured; --trace-only prints what the traces say")
         return
     left_out: list[str] = []
     if importlib.util.find_spec("transformers") is None:
         left_out = [case.name for case in chosen if "huggingface" in case.step]
         chosen = [case for case in chosen if case.name not in left_out]
-        print(f"gpu_steps: left out, for want of transformers: {', '.join(left_out)}", file=sys.stderr)
+        print(f"gpu.steps: left out, for want of transformers: {', '.join(left_out)}", file=sys.stderr)
     with ThreadPoolExecutor(options.jobs) as pool:
         rows = list(pool.map(traced, chosen))
         checks = {} if options.trace_only else checking.BATCHES

@@ -1,6 +1,6 @@
 """Stages profiled one by one on this machine's GPU, beside real steps of the whole model on it.
 
-    python -m benchmarks.gpu_cells [--only WORD ...] [--rounds N] [--json]
+    python -m benchmarks.gpu.cells [--only WORD ...] [--rounds N] [--json]
 
 Needs this tree, a Python with a CUDA build of torch, and one GPU that nothing else uses. Each model (transformers, a
 mixture of experts, wide ResNets) is cut into 1, 2 and 4 stages, whose slices are timed one after another as `bft size
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.gpu_steps import has_gpu
+from benchmarks.gpu.steps import has_gpu
 from sizing.cells.profiles.profile import sizes_of
 from sizing.model.config import parse
 from sizing.model.wide_resnet import parse as parse_wide_resnet
@@ -206,7 +206,7 @@ def show(rows: Sequence[Row]) -> None:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_cells", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.cells", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--only", nargs="+", metavar="WORD", help="cases whose name has one of these words in it")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -217,10 +217,10 @@ def main(words: Sequence[str] | None = None) -> None:
     if not chosen:
         parser.error(f"no case has {options.only[0]!r} in its name; there are {', '.join(case.name for case in known)}")
     if importlib.util.find_spec("torch") is None or (options.device == "cuda" and not has_gpu()):
-        print("gpu_cells: torch finds no GPU here, so nothing was measured; --device cpu tries the benchmark out")
+        print("gpu.cells: torch finds no GPU here, so nothing was measured; --device cpu tries the benchmark out")
         return
     if options.device == "cpu":
-        print("gpu_cells: on a CPU, to try the benchmark out: no evidence on GPUs", file=sys.stderr)
+        print("gpu.cells: on a CPU, to try the benchmark out: no evidence on GPUs", file=sys.stderr)
     rows = [row for case in chosen for row in measure(case, options.device, options.rounds)]
     if options.json:
         each = [asdict(row) | {"accuracy": row.accuracy, "of_peak": row.of_peak} for row in rows]

@@ -1,4 +1,4 @@
-"""The script that `benchmarks.gpu_elastic` trains; what it is to do is in $BFT_GPU_BENCH, what it did in a file there.
+"""The script that `benchmarks.gpu.training` trains; what it is to do is in $BFT_GPU_BENCH, what it did in a file there.
 
 It trains nothing: a step is one sum over all workers of a few megabytes on the device.
 """

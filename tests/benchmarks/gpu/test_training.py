@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks import gpu_elastic
+from benchmarks.gpu import training
 from tests.support.messages import excerpt, says, wording
 
 pytestmark = pytest.mark.slow
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.slow
     [
         (["--repeats=0"], "more than 0"),
         (["--gb=-1"], "more than 0"),
-        (["--parts=resize,pause"], excerpt("benchmarks.gpu_elastic.no_such_part", unknown="pause")),
+        (["--parts=resize,pause"], excerpt("benchmarks.gpu_training.no_such_part", unknown="pause")),
     ],
 )
 def test_what_cannot_be_measured_is_told_at_once(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        gpu_elastic.main(words)
+        training.main(words)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
 
@@ -33,27 +33,27 @@ def test_what_cannot_be_measured_is_told_at_once(
 def test_resizing_and_giving_back_measure_on_a_cpu_what_they_would_on_a_gpu(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_elastic, "found_gpu", lambda: "torch finds none")
-    monkeypatch.setattr(gpu_elastic, "_SETTLED_S", 0.1)
+    monkeypatch.setattr(training, "found_gpu", lambda: "torch finds none")
+    monkeypatch.setattr(training, "_SETTLED_S", 0.1)
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setenv("BFT_GPU_BENCH", "")
-    gpu_elastic.main(["--quick", "--json", "--parts=resize,giveback"])
+    training.main(["--quick", "--json", "--parts=resize,giveback"])
     printed = capsys.readouterr()
-    assert says(printed.err, "benchmarks.gpu_elastic.no_gpu", gpu="torch finds none")
+    assert says(printed.err, "benchmarks.gpu_training.no_gpu", gpu="torch finds none")
     found = json.loads(printed.out)
     assert found.pop("device") == "CPU: torch finds none"
     assert list(found) == ["resize", "giveback"]
     medians = {name: figure["median"] for part in found.values() for name, figure in part.items()}
-    assert medians.pop(wording("benchmarks.gpu_elastic.gigabytes")) == 0
+    assert medians.pop(wording("benchmarks.gpu_training.gigabytes")) == 0
     assert not [name for name, median in medians.items() if not median > 0]
     assert {
-        wording("benchmarks.gpu_elastic.grew_no_step"),
-        wording("benchmarks.gpu_elastic.shrank_no_step"),
-        "host memory: " + wording("benchmarks.gpu_elastic.last_process_gone_after") + " s",
+        wording("benchmarks.gpu_training.grew_no_step"),
+        wording("benchmarks.gpu_training.shrank_no_step"),
+        "host memory: " + wording("benchmarks.gpu_training.last_process_gone_after") + " s",
     } <= set(medians)
     assert (
-        medians["host memory: " + wording("benchmarks.gpu_elastic.agent_gone_after") + " s"]
-        <= medians["host memory: " + wording("benchmarks.gpu_elastic.last_process_gone_after") + " s"]
+        medians["host memory: " + wording("benchmarks.gpu_training.agent_gone_after") + " s"]
+        <= medians["host memory: " + wording("benchmarks.gpu_training.last_process_gone_after") + " s"]
     )
 
 
@@ -61,11 +61,11 @@ def test_resizing_and_giving_back_measure_on_a_cpu_what_they_would_on_a_gpu(
 def test_a_hung_collective_and_saving_measure_on_a_cpu_what_they_would_on_a_gpu(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_elastic, "found_gpu", lambda: "torch finds none")
-    monkeypatch.setattr(gpu_elastic, "_SETTLED_S", 0.1)
+    monkeypatch.setattr(training, "found_gpu", lambda: "torch finds none")
+    monkeypatch.setattr(training, "_SETTLED_S", 0.1)
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setenv("BFT_GPU_BENCH", "")
-    gpu_elastic.main(["--quick", "--json", "--parts=hung,state"])
+    training.main(["--quick", "--json", "--parts=hung,state"])
     found = json.loads(capsys.readouterr().out)
     assert found.pop("device") == "CPU: torch finds none"
     assert {part: len(figures) for part, figures in found.items() if part == "hung"} == {"hung": 3}
