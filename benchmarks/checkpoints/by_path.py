@@ -73,7 +73,9 @@ def together(told: Sequence[dict[str, Any]]) -> dict[str, Any]:
     refused = [line["text"] for line in told if line["op"] == "unwritten"]
     shards = [line for line in told if line["op"] == "shards"]
     if refused or not shards or len({line["rank"] for line in shards}) != shards[0]["size"]:
-        raise SystemExit(f"states: not all ranks have written their shards: {refused or 'some said nothing'}")
+        raise SystemExit(
+            f"checkpoints.by_path: not all ranks have written their shards: {refused or 'some said nothing'}"
+        )
     first = shards[0]
     files = [file for line in sorted(shards, key=lambda line: int(line["rank"])) for file in line["files"]]
     return {key: first[key] for key in ("name", "path", "step", "samples", "size")} | {"files": files}
@@ -104,7 +106,7 @@ def _ranks(size: int, how: str, what: str, folder: str, size_bytes: int) -> list
                 child.kill()
             child.wait()
     if any(child.returncode for child in children):
-        raise SystemExit(f"states: {size} ranks could not {what} ({how})")
+        raise SystemExit(f"checkpoints.by_path: {size} ranks could not {what} ({how})")
     return [json.loads(text.splitlines()[-1]) for text in said]
 
 
@@ -186,7 +188,7 @@ def _load_by_path(state: dict[str, Any], manifest: Path) -> None:
 
     bypath = importlib.import_module("elastic.checkpoint.distributed")
     if bypath.load(Download(generations=(json.loads(manifest.read_text()),)), state) is None:
-        raise SystemExit("states: there is no generation to load")
+        raise SystemExit("checkpoints.by_path: there is no generation to load")
 
 
 def _digest(state: dict[str, Any]) -> str:

@@ -143,7 +143,9 @@ class Training:
             if any(event["event"] == "over" for event in self._program.events):
                 break
             time.sleep(0.2)
-        raise SystemExit(f"states: no '{what}' came; the driver's last words: {self._log.read_text()[-1500:]}")
+        raise SystemExit(
+            f"checkpoints.training: no '{what}' came; the driver's last words: {self._log.read_text()[-1500:]}"
+        )
 
     def lend(self) -> None:
         """Gives the trainer its node."""

@@ -36,7 +36,7 @@ def measure(ranks: int) -> dict[str, float]:
     for pipe in (port_in, port_out, stop_in, stop_out, used_in, used_out):
         os.close(pipe)
     if any(codes):
-        raise SystemExit(f"gloo_questions: {ranks} ranks were not all answered")
+        raise SystemExit(f"drivers.gloo_questions: {ranks} ranks were not all answered")
     return {"questions": questions, "in s": took_s, "server us each": used_s / questions * 1e6}
 
 

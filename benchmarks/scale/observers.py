@@ -258,7 +258,7 @@ def _wait(site: SandboxSite, more: int) -> None:
     deadline_s = time.monotonic() + 60.0 + 10.0 * more
     while len(_logged(site)) < count:
         if time.monotonic() > deadline_s or site.daemon_pid is None:
-            raise SystemExit(f"observers: the daemon does not tick\n{site.log_path.read_text()[-2000:]}")
+            raise SystemExit(f"scale.observers: the daemon does not tick\n{site.log_path.read_text()[-2000:]}")
         time.sleep(0.1)
 
 

@@ -17,8 +17,8 @@ from benchmarks.backfill.replay import Replayed, replay, table
 from benchmarks.impact import record
 from slurm_plugin.read.types import Job, JobRequest, Node, Partition, Snapshot
 from tests.benchmarks.backfill.test_cycle_log import LOG
-from tests.benchmarks.test_impact_figures import job as row
-from tests.benchmarks.test_impact_figures import run
+from tests.benchmarks.impact.test_figures import job as row
+from tests.benchmarks.impact.test_figures import run
 from tests.support.messages import pattern
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.impact import comparison, record
 from benchmarks.impact.comparison import Comparison, Planned
 from benchmarks.impact.recipe import MAIN, RECIPES
-from tests.benchmarks.test_impact_figures import job, run
+from tests.benchmarks.impact.test_figures import job, run
 
 pytestmark = pytest.mark.slow
 

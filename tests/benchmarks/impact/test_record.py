@@ -12,7 +12,7 @@ from tests.support.messages import wording
 
 pytestmark = pytest.mark.slow
 
-RUNS = Path(__file__).parent / "assets" / "impact"
+RUNS = Path(__file__).parent / "assets"
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from benchmarks.backfill.cycle_log import cycles
 from benchmarks.impact import slots
 from benchmarks.impact.figures import figures
 from benchmarks.impact.record import PilotRow, RoomRow
-from tests.benchmarks.test_impact_figures import job, run
+from tests.benchmarks.impact.test_figures import job, run
 from tests.support.messages import wording
 
 pytestmark = pytest.mark.slow

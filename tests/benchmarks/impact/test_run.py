@@ -13,7 +13,7 @@ from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.cluster
