@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import NOT_PRINTED, table
 from benchmarks.paper import extensions, hpo, networks
-from benchmarks.paper.markdown import NOT_PRINTED, table
 from benchmarks.paper.replays import SUBSET, TRACE, TRAINERS, Case, Results, missing, run_all, week
 from bftd.base.errors import BftError, UsageError
 from bftd.simulation.trace.stats import stats

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.markdown import percent, points, section, table
 from benchmarks.paper import figures
 from benchmarks.paper.hpo import MILP, MILP_EXACT
-from benchmarks.paper.markdown import percent, points, section, table
 from benchmarks.paper.replays import Case, Results, case
 from bftd.simulation.drivers import resize_costs
 from bftd.simulation.replay import EXACT, REFERENCE, Mends

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.markdown import NOT_PRINTED, bars, percent, points, section, signed, table
 from benchmarks.paper import figures
-from benchmarks.paper.markdown import NOT_PRINTED, bars, percent, points, section, signed, table
 from benchmarks.paper.replays import Case, Floats, Results, case
 from bftd.simulation.replay import EXACT
 

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from benchmarks.markdown import NOT_PRINTED, percent, section, signed, table
 from benchmarks.paper import figures
-from benchmarks.paper.markdown import NOT_PRINTED, percent, section, signed, table
 from benchmarks.paper.replays import Case, Results, case
 
 OBJECTIVES = ("throughput", "efficiency")

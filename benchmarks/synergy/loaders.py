@@ -17,10 +17,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.markdown import table
 from sizing.cpu.profiler import ProfileRequest, profile
 from sizing.cpu.runs.steady_state import ObservationLimits
 
@@ -28,6 +29,15 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 JOBS = {"image_loader.py": "image-data", "language_loader.py": "tokens.bin"}
 """The scripts with the name of their data, which they make where it is not there."""
 
+HEAD = (
+    "script",
+    "one CPU, samples/s",
+    "two CPUs",
+    "gain: median (all)",
+    "CPUs found enough",
+    "CPUs that others took",
+)
+"""Of the table in docs/evidence/cpu.md."""
 ROUNDS = 5
 
 
@@ -96,6 +106,19 @@ def summary(rounds: Sequence[Round]) -> Summary:
     )
 
 
+def rows(found: Mapping[str, Summary]) -> Iterator[Sequence[object]]:
+    """The cells of each job below `HEAD`."""
+    for job, each in found.items():
+        yield (
+            f"`examples/{job}`",
+            f"{each.one:.0f}",
+            f"{each.two:.0f}",
+            f"{100 * each.gain:.0f} % ({', '.join(f'{100 * gain:.0f}' for gain in each.gains)})",
+            ", ".join(cpus for cpus, count in each.demands.items() for _ in range(count)),
+            f"{100 * each.others:.0f} %",
+        )
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(
@@ -118,13 +141,8 @@ def main(words: Sequence[str] | None = None) -> None:
         jobs = {job: asdict(each) for job, each in found.items()}
         print(json.dumps({"jobs": jobs, "rounds": [asdict(each) for each in rounds]}, indent=2))
         return
-    print("| script | one CPU | two CPUs | gain: median (all) | CPUs found enough | CPUs that others took |")
-    print("|---|---|---|---|---|---|")
-    for job, each in found.items():
-        gains = f"{100 * each.gain:+.0f} % ({100 * each.gains[0]:+.0f} to {100 * each.gains[-1]:+.0f} %)"
-        demands = ", ".join(f"{cpus} in {count} of {options.rounds}" for cpus, count in each.demands.items())
-        rates = f"{each.one:.0f} samples/s | {each.two:.0f} samples/s"
-        print(f"| `examples/{job}` | {rates} | {gains} | {demands} | {100 * each.others:.0f} % |")
+    print(table(HEAD, rows(found)))
+    print(f"\nProfiles took {' and '.join(f'{each.took_s:.0f}' for each in found.values())} s.")
 
 
 if __name__ == "__main__":

@@ -20,12 +20,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import brief_percent, table
 from sizing.base.errors import UsageError
 from sizing.cpu import matrices_file, search
 from sizing.cpu.matrix import Matrix
 
 MATRICES = Path(__file__).parents[3] / "shared" / "data" / "sizing" / "synergy-matrices.json"
 BOUNDS = {"same_demand": 0.95, "points_most": 6}
+HEAD = (
+    "curves (`python -m benchmarks.synergy.search`)",
+    "number",
+    "same demand as the full sweep within one step",
+    "points: mean, most",
+    "of",
+    "speed lost at most",
+)
 NOISE = (0.01, 0.02, 0.03, 0.05)
 Curve = Mapping[float, float]
 WHOLE = tuple(map(float, range(1, 25)))
@@ -128,35 +137,33 @@ def run(matrices: matrices_file.Matrices, seeds: int) -> dict[str, Any]:
     }
 
 
-def table(found: Mapping[str, Any]) -> list[str]:
-    """The result as the tables of docs/evidence/cpu.md."""
-    parts = {"public, rows of the file": found["recorded"], "public, every CPU": found["every_cpu"]} | {
-        f"generated, {name}": each for name, each in found["generated"].items()
+def text(found: Mapping[str, Any]) -> str:
+    """The result as docs/evidence/cpu.md has it: the table of curves, and a sentence for each level of noise."""
+    parts = {"Synergy's, rows of the file": found["recorded"], "Synergy's, every CPU": found["every_cpu"]} | {
+        f"generated: {name.rpartition(': ')[2]}": each for name, each in found["generated"].items()
     }
-    lines = [
-        "| curves | number | within one step of the full sweep | points, mean and most | of | lost at most |",
-        "|---|---|---|---|---|---|",
+    rows = [
+        [
+            name,
+            each["curves"],
+            brief_percent(each["same_demand"]),
+            f"{each['points_mean']:.1f}, {each['points_most']}",
+            each["sweep_most"],
+            brief_percent(each["lost_most"]),
+        ]
+        for name, each in parts.items()
     ]
-    for name, each in parts.items():
-        lines.append(
-            f"| {name} | {each['curves']} | {each['same_demand']:.0%} "
-            f"| {each['points_mean']:.1f}, {each['points_most']} | {each['sweep_most']} | {each['lost_most']:.1%} |"
-        )
-    lines += [
-        "",
-        "| noise up to | search within one step, farthest | full sweep within one step, farthest |",
-        "|---|---|---|",
+    sentences = [
+        f"With rates off by up to {brief_percent(each['noise'])}, the search is within one step on "
+        f"{brief_percent(each['search_same_demand'])} of Synergy's curves on every CPU, the full sweep on "
+        f"{brief_percent(each['sweep_same_demand'])}."
+        for each in found["noise"]
     ]
-    for each in found["noise"]:
-        lines.append(
-            f"| {each['noise']:.0%} | {each['search_same_demand']:.1%}, {each['search_steps_most']} "
-            f"| {each['sweep_same_demand']:.1%}, {each['sweep_steps_most']} |"
-        )
-    return lines
+    return "\n".join([table(HEAD, rows), "", *sentences])
 
 
 def main() -> None:
-    """Print the tables, or all of it as JSON."""
+    """Print the table, or all of it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--matrices", type=Path, default=MATRICES)
@@ -169,7 +176,7 @@ def main() -> None:
     except UsageError as error:
         raise SystemExit(f"{error} (--matrices): the public ones are no part of the repository") from None
     found = run(matrices, args.seeds)
-    print(json.dumps(found, indent=2) if args.json else "\n".join(table(found)))
+    print(json.dumps(found, indent=2) if args.json else text(found))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bftd.simulation.trace
+from benchmarks import markdown
 from benchmarks.paper import __main__ as paper
-from benchmarks.paper import figures, hpo, markdown, networks, replays
+from benchmarks.paper import figures, hpo, networks, replays
 from bftd.simulation.drivers.driver import Charge
 from bftd.simulation.drivers.networks import representative
 from bftd.simulation.replay import Result

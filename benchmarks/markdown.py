@@ -1,4 +1,4 @@
-"""Markdown for the page: tables, percentages and bars that a terminal shows as well as a browser."""
+"""Markdown for pages of figures: tables, percentages and bars that a terminal shows as well as a browser."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def percent(value: float | None, digits: int = 1) -> str:
     """A share, such as "83.1 %"; a dash where there is none."""
     return NOT_PRINTED if value is None else f"{100 * value:.{digits}f} %"
+
+
+def brief_percent(value: float) -> str:
+    """A share without a decimal that is 0, such as "7.5 %" and "100 %"."""
+    return percent(value).replace(".0 ", " ")
 
 
 def signed(value: float, digits: int = 0) -> str:
