@@ -6,10 +6,8 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from benchmarks.backfill.cycle_log import Failure, Planned, Start, cycles, first_failures
+from benchmarks.backfill.cycle_log import Failure, Planned, Start, cycles
 
 pytestmark = pytest.mark.slow
 
@@ -76,61 +74,6 @@ def test_what_the_main_scheduler_preempts_while_backfill_yields_is_not_backfills
     assert found.failed == {"6": Failure(at("10:40:02.002"), ("n2",), ("133",))}
 
 
-def test_what_is_preempted_for_the_first_task_of_an_array_counts_for_the_array() -> None:
-    text = cycle(
-        "01.000] " + TESTED.format("6_*"),
-        "01.001] preempted JobId=132 has been killed to reclaim resources for JobId=6_1(6)",
-        "01.002] " + FAILED.format("6_*"),
-    )
-    (found,) = cycles(text.splitlines())
-    assert found.failed == {"6": Failure(at("10:40:01.002"), ("n2",), ("132",))}
-
-
-def test_a_job_that_starts_in_the_cycle_after_all_has_not_failed_in_it() -> None:
-    text = cycle(
-        "01.000] " + FAILED.format(6),
-        "02.000] sched/backfill: _start_job: Started JobId=6 in batch on n8",
-    )
-    (found,) = cycles(text.splitlines())
-    assert (list(found.started), list(found.failed)) == (["6"], [])
-
-
-def test_tasks_of_arrays_and_parts_of_jobs_have_names_of_their_own() -> None:
-    text = cycle(
-        "01.000] sched/backfill: _start_job: Started JobId=7_3(9) in batch on n8",
-        "01.001] " + TESTED.format("7_*"),
-        "01.002] " + TESTED.format("8+1(9)"),
-    )
-    (found,) = cycles(text.splitlines())
-    assert (list(found.started), found.tested) == (["7_3"], ("7", "8+1"))
-
-
-def test_a_cycle_of_which_the_log_does_not_tell_the_end_is_one_all_the_same() -> None:
-    text = cycle().splitlines()
-    assert [found.end_s for found in cycles([text[0], text[0]])] == [None, None]
-
-
-def test_a_plan_without_a_time_is_passed_over() -> None:
-    text = cycle(
-        "01.000] sched/backfill: _dump_job_sched: JobId=5 to start at Unknown, end at Unknown on nodes (null) "
-    )
-    assert cycles(text.splitlines())[0].planned == {}
-
-
-def test_the_first_failure_of_a_job_is_the_one_that_counts() -> None:
-    failed = "01.000] " + FAILED.format(6)
-    once, again = cycle(failed), cycle(failed).replace("T10:40", "T10:41")
-    found = first_failures(cycles(f"{once}\n{again}".splitlines()))
-    assert {job: when.begin_s for job, (when, _) in found.items()} == {"6": at("10:40:00")}
-
-
-@given(st.lists(st.sampled_from(LOG.splitlines()), max_size=30), st.integers(0, 80))
-def test_a_log_cut_and_shuffled_anyhow_is_read_without_an_error(lines: list[str], cut: int) -> None:
-    started_before = "[2026-11-22T10:40:31.000] " + FAILED.format(7)
-    for found in cycles([line[: len(line) - cut] for line in lines] + lines + [started_before]):
-        assert found.started.keys().isdisjoint(found.failed)
-
-
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_recorded_cycles_preempt_start_plan_and_find_every_job_a_cycle_later(path: Path) -> None:
     lines = path.read_text().splitlines()
@@ -147,7 +90,3 @@ def test_recorded_cycles_preempt_start_plan_and_find_every_job_a_cycle_later(pat
     for number, (job, _) in failures:
         later = {id_.partition("_")[0] for one in found[number + 1 : number + 3] for id_ in one.started}
         assert job in later
-
-
-def test_two_releases_are_recorded_and_one_of_them_as_it_tells_less() -> None:
-    assert {path.stem for path in RECORDED} == {"backfill-22.05", "backfill-22.05-info", "backfill-24.11"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from io import StringIO
 
@@ -10,7 +9,6 @@ import pytest
 
 from benchmarks.backfill import snapshot_log
 from slurm_plugin.read.types import Job, JobRequest, Node, Partition, Reservation, Scheduler, Snapshot
-from tests.support.messages import pattern
 
 pytestmark = pytest.mark.slow
 
@@ -53,26 +51,3 @@ def lines(*snapshots: Snapshot) -> list[str]:
 
 def test_snapshots_are_read_as_they_were_written() -> None:
     assert list(snapshot_log.read(lines(*LATER)[1:])) == LATER
-
-
-def test_a_snapshot_like_the_one_before_takes_a_line_with_its_times_only() -> None:
-    assert json.loads(lines(*LATER)[2]) == {"time_s": 1_001.0, "begun_s": 1_000.0}
-
-
-def test_the_head_says_what_the_writer_knew() -> None:
-    assert snapshot_log.head(lines()[0])["recipe"] == "default"
-
-
-def test_a_file_of_another_version_is_refused() -> None:
-    text = lines()[0].replace(f'"version":{snapshot_log.VERSION}', '"version":0')
-    with pytest.raises(
-        ValueError, match=pattern("benchmarks.backfill_snapshot_log.other_version", VERSION=1, FORMAT="bftd snapshots")
-    ):
-        snapshot_log.head(text)
-
-
-def test_fields_that_the_types_have_lost_or_won_are_no_fault() -> None:
-    line = json.loads(lines(FIRST)[1])
-    line["nodes"]["n1"]["colour"] = "red"
-    del line["nodes"]["n1"]["weight"]
-    assert list(snapshot_log.read([json.dumps(line)])) == [FIRST]

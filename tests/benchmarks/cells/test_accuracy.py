@@ -6,8 +6,6 @@ import pytest
 
 from benchmarks.cells import accuracy, cases
 from benchmarks.cells.cases import TWO, Case, Plan
-from benchmarks.gpu import cells
-from tests.support.messages import fragment, pattern, says
 
 pytestmark = pytest.mark.slow
 
@@ -55,20 +53,3 @@ def test_two_real_ranks_run_every_kind_of_plan_beside_their_shards() -> None:
     rows = list(accuracy.rows_of(TINY, plans, accuracy.measured(TINY, plans, 2, 1)))
     assert [row.plan for row in rows] == [plan.name for plan in plans]
     assert all(row.real_s > 0 and row.low_s <= row.estimated_s <= row.high_s for row in rows)
-
-
-@pytest.mark.torch
-def test_a_rank_that_fails_ends_all_of_them_and_says_why() -> None:
-    broken = Case("broken", "transformer", 16, {**TINY.sizes, "heads": 5})
-    with pytest.raises(
-        RuntimeError, match=pattern("benchmarks.cells_accuracy.rank_ended", name="broken", why=fragment("unflatten"))
-    ):
-        accuracy.measured(broken, [TWO[0]], 2, 1)
-
-
-def test_without_a_gpu_nothing_is_told_of_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(cells, "has_gpu", lambda: False)
-    cells.main([])
-    assert says(capsys.readouterr().out, "benchmarks.gpu_cells.no_gpu")

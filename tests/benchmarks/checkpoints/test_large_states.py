@@ -1,4 +1,4 @@
-"""What the benchmark of states makes of what its workers, ranks and clients have told."""
+"""The figures of large states, from lines of workers, ranks and clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.checkpoints import by_path, clients, large_states, training
+from benchmarks.checkpoints import by_path, clients, training
 from tests.support.messages import wording
 
 pytestmark = pytest.mark.slow
@@ -41,38 +41,6 @@ def test_the_first_save_which_touches_fresh_memory_is_told_apart() -> None:
     assert found[wording("benchmarks.checkpoints_training.first_save")] == pytest.approx(3.0)
 
 
-def test_what_sending_takes_is_divided_into_sealing_and_the_rest() -> None:
-    found = training.figures(told(), hashed_bytes_s=4e6, saves=2)
-    parts = {name.removeprefix("cpu: "): value for name, value in found.items() if name.startswith("cpu: ")}
-    assert parts == pytest.approx({"copy s": 0.3, "serialize s": 0.1, "seal s": 0.5, "write s": 0.2})
-
-
-def test_a_state_that_still_travels_is_in_no_figure() -> None:
-    assert training.spans([line("written from", 1.0)]) == []
-
-
-def shard(rank: int) -> dict[str, Any]:
-    about = {"name": "step-1", "path": "/x", "step": 1, "samples": 2, "size": 2, "took_s": 0.1}
-    return {"op": "shards", **about, "rank": rank, "files": [[f"__{rank}_0.distcp", 8, "digest"]]}
-
-
-def test_a_generation_has_the_files_of_all_ranks_in_their_order() -> None:
-    assert by_path.together([shard(1), {"op": "saving", "bytes": 3}, shard(0)]) == {
-        "name": "step-1",
-        "path": "/x",
-        "step": 1,
-        "samples": 2,
-        "size": 2,
-        "files": [["__0_0.distcp", 8, "digest"], ["__1_0.distcp", 8, "digest"]],
-    }
-
-
-@pytest.mark.parametrize("lines", [[], [shard(0)], [shard(0), {"op": "unwritten", "text": "disk full"}]])
-def test_a_generation_that_is_not_whole_ends_the_benchmark(lines: list[dict[str, Any]]) -> None:
-    with pytest.raises(SystemExit, match="not all ranks"):
-        by_path.together(lines)
-
-
 def test_ratios_are_taken_by_pairs_of_one_repetition() -> None:
     assert clients.ratios([1.0, 2.0, 4.0], [3.0, 4.0, 4.0])[wording("benchmarks.checkpoints.all_over_one")] == 2.0
     rows = [
@@ -84,31 +52,3 @@ def test_ratios_are_taken_by_pairs_of_one_repetition() -> None:
         for plain in (1, 9)
     ]
     assert by_path.summary(rows, ["saved by 4"])[wording("benchmarks.checkpoints.saved_by_four")] == pytest.approx(1.5)
-
-
-@pytest.mark.parametrize(
-    ("part", "figure", "value", "said"),
-    [
-        ("training", "stall / memory copy", 1.3, "at most 1.3"),
-        ("training", "stall / memory copy", 1.4, "at most 1.3, missed"),
-        ("training", wording("benchmarks.checkpoints.pace"), 0.7, "at least 0.8, missed"),
-        ("training", wording("benchmarks.checkpoints.resumed_exactly"), True, "at least 1"),
-        ("training", wording("benchmarks.checkpoints.resumed_exactly"), False, "at least 1, missed"),
-        ("training", "travels s", 9.0, ""),
-        ("training", wording("benchmarks.checkpoints.pace"), None, ""),
-    ],
-)
-def test_a_figure_is_set_against_what_was_asked_for(part: str, figure: str, value: Any, said: str) -> None:
-    assert large_states.verdict(part, figure, value) == said
-
-
-def test_quick_sizes_stand_in_for_those_that_are_not_given() -> None:
-    options = large_states.parsed(["--quick", "--gb", "0.5", "--only", "clients"])
-    assert (options.gb, options.nodes, options.only) == (0.5, 2, ["clients"])
-    assert large_states.parsed([]).gb == 4.0
-
-
-@pytest.mark.parametrize("words", [["--gb", "0"], ["--saves", "0"], ["--only", "gpus"]])
-def test_sizes_that_measure_nothing_are_refused(words: list[str]) -> None:
-    with pytest.raises(SystemExit):
-        large_states.parsed(words)

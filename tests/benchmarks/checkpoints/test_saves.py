@@ -20,14 +20,6 @@ def test_regression_a_save_that_took_more_than_ten_seconds_left_one_step_until_t
     assert says(told[:1], "elastic.saves.every")
 
 
-def test_a_loss_costs_no_more_than_an_interval_and_the_trainer_saves_more_often_after_some() -> None:
-    calm, _ = saves.simulated(0.5, over_s=3600.0)
-    rough, _ = saves.simulated(0.5, losses_s=[float(at_s) for at_s in range(100, 3600, 100)], over_s=3600.0)
-    assert calm.again_s == 0.0
-    assert 0.0 < rough.again_s < 35 * 61.0
-    assert rough.saves > 1.3 * calm.saves
-
-
 @pytest.mark.parametrize("save_s", [0.1, 3.0])
 def test_saves_and_lost_steps_are_near_those_of_who_knows_beforehand_how_often_nodes_are_lost(save_s: float) -> None:
     found = saves.replayed(save_s, 3600.0, seeds=2)
@@ -58,10 +50,3 @@ def test_a_save_of_a_small_state_is_measured_beside_one_copy() -> None:
     assert row is not None
     assert row["mb"] == 13
     assert min(row["stall_s"], row["copy_s"]) > 0.0
-
-
-@pytest.mark.frameworks
-def test_what_stays_in_a_shared_folder_is_written_between_two_saves() -> None:
-    row = stalls.measure("Accelerate, folder=", 13_000_000)
-    assert row is not None
-    assert min(row["stall_s"], row["copy_s"], row["written_s"]) > 0.0

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
-
 import pytest
 
 from benchmarks.crius import decision
@@ -20,25 +17,3 @@ def test_every_depth_meets_the_same_full_cluster() -> None:
     gains = [each["mean_gain"] for each in seen["depths"].values()]
     assert gains == sorted(gains)
     assert seen["idle"] == decision.measure(60, 1, seed=1, depths=(0,))["idle"]
-
-
-def test_the_cluster_is_filled_with_what_fits() -> None:
-    speeds = decision.MadeUp()
-    running = decision.fill(random.Random(2), 80, speeds)
-    assert len(running) == 80
-    used = dict.fromkeys(decision.CLUSTER, 0)
-    for each in running:
-        used[each.allocation.gpu_type] += each.allocation.gpus
-        assert speeds.rate(each.job.model, each.allocation) > 0
-    assert all(count <= decision.CLUSTER[gpu_type] for gpu_type, count in used.items())
-
-
-@pytest.mark.parametrize("wrong", [("--depths", "1,x"), ("--arrivals", "0"), ("--jobs", "0")])
-def test_regression_options_without_sense_ended_in_a_traceback(
-    wrong: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["crius_decision", *wrong])
-    with pytest.raises(SystemExit) as ended:
-        decision.main()
-    assert ended.value.code == 2
-    assert wrong[0] in capsys.readouterr().err

@@ -17,15 +17,6 @@ from studies.simulation.speeds import FormulaSpeeds
 pytestmark = pytest.mark.slow
 
 
-def test_every_scene_has_jobs_that_a_seed_makes_again() -> None:
-    for scene, asked in simulation.SCENES.items():
-        jobs = simulation.jobs_of(scene, 1, 6)
-        simulation.jobs_of.cache_clear()
-        assert jobs == simulation.jobs_of(scene, 1, 6)
-        assert len(jobs) == 6
-        assert any(job.deadline_s for job in jobs) == asked.deadlines
-
-
 def test_the_table_has_a_row_for_each_policy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -38,12 +29,6 @@ def test_the_table_has_a_row_for_each_policy(
     assert all(("(simplified" in row[1]) != row[1].startswith("crius") for row in rows)
     widths = {line.count("|") for line in lines if line.startswith("|")}
     assert len(widths) == 1
-
-
-def test_a_scene_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["crius", "--only", "heavvy"])
-    with pytest.raises(SystemExit, match="no such scene"):
-        simulation.main()
 
 
 def test_regression_tables_were_made_of_the_jobs_that_the_patience_was_chosen_on() -> None:

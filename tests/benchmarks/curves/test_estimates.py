@@ -1,19 +1,16 @@
-"""The replay with trainers' speed unknown, guessed and known: what is told to the core, and what comes of it."""
+"""The replay with trainers' speed unknown, guessed and known."""
 
 from __future__ import annotations
 
 import math
-import sys
 
 import numpy as np
 import pytest
 
-from benchmarks.curves import estimates
-from benchmarks.curves.estimates import compare, guessing, level_of, replayed
+from benchmarks.curves.estimates import compare, level_of, replayed
 from bftd.simulation.drivers.trainers import SimTrainer
 from bftd.simulation.replay import Options
 from bftd.simulation.trace import Trace
-from tests.support.messages import says
 
 pytestmark = pytest.mark.slow
 
@@ -59,40 +56,8 @@ def test_knowing_nothing_costs_samples_and_a_guess_saves_some_of_them() -> None:
     assert guessed["saved"] == pytest.approx(1 - guessed["below_known"] / found["unknown_below_known"])
 
 
-def test_a_guess_is_the_same_for_the_same_trainer_never_falls_and_is_never_better_than_linear() -> None:
-    for seed in range(20):
-        guess = guessing(0.35, 0.3, seed)("J1-steep", STEEP[1:])
-        assert guess == guessing(0.35, 0.3, seed)("J1-steep#2", STEEP[1:])
-        rates = dict(guess.points)
-        assert rates[1] <= rates[4] <= rates[12]
-        assert rates[4] <= 4 * rates[1] * (1 + 1e-9)
-    assert guessing(0.0, 0.0, 1)("any", STEEP[1:]).points == STEEP[1:]
-
-
 def test_the_level_of_error_is_that_of_the_measured_cases() -> None:
     cases = [{"estimated_s": 1.1, "real_s": 1.0}, {"estimated_s": 1.0, "real_s": 1.1}, {"case": "not run"}]
     assert level_of({"rows": cases}) == pytest.approx(math.log(1.1))
     with pytest.raises(ValueError, match="no two rows"):
         level_of({"rows": cases[2:]})
-
-
-def test_the_lines_say_what_is_lost_and_what_is_saved() -> None:
-    row = compare(trace(0.5), trainers(), OPTIONS, "samples", 0.0, (0.0,), 1)
-    said = "\n".join(estimates._lines({"hours": 0.5, "nodes": "0-11", "lists": {"throughput": row}}))
-    assert "knowing nothing costs" in said
-    assert says(said, "benchmarks.curves_estimates.guess_lost", shape=0)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"), [(("--seeds", "0"), "--seeds"), (("--hours", "0"), "hours"), (("--nodes", "zz"), "no node zz")]
-)
-def test_regression_options_without_sense_ended_in_a_traceback(
-    wrong: tuple[str, str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(estimates.replays, "missing", lambda _: [])
-    monkeypatch.setattr(estimates.bftd.simulation.trace, "read", lambda _: trace())
-    monkeypatch.setattr(sys, "argv", ["curves_guessed", *wrong])
-    with pytest.raises(SystemExit) as ended:
-        estimates.main()
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err

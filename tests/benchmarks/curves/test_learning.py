@@ -1,4 +1,4 @@
-"""What not knowing the curves costs, told with its figures on a pool of a few nodes for a few minutes."""
+"""The regret of curves that are learned, on a pool of a few nodes for a few minutes."""
 
 from __future__ import annotations
 
@@ -41,16 +41,3 @@ def test_curves_that_are_known_are_no_regret(monkeypatch: pytest.MonkeyPatch) ->
     options = learning.Options(pj_max=2, objective="efficiency", rescale_model="measured")
     found = learning.compared(learning.quiet(4, HOURS), learning.drawn(2, 4, 7), options, 2)
     assert (found["regret"], found["regret_first_hour"]) == (0.0, 0.0)
-
-
-def test_what_is_drawn_is_the_seeds_own() -> None:
-    assert learning.drawn(3, 8, 1) == learning.drawn(3, 8, 1)
-    assert learning.drawn(3, 8, 1) != learning.drawn(3, 8, 2)
-
-
-@pytest.mark.parametrize("asked", [["--seeds", "3:3"], ["--pools", "0"], ["--trainers", "two"]])
-def test_numbers_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["curves_learned", "--week-hours", "0", *asked])
-    with pytest.raises(SystemExit) as ended:
-        learning.main()
-    assert ended.value.code == 2

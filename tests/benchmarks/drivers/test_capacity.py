@@ -10,14 +10,6 @@ from tests.support.messages import wording
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("words", [["--workers=0"], ["--agents=1"], ["--real=1"], ["--repeats=0"]])
-def test_a_size_that_cannot_be_is_told_at_once(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        capacity.main(words)
-    assert ended.value.code == 2
-    assert "at least" in capsys.readouterr().err
-
-
 @pytest.mark.horovod
 def test_half_of_a_few_played_nodes_vanish_and_the_others_are_one_group_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "_REST_S", 0.1)
@@ -41,7 +33,3 @@ def test_every_question_of_gloo_is_answered() -> None:
     found = gloo_questions.measure(6)
     assert found["questions"] == 60
     assert found["in s"] > 0
-
-
-def test_a_figures_spread_is_its_median_and_its_bounds() -> None:
-    assert capacity.spread([{"s": 3.0}, {"s": 1.0}, {"s": 8.0}]) == {"s": {"median": 3.0, "least": 1.0, "most": 8.0}}

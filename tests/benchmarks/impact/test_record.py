@@ -36,9 +36,3 @@ def test_both_slots_that_the_recorded_run_lost_are_explained_from_its_log(found:
     assert f"{failed}; {no_room}; started by backfill at 12.5 s" in lost[4]
     assert found["tuned"]["slots_lost_by"] == {"regular": 1, "nobody": 1}
     assert found["tuned"]["late_starts"] == {"a": 0, "b": 5}
-
-
-def test_that_the_machine_was_too_busy_stands_below_the_tables(found: dict[str, Any]) -> None:
-    assert "| tuned | 22.05.8 | B, seed 1, pair 0: " + wording(
-        "benchmarks.impact_run.stream_late", begin_s=15
-    ) + " |" in report.markdown(found)

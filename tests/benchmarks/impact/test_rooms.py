@@ -23,19 +23,6 @@ def test_a_room_is_read_from_its_begin_to_its_end() -> None:
     assert found == [Kept("7", ("n1", "n2"), 10.0, 25.0, "started", ("n2",), 21.5)]
 
 
-def test_a_room_that_was_never_over_is_still_kept_and_one_whose_begin_is_missing_is_read_as_well() -> None:
-    events = [(9.0, "room_over", {"job": 8, "duration_s": 5.0}), (10.0, "room", {"job": "7", "nodes": ["n1"]})]
-    assert rooms.of_events(events) == [Kept("8", (), 4.0, 9.0, "over"), Kept("7", ("n1",), 10.0)]
-
-
-def test_a_room_that_is_made_again_without_an_end_is_one_that_went_on() -> None:
-    events = [(10.0, "room", {"job": "7", "nodes": "n1"}), (12.0, "room", {"job": "7", "nodes": "n2"})]
-    assert [(room.nodes, room.until_s, room.end) for room in rooms.of_events(events)] == [
-        (("n1",), 12.0, rooms.MOVED),
-        (("n2",), None, ""),
-    ]
-
-
 def test_a_ledger_is_read_while_it_is_there_and_other_events_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     assert rooms.read(path) == []

@@ -45,16 +45,3 @@ def test_a_quick_run_harvests_beside_regular_jobs_and_is_not_repeated(tmp_path: 
         check=False,
     )
     assert json.loads(again.stdout)["tuned"] == found
-
-
-def test_an_unknown_recipe_is_refused_with_those_there_are() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.impact", "--recipes", "magic"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=STILL_S,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "no recipe magic: there are default, bf30, slow, tuned" in done.stderr

@@ -1,4 +1,4 @@
-"""How rounds with and without observers are compared."""
+"""Rounds with observers are held against those without."""
 
 from __future__ import annotations
 

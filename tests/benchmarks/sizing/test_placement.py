@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from benchmarks.sizing import placement
@@ -56,11 +54,3 @@ def test_every_fault_of_a_placement_is_seen() -> None:
         "cut tensor-parallel groups",
         wording("benchmarks.sizing_placement.other_gpus"),
     }
-
-
-def test_the_time_is_that_of_clusters_of_the_size_asked_for() -> None:
-    seen = placement.timed(50, 5, seed=1)
-    assert (seen["nodes"], seen["rounds"]) == (50, 5)
-    assert 0 < seen["median_s"] <= seen["p99_s"] <= seen["worst_s"]
-    built = placement.build(random.Random(1), 50)
-    assert sum(len(group.nodes) for group in built.offers[0].groups) == 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.synergy.loaders import EXAMPLES, JOBS, Round, summary
+from benchmarks.synergy.loaders import Round, summary
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,3 @@ def test_rounds_are_told_by_their_medians_with_every_gain_and_demand() -> None:
     assert found.gains == pytest.approx((0.05, 0.9, 1.0))
     assert found.demands == {"1": 1, "2": 2}
     assert (found.one, found.two, found.others) == (100, 190, 0.01)
-
-
-def test_its_jobs_are_examples() -> None:
-    assert all((EXAMPLES / job).is_file() for job in JOBS)

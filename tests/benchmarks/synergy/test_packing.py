@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
@@ -69,9 +68,3 @@ def test_the_table_has_a_row_for_each_case_and_the_json_each_draw() -> None:
     told = json.loads(json.dumps(benchmark.to_json(found)))
     assert [each["seed"] for each in told["cases"][0]["draws"]] == [1, 2]
     assert told["cases"][0]["draws"][0]["policies"].keys() == {"priced", "tune", "opt", "greedy", "proportional"}
-
-
-def test_what_cannot_be_measured_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["synergy_pack", "--matrices", "nowhere.json"])
-    with pytest.raises(SystemExit, match=r"synergy.packing: cannot read nowhere.json"):
-        benchmark.main()

@@ -38,13 +38,6 @@ def test_a_curve_on_which_the_search_stops_sooner_counts_as_apart(told: dict[str
     assert told["recorded"]["exactly"] == 0.5
 
 
-def test_the_curves_on_every_cpu_have_straight_lines_between_the_rows(tmp_path: Path) -> None:
-    [made] = matrices_file.parse(json.dumps({"knee_1": MADE["knee_1"]})).values()
-    curve = search.every_cpu(made.matrix)
-    assert list(curve) == list(range(1, 25))
-    assert curve[10] == pytest.approx(2 + 0.94 / 3)
-
-
 def test_on_curves_that_end_in_a_knee_the_search_is_the_sweep_and_it_never_loses_more_than_the_threshold(
     told: dict[str, dict[str, dict[str, float]]],
 ) -> None:

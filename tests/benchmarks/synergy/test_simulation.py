@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
@@ -42,35 +41,15 @@ def test_a_profile_tells_the_tried_points_and_lines_between_them() -> None:
 
 
 @with_matrices
-def test_every_scene_has_jobs_that_a_seed_makes_again() -> None:
-    for scene in simulation.SCENES:
-        jobs = simulation.jobs_of(scene, 1, 8)
-        simulation.jobs_of.cache_clear()
-        assert jobs == simulation.jobs_of(scene, 1, 8)
-        assert sum(not job.id.startswith("there") for job in jobs) == 8
-
-
-@with_matrices
-def test_the_tables_have_a_row_for_each_run_and_the_json_the_same_figures(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ["synergy", "--seeds", "2", "--jobs", "12", "--processes", "1", "--only", "overload"]
+def test_the_table_has_a_row_for_each_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["simulation", "--seeds", "2", "--jobs", "12", "--processes", "1", "--only", "overload"]
     monkeypatch.setattr(sys, "argv", given)
     simulation.main()
     lines = capsys.readouterr().out.splitlines()
-    scenes = [scene for scene in simulation.SCENES if scene.startswith("overload")]
+    runs = [scene.runs for name, scene in simulation.SCENES.items() if name.startswith("overload")]
     rows = [line for line in lines if line.startswith("| ")][2:]
-    assert len(rows) == sum(
-        packer != simulation.BASE for scene in scenes for _, packer in simulation.SCENES[scene].runs
-    )
+    assert len(rows) == sum(packer != simulation.BASE for each in runs for _, packer in each)
     assert {line.count("|") for line in lines if line.startswith("|")} == {15}
-    monkeypatch.setattr(sys, "argv", [*given, "--json"])
-    simulation.main()
-    told = json.loads(capsys.readouterr().out)["scenes"]
-    assert list(told) == scenes
-    tuned = told["overload-400"]["runs"]["fifo priced"]
-    assert tuned["speedup"]["low"] <= tuned["speedup"]["mean"] <= tuned["speedup"]["high"]
-    assert any(f"{tuned['speedup']['mean']:.2f}x" in row for row in rows)
 
 
 @with_matrices
@@ -79,9 +58,3 @@ def test_priced_can_be_told_by_profiles_that_are_off() -> None:
         _, found, _ = simulation.run(simulation.Task("profiled", "fifo", packer, 100, 8))
         assert found.mean_jct_s > 0
         assert found.slowest > 0.9
-
-
-def test_a_scene_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["synergy", "--only", "lodas"])
-    with pytest.raises(SystemExit, match="no such scene"):
-        simulation.main()
