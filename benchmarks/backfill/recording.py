@@ -1,4 +1,4 @@
-"""What a cluster showed second by second, and what slurmctld itself told of its backfill cycles, in one file.
+"""A cluster's snapshots second by second, and slurmctld's own account of its backfill cycles, in one file.
 
 The file is one of `benchmarks.backfill.snapshot_log`, compressed with xz, with lines of other kinds among the
 snapshots, in the order of time: {"begin_s": ...} is a cycle. Its head says which recipe of the impact benchmark ran on

@@ -1,4 +1,4 @@
-"""What profiling a cell costs beside a real distributed run of it, and beside profiling all splits, in rank-seconds.
+"""The cost of profiling a cell beside a real distributed run of it, and beside profiling all splits, in rank-seconds.
 
 Run by `python -m benchmarks.cells.accuracy --cost`. Profiling is `bft size profile` of a model by its sizes: one
 process a tensor-parallel size, from its start (Python, torch) to its end, on one core. The real run is of the same

@@ -1,4 +1,4 @@
-"""What a large state costs: saving it while training goes on, saving and loading it by path, fetching it at a resize.
+"""The cost of a large state: saving while training goes on, saving and loading by path, fetching at a resize.
 
     python -m benchmarks.checkpoints.large_states [--json] [--quick] [--only training by-path clients]
 

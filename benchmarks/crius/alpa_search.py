@@ -1,4 +1,4 @@
-"""How good the tuner's plans are on Alpa's public search logs, and what a cost model's stage times say of a real run.
+"""The tuner's plans on Alpa's public search logs, and a cost model's stage times beside a real run.
 
     python -m benchmarks.crius.alpa_search [--json] [--logs FOLDER] [--seeds N]
 

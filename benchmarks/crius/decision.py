@@ -1,4 +1,4 @@
-"""How long Crius takes to schedule one arrival, by search depth: 1,280 GPUs of four types, 200 jobs running.
+"""The time that Crius takes to schedule one arrival, by search depth: 1,280 GPUs of four types, 200 jobs running.
 
     python -m benchmarks.crius.decision [--json] [--jobs N] [--arrivals N] [--seed N] [--depths 1,2,3,4,5]
 

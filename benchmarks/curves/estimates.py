@@ -1,4 +1,4 @@
-"""What an estimate of trainers' speed is worth against learning it from nothing: a part of Summit's week, replayed.
+"""The worth of estimates of trainers' speed against learning it from nothing: a part of Summit's week, replayed.
 
     python -m benchmarks.curves.estimates [--json] [--hours H] [--nodes LIST] [--pj-max N] [--seeds N]
                                           [--level S] [--shape S ...] [--cells FILE.json] [--data DIR]

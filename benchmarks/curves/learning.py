@@ -1,4 +1,4 @@
-"""What it costs that curves have to be learned: regret against curves that are known, and how long first nodes take.
+"""The cost of learning curves: regret against curves that are known, and the time until first nodes.
 
     python -m benchmarks.curves.learning [--json] [--hours H] [--seeds FIRST:LAST] [--pools N,N] [--trainers N,N]
                                         [--objective efficiency|throughput] [--week-hours H] [--data DIR]

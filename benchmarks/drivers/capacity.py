@@ -1,4 +1,4 @@
-"""How many nodes one trainer's driver carries: at rest, as half of them vanish at once, and over many restarts.
+"""The number of nodes that one trainer's driver carries: at rest, as half of them vanish, and over many restarts.
 
     python -m benchmarks.drivers.capacity [--agents N] [--workers N] [--real N] [--repeats N] [--restarts N] [--json]
 

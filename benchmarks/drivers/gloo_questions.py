@@ -1,4 +1,4 @@
-"""What gloo asks of Horovod's rendezvous when so many ranks find each other, and how long the answers take.
+"""Gloo's questions to Horovod's rendezvous as so many ranks find each other, and the time of the answers.
 
 In gloo's global context every rank tells its addresses, about 140 bytes for each other rank, and asks twice for those
 of every other one. The local and cross contexts are smaller, or as large where every node has one rank.

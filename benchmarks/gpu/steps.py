@@ -1,4 +1,4 @@
-"""What is told of training steps, memory and time, beside what the same steps take on this machine's GPU.
+"""Estimates of training steps, memory and time, beside what the same steps take on this machine's GPU.
 
     python -m benchmarks.gpu.steps [--only NAME ...] [--trace-only] [--jobs N] [--json]
 

@@ -1,5 +1,7 @@
-"""What the paper prints: Liu et al., "BFTrainer: Low-Cost Training of Neural Networks on Unfillable Supercomputer
-Nodes" (arXiv:2106.12091). Only numbers that its tables or its text give; points of its plots are not guessed.
+"""The numbers that the paper prints (arXiv:2106.12091), to stand beside ours.
+
+Liu et al., "BFTrainer: Low-Cost Training of Neural Networks on Unfillable Supercomputer Nodes". Only numbers that its
+tables or its text give; points of its plots are not guessed.
 """
 
 from __future__ import annotations

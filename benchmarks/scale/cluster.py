@@ -1,4 +1,4 @@
-"""What a large cluster costs the daemon: 5,000 nodes and 5,000 jobs, read and decided on once a second.
+"""The cost of a large cluster to the daemon: 5,000 nodes and 5,000 jobs, read and decided on once a second.
 
     python -m benchmarks.scale.cluster [--nodes N] [--jobs N] [--json]
     python -m benchmarks.scale.cluster --many 64 [--json]

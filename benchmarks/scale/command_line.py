@@ -1,4 +1,4 @@
-"""How long commands take from a cold shell, with a daemon of 5,000 nodes and 100 trainers.
+"""The time of commands from a cold shell, with a daemon of 5,000 nodes and 100 trainers.
 
     python -m benchmarks.scale.command_line [--repeats N] [--nodes N] [--trainers N] [--json]
 

@@ -1,4 +1,4 @@
-"""How `bft top` does on 5,000 nodes and 100 trainers: first picture, keys, processor time, redrawing everything.
+"""`bft top` on 5,000 nodes and 100 trainers: first picture, keys, processor time, redrawing everything.
 
     python -m benchmarks.scale.live_screen [--nodes N] [--trainers N] [--seconds S] [--json]
 

@@ -1,4 +1,4 @@
-"""How long a scrape takes, with a daemon of 5,000 nodes and 100 trainers, and what it costs the daemon's loop.
+"""The time of a scrape with a daemon of 5,000 nodes and 100 trainers, and its cost to the daemon's loop.
 
     python -m benchmarks.scale.metrics [--repeats N] [--nodes N] [--trainers N] [--json]
 

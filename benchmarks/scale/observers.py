@@ -1,4 +1,4 @@
-"""What it costs the daemon that people look at it: 5,000 nodes, 5,000 jobs and 100 trainers, in turns with nobody.
+"""The cost of observers to the daemon: 5,000 nodes, 5,000 jobs and 100 trainers, in turns with nobody who looks.
 
     python -m benchmarks.scale.observers [--nodes N] [--jobs N] [--trainers N] [--tops N] [--pages N] [--rounds N]
                                          [--json]

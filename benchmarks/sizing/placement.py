@@ -1,4 +1,4 @@
-"""Whether plans are placed wherever they can be, beside Frenzy's algorithm as it is printed, and how long it takes.
+"""The share of plans that are placed of those that can be, beside Frenzy's printed algorithm, and the time of it.
 
     python -m benchmarks.sizing.placement [--json] [--instances N] [--nodes N] [--rounds N] [--seed N]
 

@@ -1,4 +1,4 @@
-"""How few CPUs Synergy's search tries to find what a job can use, on the public matrices.
+"""The number of CPUs that Synergy's search tries, to find those that a job can use, on the public matrices.
 
     python -m benchmarks.synergy.search [--json] [--matrices FILE] [--seeds N]
 

@@ -1,4 +1,4 @@
-"""How long the web page takes to be seen, and how large it is, with 5,000 nodes and 100 trainers.
+"""The time until the web page is seen, and its size, with 5,000 nodes and 100 trainers.
 
     python -m benchmarks.web.page [--repeats N] [--nodes N] [--trainers N] [--json]
 

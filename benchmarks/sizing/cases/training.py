@@ -1,4 +1,4 @@
-"""What the training steps here share: where they run, precisions, optimizers, micro-batches and ranks."""
+"""Parts that the training steps here share: device, precisions, optimizers, micro-batches and ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What harvesting does to single jobs: preemptions, lost slots, starts a cycle late, rooms."""
+"""Effects of harvesting on single jobs: preemptions, lost slots, starts a cycle late, rooms."""
 
 from __future__ import annotations
 
