@@ -163,27 +163,33 @@ def to_json(cases: Sequence[Case]) -> dict[str, object]:
 
 
 def rows(cases: Sequence[Case]) -> Iterator[Sequence[object]]:
-    """The cells of each case below `HEAD`."""
-    for case in cases:
-        mean = {name: statistics.fmean(case.of(name, lambda each: each.throughput)) for name in PACKERS}
-        used = statistics.fmean(case.of("greedy", lambda each: each.gpus_used)) / (8 * case.servers)
-        opt_ms = [each.bounds_ms + each.policies["opt"].ms for each in case.draws]
-        priced_ms = case.of("priced", lambda each: each.ms)
-        least = case.least()
-        yield (
-            case.mix,
-            case.servers,
-            f"{statistics.fmean(each.relaxed for each in case.draws):.3f}",
-            f"{statistics.fmean(each.whole for each in case.draws):.3f}",
-            f"{mean['opt']:.3f}",
-            f"{mean['priced']:.3f}",
-            brief_percent(least["opt"]),
-            brief_percent(least["relaxed"]),
-            f"{mean['tune']:.3f}",
-            f"{mean['greedy']:.3f} ({100 * used:.0f} %)",
-            f"{statistics.median(opt_ms):.0f} ({max(opt_ms):.0f})",
-            f"{statistics.median(priced_ms):.1f} ({max(priced_ms):.1f})",
-        )
+    """The cells below `HEAD`: a row for each case of `BOUND_MIXES`, and one for all servers of another mix."""
+    for mix in dict.fromkeys(case.mix for case in cases):
+        of_mix = [case for case in cases if case.mix == mix]
+        yield from map(_row, [[case] for case in of_mix] if mix in BOUND_MIXES else [of_mix])
+
+
+def _row(cases: Sequence[Case]) -> Sequence[object]:
+    every = Case(cases[0].mix, cases[-1].servers, tuple(each for case in cases for each in case.draws))
+    mean = {name: statistics.fmean(every.of(name, lambda each: each.throughput)) for name in PACKERS}
+    used = [gpus / (8 * case.servers) for case in cases for gpus in case.of("greedy", lambda each: each.gpus_used)]
+    opt_ms = [each.bounds_ms + each.policies["opt"].ms for each in every.draws]
+    priced_ms = every.of("priced", lambda each: each.ms)
+    least = every.least()
+    return (
+        every.mix,
+        every.servers if len(cases) == 1 else f"{cases[0].servers} to {every.servers}",
+        f"{statistics.fmean(each.relaxed for each in every.draws):.3f}",
+        f"{statistics.fmean(each.whole for each in every.draws):.3f}",
+        f"{mean['opt']:.3f}",
+        f"{mean['priced']:.3f}",
+        brief_percent(least["opt"]),
+        brief_percent(least["relaxed"]),
+        f"{mean['tune']:.3f}",
+        f"{mean['greedy']:.3f} ({100 * statistics.fmean(used):.0f} %)",
+        f"{statistics.median(opt_ms):.0f} ({max(opt_ms):.0f})",
+        f"{statistics.median(priced_ms):.1f} ({max(priced_ms):.1f})",
+    )
 
 
 def main() -> None:

@@ -61,10 +61,11 @@ def test_each_bound_is_broken_by_what_it_forbids() -> None:
     assert not benchmark.verdict([replace(case, draws=(replace(first, bounds_ms=1001.0),))])["opt_ms"]
 
 
-def test_the_table_has_a_row_for_each_case_and_the_json_each_draw() -> None:
-    found = cases()
+def test_the_table_has_a_row_for_each_case_of_the_bounds_and_one_for_another_mix_and_the_json_each_draw() -> None:
+    found = list(benchmark.measured(MATRICES, ["50/50/0"], [2, 4], draws=2, seed=1))
     (row,) = benchmark.rows(found)
-    assert (len(row), row[:2]) == (len(benchmark.HEAD), ("50/50/0", 2))
+    assert (len(row), row[:2]) == (len(benchmark.HEAD), ("50/50/0", "2 to 4"))
+    assert len(list(benchmark.rows([replace(case, mix=benchmark.BOUND_MIXES[0]) for case in found]))) == 2
     told = json.loads(json.dumps(benchmark.to_json(found)))
     assert [each["seed"] for each in told["cases"][0]["draws"]] == [1, 2]
     assert told["cases"][0]["draws"][0]["policies"].keys() == {"priced", "tune", "opt", "greedy", "proportional"}
