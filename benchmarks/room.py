@@ -46,7 +46,7 @@ class Cluster:
     ours: int
     ends: list[JobEnd]
     queue: list[QueueEntry]
-    victims: Leaving = field(default_factory=AnyNode)
+    leaving: Leaving = field(default_factory=AnyNode)
 
 
 def _jobs(rng: random.Random, count: int, largest: int, part: Callable[[int], Component]) -> list[QueueEntry]:
