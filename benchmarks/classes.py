@@ -1,4 +1,4 @@
-"""How long a decision on several classes of nodes takes with caps and mixing trainers, and how good it is.
+"""The time of decisions on several classes of nodes with caps and mixing trainers, and the quality of their plans.
 
     python -m benchmarks.classes [--json] [--trainers N] [--nodes N ...] [--classes N] [--seeds N] [--bound-s S]
 

@@ -1,4 +1,4 @@
-"""How many polls the decision core folds in a second of CPU time: with sentences as the daemon, without as a replay.
+"""The polls that the decision core folds in a second of CPU time: with sentences as the daemon, without as a replay.
 
     python -m benchmarks.core [--json] [--polls N] [--repeats N] [--plain-replace]
 

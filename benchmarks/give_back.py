@@ -1,4 +1,4 @@
-"""How fast a node is given back and taken up, and what a resize costs training: real Slurm, Horovod and torchrun.
+"""The time until a node is given back or taken up, and the cost of a resize: real Slurm, Horovod and torchrun.
 
     python -m benchmarks.give_back [--json] [--repeats N] [--state-gb N]
 

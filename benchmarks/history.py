@@ -1,4 +1,4 @@
-"""What history costs: a sample, its write and its upkeep on the loop; the windows, an answer and the bytes beside it.
+"""The cost of history: a sample, its write and its upkeep on the loop; the windows, an answer and the bytes beside it.
 
     python -m benchmarks.history [--nodes N] [--trainers N] [--days N] [--folder DIR] [--json]
 

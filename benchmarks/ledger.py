@@ -1,4 +1,4 @@
-"""What months of uptime make of the ledger: its size, what a step and its upkeep take, and how long a start takes.
+"""The ledger after months of uptime: its size, the time of a step and of its upkeep, and the time of a start.
 
     python -m benchmarks.ledger [--months N] [--trainers N] [--step S] [--folder DIR] [--json]
     python -m benchmarks.ledger --migrate ROWS [--folder DIR] [--json]

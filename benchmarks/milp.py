@@ -1,4 +1,4 @@
-"""How long the solvers of the allocation problem take, and how good their plans are, side by side in one run.
+"""The time of the solvers of the allocation problem, and the quality of their plans, side by side in one run.
 
     python -m benchmarks.milp [--json] [--only exact highs ...] [--repeats N] [--time-limit S] [--quick]
 

@@ -1,4 +1,4 @@
-"""How much is lent while regular jobs preempt pilots all the time, on a simulated Slurm, with the real pool and core.
+"""The share that is lent while regular jobs preempt pilots all the time: a simulated Slurm, the real pool and core.
 
     python -m benchmarks.preempting [--json] [--nodes N] [--starts-per-s R] [--seconds S]
 

@@ -1,4 +1,4 @@
-"""What one look at the queue costs: the copy of Slurm's planner on large clusters with long queues.
+"""The cost of one look at the queue: the copy of Slurm's planner on large clusters with long queues.
 
     python -m benchmarks.room [--repeats N] [--json]
 

@@ -73,7 +73,9 @@ def _clock(at_s: float) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.impact", description="What harvesting costs a queue.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.impact", description="The cost of harvesting to a queue."
+    )
     parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
     parser.add_argument(
         "--pairs", type=whole, default=PAIRS, help=f"pairs of runs a seed, without bftd and with it [{PAIRS}]"

@@ -1,4 +1,4 @@
-"""What harvesting does to single jobs, by cause: preemptions, lost slots, starts a cycle late, and rooms.
+"""Effects of harvesting on single jobs, by cause: preemptions, lost slots, starts a cycle late, and rooms.
 
 Waits of two runs differ for many reasons; these figures have one.
 """

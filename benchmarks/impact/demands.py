@@ -1,4 +1,4 @@
-"""What the runs of a recipe must show."""
+"""Demands on the figures of each recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm's own words tell: the controller's log, `scontrol show job` and `sdiag`, of 22.05 and 24.11."""
+"""Readers of Slurm's own words: the controller's log, `scontrol show job` and `sdiag`, of 22.05 and 24.11."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from benchmarks import snapshot_log
+from benchmarks.backfill import snapshot_log
 from bftd.config.keys import SlurmConfig
 from bftd.daemon.process import next_delay_s
 from slurm_plugin.errors import SlurmError

@@ -1,4 +1,4 @@
-"""What is compared: settings of Slurm, of the daemon and of the pilots, a small record each."""
+"""Recipes that are compared: settings of Slurm, of the daemon and of the pilots, a small record each."""
 
 from __future__ import annotations
 

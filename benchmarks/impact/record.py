@@ -1,4 +1,4 @@
-"""What one run leaves behind: a file of JSON lines, raw enough that every figure can be computed anew."""
+"""The record of one run: a file of JSON lines, raw enough that every figure can be computed anew."""
 
 from __future__ import annotations
 

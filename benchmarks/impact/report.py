@@ -15,7 +15,7 @@ from benchmarks.impact.rooms import STARTED
 _KEY = ("recipe", "release", "training", "stream", "stretch")
 _Key = tuple[str, str, str, int, int]
 
-_SCALE = "benchmarks.impact_scale"
+_SCALE = "benchmarks.scale.cluster"
 
 
 def summary(runs: Sequence[Run], *, measure_scale: bool, log: Callable[[str], None]) -> dict[str, Any]:

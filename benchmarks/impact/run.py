@@ -14,8 +14,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks import backfill_log
-from benchmarks.backfill_log import Cycle
+from benchmarks.backfill import cycle_log
+from benchmarks.backfill.cycle_log import Cycle
 from benchmarks.impact import logs, rooms, slots
 from benchmarks.impact.recipe import Recipe
 from benchmarks.impact.record import JobRow, Kind, PilotRow, RoomRow, Run
@@ -166,7 +166,7 @@ def _measure(
     after = logs.rpc_counts(site.slurm("sdiag"))
     ran = logs.jobs(site.slurm("env", "SLURM_TIME_FORMAT=%s", "scontrol", "show", "job", "-o"))
     said = site.controller_log.read_text(errors="replace").splitlines()
-    cycles = [cycle for cycle in backfill_log.cycles(said) if cycle.begin_s >= begin_s]
+    cycles = [cycle for cycle in cycle_log.cycles(said) if cycle.begin_s >= begin_s]
     run = Run(
         recipe=setting.recipe.name,
         release=release,
@@ -270,7 +270,7 @@ def _job_rows(
 ) -> tuple[JobRow, ...]:
     records = {job.id: job for job in ran}
     preempted, starters = logs.preemptions(said), logs.starters(said)
-    failures = backfill_log.first_failures(cycles)
+    failures = cycle_log.first_failures(cycles)
     by_backfill = {victim for cycle in cycles for failure in cycle.failed.values() for victim in failure.preempted}
     rows = []
     for job in stream.jobs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from benchmarks.backfill_log import Cycle
+from benchmarks.backfill.cycle_log import Cycle
 from benchmarks.impact.record import JobRow, Run
 from slurm_plugin.nodeset import fold
 

@@ -18,7 +18,7 @@ from sizing.step_time.datasheet import StepWork
 OPERATORS_A_LAYER, OPERATORS_AROUND = 150, 60
 """Operators started forward and backward, views among them, per layer of a transformer and outside its layers.
 
-Traced for GPT under autocast (benchmarks/sizing_formula_steps.py). Recomputed layers count half as much again.
+Traced for GPT under autocast (benchmarks/sizing/formula_steps.py). Recomputed layers count half as much again.
 """
 
 

@@ -52,8 +52,8 @@ LINKS = Efficiency(0.7, 0.3, 1.0)
 STARTED = Efficiency(1.0e5, 3.3e4, 2.5e5)
 """Operators, views among them, that a process starts on a GPU per second.
 
-On a CPU, without the call into a GPU's driver, PyTorch 2.13 started 1.7e5 to 3.6e5 (`python -m benchmarks.times_ranges
---dispatch`).
+On a CPU, without the call into a GPU's driver, PyTorch 2.13 started 1.7e5 to 3.6e5
+(`python -m benchmarks.sizing.step_times --dispatch`).
 """
 HOP_S, NETWORK_HOP_S = 3e-6, 10e-6
 """Time from one GPU to the next in a collective's tree, within a node and between two.

@@ -36,7 +36,7 @@ PATIENCE_S = 72 * 3600.0
 On an overloaded cluster all jobs wait long. With a short patience every job soon has a claim, and the queue is served
 in order of age: on the paper's 64 GPUs with twice the work that they can do, jobs with patience 0 take 1.6 to 2.1 times
 as long on average as with this one, while the slowest hundredth ends earlier. The value was chosen on seeds 0 to 2 of
-trace cluster02, so benchmarks/crius.py takes other traces and seeds for its tables.
+trace cluster02, so benchmarks/crius/simulation.py takes other traces and seeds for its tables.
 """
 
 

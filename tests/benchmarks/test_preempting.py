@@ -1,4 +1,4 @@
-"""What is lent while Slurm preempts pilots all the time, and what no driver's word may change."""
+"""The share that is lent while Slurm preempts pilots all the time, whatever a driver says."""
 
 from __future__ import annotations
 

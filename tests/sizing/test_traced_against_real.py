@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.sizing_cases import case_of
-from benchmarks.sizing_memory import compare
+from benchmarks.sizing.cases import case_of
+from benchmarks.sizing.memory import compare
 from sizing.base.parallel import Parallel
 from sizing.model import tracing
 

@@ -112,7 +112,7 @@ class Seen:
 @contextmanager
 def daemon(folder: Path, nodes: int, trainers: int) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
     """A daemon without Slurm, as the benchmark of the page has it."""
-    command = [sys.executable, "-m", "benchmarks.web_daemon", str(folder), f"--nodes={nodes}", f"--trainers={trainers}"]
+    command = [sys.executable, "-m", "benchmarks.web.daemon", str(folder), f"--nodes={nodes}", f"--trainers={trainers}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             assert process.stdout is not None

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks import cpu_real
+from benchmarks.synergy import loaders
 from sizing.cpu.runs.steady_state import ObservationLimits
 from tests.bftd.cli.sizing_commands import Terminal
 
@@ -117,11 +117,11 @@ def test_of_the_examples_the_one_that_decodes_is_sensitive_to_cpus_and_the_other
         pass
     if not _quiet():
         pytest.skip("others use the CPUs of this machine")
-    cpu_real.prepared(tmp_path)
+    loaders.prepared(tmp_path)
     limits = ObservationLimits(warmup_s=1.0, least_s=2.0)
-    seen: list[cpu_real.Round] = []
+    seen: list[loaders.Round] = []
     for _ in range(TRIES):
-        image, language = (cpu_real.profiled(job, tmp_path, limits) for job in cpu_real.JOBS)
+        image, language = (loaders.profiled(job, tmp_path, limits) for job in loaders.JOBS)
         if max(image.others, language.others) > QUIET:
             continue
         seen += [image, language]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.sizing_memory import real_peak
+from benchmarks.sizing.memory import real_peak
 from sizing.base.errors import Untraceable, UsageError
 from sizing.base.parallel import Parallel
 from sizing.model import tracing

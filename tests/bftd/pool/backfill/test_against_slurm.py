@@ -1,6 +1,6 @@
 """The copy of Slurm's planner is held against what a real slurmctld did, on recorded clusters without pilots.
 
-The recordings are of benchmarks.record_backfill, the counts of benchmarks.backfill_replay. The copy was mended by
+The recordings are of benchmarks.backfill.recorder, the counts of benchmarks.backfill.replay. The copy was mended by
 differences in the recordings of `SEEN`; what it says of the others is told apart, and is the figure that counts.
 """
 
@@ -11,8 +11,8 @@ from functools import cache
 
 import pytest
 
-from benchmarks.backfill_recording import load
-from benchmarks.backfill_replay import RECORDINGS, Counts, replay
+from benchmarks.backfill.recording import load
+from benchmarks.backfill.replay import RECORDINGS, Counts, replay
 
 pytestmark = pytest.mark.slow
 

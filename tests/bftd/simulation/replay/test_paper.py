@@ -18,7 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bftd.simulation.trace
-from benchmarks import paper, paper_diverse, paper_hpo, paper_published, paper_runs, paper_text
+from benchmarks import markdown
+from benchmarks.paper import __main__ as paper
+from benchmarks.paper import figures, hpo, networks, replays
 from bftd.simulation.drivers.driver import Charge
 from bftd.simulation.drivers.networks import representative
 from bftd.simulation.replay import Result
@@ -66,7 +68,7 @@ def traces(draw: st.DrawFn) -> Trace:
 @given(traces(), st.integers(1, 3), st.integers(0, 299))
 def test_a_repeated_trace_is_at_every_time_what_the_trace_was_then(trace: Trace, times: int, second: int) -> None:
     time_s = second % (100 * times) + 0.5
-    again = paper_runs.repeated(trace, times)
+    again = replays.repeated(trace, times)
     assert again.duration_s == 100.0 * times
     assert np.all(np.diff(again.times_s) >= 0)
     assert idle_at(again, time_s) == idle_at(trace, time_s % 100)
@@ -74,15 +76,15 @@ def test_a_repeated_trace_is_at_every_time_what_the_trace_was_then(trace: Trace,
 
 def test_the_log_error_of_a_column_is_the_root_mean_square_over_its_networks() -> None:
     printed = {"a": 1.0, "b": 2.0}
-    assert paper_diverse.rms_log_error(printed, printed) == 0
+    assert networks.rms_log_error(printed, printed) == 0
     ours = {"a": math.exp(0.3), "b": 2 * math.exp(-0.1)}
-    assert paper_diverse.rms_log_error(ours, printed) == pytest.approx(math.sqrt(0.05))
-    assert paper_diverse.rms_log_error({"a": 1.0, "b": None}, printed) is None
+    assert networks.rms_log_error(ours, printed) == pytest.approx(math.sqrt(0.05))
+    assert networks.rms_log_error({"a": 1.0, "b": None}, printed) is None
 
 
 def test_events_in_which_equal_shares_earn_nothing_have_no_ratio() -> None:
     milp, equal = np.array([1.0, 2.0, 10.0, 0.5, 7.0, 7.0]), np.array([1.0, 1.0, 2.0, 1.0, 0.0, -3.0])
-    found = paper_hpo.per_event(milp, equal)
+    found = hpo.per_event(milp, equal)
     assert found == pytest.approx(
         {"worse": 1 / 4, "twice": 1 / 2, "five_times": 1 / 4, "mean": 2.125, "without": 1 / 3}
     )
@@ -93,8 +95,8 @@ def test_all_are_done_when_nobody_earns_any_more() -> None:
     for hour, rate, pool, used in ((0, 5.0, 10, 4), (1, 0.0, 20, 0), (2, 5.0, 20, 4), (3, 0.0, 30, 0), (4, 0.0, 40, 0)):
         account.note(3600.0 * hour, rate, pool, used, used)
     result = cast(Result, SimpleNamespace(account=account, trainers_completed=2))
-    assert paper_runs.all_done(result, 2) == {"hours": 3.0, "node_hours": 50.0, "used_node_hours": 8.0}
-    assert paper_runs.all_done(result, 3) is None
+    assert replays.all_done(result, 2) == {"hours": 3.0, "node_hours": 50.0, "used_node_hours": 8.0}
+    assert replays.all_done(result, 3) is None
 
 
 def test_the_return_of_an_event_counts_events_that_rescale_and_no_other_charge() -> None:
@@ -105,8 +107,8 @@ def test_the_return_of_an_event_counts_events_that_rescale_and_no_other_charge()
     account.note(30.0, 0.0, 4, 4, 4)
     result = cast(Result, SimpleNamespace(account=account))
     changes_s = np.array([0.0, 10.0, 20.0, 30.0])
-    assert paper_runs._returns(result, changes_s) == pytest.approx([5.25, 6.5, 7.75])  # of (100 - 10) / 10 and 80 / 20
-    assert paper_runs._returns(result, np.array([10.0, 15.0])) == [0.0, 0.0, 0.0]
+    assert replays._returns(result, changes_s) == pytest.approx([5.25, 6.5, 7.75])  # of (100 - 10) / 10 and 80 / 20
+    assert replays._returns(result, np.array([10.0, 15.0])) == [0.0, 0.0, 0.0]
 
 
 def test_every_case_is_told_apart_and_every_section_has_its_cases() -> None:
@@ -115,15 +117,15 @@ def test_every_case_is_told_apart_and_every_section_has_its_cases() -> None:
     assert len({case.title for case in cases}) == len(cases)
 
 
-@pytest.mark.parametrize("printed", [paper_published.TABLE_3, paper_published.TABLE_4])
+@pytest.mark.parametrize("printed", [figures.TABLE_3, figures.TABLE_4])
 def test_the_printed_tables_have_a_value_for_every_network_and_pj_max(printed: dict[str, tuple[float, ...]]) -> None:
-    assert set(printed) == set(paper_published.KINDS)
-    assert {len(values) for values in printed.values()} == {len(paper_published.PJ_MAX)}
+    assert set(printed) == set(figures.KINDS)
+    assert {len(values) for values in printed.values()} == {len(figures.PJ_MAX)}
 
 
 def test_bars_go_from_the_low_to_the_high_end_and_stay_there_beyond() -> None:
-    assert paper_text.bars([-1, 0, 0.5, 1, 2], 0, 1) == "▁▁▅██"
-    assert paper_text.bars([1, 1], 1, 1) == "▁▁"
+    assert markdown.bars([-1, 0, 0.5, 1, 2], 0, 1) == "▁▁▅██"
+    assert markdown.bars([1, 1], 1, 1) == "▁▁"
 
 
 # -- the whole command ---
@@ -135,12 +137,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("summit")
     rows = [(0.0, node, True) for node in range(12)]
     rows += [(100.0 * step + 10 * node, node, step % 2 == 0) for node in range(2) for step in range(1, 5)]
-    bftd.simulation.trace.write(trace_of(rows, 1024, 600.0), path / paper_runs.TRACE)
+    bftd.simulation.trace.write(trace_of(rows, 1024, 600.0), path / replays.TRACE)
     entries = [
         trainer.to_json() | {"name": f"J{place}-{kind}", "work_samples": 1e7}
-        for place, (trainer, kind) in enumerate(zip(representative(), paper_published.KINDS.values(), strict=True))
+        for place, (trainer, kind) in enumerate(zip(representative(), figures.KINDS.values(), strict=True))
     ]
-    for name in paper_runs.TRAINERS.values():
+    for name in replays.TRAINERS.values():
         (path / name).write_bytes(gzip.compress(json.dumps(entries).encode()))
     return path
 

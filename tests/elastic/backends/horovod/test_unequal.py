@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.local_nodes import LocalDaemon, LocalNodes
+from benchmarks.drivers.local_nodes import LocalDaemon, LocalNodes
 from bftd.protocol.reports import ProgressReport, Report, ResizeReport
 from elastic.backends import KINDS
 from elastic.driver.server import Hub, listen

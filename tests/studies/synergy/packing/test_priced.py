@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import synergy_pack_generated as generated
+from benchmarks.synergy import generated_packing as generated
 from sizing.base.errors import SizingError
 from sizing.cpu.matrix import Matrix
 from studies.synergy.packing import priced, throughput

@@ -1,0 +1,1 @@
+"""Estimates of cells beside real ranks on this machine's CPU, and the cost of profiling."""

@@ -1,0 +1,1 @@
+"""Saving and loading of checkpoints: large states, stalls of the training, and intervals against losses."""

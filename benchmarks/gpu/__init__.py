@@ -1,0 +1,1 @@
+"""Measurements that need a GPU: steps, stages profiled alone, and elastic training."""

@@ -1,0 +1,47 @@
+"""Markdown for pages of figures: tables, percentages and bars that a terminal shows as well as a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+_BARS = "▁▂▃▄▅▆▇█"
+NOT_PRINTED = "–"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table; all columns but the first are right-aligned."""
+    rules = ["---"] + ["---:"] * (len(head) - 1)
+    lines = [head, rules, *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share, such as "83.1 %"; a dash where there is none."""
+    return NOT_PRINTED if value is None else f"{100 * value:.{digits}f} %"
+
+
+def brief_percent(value: float) -> str:
+    """A share without a decimal that is 0, such as "7.5 %" and "100 %"."""
+    return percent(value).replace(".0 ", " ")
+
+
+def signed(value: float, digits: int = 0) -> str:
+    """A relative change, such as "-28 %"."""
+    return f"{100 * value:+.{digits}f} %".replace("-", "−")
+
+
+def points(value: float) -> str:
+    """A difference of two shares in percentage points, such as "+5.1"."""
+    return f"{100 * value:+.1f}".replace("-", "−")
+
+
+def bars(values: Sequence[float], low: float, high: float) -> str:
+    """One bar for each value, the lowest at `low` and the full one at `high`."""
+    span = high - low or 1.0
+    places = [round((value - low) / span * (len(_BARS) - 1)) for value in values]
+    return "".join(_BARS[min(max(place, 0), len(_BARS) - 1)] for place in places)
+
+
+def section(title: str, *paragraphs: str) -> str:
+    """A section of the page."""
+    return "\n\n".join((f"## {title}", *paragraphs))

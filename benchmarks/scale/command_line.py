@@ -1,0 +1,134 @@
+"""The time of commands from a cold shell, with a daemon of 5,000 nodes and 100 trainers.
+
+    python -m benchmarks.scale.command_line [--repeats N] [--nodes N] [--trainers N] [--json]
+
+Each repetition is a process of its own. `bft --version` and `python -c "import click"` take turns, so that what else
+the machine does falls on both. The daemon is that of `benchmarks.scale.daemon`, with all nodes lent, and is found as
+on a login node, by a configuration file. It keeps an answer for a second: questions are further apart, so that each
+is answered anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.scale.hostile import serving
+from bftd.http.client import ApiClient
+
+STATUS_BOUND_MS = 150.0
+VERSION_BOUND = 2.5
+# The daemon keeps an answer of a large cluster for a second.
+APART_S = 1.1
+CLICK = (sys.executable, "-c", "import click")
+
+
+def measure(nodes: int, trainers: int, repeats: int) -> dict[str, Any]:
+    """Times in milliseconds: by the clock, and of the processor."""
+    bft = str(Path(sys.executable).with_name("bft"))
+    if not shutil.which(bft):
+        raise SystemExit(f"{bft} is not there: make venv")
+    idle = dict(os.environ)
+    version, click = _in_turns([(bft, "--version"), CLICK], idle, repeats)
+    found: dict[str, Any] = {
+        "nodes": nodes,
+        "trainers": trainers,
+        "repeats": repeats,
+        "version": version,
+        "import_click": click,
+        "version_ratio": version["median_ms"] / click["median_ms"],
+        "version_bound": VERSION_BOUND,
+        "status_bound_ms": STATUS_BOUND_MS,
+        "load": os.getloadavg()[0],
+    }
+    with tempfile.TemporaryDirectory(prefix="bft-commands-") as name:
+        folder = Path(name)
+        config = folder / "bftd.toml"
+        config.write_text(f'[api]\nsocket = "{folder}/socket"\n')
+        with serving(folder, trainers, nodes) as daemon:
+            environ = {key: value for key, value in os.environ.items() if key != "BFTD_SOCKET"}
+            environ |= {"BFTD_CONFIG": str(config)}
+            node, trainer = "n0", "run-site-0"
+            asked = [("status",), ("trainers",), ("explain", trainer), ("explain", node)]
+            times = _in_turns([(bft, *words) for words in asked], environ, repeats, APART_S / len(asked))
+            found |= dict(zip(("status", "trainers", "explain", "explain_node"), times, strict=True))
+            found["answer"] = _answers(ApiClient(str(folder / "socket")))
+            daemon.terminate()
+            found["longest_turn_of_the_loop_cpu_ms"] = json.loads(daemon.communicate(timeout=60)[0])["turn_ms"][
+                "max_cpu"
+            ]
+    return found
+
+
+def _answers(client: ApiClient) -> dict[str, dict[str, float]]:
+    """How long the daemon takes for an answer that it has not kept, and its bytes."""
+    found = {}
+    for form, ask in (("folded", lambda: client.status(folded=True)), ("full", client.status)):
+        took_ms = []
+        for _ in range(5):
+            time.sleep(APART_S)
+            begun_s = time.perf_counter()
+            answer = ask()
+            took_ms.append(1e3 * (time.perf_counter() - begun_s))
+        found[form] = {"median_ms": statistics.median(took_ms), "bytes": len(json.dumps(answer))}
+    return found
+
+
+def _in_turns(
+    commands: Sequence[Sequence[str]], environ: Mapping[str, str], repeats: int, apart_s: float = 0.0
+) -> list[dict[str, float]]:
+    """The times of several commands, each run `repeats` times, one after the other."""
+    walls_ms: list[list[float]] = [[] for _ in commands]
+    cpus_ms: list[list[float]] = [[] for _ in commands]
+    for _ in range(repeats):
+        for at, command in enumerate(commands):
+            time.sleep(apart_s)
+            before, begun_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+            subprocess.run(command, env=environ, check=True, stdout=subprocess.DEVNULL)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            walls_ms[at].append(1e3 * (time.perf_counter() - begun_s))
+            cpus_ms[at].append(1e3 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
+    return [
+        {
+            "median_ms": statistics.median(walls),
+            "fastest_ms": min(walls),
+            "slowest_ms": max(walls),
+            "median_cpu_ms": statistics.median(cpus),
+        }
+        for walls, cpus in zip(walls_ms, cpus_ms, strict=True)
+    ]
+
+
+def main() -> None:
+    """Print what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--nodes", type=int, default=5_000)
+    parser.add_argument("--trainers", type=int, default=100)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found = measure(options.nodes, options.trainers, options.repeats)
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return
+    for name in ("import_click", "version", "status", "trainers", "explain", "explain_node"):
+        times = found[name]
+        span = f"{times['fastest_ms']:.0f}-{times['slowest_ms']:.0f}"
+        print(f"{name}: median {times['median_ms']:.0f} ms ({span}), of processor {times['median_cpu_ms']:.0f} ms")
+    print(f"bft --version takes {found['version_ratio']:.2f} times import click (bound {VERSION_BOUND:g})")
+    print(f"bft status: bound {STATUS_BOUND_MS:.0f} ms; the daemon's answers: {found['answer']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Synergy: its packers and simulated rounds on public matrices, its search, and loaders profiled for real."""

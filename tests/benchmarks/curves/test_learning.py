@@ -1,0 +1,43 @@
+"""The regret of curves that are learned, on a pool of a few nodes for a few minutes."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from benchmarks.curves import learning
+
+pytestmark = pytest.mark.slow
+
+HOURS = 0.1
+
+
+def test_each_pool_has_its_regret_over_all_seeds_and_how_long_a_first_node_took(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--pools", "3,4", "--trainers", "2", "--seeds", "7:9"]
+    asked = ["--hours", str(HOURS), "--week-hours", "0", *sizes, "--json"]
+    monkeypatch.setattr(sys, "argv", ["curves_learned", *asked])
+    learning.main()
+    found = json.loads(capsys.readouterr().out)
+    assert (found["hours"], found["objective"], found["seeds"], found["summit"]) == (HOURS, "efficiency", "7:9", [])
+    assert [(row["nodes"], row["trainers"], len(row["runs"])) for row in found["quiet"]] == [(3, 2, 2), (4, 2, 2)]
+    for row in found["quiet"]:
+        for run in row["runs"]:
+            assert run.keys() == {"regret", "regret_first_hour", "first_node_s", "first_node_known_s"}
+            assert max(run["regret"], run["regret_first_hour"]) < 1.0
+            assert 0.0 <= run["first_node_s"] <= 60.0
+        regrets = [run["regret"] for run in row["runs"]]
+        assert row["regret"] == {"median": pytest.approx(sum(regrets) / 2), "least": min(regrets), "most": max(regrets)}
+
+
+def test_curves_that_are_known_are_no_regret(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = learning.Polled
+    monkeypatch.setattr(
+        learning, "Polled", lambda trainers, options, knows, *more: plain(trainers, options, "known", *more)
+    )
+    options = learning.Options(pj_max=2, objective="efficiency", rescale_model="measured")
+    found = learning.compared(learning.quiet(4, HOURS), learning.drawn(2, 4, 7), options, 2)
+    assert (found["regret"], found["regret_first_hour"]) == (0.0, 0.0)
