@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import signal
@@ -299,26 +298,23 @@ def test_pilots_of_a_daemon_that_is_gone_are_taken_over_and_a_word_that_one_user
     ledger.close()
 
 
-def test_who_is_no_daemon_cannot_keep_one_from_starting() -> None:
-    async def try_it() -> None:
-        cluster = f"here {os.getpid()}"
-        first = await claim(cluster, "elastic", {os.geteuid()})
-        assert first is not None
-        with pytest.raises(
-            AnotherDaemon, match=pattern("service.neighbours.in_use", holder=os.getpid(), partition="elastic")
-        ):
-            await claim(cluster, "elastic", {os.geteuid()})
-        other = await claim(cluster, "elastic2", {os.geteuid()})
-        assert other is not None
-        if os.geteuid():  # what a stranger holds: as root nobody here is one
-            assert await claim(cluster, "elastic", {12345}) is None
-        first.close()
-        other.close()
-        again = await claim(cluster, "elastic", {os.geteuid()})
-        assert again is not None
-        again.close()
-
-    asyncio.run(try_it())
+async def test_who_is_no_daemon_cannot_keep_one_from_starting() -> None:
+    cluster = f"here {os.getpid()}"
+    first = await claim(cluster, "elastic", {os.geteuid()})
+    assert first is not None
+    with pytest.raises(
+        AnotherDaemon, match=pattern("service.neighbours.in_use", holder=os.getpid(), partition="elastic")
+    ):
+        await claim(cluster, "elastic", {os.geteuid()})
+    other = await claim(cluster, "elastic2", {os.geteuid()})
+    assert other is not None
+    if os.geteuid():  # what a stranger holds: as root nobody here is one
+        assert await claim(cluster, "elastic", {12345}) is None
+    first.close()
+    other.close()
+    again = await claim(cluster, "elastic", {os.geteuid()})
+    assert again is not None
+    again.close()
 
 
 def test_regression_cancels_of_a_hanging_controller_piled_up_and_held_up_the_stop() -> None:

@@ -153,7 +153,7 @@ def test_the_loop_serves_drivers_while_a_snapshot_is_judged(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(("judges_for_s", "beats"), [(-math.inf, True), (1.0, True), (1000.0, False)])
-def test_a_daemon_that_judges_one_snapshot_without_end_is_started_anew_by_its_watchdog(
+async def test_a_daemon_that_judges_one_snapshot_without_end_is_started_anew_by_its_watchdog(
     tmp_path: Path, monkeypatch, judges_for_s: float, beats: bool
 ) -> None:
     daemon = Daemon(Config(api=ApiConfig(socket=str(tmp_path / "s")), ledger=LedgerConfig(path=str(tmp_path / "l"))))
@@ -161,16 +161,12 @@ def test_a_daemon_that_judges_one_snapshot_without_end_is_started_anew_by_its_wa
     monkeypatch.setattr(daemons, "notify", told.append)
     monkeypatch.setattr(daemons, "_BEAT_S", 0.001)
     daemon._judges_since_s = time.monotonic() - judges_for_s
-
-    async def three_beats() -> None:
-        turned = asyncio.Semaphore(0)
-        daemon._service = SimpleNamespace(now=turned.release)  # type: ignore[assignment]
-        beat = asyncio.create_task(daemon._beat())
-        for _ in range(3):
-            await turned.acquire()
-        beat.cancel()
-
-    asyncio.run(three_beats())
+    turned = asyncio.Semaphore(0)
+    daemon._service = SimpleNamespace(now=turned.release)  # type: ignore[assignment]
+    beat = asyncio.create_task(daemon._beat())
+    for _ in range(3):
+        await turned.acquire()
+    beat.cancel()
     daemon._ledger.close()
     assert bool(told) == beats
 

@@ -35,7 +35,7 @@ def test_regression_an_interpreter_missing_where_the_driver_runs_was_a_fault_of_
         asyncio.run(Companion(nothing, nothing).start(str(tmp_path / "bin" / "python"), "this"))
 
 
-def test_what_there_is_not_enough_of_for_a_moment_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_there_is_not_enough_of_for_a_moment_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     start, refused = asyncio.create_subprocess_exec, [errno.EAGAIN, errno.EMFILE]
 
     async def short(*argv: Any, **options: Any) -> asyncio.subprocess.Process:
@@ -46,16 +46,12 @@ def test_what_there_is_not_enough_of_for_a_moment_is_tried_again(monkeypatch: py
     monkeypatch.setattr(companions.asyncio, "create_subprocess_exec", short)
     monkeypatch.setattr(companions, "_PAUSES_S", (0.0, 0.0))
     ends: list[int] = []
-
-    async def run() -> None:
-        companion = Companion(nothing, ends.append)
-        await companion.start(sys.executable, "no_module_of_that_name")
-        await until("ended", lambda: ends)
-        refused.extend([errno.EAGAIN] * 3)
-        with pytest.raises(ElasticError, match="not now"):
-            await Companion(nothing, nothing).start(sys.executable, "this")
-
-    asyncio.run(run())
+    companion = Companion(nothing, ends.append)
+    await companion.start(sys.executable, "no_module_of_that_name")
+    await until("ended", lambda: ends)
+    refused.extend([errno.EAGAIN] * 3)
+    with pytest.raises(ElasticError, match="not now"):
+        await Companion(nothing, nothing).start(sys.executable, "this")
     assert ends == [1]
 
 
@@ -160,39 +156,31 @@ def test_a_helper_of_a_trainer_in_an_image_runs_inside_and_its_folder_goes_with_
     assert not Path(folder).exists()
 
 
-def test_regression_a_runtime_that_told_on_standard_output_what_it_fetches_ended_the_trainer() -> None:
+async def test_regression_a_runtime_that_told_on_standard_output_what_it_fetches_ended_the_trainer() -> None:
     python = str(Path(sys.base_prefix, "bin", "python3"))
     talks = """sh -c 'echo fetching; shift 2; exec "$@"' run {image} {binds} {command}"""
     said: list[str] = []
     ends: list[int] = []
-
-    async def run() -> None:
-        companion = Companion(nothing, ends.append, said.append)
-        await companion.start(python, "elastic.backends.torchrun.tunnel", image={**IMAGE, "template": talks})
-        assert companion._process is not None
-        assert companion._process.stdin is not None
-        await until("it talks", lambda: said)
-        companion._process.stdin.close()
-        await until("ended", lambda: ends)
-        await companion.stop()
-
-    asyncio.run(run())
+    companion = Companion(nothing, ends.append, said.append)
+    await companion.start(python, "elastic.backends.torchrun.tunnel", image={**IMAGE, "template": talks})
+    assert companion._process is not None
+    assert companion._process.stdin is not None
+    await until("it talks", lambda: said)
+    companion._process.stdin.close()
+    await until("ended", lambda: ends)
+    await companion.stop()
     assert (ends, said) == ([0], ["fetching"])
 
 
-def test_regression_a_store_that_ended_was_told_of_before_its_last_words_were_heard() -> None:
+async def test_regression_a_store_that_ended_was_told_of_before_its_last_words_were_heard() -> None:
     """So the trainer ended with a guess at torch, where the runtime had said what it lacked."""
     dies = "sh -c 'exec >&-; (sleep 0.2; echo no such image >&2) & exit 64' {image} {binds} {command}"
     said: list[str] = []
     heard: list[tuple[int, str]] = []
-
-    async def run() -> None:
-        companion = Companion(nothing, lambda rc: heard.append((rc, companion.last_line)), said.append)
-        await companion.start("python3", "a.module", image={**IMAGE, "template": dies})
-        await until("ended", lambda: heard)
-        await companion.stop()
-
-    asyncio.run(run())
+    companion = Companion(nothing, lambda rc: heard.append((rc, companion.last_line)), said.append)
+    await companion.start("python3", "a.module", image={**IMAGE, "template": dies})
+    await until("ended", lambda: heard)
+    await companion.stop()
     assert heard == [(64, "no such image")]
 
 

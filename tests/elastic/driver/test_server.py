@@ -25,7 +25,6 @@ from elastic.link.peer import Peer
 from elastic.link.wire import Message, decode, encode
 from tests.elastic.fakes import until
 from tests.support.messages import pattern, wording
-from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
 
@@ -270,21 +269,18 @@ def test_a_peer_whose_message_does_not_fit_its_seal_is_dropped_and_the_others_ar
     assert scene(body) == []
 
 
-def test_a_closed_hub_accepts_nobody_and_keeps_whom_it_has() -> None:
-    async def run() -> None:
-        listener = Listener()
-        listening = listen()
-        port = listening.getsockname()[1]
-        hub = Hub(listener, SECRET, listening)
-        _, writer, seals = await joined(port, "n1.1")
-        hub.close()
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", port)
-        writer.write(seals.outgoing.line(encode({"op": "ready"})))
-        await until("heard", lambda: ("ready", "n1.1") in listener.log)
-        writer.close()
-
-    asyncio.run(asyncio.wait_for(run(), STILL_S))
+async def test_a_closed_hub_accepts_nobody_and_keeps_whom_it_has() -> None:
+    listener = Listener()
+    listening = listen()
+    port = listening.getsockname()[1]
+    hub = Hub(listener, SECRET, listening)
+    _, writer, seals = await joined(port, "n1.1")
+    hub.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    writer.write(seals.outgoing.line(encode({"op": "ready"})))
+    await until("heard", lambda: ("ready", "n1.1") in listener.log)
+    writer.close()
 
 
 # -- strangers in crowds ---

@@ -59,32 +59,31 @@ def test_a_step_runs_under_the_limit_that_the_driver_was_started_with(
     assert srun.read_text() == "321\n"
 
 
-def test_regression_an_srun_for_which_there_were_too_many_open_files_ended_the_trainer(starter: PilotStarter) -> None:
+async def test_regression_an_srun_for_which_there_were_too_many_open_files_ended_the_trainer(
+    starter: PilotStarter,
+) -> None:
     class Slurm(FakeStarter):
         async def run_agent(self, pilot: Pilot) -> None:
             await starter.run_agent(pilot)
 
-    async def run() -> None:
-        owner, daemon = Owner(), FakeDaemon()
-        crew = PilotManager(owner, Slurm(), daemon.report, library="torch")  # type: ignore[arg-type]
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        highest = max(map(int, os.listdir("/proc/self/fd")))
-        taken = [os.open(os.devnull, os.O_RDONLY)]
-        while taken[-1] < highest:  # numbers that others have left free in between would do for an srun
-            taken.append(os.open(os.devnull, os.O_RDONLY))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(highest, *taken) + 1, hard))
-        try:
-            crew.on_leases([lease("n1")])
-            await until("given back", lambda: crew.all == [])
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            for each in taken:
-                os.close(each)
-        assert owner.errors == []
-        assert ["Too many open files" in line for line in owner.lines] == [True]
-        await crew.close()
-
-    asyncio.run(run())
+    owner, daemon = Owner(), FakeDaemon()
+    crew = PilotManager(owner, Slurm(), daemon.report, library="torch")  # type: ignore[arg-type]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    while taken[-1] < highest:  # numbers that others have left free in between would do for an srun
+        taken.append(os.open(os.devnull, os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(highest, *taken) + 1, hard))
+    try:
+        crew.on_leases([lease("n1")])
+        await until("given back", lambda: crew.all == [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in taken:
+            os.close(each)
+    assert owner.errors == []
+    assert ["Too many open files" in line for line in owner.lines] == [True]
+    await crew.close()
 
 
 def test_a_driver_without_a_thread_to_ask_slurm_with_is_refused_that_pilot(

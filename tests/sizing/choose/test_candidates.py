@@ -16,7 +16,7 @@ from tests.sizing.plans_of import gpu, group, inventory
 
 def tried(
     offer: PartitionOffer, batch: int, spread: Spread = Spread(), most: int | None = None
-) -> set[tuple[int, Parallel]]:  # noqa: B008
+) -> set[tuple[int, Parallel]]:
     return {(each.nodes, each.parallel) for each in candidates(pools(inventory(offer)), batch, spread, most)}
 
 
