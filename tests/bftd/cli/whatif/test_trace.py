@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bftd.base import command as entry
-from bftd.cli.main import bft
 from bftd.simulation.trace import read, write
 from tests.bftd.simulation.trace.making import SUMMIT, needs_summit, trace_of
 from tests.support.messages import excerpt, fragment, says, wording
+from tests.support.terminal import Run, Terminal
 
 ASSETS = Path(__file__).parents[2] / "simulation" / "trace" / "assets"
-Run = Callable[[str], tuple[int, str, str]]
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Run]:
-    """Runs `bft trace ...` in this process, in an empty folder and in UTC."""
+    """Runs `bft trace ...` in an empty folder and in UTC."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("BFTD_CONFIG", "")
     time.tzset()
-
-    def call(words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bft", "trace", *shlex.split(words)])
-        with pytest.raises(SystemExit) as end:
-            entry.run(bft, "bft")
-        shown = capsys.readouterr()
-        assert isinstance(end.value.code, int)
-        return end.value.code, shown.out, shown.err
-
-    yield call
+    terminal = Terminal(monkeypatch, capsys, "trace")
+    yield lambda words: terminal(*shlex.split(words))
     monkeypatch.undo()
     time.tzset()
 
