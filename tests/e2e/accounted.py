@@ -18,6 +18,7 @@ from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.sandbox.accounting import accounting, sacctmgr
 from tests import program
 from tests.support import waiting
+from tests.support.programs import shell_script
 
 LIMIT_S = 240.0
 
@@ -123,8 +124,7 @@ class AccountedSite(SandboxSite):
         if not commands.exists():
             commands.mkdir()
             python.symlink_to(program.python() or sys.executable)
-            driver.write_text(f'#!/bin/sh\nexec {python} -c "from elastic.driver.main import main; main()" "$@"\n')
-            driver.chmod(0o755)
+            shell_script(driver, f'exec {python} -c "from elastic.driver.main import main; main()" "$@"')
         return python
 
     def empty(self) -> None:

@@ -27,6 +27,7 @@ from tests import program
 from tests.support import waiting
 from tests.support.messages import wording
 from tests.support.ports import free_port
+from tests.support.programs import shell_script
 
 pytestmark = [
     pytest.mark.cluster,
@@ -176,8 +177,7 @@ def submit(scene: Scene) -> None:
     commands.mkdir()
     python, driver = commands / "python3", commands / "bft-driver"
     python.symlink_to(program.python() or sys.executable)
-    driver.write_text(f'#!/bin/sh\nexec {python} -c "from elastic.driver.main import main; main()" "$@"\n')
-    driver.chmod(0o755)
+    shell_script(driver, f'exec {python} -c "from elastic.driver.main import main; main()" "$@"')
     environ = {
         **scene.site.env(),
         "PATH": f"{commands}:{scene.site.env()['PATH']}",

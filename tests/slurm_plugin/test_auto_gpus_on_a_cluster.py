@@ -16,6 +16,7 @@ from bftd.daemon.sandbox_site import SandboxSite
 from tests.slurm_plugin.conftest import Until
 from tests.slurm_plugin.plugins import User, another_lua, require_compiled
 from tests.support.messages import says, wording
+from tests.support.programs import shell_script
 
 pytestmark = pytest.mark.cluster
 
@@ -53,8 +54,7 @@ def user(gpu_site: SandboxSite, gpu_user: User) -> Iterator[User]:
 
 def answers(site: SandboxSite, script: str) -> None:
     """What stands in for bft."""
-    (site.root / "bft").write_text(f"#!/bin/sh\n{script}\n")
-    (site.root / "bft").chmod(0o755)
+    shell_script(site.root / "bft", script)
 
 
 def queued(user: User) -> list[str]:

@@ -12,6 +12,7 @@ from bftd.daemon.sandbox_site import SandboxSite
 from tests import program
 from tests.slurm_plugin.plugins import User, another_driver
 from tests.support.messages import wording
+from tests.support.programs import shell_script
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
@@ -39,8 +40,7 @@ def test_a_plain_sbatch_trains_on_idle_nodes_as_the_user_and_ends_as_the_script_
     (commands / "python3").symlink_to(python)
     driver = commands / "bft-driver"
     start = 'exec python3 -c "from elastic.driver.main import main; main()" "$@"'
-    driver.write_text(f"#!/bin/sh\nexport PYTHONPATH={program.python_path()}\n{start}\n")
-    driver.chmod(0o755)
+    shell_script(driver, f"export PYTHONPATH={program.python_path()}\n{start}")
     (user.home / "train.py").write_text(SCRIPT)
     log = user.home / "out.log"
     try:

@@ -23,6 +23,7 @@ from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox.plugin import compiled
 from tests.slurm_plugin.plugins import CHECKOUT, User, another_driver, another_lua
 from tests.support.messages import pattern, says, wording
+from tests.support.programs import shell_script
 from tools.backends_header import header
 
 Until = Callable[[Callable[[], bool], str], None]
@@ -248,11 +249,11 @@ def test_the_driver_runs_as_the_user_with_script_and_arguments_and_what_it_submi
     seen = user.home / "seen"
     driver = site.root / "driver.sh"
     # In place of the driver, what a training script could do in an elastic job.
-    driver.write_text(
+    shell_script(
+        driver,
         '#!/bin/sh\nexec >seen 2>&1\nid -u\nshift\necho "$@"\n'
-        f"env | grep -c {INHERITED}\nsrun --overlap -n1 echo step\nsbatch -H -p batch --wrap true\necho end\n"
+        f"env | grep -c {INHERITED}\nsrun --overlap -n1 echo step\nsbatch -H -p batch --wrap true\necho end\n",
     )
-    driver.chmod(0o755)
     (user.home / "train.py").write_text("#!/usr/bin/env python3\n")
     try:
         with another_driver(site, driver):

@@ -34,6 +34,7 @@ from slurm_plugin.errors import SnapshotError
 from slurm_plugin.read.parse import unreadable_job
 from slurm_plugin.read.types import Snapshot
 from tests.support.messages import excerpt, fragment, pattern, says, wording
+from tests.support.programs import run_bft, shell_script
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
@@ -213,8 +214,7 @@ def environment(root: Path) -> dict[str, str]:
     commands = root / "bin"
     commands.mkdir(exist_ok=True)
     for name, text in {"scontrol": SCONTROL, "squeue": SQUEUE, "scancel": "#!/bin/sh\n"}.items():
-        (commands / name).write_text(text)
-        (commands / name).chmod(0o755)
+        shell_script(commands / name, text)
     return os.environ | {"PATH": f"{commands}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
 
 
@@ -312,13 +312,7 @@ def test_a_daemon_for_a_partition_that_does_not_exist_ends_in_one_line(tmp_path:
 
 def bft(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command line."""
-    return subprocess.run(
-        [sys.executable, "-m", "bftd.cli.main", *arguments],
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | (env or {}),
-        capture_output=True,
-        text=True,
-        timeout=STILL_S,
-    )
+    return run_bft(*arguments, env=os.environ | (env or {}))
 
 
 def test_the_help_lists_all_commands_without_importing_them() -> None:

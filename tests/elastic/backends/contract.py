@@ -28,6 +28,7 @@ from elastic.driver.pilots.launcher import Pilot
 from elastic.link.wire import Message
 from tests.elastic.backends.stage import FakeCompanion, Host, pilot, started, told
 from tests.elastic.fakes import settings_for, until
+from tests.support.programs import shell_script
 
 AGENTS_OWN = {"configure", "beat", "look", "go", "end"}
 """What an agent does not pass on: a back-end's messages to its node process are called otherwise."""
@@ -207,9 +208,7 @@ class BackendContract(ABC):
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.undo()  # real helper processes, in an interpreter that only waits
-        interpreter = tmp_path / "python"
-        interpreter.write_text("#!/bin/sh\nexec sleep 1000\n")
-        interpreter.chmod(0o755)
+        interpreter = shell_script(tmp_path / "python", "exec sleep 1000")
         before = set(psutil.Process().children(recursive=True))
         settings = replace(settings_for(tmp_path, "1-8", self.kind.name), interpreter=str(interpreter))
         backend: Backend = load(self.kind.driver)(Host(settings))

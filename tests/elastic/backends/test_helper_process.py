@@ -19,6 +19,7 @@ from elastic.link.wire import Message
 from tests.elastic.backends.stage import FakeCompanion, Host
 from tests.elastic.fakes import settings_for, until
 from tests.support.messages import fragment, pattern, says
+from tests.support.programs import shell_script
 
 pytestmark = pytest.mark.slow
 
@@ -187,9 +188,7 @@ async def test_regression_a_store_that_ended_was_told_of_before_its_last_words_w
 def test_a_helper_of_a_container_that_slurm_makes_is_a_step_of_the_drivers_own_job(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    srun = tmp_path / "srun"
-    srun.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/argv\n')
-    srun.chmod(0o755)
+    shell_script(tmp_path / "srun", f'echo "$@" > {tmp_path}/argv')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     image = {**IMAGE, "template": "pyxis"}
     ends: list[int] = []

@@ -18,6 +18,7 @@ from elastic.link import descriptors
 from tests.elastic.driver.pilots.test_manager import Owner
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, peer, settings_for, until
 from tests.support.messages import wording
+from tests.support.programs import shell_script
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +30,7 @@ def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     commands.mkdir()
     noted = tmp_path / "noted"
     for name in ("srun", "sbatch"):
-        (commands / name).write_text(f"#!/bin/sh\nulimit -Sn > {noted}\necho 7\n")
-        (commands / name).chmod(0o755)
+        shell_script(commands / name, f"ulimit -Sn > {noted}\necho 7")
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     return noted
 

@@ -24,6 +24,7 @@ from elastic.node.resources import threads_per_worker
 from tests.elastic.far_end import SECRET, accepted, line_of
 from tests.support import waiting
 from tests.support.messages import wording
+from tests.support.programs import shell_script
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
@@ -69,9 +70,7 @@ class Pilot:
 
     def launch(self, *argv: str) -> None:
         """Starts the agent."""
-        scancel = self.folder / "scancel"
-        scancel.write_text(f'#!/bin/sh\necho "$@" >> {self.folder}/cancelled\n')
-        scancel.chmod(0o755)
+        shell_script(self.folder / "scancel", f'echo "$@" >> {self.folder}/cancelled')
         environ = os.environ | {
             "PATH": f"{self.folder}:{os.environ['PATH']}",
             "BFT_DRIVER": f"127.0.0.1:{self.server.getsockname()[1]}",
@@ -91,9 +90,7 @@ class Pilot:
 
     def configure(self, body: str, **fields: object) -> psutil.Process | None:
         """Starts the node process, whose interpreter is a shell script; returns it once it has spoken, if it lives."""
-        interpreter = self.folder / "python"
-        interpreter.write_text(f"#!/bin/sh\necho up $$\n{body}\n")
-        interpreter.chmod(0o755)
+        interpreter = shell_script(self.folder / "python", f"echo up $$\n{body}")
         message: Message = {
             "op": "configure",
             "backend": "horovod",

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from slurm_plugin.sandbox import Sandbox
 from tests.slurm_plugin.conftest import wait_until
 from tests.support.clusters import Clusters
 from tests.support.messages import says, wording
+from tests.support.programs import run_bft
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
@@ -45,14 +45,8 @@ def sandbox(clusters: Clusters) -> Iterator[Sandbox]:
 
 
 def choose(sandbox: Sandbox, *words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bftd.cli.main", "size", "choose", *JOB, *STEPS, *words],
-        env={**os.environ, "SLURM_CONF": str(sandbox.conf), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=cwd,
-    )
+    env = {**os.environ, "SLURM_CONF": str(sandbox.conf)}
+    return run_bft("size", "choose", *JOB, *STEPS, *words, env=env, cwd=cwd)
 
 
 def test_slurm_takes_the_winners_lines_and_what_is_closed_is_told_in_its_words(sandbox: Sandbox) -> None:

@@ -17,6 +17,7 @@ from sizing.base.parallel import Parallel
 from sizing.model import launch, tracing
 from sizing.model.trace import StepTrace, Target
 from tests.support.messages import excerpt, says, wording
+from tests.support.programs import shell_script
 from tests.support.waiting import STILL_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
@@ -280,9 +281,7 @@ def test_other_mistakes_of_use_end_before_a_process_is_started(tmp_path: Path) -
 
 
 def test_a_python_without_torch_is_not_taken(tmp_path: Path) -> None:
-    bare = tmp_path / "python3"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
-    bare.chmod(0o755)
+    bare = shell_script(tmp_path / "python3", f'exec {sys.executable} -S "$@"')
     with pytest.raises(UsageError, match="--python"):
         tracing.trace(written(tmp_path, step()), 1, Parallel(), python=str(bare))
 

@@ -18,6 +18,7 @@ from slurm_plugin.read.types import Job, Partition
 from slurm_plugin.sandbox import Sandbox
 from tests.slurm_plugin.pending import NOW_S, queued
 from tests.support.messages import says, wording
+from tests.support.programs import shell_script
 
 Until = Callable[[Callable[[], bool], str], None]
 RULES = Rules(min_window_s=20.0, looked_s=NOW_S - 2)
@@ -93,8 +94,7 @@ def test_regression_a_pilot_whose_prolog_ran_was_refused_and_left_behind(
 
 def test_a_queue_that_cannot_be_read_refuses_the_pilot_before_slurm_is_asked(tmp_path: Path) -> None:
     for command, body in (("squeue", "exit 1"), ("salloc", f"touch {tmp_path}/asked")):
-        (tmp_path / command).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / command).chmod(0o755)
+        shell_script(tmp_path / command, body)
     outcome = PilotLauncher(SlurmClient(commands_dir=tmp_path), RULES).place(pilot("n1"))
     assert isinstance(outcome, Refused)
     assert says(outcome.reason, "slurm_plugin.pilots.queue_unreadable")
@@ -215,8 +215,7 @@ def test_an_salloc_that_answers_too_late_leaves_no_allocation(
     (tmp_path / "salloc").unlink()
     # The allocation is made, and then the command hangs so hard that it must be killed.
     slow = f'#!/bin/sh\n{sandbox.root}/bin/salloc "$@" && touch {tmp_path}/granted\ntrap "" TERM\nsleep 20\n'
-    (tmp_path / "salloc").write_text(slow)
-    (tmp_path / "salloc").chmod(0o755)
+    shell_script(tmp_path / "salloc", slow)
     late = SlurmClient(sandbox.conf, timeout_s=0.5, commands_dir=tmp_path)
     outcome = PilotLauncher(late, RULES).place(pilot("n1"))
     assert isinstance(outcome, Refused)

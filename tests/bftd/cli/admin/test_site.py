@@ -11,6 +11,7 @@ import pytest
 from bftd.config import configuration
 from tests.slurm_plugin.site.test_plugstack import shared_object
 from tests.support.messages import excerpt, fragment, says, wording
+from tests.support.programs import shell_script
 from tests.support.terminal import Ended, Run, Terminal
 
 ASSETS = Path(__file__).parents[3] / "slurm_plugin" / "site" / "assets" / "22.05"
@@ -37,9 +38,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
     def call(cluster: str, *words: str, scontrol: str = SCONTROL, sdiag: str = SDIAG) -> Ended:
         for name, text in (("scontrol", scontrol), ("sdiag", sdiag)):
-            program = tmp_path / name
-            program.write_text(text.format(folder=ASSETS / cluster))
-            program.chmod(0o755)
+            shell_script(tmp_path / name, text.format(folder=ASSETS / cluster))
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         return Terminal(monkeypatch, capsys, "site")(*words)
 

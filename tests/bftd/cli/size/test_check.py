@@ -13,6 +13,7 @@ from bftd.cli.size.shared import allocation
 from sizing.step_time import checking
 from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.support.messages import excerpt, says, wording
+from tests.support.programs import shell_script
 from tests.support.terminal import Ended
 
 pytestmark = pytest.mark.slow
@@ -55,9 +56,9 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Si
 def stand_in(terminal: SizeTerminal, *, in_use: float = 1.2, total: float = 85, allocated: float = 0.1) -> str:
     """A Python that has a GPU of so many gigabytes, of which a step takes some."""
     numbers = ",".join(str(int(each * GB)) for each in (total, allocated, 0.2, in_use))
-    python = terminal.folder / "python"
-    python.write_text(f'#!/bin/sh\nGPU_STAND_IN={numbers} PYTHONPATH={STAND_IN} exec {sys.executable} "$@"\n')
-    python.chmod(0o755)
+    python = shell_script(
+        terminal.folder / "python", f'GPU_STAND_IN={numbers} PYTHONPATH={STAND_IN} exec {sys.executable} "$@"'
+    )
     return str(python)
 
 

@@ -19,6 +19,7 @@ from tests.bftd.cli.sizing_commands import GPT, SizeTerminal
 from tests.sizing.cells.made import profile_of
 from tests.sizing.plans_of import Step
 from tests.support.messages import fragment, pattern, says, wording
+from tests.support.programs import shell_script
 from tests.support.terminal import Ended
 
 pytestmark = pytest.mark.slow
@@ -44,8 +45,7 @@ def slurm(folder: Path, body: str) -> Path:
     commands, said = folder / "commands", folder / "said"
     commands.mkdir()
     text = f'#!/bin/sh\nsaid="$* $(/bin/cat)"\necho "$said" >> {said}\n{body}\n'
-    (commands / "sbatch").write_text(text)
-    (commands / "sbatch").chmod(0o755)
+    shell_script(commands / "sbatch", text)
     return said
 
 

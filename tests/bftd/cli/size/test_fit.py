@@ -21,6 +21,7 @@ from tests.bftd.cli.sizing_commands import GPT, SizeTerminal
 from tests.sizing.plans_of import Step
 from tests.support.messages import excerpt, fragment, pattern, wording
 from tests.support.messages import says as says_message
+from tests.support.programs import shell_script
 
 pytestmark = pytest.mark.slow
 
@@ -38,10 +39,9 @@ def slurm(folder: Path, answer: str, code: int = 0) -> Path:
     """A stand-in for sbatch; gives the file into which it writes what it was given."""
     commands, said = folder / "commands", folder / "said"
     commands.mkdir()
-    (commands / "sbatch").write_text(
-        f'#!/bin/sh\necho "$@" >> {said}\n/bin/cat >> {said}\necho "{answer}" >&2\nexit {code}\n'
+    shell_script(
+        commands / "sbatch", f'#!/bin/sh\necho "$@" >> {said}\n/bin/cat >> {said}\necho "{answer}" >&2\nexit {code}\n'
     )
-    (commands / "sbatch").chmod(0o755)
     return said
 
 

@@ -13,6 +13,7 @@ from sizing.choose import ran
 from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.sizing.plans_of import GIB, Step
 from tests.support.messages import says, wording
+from tests.support.programs import shell_script
 from tests.support.terminal import Ended
 
 pytestmark = pytest.mark.slow
@@ -39,13 +40,12 @@ def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def ended(bft: SizeTerminal, tres: str = TRES, nodes: str = "new1", state: str = "COMPLETED", rss: str = "4G") -> None:
     """Let accounting know of any job that it is asked for: one of an hour, with a step of two tasks."""
-    sacct = bft.folder / "commands" / "sacct"
-    sacct.write_text(
+    shell_script(
+        bft.folder / "commands" / "sacct",
         "#!/bin/sh\nj=${1#--jobs=}\n"
         f'echo "$j|$j|home|{state}|5000|8600|{nodes}||{tres}|{tres}||"\n'
-        f'echo "$j.0|$j.0|home|{state}|5000|8600|{nodes}|2|||{rss}|"\n'
+        f'echo "$j.0|$j.0|home|{state}|5000|8600|{nodes}|2|||{rss}|"\n',
     )
-    sacct.chmod(0o755)
 
 
 def learn(bft: SizeTerminal, *words: str, **report: Any) -> Ended:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.bftd.cli.sizing_commands import GPT, SizeTerminal
 from tests.support.messages import pattern, says, wording
+from tests.support.programs import shell_script
 from tests.support.terminal import Ended
 
 pytestmark = pytest.mark.slow
@@ -29,13 +30,13 @@ def submitted(bft: SizeTerminal) -> Path:
     said, commands = bft.folder / "submitted", bft.folder / "commands"
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time()))
     commands.mkdir()
-    (commands / "sbatch").write_text(
+    shell_script(
+        commands / "sbatch",
         "#!/bin/sh\n"
         f'case "$*" in *--test-only*) /bin/cat >> {bft.folder}/asked; echo "sbatch: Job 7 to start at {moment} using 4 '
         'processors on nodes n1 in partition new" >&2;; '
-        f'*) echo "$*" >> {said}; echo "$BFT_DP $BFT_TP $BFT_STAGES $BFT_MICRO_BATCHES" >> {said}; echo 4711;; esac\n'
+        f'*) echo "$*" >> {said}; echo "$BFT_DP $BFT_TP $BFT_STAGES $BFT_MICRO_BATCHES" >> {said}; echo 4711;; esac\n',
     )
-    (commands / "sbatch").chmod(0o755)
     return said
 
 
