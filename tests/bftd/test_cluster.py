@@ -210,10 +210,7 @@ def test_regression_with_gurobi_s_licence_server_away_nothing_was_lent_and_all_w
         client.tune(solver="exact")
         assert driver.until(lambda status: not status["alarms"])
         client.request("POST", "/v1/trainers/run-test-1/finish", {"epoch": driver.epoch, "exit_code": 0, "reason": ""})
-        end = time.monotonic() + PATIENCE_S
-        while any("elastic" in job.partition for job in sandbox.client().snapshot().jobs):
-            assert time.monotonic() < end
-            time.sleep(0.2)
+        until("no pilot", lambda: not any("elastic" in job.partition for job in sandbox.client().snapshot().jobs))
     finally:
         process.kill()
         process.wait()

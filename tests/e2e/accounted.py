@@ -7,7 +7,7 @@ import pwd
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from bftd.daemon.sandbox_site import SandboxSite
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.sandbox.accounting import accounting, sacctmgr
 from tests import program
-from tests.support import waiting
 from tests.support.programs import shell_script
+from tests.support.waiting import until
 
 LIMIT_S = 240.0
 
@@ -150,15 +150,3 @@ class AccountedSite(SandboxSite):
         """What a failed test wants to know."""
         logs = [self.log_path, *self.root.glob("homes/*/*.log")]
         return "\n".join(f"{path}:\n{path.read_text()[-1500:]}" for path in logs if path.exists())
-
-
-def until(what: str, condition: Callable[[], Any], show: Callable[[], str] = str) -> Any:
-    """Wait for something to come true, and return it."""
-
-    def shown() -> str:
-        try:
-            return show()
-        except FileNotFoundError:  # nothing is written yet
-            return ""
-
-    return waiting.until(what, condition, shown, shown)

@@ -35,7 +35,7 @@ from slurm_plugin.read.parse import unreadable_job
 from slurm_plugin.read.types import Snapshot
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.programs import run_bft, shell_script
-from tests.support.waiting import STILL_S
+from tests.support.waiting import STILL_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -373,9 +373,7 @@ def test_status_explain_and_tune_talk_to_the_running_daemon(tmp_path: Path) -> N
                 "user": "ann",
             },
         )
-        end = time.monotonic() + STILL_S
-        while "starts" not in str(daemon.client.status()["decisions"]) and time.monotonic() < end:
-            time.sleep(0.1)
+        until("a start", lambda: "starts" in str(daemon.client.status()["decisions"]))
         env = {"BFTD_SOCKET": str(tmp_path / "socket")}
         shown = bft("status", env=env | {"COLUMNS": "160"}).stdout
         assert "train-a" in shown
@@ -447,10 +445,7 @@ def test_regression_a_daemon_on_a_full_disk_serves_on_and_goes_on_when_there_is_
     filler = disk / "filler"
 
     def wait(failing: bool) -> None:
-        end = time.monotonic() + STILL_S
-        while (daemon.client.status()["ledger"]["failure"] is not None) != failing:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        until("the ledger", lambda: (daemon.client.status()["ledger"]["failure"] is not None) == failing)
 
     try:
         with running(disk) as daemon:

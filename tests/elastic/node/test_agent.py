@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -22,10 +22,9 @@ from elastic.link.wire import Message, encode
 from elastic.node.agent import _why
 from elastic.node.resources import threads_per_worker
 from tests.elastic.far_end import SECRET, accepted, line_of
-from tests.support import waiting
 from tests.support.messages import wording
 from tests.support.programs import shell_script
-from tests.support.waiting import STILL_S
+from tests.support.waiting import STILL_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -132,11 +131,6 @@ def assert_gone(process: psutil.Process | None) -> None:
     assert process is not None
     psutil.wait_procs([process], timeout=STILL_S)
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
-def until(what: str, condition: Callable[[], object], moved: Callable[[], object] = bool) -> None:
-    """Waits for as long as `moved` gives other values; what comes at once has none."""
-    waiting.until(what, condition, moved)
 
 
 def files_below(folder: Path) -> int:
@@ -371,10 +365,7 @@ def test_an_agent_asks_its_driver_for_signs_of_life_also_by_the_kernel(pilot: Pi
         # proc_net_tcp(5): remote address third, timer sixth; 02 is that of keepalive
         return {row[5].partition(":")[0] for row in rows if row[2].endswith(port)}
 
-    deadline_s = time.monotonic() + STILL_S
-    while timers() != {"02"}:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    until("its timers are as before", lambda: timers() == {"02"})
 
 
 def test_a_worker_that_its_agent_finds_stopped_is_ended_by_it_whatever_the_back_end_does(pilot: Pilot) -> None:

@@ -22,9 +22,10 @@ from elastic.node import container
 from elastic.node.container import ARCHIVE, Container, ContainerError
 from elastic.node.hang_detection import on_this_host
 from elastic.node.process import Contained
-from tests.elastic.node.test_agent import PATIENT, Pilot, assert_gone, until
+from tests.elastic.node.test_agent import PATIENT, Pilot, assert_gone
 from tests.support.messages import fragment, says
 from tests.support.programs import shell_script
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 

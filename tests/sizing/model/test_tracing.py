@@ -18,7 +18,7 @@ from sizing.model import launch, tracing
 from sizing.model.trace import StepTrace, Target
 from tests.support.messages import excerpt, says, wording
 from tests.support.programs import shell_script
-from tests.support.waiting import STILL_S
+from tests.support.waiting import STILL_S, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
@@ -302,10 +302,7 @@ def make_step(batch_size):
         if (tmp_path / "pid").exists():
             break
     pid = int((tmp_path / "pid").read_text())
-    ends = time.monotonic() + STILL_S
-    while time.monotonic() < ends and Path(f"/proc/{pid}").exists():
-        time.sleep(0.02)
-    assert not Path(f"/proc/{pid}").exists()
+    until("it has gone", lambda: not Path(f"/proc/{pid}").exists())
 
 
 def test_the_traced_process_goes_with_the_one_that_asked(tmp_path: Path) -> None:

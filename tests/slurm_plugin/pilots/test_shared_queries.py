@@ -19,7 +19,7 @@ from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.types import Job, Partition
 from tests.slurm_plugin.pending import NOW_S, queued
 from tests.support.programs import shell_script
-from tests.support.waiting import STILL_S
+from tests.support.waiting import STILL_S, until
 
 RULES = Rules(min_window_s=20.0, looked_s=NOW_S - 2)
 
@@ -46,13 +46,6 @@ class Gate:
 def in_threads(times: int, ask: Callable[[], object]) -> tuple[ThreadPoolExecutor, list]:
     pool = ThreadPoolExecutor(times)
     return pool, [pool.submit(ask) for _ in range(times)]
-
-
-def until(what: str, condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + STILL_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"never happened: {what}"
-        time.sleep(0.002)
 
 
 def test_who_asks_while_a_look_is_under_way_gets_the_next_one_and_all_of_them_the_same() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from bftd.base.errors import UsageError
 from bftd.cli.main import bft as command
 from bftd.http.client import ApiClient
 from tests.bftd.daemon.test_process import running
+from tests.support import waiting
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.terminal import Terminal
 from tests.support.waiting import STILL_S
@@ -26,11 +26,11 @@ TRAINER = {"id": "run-here-12", "name": "train-a", "backend": "horovod", "nodes_
 
 def until(client: ApiClient, reached: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
     """Wait for a status."""
-    end = time.monotonic() + STILL_S
-    while not reached(status := client.status()):
-        assert time.monotonic() < end, status
-        time.sleep(0.05)
-    return status
+
+    def found() -> dict[str, Any] | None:
+        return status if reached(status := client.status()) else None
+
+    return waiting.until("a status", found, shown=client.status)
 
 
 @pytest.fixture
