@@ -19,11 +19,6 @@ GPT = "gpt:h=1024,l=24,a=16,s=1024,V=50257"
 MODELS = Path(__file__).parents[3] / "sizing" / "model" / "graph_models.py"
 
 
-@pytest.fixture
-def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> SizeTerminal:
-    return SizeTerminal(tmp_path, monkeypatch, capsys)
-
-
 def test_the_cells_of_a_model_by_its_sizes_are_a_table(bft: SizeTerminal) -> None:
     ended = bft("size", "cells", "--config", GPT, "--gpus", "8", "--types", "a100,v100", "--stages", "1,4")
     assert ended.code == 0

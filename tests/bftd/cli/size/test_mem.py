@@ -19,11 +19,6 @@ from tests.support.messages import says as says_message
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> SizeTerminal:
-    return SizeTerminal(tmp_path, monkeypatch, capsys)
-
-
 def test_a_traced_step_is_told_by_category_with_its_origin(bft: SizeTerminal) -> None:
     bft.traces(Step(4, 0.5))
     ended = bft("size", "mem", "train.py:make_step", "--global-batch", "8")

@@ -20,11 +20,6 @@ JOB = ("--config", f"{GPT},recompute=full", "--global-batch", "64", "--steps", "
 
 
 @pytest.fixture
-def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> SizeTerminal:
-    return SizeTerminal(tmp_path, monkeypatch, capsys)
-
-
-@pytest.fixture
 def submitted(bft: SizeTerminal) -> Path:
     """What sbatch was called with when it was to submit; every request would start at once."""
     said, commands = bft.folder / "submitted", bft.folder / "commands"
