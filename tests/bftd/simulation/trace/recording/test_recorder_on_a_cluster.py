@@ -16,10 +16,10 @@ from slurm_plugin.sandbox import Sandbox
 from tests.support import waiting
 from tests.support.clusters import Clusters
 from tests.support.messages import says, wording
-from tests.support.programs import run_bft
+from tests.support.programs import ROOT, run_bft
 
 pytestmark = pytest.mark.cluster
-ROOT = Path(__file__).parents[4]
+
 # No command takes so long, however busy the machine is.
 PATIENCE_S = 240.0
 
