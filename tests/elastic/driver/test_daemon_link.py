@@ -218,11 +218,11 @@ async def test_the_end_is_told_after_all_else_and_a_daemon_that_is_away_delays_n
     async with connected(daemon) as client:
         await until("registered", lambda: client.leases)
     client.link.report(note("last"))
-    asyncio.run(client.link.finish(3, "crashed", Summary(step=4)))
+    await client.link.finish(3, "crashed", Summary(step=4))
     assert notes(daemon) == ["last"]
     assert daemon.finished == Finish(1, 3, "crashed", Summary(step=4))
     daemon.stop()
-    asyncio.run(asyncio.wait_for(client.link.finish(3, "crashed", Summary()), 20))
+    await asyncio.wait_for(client.link.finish(3, "crashed", Summary()), 20)
 
 
 def test_the_token_of_a_daemon_reached_by_tcp_is_read_without_its_line_end(tmp_path: Path) -> None:
