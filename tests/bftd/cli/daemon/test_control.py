@@ -33,12 +33,6 @@ def until(client: ApiClient, reached: Callable[[dict[str, Any]], Any]) -> dict[s
     return waiting.until("a status", found, shown=client.status)
 
 
-@pytest.fixture
-def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    monkeypatch.setenv("BFTD_SOCKET", str(tmp_path / "socket"))
-    return Terminal(monkeypatch, capsys)
-
-
 def lent(status: dict[str, Any]) -> int:
     return int(sum(trainer["requested"] for trainer in status["trainers"]))
 
