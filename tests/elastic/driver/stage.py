@@ -111,6 +111,7 @@ async def staged(folder: Path, spec: str = "1-8") -> AsyncIterator[Stage]:
     """A trainer that serves; nothing of it is left in the end."""
     stage = Stage(folder, spec)
     running = asyncio.create_task(stage.trainer.serve())
+    await asyncio.sleep(0)  # it begins
     yield stage
     stage.run.finish(1, "the test is over")
     for pilot in stage.trainer.crew.all:

@@ -59,6 +59,7 @@ class Client:
 async def connected(daemon: ScriptedDaemon) -> AsyncIterator[Client]:
     client = Client(daemon)
     running = asyncio.create_task(client.link.run())
+    await asyncio.sleep(0)  # it begins
     yield client
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -66,6 +66,7 @@ def hub() -> Iterator[OpenHub]:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
         listener, listening = Listener(), listen()
         hub = Hub(listener, SECRET, listening, log)
+        await asyncio.sleep(0)  # it begins
         yield listener, listening.getsockname()[1]
         hub.close()
 
