@@ -129,7 +129,7 @@ def forty() -> ApiConnections:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let 40 connections be all that may be open: 10 of them of strangers, and 20 that have proved themselves."""
-    monkeypatch.setattr("bftd.http.auth.gate.Connections", forty)
+    monkeypatch.setattr("bftd.http.auth.gate.ApiConnections", forty)
 
 
 async def silent(port: str, count: int) -> list[asyncio.StreamWriter]:

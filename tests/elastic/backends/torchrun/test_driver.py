@@ -419,14 +419,14 @@ async def test_a_store_that_does_not_start_ends_the_trainer_with_one_line(
 
 
 async def test_a_store_that_cannot_be_opened_ends_the_trainer_with_what_is_wrong(
-    companions: list[FakeCompanion], host: Host
+    companions: list[FakeCompanion], backend: TorchrunBackend, host: Host
 ) -> None:
     companions[0].on_message({"op": "failed", "text": "Too many open files"})
     assert host.ended == (1, wording("elastic.driver.store_unreachable", text="Too many open files"))
 
 
 async def test_a_store_that_cannot_run_ends_the_trainer_with_one_line_that_names_the_interpreter(
-    companions: list[FakeCompanion], host: Host
+    companions: list[FakeCompanion], backend: TorchrunBackend, host: Host
 ) -> None:
     companions[0].on_exit(1)
     assert host.ended
