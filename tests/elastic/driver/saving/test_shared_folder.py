@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def lustre(tmp_path: Path) -> Path:
     return tmp_path / "lustre"
+
+
+@pytest.fixture
+def stage(open_stage: OpenStage, lustre: Path) -> AbstractAsyncContextManager[Stage]:
+    return open_stage(f"1-8,state={lustre}")
 
 
 async def asked(stage: Stage, node: str) -> tuple[Peer, Message]:
