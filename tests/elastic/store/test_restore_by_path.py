@@ -157,7 +157,7 @@ def test_states_by_path_are_shown_with_step_size_and_place(
 
 
 @below_path
-async def test_a_new_job_has_the_newest_generation_for_its_own_also_when_the_old_state_goes(
+def test_a_new_job_has_the_newest_generation_for_its_own_also_when_the_old_state_goes(
     root: Path, outside: bool
 ) -> None:
     home = saved(root, "6", 10, 20, outside=outside)
@@ -170,31 +170,39 @@ async def test_a_new_job_has_the_newest_generation_for_its_own_also_when_the_old
     driver = Driver(path, root.parent / "lustre" if outside else None)
     assert (driver.found.step, driver.home != home) == (20, True)
     assert (driver.home / name_of(20) / "__0_0.distcp").read_bytes() == b"x" * 8
-    for step in (30, 40):
-        await driver.publish(step)
+
+    async def scene() -> None:
+        for step in (30, 40):
+            await driver.publish(step)
+
+    asyncio.run(scene())
     assert driver.on_disk() == [name_of(30), name_of(40)]
     driver.close()
 
 
 @below_path
-async def test_regression_a_job_that_resumed_had_no_generation_to_fall_back_to(root: Path, outside: bool) -> None:
+def test_regression_a_job_that_resumed_had_no_generation_to_fall_back_to(root: Path, outside: bool) -> None:
     """The newest has lost a shard: that is found by who reads it, and the one before it was left behind."""
     home = saved(root, "6", 10, 20, outside=outside)
     (home / name_of(20) / "__0_0.distcp").unlink()
     state_path = str(root.parent / "lustre") if outside else None
     path = restore.begin(root, Beginning("7", "", False, "6", state_path), root.parent, lambda _: None)
     driver = Driver(path, root.parent / "lustre" if outside else None)
-    answer = await driver.found.answer(-1)
-    assert answer is not None
-    assert [one["name"] for one in answer["generations"]] == [name_of(20), name_of(10)]
-    await driver.found.set_aside(name_of(20), "__0_0.distcp is missing")
-    assert driver.found.step == 10
-    assert driver.found.newest is not None
-    assert (driver.found.newest.path(path) / "__0_0.distcp").exists()
+
+    async def scene() -> None:
+        answer = await driver.found.answer(-1)
+        assert answer is not None
+        assert [one["name"] for one in answer["generations"]] == [name_of(20), name_of(10)]
+        await driver.found.set_aside(name_of(20), "__0_0.distcp is missing")
+        assert driver.found.step == 10
+        assert driver.found.newest is not None
+        assert (driver.found.newest.path(path) / "__0_0.distcp").exists()
+
+    asyncio.run(scene())
     driver.close()
 
 
-async def test_a_generation_on_another_file_system_is_read_where_it_is_and_never_removed(
+def test_a_generation_on_another_file_system_is_read_where_it_is_and_never_removed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = saved(root, "6", 10, 20)
@@ -210,8 +218,12 @@ async def test_a_generation_on_another_file_system_is_read_where_it_is_and_never
     driver = Driver(path, root.parent / "lustre")
     assert driver.found.newest is not None
     assert driver.found.newest.path(path) == home / name_of(20)
-    for step in (30, 40):
-        await driver.publish(step)
+
+    async def scene() -> None:
+        for step in (30, 40):
+            await driver.publish(step)
+
+    asyncio.run(scene())
     driver.store.release()
     driver.close()
     assert sorted(os.listdir(home)) == [name_of(10), name_of(20)]
