@@ -42,6 +42,11 @@ PARTITION = "elastic"
 CONFIG = PoolConfig()
 
 
+def names(count: int) -> list[str]:
+    """Of so many nodes."""
+    return [f"n{number}" for number in range(1, count + 1)]
+
+
 def node(name: str, state: str = "IDLE", *flags: str, **fields: Any) -> Node:
     """A compute node of both partitions."""
     plain = Node(

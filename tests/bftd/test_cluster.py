@@ -19,6 +19,7 @@ from slurm_plugin.pilots.submission import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox
 from tests.support.clusters import Clusters
 from tests.support.messages import says
+from tests.support.programs import run_bft
 from tests.support.waiting import until, written
 
 pytestmark = pytest.mark.cluster
@@ -201,24 +202,15 @@ def test_regression_with_gurobi_s_licence_server_away_nothing_was_lent_and_all_w
         driver = Driver(client, sandbox, nodes_max=3)
         status = driver.until(lambda status: working(status) == 3)
         assert [alarm["kind"] for alarm in status["alarms"]] == ["solver"]
-        checked = subprocess.run(
-            [sys.executable, "-m", "bftd.cli.main", "status", "--check", "--json"],
-            env=sandbox.env() | {"PYTHONPATH": str(ROOT), "BFTD_SOCKET": str(tmp_path / "socket")},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        env = sandbox.env() | {"BFTD_SOCKET": str(tmp_path / "socket")}
+        checked = run_bft("status", "--check", "--json", env=env)
         assert checked.returncode == 1, checked.stdout
         assert "gurobi" in checked.stdout
 
         client.tune(solver="exact")
         assert driver.until(lambda status: not status["alarms"])
         client.request("POST", "/v1/trainers/run-test-1/finish", {"epoch": driver.epoch, "exit_code": 0, "reason": ""})
-        end = time.monotonic() + PATIENCE_S
-        while any("elastic" in job.partition for job in sandbox.client().snapshot().jobs):
-            assert time.monotonic() < end
-            time.sleep(0.2)
+        until("no pilot", lambda: not any("elastic" in job.partition for job in sandbox.client().snapshot().jobs))
     finally:
         process.kill()
         process.wait()
@@ -227,13 +219,7 @@ def test_regression_with_gurobi_s_licence_server_away_nothing_was_lent_and_all_w
 def test_nodes_are_shown_as_json(sandbox: Sandbox) -> None:
     import json
 
-    shown = subprocess.run(
-        [sys.executable, "-m", "bftd.cli.main", "nodes", "--json"],
-        env=sandbox.env() | {"PYTHONPATH": str(ROOT), "BFTD_CONFIG": ""},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    shown = run_bft("nodes", "--json", env=sandbox.env() | {"BFTD_CONFIG": ""})
     assert shown.returncode == 0, shown.stderr
     assert {node["name"] for node in json.loads(shown.stdout)["nodes"]} == {"n1", "n2", "n3", "svc1"}
 

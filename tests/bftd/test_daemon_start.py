@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,7 +32,7 @@ from tests.bftd.builders import job, node, registration
 from tests.bftd.daemon.test_process import ROOT, environment, running, write_config
 from tests.slurm_plugin.site.test_plugstack import shared_object
 from tests.support.messages import pattern, says, wording
-from tests.support.waiting import STILL_S
+from tests.support.waiting import STILL_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -66,14 +63,6 @@ def started(root: Path, *arguments: str, more: str = "", env: dict[str, str] | N
     path = write_config(root, more)
     command = [sys.executable, "-m", "bftd.daemon.process", "--config", str(path), *arguments]
     return subprocess.run(command, env=env or environment(root), capture_output=True, text=True, timeout=STILL_S)
-
-
-def until(true: Callable[[], bool], within_s: float = STILL_S) -> None:
-    """Wait for something to become true."""
-    end = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_regression_a_regular_partition_named_by_mistake_lost_all_its_jobs(tmp_path: Path) -> None:
@@ -111,7 +100,10 @@ def test_S9_a_controller_that_is_down_is_waited_for_and_nothing_is_granted_befor
         assert daemon.client.status()["snapshot_age_s"] is None
         (faults / "down").unlink()
         # what one look still found down the next one reads
-        until(lambda: (seen := daemon.client.status())["snapshot_age_s"] is not None and seen["hold"] is None)
+        until(
+            "a snapshot",
+            lambda: (seen := daemon.client.status())["snapshot_age_s"] is not None and seen["hold"] is None,
+        )
 
 
 @pytest.mark.slow
@@ -119,9 +111,9 @@ def test_regression_a_hanging_controller_got_the_daemon_killed_and_held_up_its_s
     faults = faulty(tmp_path)
     env = commands(tmp_path) | {"WATCHDOG_USEC": "900000"}
     with running(tmp_path, "[slurm]\ntimeout_s = 60\n", env) as daemon:
-        until(lambda: daemon.client.status()["snapshot_age_s"] is not None)
+        until("a snapshot", lambda: daemon.client.status()["snapshot_age_s"] is not None)
         (faults / "hang").touch()
-        until(lambda: daemon.client.status()["snapshot_age_s"] > 2.0)
+        until("an old snapshot", lambda: daemon.client.status()["snapshot_age_s"] > 2.0)
         daemon.forget()
         for _ in range(3):
             daemon.told("WATCHDOG=1")
@@ -299,26 +291,23 @@ def test_pilots_of_a_daemon_that_is_gone_are_taken_over_and_a_word_that_one_user
     ledger.close()
 
 
-def test_who_is_no_daemon_cannot_keep_one_from_starting() -> None:
-    async def try_it() -> None:
-        cluster = f"here {os.getpid()}"
-        first = await claim(cluster, "elastic", {os.geteuid()})
-        assert first is not None
-        with pytest.raises(
-            AnotherDaemon, match=pattern("service.neighbours.in_use", holder=os.getpid(), partition="elastic")
-        ):
-            await claim(cluster, "elastic", {os.geteuid()})
-        other = await claim(cluster, "elastic2", {os.geteuid()})
-        assert other is not None
-        if os.geteuid():  # what a stranger holds: as root nobody here is one
-            assert await claim(cluster, "elastic", {12345}) is None
-        first.close()
-        other.close()
-        again = await claim(cluster, "elastic", {os.geteuid()})
-        assert again is not None
-        again.close()
-
-    asyncio.run(try_it())
+async def test_who_is_no_daemon_cannot_keep_one_from_starting() -> None:
+    cluster = f"here {os.getpid()}"
+    first = await claim(cluster, "elastic", {os.geteuid()})
+    assert first is not None
+    with pytest.raises(
+        AnotherDaemon, match=pattern("service.neighbours.in_use", holder=os.getpid(), partition="elastic")
+    ):
+        await claim(cluster, "elastic", {os.geteuid()})
+    other = await claim(cluster, "elastic2", {os.geteuid()})
+    assert other is not None
+    if os.geteuid():  # what a stranger holds: as root nobody here is one
+        assert await claim(cluster, "elastic", {12345}) is None
+    first.close()
+    other.close()
+    again = await claim(cluster, "elastic", {os.geteuid()})
+    assert again is not None
+    again.close()
 
 
 def test_regression_cancels_of_a_hanging_controller_piled_up_and_held_up_the_stop() -> None:
@@ -332,15 +321,15 @@ def test_regression_cancels_of_a_hanging_controller_piled_up_and_held_up_the_sto
     canceller = Canceller(cancel)
     for _ in range(1000):
         canceller.ask(["1", "2"])
-    until(lambda: bool(asked))
+    until("the controller is asked", lambda: asked)
     hangs.set()
-    until(lambda: not canceller._asked)
+    until("all is asked for", lambda: not canceller._asked)
     assert asked == [["1", "2"]], "a job waited twice"
     hangs.clear()
     asked.clear()
     ended.clear()
     canceller.ask(["1", "2"])
-    until(lambda: bool(asked))
+    until("the controller is asked", lambda: asked)
     canceller.ask(["2", "3"])
     canceller.stop(0.2)
     assert not ended, "it was waited for"
@@ -356,7 +345,7 @@ def test_what_slurm_refuses_to_cancel_is_said_once(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING, "bftd"):
         for _ in range(3):
             canceller.ask(["1"])
-            until(lambda: not canceller._asked)
+            until("all is asked for", lambda: not canceller._asked)
     canceller.stop(1.0)
     assert [record.getMessage() for record in caplog.records] == [
         wording("slurm_plugin.client.scancel_failed", complaint="Access denied")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +12,10 @@ import pytest
 
 from bftd.http.client import ApiClient
 from slurm_plugin.sandbox import Sandbox, processes
-from tests.bftd.test_cluster import PATIENCE_S, ROOT, Driver, start, working
+from tests.bftd.test_cluster import PATIENCE_S, Driver, start, working
 from tests.support.clusters import Clusters
 from tests.support.messages import wording
+from tests.support.programs import run_bft
 
 pytestmark = pytest.mark.cluster
 
@@ -30,9 +29,7 @@ def sandbox(clusters: Clusters) -> Iterator[Sandbox]:
 
 def bft(root: Path, *words: str) -> str:
     """What the command line of this site prints."""
-    env = os.environ | {"PYTHONPATH": str(ROOT), "BFTD_SOCKET": str(root / "socket")}
-    command = [sys.executable, "-m", "bftd.cli.main", *words]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = run_bft(*words, env=os.environ | {"BFTD_SOCKET": str(root / "socket")})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -30,7 +30,7 @@ TRAINER = {
 NOT_HERE = {
     r"^bft sandbox up": "others may have a cluster on this machine: tests/bftd/daemon/test_sandbox_site.py",
     r"^bft trace from-sacct .*(\.\.\.|--since 2026-)": "it asks Slurm's accounting: tests/e2e/test_accounting.py",
-    r"^bft trace from-slurm": "it records until it is interrupted: tests/bftd/simulation/trace/test_recording.py",
+    r"^bft trace from-slurm": "it runs until it is interrupted: tests/bftd/simulation/trace/recording/test_recorder.py",
     r"^bft size check": "it needs a GPU: tests/bftd/cli/size/test_check.py",
     r"^bft size learn": "it needs a job that ran on GPUs: tests/bftd/cli/size/test_learn_cluster.py",
     r"^bft size cpu": "it runs a program for minutes: tests/sizing/cpu/test_cpu_end_to_end.py",

@@ -7,7 +7,7 @@ import pwd
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from bftd.daemon.sandbox_site import SandboxSite
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.sandbox.accounting import accounting, sacctmgr
 from tests import program
-from tests.support import waiting
+from tests.support.programs import shell_script
+from tests.support.waiting import until
 
 LIMIT_S = 240.0
 
@@ -123,8 +124,7 @@ class AccountedSite(SandboxSite):
         if not commands.exists():
             commands.mkdir()
             python.symlink_to(program.python() or sys.executable)
-            driver.write_text(f'#!/bin/sh\nexec {python} -c "from elastic.driver.main import main; main()" "$@"\n')
-            driver.chmod(0o755)
+            shell_script(driver, f'exec {python} -c "from elastic.driver.main import main; main()" "$@"')
         return python
 
     def empty(self) -> None:
@@ -150,15 +150,3 @@ class AccountedSite(SandboxSite):
         """What a failed test wants to know."""
         logs = [self.log_path, *self.root.glob("homes/*/*.log")]
         return "\n".join(f"{path}:\n{path.read_text()[-1500:]}" for path in logs if path.exists())
-
-
-def until(what: str, condition: Callable[[], Any], show: Callable[[], str] = str) -> Any:
-    """Wait for something to come true, and return it."""
-
-    def shown() -> str:
-        try:
-            return show()
-        except FileNotFoundError:  # nothing is written yet
-            return ""
-
-    return waiting.until(what, condition, shown, shown)

@@ -14,8 +14,9 @@ import pytest
 from bftd.http.client import ApiClient
 from tests import program
 from tests.bftd.test_strays_cluster import daemon, watches
-from tests.e2e.accounted import AccountedSite, until
+from tests.e2e.accounted import AccountedSite
 from tests.support.messages import excerpt, says
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.cluster,

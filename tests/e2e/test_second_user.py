@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ import pytest
 
 from bftd.daemon.sandbox_site import SandboxSite
 from tests import program
-from tests.support import waiting
 from tests.support.messages import wording
 from tests.support.ports import free_port
+from tests.support.programs import shell_script
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.cluster,
@@ -68,10 +69,6 @@ def read(path):
 def done(what):
     print(json.dumps(what))
 """
-
-
-def until(what: str, condition: Callable[[], Any], show: Callable[[], str]) -> Any:
-    return waiting.until(what, condition, show, show)
 
 
 @dataclass
@@ -176,8 +173,7 @@ def submit(scene: Scene) -> None:
     commands.mkdir()
     python, driver = commands / "python3", commands / "bft-driver"
     python.symlink_to(program.python() or sys.executable)
-    driver.write_text(f'#!/bin/sh\nexec {python} -c "from elastic.driver.main import main; main()" "$@"\n')
-    driver.chmod(0o755)
+    shell_script(driver, f'exec {python} -c "from elastic.driver.main import main; main()" "$@"')
     environ = {
         **scene.site.env(),
         "PATH": f"{commands}:{scene.site.env()['PATH']}",

@@ -21,9 +21,8 @@ from elastic.worker import driver_link, upload
 from elastic.worker.driver_link import DriverLink
 from tests.elastic.fakes import channels
 from tests.elastic.script.test_api import FakeChannel
-from tests.support import waiting
 from tests.support.messages import fragment, pattern, says
-from tests.support.waiting import STILL_S
+from tests.support.waiting import STILL_S, until
 
 torch = pytest.importorskip("torch")
 
@@ -104,10 +103,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     disk = Disk(monkeypatch)
     yield disk
     disk.go_on.set()
-
-
-def until(what: str, reached: Callable[[], object]) -> None:
-    waiting.until(what, reached, moved=int)
 
 
 def save(keeper: Keeper, step: int, sharded: bool = False) -> None:

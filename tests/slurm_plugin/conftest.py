@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,20 +10,8 @@ from bftd.daemon.sandbox_site import SandboxSite
 from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
 from tests.slurm_plugin.plugins import User, require_compiled
-from tests.support import waiting
 from tests.support.clusters import Clusters
-
-Until = Callable[[Callable[[], bool], str], None]
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Poll until a condition holds; a test whose condition never does fails by name instead of hanging."""
-    waiting.until(what, condition, str)
-
-
-@pytest.fixture
-def until() -> Until:
-    return wait_until
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +25,8 @@ def client(sandbox: Sandbox) -> SlurmClient:
     """A client of the cluster after every job of the test before has gone."""
     client = sandbox.client()
     client.cancel([job.id.split("_")[0] for job in client.snapshot().jobs], signal="KILL")
-    wait_until(lambda: not client.snapshot().jobs, "an empty cluster")
-    wait_until(lambda: set(sandbox.status().values()) == {"IDLE"}, "all nodes idle")
+    until("an empty cluster", lambda: not client.snapshot().jobs)
+    until("all nodes idle", lambda: set(sandbox.status().values()) == {"IDLE"})
     return client
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from bftd.daemon.sandbox_site import SandboxSite
-from tests.slurm_plugin.conftest import Until
 from tests.slurm_plugin.plugins import User, another_lua, require_compiled
 from tests.support.messages import says, wording
+from tests.support.programs import shell_script
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -53,8 +54,7 @@ def user(gpu_site: SandboxSite, gpu_user: User) -> Iterator[User]:
 
 def answers(site: SandboxSite, script: str) -> None:
     """What stands in for bft."""
-    (site.root / "bft").write_text(f"#!/bin/sh\n{script}\n")
-    (site.root / "bft").chmod(0o755)
+    shell_script(site.root / "bft", script)
 
 
 def queued(user: User) -> list[str]:
@@ -169,15 +169,13 @@ def test_where_nothing_can_be_chosen_nothing_is_submitted(
     assert queued(user) == []
 
 
-def test_an_interrupted_sbatch_submits_nothing_and_leaves_nothing(
-    user: User, gpu_site: SandboxSite, until: Until
-) -> None:
+def test_an_interrupted_sbatch_submits_nothing_and_leaves_nothing(user: User, gpu_site: SandboxSite) -> None:
     answers(gpu_site, f"echo $$ >{user.home}/pid; sleep 60")
     (user.home / "pid").unlink(missing_ok=True)
     switch = {"user": user.uid, "group": user.uid, "extra_groups": []} if user.uid != 0 else {}
     words = ["sbatch", VALUE, "job.sh"]
     submitting = subprocess.Popen(words, cwd=user.home, env=user.env, stderr=subprocess.PIPE, **switch)  # type: ignore[call-overload]
-    until(lambda: (user.home / "pid").exists() and (user.home / "pid").read_text() != "", "the program's start")
+    until("the program's start", lambda: (user.home / "pid").exists() and (user.home / "pid").read_text() != "")
     began = time.monotonic()
     submitting.send_signal(signal.SIGINT)
     submitting.communicate(timeout=300)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.slurm_plugin.plugins import CHECKOUT
 from tests.support.messages import excerpt, says, wording
+from tests.support.programs import shell_script
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
@@ -37,9 +38,7 @@ def ask(library: ctypes.CDLL, tmp_path: Path) -> Ask:
     """Runs a shell script in place of bft; gives the answer or None, and the complaint."""
 
     def ask(script: str, value: str = "step.py:make,global-batch=8", limit_s: int = 20) -> tuple[str | None, str]:
-        program = tmp_path / "bft"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
+        program = shell_script(tmp_path / "bft", script)
         answer, why = ctypes.create_string_buffer(200), ctypes.create_string_buffer(512)
         sizes = ctypes.c_size_t(len(answer)), ctypes.c_size_t(len(why))
         words = str(program).encode(), limit_s, value.encode()

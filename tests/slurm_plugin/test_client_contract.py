@@ -16,7 +16,7 @@ from slurm_plugin.read.pyslurm_backend import PyslurmClient
 from slurm_plugin.read.types import Job, Snapshot
 from slurm_plugin.sandbox import Sandbox
 from tests.slurm_plugin.busy import BUSY_NODES
-from tests.slurm_plugin.conftest import wait_until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -51,7 +51,7 @@ def busy() -> Iterator[Sandbox]:
             return client.submit(["--output=/dev/null", "--time=3", *options], _SLEEP)
 
         running = submit("--nodes=2", "--nodelist=n[1-2]", "--account=physics", "--job-name=a | b", "--comment=odd = 1")
-        wait_until(lambda: _job(client.snapshot(), running).state == "RUNNING", "the job runs")
+        until("the job runs", lambda: _job(client.snapshot(), running).state == "RUNNING")
         client.run("scontrol", "update", "nodename=n5", "state=drain", "reason=bad disk State=IDLE")
         client.run("scontrol", "update", "nodename=n6", "state=down", "reason=no power")
         planned = submit("--nodes=4", "--nodelist=n[1-4]", "--time=2:00:00")
@@ -59,12 +59,12 @@ def busy() -> Iterator[Sandbox]:
         submit("--hold", "--partition=batch,elastic")
         # two tasks of an array that run, the others wait
         submit("--array=1-4%2", "--partition=bft-driver", "--ntasks=1")
-        wait_until(lambda: len(client.snapshot().jobs) == 7, "two tasks of the array run")
+        until("two tasks of the array run", lambda: len(client.snapshot().jobs) == 7)
         client.run(
             *("scontrol", "create", "reservation", "reservationname=repair", "starttime=now+7200", "duration=60"),
             *("nodes=n[1,3]", "user=root", "flags=maint,ignore_jobs"),
         )
-        wait_until(lambda: bool(_job(client.snapshot(), planned).sched_nodes), "the queued job is planned")
+        until("the queued job is planned", lambda: bool(_job(client.snapshot(), planned).sched_nodes))
         yield sandbox
 
 

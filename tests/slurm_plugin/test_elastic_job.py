@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -12,10 +11,11 @@ from bftd.daemon.sandbox_site import SandboxSite
 from tests import program
 from tests.slurm_plugin.plugins import User, another_driver
 from tests.support.messages import wording
+from tests.support.programs import shell_script
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
-Until = Callable[[Callable[[], bool], str], None]
 
 SCRIPT = """\
 #!/usr/bin/env python3
@@ -29,7 +29,7 @@ sys.exit(0 if elastic.load() is None else 9)
 
 
 def test_a_plain_sbatch_trains_on_idle_nodes_as_the_user_and_ends_as_the_script_does(
-    site: SandboxSite, user: User, until: Until
+    site: SandboxSite, user: User
 ) -> None:
     python = program.python()
     if python is None:  # a Python in root's home: root is the only user it has
@@ -39,8 +39,7 @@ def test_a_plain_sbatch_trains_on_idle_nodes_as_the_user_and_ends_as_the_script_
     (commands / "python3").symlink_to(python)
     driver = commands / "bft-driver"
     start = 'exec python3 -c "from elastic.driver.main import main; main()" "$@"'
-    driver.write_text(f"#!/bin/sh\nexport PYTHONPATH={program.python_path()}\n{start}\n")
-    driver.chmod(0o755)
+    shell_script(driver, f"export PYTHONPATH={program.python_path()}\n{start}")
     (user.home / "train.py").write_text(SCRIPT)
     log = user.home / "out.log"
     try:
@@ -53,6 +52,6 @@ def test_a_plain_sbatch_trains_on_idle_nodes_as_the_user_and_ends_as_the_script_
         assert taken in done.stderr
         assert f"worker {user.uid} 2 ['a', 'b c']" in log.read_text()
         assert "training is complete; step 1, exit code 0" in log.read_text()
-        until(lambda: not user.run("squeue", "-h").stdout, "the pilots' end")
+        until("the pilots' end", lambda: not user.run("squeue", "-h").stdout)
     finally:
         user.run("scancel", "--me")

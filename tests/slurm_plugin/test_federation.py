@@ -9,7 +9,7 @@ import pytest
 
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.sandbox.accounting import accounting, sacctmgr
-from tests.slurm_plugin.conftest import wait_until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.accounting]
 
@@ -49,11 +49,9 @@ def test_regression_jobs_of_another_cluster_of_a_federation_were_taken_for_this_
 ) -> None:
     east, west = (cluster.client(timeout_s=10.0) for cluster in federation)
     job_id = east.submit(["--clusters=east", "--output=/dev/null", "--time=3"], "#!/bin/sh\nsleep 100\n")
-    wait_until(lambda: [job.state for job in east.snapshot().jobs] == ["RUNNING"], "the job runs in the east")
+    until("the job runs in the east", lambda: [job.state for job in east.snapshot().jobs] == ["RUNNING"])
     # the sibling is known a moment after both controllers are up
-    wait_until(
-        lambda: job_id in west.run("squeue", "--noheader", "--format=%i").out, "squeue shows the whole federation"
-    )
+    until("squeue shows the whole federation", lambda: job_id in west.run("squeue", "--noheader", "--format=%i").out)
     seen = west.snapshot()
     assert seen.jobs == ()
     assert set(seen.nodes) == {"n1", "svc1"}

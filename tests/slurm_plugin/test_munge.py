@@ -6,7 +6,6 @@ import json
 import os
 import pwd
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from bftd.protocol import munge
 from slurm_plugin.errors import SandboxError, SlurmMissing
 from slurm_plugin.sandbox import Sandbox, munged
 from tests.support.messages import pattern
+from tests.support.programs import run_bft
 
 pytestmark = pytest.mark.cluster
 NOBODY = 65534
@@ -99,14 +99,11 @@ def short_path() -> Iterator[Path]:
 
 
 def test_bft_sandbox_starts_a_cluster_with_munge(short_path: Path) -> None:
-    bft = [sys.executable, "-m", "bftd.cli.main", "sandbox"]
     root = short_path / "s"
-    done = subprocess.run(
-        [*bft, "up", "--nodes=1", "--munge", f"--root={root}"], capture_output=True, text=True, check=False
-    )
+    done = run_bft("sandbox", "up", "--nodes=1", "--munge", f"--root={root}")
     try:
         assert done.returncode == 0, done.stderr
         assert json.loads((root / "sandbox.json").read_text())["munge"] is True
     finally:
-        subprocess.run([*bft, "down", f"--root={root}"], check=True, capture_output=True)
+        run_bft("sandbox", "down", f"--root={root}").check_returncode()
     assert not root.exists()

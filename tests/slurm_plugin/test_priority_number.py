@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from bftd.daemon.sandbox_site import SandboxSite
 from slurm_plugin.read.client import SlurmClient
-from tests.slurm_plugin.conftest import wait_until
 from tests.slurm_plugin.plugins import User, is_newer_slurm
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -19,7 +19,6 @@ NUMBER = 4294967290
 PILOT = ["salloc", "--immediate=1", "--no-shell", "-p", "elastic", "-N1", "-t5"]
 KEPT = "partition elastic is for elastic jobs: sbatch --elastic=MIN-MAX SCRIPT, or choose another partition"
 DRIVERS = "partition bft-driver is for the drivers of elastic jobs: sbatch --elastic=MIN-MAX SCRIPT"
-Until = Callable[[Callable[[], bool], str], None]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def user(someone: User, client: SlurmClient) -> Iterator[User]:
     """The user, with no job of anybody's left."""
     yield someone
     client.cancel([job.id for job in client.snapshot().jobs], signal="KILL")
-    wait_until(lambda: not client.snapshot().jobs, "an empty cluster")
+    until("an empty cluster", lambda: not client.snapshot().jobs)
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def client(licensed: SandboxSite) -> SlurmClient:
     """The administrator's view."""
     client = licensed.cluster.client()
     idle = set(licensed.cluster.node_names)
-    wait_until(lambda: {n for n, state in licensed.cluster.status().items() if state == "IDLE"} >= idle, "idle nodes")
+    until("idle nodes", lambda: {n for n, state in licensed.cluster.status().items() if state == "IDLE"} >= idle)
     return client
 
 
@@ -134,7 +133,7 @@ def test_what_slurm_itself_refuses_leaves_no_job_either(user: User, options: lis
         assert_the_number_is_only_with_pilots(user)
         return
     # A deadline ends the allocation as soon as it is granted.
-    wait_until(lambda: jobs(user) == [], "no job")
+    until("no job", lambda: jobs(user) == [])
 
 
 def test_a_heterogeneous_job_cannot_carry_a_part_of_itself_to_the_elastic_partition(user: User) -> None:
@@ -174,9 +173,9 @@ def test_a_pilot_of_his_own_is_what_a_pilot_is_and_no_more(user: User, options: 
     assert_the_number_is_only_with_pilots(user)
 
 
-def test_a_busy_cluster_refuses_a_pilot_and_nothing_pends(user: User, until: Until) -> None:
+def test_a_busy_cluster_refuses_a_pilot_and_nothing_pends(user: User) -> None:
     wide = user.run("sbatch", "--parsable", "-N3", "-t5", "-o", "/dev/null", "--wrap", "sleep 100").stdout.strip()
-    until(lambda: [job[2] for job in jobs(user)] == ["RUNNING"], "the regular job runs")
+    until("the regular job runs", lambda: [job[2] for job in jobs(user)] == ["RUNNING"])
     for options in ([], ["-w", "n1"], ["--exclusive"]):
         assert user.run(*PILOT, *options).returncode != 0
         assert len(jobs(user)) == 1
@@ -247,7 +246,7 @@ def run_regular(licensed: SandboxSite, node: str) -> subprocess.CompletedProcess
 
 
 def test_a_regular_job_gets_its_node_also_from_a_pilot_that_ignores_every_signal(
-    licensed: SandboxSite, user: User, until: Until
+    licensed: SandboxSite, user: User
 ) -> None:
     job_id = granted(user, "-w", "n1")
     ready = user.home / "ready"
@@ -258,7 +257,7 @@ def test_a_regular_job_gets_its_node_also_from_a_pilot_that_ignores_every_signal
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        until(ready.exists, "the deaf step runs")
+        until("the deaf step runs", ready.exists)
         done = run_regular(licensed, "n1")
         assert done.returncode == 0, done.stderr
     finally:
@@ -271,8 +270,8 @@ def test_one_pilot_after_another_never_keeps_the_node_from_a_regular_job(license
         job_id = granted(user, "-w", "n1")
         done = run_regular(licensed, "n1")
         assert done.returncode == 0, done.stderr
-        wait_until(lambda job_id=job_id: user.run("squeue", "-h", "-j", job_id).stdout == "", "the pilot is gone")
-        wait_until(lambda: licensed.cluster.status()["n1"] == "IDLE", "n1 is idle")
+        until("the pilot is gone", lambda job_id=job_id: user.run("squeue", "-h", "-j", job_id).stdout == "")
+        until("n1 is idle", lambda: licensed.cluster.status()["n1"] == "IDLE")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from slurm_plugin.pilots.pending_reasons import whole
 from slurm_plugin.read.client import SlurmClient
 from tests.bftd.builders import Pool, members
-from tests.slurm_plugin.conftest import Until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -18,11 +18,11 @@ def submit(client: SlurmClient, *options: str) -> str:
     return client.submit(["--output=/dev/null", "--time=3", *options], "#!/bin/sh\nsleep 100\n")
 
 
-def test_regression_one_held_array_of_irregular_tasks_left_nobody_a_snapshot(client: SlurmClient, until: Until) -> None:
+def test_regression_one_held_array_of_irregular_tasks_left_nobody_a_snapshot(client: SlurmClient) -> None:
     held = submit(client, "--hold", f"--array={TASKS}%3", "--job-name=odd", "--partition=batch")
     partly = submit(client, f"--array={TASKS}%2", "--nodes=1")
     running = {f"{partly}_1", f"{partly}_2"}
-    until(lambda: {job.id for job in client.snapshot().jobs if job.state == "RUNNING"} == running, "two tasks run")
+    until("two tasks run", lambda: {job.id for job in client.snapshot().jobs if job.state == "RUNNING"} == running)
     snapshot = client.snapshot()
     assert len(snapshot.nodes) == 5
     assert {whole(job) for job in snapshot.jobs if job.state == "PENDING"} == {held, partly}
@@ -34,17 +34,17 @@ def test_regression_one_held_array_of_irregular_tasks_left_nobody_a_snapshot(cli
     assert client.job(held) == array
 
 
-def test_regression_the_node_of_a_suspended_job_was_lent(client: SlurmClient, until: Until) -> None:
+def test_regression_the_node_of_a_suspended_job_was_lent(client: SlurmClient) -> None:
     job_id = submit(client, "--nodelist=n1")
 
     def state() -> str:
         job = client.job(job_id)
         return job.state if job else "gone"
 
-    until(lambda: state() == "RUNNING", "the job runs")
+    until("the job runs", lambda: state() == "RUNNING")
     client.run("scontrol", "suspend", job_id)
-    until(lambda: state() == "SUSPENDED", "the job is suspended")
-    until(lambda: client.snapshot().nodes["n1"].state == "IDLE", "Slurm shows the node idle")
+    until("the job is suspended", lambda: state() == "SUSPENDED")
+    until("Slurm shows the node idle", lambda: client.snapshot().nodes["n1"].state == "IDLE")
     pool = Pool()
     for _ in range(3):
         snapshot = client.snapshot()

@@ -15,14 +15,13 @@ from slurm_plugin.pilots import reservation
 from slurm_plugin.sandbox.release import cgroup_conf, release_of
 from tests.slurm_plugin.plugins import CHECKOUT, NOBODY
 from tests.support.messages import pattern
+from tests.support.programs import shell_script
 
 SCRIPT = CHECKOUT / "tools" / "slurm_root.sh"
 
 
 def controller(folder: Path, says: str) -> Path:
-    path = folder / "slurmctld"
-    path.write_text(f"#!/bin/sh\necho '{says}'\n")
-    path.chmod(0o755)
+    path = shell_script(folder / "slurmctld", f"echo '{says}'")
     return path
 
 

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,7 @@ from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox, processes
 from slurm_plugin.sandbox.config import ClusterShape, gres_conf, slurm_conf
 from slurm_plugin.sandbox.ports import reserved_ports
-
-Until = Callable[[Callable[[], bool], str], None]
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -99,13 +98,11 @@ def test_attaching_where_no_sandbox_is_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_a_sandbox_leaves_no_process_and_no_file_even_of_jobs_that_hide(
-    root: Path, tmp_path: Path, until: Until
-) -> None:
+def test_a_sandbox_leaves_no_process_and_no_file_even_of_jobs_that_hide(root: Path, tmp_path: Path) -> None:
     stubborn = "#!/bin/sh\ntrap '' TERM\nsetsid sleep 300 &\ntouch started\nsrun --overlap sleep 300\n"
     with Sandbox(nodes=2, root=root, tuned=True) as sandbox:
         sandbox.client().submit(["--output=/dev/null", f"--chdir={tmp_path}"], stubborn)
-        until((tmp_path / "started").exists, "the job runs")
+        until("the job runs", (tmp_path / "started").exists)
         pids = [process.pid for process in processes.of_root(root)]
         assert len(pids) > 6  # slurmctld and its helper, 3 slurmds, a step daemon, the script, its child
     assert processes.of_root(root) == []
@@ -149,12 +146,12 @@ def test_the_folder_stays_when_asked_for_and_the_default_one_is_fresh() -> None:
 
 @pytest.mark.cluster
 def test_a_job_sees_the_gpus_of_its_node_and_many_drivers_fit_on_the_service_node(
-    client: SlurmClient, tmp_path: Path, until: Until
+    client: SlurmClient, tmp_path: Path
 ) -> None:
     script = "#!/bin/sh\necho $CUDA_VISIBLE_DEVICES\n"
     client.submit([f"--output={tmp_path}/gpus", "--nodelist=n1", "--gres=gpu:a100:4"], script)
-    until(lambda: (tmp_path / "gpus").exists() and (tmp_path / "gpus").read_text() == "0,1,2,3\n", "four GPUs")
+    until("four GPUs", lambda: (tmp_path / "gpus").exists() and (tmp_path / "gpus").read_text() == "0,1,2,3\n")
     drivers = ["--partition=bft-driver", "--ntasks=1", "--output=/dev/null"]
     ids = {client.submit(drivers, "#!/bin/sh\nsleep 60\n") for _ in range(5)}
-    until(lambda: {job.id for job in client.snapshot().jobs if job.state == "RUNNING"} >= ids, "five drivers run")
+    until("five drivers run", lambda: {job.id for job in client.snapshot().jobs if job.state == "RUNNING"} >= ids)
     client.cancel(ids)

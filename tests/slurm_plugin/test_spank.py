@@ -23,9 +23,10 @@ from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox.plugin import compiled
 from tests.slurm_plugin.plugins import CHECKOUT, User, another_driver, another_lua
 from tests.support.messages import pattern, says, wording
+from tests.support.programs import shell_script
+from tests.support.waiting import until
 from tools.backends_header import header
 
-Until = Callable[[Callable[[], bool], str], None]
 INHERITED = "SLURM_SPANK__SLURM_SPANK_OPTION_bftd_elastic"
 
 
@@ -243,22 +244,22 @@ def test_where_the_controller_does_not_know_the_option_the_job_fails_with_one_li
 
 @pytest.mark.cluster
 def test_the_driver_runs_as_the_user_with_script_and_arguments_and_what_it_submits_is_not_elastic(
-    site: SandboxSite, user: User, until: Until
+    site: SandboxSite, user: User
 ) -> None:
     seen = user.home / "seen"
     driver = site.root / "driver.sh"
     # In place of the driver, what a training script could do in an elastic job.
-    driver.write_text(
+    shell_script(
+        driver,
         '#!/bin/sh\nexec >seen 2>&1\nid -u\nshift\necho "$@"\n'
-        f"env | grep -c {INHERITED}\nsrun --overlap -n1 echo step\nsbatch -H -p batch --wrap true\necho end\n"
+        f"env | grep -c {INHERITED}\nsrun --overlap -n1 echo step\nsbatch -H -p batch --wrap true\necho end\n",
     )
-    driver.chmod(0o755)
     (user.home / "train.py").write_text("#!/usr/bin/env python3\n")
     try:
         with another_driver(site, driver):
             done = user.run("sbatch", "--elastic=1-2", "-o", "/dev/null", "train.py", "a", "b c")
         assert done.returncode == 0, done.stderr
-        until(lambda: seen.exists() and seen.read_text().endswith("end\n"), "the driver's end")
+        until("the driver's end", lambda: seen.exists() and seen.read_text().endswith("end\n"))
         uid, arguments, inherited, step, submitted, _ = seen.read_text().splitlines()
         assert (uid, arguments, inherited, step) == (str(user.uid), "a b c", "1", "step")
         assert user.run("squeue", "-h", "-o", "%P %j", "-j", submitted.split()[-1]).stdout == "batch wrap\n"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from slurm_plugin.sandbox import Sandbox
-
-Until = Callable[[Callable[[], bool], str], None]
+from tests.support.waiting import until
 
 
 @pytest.mark.cluster
-def test_stand_ins_are_idle_are_lent_and_come_back(until: Until) -> None:
+def test_stand_ins_are_idle_are_lent_and_come_back() -> None:
     with Sandbox(nodes=1, tuned=True, stand_ins={"rack1-n[001-003]": "CPUs=8 Feature=spare"}) as cluster:
         names = {"n1", "svc1", "rack1-n001", "rack1-n002", "rack1-n003"}
         assert cluster.status() == dict.fromkeys(names, "IDLE")
@@ -22,5 +19,5 @@ def test_stand_ins_are_idle_are_lent_and_come_back(until: Until) -> None:
         assert granted.code == 0, granted.complaint
         assert cluster.status()["rack1-n002"] == "ALLOCATED"
         client.cancel([granted.err.split("Granted job allocation ")[1].split()[0]], "KILL")
-        until(lambda: set(cluster.status().values()) == {"IDLE"}, "the node is given back")
+        until("the node is given back", lambda: set(cluster.status().values()) == {"IDLE"})
         assert Sandbox.attach(cluster.root).shape == cluster.shape

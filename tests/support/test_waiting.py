@@ -50,3 +50,10 @@ def test_only_logs_and_what_scripts_write_tell_that_something_moves(tmp_path: Pa
     assert sizes() == before
     (tmp_path / "out").write_text("12")
     assert sizes() != before
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_log_that_is_not_there_yet_tells_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with pytest.raises(AssertionError, match="a line: nothing has moved for 120 s, it stands at None"):
+        waiting.until("a line", lambda: False, log.read_text, log.read_text)

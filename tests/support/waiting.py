@@ -14,7 +14,9 @@ Found = TypeVar("Found")
 STILL_S = 120.0
 """Importing torch, during which nothing is written, takes a third of this beside a load of ten a core."""
 
-_POLL_S = 0.05
+_POLL_S = (0.001, 0.05)
+"""Between the first looks, and between later ones."""
+
 _LOOK_S = 1.0
 _SUFFIXES, _STEMS = (".log", ".out", ".jsonl"), ("log", "out", "seen")
 
@@ -22,27 +24,37 @@ _SUFFIXES, _STEMS = (".log", ".out", ".jsonl"), ("log", "out", "seen")
 def until(
     what: str,
     reached: Callable[[], Found],
-    moved: Callable[[], object],
+    moved: Callable[[], object] = str,
     shown: Callable[[], object] = str,
     still_s: float = STILL_S,
 ) -> Found:
     """Poll until `reached` gives something true, and return it.
 
-    `moved` gives a value that changes while what is waited for comes nearer, as a step or what logs hold. The test
-    fails when the value has stayed the same for `still_s`, and names it beside what `shown` gives.
+    `moved` gives a value that changes while what is waited for comes nearer, as a step or what logs hold; without it
+    nothing is known of that. The test fails when the value has stayed the same for `still_s`, and names it beside what
+    `shown` gives. Both may read files that are not there yet.
     """
-    last = moved()
+    last, pause_s = _seen(moved), _POLL_S[0]
     since_s = looked_s = time.monotonic()
     while not (found := reached()):
         now_s = time.monotonic()
         if now_s - looked_s >= _LOOK_S:
             looked_s = now_s
-            if (value := moved()) != last:
+            if (value := _seen(moved)) != last:
                 last, since_s = value, now_s
             elif now_s - since_s > still_s:
-                raise AssertionError(f"{what}: nothing has moved for {still_s:g} s, it stands at {last}\n{shown()}")
-        time.sleep(_POLL_S)
+                raise AssertionError(
+                    f"{what}: nothing has moved for {still_s:g} s, it stands at {last}\n{_seen(shown)}"
+                )
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _POLL_S[1])
     return found
+
+
+def _seen(look: Callable[[], object]) -> object:
+    with contextlib.suppress(FileNotFoundError):
+        return look()
+    return None
 
 
 def written(*folders: Path) -> Callable[[], dict[str, int]]:

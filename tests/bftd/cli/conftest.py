@@ -1,8 +1,9 @@
-"""Holds whatever these tests have a command print as JSON to the tables of docs/reference/json.md."""
+"""A terminal for commands; whatever they print as JSON is held to the tables of docs/reference/json.md."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ import pytest
 
 from bftd.cli import common
 from tests.bftd.cli import forms
+from tests.support.terminal import Terminal
 
 
 @pytest.fixture(autouse=True)
@@ -26,3 +28,10 @@ def documented(monkeypatch: pytest.MonkeyPatch) -> None:
         return printed(told)
 
     monkeypatch.setattr(common, "json_text", checked)
+
+
+@pytest.fixture
+def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    """Asks the daemon at `tmp_path`/socket."""
+    monkeypatch.setenv("BFTD_SOCKET", str(tmp_path / "socket"))
+    return Terminal(monkeypatch, capsys)

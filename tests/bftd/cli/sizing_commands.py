@@ -3,64 +3,36 @@
 from __future__ import annotations
 
 import json
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bftd.base import command
-from bftd.cli.main import bft
 from sizing.base.errors import Untraceable
 from sizing.base.parallel import Parallel
 from sizing.choose.sources import RankBatch
 from sizing.model import tracing
 from sizing.model.trace import StepTrace
 from tests.sizing.plans_of import Step
+from tests.support.terminal import Ended, Terminal
 
 GPT = "gpt:h=1024,l=24,a=16,s=1024,V=50257,precision=bf16"
 
 
-@dataclass
-class Ended:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-class Terminal:
-    """Runs commands as a user would, in `folder`."""
+class SizeTerminal(Terminal):
+    """Works in `folder`, where there is no Slurm."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        super().__init__(monkeypatch, capsys)
         self.folder = folder
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
         monkeypatch.chdir(folder)
-        monkeypatch.setenv("PATH", str(folder / "commands"))  # no Slurm here
+        monkeypatch.setenv("PATH", str(folder / "commands"))
         centre = {
             "types": {"a100": {"like": "a100-sxm-80gb"}, "v100": {"like": "v100-sxm2-32gb"}},
             "partitions": [_partition("new", "a100", 4), _partition("old", "v100", 2)],
         }
         (folder / "centre.json").write_text(json.dumps(centre))
         (folder / "train.py").write_text("def make_step(batch_size): ...\n")
-
-    def __call__(self, *words: str) -> Ended:
-        self._monkeypatch.setattr(sys, "argv", ["bft", *words])
-        self._capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            command.run(bft, "bft")
-        said = self._capsys.readouterr()
-        assert "Traceback" not in said.err
-        code = ended.value.code
-        assert isinstance(code, int)
-        return Ended(code, said.out, said.err)
 
     def fit(self, *words: str) -> Ended:
         return self("size", "fit", "--partitions", "centre.json", *words)

@@ -20,6 +20,7 @@ from bftd.base.tables import Column, Fitted
 from bftd.cli import common
 from tests.bftd.cli.whatif.test_solve import PROBLEM
 from tests.support.messages import pattern, wording
+from tests.support.programs import run_bft
 
 HEADER = ["TRAINER", "NODES", "ON", "WHY"]
 
@@ -61,10 +62,7 @@ def test_regression_an_output_that_went_to_a_full_disk_ended_in_a_traceback(
 def test_a_table_fits_the_terminal_and_is_whole_in_a_pipe(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     path.write_text(json.dumps(PROBLEM))
-    command = [sys.executable, "-m", "bftd.cli.main", "solve", str(path)]
-    piped = subprocess.run(
-        command, env=os.environ | {"COLUMNS": "40"}, capture_output=True, text=True, check=True
-    ).stdout.splitlines()[2:]
+    piped = run_bft("solve", str(path), env=os.environ | {"COLUMNS": "40"}).stdout.splitlines()[2:]
     assert piped[0].split() == HEADER
     assert len(piped) == 1 + len(PROBLEM["trainers"])
     shown = on_a_terminal(60, "solve", str(path)).splitlines()[2:]

@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 import socketserver
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.bftd.cli.daemon.test_control import Ran
-from tests.bftd.cli.daemon.test_control import bft as bft
 from tests.support.messages import wording
+from tests.support.terminal import Terminal
 
 RECORDED = Path(__file__).parent / "assets" / "daemon-answers-1.jsonl"
 
@@ -62,7 +61,7 @@ def old_daemon(tmp_path: Path) -> Iterator[None]:
         thread.join()
 
 
-def test_an_older_daemon_is_understood_as_far_as_it_tells(bft: Callable[..., Ran]) -> None:
+def test_an_older_daemon_is_understood_as_far_as_it_tells(bft: Terminal) -> None:
     for words in (
         ["status"],
         ["status", "--json"],
@@ -75,15 +74,15 @@ def test_an_older_daemon_is_understood_as_far_as_it_tells(bft: Callable[..., Ran
         ["unpause"],
     ):
         ran = bft(*words)
-        assert (ran.returncode, ran.stderr) == (0, ""), words
-        assert ran.stdout
+        assert (ran.code, ran.err) == (0, ""), words
+        assert ran.out
         if "--json" in words:
-            assert next(iter(json.loads(ran.stdout).items())) == ("format", 1)
-    shown = bft("status").stdout.splitlines()
+            assert next(iter(json.loads(ran.out).items())) == ("format", 1)
+    shown = bft("status").out.splitlines()
     assert "n[1-3]  1            working" in shown
     assert (
         bft("explain", "1")
-        .stdout.splitlines()[0]
+        .out.splitlines()[0]
         .endswith(
             wording(
                 "core.sentences.starts", count="3 nodes", nodes="n[1-3]", rate=wording("protocol.changes.unknown_speed")
@@ -92,14 +91,14 @@ def test_an_older_daemon_is_understood_as_far_as_it_tells(bft: Callable[..., Ran
     )
 
 
-def test_trainers_of_an_older_daemon_are_those_of_its_status(bft: Callable[..., Ran]) -> None:
+def test_trainers_of_an_older_daemon_are_those_of_its_status(bft: Terminal) -> None:
     ran = bft("trainers")
-    header, row = ran.stdout.splitlines()
-    assert (ran.returncode, ran.stderr) == (0, "")
+    header, row = ran.out.splitlines()
+    assert (ran.code, ran.err) == (0, "")
     shown = dict(zip(header.split(), row.split(), strict=True))
     assert (shown["ID"], shown["USER"], shown["STATE"], shown["NODES"]) == ("1", "root", "running", "3")
     assert (shown["TIME"], shown["ENDS"], shown["REASON"]) == ("-", "-", "-")
-    assert bft("trainers", "--all").stderr == (wording("cli.trainers.older_daemon") + "\n")
+    assert bft("trainers", "--all").err == (wording("cli.trainers.older_daemon") + "\n")
 
 
 @pytest.mark.parametrize(
@@ -114,6 +113,6 @@ def test_trainers_of_an_older_daemon_are_those_of_its_status(bft: Callable[..., 
     ],
 )
 def test_a_question_that_an_older_daemon_does_not_know_ends_in_one_line(
-    bft: Callable[..., Ran], words: list[str], told: str
+    bft: Terminal, words: list[str], told: str
 ) -> None:
-    assert bft("explain", *words) == Ran(1, "", f"bft: {told}\n")
+    assert bft("explain", *words) == (1, "", f"bft: {told}\n")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socketserver
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -16,7 +14,7 @@ import pytest
 from bftd.base.errors import BftError, DaemonUnreachable
 from bftd.http.client import ApiClient
 from tests.support.messages import pattern, wording
-from tests.support.waiting import STILL_S
+from tests.support.programs import run_bft
 
 ANSWERS = {
     "nothing in it": b"{}",
@@ -85,9 +83,7 @@ def test_regression_json_of_something_else_ended_commands_in_a_traceback(strange
 
 
 def test_a_command_says_so_in_a_line(stranger: Path) -> None:
-    given = {**os.environ, "BFTD_SOCKET": str(stranger)}
-    asked = [sys.executable, "-m", "bftd.cli.main", "trainers"]
-    done = subprocess.run(asked, capture_output=True, text=True, env=given, check=False, timeout=STILL_S)
+    done = run_bft("trainers", env={**os.environ, "BFTD_SOCKET": str(stranger)})
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("bft: " + wording("http.client.not_bftd", address=stranger))
     assert done.stderr.count("\n") == 1

@@ -34,7 +34,8 @@ from slurm_plugin.errors import SnapshotError
 from slurm_plugin.read.parse import unreadable_job
 from slurm_plugin.read.types import Snapshot
 from tests.support.messages import excerpt, fragment, pattern, says, wording
-from tests.support.waiting import STILL_S
+from tests.support.programs import run_bft, shell_script
+from tests.support.waiting import STILL_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -153,7 +154,7 @@ def test_the_loop_serves_drivers_while_a_snapshot_is_judged(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(("judges_for_s", "beats"), [(-math.inf, True), (1.0, True), (1000.0, False)])
-def test_a_daemon_that_judges_one_snapshot_without_end_is_started_anew_by_its_watchdog(
+async def test_a_daemon_that_judges_one_snapshot_without_end_is_started_anew_by_its_watchdog(
     tmp_path: Path, monkeypatch, judges_for_s: float, beats: bool
 ) -> None:
     daemon = Daemon(Config(api=ApiConfig(socket=str(tmp_path / "s")), ledger=LedgerConfig(path=str(tmp_path / "l"))))
@@ -161,16 +162,12 @@ def test_a_daemon_that_judges_one_snapshot_without_end_is_started_anew_by_its_wa
     monkeypatch.setattr(daemons, "notify", told.append)
     monkeypatch.setattr(daemons, "_BEAT_S", 0.001)
     daemon._judges_since_s = time.monotonic() - judges_for_s
-
-    async def three_beats() -> None:
-        turned = asyncio.Semaphore(0)
-        daemon._service = SimpleNamespace(now=turned.release)  # type: ignore[assignment]
-        beat = asyncio.create_task(daemon._beat())
-        for _ in range(3):
-            await turned.acquire()
-        beat.cancel()
-
-    asyncio.run(three_beats())
+    turned = asyncio.Semaphore(0)
+    daemon._service = SimpleNamespace(now=turned.release)  # type: ignore[assignment]
+    beat = asyncio.create_task(daemon._beat())
+    for _ in range(3):
+        await turned.acquire()
+    beat.cancel()
     daemon._ledger.close()
     assert bool(told) == beats
 
@@ -217,8 +214,7 @@ def environment(root: Path) -> dict[str, str]:
     commands = root / "bin"
     commands.mkdir(exist_ok=True)
     for name, text in {"scontrol": SCONTROL, "squeue": SQUEUE, "scancel": "#!/bin/sh\n"}.items():
-        (commands / name).write_text(text)
-        (commands / name).chmod(0o755)
+        shell_script(commands / name, text)
     return os.environ | {"PATH": f"{commands}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
 
 
@@ -316,13 +312,7 @@ def test_a_daemon_for_a_partition_that_does_not_exist_ends_in_one_line(tmp_path:
 
 def bft(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command line."""
-    return subprocess.run(
-        [sys.executable, "-m", "bftd.cli.main", *arguments],
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | (env or {}),
-        capture_output=True,
-        text=True,
-        timeout=STILL_S,
-    )
+    return run_bft(*arguments, env=os.environ | (env or {}))
 
 
 def test_the_help_lists_all_commands_without_importing_them() -> None:
@@ -383,9 +373,7 @@ def test_status_explain_and_tune_talk_to_the_running_daemon(tmp_path: Path) -> N
                 "user": "ann",
             },
         )
-        end = time.monotonic() + STILL_S
-        while "starts" not in str(daemon.client.status()["decisions"]) and time.monotonic() < end:
-            time.sleep(0.1)
+        until("a start", lambda: "starts" in str(daemon.client.status()["decisions"]))
         env = {"BFTD_SOCKET": str(tmp_path / "socket")}
         shown = bft("status", env=env | {"COLUMNS": "160"}).stdout
         assert "train-a" in shown
@@ -457,10 +445,7 @@ def test_regression_a_daemon_on_a_full_disk_serves_on_and_goes_on_when_there_is_
     filler = disk / "filler"
 
     def wait(failing: bool) -> None:
-        end = time.monotonic() + STILL_S
-        while (daemon.client.status()["ledger"]["failure"] is not None) != failing:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        until("the ledger", lambda: (daemon.client.status()["ledger"]["failure"] is not None) == failing)
 
     try:
         with running(disk) as daemon:

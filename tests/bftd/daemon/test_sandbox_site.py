@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,14 +20,10 @@ from bftd.daemon.sandbox_site import SandboxSite
 from bftd.http.client import ApiClient
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox import Sandbox, processes
-from tests.support import waiting
 from tests.support.messages import says, wording
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    waiting.until(what, condition, str)
 
 
 @pytest.fixture
@@ -58,7 +54,7 @@ def test_the_printed_lines_are_all_that_a_first_job_needs(root: Path, tmp_path: 
     assert "Submitted elastic job 1: 1 to 2 nodes of elastic" in used.stdout
     assert used.stdout.count("bftd ") == 1
     client = ApiClient(str(root / "bftd.sock"))
-    until(lambda: any(trainer["step"] > 0 for trainer in client.status()["trainers"]), "the job trains")
+    until("the job trains", lambda: any(trainer["step"] > 0 for trainer in client.status()["trainers"]))
 
     shown = run("sandbox", "status", f"--root={root}").stdout
     pid = int(re.findall(r"; bftd runs \(pid (\d+)\)\n", shown)[0])
@@ -101,7 +97,7 @@ def test_a_daemon_that_does_not_start_leaves_no_cluster_behind(root: Path, monke
 
 def test_regression_sigterm_while_a_cluster_starts_left_it_behind(root: Path) -> None:
     up = subprocess.Popen([sys.executable, "-m", "bftd.cli.main", "sandbox", "up", "--nodes=1", f"--root={root}"])
-    until(lambda: len(processes.of_root(root)) > 0, "the first of its processes")
+    until("the first of its processes", lambda: len(processes.of_root(root)) > 0)
     up.terminate()
     assert up.wait(timeout=300) == 130
     assert not root.exists()

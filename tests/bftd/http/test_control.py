@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.bftd.http.test_api import TRAINER, Served, as_user, run
+from tests.bftd.http.test_api import TRAINER, Served, as_user
 from tests.support.messages import wording
 
 pytestmark = pytest.mark.slow
 
 
-def test_only_administrators_pause_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(served: Served) -> None:
-        as_user(monkeypatch, "bob")
-        code, answer = await served.ask("POST", "/v1/pause", {"why": "mine"})
-        assert (code, answer["error"]) == (
-            403,
-            wording("http.asked.administrators_only", may="pause and resume", user="bob"),
-        )
-        assert (await served.ask("POST", "/v1/resume", {}))[0] == 403
-        assert not served.service.state.pauses
-
-    run(test, tmp_path)
+async def test_only_administrators_pause_and_resume(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
+    as_user(monkeypatch, "bob")
+    code, answer = await served.ask("POST", "/v1/pause", {"why": "mine"})
+    assert (code, answer["error"]) == (
+        403,
+        wording("http.asked.administrators_only", may="pause and resume", user="bob"),
+    )
+    assert (await served.ask("POST", "/v1/resume", {}))[0] == 403
+    assert not served.service.state.pauses
 
 
 @pytest.mark.parametrize(
@@ -59,66 +55,51 @@ def test_only_administrators_pause_and_resume(tmp_path: Path, monkeypatch: pytes
         ),
     ],
 )
-def test_a_pause_that_says_too_little_or_nonsense_changes_nothing(
-    tmp_path: Path, body: dict[str, Any], told: str
+async def test_a_pause_that_says_too_little_or_nonsense_changes_nothing(
+    body: dict[str, Any], told: str, served: Served
 ) -> None:
-    async def test(served: Served) -> None:
-        served.see("n1")
-        assert await served.ask("POST", "/v1/pause", body) == (400, {"error": told})
-        assert not served.service.state.pauses
-
-    run(test, tmp_path)
+    served.see("n1")
+    assert await served.ask("POST", "/v1/pause", body) == (400, {"error": told})
+    assert not served.service.state.pauses
 
 
-def test_a_reason_is_one_printable_line_and_names_who_gave_it(tmp_path: Path) -> None:
-    async def test(served: Served) -> None:
-        served.see("n1")
-        code, answer = await served.ask("POST", "/v1/pause", {"why": "new\ndisks \x1b[2J", "nodes": ["n1", "n1"]})
-        assert code == 200
-        assert [(item["names"], item["why"], item["by"]) for item in answer["pauses"]] == [
-            (["n1"], "new disks [2J", "root")
-        ]
-
-    run(test, tmp_path)
+async def test_a_reason_is_one_printable_line_and_names_who_gave_it(served: Served) -> None:
+    served.see("n1")
+    code, answer = await served.ask("POST", "/v1/pause", {"why": "new\ndisks \x1b[2J", "nodes": ["n1", "n1"]})
+    assert code == 200
+    assert [(item["names"], item["why"], item["by"]) for item in answer["pauses"]] == [
+        (["n1"], "new disks [2J", "root")
+    ]
 
 
-def test_before_the_first_snapshot_a_node_is_paused_unseen(tmp_path: Path) -> None:
-    async def test(served: Served) -> None:
-        assert (await served.ask("POST", "/v1/pause", {"why": "x", "nodes": ["n1"]}))[0] == 200
-        await served.ask("POST", "/v1/trainers", TRAINER)
-        served.see("n1", "n2")
-        assert {lease.node for lease in served.service.state.leases.values()} == {"n2"}
-
-    run(test, tmp_path)
+async def test_before_the_first_snapshot_a_node_is_paused_unseen(served: Served) -> None:
+    assert (await served.ask("POST", "/v1/pause", {"why": "x", "nodes": ["n1"]}))[0] == 200
+    await served.ask("POST", "/v1/trainers", TRAINER)
+    served.see("n1", "n2")
+    assert {lease.node for lease in served.service.state.leases.values()} == {"n2"}
 
 
-def test_a_bound_and_hours_are_in_the_status(tmp_path: Path) -> None:
-    async def test(served: Served) -> None:
-        served.see("n1", "n2", "n3", "n4")
-        await served.ask("POST", "/v1/tune", {"max_share": 0.5})
-        await served.ask("POST", "/v1/trainers", TRAINER | {"nodes_max": 4})
-        _, seen = await served.ask("GET", "/v1/status")
-        assert seen["bound"] == {
-            "most": 2,
-            "key": "max_share = 0.5",
-            "used": 2,
-            "text": wording("core.sentences.bounded", most="2 nodes", by="max_share = 0.5"),
-        }
-        assert (seen["hours"], seen["pauses"], seen["alarms"], seen["silent"]) == (None, [], [], [])
-
-    run(test, tmp_path)
+async def test_a_bound_and_hours_are_in_the_status(served: Served) -> None:
+    served.see("n1", "n2", "n3", "n4")
+    await served.ask("POST", "/v1/tune", {"max_share": 0.5})
+    await served.ask("POST", "/v1/trainers", TRAINER | {"nodes_max": 4})
+    _, seen = await served.ask("GET", "/v1/status")
+    assert seen["bound"] == {
+        "most": 2,
+        "key": "max_share = 0.5",
+        "used": 2,
+        "text": wording("core.sentences.bounded", most="2 nodes", by="max_share = 0.5"),
+    }
+    assert (seen["hours"], seen["pauses"], seen["alarms"], seen["silent"]) == (None, [], [], [])
 
 
-def test_a_user_without_trainers_is_paused_before_he_brings_any(tmp_path: Path) -> None:
-    async def test(served: Served) -> None:
-        served.see("n1")
-        assert (await served.ask("POST", "/v1/pause", {"why": "x", "user": TRAINER["user"]}))[0] == 200
-        await served.ask("POST", "/v1/trainers", TRAINER)
-        served.see("n1")
-        assert not served.service.state.leases
-        _, told = await served.ask("GET", f"/v1/trainers/{TRAINER['id']}/explain")
-        assert told["decisions"][-1]["text"] == "train-a waits: " + wording(
-            "core.sentences.paused", what="user ann", by="root", why="x"
-        )
-
-    run(test, tmp_path)
+async def test_a_user_without_trainers_is_paused_before_he_brings_any(served: Served) -> None:
+    served.see("n1")
+    assert (await served.ask("POST", "/v1/pause", {"why": "x", "user": TRAINER["user"]}))[0] == 200
+    await served.ask("POST", "/v1/trainers", TRAINER)
+    served.see("n1")
+    assert not served.service.state.leases
+    _, told = await served.ask("GET", f"/v1/trainers/{TRAINER['id']}/explain")
+    assert told["decisions"][-1]["text"] == "train-a waits: " + wording(
+        "core.sentences.paused", what="user ann", by="root", why="x"
+    )

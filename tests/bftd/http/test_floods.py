@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from bftd.ledger.history import quota
 from bftd.protocol import bounds
 from bftd.protocol.reports import NoteReport, ProgressReport
 from bftd.service import status
-from tests.bftd.http.test_api import TRAINER, Served, as_user, run
+from tests.bftd.http.test_api import TRAINER, Served, as_user, serving
 from tests.support.messages import wording
 from tests.support.ports import free_port
 from tests.support.waiting import STILL_S
@@ -86,13 +87,12 @@ async def answered(path: Path) -> bool:
     return line.startswith(b"HTTP/1.1 200")
 
 
-def test_regression_idle_and_dripping_connections_of_a_slow_client_were_never_closed(
+async def test_regression_idle_and_dripping_connections_of_a_slow_client_were_never_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordinary: None
 ) -> None:
     monkeypatch.setattr(connections, "FIRST_REQUEST_S", 0.3)
     monkeypatch.setattr(connections, "OF_A_USER_MOST", 20)
-
-    async def test(served: Served) -> None:
+    async with serving(tmp_path):
         command = [sys.executable, "-c", _SLOW_CLIENT, str(tmp_path / "socket"), "40", "30"]
         client = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
         assert client.stdout is not None
@@ -101,15 +101,12 @@ def test_regression_idle_and_dripping_connections_of_a_slow_client_were_never_cl
         assert await client.wait() == 0
         assert await answered(tmp_path / "socket")
 
-    run(test, tmp_path)
 
-
-def test_a_user_has_so_many_connections_and_one_that_waits_for_nothing_makes_room(
+async def test_a_user_has_so_many_connections_and_one_that_waits_for_nothing_makes_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordinary: None
 ) -> None:
     monkeypatch.setattr(connections, "OF_A_USER_MOST", 3)
-
-    async def test(served: Served) -> None:
+    async with serving(tmp_path) as served:
         path = str(tmp_path / "socket")
         _, first = await served.ask("POST", "/v1/trainers", TRAINER)  # kept alive, and idle from now on
         silent = [await asyncio.open_unix_connection(path) for _ in range(2)]
@@ -123,8 +120,6 @@ def test_a_user_has_so_many_connections_and_one_that_waits_for_nothing_makes_roo
         assert await answered(tmp_path / "socket")
         assert first["epoch"] == 1
 
-    run(test, tmp_path)
-
 
 def forty() -> ApiConnections:
     """Connections where 40 may be open at once."""
@@ -134,7 +129,7 @@ def forty() -> ApiConnections:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let 40 connections be all that may be open: 10 of them of strangers, and 20 that have proved themselves."""
-    monkeypatch.setattr("bftd.http.auth.gate.Connections", forty)
+    monkeypatch.setattr("bftd.http.auth.gate.ApiConnections", forty)
 
 
 async def silent(port: str, count: int) -> list[asyncio.StreamWriter]:
@@ -142,19 +137,19 @@ async def silent(port: str, count: int) -> list[asyncio.StreamWriter]:
     return [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(count)]
 
 
-def with_token(test: Callable[[Served, str, dict[str, str]], Awaitable[None]], tmp_path: Path) -> None:
-    """Run a test on TCP; it gets the port, and the header that proves who asks."""
+@asynccontextmanager
+async def with_token(folder: Path) -> AsyncIterator[tuple[Served, str, dict[str, str]]]:
+    """A service on TCP, its port, and the header that proves who asks."""
     port = str(free_port())
-    headers = {"Authorization": "Bearer secret"}
-    run(lambda served: test(served, port, headers), tmp_path, tcp=f"127.0.0.1:{port}", token="secret")
+    async with serving(folder, tcp=f"127.0.0.1:{port}", token="secret") as served:
+        yield served, port, {"Authorization": "Bearer secret"}
 
 
-def test_regression_silent_connections_of_an_address_shut_out_all_others_of_it(
+async def test_regression_silent_connections_of_an_address_shut_out_all_others_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "OF_AN_ADDRESS_MOST", 5)
-
-    async def test(served: Served, port: str, headers: dict[str, str]) -> None:
+    async with with_token(tmp_path) as (_, port, headers):
         base = f"http://127.0.0.1:{port}/v1/status"
         # closed by the server, an idle connection would be opened anew without a word; so this one is watched
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -171,10 +166,8 @@ def test_regression_silent_connections_of_an_address_shut_out_all_others_of_it(
                 each.close()
         writer.close()
 
-    with_token(test, tmp_path)
 
-
-def test_regression_connections_of_many_addresses_left_none_to_the_users_of_the_unix_socket(
+async def test_regression_connections_of_many_addresses_left_none_to_the_users_of_the_unix_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: None
 ) -> None:
     numbers = iter(range(10_000))
@@ -186,8 +179,7 @@ def test_regression_connections_of_many_addresses_left_none_to_the_users_of_the_
 
     monkeypatch.setattr(connections, "holder_of", holder_of)
     monkeypatch.setattr(ApiConnections, "prove", lambda *_: None)
-
-    async def test(served: Served, port: str, headers: dict[str, str]) -> None:
+    async with with_token(tmp_path) as (served, port, headers):
         held = await silent(port, 200)
         code, _ = await served.ask("GET", "/v1/status", headers=headers)
         assert code == 200
@@ -196,36 +188,30 @@ def test_regression_connections_of_many_addresses_left_none_to_the_users_of_the_
         for writer in (*held, *(writer for _, writer in local)):
             writer.close()
 
-    with_token(test, tmp_path)
 
-
-def test_of_those_that_have_proved_themselves_so_many_are_kept_and_the_rest_are_strangers() -> None:
+async def test_of_those_that_have_proved_themselves_so_many_are_kept_and_the_rest_are_strangers() -> None:
     made = forty()
-
-    async def inside() -> None:
-        doors = [opened(made, "10.0.0.1") for _ in range(10)]
-        for door in doors:
+    doors = [opened(made, "10.0.0.1") for _ in range(10)]
+    for door in doors:
+        made.began(door.proxy)
+        made.prove(door.proxy, 4711)
+    assert [door.holder for door in doors] == [("proved", 4711)] * 10, "a quarter of all is one user's"
+    one_more = opened(made, "10.0.0.1")
+    made.began(one_more.proxy)
+    made.prove(one_more.proxy, 4711)
+    assert one_more in made._strangers, "none of his waits for nothing"
+    made.ended(doors[0].proxy)
+    made.prove(one_more.proxy, 4711)
+    assert one_more in made._proved
+    assert doors[0].proxy.is_closing(), "an idle one of his own made room"
+    for user in (1, 2, 3):
+        for door in [opened(made, "10.0.0.1") for _ in range(10)]:
             made.began(door.proxy)
-            made.prove(door.proxy, 4711)
-        assert [door.holder for door in doors] == [("proved", 4711)] * 10, "a quarter of all is one user's"
-        one_more = opened(made, "10.0.0.1")
-        made.began(one_more.proxy)
-        made.prove(one_more.proxy, 4711)
-        assert one_more in made._strangers, "none of his waits for nothing"
-        made.ended(doors[0].proxy)
-        made.prove(one_more.proxy, 4711)
-        assert one_more in made._proved
-        assert doors[0].proxy.is_closing(), "an idle one of his own made room"
-        for user in (1, 2, 3):
-            for door in [opened(made, "10.0.0.1") for _ in range(10)]:
-                made.began(door.proxy)
-                made.prove(door.proxy, user)
-        assert len([door for door in made._proved if not door.proxy.is_closing()]) == 20
-        strangers = [opened(made, "10.0.0.2") for _ in range(30)]
-        assert [door.proxy.is_closing() for door in strangers] == [True] * 20 + [False] * 10, "the oldest make room"
-        assert len(made) == 30
-
-    asyncio.run(inside())
+            made.prove(door.proxy, user)
+    assert len([door for door in made._proved if not door.proxy.is_closing()]) == 20
+    strangers = [opened(made, "10.0.0.2") for _ in range(30)]
+    assert [door.proxy.is_closing() for door in strangers] == [True] * 20 + [False] * 10, "the oldest make room"
+    assert len(made) == 30
 
 
 class Pipe(asyncio.Transport):
@@ -259,66 +245,55 @@ def test_files_are_left_for_the_commands_of_slurm() -> None:
     assert ApiConnections(files_most=1024).most > connections.OF_A_USER_MOST
 
 
-def test_no_holder_waits_for_all_that_another_has_sent_before() -> None:
+async def test_no_holder_waits_for_all_that_another_has_sent_before() -> None:
     done: list[str] = []
-
-    async def inside() -> None:
-        turns = ApiConnections().turns
-        for number in range(100):
-            turns.wait("eve", lambda number=number: done.append(f"eve {number}"))
-        turns.wait("ann", lambda: done.append("ann"))
-        while len(done) < 101:
-            await asyncio.sleep(0)
-
-    asyncio.run(inside())
+    turns = ApiConnections().turns
+    for number in range(100):
+        turns.wait("eve", lambda number=number: done.append(f"eve {number}"))
+    turns.wait("ann", lambda: done.append("ann"))
+    while len(done) < 101:
+        await asyncio.sleep(0)
     assert done.index("ann") <= 2
     assert [name for name in done if name != "ann"] == [f"eve {number}" for number in range(100)]
 
 
-def test_regression_a_body_of_too_much_kept_the_loop_for_seconds(tmp_path: Path) -> None:
-    async def test(served: Served) -> None:
-        await served.ask("POST", "/v1/trainers", TRAINER)
-        lists = "[" + "[]," * (bounds.BODY_VALUES_MOST // 2) + "[]]"
-        too_many = {
-            lists: wording("http.reading.too_many_values", BODY_VALUES_MOST=bounds.BODY_VALUES_MOST),
-            "[" + " " * bounds.BODY_BYTES_MOST + "]": wording(
-                "http.reading.too_many_bytes", BODY_BYTES_MOST=bounds.BODY_BYTES_MOST
-            ),
-            json.dumps({"epoch": 1, "events": [NOTE] * (bounds.REPORTS_MOST + 1)}): wording(
-                "protocol.fields.too_many_items", where="report", name="events", most=500, len=501
-            ),
-        }
-        for body, told in too_many.items():
-            assert await served.ask("POST", REPORT, data=body) == (400, {"error": told})
-        held = [{"id": f"n{number}.1"} for number in range(9)]
-        code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"held": held})
-        assert (code, answer["error"]) == (400, "trainer: held may hold 8 items, not 9")
-
-    run(test, tmp_path)
+async def test_regression_a_body_of_too_much_kept_the_loop_for_seconds(served: Served) -> None:
+    await served.ask("POST", "/v1/trainers", TRAINER)
+    lists = "[" + "[]," * (bounds.BODY_VALUES_MOST // 2) + "[]]"
+    too_many = {
+        lists: wording("http.reading.too_many_values", BODY_VALUES_MOST=bounds.BODY_VALUES_MOST),
+        "[" + " " * bounds.BODY_BYTES_MOST + "]": wording(
+            "http.reading.too_many_bytes", BODY_BYTES_MOST=bounds.BODY_BYTES_MOST
+        ),
+        json.dumps({"epoch": 1, "events": [NOTE] * (bounds.REPORTS_MOST + 1)}): wording(
+            "protocol.fields.too_many_items", where="report", name="events", most=500, len=501
+        ),
+    }
+    for body, told in too_many.items():
+        assert await served.ask("POST", REPORT, data=body) == (400, {"error": told})
+    held = [{"id": f"n{number}.1"} for number in range(9)]
+    code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"held": held})
+    assert (code, answer["error"]) == (400, "trainer: held may hold 8 items, not 9")
 
 
-def test_a_batch_that_an_older_driver_sends_is_refused_so_that_each_report_comes_alone(tmp_path: Path) -> None:
-    async def test(served: Served) -> None:
-        await served.ask("POST", "/v1/trainers", TRAINER)
-        batch = [{"op": "progress", "at_s": 1, "step": step, "samples": step} for step in range(1, 602)]
-        assert (await served.ask("POST", REPORT, {"epoch": 1, "events": batch}))[0] == 400, "400 is what it splits for"
-        assert served.service.state.trainers["run-here-1"].step == 0, "nothing of it counts twice"
-        assert (await served.ask("POST", REPORT, {"epoch": 1, "events": batch[-1:]}))[0] == 200
-        assert served.service.state.trainers["run-here-1"].step == 601
-
-    run(test, tmp_path)
+async def test_a_batch_that_an_older_driver_sends_is_refused_so_that_each_report_comes_alone(served: Served) -> None:
+    await served.ask("POST", "/v1/trainers", TRAINER)
+    batch = [{"op": "progress", "at_s": 1, "step": step, "samples": step} for step in range(1, 602)]
+    assert (await served.ask("POST", REPORT, {"epoch": 1, "events": batch}))[0] == 400, "400 is what it splits for"
+    assert served.service.state.trainers["run-here-1"].step == 0, "nothing of it counts twice"
+    assert (await served.ask("POST", REPORT, {"epoch": 1, "events": batch[-1:]}))[0] == 200
+    assert served.service.state.trainers["run-here-1"].step == 601
 
 
-def test_regression_notes_flooded_the_log_and_the_ledger(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def test(served: Served) -> None:
-        await served.ask("POST", "/v1/trainers", TRAINER)
-        with caplog.at_level(logging.INFO, logger="bftd"):
-            assert (await served.ask("POST", REPORT, {"epoch": 1, "events": [NOTE] * 500}))[0] == 200
-        assert not [record for record in caplog.records if "hello" in record.getMessage()]
-        told = served.service.ledger.decisions("run-here-1", 1000)
-        assert len(told) == bounds.NOTES_AT_ONCE_MOST
-
-    run(test, tmp_path)
+async def test_regression_notes_flooded_the_log_and_the_ledger(
+    caplog: pytest.LogCaptureFixture, served: Served
+) -> None:
+    await served.ask("POST", "/v1/trainers", TRAINER)
+    with caplog.at_level(logging.INFO, logger="bftd"):
+        assert (await served.ask("POST", REPORT, {"epoch": 1, "events": [NOTE] * 500}))[0] == 200
+    assert not [record for record in caplog.records if "hello" in record.getMessage()]
+    told = served.service.ledger.decisions("run-here-1", 1000)
+    assert len(told) == bounds.NOTES_AT_ONCE_MOST
 
 
 def test_notes_are_taken_once_a_second_and_those_dropped_are_counted() -> None:
@@ -334,11 +309,10 @@ def test_notes_are_taken_once_a_second_and_those_dropped_are_counted() -> None:
     assert len(notes.taken("b", reports, 101.5)) == bounds.NOTES_AT_ONCE_MOST + 1, "each trainer has his own"
 
 
-def test_what_is_written_down_is_charged_to_who_told_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_written_down_is_charged_to_who_told_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     charged: list[float] = []
     monkeypatch.setattr(Budgets, "charge", lambda self, uid, units, now_s: charged.append(units))
-
-    async def test(served: Served) -> None:
+    async with serving(tmp_path) as served:
         as_user(monkeypatch, "ann")
         _, first = await served.ask("POST", "/v1/trainers", TRAINER)
         resizes = [{"op": "resize", "at_s": 1, "from_nodes": 1, "to_nodes": 2, "kind": "up"} for _ in range(200)]
@@ -347,8 +321,6 @@ def test_what_is_written_down_is_charged_to_who_told_it(tmp_path: Path, monkeypa
         charged.clear()
         await served.ask("GET", f"/v1/trainers/run-here-1/leases?epoch=1&version={first['version']}&wait_s=0")
         assert charged == [], "that a driver was heard is not written"
-
-    run(test, tmp_path)
 
 
 def test_what_was_charged_has_to_be_waited_for() -> None:
@@ -360,12 +332,12 @@ def test_what_was_charged_has_to_be_waited_for() -> None:
     assert budgets.spend(8, BURST, 0.0)
 
 
-def test_beyond_a_days_share_of_the_ledger_a_users_reports_act_and_are_not_kept(
+async def test_beyond_a_days_share_of_the_ledger_a_users_reports_act_and_are_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(quota, "BYTES_A_DAY", 50_000)
-
-    async def test(served: Served) -> None:
+    caplog.set_level(logging.WARNING, logger="bftd")
+    async with serving(tmp_path) as served:
         for name, user in (("run-here-1", "ann"), ("run-here-2", "bob")):
             await served.ask("POST", "/v1/trainers", TRAINER | {"id": name, "user": user})
         events = [{"op": "resize", "at_s": 1, "from_nodes": 1, "to_nodes": 2, "kind": "up"} for _ in range(100)]
@@ -376,65 +348,53 @@ def test_beyond_a_days_share_of_the_ledger_a_users_reports_act_and_are_not_kept(
         assert 100 <= len(kept) < 300
         await served.ask("POST", "/v1/trainers/run-here-2/report", {"epoch": 1, "events": [events[0]]})
         assert served.service.ledger.events(0, 10_000)[-1]["trainer"] == "run-here-2", "others are kept"
-
-    with caplog.at_level(logging.WARNING, logger="bftd"):
-        run(test, tmp_path)
     assert len([record for record in caplog.records if "drivers of ann" in record.getMessage()]) == 1
 
 
-def test_a_large_report_lets_others_be_served_in_between(tmp_path: Path) -> None:
-    async def test(served: Served) -> None:
-        await served.ask("POST", "/v1/trainers", TRAINER)
-        turns = 0
+async def test_a_large_report_lets_others_be_served_in_between(served: Served) -> None:
+    await served.ask("POST", "/v1/trainers", TRAINER)
+    turns = 0
 
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                await asyncio.sleep(0)
-                turns += 1
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
 
-        counting = asyncio.create_task(count())
-        events = [{"op": "crash", "at_s": 1, "node": f"n{number}", "text": "x" * 500} for number in range(500)]
-        applied: list[int] = []
-        real = served.service.apply
+    counting = asyncio.create_task(count())
+    events = [{"op": "crash", "at_s": 1, "node": f"n{number}", "text": "x" * 500} for number in range(500)]
+    applied: list[int] = []
+    real = served.service.apply
 
-        def apply(*told: Any) -> None:
-            applied.append(turns)
-            real(*told)
+    def apply(*told: Any) -> None:
+        applied.append(turns)
+        real(*told)
 
-        served.service.apply = apply  # type: ignore[method-assign]
-        assert (await served.ask("POST", REPORT, {"epoch": 1, "events": events}))[0] == 200
-        counting.cancel()
-        assert len(applied) > 3
-        assert applied == sorted(set(applied)), "the loop has turned between any two"
-
-    run(test, tmp_path)
+    served.service.apply = apply  # type: ignore[method-assign]
+    assert (await served.ask("POST", REPORT, {"epoch": 1, "events": events}))[0] == 200
+    counting.cancel()
+    assert len(applied) > 3
+    assert applied == sorted(set(applied)), "the loop has turned between any two"
 
 
-def test_who_reads_no_answers_gets_no_more_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(served: Served) -> None:
-        monkeypatch.setattr(ApiConnections, "unread_bytes", lambda self, transport: 9 * 2**20)
-        for path in ("/v1/status", "/v1/events?after=0", "/v1/trainers/run-here-1/explain"):
-            code, answer = await served.ask("GET", path)
-            assert (code, "read the answers" in answer["error"]) == (429, True)
-        assert (await served.ask("POST", "/v1/trainers", TRAINER))[0] == 200
-
-    run(test, tmp_path)
+async def test_who_reads_no_answers_gets_no_more_of_them(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
+    monkeypatch.setattr(ApiConnections, "unread_bytes", lambda self, transport: 9 * 2**20)
+    for path in ("/v1/status", "/v1/events?after=0", "/v1/trainers/run-here-1/explain"):
+        code, answer = await served.ask("GET", path)
+        assert (code, "read the answers" in answer["error"]) == (429, True)
+    assert (await served.ask("POST", "/v1/trainers", TRAINER))[0] == 200
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bftd.http.body.BODY_S", 0.1)
-
-    async def test(served: Served) -> None:
+    async with serving(tmp_path):
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "socket"))
         writer.write(b"POST /v1/trainers HTTP/1.1\r\nHost: b\r\nContent-Length: 100\r\n\r\n{")
         assert (await asyncio.wait_for(reader.readline(), STILL_S)).startswith(b"HTTP/1.1 408")
         writer.close()
 
-    run(test, tmp_path)
 
-
-def test_on_a_large_cluster_one_status_is_made_for_all_who_ask_within_a_second_and_beside_the_loop(
+async def test_on_a_large_cluster_one_status_is_made_for_all_who_ask_within_a_second_and_beside_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overview, "FRESH_MOST", 0)
@@ -446,8 +406,7 @@ def test_on_a_large_cluster_one_status_is_made_for_all_who_ask_within_a_second_a
         return real(*told)
 
     monkeypatch.setattr(status, "overview", noted)
-
-    async def test(served: Served) -> None:
+    async with serving(tmp_path) as served:
         served.see("n1", "n2")
         answers = await asyncio.gather(*(served.ask("GET", "/v1/status") for _ in range(5)))
         assert len({answer["time_s"] for _, answer in answers}) == 1
@@ -456,26 +415,21 @@ def test_on_a_large_cluster_one_status_is_made_for_all_who_ask_within_a_second_a
         assert (await served.ask("GET", "/v1/status"))[0] == 200
         assert made == [False, False], "what another may see is made apart"
 
-    run(test, tmp_path)
 
-
-def test_a_question_to_the_ledger_that_takes_too_long_or_answers_too_much_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_question_to_the_ledger_that_takes_too_long_or_answers_too_much_is_ended(
+    monkeypatch: pytest.MonkeyPatch, served: Served
 ) -> None:
-    async def test(served: Served) -> None:
-        await served.ask("POST", "/v1/trainers", TRAINER)
-        await served.ask("POST", REPORT, {"epoch": 1, "events": [NOTE | {"text": "x" * 900}] * 10})
-        code, whole = await served.ask("GET", "/v1/events?after=0")
-        assert code == 200
-        monkeypatch.setattr(reader, "ANSWER_BYTES_MOST", 2_000)
-        _, part = await served.ask("GET", "/v1/events?after=0")
-        assert part["events"] == whole["events"][: len(part["events"])]
-        assert 0 < len(part["events"]) < len(whole["events"])
-        _, rest = await served.ask("GET", f"/v1/events?after={part['events'][-1]['rowid']}")
-        assert rest["events"][0] == whole["events"][len(part["events"])], "who asks on gets all"
-        monkeypatch.setattr(reader, "QUERY_S", -1.0)
-        monkeypatch.setattr(reader, "_STEPS", 1)
-        code, answer = await served.ask("GET", "/v1/events?after=0")
-        assert (code, "without an end" in answer["error"]) == (503, True)
-
-    run(test, tmp_path)
+    await served.ask("POST", "/v1/trainers", TRAINER)
+    await served.ask("POST", REPORT, {"epoch": 1, "events": [NOTE | {"text": "x" * 900}] * 10})
+    code, whole = await served.ask("GET", "/v1/events?after=0")
+    assert code == 200
+    monkeypatch.setattr(reader, "ANSWER_BYTES_MOST", 2_000)
+    _, part = await served.ask("GET", "/v1/events?after=0")
+    assert part["events"] == whole["events"][: len(part["events"])]
+    assert 0 < len(part["events"]) < len(whole["events"])
+    _, rest = await served.ask("GET", f"/v1/events?after={part['events'][-1]['rowid']}")
+    assert rest["events"][0] == whole["events"][len(part["events"])], "who asks on gets all"
+    monkeypatch.setattr(reader, "QUERY_S", -1.0)
+    monkeypatch.setattr(reader, "_STEPS", 1)
+    code, answer = await served.ask("GET", "/v1/events?after=0")
+    assert (code, "without an end" in answer["error"]) == (503, True)

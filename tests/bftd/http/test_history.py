@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from bftd.core.sample import NODE_STATES
 from bftd.ledger.history import table
 from bftd.ledger.history.table import PoolRecord, TrainerIdentity, TrainerRecord
-from tests.bftd.http.test_api import TRAINER, Served, as_user, run
+from tests.bftd.http.test_api import TRAINER, Served, as_user
 from tests.support.messages import excerpt, wording
 
 pytestmark = pytest.mark.slow
@@ -27,46 +26,42 @@ def hour(served: Served) -> None:
     served.service.ledger.write(lambda db: table.add(db, records, names))
 
 
-def test_history_is_means_of_steps_with_the_windows_of_now(tmp_path: Path) -> None:
-    async def test(served: Served) -> None:
-        hour(served)
-        served.see("n1", "n2")
-        served.service.history.settle()
-        code, told = await served.ask("GET", "/v1/history?step=600")
-        assert code == 200
-        assert list(told) == ["format", "since_s", "until_s", "step_s", "trainers", "windows", "points"]
-        assert (told["format"], told["step_s"]) == (1, 600)
-        whole = [point for point in told["points"] if point["covered_s"] == 600]
-        assert len(whole) >= 5
-        assert set(whole[0]["nodes"]) == set(NODE_STATES)
-        assert whole[0]["trainers"]["run-bob-1"]["working"] == 2
-        assert told["trainers"]["run-here-1"] == {"name": "her script.py", "user": "ann"}
-        assert [window["window_s"] for window in told["windows"]] == [3600, 86_400, 604_800]
-        _, status = await served.ask("GET", "/v1/status")
-        assert status["windows"] == told["windows"]
-        _, bare = await served.ask("GET", "/v1/history?step=600&trainers=0")
-        assert bare["trainers"] == {}
-        assert {point["running"] for point in bare["points"] if point["covered_s"] == 600} == {2}
-
-    run(test, tmp_path)
+async def test_history_is_means_of_steps_with_the_windows_of_now(served: Served) -> None:
+    hour(served)
+    served.see("n1", "n2")
+    served.service.history.settle()
+    code, told = await served.ask("GET", "/v1/history?step=600")
+    assert code == 200
+    assert list(told) == ["format", "since_s", "until_s", "step_s", "trainers", "windows", "points"]
+    assert (told["format"], told["step_s"]) == (1, 600)
+    whole = [point for point in told["points"] if point["covered_s"] == 600]
+    assert len(whole) >= 5
+    assert set(whole[0]["nodes"]) == set(NODE_STATES)
+    assert whole[0]["trainers"]["run-bob-1"]["working"] == 2
+    assert told["trainers"]["run-here-1"] == {"name": "her script.py", "user": "ann"}
+    assert [window["window_s"] for window in told["windows"]] == [3600, 86_400, 604_800]
+    _, status = await served.ask("GET", "/v1/status")
+    assert status["windows"] == told["windows"]
+    _, bare = await served.ask("GET", "/v1/history?step=600&trainers=0")
+    assert bare["trainers"] == {}
+    assert {point["running"] for point in bare["points"] if point["covered_s"] == 600} == {2}
 
 
-def test_regression_private_data_is_not_undone_by_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(served: Served) -> None:
-        hour(served)
-        as_user(monkeypatch, "bob")
-        _, open_told = await served.ask("GET", "/v1/history")
-        assert open_told["trainers"]["run-here-1"]["user"] == "ann", "as in squeue"
-        served.service.private = True
-        _, told = await served.ask("GET", "/v1/history")
-        assert told["trainers"] == {
-            "run-bob-1": {"name": "his", "user": "bob"}, "(private)": {"name": "(private)", "user": ""},
-        }  # fmt: skip
-        text = str(told).replace("'planned'", "")
-        assert not [word for word in ("'ann'", "run-here-1", "her script.py") if word in text]
-        assert told["points"][0]["trainers"]["(private)"]["working"] == 2
-
-    run(test, tmp_path)
+async def test_regression_private_data_is_not_undone_by_history(
+    monkeypatch: pytest.MonkeyPatch, served: Served
+) -> None:
+    hour(served)
+    as_user(monkeypatch, "bob")
+    _, open_told = await served.ask("GET", "/v1/history")
+    assert open_told["trainers"]["run-here-1"]["user"] == "ann", "as in squeue"
+    served.service.private = True
+    _, told = await served.ask("GET", "/v1/history")
+    assert told["trainers"] == {
+        "run-bob-1": {"name": "his", "user": "bob"}, "(private)": {"name": "(private)", "user": ""},
+    }  # fmt: skip
+    text = str(told).replace("'planned'", "")
+    assert not [word for word in ("'ann'", "run-here-1", "her script.py") if word in text]
+    assert told["points"][0]["trainers"]["(private)"]["working"] == 2
 
 
 @pytest.mark.parametrize(
@@ -79,29 +74,23 @@ def test_regression_private_data_is_not_undone_by_history(tmp_path: Path, monkey
         ("since=0&step=600", excerpt("service.history_reading.too_many_points")),
     ],
 )
-def test_a_question_that_is_none_is_refused_in_one_line(tmp_path: Path, query: str, told: str) -> None:
-    async def test(served: Served) -> None:
-        code, answer = await served.ask("GET", f"/v1/history?{query}")
-        assert code == 400
-        assert told in answer["error"]
-
-    run(test, tmp_path)
+async def test_a_question_that_is_none_is_refused_in_one_line(query: str, told: str, served: Served) -> None:
+    code, answer = await served.ask("GET", f"/v1/history?{query}")
+    assert code == 400
+    assert told in answer["error"]
 
 
-def test_events_are_told_from_a_time_on(tmp_path: Path) -> None:
-    async def test(served: Served) -> None:
-        await served.ask("POST", "/v1/trainers", TRAINER)
-        served.see("n1", "n2")
+async def test_events_are_told_from_a_time_on(served: Served) -> None:
+    await served.ask("POST", "/v1/trainers", TRAINER)
+    served.see("n1", "n2")
 
-        async def events(query: str) -> list[dict[str, Any]]:
-            return list((await served.ask("GET", f"/v1/events?{query}"))[1]["events"])
+    async def events(query: str) -> list[dict[str, Any]]:
+        return list((await served.ask("GET", f"/v1/events?{query}"))[1]["events"])
 
-        whole = await events("")
-        for place in (0, len(whole) // 2, len(whole) - 1):
-            at_s = whole[place]["at_s"]
-            assert await events(f"since={at_s}") == [event for event in whole if event["at_s"] >= at_s]
-        assert await events(f"since={time.time() + 60}") == []
-        last = whole[-1]["rowid"]
-        assert [event["rowid"] for event in await events(f"since=1&after={last - 1}")] == [last]
-
-    run(test, tmp_path)
+    whole = await events("")
+    for place in (0, len(whole) // 2, len(whole) - 1):
+        at_s = whole[place]["at_s"]
+        assert await events(f"since={at_s}") == [event for event in whole if event["at_s"] >= at_s]
+    assert await events(f"since={time.time() + 60}") == []
+    last = whole[-1]["rowid"]
+    assert [event["rowid"] for event in await events(f"since=1&after={last - 1}")] == [last]

@@ -26,7 +26,7 @@ from bftd.protocol.address import endpoint, split_address
 from bftd.protocol.munge import MungeError
 from elastic.driver.settings import foreground_id
 from tests.bftd.builders import registration
-from tests.bftd.http.test_api import TRAINER, Served, as_user, driver_job, run
+from tests.bftd.http.test_api import TRAINER, Served, as_user, driver_job, serving
 from tests.support.messages import pattern, wording
 
 pytestmark = pytest.mark.slow
@@ -92,18 +92,15 @@ def test_a_budget_never_lets_through_more_than_its_burst_and_its_rate(requests: 
     assert budgets.spend(8, BURST, now_s), "one user's flood is nobody else's"
 
 
-def test_a_user_who_floods_is_put_off_and_others_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(served: Served) -> None:
-        as_user(monkeypatch, "eve")
-        for _ in range(int(BURST / OVERVIEW_UNITS) * 2):
-            code, answer = await served.ask("GET", "/v1/status")
-            if code != 200:
-                break
-        assert (code, answer["error"]) == (429, wording("http.gate.over_budget", user="eve"))
-        monkeypatch.undo()
-        assert (await served.ask("GET", "/v1/status"))[0] == 200, "administrators are not put off"
-
-    run(test, tmp_path)
+async def test_a_user_who_floods_is_put_off_and_others_are_not(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
+    as_user(monkeypatch, "eve")
+    for _ in range(int(BURST / OVERVIEW_UNITS) * 2):
+        code, answer = await served.ask("GET", "/v1/status")
+        if code != 200:
+            break
+    assert (code, answer["error"]) == (429, wording("http.gate.over_budget", user="eve"))
+    monkeypatch.undo()
+    assert (await served.ask("GET", "/v1/status"))[0] == 200, "administrators are not put off"
 
 
 @given(
@@ -128,14 +125,13 @@ def test_S7_nobody_registers_what_is_or_may_become_somebody_elses(
         assert {job_user, known_user} - {user, None} or (".u7." in id_ and user != "ann")
 
 
-def test_regression_anybody_could_take_the_id_of_a_foreground_run_of_another_user(
+async def test_regression_anybody_could_take_the_id_of_a_foreground_run_of_another_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id_ = foreground_id()
     assert id_ != foreground_id(), "nobody knows it beforehand"
     assert f".u{os.getuid()}." in id_
-
-    async def test(served: Served) -> None:
+    async with serving(tmp_path) as served:
         monkeypatch.setattr(Callers, "known", lambda self, uid: Caller("eve", False, os.getuid() + 1))
         code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"id": id_, "user": "eve"})
         assert (code, answer["error"]) == (
@@ -147,90 +143,76 @@ def test_regression_anybody_could_take_the_id_of_a_foreground_run_of_another_use
         older = TRAINER | {"id": "run-here-77", "user": "ann"}
         assert (await served.ask("POST", "/v1/trainers", older))[0] == 200, "drivers of older versions are served"
 
-    run(test, tmp_path)
 
-
-def test_a_driver_may_come_before_slurm_has_shown_its_job_and_nobody_may_take_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_driver_may_come_before_slurm_has_shown_its_job_and_nobody_may_take_its_place(
+    monkeypatch: pytest.MonkeyPatch, served: Served
 ) -> None:
-    async def test(served: Served) -> None:
-        as_user(monkeypatch, "eve")  # guesses the next job's id
-        assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "71", "user": "eve"}))[0] == 503
-        as_user(monkeypatch, "ann")
-        assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "71"}))[0] == 503
-        served.see("n1", jobs=(driver_job("71", "ann"),))
-        as_user(monkeypatch, "eve")
-        code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"id": "71", "user": "eve"})
-        assert (code, answer["error"]) == (403, wording("http.ownership.other_owner", id=71, whose="ann", user="eve"))
-        as_user(monkeypatch, "ann")
-        assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "71"}))[0] == 200
-
-    run(test, tmp_path)
+    as_user(monkeypatch, "eve")  # guesses the next job's id
+    assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "71", "user": "eve"}))[0] == 503
+    as_user(monkeypatch, "ann")
+    assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "71"}))[0] == 503
+    served.see("n1", jobs=(driver_job("71", "ann"),))
+    as_user(monkeypatch, "eve")
+    code, answer = await served.ask("POST", "/v1/trainers", TRAINER | {"id": "71", "user": "eve"})
+    assert (code, answer["error"]) == (403, wording("http.ownership.other_owner", id=71, whose="ann", user="eve"))
+    as_user(monkeypatch, "ann")
+    assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "71"}))[0] == 200
 
 
-def test_everybody_sees_who_trains_and_only_the_owner_and_administrators_how_it_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_everybody_sees_who_trains_and_only_the_owner_and_administrators_how_it_goes(
+    monkeypatch: pytest.MonkeyPatch, served: Served
 ) -> None:
-    async def test(served: Served) -> None:
-        for name in ("ann", "bob"):
-            await served.ask("POST", "/v1/trainers", TRAINER | {"id": f"run-{name}-1", "user": name})
-            progress = {"op": "progress", "at_s": 1, "step": 1, "samples": 1, "loss": 0.5}
-            await served.ask("POST", f"/v1/trainers/run-{name}-1/report", {"epoch": 1, "events": [progress]})
-        losses = {"run-ann-1": 0.5, "run-bob-1": 0.5}
-        _, seen = await served.ask("GET", "/v1/status")
-        assert {item["id"]: item["loss"] for item in seen["trainers"]} == losses
-        _, ledger = await served.ask("GET", "/v1/events?after=0")
-        assert {event["trainer"] for event in ledger["events"]} >= set(losses)
-        as_user(monkeypatch, "ann")
-        _, seen = await served.ask("GET", "/v1/status")
-        assert {item["id"]: item["loss"] for item in seen["trainers"]} == losses | {"run-bob-1": None}
-        _, told = await served.ask("GET", "/v1/trainers/run-bob-1/explain")
-        assert told["trainer"]["loss"] is None
-        _, told = await served.ask("GET", "/v1/trainers/run-ann-1/explain")
-        assert told["trainer"]["loss"] == 0.5
-        _, ledger = await served.ask("GET", "/v1/events?after=0")
-        assert {event["trainer"] for event in ledger["events"]} == {"run-ann-1"}
-
-    run(test, tmp_path)
+    for name in ("ann", "bob"):
+        await served.ask("POST", "/v1/trainers", TRAINER | {"id": f"run-{name}-1", "user": name})
+        progress = {"op": "progress", "at_s": 1, "step": 1, "samples": 1, "loss": 0.5}
+        await served.ask("POST", f"/v1/trainers/run-{name}-1/report", {"epoch": 1, "events": [progress]})
+    losses = {"run-ann-1": 0.5, "run-bob-1": 0.5}
+    _, seen = await served.ask("GET", "/v1/status")
+    assert {item["id"]: item["loss"] for item in seen["trainers"]} == losses
+    _, ledger = await served.ask("GET", "/v1/events?after=0")
+    assert {event["trainer"] for event in ledger["events"]} >= set(losses)
+    as_user(monkeypatch, "ann")
+    _, seen = await served.ask("GET", "/v1/status")
+    assert {item["id"]: item["loss"] for item in seen["trainers"]} == losses | {"run-bob-1": None}
+    _, told = await served.ask("GET", "/v1/trainers/run-bob-1/explain")
+    assert told["trainer"]["loss"] is None
+    _, told = await served.ask("GET", "/v1/trainers/run-ann-1/explain")
+    assert told["trainer"]["loss"] == 0.5
+    _, ledger = await served.ask("GET", "/v1/events?after=0")
+    assert {event["trainer"] for event in ledger["events"]} == {"run-ann-1"}
 
 
-def test_one_user_cannot_fill_the_daemon_with_trainers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(served: Served) -> None:
-        monkeypatch.setattr(driver, "MOST_TRAINERS_OF_A_USER", 3)
-        now = time.time()
-        for number in range(3):
-            served.service.apply(Registered(now, registration(f"run-a-{number}")))
-        served.service.apply(Finished(now, "run-a-0", 0, ""))
-        as_user(monkeypatch, "ann")
-        code, answer = await served.ask("POST", "/v1/trainers", TRAINER)
-        assert code == 429
-        assert answer["error"].startswith("ann has 3 trainers")
-        again = TRAINER | {"id": "run-a-1"}
-        assert (await served.ask("POST", "/v1/trainers", again))[0] == 200, "a driver comes back all the same"
-        as_user(monkeypatch, "bob")
-        assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "run-b-1", "user": "bob"}))[0] == 200
-
-    run(test, tmp_path)
+async def test_one_user_cannot_fill_the_daemon_with_trainers(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
+    monkeypatch.setattr(driver, "MOST_TRAINERS_OF_A_USER", 3)
+    now = time.time()
+    for number in range(3):
+        served.service.apply(Registered(now, registration(f"run-a-{number}")))
+    served.service.apply(Finished(now, "run-a-0", 0, ""))
+    as_user(monkeypatch, "ann")
+    code, answer = await served.ask("POST", "/v1/trainers", TRAINER)
+    assert code == 429
+    assert answer["error"].startswith("ann has 3 trainers")
+    again = TRAINER | {"id": "run-a-1"}
+    assert (await served.ask("POST", "/v1/trainers", again))[0] == 200, "a driver comes back all the same"
+    as_user(monkeypatch, "bob")
+    assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "run-b-1", "user": "bob"}))[0] == 200
 
 
-def test_the_long_polls_of_a_trainer_are_bounded_and_those_that_end_make_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_the_long_polls_of_a_trainer_are_bounded_and_those_that_end_make_room(
+    monkeypatch: pytest.MonkeyPatch, served: Served
 ) -> None:
-    async def test(served: Served) -> None:
-        monkeypatch.setattr(driver, "MOST_POLLS_OF_A_TRAINER", 2)
-        _, first = await served.ask("POST", "/v1/trainers", TRAINER)
-        path = f"/v1/trainers/run-here-1/leases?epoch=1&version={first['version']}&wait_s="
-        waiting = [asyncio.create_task(served.ask("GET", path + "20")) for _ in range(2)]
-        codes = []
-        while 429 not in codes and len(codes) < 1000:
-            codes.append((await served.ask("GET", path + "0"))[0])
-        assert set(codes) <= {200, 429}
-        assert codes[-1] == 429
-        served.see("n1")
-        assert [code for code, _ in await asyncio.gather(*waiting)] == [200, 200]
-        assert (await served.ask("GET", path + "0"))[0] == 200
-
-    run(test, tmp_path)
+    monkeypatch.setattr(driver, "MOST_POLLS_OF_A_TRAINER", 2)
+    _, first = await served.ask("POST", "/v1/trainers", TRAINER)
+    path = f"/v1/trainers/run-here-1/leases?epoch=1&version={first['version']}&wait_s="
+    waiting = [asyncio.create_task(served.ask("GET", path + "20")) for _ in range(2)]
+    codes = []
+    while 429 not in codes and len(codes) < 1000:
+        codes.append((await served.ask("GET", path + "0"))[0])
+    assert set(codes) <= {200, 429}
+    assert codes[-1] == 429
+    served.see("n1")
+    assert [code for code, _ in await asyncio.gather(*waiting)] == [200, 200]
+    assert (await served.ask("GET", path + "0"))[0] == 200
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", "host:x", ":1", "host:0", "host:70000", "a@:1"])

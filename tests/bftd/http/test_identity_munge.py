@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,42 +125,30 @@ async def serving(folder: Path, port: int, socket: str) -> AsyncIterator[Served]
 
 
 @pytest.fixture
-def scene(tmp_path: Path, port: int, munge_socket: str) -> Callable[..., None]:
-    """Runs a test's coroutine against a served API."""
-
-    def play(test: Callable[[Served], Awaitable[None]], socket: str = munge_socket) -> None:
-        async def inside() -> None:
-            async with serving(tmp_path, port, socket) as served:
-                await test(served)
-
-        asyncio.run(inside())
-
-    return play
+def served(tmp_path: Path, port: int, munge_socket: str) -> AbstractAsyncContextManager[Served]:
+    return serving(tmp_path, port, munge_socket)
 
 
-def test_bft_and_a_driver_are_known_by_munge_and_believe_the_daemon(scene: Callable[..., None]) -> None:
-    async def test(served: Served) -> None:
-        client = ApiClient(tcp=served.address, munge_socket=served.munge_socket)
-        assert (await asyncio.to_thread(client.status))["trainers"] == []
-        leases: list[Any] = []
-        registration = Registration.from_json(TRAINER | {"user": ME})
-        link = DaemonLink(
-            served.address, lambda: registration, leases.append, lambda: None, print, munge_socket=served.munge_socket
-        )
-        running = asyncio.create_task(link.run())
-        while not leases:
-            await asyncio.sleep(0.01)
-        link.report(NoteReport(1.0, "über"))
-        while not (await asyncio.to_thread(client.events, 0)):
-            await asyncio.sleep(0.01)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        assert served.service.state.trainers["run-here-1"].user == ME
-        with pytest.raises(ApiError) as refused:
-            await asyncio.to_thread(client.tune)
-        assert refused.value.status == 400, "a refusal is proved as well"
-
-    scene(test)
+async def test_bft_and_a_driver_are_known_by_munge_and_believe_the_daemon(served: Served) -> None:
+    client = ApiClient(tcp=served.address, munge_socket=served.munge_socket)
+    assert (await asyncio.to_thread(client.status))["trainers"] == []
+    leases: list[Any] = []
+    registration = Registration.from_json(TRAINER | {"user": ME})
+    link = DaemonLink(
+        served.address, lambda: registration, leases.append, lambda: None, print, munge_socket=served.munge_socket
+    )
+    running = asyncio.create_task(link.run())
+    while not leases:
+        await asyncio.sleep(0.01)
+    link.report(NoteReport(1.0, "über"))
+    while not (await asyncio.to_thread(client.events, 0)):
+        await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert served.service.state.trainers["run-here-1"].user == ME
+    with pytest.raises(ApiError) as refused:
+        await asyncio.to_thread(client.tune)
+    assert refused.value.status == 400, "a refusal is proved as well"
 
 
 TARGET = "/v1/trainers/run-here-1/leases?epoch=1"
@@ -202,28 +190,22 @@ TARGET = "/v1/trainers/run-here-1/leases?epoch=1"
         ({"ttl_s": 3000}, wording("http.munge_gate.too_long_good", ttl_s=3000, TTL_S=60)),
     ],
 )
-def test_a_credential_is_good_for_its_own_request_to_its_own_daemon_only(
-    scene: Callable[..., None], options: dict[str, Any], told: str
+async def test_a_credential_is_good_for_its_own_request_to_its_own_daemon_only(
+    options: dict[str, Any], told: str, served: Served
 ) -> None:
-    async def test(served: Served) -> None:
-        right = {"method": "GET", "target": TARGET}
-        assert (await served.ask("GET", TARGET, served.credential(**right)))[0] == 404, "this one got through"
-        code, error = await served.ask("GET", TARGET, served.credential(**(right | options)))
-        assert code == 401
-        assert told in error
-
-    scene(test)
+    right = {"method": "GET", "target": TARGET}
+    assert (await served.ask("GET", TARGET, served.credential(**right)))[0] == 404, "this one got through"
+    code, error = await served.ask("GET", TARGET, served.credential(**(right | options)))
+    assert code == 401
+    assert told in error
 
 
-def test_a_request_sent_twice_is_refused_the_second_time(scene: Callable[..., None]) -> None:
-    async def test(served: Served) -> None:
-        seen = served.credential("GET", "/v1/status")
-        assert await served.ask("GET", "/v1/status", seen) == (200, "")
-        code, error = await served.ask("GET", "/v1/status", seen)
-        assert (code, error) == (401, wording("http.munge_gate.used_before"))
-        assert await served.ask("GET", "/v1/status", served.credential("GET", "/v1/status")) == (200, "")
-
-    scene(test)
+async def test_a_request_sent_twice_is_refused_the_second_time(served: Served) -> None:
+    seen = served.credential("GET", "/v1/status")
+    assert await served.ask("GET", "/v1/status", seen) == (200, "")
+    code, error = await served.ask("GET", "/v1/status", seen)
+    assert (code, error) == (401, wording("http.munge_gate.used_before"))
+    assert await served.ask("GET", "/v1/status", served.credential("GET", "/v1/status")) == (200, "")
 
 
 def test_a_replay_is_noticed_even_where_munged_has_forgotten_it(munge_socket: str) -> None:
@@ -234,123 +216,93 @@ def test_a_replay_is_noticed_even_where_munged_has_forgotten_it(munge_socket: st
         gate.accept(1000, said, b"")
 
 
-def test_a_credential_made_with_another_key_is_refused_and_what_it_asked_for_not_done(
-    scene: Callable[..., None],
-) -> None:
+async def test_a_credential_made_with_another_key_is_refused_and_what_it_asked_for_not_done(served: Served) -> None:
     with a_munged() as (forger, _):
-
-        async def test(served: Served) -> None:
-            body = json.dumps({"pj_max": 1}).encode()
-            code, error = await served.ask(
-                "POST", "/v1/tune", served.credential("POST", "/v1/tune", body, socket=forger), body
-            )
-            assert code == 401
-            assert says(error, "protocol.munge.invalid")
-            assert served.service.state.settings.decide.pj_max != 1
-            with pytest.raises(
-                DaemonUnreachable,
-                match=pattern("http.client.not_believed") + ".*it says: " + pattern("protocol.munge.invalid"),
-            ):
-                await asyncio.to_thread(ApiClient(tcp=served.address, munge_socket=forger).status)
-
-        scene(test)
-
-
-def test_an_old_credential_is_refused(scene: Callable[..., None]) -> None:
-    async def test(served: Served) -> None:
-        old = served.credential("GET", "/v1/status", ttl_s=1)
-        await asyncio.sleep(2.1)  # munged's clock is the host's, in whole seconds
-        code, error = await served.ask("GET", "/v1/status", old)
+        body = json.dumps({"pj_max": 1}).encode()
+        code, error = await served.ask(
+            "POST", "/v1/tune", served.credential("POST", "/v1/tune", body, socket=forger), body
+        )
         assert code == 401
-        assert says(error, "protocol.munge.expired")
-
-    scene(test)
-
-
-def test_who_shows_no_credential_or_one_made_for_something_else_is_refused(scene: Callable[..., None]) -> None:
-    async def test(served: Served) -> None:
-        for shown in (None, "", "MUNGE:nonsense:", "x" * 4000, munge.encode(b"", socket=served.munge_socket)):
-            code, error = await served.ask("GET", "/v1/status", shown)
-            assert code == 401, shown
-            assert "credential" in error
-        with pytest.raises(ApiError, match=pattern("http.gate.no_credential")):
-            await asyncio.to_thread(ApiClient(tcp=served.tcp, token="guessed").status)
-
-    scene(test)
+        assert says(error, "protocol.munge.invalid")
+        assert served.service.state.settings.decide.pj_max != 1
+        with pytest.raises(
+            DaemonUnreachable,
+            match=pattern("http.client.not_believed") + ".*it says: " + pattern("protocol.munge.invalid"),
+        ):
+            await asyncio.to_thread(ApiClient(tcp=served.address, munge_socket=forger).status)
 
 
-def test_S3_a_munged_that_hangs_holds_up_nobody_on_the_daemons_own_host(
-    tmp_path: Path,
-    port: int,
-) -> None:
+async def test_an_old_credential_is_refused(served: Served) -> None:
+    old = served.credential("GET", "/v1/status", ttl_s=1)
+    await asyncio.sleep(2.1)  # munged's clock is the host's, in whole seconds
+    code, error = await served.ask("GET", "/v1/status", old)
+    assert code == 401
+    assert says(error, "protocol.munge.expired")
+
+
+async def test_who_shows_no_credential_or_one_made_for_something_else_is_refused(served: Served) -> None:
+    for shown in (None, "", "MUNGE:nonsense:", "x" * 4000, munge.encode(b"", socket=served.munge_socket)):
+        code, error = await served.ask("GET", "/v1/status", shown)
+        assert code == 401, shown
+        assert "credential" in error
+    with pytest.raises(ApiError, match=pattern("http.gate.no_credential")):
+        await asyncio.to_thread(ApiClient(tcp=served.tcp, token="guessed").status)
+
+
+async def test_S3_a_munged_that_hangs_holds_up_nobody_on_the_daemons_own_host(tmp_path: Path, port: int) -> None:
     with a_munged() as (socket, pid):
-
-        async def inside() -> None:
-            async with serving(tmp_path, port, socket) as served:
-                right = served.credential("GET", "/v1/status")
-                os.kill(pid, signal.SIGSTOP)
-                try:
-                    waiting = asyncio.create_task(served.ask("GET", "/v1/status", right))
-                    await asyncio.sleep(0.1)
-                    for _ in range(5):
-                        await asyncio.wait_for(asyncio.to_thread(ApiClient(served.unix).status), STILL_S)
-                    assert not waiting.done()
-                finally:
-                    os.kill(pid, signal.SIGCONT)
-                assert (await waiting)[0] in (200, 503)
-
-        asyncio.run(inside())
+        async with serving(tmp_path, port, socket) as served:
+            right = served.credential("GET", "/v1/status")
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                waiting = asyncio.create_task(served.ask("GET", "/v1/status", right))
+                await asyncio.sleep(0.1)
+                for _ in range(5):
+                    await asyncio.wait_for(asyncio.to_thread(ApiClient(served.unix).status), STILL_S)
+                assert not waiting.done()
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            assert (await waiting)[0] in (200, 503)
 
 
-def test_regression_strangers_with_a_munged_that_hangs_held_up_callers_on_the_daemons_own_host(
+async def test_regression_strangers_with_a_munged_that_hangs_held_up_callers_on_the_daemons_own_host(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Callers, "known", lambda self, uid: None)  # every name is looked up anew
     with a_munged() as (socket, pid):
-
-        async def inside() -> None:
-            async with serving(tmp_path, port, socket) as served:
-                credentials_ = [served.credential("GET", "/v1/status") for _ in range(OF_AN_ADDRESS_MOST + 8)]
-                os.kill(pid, signal.SIGSTOP)
-                try:
-                    strangers = [asyncio.create_task(served.ask("GET", "/v1/status", shown)) for shown in credentials_]
-                    done, _ = await asyncio.wait(strangers, timeout=STILL_S, return_when=asyncio.FIRST_COMPLETED)
-                    assert says(done.pop().result()[1], "http.gate.many_of_one", stranger="127.0.0.1")
-                    await asyncio.to_thread(ApiClient(served.unix).status)
-                    assert not all(stranger.done() for stranger in strangers), "it waited for munged, as they do"
-                finally:
-                    os.kill(pid, signal.SIGCONT)
-                codes = [code for code, _ in await asyncio.gather(*strangers)]
-                assert set(codes) <= {200, 503}
-
-        asyncio.run(inside())
+        async with serving(tmp_path, port, socket) as served:
+            credentials_ = [served.credential("GET", "/v1/status") for _ in range(OF_AN_ADDRESS_MOST + 8)]
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                strangers = [asyncio.create_task(served.ask("GET", "/v1/status", shown)) for shown in credentials_]
+                done, _ = await asyncio.wait(strangers, timeout=STILL_S, return_when=asyncio.FIRST_COMPLETED)
+                assert says(done.pop().result()[1], "http.gate.many_of_one", stranger="127.0.0.1")
+                await asyncio.to_thread(ApiClient(served.unix).status)
+                assert not all(stranger.done() for stranger in strangers), "it waited for munged, as they do"
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            codes = [code for code, _ in await asyncio.gather(*strangers)]
+            assert set(codes) <= {200, 503}
 
 
-def test_regression_numbers_of_any_length_were_remembered(scene: Callable[..., None]) -> None:
-    async def test(served: Served) -> None:
-        for nonce in ("x" * 4000, "", "F" * 32, "0" * 31, "0" * 33):
-            code, error = await served.ask("GET", TARGET, served.credential("GET", TARGET, nonce=nonce))
-            assert (code, error) == (401, wording("http.munge_gate.number_malformed"))
-        assert (await served.ask("GET", TARGET, served.credential("GET", TARGET, nonce="0" * 32)))[0] == 404
-
-    scene(test)
+async def test_regression_numbers_of_any_length_were_remembered(served: Served) -> None:
+    for nonce in ("x" * 4000, "", "F" * 32, "0" * 31, "0" * 33):
+        code, error = await served.ask("GET", TARGET, served.credential("GET", TARGET, nonce=nonce))
+        assert (code, error) == (401, wording("http.munge_gate.number_malformed"))
+    assert (await served.ask("GET", TARGET, served.credential("GET", TARGET, nonce="0" * 32)))[0] == 404
 
 
-def test_nothing_is_remembered_of_a_request_beyond_its_users_budget(
-    scene: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+async def test_nothing_is_remembered_of_a_request_beyond_its_users_budget(
+    monkeypatch: pytest.MonkeyPatch, served: Served
 ) -> None:
     taken: list[str] = []
     monkeypatch.setattr(MungeGate, "accept", lambda self, uid, said, body: taken.append(said.nonce))
     monkeypatch.setattr(Callers, "known", lambda self, uid: Caller("eve", False, uid))
     monkeypatch.setattr(Budgets, "spend", lambda self, uid, units, now_s: False)
     monkeypatch.setattr("bftd.http.auth.gate.PUT_OFF_S", 0.01)
-
-    async def test(served: Served) -> None:
-        code, error = await served.ask("GET", "/v1/status", served.credential("GET", "/v1/status"))
-        assert (code, error) == (429, wording("http.gate.over_budget", user="eve"))
-        assert taken == []
-
-    scene(test)
+    code, error = await served.ask("GET", "/v1/status", served.credential("GET", "/v1/status"))
+    assert (code, error) == (429, wording("http.gate.over_budget", user="eve"))
+    assert taken == []
 
 
 # -- who pretends to be the daemon ---
@@ -387,11 +339,8 @@ def proof_by_nobody(said: RequestCredential, status: int, body: bytes, socket: s
 
 
 @pytest.mark.parametrize("way", ["no proof", "another user's proof", "an old proof", "a changed body"])
-def test_what_is_not_the_daemon_hands_out_no_leases(
-    way: str,
-    port: int,
-    munge_socket: str,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_what_is_not_the_daemon_hands_out_no_leases(
+    way: str, port: int, munge_socket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "another user's proof" and os.getuid():
         pytest.skip("needs root to act as another user")
@@ -415,54 +364,46 @@ def test_what_is_not_the_daemon_hands_out_no_leases(
             shown = f"Munge {munge.encode(made, to_uid=os.getuid(), socket=munge_socket)}"
         return web.Response(body=body, headers={credentials.ANSWER_HEADER: shown})
 
-    async def inside() -> None:
-        async with an_impostor(port, answer):
-            address, lines = f"{ME}@127.0.0.1:{port}", list[str]()
+    async with an_impostor(port, answer):
+        address, lines = f"{ME}@127.0.0.1:{port}", list[str]()
 
-            def take(leases: object) -> None:
-                pytest.fail("believed an impostor")
+        def take(leases: object) -> None:
+            pytest.fail("believed an impostor")
 
-            registration = Registration.from_json(TRAINER)
-            link = DaemonLink(
-                address, lambda: registration, take, lambda: None, lines.append, munge_socket=munge_socket
-            )
-            running = asyncio.create_task(link.run())
-            while asked < 2 or not lines:
-                await asyncio.sleep(0.01)
-                assert not running.done()
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            assert "is not believed" in lines[0]
-            with pytest.raises(DaemonUnreachable, match="is not believed"):
-                await asyncio.to_thread(ApiClient(tcp=address, munge_socket=munge_socket).status)
-
-    asyncio.run(inside())
+        registration = Registration.from_json(TRAINER)
+        link = DaemonLink(address, lambda: registration, take, lambda: None, lines.append, munge_socket=munge_socket)
+        running = asyncio.create_task(link.run())
+        while asked < 2 or not lines:
+            await asyncio.sleep(0.01)
+            assert not running.done()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert "is not believed" in lines[0]
+        with pytest.raises(DaemonUnreachable, match="is not believed"):
+            await asyncio.to_thread(ApiClient(tcp=address, munge_socket=munge_socket).status)
 
 
-def test_what_passes_a_users_request_on_to_the_daemon_gets_nothing_done_in_his_name(scene: Callable[..., None]) -> None:
-    async def test(served: Served) -> None:
-        statuses = []
+async def test_what_passes_a_users_request_on_to_the_daemon_gets_nothing_done_in_his_name(served: Served) -> None:
+    statuses = []
 
-        async def relay(request: web.Request) -> web.Response:
-            shown = {"Authorization": request.headers["Authorization"]}
-            async with (
-                aiohttp.ClientSession() as session,
-                session.request(
-                    request.method, f"http://{served.tcp}{request.raw_path}", data=await request.read(), headers=shown
-                ) as answer,
-            ):
-                statuses.append(answer.status)
-                return web.Response(body=await answer.read(), status=answer.status, headers=answer.headers)
+    async def relay(request: web.Request) -> web.Response:
+        shown = {"Authorization": request.headers["Authorization"]}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(
+                request.method, f"http://{served.tcp}{request.raw_path}", data=await request.read(), headers=shown
+            ) as answer,
+        ):
+            statuses.append(answer.status)
+            return web.Response(body=await answer.read(), status=answer.status, headers=answer.headers)
 
-        beside = free_port()
-        async with an_impostor(beside, relay):
-            client = ApiClient(tcp=f"{ME}@127.0.0.1:{beside}", munge_socket=served.munge_socket)
-            with pytest.raises(DaemonUnreachable, match=pattern("http.munge_gate.other_address")):
-                await asyncio.to_thread(client.tune, pj_max=1)
-        assert statuses == [401]
-        assert served.service.state.settings.decide.pj_max != 1
-
-    scene(test)
+    beside = free_port()
+    async with an_impostor(beside, relay):
+        client = ApiClient(tcp=f"{ME}@127.0.0.1:{beside}", munge_socket=served.munge_socket)
+        with pytest.raises(DaemonUnreachable, match=pattern("http.munge_gate.other_address")):
+            await asyncio.to_thread(client.tune, pj_max=1)
+    assert statuses == [401]
+    assert served.service.state.settings.decide.pj_max != 1
 
 
 # -- what is told when munge does not work ---
@@ -483,7 +424,7 @@ def test_a_daemon_whose_munge_does_not_work_does_not_start(tmp_path: Path, munge
         munge._library.cache_clear()
 
 
-def test_clients_tell_in_one_line_what_is_missing_on_their_host(tmp_path: Path, port: int) -> None:
+async def test_clients_tell_in_one_line_what_is_missing_on_their_host(tmp_path: Path, port: int) -> None:
     with pytest.raises(ConfigError, match=pattern("protocol.credentials.no_such_user", user="nosuchuser")):
         ApiClient(tcp="nosuchuser@localhost:6820").status()
     with pytest.raises(UsageError, match=pattern("protocol.credentials.no_such_user", user="nosuchuser")):
@@ -491,20 +432,17 @@ def test_clients_tell_in_one_line_what_is_missing_on_their_host(tmp_path: Path, 
     with pytest.raises(UsageError, match="must be"):
         Transport("nowhere")
 
-    async def inside() -> None:
-        async def answer(request: web.Request) -> web.Response:
-            return web.json_response({})
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({})
 
-        async with an_impostor(port, answer):
-            address = f"{ME}@127.0.0.1:{port}"
-            transport = Transport(address, munge_socket=str(tmp_path / "none"))
-            async with transport.session(5.0) as session:
-                with pytest.raises(DaemonError, match=pattern("protocol.munge.no_answer", where=tmp_path / "none")):
-                    await transport.request(session, "GET", "/v1/status", None)
-            with pytest.raises(ConfigError, match=pattern("protocol.munge.no_answer", where=tmp_path / "none")):
-                await asyncio.to_thread(ApiClient(tcp=address, munge_socket=str(tmp_path / "none")).status)
-
-    asyncio.run(inside())
+    async with an_impostor(port, answer):
+        address = f"{ME}@127.0.0.1:{port}"
+        transport = Transport(address, munge_socket=str(tmp_path / "none"))
+        async with transport.session(5.0) as session:
+            with pytest.raises(DaemonError, match=pattern("protocol.munge.no_answer", where=tmp_path / "none")):
+                await transport.request(session, "GET", "/v1/status", None)
+        with pytest.raises(ConfigError, match=pattern("protocol.munge.no_answer", where=tmp_path / "none")):
+            await asyncio.to_thread(ApiClient(tcp=address, munge_socket=str(tmp_path / "none")).status)
 
 
 def test_credentials_of_both_sides_can_be_opened_by_the_other_sides_uid_only(munge_socket: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bftd.core.model.domain import Trainer
-from tests.bftd.http.test_api import Served, driver_job, run
+from tests.bftd.http.test_api import driver_job, serving
 
 pytestmark = pytest.mark.slow
 
@@ -29,11 +29,11 @@ def reads(answer: dict[str, Any], wanted: dict[str, type]) -> bool:
     return {name: type(answer.get(name)) for name in wanted} == wanted
 
 
-def test_a_driver_of_the_first_protocol_is_served_from_its_registration_to_its_end(tmp_path: Path) -> None:
+async def test_a_driver_of_the_first_protocol_is_served_from_its_registration_to_its_end(tmp_path: Path) -> None:
     requests = [json.loads(line) for line in RECORDED.read_text().splitlines()]
     assert not any("protocol" in request["body"] for request in requests)
+    async with serving(tmp_path) as served:
 
-    async def test(served: Served) -> None:
         def trainer() -> Trainer:
             return served.service.state.trainers["1"]
 
@@ -67,6 +67,4 @@ def test_a_driver_of_the_first_protocol_is_served_from_its_registration_to_its_e
         await send()
         assert (trainer().state, trainer().exit_code) == ("finished", 0)
         assert (trainer().step, trainer().samples) == (90, 110.0), "as it was reported last"
-
-    run(test, tmp_path)
     assert requests == []

@@ -34,33 +34,30 @@ def test_whatever_reads_much_of_the_daemon_costs_more_than_what_a_driver_does() 
     assert units["POST", "/v1/trainers/{id}/report"] == 1.0
 
 
-def test_a_route_that_is_offloaded_keeps_the_loop_free_and_answers_in_json(tmp_path: Path) -> None:
+async def test_a_route_that_is_offloaded_keeps_the_loop_free_and_answers_in_json(tmp_path: Path) -> None:
     release = threading.Event()
 
     def work(body: object, query: Mapping[str, str]) -> object:
         assert release.wait(20)
         return {"body": body, "query": dict(query), "main": threading.current_thread() is threading.main_thread()}
 
-    async def ask() -> None:
-        ledger = Ledger(tmp_path / "ledger")
-        service = Service(Config(), ledger, lambda job_ids: None)
-        routes = (*ROUTES, Route("POST", "/v1/size", work, 5.0, offload=True))
-        runner = await api.listen(service, ApiConfig(str(tmp_path / "socket")), routes)
-        try:
-            connector = aiohttp.UnixConnector(str(tmp_path / "socket"))
-            async with aiohttp.ClientSession(connector=connector) as session:
-                slow = asyncio.create_task(session.post("http://bftd/v1/size?nodes=4", json={"model": "m"}))
-                begun_s = time.monotonic()
-                async with session.get("http://bftd/v1/status") as answer:
-                    assert answer.status == 200
-                assert not slow.done(), f"answered after {time.monotonic() - begun_s:.1f} s"
-                release.set()
-                async with await slow as answer:
-                    assert await answer.json() == {"body": {"model": "m"}, "query": {"nodes": "4"}, "main": False}
-        finally:
+    ledger = Ledger(tmp_path / "ledger")
+    service = Service(Config(), ledger, lambda job_ids: None)
+    routes = (*ROUTES, Route("POST", "/v1/size", work, 5.0, offload=True))
+    runner = await api.listen(service, ApiConfig(str(tmp_path / "socket")), routes)
+    try:
+        connector = aiohttp.UnixConnector(str(tmp_path / "socket"))
+        async with aiohttp.ClientSession(connector=connector) as session:
+            slow = asyncio.create_task(session.post("http://bftd/v1/size?nodes=4", json={"model": "m"}))
+            begun_s = time.monotonic()
+            async with session.get("http://bftd/v1/status") as answer:
+                assert answer.status == 200
+            assert not slow.done(), f"answered after {time.monotonic() - begun_s:.1f} s"
             release.set()
-            service.stop()
-            await runner.cleanup()
-            ledger.close()
-
-    asyncio.run(ask())
+            async with await slow as answer:
+                assert await answer.json() == {"body": {"model": "m"}, "query": {"nodes": "4"}, "main": False}
+    finally:
+        release.set()
+        service.stop()
+        await runner.cleanup()
+        ledger.close()

@@ -10,8 +10,8 @@ import re
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,26 +89,20 @@ async def looked(tmp_path: Path, token: str = "", host: str = "127.0.0.1") -> As
         ledger.close()
 
 
-def run(test: Callable[[Looked], Awaitable[None]], tmp_path: Path, token: str = "", host: str = "127.0.0.1") -> None:
-    async def inside() -> None:
-        async with looked(tmp_path, token, host) as served:
-            await test(served)
-
-    asyncio.run(inside())
+@pytest.fixture
+def served(tmp_path: Path) -> AbstractAsyncContextManager[Looked]:
+    return looked(tmp_path)
 
 
-def test_the_page_is_served_on_its_address_and_on_the_socket(tmp_path: Path) -> None:
-    async def test(served: Looked) -> None:
-        status, text, answer = await served.get(Accept_Encoding="gzip")
-        assert (status, answer.content_type, answer.headers["Content-Encoding"]) == (200, "text/html", "gzip")
-        assert text.startswith("<!doctype html>")
-        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-        status, text = await served.by_socket()
-        assert (status, text[:15]) == (200, "<!doctype html>")
-        status, text, answer = await served.get("/", "HEAD")
-        assert (status, text) == (200, "")
-
-    run(test, tmp_path)
+async def test_the_page_is_served_on_its_address_and_on_the_socket(served: Looked) -> None:
+    status, text, answer = await served.get(Accept_Encoding="gzip")
+    assert (status, answer.content_type, answer.headers["Content-Encoding"]) == (200, "text/html", "gzip")
+    assert text.startswith("<!doctype html>")
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    status, text = await served.by_socket()
+    assert (status, text[:15]) == (200, "<!doctype html>")
+    status, text, answer = await served.get("/", "HEAD")
+    assert (status, text) == (200, "")
 
 
 @pytest.mark.parametrize(
@@ -123,17 +117,15 @@ def test_the_page_is_served_on_its_address_and_on_the_socket(tmp_path: Path) -> 
         ("/v1/trainers/1/leases", "GET", 404),
     ],
 )
-def test_nothing_but_the_page_is_on_its_address_and_nothing_there_changes_anything(
+async def test_nothing_but_the_page_is_on_its_address_and_nothing_there_changes_anything(
     path: str, method: str, status: int, tmp_path: Path
 ) -> None:
-    async def test(served: Looked) -> None:
+    async with looked(tmp_path, TOKEN) as served:
         told, text, answer = await served.get(path, method, Authorization=f"Bearer {TOKEN}")
         assert (told, text.count("\n")) == (status, 1)
         assert answer.content_type == "text/html"
         if status == 405:
             assert answer.headers["Allow"] == "GET, HEAD"
-
-    run(test, tmp_path, TOKEN)
 
 
 @pytest.mark.parametrize(
@@ -150,17 +142,15 @@ def test_nothing_but_the_page_is_on_its_address_and_nothing_there_changes_anythi
         {"Authorization": "Basic YTpi"},
     ],
 )
-def test_a_stranger_gets_one_line_that_says_what_to_do(headers: dict[str, str], tmp_path: Path) -> None:
-    async def test(served: Looked) -> None:
+async def test_a_stranger_gets_one_line_that_says_what_to_do(headers: dict[str, str], tmp_path: Path) -> None:
+    async with looked(tmp_path, TOKEN) as served:
         status, text, _ = await served.get("/", **headers)
         assert (status, text.count("\n")) == (401, 1)
         assert "token" in text
         assert TOKEN not in text
 
-    run(test, tmp_path, TOKEN)
 
-
-def test_beyond_localhost_nobody_sees_the_page_without_the_token(
+async def test_beyond_localhost_nobody_sees_the_page_without_the_token(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -169,8 +159,7 @@ def test_beyond_localhost_nobody_sees_the_page_without_the_token(
         except OSError:
             pytest.skip("this host has no address but localhost")
         address = probe.getsockname()[0]
-
-    async def test(served: Looked) -> None:
+    async with looked(tmp_path, host="0.0.0.0") as served:
         async with aiohttp.ClientSession() as session:
             url = f"http://{address}:{served.port}/"
             for headers in ({}, {"Host": "localhost"}, {"Authorization": f"Bearer {TOKEN}"}):
@@ -178,17 +167,14 @@ def test_beyond_localhost_nobody_sees_the_page_without_the_token(
                     assert answer.status == 401
                     assert "set [web] token_file" in await answer.text() or headers
         assert (await served.get())[0] == 200
-
-    run(test, tmp_path, host="0.0.0.0")
     assert says(caplog.text, "http.web_gate.all_refused")
 
 
-def test_the_token_of_an_address_becomes_a_cookie_that_opens_the_page_without_being_the_token(
+async def test_the_token_of_an_address_becomes_a_cookie_that_opens_the_page_without_being_the_token(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
-
-    async def test(served: Looked) -> None:
+    async with looked(tmp_path, TOKEN) as served:
         elsewhere = {"Host": "bftd.site.example"}
         assert (await served.get(f"/?token={TOKEN}x", **elsewhere))[0] == 401
         status, _, answer = await served.get(f"/?token={TOKEN}&hours=6", **elsewhere)
@@ -206,13 +192,11 @@ def test_the_token_of_an_address_becomes_a_cookie_that_opens_the_page_without_be
         status, _, answer = await served.get(f"/?token={TOKEN}", **elsewhere)
         (old,) = answer.cookies.values()
         assert (await served.get("/", cookies={old.key: old.value}, **elsewhere))[0] == 401
-
-    run(test, tmp_path, TOKEN)
     assert TOKEN not in caplog.text
 
 
-def test_a_redirect_never_leads_to_another_site(tmp_path: Path) -> None:
-    async def test(served: Looked) -> None:
+async def test_a_redirect_never_leads_to_another_site(tmp_path: Path) -> None:
+    async with looked(tmp_path, TOKEN) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(
             f"GET //evil.example/?token={TOKEN} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
@@ -222,35 +206,29 @@ def test_a_redirect_never_leads_to_another_site(tmp_path: Path) -> None:
         found = re.search(r"(?im)^location: (.*?)\r?$", answer)
         assert found is None or re.match(r"/(?!/)", found[1]), answer
 
-    run(test, tmp_path, TOKEN)
+
+async def test_a_web_site_cannot_use_a_socket_that_ssh_has_led_to_a_desktop(served: Looked) -> None:
+    for headers in (
+        {"Host": "evil.example:8080"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec_Fetch_Site": "cross-site"},
+    ):
+        for path, method in (("/v1/pause", "POST"), ("/v1/status", "GET"), ("/", "GET")):
+            status, _ = await served.by_socket(path, method, **headers)
+            assert status == 403, (headers, path)
+    assert not served.service.state.pauses
+    assert (await served.by_socket("/", Sec_Fetch_Site="same-origin", Host="localhost:8080"))[0] == 200
 
 
-def test_a_web_site_cannot_use_a_socket_that_ssh_has_led_to_a_desktop(tmp_path: Path) -> None:
-    async def test(served: Looked) -> None:
-        for headers in (
-            {"Host": "evil.example:8080"},
-            {"Origin": "http://evil.example"},
-            {"Origin": "null"},
-            {"Sec_Fetch_Site": "cross-site"},
-        ):
-            for path, method in (("/v1/pause", "POST"), ("/v1/status", "GET"), ("/", "GET")):
-                status, _ = await served.by_socket(path, method, **headers)
-                assert status == 403, (headers, path)
-        assert not served.service.state.pauses
-        assert (await served.by_socket("/", Sec_Fetch_Site="same-origin", Host="localhost:8080"))[0] == 200
-
-    run(test, tmp_path)
-
-
-def test_who_has_no_name_sees_no_names_where_slurm_hides_them_and_who_has_the_token_does(
+async def test_who_has_no_name_sees_no_names_where_slurm_hides_them_and_who_has_the_token_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from slurm_plugin.read.types import Snapshot
     from tests.bftd.builders import node
 
     as_user(monkeypatch, "ann")
-
-    async def test(served: Looked) -> None:
+    async with looked(tmp_path, TOKEN) as served:
         jobs = (driver_job("41", "ann"),)
         for _ in range(2):
             served.service.observe(Snapshot(served.service.now(), {"n1": node("n1")}, jobs, ()))
@@ -268,11 +246,9 @@ def test_who_has_no_name_sees_no_names_where_slurm_hides_them_and_who_has_the_to
             assert "&lt;b&gt;secret-name" in page
             assert "<b>secret-name" not in page
 
-    run(test, tmp_path, TOKEN)
 
-
-def test_regression_charts_made_for_the_token_are_not_those_of_who_has_no_name(tmp_path: Path) -> None:
-    async def test(served: Looked) -> None:
+async def test_regression_charts_made_for_the_token_are_not_those_of_who_has_no_name(tmp_path: Path) -> None:
+    async with looked(tmp_path, TOKEN) as served:
         now_s = int(time.time())
         points = (TrainerRecord("41", 2.0, 2.0, 5.0, 10, 100.0, 300.0, 1.0),)
         records = [PoolRecord(now_s - 60 * ago, 60, {"leased": 2.0}, 9.0, 9.0, 9.0, points) for ago in range(50, 0, -1)]
@@ -286,29 +262,22 @@ def test_regression_charts_made_for_the_token_are_not_those_of_who_has_no_name(t
         assert "secret-name" not in hidden
         assert "(private)" in hidden
 
-    run(test, tmp_path, TOKEN)
 
-
-def test_a_page_of_more_trainers_than_an_answer_holds_is_coarser_and_no_alarm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_page_of_more_trainers_than_an_answer_holds_is_coarser_and_no_alarm(
+    monkeypatch: pytest.MonkeyPatch, served: Looked
 ) -> None:
-    async def test(served: Looked) -> None:
-        now_s = int(time.time())
-        points = tuple(TrainerRecord(str(item), 2.0, 2.0, 5.0, 10, 100.0, 300.0, 1.0) for item in range(8))
-        records = [
-            PoolRecord(now_s - 60 * ago, 60, {"leased": 16.0}, 9.0, 9.0, 9.0, points) for ago in range(50, 0, -1)
-        ]
-        names = [TrainerIdentity(str(item), f"study-{item}", "ann", {}) for item in range(8)]
-        served.service.ledger.write(lambda db: table.add(db, records, names))
-        monkeypatch.setattr(query, "TRAINERS_MOST", 200)
-        _, page, _ = await served.get("/?hours=1")
-        assert not says(page, "web.sections.no_history")
-        assert "study-0" in page
-
-    run(test, tmp_path)
+    now_s = int(time.time())
+    points = tuple(TrainerRecord(str(item), 2.0, 2.0, 5.0, 10, 100.0, 300.0, 1.0) for item in range(8))
+    records = [PoolRecord(now_s - 60 * ago, 60, {"leased": 16.0}, 9.0, 9.0, 9.0, points) for ago in range(50, 0, -1)]
+    names = [TrainerIdentity(str(item), f"study-{item}", "ann", {}) for item in range(8)]
+    served.service.ledger.write(lambda db: table.add(db, records, names))
+    monkeypatch.setattr(query, "TRAINERS_MOST", 200)
+    _, page, _ = await served.get("/?hours=1")
+    assert not says(page, "web.sections.no_history")
+    assert "study-0" in page
 
 
-def test_who_asks_again_before_a_page_is_made_waits_for_that_one(
+async def test_who_asks_again_before_a_page_is_made_waits_for_that_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on, made = threading.Event(), []
@@ -327,8 +296,8 @@ def test_who_asks_again_before_a_page_is_made_waits_for_that_one(
     monkeypatch.setattr(web_handlers, "KEPT_S", 0.0)
     monkeypatch.setattr(web_handlers, "_made", slowly)
     monkeypatch.setattr(web_handlers.Pages, "answer", counted)
+    async with looked(tmp_path) as served:
 
-    async def test(served: Looked) -> None:
         async def ask() -> str:
             return (await served.get("/?hours=1", Accept_Encoding="identity"))[1]
 
@@ -338,10 +307,8 @@ def test_who_asks_again_before_a_page_is_made_waits_for_that_one(
         assert await asyncio.gather(*asked) == ["page"] * 5
         assert len(made) == 1
 
-    run(test, tmp_path)
 
-
-def test_an_address_that_is_taken_ends_the_start_in_one_line(tmp_path: Path) -> None:
+async def test_an_address_that_is_taken_ends_the_start_in_one_line(tmp_path: Path) -> None:
     async def start(port: int) -> None:
         configuration = Config(web=WebConfig(f"127.0.0.1:{port}"))
         ledger = Ledger(tmp_path / "other")
@@ -354,10 +321,8 @@ def test_an_address_that_is_taken_ends_the_start_in_one_line(tmp_path: Path) -> 
             service.stop()
             ledger.close()
 
-    async def test(served: Looked) -> None:
+    async with looked(tmp_path) as served:
         await start(served.port)
-
-    run(test, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -385,20 +350,17 @@ def test_a_token_file_that_is_no_secret_ends_the_start_in_one_line(
     assert str(checked.exception) == str(told.value), "before the restart"
 
 
-def test_whoever_asks_too_much_is_told_to_wait_and_the_token_is_not_kept_out(
+async def test_whoever_asks_too_much_is_told_to_wait_and_the_token_is_not_kept_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bftd.http.rate_limit.BURST", 20.0)
     monkeypatch.setattr("bftd.http.rate_limit.UNITS_PER_S", 0.001)
     monkeypatch.setattr(web_gate, "PUT_OFF_S", 0.0)
-
-    async def test(served: Looked) -> None:
+    async with looked(tmp_path, TOKEN) as served:
         told = [(await served.get())[0] for _ in range(6)]
         assert told[0] == 200
         assert told[-1] == 429
         assert (await served.get("/", Authorization=f"Bearer {TOKEN}"))[0] == 200
-
-    run(test, tmp_path, TOKEN)
 
 
 @example("localhost")

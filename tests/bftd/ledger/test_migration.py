@@ -20,11 +20,6 @@ ASSETS = Path(__file__).parent / "assets"
 DAY_S = 86400.0
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger"
-
-
 def written(path: Path, version: int) -> None:
     """A ledger as the bftd of that schema wrote it, with its log beside it as a kill leaves it."""
     with closing(sqlite3.connect(path)) as database:

@@ -27,11 +27,6 @@ DAY_S = 86400.0
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger"
-
-
-@pytest.fixture
 def ledger(path: Path) -> Iterator[Ledger]:
     with closing(Ledger(path)) as opened:
         yield opened

@@ -28,11 +28,6 @@ DAY_S = 86400.0
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger"
-
-
 def charge(ledger: Ledger, at_s: float, *shares: UsageShare) -> None:
     ledger.save(State(), State(time_s=at_s), [Charged(shares)])
 

@@ -51,6 +51,7 @@ from slurm_plugin.read.types import NO_SCHEDULER, Job, Node, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, job, node, of, pilot, registration
 from tests.bftd.daemon.test_process import environment, running, write_config
 from tests.support.messages import fragment, pattern, says, wording
+from tests.support.programs import shell_script
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
@@ -511,8 +512,7 @@ def test_a_partition_that_regular_jobs_use_can_be_watched_before_there_is_one_fo
 
 def test_only_reading_commands_are_run(tmp_path: Path) -> None:
     for name in ("scontrol", "squeue", "sacctmgr", "sdiag"):
-        (tmp_path / name).write_text("#!/bin/sh\necho fine\n")
-        (tmp_path / name).chmod(0o755)
+        shell_script(tmp_path / name, "echo fine")
     client = ReadingClient(commands_dir=tmp_path)
     assert client.run("scontrol", "show", "nodes").out == "fine\n"
     assert client.run("squeue").out == "fine\n"
@@ -539,8 +539,7 @@ def test_only_reading_commands_are_run(tmp_path: Path) -> None:
 def test_regression_all_that_a_snapshot_reads_may_be_read_in_shadow_mode(tmp_path: Path) -> None:
     """sdiag was refused: shadow mode did not know when Slurm's next cycle comes, and how long cycles take."""
     for name in ("scontrol", "squeue", "sdiag"):
-        (tmp_path / name).write_text("#!/bin/sh\necho fine\n")
-        (tmp_path / name).chmod(0o755)
+        shell_script(tmp_path / name, "echo fine")
     client = ReadingClient(commands_dir=tmp_path)
     asked = []
 

@@ -20,9 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.base import command
 from bftd.base.errors import UsageError
-from bftd.cli.main import bft
 from bftd.simulation.advise import Prefer, SweepPoint, advise, pareto, recommend, sweep
 from bftd.simulation.advise.choice import ALIKE, KEEP, at_edge
 from bftd.simulation.advise.confidence import expected, student
@@ -35,6 +33,7 @@ from bftd.simulation.replay import Options
 from bftd.simulation.trace import Trace, write
 from tests.bftd.simulation.trace.making import trace_of
 from tests.support.messages import pattern, wording
+from tests.support.terminal import Run, Terminal
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
@@ -419,24 +418,13 @@ class TestWorkers:
         return all(worker.status() == psutil.STATUS_ZOMBIE for worker in alive if worker.is_running())
 
 
-Run = Callable[..., tuple[int, str, str]]
-
-
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs `bft advise` on T.csv of three days and X.json; returns exit code, output and errors."""
+    """Runs `bft advise` on T.csv of three days and X.json."""
     write(flickering(3.0, nodes=4), tmp_path / "T.csv")
     (tmp_path / "X.json").write_text(json.dumps([one.to_json() for one in TRAINERS]))
     monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bft", "advise", *words])
-        with pytest.raises(SystemExit) as end:
-            command.run(bft, "bft")
-        seen = capsys.readouterr()
-        return int(end.value.code or 0), seen.out, seen.err
-
-    return call
+    return Terminal(monkeypatch, capsys, "advise")
 
 
 NO_CHOICE = "is not one of"

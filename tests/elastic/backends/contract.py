@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -26,14 +26,12 @@ from elastic.backends import KINDS, Kind, load
 from elastic.backends.base import Backend
 from elastic.driver.pilots.launcher import Pilot
 from elastic.link.wire import Message
-from tests.elastic.backends.stage import FakeCompanion, Host, pilot, told
+from tests.elastic.backends.stage import FakeCompanion, Host, pilot, started, told
 from tests.elastic.fakes import settings_for, until
-from tests.support.waiting import STILL_S
+from tests.support.programs import shell_script
 
 AGENTS_OWN = {"configure", "beat", "look", "go", "end"}
 """What an agent does not pass on: a back-end's messages to its node process are called otherwise."""
-
-Body = Callable[[Any, Host], Awaitable[None]]
 
 
 class BackendContract(ABC):
@@ -70,196 +68,169 @@ class BackendContract(ABC):
     def driver_module(self) -> Any:
         return import_module(self.kind.driver.partition(":")[0])
 
-    def play(self, folder: Path, body: Body) -> Host:
-        async def run() -> Host:
-            host = Host(settings_for(folder, "1-8", self.kind.name))
-            backend: Backend = load(self.kind.driver)(host)
-            await backend.start()
-            await asyncio.wait_for(body(backend, host), 30)
-            await backend.close()
-            return host
+    @pytest.fixture
+    def host(self, tmp_path: Path) -> Host:
+        return Host(settings_for(tmp_path, "1-8", self.kind.name))
 
-        return asyncio.run(run())
+    @pytest.fixture
+    def backend(self, host: Host) -> AbstractAsyncContextManager[Backend]:
+        return started(host, load(self.kind.driver))
 
     # -- members ---
 
-    def test_before_it_has_members_nothing_runs_and_a_suspension_has_nothing_to_save(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
-            n1 = pilot("n1")
-            assert not backend.running
-            assert not backend.uses(n1)
-            await backend.suspend()
-            backend.lost(n1)
-
-        assert self.play(tmp_path, body).saves == []
-
-    def test_its_members_train_as_they_grow_and_shrink_and_nobody_takes_a_leave_for_a_crash(
-        self, tmp_path: Path
+    async def test_before_it_has_members_nothing_runs_and_a_suspension_has_nothing_to_save(
+        self, backend: Backend, host: Host
     ) -> None:
-        async def body(backend: Backend, host: Host) -> None:
-            n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
-            for members in ([n1], [n1, n2, n3], [n2, n3]):
-                await self.form(backend, *members)
-                assert backend.running
-                assert [one.node for one in (n1, n2, n3) if backend.uses(one)] == [one.node for one in members]
-                assert all(one.workers for one in members)
-            assert (host.crashes, host.failures, host.ends) == ([], [], [])
+        n1 = pilot("n1")
+        assert not backend.running
+        assert not backend.uses(n1)
+        await backend.suspend()
+        backend.lost(n1)
+        assert host.saves == []
 
-        self.play(tmp_path, body)
-
-    def test_the_same_members_again_disturb_nobody(self, tmp_path: Path, companions: list[FakeCompanion]) -> None:
-        async def body(backend: Backend, host: Host) -> None:
-            members = [pilot("n1"), pilot("n2")]
+    async def test_its_members_train_as_they_grow_and_shrink_and_nobody_takes_a_leave_for_a_crash(
+        self, backend: Backend, host: Host
+    ) -> None:
+        n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
+        for members in ([n1], [n1, n2, n3], [n2, n3]):
             await self.form(backend, *members)
-            before = [told(one) for one in members], [list(helper.commands) for helper in companions]
-            await backend.set_members(members)
-            assert ([told(one) for one in members], [list(helper.commands) for helper in companions]) == before
-            assert host.saves == []
+            assert backend.running
+            assert [one.node for one in (n1, n2, n3) if backend.uses(one)] == [one.node for one in members]
+            assert all(one.workers for one in members)
+        assert (host.crashes, host.failures, host.ends) == ([], [], [])
 
-        self.play(tmp_path, body)
+    async def test_the_same_members_again_disturb_nobody(
+        self, companions: list[FakeCompanion], backend: Backend, host: Host
+    ) -> None:
+        members = [pilot("n1"), pilot("n2")]
+        await self.form(backend, *members)
+        before = [told(one) for one in members], [list(helper.commands) for helper in companions]
+        await backend.set_members(members)
+        assert ([told(one) for one in members], [list(helper.commands) for helper in companions]) == before
+        assert host.saves == []
 
-    def test_when_all_members_go_at_once_the_state_is_saved_before_the_others_begin(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
-            await self.form(backend, pilot("n1"))
-            n2 = pilot("n2")
-            await self.form(backend, n2)
-            assert host.saves == [True]
-            assert backend.uses(n2)
-
-        self.play(tmp_path, body)
+    async def test_when_all_members_go_at_once_the_state_is_saved_before_the_others_begin(
+        self, backend: Backend, host: Host
+    ) -> None:
+        await self.form(backend, pilot("n1"))
+        n2 = pilot("n2")
+        await self.form(backend, n2)
+        assert host.saves == [True]
+        assert backend.uses(n2)
 
     # -- suspension ---
 
-    def test_a_suspension_saves_at_a_step_boundary_and_training_goes_on_wherever_it_may(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
-            n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
-            await self.form(backend, n1, n2)
-            before = len(told(n1))
-            await backend.suspend()
-            assert host.saves == [True]
-            assert not backend.running
-            assert not backend.uses(n1)
-            assert len(told(n1)) > before, "its workers have to be ended"
-            await backend.suspend()
-            assert host.saves == [True]
-            for members in ([n3], [n3, n1]):
-                await self.form(backend, *members)
-                assert backend.running
-            assert (host.crashes, host.failures, host.ends) == ([], [], [])
-
-        self.play(tmp_path, body)
+    async def test_a_suspension_saves_at_a_step_boundary_and_training_goes_on_wherever_it_may(
+        self, backend: Backend, host: Host
+    ) -> None:
+        n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
+        await self.form(backend, n1, n2)
+        before = len(told(n1))
+        await backend.suspend()
+        assert host.saves == [True]
+        assert not backend.running
+        assert not backend.uses(n1)
+        assert len(told(n1)) > before, "its workers have to be ended"
+        await backend.suspend()
+        assert host.saves == [True]
+        for members in ([n3], [n3, n1]):
+            await self.form(backend, *members)
+            assert backend.running
+        assert (host.crashes, host.failures, host.ends) == ([], [], [])
 
     # -- what goes wrong ---
 
-    def test_a_lost_node_is_no_crash_wakes_the_trainer_and_the_others_go_on(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
-            n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
-            await self.form(backend, n1, n2, n3)
-            before = host.wakes
-            n2.leaving = True
-            n2.workers.clear()
-            backend.lost(n2)
-            assert host.wakes > before
-            await self.form(backend, n1, n3)
-            assert backend.running
-            assert not backend.uses(n2)
-            assert (host.crashes, host.failures, host.ends) == ([], [], [])
-
-        self.play(tmp_path, body)
-
-    def test_a_crash_is_told_once_with_the_step_it_came_at_and_the_same_members_begin_anew(
-        self, tmp_path: Path
+    async def test_a_lost_node_is_no_crash_wakes_the_trainer_and_the_others_go_on(
+        self, backend: Backend, host: Host
     ) -> None:
-        async def body(backend: Backend, host: Host) -> None:
-            n1, n2 = pilot("n1"), pilot("n2")
-            await self.form(backend, n1, n2)
-            before = host.wakes
-            self.crash(backend, n1, -9, step=7)
-            assert host.broken_at == 7
-            assert host.wakes > before
-            await until("told", lambda: host.crashes)
-            await self.form(backend, n1, n2)
-            assert backend.uses(n1)
-            assert backend.uses(n2)
-            assert host.crashes == [("n1", -9)]
-            assert host.ends == []
+        n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
+        await self.form(backend, n1, n2, n3)
+        before = host.wakes
+        n2.leaving = True
+        n2.workers.clear()
+        backend.lost(n2)
+        assert host.wakes > before
+        await self.form(backend, n1, n3)
+        assert backend.running
+        assert not backend.uses(n2)
+        assert (host.crashes, host.failures, host.ends) == ([], [], [])
 
-        self.play(tmp_path, body)
+    async def test_a_crash_is_told_once_with_the_step_it_came_at_and_the_same_members_begin_anew(
+        self, backend: Backend, host: Host
+    ) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await self.form(backend, n1, n2)
+        before = host.wakes
+        self.crash(backend, n1, -9, step=7)
+        assert host.broken_at == 7
+        assert host.wakes > before
+        await until("told", lambda: host.crashes)
+        await self.form(backend, n1, n2)
+        assert backend.uses(n1)
+        assert backend.uses(n2)
+        assert host.crashes == [("n1", -9)]
+        assert host.ends == []
 
-    def test_after_a_crash_a_suspension_does_not_wait_for_a_step_that_will_not_end(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
-            n1, n2 = pilot("n1"), pilot("n2")
-            await self.form(backend, n1, n2)
-            self.crash(backend, n1, 1, step=3)
-            await backend.suspend()
-            assert host.saves == [False]
+    async def test_after_a_crash_a_suspension_does_not_wait_for_a_step_that_will_not_end(
+        self, backend: Backend, host: Host
+    ) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await self.form(backend, n1, n2)
+        self.crash(backend, n1, 1, step=3)
+        await backend.suspend()
+        assert host.saves == [False]
 
-        self.play(tmp_path, body)
-
-    def test_what_a_node_says_that_nobody_knows_is_passed_over(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
-            n1 = pilot("n1")
-            backend.received(n1, {"op": "of the next release"})
-            await self.form(backend, n1)
-            backend.received(n1, {"op": "of the next release", "host": "n9.9.9"})
-            assert backend.running
-
-        self.play(tmp_path, body)
+    async def test_what_a_node_says_that_nobody_knows_is_passed_over(self, backend: Backend) -> None:
+        n1 = pilot("n1")
+        backend.received(n1, {"op": "of the next release"})
+        await self.form(backend, n1)
+        backend.received(n1, {"op": "of the next release", "host": "n9.9.9"})
+        assert backend.running
 
     # -- the end ---
 
-    def test_success_is_told_once_and_what_is_lost_afterwards_does_not_undo_it(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
-            n1, n2 = pilot("n1"), pilot("n2")
-            await self.form(backend, n1, n2)
-            self.complete(backend, n1, n2)
-            await until("told", lambda: host.ends)
-            assert host.ends == [(0, "training is complete")]
-            for one in (n1, n2):
-                one.leaving = True
-                backend.lost(one)
-            await asyncio.sleep(0)
-            assert set(host.ends) == {(0, "training is complete")}
-            assert (host.crashes, host.failures) == ([], [])
+    async def test_success_is_told_once_and_what_is_lost_afterwards_does_not_undo_it(
+        self, backend: Backend, host: Host
+    ) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await self.form(backend, n1, n2)
+        self.complete(backend, n1, n2)
+        await until("told", lambda: host.ends)
+        assert host.ends == [(0, "training is complete")]
+        for one in (n1, n2):
+            one.leaving = True
+            backend.lost(one)
+        await asyncio.sleep(0)
+        assert set(host.ends) == {(0, "training is complete")}
+        assert (host.crashes, host.failures) == ([], [])
 
-        self.play(tmp_path, body)
-
-    def test_to_close_leaves_no_process_beside_the_driver(
+    async def test_to_close_leaves_no_process_beside_the_driver(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.undo()  # real helper processes, in an interpreter that only waits
-        interpreter = tmp_path / "python"
-        interpreter.write_text("#!/bin/sh\nexec sleep 1000\n")
-        interpreter.chmod(0o755)
+        interpreter = shell_script(tmp_path / "python", "exec sleep 1000")
         before = set(psutil.Process().children(recursive=True))
-
-        async def run() -> None:
-            settings = replace(settings_for(tmp_path, "1-8", self.kind.name), interpreter=str(interpreter))
-            backend: Backend = load(self.kind.driver)(Host(settings))
-            await backend.start()
-            forming = asyncio.ensure_future(backend.set_members([pilot("n1")]))
-            await asyncio.wait([forming], timeout=0.2)
-            forming.cancel()
-            assert bool(set(psutil.Process().children()) - before) == self.has_helpers
-            await backend.close()
-
-        asyncio.run(asyncio.wait_for(run(), STILL_S))
+        settings = replace(settings_for(tmp_path, "1-8", self.kind.name), interpreter=str(interpreter))
+        backend: Backend = load(self.kind.driver)(Host(settings))
+        await backend.start()
+        forming = asyncio.ensure_future(backend.set_members([pilot("n1")]))
+        await asyncio.wait([forming], timeout=0.2)
+        forming.cancel()
+        assert bool(set(psutil.Process().children()) - before) == self.has_helpers
+        await backend.close()
         assert set(psutil.Process().children(recursive=True)) - before == set()
 
     # -- its row in the table ---
 
-    def test_its_messages_to_its_nodes_are_not_called_as_the_agents_own(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
-            n1, n2 = pilot("n1"), pilot("n2")
-            await self.form(backend, n1)
-            await self.form(backend, n1, n2)
-            self.crash(backend, n2, 1, step=2)
-            await backend.suspend()
-            said: list[Message] = [*told(n1), *told(n2)]
-            assert said
-            assert {message["op"] for message in said}.isdisjoint(AGENTS_OWN)
-
-        self.play(tmp_path, body)
+    async def test_its_messages_to_its_nodes_are_not_called_as_the_agents_own(self, backend: Backend) -> None:
+        n1, n2 = pilot("n1"), pilot("n2")
+        await self.form(backend, n1)
+        await self.form(backend, n1, n2)
+        self.crash(backend, n2, 1, step=2)
+        await backend.suspend()
+        said: list[Message] = [*told(n1), *told(n2)]
+        assert said
+        assert {message["op"] for message in said}.isdisjoint(AGENTS_OWN)
 
     def test_its_row_is_complete(self) -> None:
         kind = self.kind

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
 from elastic.backends.base import Backend
@@ -12,7 +11,7 @@ from elastic.driver.pilots.launcher import Pilot
 from elastic.driver.settings import DriverSettings
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
-from tests.elastic.fakes import peer, sent, settings_for
+from tests.elastic.fakes import peer, sent
 
 
 class FakeCompanion:
@@ -110,12 +109,10 @@ def told(to: Pilot) -> list[Message]:
     return [message for message in sent(to.agent) if message["op"] != "beat"]
 
 
-def play(kind: type[Backend], folder: Path, body: Callable[[Any, Host], Awaitable[None]]) -> Host:
-    async def run() -> Host:
-        host = Host(settings_for(folder, "1-8"))
-        backend = kind(host)
-        await backend.start()
-        await asyncio.wait_for(body(backend, host), 30)
-        return host
-
-    return asyncio.run(run())
+@asynccontextmanager
+async def started(host: Host, kind: Callable[[Any], Backend]) -> AsyncIterator[Any]:
+    """A back-end that may be given members."""
+    backend = kind(host)
+    await backend.start()
+    yield backend
+    await backend.close()

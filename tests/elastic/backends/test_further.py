@@ -23,6 +23,7 @@ from tests.elastic.backends.contract import BackendContract
 from tests.elastic.backends.dummy import KIND
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, ops, peer, settings_for, trainer_for, until
 from tests.support.messages import fragment, pattern
+from tests.support.programs import shell_script
 from tools.backends_header import header
 
 pytestmark = pytest.mark.slow
@@ -109,9 +110,7 @@ def test_a_script_runs_to_its_end_on_it_through_real_agents_and_node_processes(
     tmp_path: Path,
 ) -> None:
     lines: list[str] = []
-    interpreter = tmp_path / "python"
-    interpreter.write_text(_NODE.format(python=sys.executable, root=ROOT))
-    interpreter.chmod(0o755)
+    interpreter = shell_script(tmp_path / "python", _NODE.format(python=sys.executable, root=ROOT))
 
     async def run() -> tuple[tuple[int, str], FakeDaemon]:
         settings = replace(settings_for(tmp_path, "2-2", "dummy"), interpreter=str(interpreter))

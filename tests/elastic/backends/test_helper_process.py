@@ -19,6 +19,7 @@ from elastic.link.wire import Message
 from tests.elastic.backends.stage import FakeCompanion, Host
 from tests.elastic.fakes import settings_for, until
 from tests.support.messages import fragment, pattern, says
+from tests.support.programs import shell_script
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +36,7 @@ def test_regression_an_interpreter_missing_where_the_driver_runs_was_a_fault_of_
         asyncio.run(Companion(nothing, nothing).start(str(tmp_path / "bin" / "python"), "this"))
 
 
-def test_what_there_is_not_enough_of_for_a_moment_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_there_is_not_enough_of_for_a_moment_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     start, refused = asyncio.create_subprocess_exec, [errno.EAGAIN, errno.EMFILE]
 
     async def short(*argv: Any, **options: Any) -> asyncio.subprocess.Process:
@@ -46,16 +47,12 @@ def test_what_there_is_not_enough_of_for_a_moment_is_tried_again(monkeypatch: py
     monkeypatch.setattr(companions.asyncio, "create_subprocess_exec", short)
     monkeypatch.setattr(companions, "_PAUSES_S", (0.0, 0.0))
     ends: list[int] = []
-
-    async def run() -> None:
-        companion = Companion(nothing, ends.append)
-        await companion.start(sys.executable, "no_module_of_that_name")
-        await until("ended", lambda: ends)
-        refused.extend([errno.EAGAIN] * 3)
-        with pytest.raises(ElasticError, match="not now"):
-            await Companion(nothing, nothing).start(sys.executable, "this")
-
-    asyncio.run(run())
+    companion = Companion(nothing, ends.append)
+    await companion.start(sys.executable, "no_module_of_that_name")
+    await until("ended", lambda: ends)
+    refused.extend([errno.EAGAIN] * 3)
+    with pytest.raises(ElasticError, match="not now"):
+        await Companion(nothing, nothing).start(sys.executable, "this")
     assert ends == [1]
 
 
@@ -160,48 +157,38 @@ def test_a_helper_of_a_trainer_in_an_image_runs_inside_and_its_folder_goes_with_
     assert not Path(folder).exists()
 
 
-def test_regression_a_runtime_that_told_on_standard_output_what_it_fetches_ended_the_trainer() -> None:
+async def test_regression_a_runtime_that_told_on_standard_output_what_it_fetches_ended_the_trainer() -> None:
     python = str(Path(sys.base_prefix, "bin", "python3"))
     talks = """sh -c 'echo fetching; shift 2; exec "$@"' run {image} {binds} {command}"""
     said: list[str] = []
     ends: list[int] = []
-
-    async def run() -> None:
-        companion = Companion(nothing, ends.append, said.append)
-        await companion.start(python, "elastic.backends.torchrun.tunnel", image={**IMAGE, "template": talks})
-        assert companion._process is not None
-        assert companion._process.stdin is not None
-        await until("it talks", lambda: said)
-        companion._process.stdin.close()
-        await until("ended", lambda: ends)
-        await companion.stop()
-
-    asyncio.run(run())
+    companion = Companion(nothing, ends.append, said.append)
+    await companion.start(python, "elastic.backends.torchrun.tunnel", image={**IMAGE, "template": talks})
+    assert companion._process is not None
+    assert companion._process.stdin is not None
+    await until("it talks", lambda: said)
+    companion._process.stdin.close()
+    await until("ended", lambda: ends)
+    await companion.stop()
     assert (ends, said) == ([0], ["fetching"])
 
 
-def test_regression_a_store_that_ended_was_told_of_before_its_last_words_were_heard() -> None:
+async def test_regression_a_store_that_ended_was_told_of_before_its_last_words_were_heard() -> None:
     """So the trainer ended with a guess at torch, where the runtime had said what it lacked."""
     dies = "sh -c 'exec >&-; (sleep 0.2; echo no such image >&2) & exit 64' {image} {binds} {command}"
     said: list[str] = []
     heard: list[tuple[int, str]] = []
-
-    async def run() -> None:
-        companion = Companion(nothing, lambda rc: heard.append((rc, companion.last_line)), said.append)
-        await companion.start("python3", "a.module", image={**IMAGE, "template": dies})
-        await until("ended", lambda: heard)
-        await companion.stop()
-
-    asyncio.run(run())
+    companion = Companion(nothing, lambda rc: heard.append((rc, companion.last_line)), said.append)
+    await companion.start("python3", "a.module", image={**IMAGE, "template": dies})
+    await until("ended", lambda: heard)
+    await companion.stop()
     assert heard == [(64, "no such image")]
 
 
 def test_a_helper_of_a_container_that_slurm_makes_is_a_step_of_the_drivers_own_job(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    srun = tmp_path / "srun"
-    srun.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/argv\n')
-    srun.chmod(0o755)
+    shell_script(tmp_path / "srun", f'echo "$@" > {tmp_path}/argv')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     image = {**IMAGE, "template": "pyxis"}
     ends: list[int] = []

@@ -13,6 +13,7 @@ from bftd.protocol.lease import Leases
 from elastic.driver.pilots.launcher import Pilot, PilotStarter
 from tests.elastic.fakes import settings_for
 from tests.support.messages import fragment, says, wording
+from tests.support.programs import shell_script
 
 pytestmark = pytest.mark.slow
 
@@ -20,15 +21,12 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stand-in for srun that says something of its own first, and starts the agent as the step of node n1."""
-    path = tmp_path / "srun"
-    path.write_text(
+    path = shell_script(
+        tmp_path / "srun",
         '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\necho \'srun: a warning of the site\' >&2\n'
-        'SLURMD_NODENAME=n1 exec "$@"\n'
+        'SLURMD_NODENAME=n1 exec "$@"\n',
     )
-    path.chmod(0o755)
-    scancel = tmp_path / "scancel"
-    scancel.write_text("#!/bin/sh\n")
-    scancel.chmod(0o755)
+    shell_script(tmp_path / "scancel", "#!/bin/sh\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     return path
 

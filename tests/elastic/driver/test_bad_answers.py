@@ -14,7 +14,6 @@ from elastic.driver import daemon_link as daemons
 from elastic.driver import transport
 from elastic.driver.daemon_link import DaemonLink
 from tests.elastic.fakes import until
-from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +58,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=list(BAD))
-def test_regression_a_bad_answer_ended_the_trainer_now_the_daemon_does_not_answer(
+async def test_regression_a_bad_answer_ended_the_trainer_now_the_daemon_does_not_answer(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, bad: bytes
 ) -> None:
     monkeypatch.setattr(daemons, "DAEMON_RETRY_S", 0.01)
@@ -78,23 +77,19 @@ def test_regression_a_bad_answer_ended_the_trainer_now_the_daemon_does_not_answe
         finally:
             writer.close()
 
-    async def run() -> None:
-        nonlocal says
-        server = await asyncio.start_unix_server(serve, path)
-        link = DaemonLink(str(path), lambda: REGISTRATION, taken.append, lambda: None, lines.append)
-        running = asyncio.create_task(link.run())
-        await until("asked again and again", lambda: len(asked) >= 4)
-        assert not running.done()
-        assert taken == []
-        assert len(lines) <= 2, "it is said once, not at every try"
-        assert all(len(line) < 2500 and "\n" not in line for line in lines)
-        says = said(WELCOME)
-        await until("registered", lambda: taken)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        server.close()
-
-    asyncio.run(asyncio.wait_for(run(), STILL_S))
+    server = await asyncio.start_unix_server(serve, path)
+    link = DaemonLink(str(path), lambda: REGISTRATION, taken.append, lambda: None, lines.append)
+    running = asyncio.create_task(link.run())
+    await until("asked again and again", lambda: len(asked) >= 4)
+    assert not running.done()
+    assert taken == []
+    assert len(lines) <= 2, "it is said once, not at every try"
+    assert all(len(line) < 2500 and "\n" not in line for line in lines)
+    says = said(WELCOME)
+    await until("registered", lambda: taken)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    server.close()
     assert lines, "the user is told"
     assert not any(b"/login" in request for request in asked)
     assert Path(path).parent.exists()

@@ -16,7 +16,6 @@ from elastic.driver.failures.policy import FailurePolicy
 from elastic.driver.pilots.launcher import Pilot
 from elastic.link.peer import Peer
 from tests.elastic.fakes import ops, peer, settings_for, until
-from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
 
@@ -134,34 +133,26 @@ def test_a_connection_for_a_state_is_that_of_the_present_worker_or_nobodys(tmp_p
     play(tmp_path, crew, body)
 
 
-def test_rank_0_is_known_by_its_steps_and_asked_first(tmp_path: Path) -> None:
+async def test_rank_0_is_known_by_its_steps_and_asked_first(tmp_path: Path) -> None:
     crew = Crew("n1")
-
-    async def run() -> None:
-        hub = connections(tmp_path, crew)
-        workers = [worker("n1.1", rank) for rank in range(3)]
-        for one in workers:
-            assert hub.connected(one)
-        step = {"op": "step", "step": 1, "samples": 1, "size": 3, "first": False, "saved_step": 0, "saved_samples": 0}
-        for one, rank in zip(workers, (2, 1, 0), strict=True):
-            with suppress(AttributeError):  # of a crew that is none
-                await hub.received(one, {**step, "rank": rank, "at_s": 0.0, "loss": None, "steps_lost": 0})
-        saving = asyncio.create_task(hub._run.saver.save(workers, graceful=False))
-        await until("rank 0 is asked", lambda: ops(workers[2]) == ["ship"])
-        assert [ops(one) for one in workers[:2]] == [[], []]
-        saving.cancel()
-
-    asyncio.run(asyncio.wait_for(run(), STILL_S))
+    hub = connections(tmp_path, crew)
+    workers = [worker("n1.1", rank) for rank in range(3)]
+    for one in workers:
+        assert hub.connected(one)
+    step = {"op": "step", "step": 1, "samples": 1, "size": 3, "first": False, "saved_step": 0, "saved_samples": 0}
+    for one, rank in zip(workers, (2, 1, 0), strict=True):
+        with suppress(AttributeError):  # of a crew that is none
+            await hub.received(one, {**step, "rank": rank, "at_s": 0.0, "loss": None, "steps_lost": 0})
+    saving = asyncio.create_task(hub._run.saver.save(workers, graceful=False))
+    await until("rank 0 is asked", lambda: ops(workers[2]) == ["ship"])
+    assert [ops(one) for one in workers[:2]] == [[], []]
+    saving.cancel()
 
 
-def test_what_an_agent_tells_of_a_want_of_memory_reaches_the_crew(tmp_path: Path) -> None:
+async def test_what_an_agent_tells_of_a_want_of_memory_reaches_the_crew(tmp_path: Path) -> None:
     crew = Crew("n1")
     short: list[str] = []
     crew.short_of_memory = lambda pilot: short.append(pilot.node)  # type: ignore[attr-defined]
-
-    async def run() -> None:
-        hub = connections(tmp_path, crew)
-        await hub.received(peer(role="agent", lease="n1.1"), {"op": "memory"})
-
-    asyncio.run(run())
+    hub = connections(tmp_path, crew)
+    await hub.received(peer(role="agent", lease="n1.1"), {"op": "memory"})
     assert short == ["n1"]

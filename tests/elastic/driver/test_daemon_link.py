@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,6 @@ from elastic.driver.daemon_link import DaemonLink, read_token
 from tests.elastic.fakes import until
 from tests.elastic.scripted_daemon import ScriptedDaemon
 from tests.support.messages import wording
-from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
 
@@ -55,16 +55,19 @@ class Client:
         self.fenced += 1
 
 
-def scene(daemon: ScriptedDaemon, body: Callable[[Client], Awaitable[None]]) -> Client:
-    async def run() -> Client:
-        client = Client(daemon)
-        running = asyncio.create_task(client.link.run())
-        await asyncio.wait_for(body(client), STILL_S)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        return client
+@asynccontextmanager
+async def connected(daemon: ScriptedDaemon) -> AsyncIterator[Client]:
+    client = Client(daemon)
+    running = asyncio.create_task(client.link.run())
+    await asyncio.sleep(0)  # it begins
+    yield client
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
-    return asyncio.run(run())
+
+@pytest.fixture
+def client(daemon: ScriptedDaemon) -> AbstractAsyncContextManager[Client]:
+    return connected(daemon)
 
 
 def notes(daemon: ScriptedDaemon) -> list[str]:
@@ -75,52 +78,47 @@ def note(text: str) -> NoteReport:
     return NoteReport(1.0, text)
 
 
-def test_leases_come_as_they_are_granted_and_events_go_out_in_order(daemon: ScriptedDaemon) -> None:
-    async def body(client: Client) -> None:
-        client.link.report(note("one"))
-        await until("registered", lambda: client.leases == [[]])
-        daemon.grant("n1")
-        await until("granted", lambda: client.leases[-1] == ["n1.1"])
-        client.link.report(note("two"))
-        client.link.report(note("three"))
-        await until("delivered", lambda: notes(daemon) == ["one", "two", "three"])
-
-    scene(daemon, body)
-
-
-def test_while_the_daemon_is_away_events_are_kept_and_it_is_said_once(daemon: ScriptedDaemon) -> None:
-    async def body(client: Client) -> None:
-        await until("registered", lambda: client.leases)
-        await asyncio.to_thread(daemon.stop)
-        await until("said", lambda: client.lines)
-        for text in ("one", "two"):
-            client.link.report(note(text))
-        await asyncio.to_thread(daemon.start)
-        await until("delivered", lambda: notes(daemon) == ["one", "two"])
-        await until("said", lambda: client.lines[-1] == "bftd is back")
-        assert len([line for line in client.lines if "does not answer" in line]) == 1
-
-    scene(daemon, body)
+async def test_leases_come_as_they_are_granted_and_events_go_out_in_order(
+    daemon: ScriptedDaemon, client: Client
+) -> None:
+    client.link.report(note("one"))
+    await until("registered", lambda: client.leases == [[]])
+    daemon.grant("n1")
+    await until("granted", lambda: client.leases[-1] == ["n1.1"])
+    client.link.report(note("two"))
+    client.link.report(note("three"))
+    await until("delivered", lambda: notes(daemon) == ["one", "two", "three"])
 
 
-def test_a_daemon_that_lost_its_ledger_gets_the_trainer_again(daemon: ScriptedDaemon) -> None:
-    async def body(client: Client) -> None:
+async def test_while_the_daemon_is_away_events_are_kept_and_it_is_said_once(
+    daemon: ScriptedDaemon, client: Client
+) -> None:
+    await until("registered", lambda: client.leases)
+    await asyncio.to_thread(daemon.stop)
+    await until("said", lambda: client.lines)
+    for text in ("one", "two"):
+        client.link.report(note(text))
+    await asyncio.to_thread(daemon.start)
+    await until("delivered", lambda: notes(daemon) == ["one", "two"])
+    await until("said", lambda: client.lines[-1] == "bftd is back")
+    assert len([line for line in client.lines if "does not answer" in line]) == 1
+
+
+async def test_a_daemon_that_lost_its_ledger_gets_the_trainer_again(daemon: ScriptedDaemon) -> None:
+    async with connected(daemon) as client:
         await until("registered", lambda: client.leases)
         daemon.forget()
         await until("registered again", lambda: len(daemon.registrations) == 2)
         client.link.report(note("still here"))
         await until("delivered", lambda: notes(daemon) == ["still here"])
+    assert client.fenced == 0
 
-    assert scene(daemon, body).fenced == 0
 
-
-def test_what_the_daemon_says_at_registration_is_in_the_log(daemon: ScriptedDaemon) -> None:
+async def test_what_the_daemon_says_at_registration_is_in_the_log(daemon: ScriptedDaemon) -> None:
     daemon.note = "it grants nothing"
-
-    async def body(client: Client) -> None:
+    async with connected(daemon) as client:
         await until("registered", lambda: client.leases == [[]])
-
-    assert scene(daemon, body).lines == ["it grants nothing"]
+    assert client.lines == ["it grants nothing"]
 
 
 @pytest.mark.parametrize(
@@ -135,23 +133,21 @@ def test_what_the_daemon_says_at_registration_is_in_the_log(daemon: ScriptedDaem
         ("leases", wording("protocol.fields.wrong", where="leases", name="leases", wanted="a list", shown="None")),
     ],
 )
-def test_a_daemon_of_an_older_version_is_told_of_in_one_line_until_it_is_upgraded(
+async def test_a_daemon_of_an_older_version_is_told_of_in_one_line_until_it_is_upgraded(
     daemon: ScriptedDaemon, missing: str, said: str
 ) -> None:
     daemon.leave_out = {missing}
     daemon.grant("n1")
-
-    async def body(client: Client) -> None:
+    async with connected(daemon) as client:
         await until("asked again", lambda: len(daemon.registrations) >= 3)
         assert (client.leases, client.lines) == ([], [f"bftd: {said}"])
         daemon.leave_out = set()
         await until("registered", lambda: client.leases == [["n1.1"]])
+    assert client.lines == [f"bftd: {said}"]
 
-    assert scene(daemon, body).lines == [f"bftd: {said}"]
 
-
-def test_a_list_that_cannot_be_read_is_asked_for_again_and_what_is_held_is_kept(daemon: ScriptedDaemon) -> None:
-    async def body(client: Client) -> None:
+async def test_a_list_that_cannot_be_read_is_asked_for_again_and_what_is_held_is_kept(daemon: ScriptedDaemon) -> None:
+    async with connected(daemon) as client:
         await until("registered", lambda: client.leases == [[]])
         daemon.leave_out = {"leases"}
         daemon.grant("n1")
@@ -159,14 +155,13 @@ def test_a_list_that_cannot_be_read_is_asked_for_again_and_what_is_held_is_kept(
         assert client.leases == [[]]
         daemon.leave_out = set()
         await until("granted", lambda: client.leases == [[], ["n1.1"]])
-
-    assert scene(daemon, body).lines == [
+    assert client.lines == [
         "bftd: " + wording("protocol.fields.wrong", where="leases", name="leases", wanted="a list", shown="None")
     ]
     assert len(daemon.registrations) == 1
 
 
-def test_no_request_holds_more_than_500_reports(daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_request_holds_more_than_500_reports(daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
     of_body = Reports.from_json
 
@@ -176,74 +171,59 @@ def test_no_request_holds_more_than_500_reports(daemon: ScriptedDaemon, monkeypa
         return read
 
     monkeypatch.setattr(Reports, "from_json", counted)
-
-    async def body(client: Client) -> None:
+    async with connected(daemon) as client:
         for number in range(1001):
             client.link.report(note(str(number)))
         await until("delivered", lambda: notes(daemon) == [str(number) for number in range(1001)])
-
-    scene(daemon, body)
     assert told == [500, 500, 1]
 
 
-def test_a_driver_that_was_replaced_learns_it(daemon: ScriptedDaemon) -> None:
-    async def body(client: Client) -> None:
-        await until("registered", lambda: client.leases)
-        daemon.registrations.append(REGISTRATION)
-        await until("fenced", lambda: client.fenced)
-
-    scene(daemon, body)
+async def test_a_driver_that_was_replaced_learns_it(daemon: ScriptedDaemon, client: Client) -> None:
+    await until("registered", lambda: client.leases)
+    daemon.registrations.append(REGISTRATION)
+    await until("fenced", lambda: client.fenced)
 
 
-def test_an_event_that_the_daemon_refuses_does_not_hold_up_the_others(daemon: ScriptedDaemon) -> None:
+async def test_an_event_that_the_daemon_refuses_does_not_hold_up_the_others(daemon: ScriptedDaemon) -> None:
     daemon.refused_texts.add("bad")
-
-    async def body(client: Client) -> None:
+    async with connected(daemon) as client:
         for text in ("one", "bad", "two"):
             client.link.report(note(text))
         await until("delivered", lambda: notes(daemon) == ["one", "two"])
 
-    scene(daemon, body)
+
+async def test_what_happens_while_a_report_is_under_way_is_reported_next(
+    daemon: ScriptedDaemon, client: Client
+) -> None:
+    daemon.slow = True
+    client.link.report(note("one"))
+    await until("under way", lambda: notes(daemon) == ["one"])
+    client.link.report(note("two"))
+    daemon.slow = False
+    await until("delivered", lambda: notes(daemon) == ["one", "two"])
 
 
-def test_what_happens_while_a_report_is_under_way_is_reported_next(daemon: ScriptedDaemon) -> None:
-    async def body(client: Client) -> None:
-        daemon.slow = True
-        client.link.report(note("one"))
-        await until("under way", lambda: notes(daemon) == ["one"])
-        client.link.report(note("two"))
-        daemon.slow = False
-        await until("delivered", lambda: notes(daemon) == ["one", "two"])
-
-    scene(daemon, body)
-
-
-def test_the_backlog_of_a_long_absence_drops_old_progress_first(
+async def test_the_backlog_of_a_long_absence_drops_old_progress_first(
     daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(daemons, "_BACKLOG", 3)
-
-    async def body(client: Client) -> None:
+    async with connected(daemon) as client:
         told = (note("a"), ProgressReport(1.0, 1, 10), ProgressReport(1.0, 2, 20), note("b"))
         for report in told:
             client.link.report(report)
         await until("delivered", lambda: len(daemon.reports) == 3)
         assert daemon.reports == [told[0], *told[2:]]
 
-    scene(daemon, body)
 
-
-def test_the_end_is_told_after_all_else_and_a_daemon_that_is_away_delays_no_exit(daemon: ScriptedDaemon) -> None:
-    async def body(client: Client) -> None:
+async def test_the_end_is_told_after_all_else_and_a_daemon_that_is_away_delays_no_exit(daemon: ScriptedDaemon) -> None:
+    async with connected(daemon) as client:
         await until("registered", lambda: client.leases)
-
-    client = scene(daemon, body)
     client.link.report(note("last"))
-    asyncio.run(client.link.finish(3, "crashed", Summary(step=4)))
+    await client.link.finish(3, "crashed", Summary(step=4))
     assert notes(daemon) == ["last"]
     assert daemon.finished == Finish(1, 3, "crashed", Summary(step=4))
     daemon.stop()
-    asyncio.run(asyncio.wait_for(client.link.finish(3, "crashed", Summary()), 20))
+    await asyncio.wait_for(client.link.finish(3, "crashed", Summary()), 20)
 
 
 def test_the_token_of_a_daemon_reached_by_tcp_is_read_without_its_line_end(tmp_path: Path) -> None:
@@ -252,10 +232,10 @@ def test_the_token_of_a_daemon_reached_by_tcp_is_read_without_its_line_end(tmp_p
     assert read_token(None) is None
 
 
-def test_with_the_answer_to_reports_comes_in_how_long_the_trainer_ends_and_an_older_daemon_does_not_tell(
+async def test_with_the_answer_to_reports_comes_in_how_long_the_trainer_ends_and_an_older_daemon_does_not_tell(
     daemon: ScriptedDaemon,
 ) -> None:
-    async def body(client: Client) -> None:
+    async with connected(daemon) as client:
         daemon.ends_in_s = 600.0
         client.link.report(note("one"))
         await until("told", lambda: client.link.ends_in_s is not None)
@@ -263,6 +243,4 @@ def test_with_the_answer_to_reports_comes_in_how_long_the_trainer_ends_and_an_ol
         daemon.leave_out = {"ends_in_s"}
         client.link.report(note("two"))
         await until("not known any more", lambda: client.link.ends_in_s is None)
-
-    scene(daemon, body)
     assert notes(daemon) == ["one", "two"]

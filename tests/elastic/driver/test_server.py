@@ -9,7 +9,8 @@ import functools
 import os
 import resource
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -25,7 +26,6 @@ from elastic.link.peer import Peer
 from elastic.link.wire import Message, decode, encode
 from tests.elastic.fakes import until
 from tests.support.messages import pattern, wording
-from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
 
@@ -53,22 +53,25 @@ class Listener:
         self.log.append(("disconnected", peer.hello["host"]))
 
 
-def scene(
-    body: Callable[[Listener, int], Awaitable[None]], log: Callable[[str], None] = lambda _: None
-) -> list[dict[str, Any]]:
-    """Runs a hub; returns what asyncio would have complained about in the log."""
+OpenHub = Callable[..., AbstractAsyncContextManager[tuple[Listener, int]]]
+
+
+@pytest.fixture
+def hub() -> Iterator[OpenHub]:
+    """Opens a hub; asyncio has nothing to complain about in the log in the end."""
     complaints: list[dict[str, Any]] = []
 
-    async def run() -> None:
+    @asynccontextmanager
+    async def opened(log: Callable[[str], None] = lambda _: None) -> AsyncIterator[tuple[Listener, int]]:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        listener = Listener()
-        listening = listen()
+        listener, listening = Listener(), listen()
         hub = Hub(listener, SECRET, listening, log)
-        await asyncio.wait_for(body(listener, listening.getsockname()[1]), 30)
+        await asyncio.sleep(0)  # it begins
+        yield listener, listening.getsockname()[1]
         hub.close()
 
-    asyncio.run(run())
-    return complaints
+    yield opened
+    assert complaints == []
 
 
 async def joined(port: int, host: str, secret: str = SECRET) -> tuple[SealedReader, asyncio.StreamWriter, Seals]:
@@ -88,27 +91,23 @@ async def hung_up(reader: asyncio.StreamReader) -> bool:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_a_worker_connects_by_ipv4_and_by_ipv6(host: str) -> None:
-    async def body(listener: Listener, port: int) -> None:
+async def test_a_worker_connects_by_ipv4_and_by_ipv6(hub: OpenHub, host: str) -> None:
+    async with hub() as (listener, port):
         connect = functools.partial(BlockingChannel.connect, join_address(host, port), SECRET, {"host": "n1.1"})
         channel = await asyncio.to_thread(connect)
         await until("connected", lambda: listener.addresses)
         channel.close()
         assert listener.addresses == [host]
 
-    scene(body)
 
-
-def test_a_peer_that_proves_itself_is_heard_until_it_hangs_up() -> None:
-    async def body(listener: Listener, port: int) -> None:
+async def test_a_peer_that_proves_itself_is_heard_until_it_hangs_up(hub: OpenHub) -> None:
+    async with hub() as (listener, port):
         _, writer, seals = await joined(port, "n1.1")
         writer.write(seals.outgoing.line(encode({"op": "ready"})))
         writer.close()
         await until("gone", lambda: listener.log[-1:] == [("disconnected", "n1.1")])
         assert listener.log == [("connected", "n1.1"), ("ready", "n1.1"), ("disconnected", "n1.1")]
         assert listener.addresses == ["127.0.0.1"], "as an IPv4 address, by which Horovod's server knows its guests"
-
-    assert scene(body) == []
 
 
 @pytest.mark.parametrize(
@@ -125,8 +124,8 @@ def test_a_peer_that_proves_itself_is_heard_until_it_hangs_up() -> None:
         b"",
     ],
 )
-def test_a_stray_connection_is_told_nothing_and_ignored(said: bytes) -> None:
-    async def body(listener: Listener, port: int) -> None:
+async def test_a_stray_connection_is_told_nothing_and_ignored(hub: OpenHub, said: bytes) -> None:
+    async with hub() as (listener, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(said)
         writer.write_eof()
@@ -134,12 +133,10 @@ def test_a_stray_connection_is_told_nothing_and_ignored(said: bytes) -> None:
         writer.close()
         assert listener.log == []
 
-    assert scene(body) == []
-
 
 @pytest.mark.parametrize("secret", ["", SECRET + "0", "5a18", "\xe9"])
-def test_a_peer_with_a_wrong_secret_or_none_is_not_listened_to(secret: str) -> None:
-    async def body(listener: Listener, port: int) -> None:
+async def test_a_peer_with_a_wrong_secret_or_none_is_not_listened_to(hub: OpenHub, secret: str) -> None:
+    async with hub() as (listener, port):
         with pytest.raises(WireError, match=pattern("elastic.seal.wrong_secret")):
             await joined(port, "n1.1", secret)
         # One that goes on although the driver proved to be another's.
@@ -153,11 +150,9 @@ def test_a_peer_with_a_wrong_secret_or_none_is_not_listened_to(secret: str) -> N
         writer.close()
         assert listener.log == []
 
-    assert scene(body) == []
 
-
-def test_a_recorded_connection_replayed_is_not_listened_to() -> None:
-    async def body(listener: Listener, port: int) -> None:
+async def test_a_recorded_connection_replayed_is_not_listened_to(hub: OpenHub) -> None:
+    async with hub() as (listener, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         introduction = Introduction(SECRET, {"host": "n1.1"})
         writer.write(introduction.hello)
@@ -176,11 +171,9 @@ def test_a_recorded_connection_replayed_is_not_listened_to() -> None:
         writer.close()
         assert listener.log == before
 
-    assert scene(body) == []
 
-
-def test_the_drivers_own_words_sent_back_to_it_prove_nothing() -> None:
-    async def body(listener: Listener, port: int) -> None:
+async def test_the_drivers_own_words_sent_back_to_it_prove_nothing(hub: OpenHub) -> None:
+    async with hub() as (listener, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(encode({"op": "hello", "host": "n1.1"}))
         challenge = decode(await reader.readline())
@@ -189,14 +182,11 @@ def test_the_drivers_own_words_sent_back_to_it_prove_nothing() -> None:
         writer.close()
         assert listener.log == []
 
-    assert scene(body) == []
 
-
-def test_a_flood_of_half_open_connections_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flood_of_half_open_connections_keeps_nobody_out(hub: OpenHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "_STRANGERS", 8)
     monkeypatch.setattr(hubs, "STRANGER_S", 0.01)
-
-    async def body(listener: Listener, port: int) -> None:
+    async with hub() as (listener, port):
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
         for number, (_, writer) in enumerate(silent):
             if number % 2:
@@ -209,28 +199,25 @@ def test_a_flood_of_half_open_connections_keeps_nobody_out(monkeypatch: pytest.M
         assert {host for _, host in listener.log} == {"n1.1"}
         writer.close()
 
-    assert scene(body) == []
 
-
-def test_many_honest_peers_at_once_are_all_let_in_however_few_may_prove_themselves_at_a_time(
+async def test_many_honest_peers_at_once_are_all_let_in_however_few_may_prove_themselves_at_a_time(
+    hub: OpenHub,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hubs, "_STRANGERS", 2)
-
-    async def body(listener: Listener, port: int) -> None:
+    async with hub() as (listener, port):
         peers = await asyncio.gather(*(joined(port, f"n{number}.1") for number in range(64)))
         await until("all are in", lambda: len(listener.log) == 64)
         for _, writer, _ in peers:
             writer.close()
         await until("all are gone", lambda: len(listener.log) == 128)
 
-    assert scene(body) == []
 
-
-def test_a_connection_that_does_not_finish_its_proof_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_does_not_finish_its_proof_is_ended(
+    hub: OpenHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hubs, "HANDSHAKE_S", 0.05)
-
-    async def body(listener: Listener, port: int) -> None:
+    async with hub() as (listener, port):
         for said in (b"", encode({"op": "hello", "host": "n1.1"})):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(said)
@@ -238,11 +225,9 @@ def test_a_connection_that_does_not_finish_its_proof_is_ended(monkeypatch: pytes
             writer.close()
         assert listener.log == []
 
-    assert scene(body) == []
 
-
-def test_a_peer_that_is_not_of_the_present_is_dropped() -> None:
-    async def body(listener: Listener, port: int) -> None:
+async def test_a_peer_that_is_not_of_the_present_is_dropped(hub: OpenHub) -> None:
+    async with hub() as (listener, port):
         listener.welcome = False
         reader, writer, seals = await joined(port, "n9.9")
         writer.write(seals.outgoing.line(encode({"op": "ready"})))
@@ -250,12 +235,12 @@ def test_a_peer_that_is_not_of_the_present_is_dropped() -> None:
         writer.close()
         assert ("ready", "n9.9") not in listener.log
 
-    assert scene(body) == []
-
 
 @pytest.mark.parametrize("nonsense", [b"nonsense\n", encode({"op": "leaving"}), b"0" * 64 + b' {"op":"leaving"}\n'])
-def test_a_peer_whose_message_does_not_fit_its_seal_is_dropped_and_the_others_are_not(nonsense: bytes) -> None:
-    async def body(listener: Listener, port: int) -> None:
+async def test_a_peer_whose_message_does_not_fit_its_seal_is_dropped_and_the_others_are_not(
+    hub: OpenHub, nonsense: bytes
+) -> None:
+    async with hub() as (listener, port):
         _, good, seals = await joined(port, "n1.1")
         reader, bad, _ = await joined(port, "n2.1")
         bad.write(nonsense)
@@ -267,24 +252,19 @@ def test_a_peer_whose_message_does_not_fit_its_seal_is_dropped_and_the_others_ar
         await until("gone", lambda: listener.log[-1:] == [("disconnected", "n1.1")])
         assert ("leaving", "n2.1") not in listener.log
 
-    assert scene(body) == []
 
-
-def test_a_closed_hub_accepts_nobody_and_keeps_whom_it_has() -> None:
-    async def run() -> None:
-        listener = Listener()
-        listening = listen()
-        port = listening.getsockname()[1]
-        hub = Hub(listener, SECRET, listening)
-        _, writer, seals = await joined(port, "n1.1")
-        hub.close()
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", port)
-        writer.write(seals.outgoing.line(encode({"op": "ready"})))
-        await until("heard", lambda: ("ready", "n1.1") in listener.log)
-        writer.close()
-
-    asyncio.run(asyncio.wait_for(run(), STILL_S))
+async def test_a_closed_hub_accepts_nobody_and_keeps_whom_it_has() -> None:
+    listener = Listener()
+    listening = listen()
+    port = listening.getsockname()[1]
+    hub = Hub(listener, SECRET, listening)
+    _, writer, seals = await joined(port, "n1.1")
+    hub.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    writer.write(seals.outgoing.line(encode({"op": "ready"})))
+    await until("heard", lambda: ("ready", "n1.1") in listener.log)
+    writer.close()
 
 
 # -- strangers in crowds ---
@@ -317,12 +297,11 @@ def many_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("says", [b"", b"x"], ids=["silent", "a byte each"])
-def test_regression_4000_silent_connections_kept_an_honest_worker_out(
-    monkeypatch: pytest.MonkeyPatch, many_files: None, says: bytes
+async def test_regression_4000_silent_connections_kept_an_honest_worker_out(
+    hub: OpenHub, monkeypatch: pytest.MonkeyPatch, many_files: None, says: bytes
 ) -> None:
     monkeypatch.setattr(hubs, "HANDSHAKE_S", 1000.0)
-
-    async def body(listener: Listener, port: int) -> None:
+    async with hub() as (listener, port):
         strangers = await asyncio.to_thread(crowd, port, 4000, says)
         try:
             _, writer, _ = await joined(port, "n1.1")
@@ -333,15 +312,14 @@ def test_regression_4000_silent_connections_kept_an_honest_worker_out(
             for stranger in strangers:
                 stranger.close()
 
-    assert scene(body) == []
 
-
-def test_who_makes_room_comes_from_where_most_strangers_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_makes_room_comes_from_where_most_strangers_come_from(
+    hub: OpenHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hubs, "_STRANGERS", 10)
     monkeypatch.setattr(hubs, "STRANGER_SILENT_S", 0.0)
     honest: list[socket.socket] = []
-
-    async def body(listener: Listener, port: int) -> None:
+    async with hub() as (_, port):
         honest.extend(crowd(port, 3, source="127.0.0.2"))
         strangers = crowd(port, 100, source="127.0.0.3")
         # Those who wait at the door come one by one: the last is in when the crowd's first are out.
@@ -350,8 +328,6 @@ def test_who_makes_room_comes_from_where_most_strangers_come_from(monkeypatch: p
         assert not any(is_closed(stranger) for stranger in honest), "who came first from elsewhere is still heard"
         for stranger in [*honest, *strangers]:
             stranger.close()
-
-    assert scene(body) == []
 
 
 def is_closed(sock: socket.socket) -> bool:
@@ -363,10 +339,11 @@ def is_closed(sock: socket.socket) -> bool:
         return True
 
 
-def test_64_workers_of_one_node_are_let_in_under_the_same_address_as_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_64_workers_of_one_node_are_let_in_under_the_same_address_as_a_crowd(
+    hub: OpenHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hubs, "_STRANGERS", 80)
-
-    async def body(listener: Listener, port: int) -> None:
+    async with hub() as (listener, port):
         strangers = await asyncio.to_thread(crowd, port, 200)
         peers = await asyncio.gather(*(joined(port, f"n{number}.1") for number in range(64)))
         await until("all are in", lambda: len(listener.log) == 64)
@@ -376,13 +353,12 @@ def test_64_workers_of_one_node_are_let_in_under_the_same_address_as_a_crowd(mon
             stranger.close()
         await until("all are gone", lambda: len(listener.log) == 128)
 
-    assert scene(body) == []
 
-
-def test_strangers_get_no_more_than_a_part_of_the_files_that_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_strangers_get_no_more_than_a_part_of_the_files_that_may_be_open(
+    hub: OpenHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(descriptors, "limit", lambda: 40)
-
-    async def body(listener: Listener, port: int) -> None:
+    async with hub() as (_, port):
         before = len(os.listdir("/proc/self/fd"))
         strangers = crowd(port, 60)
         for _ in range(20):
@@ -390,8 +366,6 @@ def test_strangers_get_no_more_than_a_part_of_the_files_that_may_be_open(monkeyp
             assert len(os.listdir("/proc/self/fd")) - before <= 60 + 10
         for stranger in strangers:
             stranger.close()
-
-    assert scene(body) == []
 
 
 def test_a_network_of_ipv6_addresses_is_one_crowd() -> None:
@@ -405,10 +379,11 @@ def test_a_network_of_ipv6_addresses_is_one_crowd() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyError("bytes"), ValueError("no number"), TypeError("not a list")])
-def test_regression_a_message_that_was_not_understood_was_shown_as_a_fault_of_the_driver(error: Exception) -> None:
+async def test_regression_a_message_that_was_not_understood_was_shown_as_a_fault_of_the_driver(
+    hub: OpenHub, error: Exception
+) -> None:
     lines: list[str] = []
-
-    async def body(listener: Listener, port: int) -> None:
+    async with hub(lines.append) as (listener, port):
         listener.raises = error
         _, good, seals = await joined(port, "n1.1")
         reader, bad, bad_seals = await joined(port, "n2.1")
@@ -420,15 +395,12 @@ def test_regression_a_message_that_was_not_understood_was_shown_as_a_fault_of_th
         good.close()
         bad.close()
         await until("gone", lambda: ("disconnected", "n1.1") in listener.log)
-
-    assert scene(body, lines.append) == []
     assert [repr(error) in line and "n2.1" in line for line in lines] == [True]
 
 
-def test_regression_a_full_disk_of_the_drivers_cut_a_worker_off_for_good() -> None:
+async def test_regression_a_full_disk_of_the_drivers_cut_a_worker_off_for_good(hub: OpenHub) -> None:
     lines: list[str] = []
-
-    async def body(listener: Listener, port: int) -> None:
+    async with hub(lines.append) as (listener, port):
         listener.raises = OSError(errno.EDQUOT, "Disk quota exceeded")
         _, writer, seals = await joined(port, "n1.1")
         writer.write(seals.outgoing.line(encode({"op": "state"})))
@@ -437,8 +409,6 @@ def test_regression_a_full_disk_of_the_drivers_cut_a_worker_off_for_good() -> No
         writer.write(seals.outgoing.line(encode({"op": "ready"})))
         writer.close()
         await until("gone", lambda: ("disconnected", "n1.1") in listener.log)
-
-    assert scene(body, lines.append) == []
     assert lines == [
         wording(
             "elastic.hub.not_carried_out", op="state", peer="the peer of n1.1", error="[Errno 122] Disk quota exceeded"

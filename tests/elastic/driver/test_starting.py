@@ -18,6 +18,7 @@ from elastic.link import descriptors
 from tests.elastic.driver.pilots.test_manager import Owner
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, peer, settings_for, until
 from tests.support.messages import wording
+from tests.support.programs import shell_script
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +30,7 @@ def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     commands.mkdir()
     noted = tmp_path / "noted"
     for name in ("srun", "sbatch"):
-        (commands / name).write_text(f"#!/bin/sh\nulimit -Sn > {noted}\necho 7\n")
-        (commands / name).chmod(0o755)
+        shell_script(commands / name, f"ulimit -Sn > {noted}\necho 7")
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     return noted
 
@@ -59,32 +59,31 @@ def test_a_step_runs_under_the_limit_that_the_driver_was_started_with(
     assert srun.read_text() == "321\n"
 
 
-def test_regression_an_srun_for_which_there_were_too_many_open_files_ended_the_trainer(starter: PilotStarter) -> None:
+async def test_regression_an_srun_for_which_there_were_too_many_open_files_ended_the_trainer(
+    starter: PilotStarter,
+) -> None:
     class Slurm(FakeStarter):
         async def run_agent(self, pilot: Pilot) -> None:
             await starter.run_agent(pilot)
 
-    async def run() -> None:
-        owner, daemon = Owner(), FakeDaemon()
-        crew = PilotManager(owner, Slurm(), daemon.report, library="torch")  # type: ignore[arg-type]
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        highest = max(map(int, os.listdir("/proc/self/fd")))
-        taken = [os.open(os.devnull, os.O_RDONLY)]
-        while taken[-1] < highest:  # numbers that others have left free in between would do for an srun
-            taken.append(os.open(os.devnull, os.O_RDONLY))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(highest, *taken) + 1, hard))
-        try:
-            crew.on_leases([lease("n1")])
-            await until("given back", lambda: crew.all == [])
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            for each in taken:
-                os.close(each)
-        assert owner.errors == []
-        assert ["Too many open files" in line for line in owner.lines] == [True]
-        await crew.close()
-
-    asyncio.run(run())
+    owner, daemon = Owner(), FakeDaemon()
+    crew = PilotManager(owner, Slurm(), daemon.report, library="torch")  # type: ignore[arg-type]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    while taken[-1] < highest:  # numbers that others have left free in between would do for an srun
+        taken.append(os.open(os.devnull, os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(highest, *taken) + 1, hard))
+    try:
+        crew.on_leases([lease("n1")])
+        await until("given back", lambda: crew.all == [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in taken:
+            os.close(each)
+    assert owner.errors == []
+    assert ["Too many open files" in line for line in owner.lines] == [True]
+    await crew.close()
 
 
 def test_a_driver_without_a_thread_to_ask_slurm_with_is_refused_that_pilot(

@@ -5,162 +5,47 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
-from bftd.protocol.lease import LeaseView
 from bftd.protocol.reports import CrashReport, LeaseReport, ResumeReport, SuspendReport
 from elastic.driver import timers
 from elastic.driver import trainer as trainers
 from elastic.driver.failures import liveness as livenesses
-from elastic.driver.pilots import manager
 from elastic.driver.pilots.launcher import Pilot
-from elastic.link.peer import Peer
-from elastic.link.wire import Message
+from tests.elastic.driver.stage import OpenStage, Stage
 from tests.elastic.fakes import (
     FakeBackend,
-    FakeDaemon,
-    FakeStarter,
-    SomeReport,
-    lease,
     ops,
     peer,
     sent,
-    settings_for,
-    trainer_for,
     until,
 )
 from tests.support.messages import says as says_message
 from tests.support.messages import wording
-from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
-
-
-class Stage:
-    """A trainer between fakes; the test plays Slurm, the daemon, the agents and the workers."""
-
-    def __init__(self, folder: Path, spec: str) -> None:
-        self.lines: list[str] = []
-        self.starter, self.daemon = FakeStarter(), FakeDaemon()
-        self.trainer = trainer_for(settings_for(folder, spec), self.lines.append, self.starter, self.daemon)
-        self.run, self.connections = self.trainer.run, self.trainer.connections
-        self.backend: FakeBackend = self.trainer._backend  # type: ignore[assignment]
-        self._leases: dict[str, LeaseView] = {}
-        self._count = 0
-
-    def grant(self, *nodes: str) -> None:
-        self._count += 1
-        for node in nodes:
-            self._leases[node] = lease(node, self._count)
-        self.publish()
-
-    def revoke(self, *nodes: str, vacate: bool = False) -> None:
-        for node in nodes:
-            self._leases[node] = replace(self._leases[node], state="revoked", vacate=vacate)
-        self.publish()
-        for node in nodes:
-            del self._leases[node]
-
-    def publish(self) -> None:
-        self.trainer.crew.on_leases(list(self._leases.values()))
-
-    def pilot(self, node: str) -> Pilot:
-        return next(pilot for pilot in self.trainer.crew.all if pilot.node == node)
-
-    async def connect(self, node: str) -> Peer:
-        """The node's agent comes."""
-        pilot = await until("placed", lambda: self.pilot(node) if self.pilot(node).state == "placed" else None)
-        agent = peer(role="agent", lease=pilot.lease)
-        assert self.connections.connected(agent)
-        return agent
-
-    async def warm(self, *nodes: str) -> None:
-        """The nodes' agents come and get ready, in this order."""
-        for node in nodes:
-            await self.says(await self.connect(node), {"op": "ready"})
-
-    async def says(self, who: Peer, message: Message) -> None:
-        await self.connections.received(who, message)
-
-    async def worker(self, node: str) -> Peer:
-        worker = peer(role="worker", host=self.pilot(node).host, local_rank=0, pid=hash(node) % 10_000)
-        assert self.connections.connected(worker)
-        return worker
-
-    async def step(self, node: str, step: int, first: bool = False) -> None:
-        pilot = self.pilot(node)
-        worker = pilot.workers.get(0) or await self.worker(node)
-        message = {"op": "step", "first": first, "step": step, "samples": step * 10, "rank": 0, "loss": None}
-        message |= {"saved_step": step, "saved_samples": step * 10, "size": len(self.backend.members)}
-        await self.says(worker, message | {"steps_lost": 0, "at_s": time.time()})
-
-    def crash(self, node: str, rc: int, early: str = "") -> None:
-        pilot = self.pilot(node)
-        assert pilot.agent
-        message = {"op": "exit", "host": pilot.host, "local_rank": 0, "rc": rc, "step": -1, "at_s": 0.0, "early": early}
-        self.connections._from_agent(pilot, message)
-
-    async def trains_on(self, *nodes: str) -> None:
-        await until(f"training on {nodes}", lambda: [pilot.node for pilot in self.backend.members] == list(nodes))
-
-    def reports(self, kind: type[SomeReport], /, **fields: Any) -> list[SomeReport]:
-        return self.daemon.of(kind, **fields)
-
-
-Body = Callable[[Stage], Awaitable[None]]
-Play = Callable[..., tuple[int, str] | None]
-
-
-@pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Runs one scene; returns how the trainer ended, None when it still ran."""
-    monkeypatch.setattr(trainers, "FAREWELL_S", 0.0)
-    monkeypatch.setattr(manager, "_FAREWELL_S", 0.0)
-
-    def play(body: Body, spec: str = "1-8") -> tuple[int, str] | None:
-        async def run() -> tuple[int, str] | None:
-            stage = Stage(tmp_path, spec)
-            running = asyncio.create_task(stage.trainer.serve())
-            await asyncio.wait_for(body(stage), STILL_S)
-            ended = stage.run.result.result() if stage.run.result.done() else None
-            stage.run.finish(1, "the test is over")
-            for pilot in stage.trainer.crew.all:
-                pilot.workers.clear()
-            await running
-            await stage.trainer.stop()
-            assert stage.trainer.crew.all == []
-            return ended
-
-        return asyncio.run(run())
-
-    return play
 
 
 # -- whom to train with ---
 
 
-def test_a_granted_node_trains_once_it_is_warm_and_every_state_is_told(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1")
-        agent = await stage.connect("n1")
-        [configure] = sent(agent)
-        assert (configure["op"], configure["backend"]) == ("configure", "horovod")
-        assert stage.backend.members == []
-        await stage.says(agent, {"op": "ready"})
-        await stage.trains_on("n1")
-        await stage.step("n1", 1, first=True)
-        assert [report.state for report in stage.reports(LeaseReport)] == ["placed", "ready", "working"]
-
-    assert play(body) is None
+async def test_a_granted_node_trains_once_it_is_warm_and_every_state_is_told(stage: Stage) -> None:
+    stage.grant("n1")
+    agent = await stage.connect("n1")
+    [configure] = sent(agent)
+    assert (configure["op"], configure["backend"]) == ("configure", "horovod")
+    assert stage.backend.members == []
+    await stage.says(agent, {"op": "ready"})
+    await stage.trains_on("n1")
+    await stage.step("n1", 1, first=True)
+    assert [report.state for report in stage.reports(LeaseReport)] == ["placed", "ready", "working"]
+    assert stage.ended is None
 
 
-def test_of_three_warm_nodes_a_trainer_of_1_2_or_4_trains_on_two(play: Play) -> None:
-    async def body(stage: Stage) -> None:
+async def test_of_three_warm_nodes_a_trainer_of_1_2_or_4_trains_on_two(open_stage: OpenStage) -> None:
+    async with open_stage("1-4,sizes=1:2:4") as stage:
         stage.grant("n1", "n2", "n3")
         await stage.warm("n1", "n2", "n3")
         await stage.trains_on("n1", "n2")
@@ -170,13 +55,11 @@ def test_of_three_warm_nodes_a_trainer_of_1_2_or_4_trains_on_two(play: Play) -> 
         stage.revoke("n1")
         await stage.trains_on("n2", "n3")
 
-    play(body, "1-4,sizes=1:2:4")
 
-
-def test_regression_a_trainer_was_suspended_at_its_end_since_a_node_that_was_done_had_gone(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+async def test_regression_a_trainer_was_suspended_at_its_end_since_a_node_that_was_done_had_gone(
+    monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage
 ) -> None:
-    async def body(stage: Stage) -> None:
+    async with open_stage("2-4") as stage:
         stage.grant("n1", "n2")
         await stage.warm("n1", "n2")
         await stage.trains_on("n1", "n2")
@@ -192,23 +75,21 @@ def test_regression_a_trainer_was_suspended_at_its_end_since_a_node_that_was_don
         monkeypatch.setattr(FakeBackend, "finishing", [])
         stage.run.wake()
         await stage.trains_on("n1", "n3")
+        assert stage.ended is None
 
-    assert play(body, "2-4") is None
 
-
-def test_no_more_nodes_are_used_than_the_trainer_may(play: Play) -> None:
-    async def body(stage: Stage) -> None:
+async def test_no_more_nodes_are_used_than_the_trainer_may(open_stage: OpenStage) -> None:
+    async with open_stage("1-2") as stage:
         stage.grant("n1", "n2", "n3")
         await stage.warm("n1", "n2", "n3")
         await stage.trains_on("n1", "n2")
 
-    play(body, "1-2")
 
-
-def test_newcomers_that_get_warm_one_after_the_other_join_together(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_newcomers_that_get_warm_one_after_the_other_join_together(
+    monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage
+) -> None:
     monkeypatch.setattr(trainers, "COALESCE_S", 1000.0)
-
-    async def body(stage: Stage) -> None:
+    async with open_stage() as stage:
         stage.grant("n1", "n2", "n3")
         await stage.warm("n1", "n2", "n3")
         await stage.trains_on("n1", "n2", "n3")
@@ -218,15 +99,12 @@ def test_newcomers_that_get_warm_one_after_the_other_join_together(play: Play, m
         await stage.trains_on("n1", "n2", "n3", "n4", "n5")
         assert len(stage.backend.calls) == 2
 
-    play(body)
 
-
-def test_regression_nodes_that_joined_while_the_disk_was_full_threw_training_back_to_the_last_state(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+async def test_regression_nodes_that_joined_while_the_disk_was_full_threw_training_back_to_the_last_state(
+    monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage
 ) -> None:
     monkeypatch.setattr(trainers, "STORE_RETRY_S", 0.02)
-
-    async def body(stage: Stage) -> None:
+    async with open_stage() as stage:
         stage.grant("n1", "n2")
         await stage.warm("n1", "n2")
         await stage.trains_on("n1", "n2")
@@ -247,24 +125,20 @@ def test_regression_nodes_that_joined_while_the_disk_was_full_threw_training_bac
         stage.run.store._saving.went()
         await stage.trains_on("n1", "n3", "n4", "n5")
 
-    play(body)
 
-
-def test_a_newcomer_does_not_wait_for_ever_for_one_that_is_slow(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_newcomer_does_not_wait_for_ever_for_one_that_is_slow(
+    monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage
+) -> None:
     monkeypatch.setattr(trainers, "COALESCE_S", 0.02)
-
-    async def body(stage: Stage) -> None:
+    async with open_stage() as stage:
         stage.grant("n1", "n2")
         await stage.warm("n1")
         await stage.trains_on("n1")
 
-    play(body)
 
-
-def test_a_leave_is_not_held_back_by_newcomers(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_leave_is_not_held_back_by_newcomers(monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage) -> None:
     monkeypatch.setattr(trainers, "COALESCE_S", 1000.0)
-
-    async def body(stage: Stage) -> None:
+    async with open_stage() as stage:
         stage.grant("n1", "n2")
         await stage.warm("n1", "n2")
         await stage.trains_on("n1", "n2")
@@ -273,14 +147,12 @@ def test_a_leave_is_not_held_back_by_newcomers(play: Play, monkeypatch: pytest.M
         stage.revoke("n2")
         await stage.trains_on("n1")
 
-    play(body)
-
 
 # -- suspension ---
 
 
-def test_below_the_minimum_the_trainer_is_suspended_and_resumes_on_other_nodes(play: Play) -> None:
-    async def body(stage: Stage) -> None:
+async def test_below_the_minimum_the_trainer_is_suspended_and_resumes_on_other_nodes(open_stage: OpenStage) -> None:
+    async with open_stage("2-4") as stage:
         stage.grant("n1", "n2")
         await stage.warm("n1", "n2")
         await stage.trains_on("n1", "n2")
@@ -294,176 +166,144 @@ def test_below_the_minimum_the_trainer_is_suspended_and_resumes_on_other_nodes(p
         await stage.trains_on("n1", "n3")
         await until("resumed", lambda: stage.reports(ResumeReport))
 
-    play(body, "2-4")
+
+async def test_a_revoked_node_is_given_back_once_training_has_left_it(stage: Stage) -> None:
+    stage.grant("n1", "n2")
+    await stage.warm("n1", "n2")
+    await stage.trains_on("n1", "n2")
+    agent = stage.pilot("n1").agent
+    assert agent
+    stage.revoke("n1")
+    await until("told to end", lambda: ops(agent)[-1] == "end")
+    assert [pilot.node for pilot in stage.backend.members] == ["n2"]
 
 
-def test_a_revoked_node_is_given_back_once_training_has_left_it(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1", "n2")
-        await stage.warm("n1", "n2")
-        await stage.trains_on("n1", "n2")
-        agent = stage.pilot("n1").agent
-        assert agent
-        stage.revoke("n1")
-        await until("told to end", lambda: ops(agent)[-1] == "end")
-        assert [pilot.node for pilot in stage.backend.members] == ["n2"]
-
-    play(body)
-
-
-def test_a_pilot_leaves_in_order_before_its_time_limit(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pilot_leaves_in_order_before_its_time_limit(
+    monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage
+) -> None:
     monkeypatch.setattr(timers, "LIMIT_MARGIN_S", 3600.0)
     monkeypatch.setattr(timers, "BEAT_S", 0.01)
-
-    async def body(stage: Stage) -> None:
+    async with open_stage() as stage:
         stage.grant("n1")
         agent = await stage.connect("n1")
         await until("told to end", lambda: ops(agent)[-1] == "end")
-
-    play(body)
 
 
 # -- Slurm's notice ---
 
 
-def test_slurms_notice_is_answered_at_once_and_told_with_its_time(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1", "n2")
-        await stage.warm("n1", "n2")
-        await stage.worker("n1")
-        await stage.worker("n2")
-        agent = stage.pilot("n1").agent
-        assert agent
-        await stage.says(agent, {"op": "leaving", "at_s": 123.5})
-        await until("let go", lambda: ops(agent)[-1] == "go")
-        [report] = stage.reports(LeaseReport, state="leaving")
-        assert (report.id, report.at_s) == ("n1.1", 123.5)
-        assert ops(stage.pilot("n2").workers[0]) == []
-        await stage.trains_on("n2")
-
-    play(body)
+async def test_slurms_notice_is_answered_at_once_and_told_with_its_time(stage: Stage) -> None:
+    stage.grant("n1", "n2")
+    await stage.warm("n1", "n2")
+    await stage.worker("n1")
+    await stage.worker("n2")
+    agent = stage.pilot("n1").agent
+    assert agent
+    await stage.says(agent, {"op": "leaving", "at_s": 123.5})
+    await until("let go", lambda: ops(agent)[-1] == "go")
+    [report] = stage.reports(LeaseReport, state="leaving")
+    assert (report.id, report.at_s) == ("n1.1", 123.5)
+    assert ops(stage.pilot("n2").workers[0]) == []
+    await stage.trains_on("n2")
 
 
-def test_regression_the_agents_of_a_cancelled_job_were_taken_for_preempted_ones(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1", "n2")
-        await stage.warm("n1", "n2")
-        agents = [pilot.agent for pilot in stage.trainer.crew.all if pilot.agent]
-        stage.run.cancel()
-        for agent in agents:
-            await stage.says(agent, {"op": "leaving", "at_s": 1.0})
-        await until("let go", lambda: all(ops(agent)[-1] == "go" for agent in agents))
-        assert stage.reports(LeaseReport, state="leaving") == []
-        assert [pilot.reason for pilot in stage.trainer.crew.all] == [wording("elastic.run.cancelled")] * 2
-
-    assert play(body) == (143, wording("elastic.run.cancelled"))
-
-
-def test_slurms_notice_after_training_is_complete_is_still_one(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1")
-        await stage.warm("n1")
-        [pilot] = stage.trainer.crew.all
-        assert pilot.agent
-        stage.run.finish(0, "training is complete")
-        await stage.says(pilot.agent, {"op": "leaving", "at_s": 1.0})
-        assert [report.id for report in stage.reports(LeaseReport, state="leaving")] == ["n1.1"]
-
-    play(body)
-
-
-def test_the_last_node_ships_the_state_before_it_is_let_go(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1")
-        await stage.warm("n1")
-        worker = await stage.worker("n1")
-        agent = stage.pilot("n1").agent
-        assert agent
+async def test_regression_the_agents_of_a_cancelled_job_were_taken_for_preempted_ones(stage: Stage) -> None:
+    stage.grant("n1", "n2")
+    await stage.warm("n1", "n2")
+    agents = [pilot.agent for pilot in stage.trainer.crew.all if pilot.agent]
+    stage.run.cancel()
+    for agent in agents:
         await stage.says(agent, {"op": "leaving", "at_s": 1.0})
-        await until("asked for its state", lambda: ops(worker) == ["ship"])
-        assert "go" not in ops(agent)
-        await stage.says(worker, {"op": "shipped", "step": 0})
-        await until("let go", lambda: ops(agent)[-1] == "go")
+    await until("let go", lambda: all(ops(agent)[-1] == "go" for agent in agents))
+    assert stage.reports(LeaseReport, state="leaving") == []
+    assert [pilot.reason for pilot in stage.trainer.crew.all] == [wording("elastic.run.cancelled")] * 2
+    assert stage.ended == (143, wording("elastic.run.cancelled"))
 
-    play(body)
+
+async def test_slurms_notice_after_training_is_complete_is_still_one(stage: Stage) -> None:
+    stage.grant("n1")
+    await stage.warm("n1")
+    [pilot] = stage.trainer.crew.all
+    assert pilot.agent
+    stage.run.finish(0, "training is complete")
+    await stage.says(pilot.agent, {"op": "leaving", "at_s": 1.0})
+    assert [report.id for report in stage.reports(LeaseReport, state="leaving")] == ["n1.1"]
+
+
+async def test_the_last_node_ships_the_state_before_it_is_let_go(stage: Stage) -> None:
+    stage.grant("n1")
+    await stage.warm("n1")
+    worker = await stage.worker("n1")
+    agent = stage.pilot("n1").agent
+    assert agent
+    await stage.says(agent, {"op": "leaving", "at_s": 1.0})
+    await until("asked for its state", lambda: ops(worker) == ["ship"])
+    assert "go" not in ops(agent)
+    await stage.says(worker, {"op": "shipped", "step": 0})
+    await until("let go", lambda: ops(agent)[-1] == "go")
 
 
 # -- the end ---
 
 
-def test_the_first_end_counts(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.run.finish(0, "training is complete")
-        stage.run.finish(143, "cancelled")
-
-    assert play(body) == (0, "training is complete")
+async def test_the_first_end_counts(stage: Stage) -> None:
+    stage.run.finish(0, "training is complete")
+    stage.run.finish(143, "cancelled")
+    assert stage.ended == (0, "training is complete")
 
 
-def test_training_that_ended_well_waits_for_the_state_that_is_on_its_way(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1")
-        await stage.warm("n1")
-        await stage.worker("n1")
-        stage.run.store.receiving = 1
-        hearing = asyncio.ensure_future(stage.trainer._hear_farewells())
-        await asyncio.sleep(0.1)
-        assert not hearing.done()
-        stage.run.store.receiving = 0
-        await asyncio.wait_for(hearing, 30)
-
-    play(body)
+async def test_training_that_ended_well_waits_for_the_state_that_is_on_its_way(stage: Stage) -> None:
+    stage.grant("n1")
+    await stage.warm("n1")
+    await stage.worker("n1")
+    stage.run.store.receiving = 1
+    hearing = asyncio.ensure_future(stage.trainer._hear_farewells())
+    await asyncio.sleep(0.1)
+    assert not hearing.done()
+    stage.run.store.receiving = 0
+    await asyncio.wait_for(hearing, 30)
 
 
 # -- connections ---
 
 
-def test_an_agent_of_no_present_lease_or_a_second_one_is_sent_away(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1")
-        await stage.connect("n1")
-        for name in ("n1.1", "n9.9"):
-            stranger = peer(role="agent", lease=name)
-            assert not stage.connections.connected(stranger)
-            assert ops(stranger) == ["end"]
-
-    play(body)
+async def test_an_agent_of_no_present_lease_or_a_second_one_is_sent_away(stage: Stage) -> None:
+    stage.grant("n1")
+    await stage.connect("n1")
+    for name in ("n1.1", "n9.9"):
+        stranger = peer(role="agent", lease=name)
+        assert not stage.connections.connected(stranger)
+        assert ops(stranger) == ["end"]
 
 
-def test_a_worker_of_an_incarnation_before_is_turned_away(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1")
-        await stage.warm("n1")
-        pilot = stage.pilot("n1")
-        old = pilot.host
-        pilot.incarnation += 1
-        assert not stage.connections.connected(peer(role="worker", host=old, local_rank=0))
-        assert stage.connections.connected(peer(role="worker", host=pilot.host, local_rank=0))
-
-    play(body)
+async def test_a_worker_of_an_incarnation_before_is_turned_away(stage: Stage) -> None:
+    stage.grant("n1")
+    await stage.warm("n1")
+    pilot = stage.pilot("n1")
+    old = pilot.host
+    pilot.incarnation += 1
+    assert not stage.connections.connected(peer(role="worker", host=old, local_rank=0))
+    assert stage.connections.connected(peer(role="worker", host=pilot.host, local_rank=0))
 
 
-def test_an_agent_that_hangs_up_is_a_node_that_is_lost(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1", "n2")
-        await stage.warm("n1", "n2")
-        await stage.trains_on("n1", "n2")
-        agent = stage.pilot("n1").agent
-        assert agent
-        stage.connections.disconnected(agent)
-        await stage.trains_on("n2")
-        assert says_message(stage.lines, "elastic.connections.agent_gone", node="n1")
-
-    play(body)
+async def test_an_agent_that_hangs_up_is_a_node_that_is_lost(stage: Stage) -> None:
+    stage.grant("n1", "n2")
+    await stage.warm("n1", "n2")
+    await stage.trains_on("n1", "n2")
+    agent = stage.pilot("n1").agent
+    assert agent
+    stage.connections.disconnected(agent)
+    await stage.trains_on("n2")
+    assert says_message(stage.lines, "elastic.connections.agent_gone", node="n1")
 
 
-def test_a_worker_that_does_not_answer_is_looked_at_by_its_agent_and_one_that_does_is_left_alone(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_that_does_not_answer_is_looked_at_by_its_agent_and_one_that_does_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage
 ) -> None:
     monkeypatch.setattr(timers, "PING_S", 0.01)
     monkeypatch.setattr(timers, "BEAT_S", 0.01)
     monkeypatch.setattr(livenesses, "PING_S", 0.1)
-
-    async def body(stage: Stage) -> None:
+    async with open_stage() as stage:
         stage.grant("n1", "n2")
         await stage.warm("n1", "n2")
         await stage.trains_on("n1", "n2")
@@ -487,16 +327,13 @@ def test_a_worker_that_does_not_answer_is_looked_at_by_its_agent_and_one_that_do
         assert "look" not in ops(agents[1])
         assert "kill" not in ops(agents[0]), "whether it is frozen is the node's to say"
 
-    play(body)
 
-
-def test_a_node_whose_agent_answers_no_beat_is_lost_reported_and_given_back_though_nobody_hung_up(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+async def test_a_node_whose_agent_answers_no_beat_is_lost_reported_and_given_back_though_nobody_hung_up(
+    monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage
 ) -> None:
     monkeypatch.setattr(timers, "BEAT_S", 0.01)
     monkeypatch.setattr(livenesses, "DRIVER_LOST_S", 0.2)
-
-    async def body(stage: Stage) -> None:
+    async with open_stage() as stage:
         stage.grant("n1", "n2")
         await stage.warm("n1", "n2")
         await stage.trains_on("n1", "n2")
@@ -524,18 +361,15 @@ def test_a_node_whose_agent_answers_no_beat_is_lost_reported_and_given_back_thou
         assert all(peer.writer.is_closing() for peer in (agents[0], worker))
         assert alive.state == "ready"
 
-    play(body)
-
 
 @pytest.mark.parametrize("hours", [1, -1])
-def test_regression_a_clock_that_was_set_ended_every_pilot_or_held_newcomers_back(
-    play: Play, monkeypatch: pytest.MonkeyPatch, hours: int
+async def test_regression_a_clock_that_was_set_ended_every_pilot_or_held_newcomers_back(
+    monkeypatch: pytest.MonkeyPatch, hours: int, open_stage: OpenStage
 ) -> None:
     monkeypatch.setattr(timers, "BEAT_S", 0.01)
     monkeypatch.setattr(trainers, "COALESCE_S", 0.05)
     really = time.time
-
-    async def body(stage: Stage) -> None:
+    async with open_stage() as stage:
         stage.grant("n1", "n2")
         await stage.warm("n1")
         monkeypatch.setattr(time, "time", lambda: really() + hours * 3600)
@@ -546,59 +380,51 @@ def test_regression_a_clock_that_was_set_ended_every_pilot_or_held_newcomers_bac
         await asyncio.sleep(0.1)
         assert not any(pilot.expiring for pilot in stage.trainer.crew.all)
         assert [report.state for report in stage.reports(LeaseReport)] == ["placed", "placed", "ready", "ready"]
+        assert stage.ended is None
 
-    assert play(body) is None
 
-
-def test_what_workers_print_is_in_the_trainers_log_with_the_node_before_it(
-    play: Play, capsys: pytest.CaptureFixture[str]
+async def test_what_workers_print_is_in_the_trainers_log_with_the_node_before_it(
+    capsys: pytest.CaptureFixture[str], open_stage: OpenStage
 ) -> None:
-    async def body(stage: Stage) -> None:
+    async with open_stage() as stage:
         stage.grant("n1")
         agent = await stage.connect("n1")
         await stage.says(agent, {"op": "out", "line": "loss 0.5"})
-
-    play(body)
     assert "n1: loss 0.5\n" in capsys.readouterr().out
 
 
-def test_how_horovod_ends_a_removed_worker_alarms_nobody_but_the_same_words_of_a_kept_one_are_shown(
-    play: Play, capsys: pytest.CaptureFixture[str]
+async def test_how_horovod_ends_a_removed_worker_alarms_nobody_but_the_same_words_of_a_kept_one_are_shown(
+    capsys: pytest.CaptureFixture[str], open_stage: OpenStage
 ) -> None:
     words = "terminate called after throwing an instance of 'gloo::EnforceNotMet'"
-
-    async def body(stage: Stage) -> None:
+    async with open_stage() as stage:
         stage.grant("n1", "n2")
         agents = [await stage.connect("n1"), await stage.connect("n2")]
         stage.pilot("n1").revoked = True
         for agent in agents:
             await stage.says(agent, {"op": "out", "line": words})
-
-    play(body)
     assert capsys.readouterr().out == f"n2: {words}\n"
 
 
-def test_regression_the_log_of_a_cancelled_job_ended_with_how_its_last_workers_lost_the_others(
-    play: Play, capsys: pytest.CaptureFixture[str]
+async def test_regression_the_log_of_a_cancelled_job_ended_with_how_its_last_workers_lost_the_others(
+    capsys: pytest.CaptureFixture[str], stage: Stage
 ) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1")
-        agent = await stage.connect("n1")
-        await stage.says(agent, {"op": "out", "line": "loss 0.5"})
-        stage.run.cancel()
-        await stage.says(agent, {"op": "out", "line": "Traceback (most recent call last):"})
-
-    assert play(body) == (143, wording("elastic.run.cancelled"))
+    stage.grant("n1")
+    agent = await stage.connect("n1")
+    await stage.says(agent, {"op": "out", "line": "loss 0.5"})
+    stage.run.cancel()
+    await stage.says(agent, {"op": "out", "line": "Traceback (most recent call last):"})
+    assert stage.ended == (143, wording("elastic.run.cancelled"))
     assert capsys.readouterr().out == "n1: loss 0.5\n"
 
 
-def test_regression_a_trainer_that_was_over_began_anew_for_ever_where_its_end_met_what_was_waited_for(
-    play: Play,
+async def test_regression_a_trainer_that_was_over_began_anew_for_ever_where_its_end_met_what_was_waited_for(
+    open_stage: OpenStage,
 ) -> None:
     """`asyncio.wait_for` of Python 3.10 and 3.11 may return in place of being cancelled."""
     calls: list[str] = []
+    async with open_stage() as stage:
 
-    async def body(stage: Stage) -> None:
         async def set_members(_: Sequence[Pilot]) -> None:
             calls.append("begun")
             with contextlib.suppress(asyncio.CancelledError):
@@ -609,6 +435,5 @@ def test_regression_a_trainer_that_was_over_began_anew_for_ever_where_its_end_me
         await stage.warm("n1")
         await until("training is to begin", lambda: calls)
         stage.run.finish(3, "the script failed")
-
-    assert play(body) == (3, "the script failed")
+        assert stage.ended == (3, "the script failed")
     assert calls == ["begun"]

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from elastic.link.child_process import adopt_orphans, die_with_parent, outlast_notice, prepare_child
+from tests.support.waiting import until
 
 LIMIT_S = 20.0
 REPORT = "print(open('/proc/self/status').read(), open('/proc/self/limits').read())"
@@ -61,10 +62,7 @@ def test_a_prepared_child_dies_with_a_parent_that_is_killed() -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    deadline_s = time.monotonic() + LIMIT_S / 2
-    while orphan.is_running() and orphan.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline_s, "the child outlived its parent"
-        time.sleep(0.01)
+    until("the child ends with its parent", lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_a_child_whose_parent_ended_before_it_could_ask_ends_itself(monkeypatch: pytest.MonkeyPatch) -> None:

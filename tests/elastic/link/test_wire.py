@@ -53,22 +53,16 @@ def fed(*chunks: bytes, limit: int = MAX_LINE_BYTES) -> asyncio.StreamReader:
     return reader
 
 
-def test_messages_come_one_by_one_and_a_half_line_is_the_end() -> None:
-    async def scene() -> None:
-        reader = fed(b'{"op":"a"}\n{"op"', b':"b"}\n{"op":"half"')
-        assert await receive(reader) == {"op": "a"}
-        assert await receive(reader) == {"op": "b"}
-        assert await receive(reader) is None
-
-    asyncio.run(scene())
+async def test_messages_come_one_by_one_and_a_half_line_is_the_end() -> None:
+    reader = fed(b'{"op":"a"}\n{"op"', b':"b"}\n{"op":"half"')
+    assert await receive(reader) == {"op": "a"}
+    assert await receive(reader) == {"op": "b"}
+    assert await receive(reader) is None
 
 
-def test_an_endless_line_is_refused_instead_of_kept() -> None:
-    async def scene() -> None:
-        with pytest.raises(WireError, match="longer than"):
-            await receive(fed(b"x" * 5000, limit=1000))
-
-    asyncio.run(scene())
+async def test_an_endless_line_is_refused_instead_of_kept() -> None:
+    with pytest.raises(WireError, match="longer than"):
+        await receive(fed(b"x" * 5000, limit=1000))
 
 
 def test_a_node_process_reads_all_messages_of_one_packet_and_learns_of_the_agents_end() -> None:

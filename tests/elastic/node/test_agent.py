@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -22,9 +22,9 @@ from elastic.link.wire import Message, encode
 from elastic.node.agent import _why
 from elastic.node.resources import threads_per_worker
 from tests.elastic.far_end import SECRET, accepted, line_of
-from tests.support import waiting
 from tests.support.messages import wording
-from tests.support.waiting import STILL_S
+from tests.support.programs import shell_script
+from tests.support.waiting import STILL_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -69,9 +69,7 @@ class Pilot:
 
     def launch(self, *argv: str) -> None:
         """Starts the agent."""
-        scancel = self.folder / "scancel"
-        scancel.write_text(f'#!/bin/sh\necho "$@" >> {self.folder}/cancelled\n')
-        scancel.chmod(0o755)
+        shell_script(self.folder / "scancel", f'echo "$@" >> {self.folder}/cancelled')
         environ = os.environ | {
             "PATH": f"{self.folder}:{os.environ['PATH']}",
             "BFT_DRIVER": f"127.0.0.1:{self.server.getsockname()[1]}",
@@ -91,9 +89,7 @@ class Pilot:
 
     def configure(self, body: str, **fields: object) -> psutil.Process | None:
         """Starts the node process, whose interpreter is a shell script; returns it once it has spoken, if it lives."""
-        interpreter = self.folder / "python"
-        interpreter.write_text(f"#!/bin/sh\necho up $$\n{body}\n")
-        interpreter.chmod(0o755)
+        interpreter = shell_script(self.folder / "python", f"echo up $$\n{body}")
         message: Message = {
             "op": "configure",
             "backend": "horovod",
@@ -135,11 +131,6 @@ def assert_gone(process: psutil.Process | None) -> None:
     assert process is not None
     psutil.wait_procs([process], timeout=STILL_S)
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
-def until(what: str, condition: Callable[[], object], moved: Callable[[], object] = bool) -> None:
-    """Waits for as long as `moved` gives other values; what comes at once has none."""
-    waiting.until(what, condition, moved)
 
 
 def files_below(folder: Path) -> int:
@@ -374,10 +365,7 @@ def test_an_agent_asks_its_driver_for_signs_of_life_also_by_the_kernel(pilot: Pi
         # proc_net_tcp(5): remote address third, timer sixth; 02 is that of keepalive
         return {row[5].partition(":")[0] for row in rows if row[2].endswith(port)}
 
-    deadline_s = time.monotonic() + STILL_S
-    while timers() != {"02"}:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    until("its timers are as before", lambda: timers() == {"02"})
 
 
 def test_a_worker_that_its_agent_finds_stopped_is_ended_by_it_whatever_the_back_end_does(pilot: Pilot) -> None:

@@ -22,8 +22,10 @@ from elastic.node import container
 from elastic.node.container import ARCHIVE, Container, ContainerError
 from elastic.node.hang_detection import on_this_host
 from elastic.node.process import Contained
-from tests.elastic.node.test_agent import PATIENT, Pilot, assert_gone, until
+from tests.elastic.node.test_agent import PATIENT, Pilot, assert_gone
 from tests.support.messages import fragment, says
+from tests.support.programs import shell_script
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -126,13 +128,12 @@ def test_regression_a_runtime_that_knows_not_its_option_was_told_by_the_hint_tha
 
 
 def test_an_image_with_an_old_python_is_told_in_one_line(pilot: Pilot) -> None:
-    old = pilot.folder / "old"
-    old.write_text(
+    old = shell_script(
+        pilot.folder / "old",
         f"#!/bin/sh\nshift 2\nexec {BARE} -c '\nimport sys; sys.version_info = (3, 8)\n{{}}' \"$@\"\n".replace(
             "{}", container._START.replace("'", '"')
-        )
+        ),
     )
-    old.chmod(0o755)
     configure(pilot, "env X={image} B={binds} {command}", str(old))
     assert says(told(pilot, "cannot")["text"], "elastic.container.old_python", version="3.8")
 

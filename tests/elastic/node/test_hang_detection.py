@@ -19,7 +19,7 @@ from elastic.base.timing import BUSY_TIMES
 from elastic.node import hang_detection
 from elastic.node.hang_detection import HangDetector, Vitals, descends, kill, vitals_of
 from tests.support.messages import wording
-from tests.support.waiting import STILL_S
+from tests.support.waiting import STILL_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -86,10 +86,7 @@ def until_it_worked(pid: int, before: Vitals, cpu_s: float) -> None:
 
 
 def until_state(pid: int, states: str) -> None:
-    deadline_s = time.monotonic() + STILL_S
-    while (seen := vitals_of(pid)) is None or seen.state not in states:
-        assert time.monotonic() < deadline_s, seen
-        time.sleep(0.01)
+    until("its state", lambda: (seen := vitals_of(pid)) is not None and seen.state in states)
 
 
 def test_a_stopped_worker_is_killed_once_it_was_silent_for_long_enough(worker: Worker) -> None:

@@ -8,8 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -17,7 +16,7 @@ import pytest
 
 from elastic.link.wire import Message, decode, encode
 from tests.elastic.far_end import SECRET, accepted
-from tests.support.waiting import STILL_S
+from tests.support.waiting import STILL_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -119,13 +118,6 @@ class Node:
         self._file.close()
         self._socket.close()
         self.server.close()
-
-
-def until(what: str, condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + STILL_S
-    while not condition():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.01)
 
 
 def shared_memory(folder: Path) -> set[str]:

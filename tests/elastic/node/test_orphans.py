@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 
 from elastic.node import orphans
-from tests.support.waiting import STILL_S
+from tests.support.waiting import STILL_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -101,10 +100,7 @@ def test_a_helper_of_a_killed_worker_goes_with_it(sleeper: Callable[..., subproc
     helper = psutil.Process(int(process.stdout.readline()))
     orphans.kill_trees([process.pid])
     assert process.wait(STILL_S) == -signal.SIGKILL
-    deadline_s = time.monotonic() + STILL_S
-    while helper.is_running() and helper.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    until("the helper ends", lambda: not helper.is_running() or helper.status() == psutil.STATUS_ZOMBIE)
 
 
 @pytest.mark.parametrize("kind", ["CHILD", "DAEMON"])

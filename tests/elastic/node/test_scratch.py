@@ -19,7 +19,7 @@ import pytest
 
 from elastic.base.timing import SCRATCH_S
 from elastic.node import scratch
-from tests.support.waiting import STILL_S
+from tests.support.waiting import STILL_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -44,10 +44,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def until_gone(path: Path) -> None:
-    deadline_s = time.monotonic() + STILL_S
-    while path.exists():
-        assert time.monotonic() < deadline_s, f"{path} was never removed"
-        time.sleep(0.01)
+    until(f"{path} is removed", lambda: not path.exists())
 
 
 @pytest.mark.parametrize("moment", ["before it is open", "before it is locked"])

@@ -26,11 +26,6 @@ def told() -> list[str]:
     return []
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "states"
-
-
 def begins(root: Path, told: list[str], id_: str, resume: str = "", requeued: bool = False, cluster: str = "") -> Path:
     return begin(root, Beginning(id_, cluster, requeued, resume), root.parent, told.append)
 

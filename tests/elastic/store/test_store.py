@@ -179,15 +179,12 @@ def test_whenever_the_machine_stops_the_newest_state_that_was_acknowledged_survi
     assert not list(folder.glob("set-aside-*")), "a state that is not whole was given a state's name"
 
 
-def test_uploads_of_several_workers_at_once_do_not_mix(tmp_path: Path) -> None:
-    async def scene() -> None:
-        store = CheckpointStore(tmp_path)
-        steps = [3, 9, 1, 7, 5]
-        await asyncio.gather(*(put(store, step, bytes([step]) * 3_000_000) for step in steps))
-        assert store.step == 9
-        assert await got(store) == bytes([9]) * 3_000_000
-
-    asyncio.run(scene())
+async def test_uploads_of_several_workers_at_once_do_not_mix(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    steps = [3, 9, 1, 7, 5]
+    await asyncio.gather(*(put(store, step, bytes([step]) * 3_000_000) for step in steps))
+    assert store.step == 9
+    assert await got(store) == bytes([9]) * 3_000_000
 
 
 def test_leftovers_of_a_driver_that_was_killed_are_swept(tmp_path: Path) -> None:
@@ -215,20 +212,17 @@ def test_where_there_are_no_locks_leftovers_are_swept_only_when_the_driver_befor
         asyncio.run(put(before, 4, b"state"))
 
 
-def test_regression_a_torn_note_hid_a_good_state_and_the_first_new_step_overwrote_it(tmp_path: Path) -> None:
-    async def scene() -> None:
-        first = CheckpointStore(tmp_path)
-        await put(first, 400, b"good")
-        first.close()
-        for note in tmp_path.glob("*.json"):
-            note.write_text("{")
-        second = CheckpointStore(tmp_path)
-        assert (second.step, second.samples) == (400, 4000)
-        assert not await put(second, 1, b"from the beginning")
-        second.close()
-        assert await got(again(tmp_path)) == b"good"
-
-    asyncio.run(scene())
+async def test_regression_a_torn_note_hid_a_good_state_and_the_first_new_step_overwrote_it(tmp_path: Path) -> None:
+    first = CheckpointStore(tmp_path)
+    await put(first, 400, b"good")
+    first.close()
+    for note in tmp_path.glob("*.json"):
+        note.write_text("{")
+    second = CheckpointStore(tmp_path)
+    assert (second.step, second.samples) == (400, 4000)
+    assert not await put(second, 1, b"from the beginning")
+    second.close()
+    assert await got(again(tmp_path)) == b"good"
 
 
 def test_a_state_that_is_not_whole_is_set_aside_under_a_name_that_says_so_and_the_one_before_is_used(
@@ -245,33 +239,29 @@ def test_a_state_that_is_not_whole_is_set_aside_under_a_name_that_says_so_and_th
 # -- disks that fail ---
 
 
-def test_regression_a_full_disk_cut_the_worker_off_and_nobody_was_told(tmp_path: Path) -> None:
+async def test_regression_a_full_disk_cut_the_worker_off_and_nobody_was_told(tmp_path: Path) -> None:
     """A real limit on a real file; the next try is the same worker's."""
     told = list[str]()
     payload = bytes(3 * CHUNK_BYTES) + b"x" * CHUNK_BYTES
-
-    async def scene() -> None:
-        store = CheckpointStore(tmp_path, told.append)
-        await put(store, 3, b"older")
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (CHUNK_BYTES, hard))
-        try:
-            for step in (10, 11):
-                content = FakeContent(payload)
-                with pytest.raises(NotStoredError) as caught:
-                    await store.receive(content, step, 0)
-                assert caught.value.again
-                assert content.size_bytes < len(payload), "the rest of it need not come"
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-            signal.signal(signal.SIGXFSZ, before)
-        assert file_of(tmp_path).name.startswith("state-3-30-5-")
-        assert len(list(tmp_path.iterdir())) == 3, "that, the lock and the note"
-        assert await put(store, 12, payload)
-        assert await got(store) == payload
-
-    asyncio.run(scene())
+    store = CheckpointStore(tmp_path, told.append)
+    await put(store, 3, b"older")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (CHUNK_BYTES, hard))
+    try:
+        for step in (10, 11):
+            content = FakeContent(payload)
+            with pytest.raises(NotStoredError) as caught:
+                await store.receive(content, step, 0)
+            assert caught.value.again
+            assert content.size_bytes < len(payload), "the rest of it need not come"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert file_of(tmp_path).name.startswith("state-3-30-5-")
+    assert len(list(tmp_path.iterdir())) == 3, "that, the lock and the note"
+    assert await put(store, 12, payload)
+    assert await got(store) == payload
     assert len(told) == 2
     failed = wording("elastic.store.not_saved", step=10, path=tmp_path, error="File too large")
     assert told[0].startswith(failed + wording("elastic.generations.one_kept", step=3))
@@ -280,60 +270,50 @@ def test_regression_a_full_disk_cut_the_worker_off_and_nobody_was_told(tmp_path:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.ESTALE])
 @pytest.mark.parametrize("place", ["create_part", "write_all", "sync_and_close", "publish"])
-def test_whatever_call_a_full_disk_fails_the_older_state_stays_and_no_half_file(
+async def test_whatever_call_a_full_disk_fails_the_older_state_stays_and_no_half_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, place: str
 ) -> None:
     told = list[str]()
+    store = CheckpointStore(tmp_path, told.append)
+    await put(store, 3, b"older")
 
-    async def scene() -> None:
-        store = CheckpointStore(tmp_path, told.append)
-        await put(store, 3, b"older")
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
 
-        def fail(*_: object) -> None:
-            raise OSError(number, os.strerror(number))
-
-        with monkeypatch.context() as patch:
-            patch.setattr(files, place, fail)
-            with pytest.raises(NotStoredError):
-                await put(store, 4, b"newer")
-        assert not list(tmp_path.glob(f"*{files.PART}"))
-        assert store.step == 3
-        assert await put(store, 4, b"newer")
-        assert store.step == 4
-
-    asyncio.run(scene())
+    with monkeypatch.context() as patch:
+        patch.setattr(files, place, fail)
+        with pytest.raises(NotStoredError):
+            await put(store, 4, b"newer")
+    assert not list(tmp_path.glob(f"*{files.PART}"))
+    assert store.step == 3
+    assert await put(store, 4, b"newer")
+    assert store.step == 4
     assert len(told) == 2
 
 
-def test_regression_a_state_that_could_not_be_read_was_told_as_there_is_none(tmp_path: Path) -> None:
+async def test_regression_a_state_that_could_not_be_read_was_told_as_there_is_none(tmp_path: Path) -> None:
     told = list[str]()
-
-    async def scene() -> None:
-        store = CheckpointStore(tmp_path, told.append)
-        await put(store, 5000, b"good")
-        path = file_of(tmp_path)
-        path.rename(tmp_path / "elsewhere")
-        text = wording("elastic.store.unreadable", step=5000, path=tmp_path, error="No such file or directory")
-        for _ in range(2):
-            assert await store.offer() == {"op": "fetched", "error": text}
-        (tmp_path / "elsewhere").rename(path)
-        assert await got(store) == b"good"
-        assert told == [wording("elastic.store.mend_that", text=text), wording("elastic.store.readable_again")]
-
-    asyncio.run(scene())
+    store = CheckpointStore(tmp_path, told.append)
+    await put(store, 5000, b"good")
+    path = file_of(tmp_path)
+    path.rename(tmp_path / "elsewhere")
+    text = wording("elastic.store.unreadable", step=5000, path=tmp_path, error="No such file or directory")
+    for _ in range(2):
+        assert await store.offer() == {"op": "fetched", "error": text}
+    (tmp_path / "elsewhere").rename(path)
+    assert await got(store) == b"good"
+    assert told == [wording("elastic.store.mend_that", text=text), wording("elastic.store.readable_again")]
 
 
-def test_a_state_whose_file_fails_while_it_is_sent_ends_the_connection_instead_of_the_driver(tmp_path: Path) -> None:
+async def test_a_state_whose_file_fails_while_it_is_sent_ends_the_connection_instead_of_the_driver(
+    tmp_path: Path,
+) -> None:
     told = list[str]()
-
-    async def scene() -> None:
-        store = CheckpointStore(tmp_path, told.append)
-        await put(store, 5, b"0123456789")
-        os.truncate(file_of(tmp_path), 4)
-        with pytest.raises(WireError, match="went away"):
-            await asyncio.wait_for(fetched(store), STILL_S)
-
-    asyncio.run(scene())
+    store = CheckpointStore(tmp_path, told.append)
+    await put(store, 5, b"0123456789")
+    os.truncate(file_of(tmp_path), 4)
+    with pytest.raises(WireError, match="went away"):
+        await asyncio.wait_for(fetched(store), STILL_S)
     assert told == [
         wording("elastic.store.unreadable", step=5, path=tmp_path, error="")
         + wording("elastic.store.mend_that", text=wording("elastic.payload.ends_early"))
@@ -341,7 +321,7 @@ def test_a_state_whose_file_fails_while_it_is_sent_ends_the_connection_instead_o
 
 
 @pytest.mark.parametrize(("error", "times"), [(None, 1), (errno.EIO, 3)])
-def test_regression_workers_asked_for_ever_for_a_state_whose_file_failed_while_it_was_sent(
+async def test_regression_workers_asked_for_ever_for_a_state_whose_file_failed_while_it_was_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int | None, times: int
 ) -> None:
     """Each try wrote two lines, that it cannot be read and that it can again, twice a second."""
@@ -350,44 +330,37 @@ def test_regression_workers_asked_for_ever_for_a_state_whose_file_failed_while_i
     def fail(channel: Any, *_: object) -> bool:
         raise OSError(error, os.strerror(error)) if error else OSError("its file ends too early")
 
-    async def scene() -> None:
-        store = CheckpointStore(tmp_path, told.append)
-        await put(store, 5, b"0123456789")
-        with monkeypatch.context() as patched:
-            patched.setattr("elastic.store.store.send_file", fail)
-            for _ in range(times):
-                assert "sha256" in await store.offer()
-                with pytest.raises(WireError, match="hung up"):
-                    await fetched(store)
-            assert "cannot be read" in str((await store.offer())["error"])
-        assert len(told) == 1
-        os.utime(file_of(tmp_path))  # who has mended it is believed
-        assert await got(store) == b"0123456789"
-
-    asyncio.run(scene())
+    store = CheckpointStore(tmp_path, told.append)
+    await put(store, 5, b"0123456789")
+    with monkeypatch.context() as patched:
+        patched.setattr("elastic.store.store.send_file", fail)
+        for _ in range(times):
+            assert "sha256" in await store.offer()
+            with pytest.raises(WireError, match="hung up"):
+                await fetched(store)
+        assert "cannot be read" in str((await store.offer())["error"])
+    assert len(told) == 1
+    os.utime(file_of(tmp_path))  # who has mended it is believed
+    assert await got(store) == b"0123456789"
     assert told[1:] == [wording("elastic.store.readable_again")]
 
 
-def test_a_state_that_was_altered_on_the_disk_is_told_of_once_and_loaded_by_nobody_until_it_is_put_back(
+async def test_a_state_that_was_altered_on_the_disk_is_told_of_once_and_loaded_by_nobody_until_it_is_put_back(
     tmp_path: Path,
 ) -> None:
     told = list[str]()
-
-    async def scene() -> None:
-        store = CheckpointStore(tmp_path, told.append)
-        await put(store, 5, b"0123456789")
-        path = file_of(tmp_path)
-        path.write_bytes(b"0123456780")
-        assert "sha256" in await store.offer(), "to look for that each time would be to read all of it"
-        for _ in range(2):
-            with pytest.raises(WireError, match=pattern("elastic.payload.altered") + "|hung up"):
-                await fetched(store)
-            assert says(str((await store.offer())["error"]), "elastic.store.altered")
-        assert path.read_bytes() == b"0123456780", "it is kept"
-        path.write_bytes(b"0123456789")
-        assert await got(store) == b"0123456789"
-
-    asyncio.run(scene())
+    store = CheckpointStore(tmp_path, told.append)
+    await put(store, 5, b"0123456789")
+    path = file_of(tmp_path)
+    path.write_bytes(b"0123456780")
+    assert "sha256" in await store.offer(), "to look for that each time would be to read all of it"
+    for _ in range(2):
+        with pytest.raises(WireError, match=pattern("elastic.payload.altered") + "|hung up"):
+            await fetched(store)
+        assert says(str((await store.offer())["error"]), "elastic.store.altered")
+    assert path.read_bytes() == b"0123456780", "it is kept"
+    path.write_bytes(b"0123456789")
+    assert await got(store) == b"0123456789"
     assert len(told) == 2
     assert told[0].startswith(
         wording("elastic.store.unreadable", step=5, path=tmp_path, error=fragment(excerpt("elastic.store.altered")))
@@ -395,35 +368,27 @@ def test_a_state_that_was_altered_on_the_disk_is_told_of_once_and_loaded_by_nobo
     assert told[1] == wording("elastic.store.readable_again")
 
 
-def test_what_was_altered_on_its_way_only_is_no_fault_of_the_file(tmp_path: Path) -> None:
+async def test_what_was_altered_on_its_way_only_is_no_fault_of_the_file(tmp_path: Path) -> None:
     told = list[str]()
-
-    async def scene() -> None:
-        store = CheckpointStore(tmp_path, told.append)
-        await put(store, 5, b"0123456789")
-        with pytest.raises(AlteredError):
-            await fetched(store, sha256="0" * 64)
-        assert await got(store) == b"0123456789"
-
-    asyncio.run(scene())
+    store = CheckpointStore(tmp_path, told.append)
+    await put(store, 5, b"0123456789")
+    with pytest.raises(AlteredError):
+        await fetched(store, sha256="0" * 64)
+    assert await got(store) == b"0123456789"
     assert told == []
 
 
-def test_a_state_that_a_release_before_has_saved_under_a_name_without_a_digest_is_read(tmp_path: Path) -> None:
+async def test_a_state_that_a_release_before_has_saved_under_a_name_without_a_digest_is_read(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "state-5-50-4.pt").write_bytes(b"good")
-
-    async def scene() -> None:
-        store = CheckpointStore(tmp_path)
-        assert (store.step, store.samples) == (5, 50)
-        assert await got(store) == b"good"
-        assert await put(store, 6, b"better")
-        assert file_of(tmp_path).name.startswith("state-6-")
-
-    asyncio.run(scene())
+    store = CheckpointStore(tmp_path)
+    assert (store.step, store.samples) == (5, 50)
+    assert await got(store) == b"good"
+    assert await put(store, 6, b"better")
+    assert file_of(tmp_path).name.startswith("state-6-")
 
 
-def test_a_file_server_that_has_just_come_back_is_asked_again_for_the_state(
+async def test_a_file_server_that_has_just_come_back_is_asked_again_for_the_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told, tries, real = list[str](), list[str](), files.open_old
@@ -434,15 +399,12 @@ def test_a_file_server_that_has_just_come_back_is_asked_again_for_the_state(
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return real(folder, name)
 
-    async def scene() -> None:
-        before = CheckpointStore(tmp_path, told.append)
-        await put(before, 5, b"good")
-        with monkeypatch.context() as patched:
-            patched.setattr(store, "_PAUSE_S", 0.0)
-            patched.setattr(files, "open_old", once)
-            assert "error" not in await before.offer()
-
-    asyncio.run(scene())
+    before = CheckpointStore(tmp_path, told.append)
+    await put(before, 5, b"good")
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_PAUSE_S", 0.0)
+        patched.setattr(files, "open_old", once)
+        assert "error" not in await before.offer()
     assert len(tries) == 3
     assert told == []
 
@@ -480,7 +442,7 @@ def test_a_folder_that_cannot_be_read_at_the_start_is_one_line_and_no_first_star
     assert CheckpointStore(tmp_path).step == 5
 
 
-def test_a_disk_that_hangs_does_not_stop_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_hangs_does_not_stop_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on = threading.Event()
     real = files.create_part
 
@@ -488,40 +450,33 @@ def test_a_disk_that_hangs_does_not_stop_the_loop(tmp_path: Path, monkeypatch: p
         assert goes_on.wait(STILL_S)
         return real(folder)
 
-    async def scene() -> None:
-        store = CheckpointStore(tmp_path)
-        monkeypatch.setattr(files, "create_part", slow)
-        uploading = asyncio.create_task(put(store, 1, b"state"))
-        await asyncio.sleep(0.01)
-        assert not uploading.done()
-        goes_on.set()
-        assert await uploading
-
-    asyncio.run(asyncio.wait_for(scene(), STILL_S))
+    store = CheckpointStore(tmp_path)
+    monkeypatch.setattr(files, "create_part", slow)
+    uploading = asyncio.create_task(put(store, 1, b"state"))
+    await asyncio.sleep(0.01)
+    assert not uploading.done()
+    goes_on.set()
+    assert await uploading
 
 
 # -- two drivers ---
 
 
-def test_regression_a_requeued_jobs_old_driver_overwrote_the_newer_state_of_its_successor(tmp_path: Path) -> None:
+async def test_regression_a_requeued_jobs_old_driver_overwrote_the_newer_state_of_its_successor(tmp_path: Path) -> None:
     fenced = list[str]()
-
-    async def scene() -> None:
-        old = CheckpointStore(tmp_path, fenced.append, lambda: fenced.append("ends"))
-        await put(old, 100, b"old 100")
-        new = CheckpointStore(tmp_path)
-        assert new.step == 100
-        await put(new, 200, b"new 200")
-        for _ in range(2):
-            with pytest.raises(NotStoredError) as caught:
-                await put(old, 300, b"old 300")
-            assert not caught.value.again
-        assert old.fenced
-        assert not new.fenced
-        await put(new, 210, b"new 210")
-        assert await got(again(tmp_path)) == b"new 210"
-
-    asyncio.run(scene())
+    old = CheckpointStore(tmp_path, fenced.append, lambda: fenced.append("ends"))
+    await put(old, 100, b"old 100")
+    new = CheckpointStore(tmp_path)
+    assert new.step == 100
+    await put(new, 200, b"new 200")
+    for _ in range(2):
+        with pytest.raises(NotStoredError) as caught:
+            await put(old, 300, b"old 300")
+        assert not caught.value.again
+    assert old.fenced
+    assert not new.fenced
+    await put(new, 210, b"new 210")
+    assert await got(again(tmp_path)) == b"new 210"
     assert fenced == [wording("elastic.owner.taken_over"), "ends"]
 
 
@@ -555,24 +510,21 @@ def test_of_any_drivers_that_take_over_from_each_other_the_last_alone_saves_and_
     asyncio.run(scene())
 
 
-def test_regression_two_drivers_used_one_name_for_their_uploads_and_one_published_the_others_half(
+async def test_regression_two_drivers_used_one_name_for_their_uploads_and_one_published_the_others_half(
     tmp_path: Path,
 ) -> None:
-    async def scene() -> None:
-        old = CheckpointStore(tmp_path)
-        content = SlowContent(b"old, half")
-        uploading = asyncio.create_task(old.receive(content, 300, 0))
-        while not (parts := list(tmp_path.glob(f"*{files.PART}"))):
-            await asyncio.sleep(0.001)
-        new = CheckpointStore(tmp_path)
-        assert list(tmp_path.glob(f"*{files.PART}")) == parts, "who has no lock sweeps nothing"
-        await put(new, 200, b"new")
-        content.go_on.set()
-        with pytest.raises(NotStoredError):
-            await uploading
-        assert await got(again(tmp_path)) == b"new"
-
-    asyncio.run(scene())
+    old = CheckpointStore(tmp_path)
+    content = SlowContent(b"old, half")
+    uploading = asyncio.create_task(old.receive(content, 300, 0))
+    while not (parts := list(tmp_path.glob(f"*{files.PART}"))):
+        await asyncio.sleep(0.001)
+    new = CheckpointStore(tmp_path)
+    assert list(tmp_path.glob(f"*{files.PART}")) == parts, "who has no lock sweeps nothing"
+    await put(new, 200, b"new")
+    content.go_on.set()
+    with pytest.raises(NotStoredError):
+        await uploading
+    assert await got(again(tmp_path)) == b"new"
 
 
 class SlowContent(FakeContent):

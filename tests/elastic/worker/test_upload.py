@@ -21,7 +21,7 @@ from elastic.worker import upload
 from elastic.worker.upload import PendingCheckpoint, Uploader
 from tests.elastic.fakes import channels
 from tests.support.messages import wording
-from tests.support.waiting import STILL_S
+from tests.support.waiting import STILL_S, until
 
 
 class Driver:
@@ -93,13 +93,6 @@ def saved(step: int, content: bytes | None = None, release: Callable[[], None] =
         file.write(written)
 
     return PendingCheckpoint(step, 10 * step, write, release)
-
-
-def until(what: str, condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + STILL_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"never happened: {what}"
-        time.sleep(0.001)
 
 
 def test_of_states_saved_while_one_travels_the_newest_alone_follows_it(driver: Driver) -> None:

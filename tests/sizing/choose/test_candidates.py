@@ -13,12 +13,11 @@ from sizing.inventory.inventory import PartitionOffer
 from sizing.inventory.pools import pools
 from tests.sizing.plans_of import gpu, group, inventory
 
+REPLICATED = Spread()
+
 
 def tried(
-    offer: PartitionOffer,
-    batch: int,
-    spread: Spread = Spread(),  # noqa: B008
-    most: int | None = None,
+    offer: PartitionOffer, batch: int, spread: Spread = REPLICATED, most: int | None = None
 ) -> set[tuple[int, Parallel]]:
     return {(each.nodes, each.parallel) for each in candidates(pools(inventory(offer)), batch, spread, most)}
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +14,10 @@ import pytest
 
 from slurm_plugin.pilots.start_estimate import asked
 from slurm_plugin.sandbox import Sandbox
-from tests.slurm_plugin.conftest import wait_until
 from tests.support.clusters import Clusters
 from tests.support.messages import says, wording
+from tests.support.programs import run_bft
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
@@ -45,14 +45,8 @@ def sandbox(clusters: Clusters) -> Iterator[Sandbox]:
 
 
 def choose(sandbox: Sandbox, *words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bftd.cli.main", "size", "choose", *JOB, *STEPS, *words],
-        env={**os.environ, "SLURM_CONF": str(sandbox.conf), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=cwd,
-    )
+    env = {**os.environ, "SLURM_CONF": str(sandbox.conf)}
+    return run_bft("size", "choose", *JOB, *STEPS, *words, env=env, cwd=cwd)
 
 
 def test_slurm_takes_the_winners_lines_and_what_is_closed_is_told_in_its_words(sandbox: Sandbox) -> None:
@@ -81,7 +75,7 @@ def test_the_job_gets_what_was_chosen_while_another_holds_the_faster_gpus(sandbo
     script = "#!/bin/sh\n#SBATCH --output=/dev/null\nsleep 60\n"
     holding = client.submit(["--nodelist=n[1-2]", "--time=2-0"], script)
     try:
-        wait_until(lambda: (at := client.job(holding)) is not None and at.state == "RUNNING", "the other job runs")
+        until("the other job runs", lambda: (at := client.job(holding)) is not None and at.state == "RUNNING")
         (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH --output=out\nprintenv | grep ^BFT_\nsrun sleep 60\n")
         ended = choose(sandbox, "--submit", "job.sh", "--yes", "--json", cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr
@@ -99,7 +93,7 @@ def test_the_job_gets_what_was_chosen_while_another_holds_the_faster_gpus(sandbo
             hours, minutes, seconds = map(int, clock.split(":"))
             limit_s = ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
             assert limit_s == winner["time_limit_s"]
-            wait_until(lambda: "BFT_DP=" in _text(tmp_path / "out"), "the job has written")
+            until("the job has written", lambda: "BFT_DP=" in _text(tmp_path / "out"))
             assert set(_text(tmp_path / "out").split()) == {f"{k}={v}" for k, v in said["environment"].items()}
         finally:
             client.cancel([said["job_id"]], signal="KILL")

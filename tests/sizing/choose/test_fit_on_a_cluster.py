@@ -18,6 +18,7 @@ from slurm_plugin.pilots.start_estimate import asked
 from slurm_plugin.sandbox import Sandbox
 from tests.support.clusters import Clusters
 from tests.support.messages import pattern
+from tests.support.programs import run_bft
 
 pytestmark = pytest.mark.cluster
 
@@ -32,14 +33,8 @@ def sandbox(clusters: Clusters) -> Iterator[Sandbox]:
 
 
 def fit(sandbox: Sandbox, *words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bftd.cli.main", "size", "fit", "--config", GPT, "--global-batch", "32", *words],
-        env={**os.environ, "SLURM_CONF": str(sandbox.conf), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=cwd,
-    )
+    env = {**os.environ, "SLURM_CONF": str(sandbox.conf)}
+    return run_bft("size", "fit", "--config", GPT, "--global-batch", "32", *words, env=env, cwd=cwd)
 
 
 def test_slurm_takes_the_lines_of_every_plan_and_says_when_the_best_could_start(sandbox: Sandbox) -> None:

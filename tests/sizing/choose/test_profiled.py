@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.programs import run_bft
+
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[3]
 CONFIG = ("--config", "gpt:h=64,l=2,a=2,s=32,V=128,precision=fp32", "--global-batch", "8")
 CENTRE = {
     "types": {"cpu": {"memory_bytes": 8 * 10**9, "flops": {"fp32": 1e11}, "memory_bytes_s": 1e10, "link_bytes_s": 1e9}},
@@ -28,19 +28,8 @@ CENTRE = {
 
 
 def bft(folder: Path, *words: str) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-m", "bftd.cli.main", "size", *words],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "XDG_CACHE_HOME": str(folder / "cache"),
-            "XDG_CONFIG_HOME": str(folder / "config"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=folder,
-    )
+    own = {"XDG_CACHE_HOME": str(folder / "cache"), "XDG_CONFIG_HOME": str(folder / "config")}
+    ended = run_bft("size", *words, env={**os.environ, **own}, cwd=folder)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.synergy import loaders
 from sizing.cpu.runs.steady_state import ObservationLimits
-from tests.bftd.cli.sizing_commands import Terminal
+from tests.bftd.cli.sizing_commands import SizeTerminal
 
 ROOT = Path(__file__).parents[3]
 QUIET = 0.1  # of the CPUs, that others may use
@@ -44,9 +44,9 @@ QUICK = ("--cpus", "1-2", "--warmup", "0.3", "--seconds", "1", "--timeout", "60"
 
 
 @pytest.fixture
-def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> SizeTerminal:
     path = os.environ["PATH"]
-    terminal = Terminal(tmp_path, monkeypatch, capsys)
+    terminal = SizeTerminal(tmp_path, monkeypatch, capsys)
     monkeypatch.setenv("PATH", path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -61,7 +61,7 @@ def command(kind: str, way: str) -> tuple[str, ...]:
     return ("--", sys.executable, "steps.py", kind, way)
 
 
-def test_what_loads_on_cpus_is_found_sensitive_by_what_it_prints(bft: Terminal) -> None:
+def test_what_loads_on_cpus_is_found_sensitive_by_what_it_prints(bft: SizeTerminal) -> None:
     ended = bft("size", "cpu", *QUICK, "--regex", r"samples (?P<samples>\d+)", "--json", *command("loads", "prints"))
     found = ended.json
     assert (found["sensitive"], found["demand"]["cpus"]) == (True, 2)
@@ -69,7 +69,7 @@ def test_what_loads_on_cpus_is_found_sensitive_by_what_it_prints(bft: Terminal) 
     assert 0.1 < found["gain"] < 1.5  # twice as fast, and less on a busy machine
 
 
-def test_what_does_not_is_found_insensitive_by_its_calls_and_a_second_profile_is_the_first(bft: Terminal) -> None:
+def test_what_does_not_is_found_insensitive_by_its_calls_and_a_second_profile_is_the_first(bft: SizeTerminal) -> None:
     first = bft("size", "cpu", *QUICK, *command("computes", "calls"))
     assert first.code == 0
     assert "demand: 1 CPU" in first.out.splitlines()
@@ -79,7 +79,7 @@ def test_what_does_not_is_found_insensitive_by_its_calls_and_a_second_profile_is
     assert "from the cache" in json.dumps(again.json["notes"])
 
 
-def test_a_command_that_prints_no_throughput_ends_in_one_line_that_says_what_to_do(bft: Terminal) -> None:
+def test_a_command_that_prints_no_throughput_ends_in_one_line_that_says_what_to_do(bft: SizeTerminal) -> None:
     words = ("--timeout", "2", "--cpus", "1", "--", sys.executable, "-c", "import time; print('hello'); time.sleep(60)")
     ended = bft("size", "cpu", *words)
     assert ended.code == 1
@@ -89,7 +89,7 @@ def test_a_command_that_prints_no_throughput_ends_in_one_line_that_says_what_to_
     assert "--regex" in said
 
 
-def test_a_command_that_dies_ends_in_one_line_that_names_its_output(bft: Terminal) -> None:
+def test_a_command_that_dies_ends_in_one_line_that_names_its_output(bft: SizeTerminal) -> None:
     ended = bft("size", "cpu", "--cpus", "1", "--", sys.executable, "-c", "raise SystemExit('no data here')")
     assert ended.code == 1
     *_, said = ended.err.splitlines()
@@ -99,7 +99,7 @@ def test_a_command_that_dies_ends_in_one_line_that_names_its_output(bft: Termina
     output.unlink()
 
 
-def test_more_cpus_than_there_are_end_in_one_line(bft: Terminal) -> None:
+def test_more_cpus_than_there_are_end_in_one_line(bft: SizeTerminal) -> None:
     ended = bft("size", "cpu", "--cpus", "1,4096", *command("loads", "calls"))
     assert ended.code == 2
     assert len(ended.err.splitlines()) == 1

@@ -13,7 +13,7 @@ from sizing.inventory.gpus import GIB
 from sizing.inventory.inventory import Inventory, from_slurm
 from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
-from tests.slurm_plugin.conftest import wait_until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -52,7 +52,7 @@ def test_two_types_two_partitions_and_what_a_job_leaves_idle(sandbox: Sandbox, m
     script = "#!/bin/sh\nsleep 60\n"
     job = client.submit(["-p", "shared", "-w", "n1", "--gres=gpu:a100:3", "-n1", "--mem=10", "-o/dev/null"], script)
     try:
-        wait_until(lambda: (at := client.job(job)) is not None and at.state == "RUNNING", "the job runs")
+        until("the job runs", lambda: (at := client.job(job)) is not None and at.state == "RUNNING")
         busy = read(client)
         assert busy.offers[1].groups[0].idle == {"n1": 1, "n2": 4}
         # where nodes are not shared, what is left of one is nobody's
@@ -67,7 +67,7 @@ def test_two_types_two_partitions_and_what_a_job_leaves_idle(sandbox: Sandbox, m
         )
         runs = ["-p", "shared", "--mem=10", "-n2", "-N2", "-o/dev/null"]
         started = client.submit([*runs, "--gpus=a100:5"], script)
-        wait_until(lambda: (at := client.job(started)) is not None and at.state == "RUNNING", "it starts as placed")
+        until("it starts as placed", lambda: (at := client.job(started)) is not None and at.state == "RUNNING")
         at = client.job(started)
         assert at is not None
         assert set(at.nodes) == set(there.nodes)
@@ -75,6 +75,6 @@ def test_two_types_two_partitions_and_what_a_job_leaves_idle(sandbox: Sandbox, m
         client.cancel([started], signal="KILL")
     finally:
         client.cancel([job], signal="KILL")
-    wait_until(lambda: set(sandbox.status().values()) == {"IDLE"}, "all nodes idle")
+    until("all nodes idle", lambda: set(sandbox.status().values()) == {"IDLE"})
     client.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=test")
     assert read(client).offers[1].groups[0].idle == {"n1": 4, "n2": 0}

@@ -17,7 +17,8 @@ from sizing.base.parallel import Parallel
 from sizing.model import launch, tracing
 from sizing.model.trace import StepTrace, Target
 from tests.support.messages import excerpt, says, wording
-from tests.support.waiting import STILL_S
+from tests.support.programs import shell_script
+from tests.support.waiting import STILL_S, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
@@ -280,9 +281,7 @@ def test_other_mistakes_of_use_end_before_a_process_is_started(tmp_path: Path) -
 
 
 def test_a_python_without_torch_is_not_taken(tmp_path: Path) -> None:
-    bare = tmp_path / "python3"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
-    bare.chmod(0o755)
+    bare = shell_script(tmp_path / "python3", f'exec {sys.executable} -S "$@"')
     with pytest.raises(UsageError, match="--python"):
         tracing.trace(written(tmp_path, step()), 1, Parallel(), python=str(bare))
 
@@ -303,10 +302,7 @@ def make_step(batch_size):
         if (tmp_path / "pid").exists():
             break
     pid = int((tmp_path / "pid").read_text())
-    ends = time.monotonic() + STILL_S
-    while time.monotonic() < ends and Path(f"/proc/{pid}").exists():
-        time.sleep(0.02)
-    assert not Path(f"/proc/{pid}").exists()
+    until("it has gone", lambda: not Path(f"/proc/{pid}").exists())
 
 
 def test_the_traced_process_goes_with_the_one_that_asked(tmp_path: Path) -> None:

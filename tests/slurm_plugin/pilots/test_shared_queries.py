@@ -18,7 +18,8 @@ from slurm_plugin.pilots.submission import Leftover, PilotLauncher, PilotRequest
 from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.types import Job, Partition
 from tests.slurm_plugin.pending import NOW_S, queued
-from tests.support.waiting import STILL_S
+from tests.support.programs import shell_script
+from tests.support.waiting import STILL_S, until
 
 RULES = Rules(min_window_s=20.0, looked_s=NOW_S - 2)
 
@@ -45,13 +46,6 @@ class Gate:
 def in_threads(times: int, ask: Callable[[], object]) -> tuple[ThreadPoolExecutor, list]:
     pool = ThreadPoolExecutor(times)
     return pool, [pool.submit(ask) for _ in range(times)]
-
-
-def until(what: str, condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + STILL_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"never happened: {what}"
-        time.sleep(0.002)
 
 
 def test_who_asks_while_a_look_is_under_way_gets_the_next_one_and_all_of_them_the_same() -> None:
@@ -283,10 +277,9 @@ def test_regression_one_job_that_was_over_hid_that_another_could_not_be_ended(tm
     over = "scancel: error: Kill job error on job id 5: Invalid job id specified"
     failed = "scancel: error: Kill job error on job id 6: Unable to contact slurm controller (connect failure)"
     for lines, fails in (([over], False), ([over, over], False), ([over, failed], True), ([], True)):
-        (tmp_path / "scancel").write_text(
-            "#!/bin/sh\n" + "".join(f"echo '{line}' >&2\n" for line in lines) + "exit 1\n"
+        shell_script(
+            tmp_path / "scancel", "#!/bin/sh\n" + "".join(f"echo '{line}' >&2\n" for line in lines) + "exit 1\n"
         )
-        (tmp_path / "scancel").chmod(0o755)
         client = SlurmClient(commands_dir=tmp_path)
         if fails:
             with pytest.raises(CommandError):

@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,9 @@ from slurm_plugin.read.types import Job, Partition
 from slurm_plugin.sandbox import Sandbox
 from tests.slurm_plugin.pending import NOW_S, queued
 from tests.support.messages import says, wording
+from tests.support.programs import shell_script
+from tests.support.waiting import until
 
-Until = Callable[[Callable[[], bool], str], None]
 RULES = Rules(min_window_s=20.0, looked_s=NOW_S - 2)
 SLEEP = "#!/bin/sh\nexec sleep 300\n"
 IGNORE_TERM = ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"]
@@ -93,8 +93,7 @@ def test_regression_a_pilot_whose_prolog_ran_was_refused_and_left_behind(
 
 def test_a_queue_that_cannot_be_read_refuses_the_pilot_before_slurm_is_asked(tmp_path: Path) -> None:
     for command, body in (("squeue", "exit 1"), ("salloc", f"touch {tmp_path}/asked")):
-        (tmp_path / command).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / command).chmod(0o755)
+        shell_script(tmp_path / command, body)
     outcome = PilotLauncher(SlurmClient(commands_dir=tmp_path), RULES).place(pilot("n1"))
     assert isinstance(outcome, Refused)
     assert says(outcome.reason, "slurm_plugin.pilots.queue_unreadable")
@@ -112,12 +111,12 @@ def test_rules_that_are_set_anew_count_from_the_next_look_on(monkeypatch: pytest
 
 
 @pytest.mark.cluster
-def test_a_snapshot_sees_the_plan_of_a_queued_job(client: SlurmClient, until: Until) -> None:
+def test_a_snapshot_sees_the_plan_of_a_queued_job(client: SlurmClient) -> None:
     first = regular(client, "--nodes=3")
-    until(lambda: runs(client, first), "the first job runs")
+    until("the first job runs", lambda: runs(client, first))
     second = regular(client, "--nodes=4")
-    until(lambda: planned(client, second), "the second job is planned")
-    until(lambda: "PLANNED" in client.snapshot().nodes["n4"].flags, "the idle node is planned")
+    until("the second job is planned", lambda: planned(client, second))
+    until("the idle node is planned", lambda: "PLANNED" in client.snapshot().nodes["n4"].flags)
     queued = job(client, second)
     assert queued is not None
     assert set(queued.sched_nodes) == {"n1", "n2", "n3", "n4"}
@@ -126,13 +125,11 @@ def test_a_snapshot_sees_the_plan_of_a_queued_job(client: SlurmClient, until: Un
 
 
 @pytest.mark.cluster
-def test_a_pilot_is_granted_with_a_standing_queue_and_the_queued_job_preempts_it(
-    client: SlurmClient, until: Until
-) -> None:
+def test_a_pilot_is_granted_with_a_standing_queue_and_the_queued_job_preempts_it(client: SlurmClient) -> None:
     blocker = regular(client, "--nodes=3")
-    until(lambda: runs(client, blocker), "the blocker runs")
+    until("the blocker runs", lambda: runs(client, blocker))
     queued = regular(client, "--nodes=4")
-    until(lambda: planned(client, queued), "the queued job is planned")
+    until("the queued job is planned", lambda: planned(client, queued))
     before = job(client, queued)
     pilot_id = place(client, "n4")
     assert runs(client, pilot_id)
@@ -141,7 +138,7 @@ def test_a_pilot_is_granted_with_a_standing_queue_and_the_queued_job_preempts_it
     assert after is not None
     assert (after.start_s, after.sched_nodes) == (before.start_s, before.sched_nodes)
     client.cancel([blocker], signal="KILL")
-    until(lambda: runs(client, queued), "the queued job starts on the pilot's node too")
+    until("the queued job starts on the pilot's node too", lambda: runs(client, queued))
     assert not runs(client, pilot_id)
 
 
@@ -167,7 +164,7 @@ def test_S1b_the_guard_keeps_a_pilot_off_while_a_regular_job_without_a_plan_is_n
 
 @pytest.mark.cluster
 def test_S1b_no_pilot_comes_to_an_idle_node_on_which_a_job_counts_that_slurm_has_just_preempted_for(
-    client: SlurmClient, until: Until
+    client: SlurmClient,
 ) -> None:
     launcher = PilotLauncher(client, RULES)
     environ = launcher.agent_env(os.environ)
@@ -180,7 +177,7 @@ def test_S1b_no_pilot_comes_to_an_idle_node_on_which_a_job_counts_that_slurm_has
             assert agent.stdout.readline() == "up\n"
         launcher.rules = Rules(min_window_s=20.0, looked_s=time.time())
         waits = regular(client, "--nodes=3")
-        until(lambda: planned(client, waits), "Slurm preempts for the job")
+        until("Slurm preempts for the job", lambda: planned(client, waits))
         # the plan names one of the two idle nodes, and Slurm may take either
         assert [type(launcher.place(pilot(node))) for node in ("n3", "n4")] == [Refused, Refused]
 
@@ -215,8 +212,7 @@ def test_an_salloc_that_answers_too_late_leaves_no_allocation(
     (tmp_path / "salloc").unlink()
     # The allocation is made, and then the command hangs so hard that it must be killed.
     slow = f'#!/bin/sh\n{sandbox.root}/bin/salloc "$@" && touch {tmp_path}/granted\ntrap "" TERM\nsleep 20\n'
-    (tmp_path / "salloc").write_text(slow)
-    (tmp_path / "salloc").chmod(0o755)
+    shell_script(tmp_path / "salloc", slow)
     late = SlurmClient(sandbox.conf, timeout_s=0.5, commands_dir=tmp_path)
     outcome = PilotLauncher(late, RULES).place(pilot("n1"))
     assert isinstance(outcome, Refused)
@@ -227,7 +223,7 @@ def test_an_salloc_that_answers_too_late_leaves_no_allocation(
 
 @pytest.mark.cluster
 def test_an_agent_gets_the_whole_node_and_a_withdrawn_one_is_gone_even_if_it_ignores_sigterm(
-    client: SlurmClient, until: Until
+    client: SlurmClient,
 ) -> None:
     launcher = PilotLauncher(client, RULES)
     outcome = launcher.place(pilot("n1", gres="gpu:a100:4"))
@@ -244,18 +240,18 @@ def test_an_agent_gets_the_whole_node_and_a_withdrawn_one_is_gone_even_if_it_ign
         assert agent.stdout.readline() == "up\n"
         launcher.withdraw(outcome.job_id)
         assert agent.wait(timeout=300) != 0
-    until(lambda: client.snapshot().nodes["n1"].state == "IDLE", "the node is idle again")
+    until("the node is idle again", lambda: client.snapshot().nodes["n1"].state == "IDLE")
 
 
 @pytest.mark.cluster
 def test_an_sbatch_pilot_runs_the_agent_with_its_environment_or_leaves_nothing(
-    client: SlurmClient, until: Until, tmp_path: Path
+    client: SlurmClient, tmp_path: Path
 ) -> None:
     launcher = PilotLauncher(client, RULES, mode="sbatch")
     argv = ["sh", "-c", f'echo "$LEASE" "$0" >{tmp_path}/agent; sleep 300', "it's one word"]
     environ = {**os.environ, "LEASE": "n1.1"}
     assert isinstance(launcher.place(pilot("n1"), argv, environ), Placed)
-    until(lambda: (tmp_path / "agent").exists() and bool((tmp_path / "agent").read_text()), "the agent runs")
+    until("the agent runs", lambda: (tmp_path / "agent").exists() and bool((tmp_path / "agent").read_text()))
     assert (tmp_path / "agent").read_text() == "n1.1 it's one word\n"
     assert launcher.place(pilot("n1"), argv, environ) == Refused(wording("slurm_plugin.pilots.not_at_once"))
     assert standing(client) == ["RUNNING"]
@@ -285,10 +281,10 @@ def test_only_one_node_allocations_of_the_elastic_partition_get_the_high_priorit
 
 
 @pytest.mark.cluster
-def test_a_job_that_is_over_can_be_cancelled_again_and_is_no_longer_found(client: SlurmClient, until: Until) -> None:
+def test_a_job_that_is_over_can_be_cancelled_again_and_is_no_longer_found(client: SlurmClient) -> None:
     job_id = regular(client)
     client.cancel([job_id])
-    until(lambda: not client.snapshot().jobs, "the job is gone")
+    until("the job is gone", lambda: not client.snapshot().jobs)
     client.cancel([job_id])
     client.cancel([job_id], signal="KILL")
     assert client.job("999999") is None

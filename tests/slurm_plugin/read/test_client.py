@@ -19,6 +19,7 @@ from slurm_plugin.read.types import Job
 from tests.slurm_plugin.pending import QUEUED
 from tests.slurm_plugin.read.test_parse import recorded
 from tests.support.messages import excerpt, fragment, pattern, wording
+from tests.support.programs import shell_script
 
 ASSETS = Path(__file__).parents[1] / "assets" / "22.05"
 SITE = Path(__file__).parents[1] / "site" / "assets" / "22.05" / "recommended"
@@ -51,8 +52,7 @@ class FakeSlurm:
     def script(self, command: str, body: str) -> None:
         path = self.folder / command
         path.unlink(missing_ok=True)
-        path.write_text(f"#!/bin/sh\n{body}\n")
-        path.chmod(0o755)
+        shell_script(path, body)
 
     def client(self, timeout_s: float = 5.0) -> SlurmClient:
         return SlurmClient(timeout_s=timeout_s, commands_dir=self.folder)

@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from slurm_plugin.pilots.pending_reasons import lacks_plan
 from slurm_plugin.read.pyslurm_backend import PyslurmClient
 from slurm_plugin.read.types import NO_REQUEST, JobRequest
 from tests.support.messages import pattern, wording
-from tests.support.waiting import STILL_S
+from tests.support.waiting import until
 
 GOOD = """
 from enum import Flag
@@ -166,9 +165,7 @@ def test_regression_a_library_process_that_survives_its_kill_ended_the_daemon(
         patch.setattr(subprocess.Popen, "wait", late)
         with pytest.raises(SnapshotError, match=pattern("slurm_plugin.pyslurm_backend.no_answer", limit_s=0.2)):
             client.snapshot()
-    deadline_s = time.monotonic() + STILL_S
-    while left():
-        assert time.monotonic() < deadline_s, "never reaped"
+    until("it is reaped", lambda: not left())
     fake.write_text(GOOD)
     with PyslurmClient() as client:
         assert client.snapshot().nodes

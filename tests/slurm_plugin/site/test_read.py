@@ -11,6 +11,7 @@ from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.site import RULES, Site, check, read
 from tests.slurm_plugin.site.sites import ASSETS, LUA, WANTED
 from tests.support.messages import wording
+from tests.support.programs import shell_script
 
 SCONTROL = """\
 #!/bin/sh
@@ -25,9 +26,7 @@ esac
 @pytest.fixture
 def client(tmp_path: Path) -> SlurmClient:
     """A client of the recorded cluster with the recommended settings; its slurm.conf stands in the test's folder."""
-    program = tmp_path / "scontrol"
-    program.write_text(SCONTROL.format(root=tmp_path, assets=ASSETS / "22.05" / "recommended"))
-    program.chmod(0o755)
+    shell_script(tmp_path / "scontrol", SCONTROL.format(root=tmp_path, assets=ASSETS / "22.05" / "recommended"))
     return SlurmClient(commands_dir=tmp_path)
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bftd.base import command
 from studies.crius.command import crius
 from tests.support.messages import says, wording
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
@@ -31,32 +31,26 @@ CLUSTER = {
 }
 
 
-class Terminal:
-    """Runs the command as a user would, beside a trace and a file of GPUs."""
+class CriusTerminal(Terminal):
+    """Stands beside a trace and a file of GPUs."""
 
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._capsys = capsys
-        self._monkeypatch = monkeypatch
+    program, name = crius, "studies.crius"
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        super().__init__(monkeypatch, capsys, "simulate")
         self.trace = folder / "trace.csv"
         self.trace.write_text(TRACE)
         self.cluster = folder / "gpus.json"
         self.cluster.write_text(json.dumps(CLUSTER))
 
-    def run(self, *args: str) -> tuple[int, str, str]:
-        self._monkeypatch.setattr(sys, "argv", ["studies.crius", "simulate", *args])
-        with pytest.raises(SystemExit) as ended:
-            command.run(crius, "studies.crius")
-        shown = self._capsys.readouterr()
-        return int(ended.value.code or 0), shown.out, shown.err
-
 
 @pytest.fixture
-def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    return Terminal(tmp_path, capsys, monkeypatch)
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CriusTerminal:
+    return CriusTerminal(tmp_path, monkeypatch, capsys)
 
 
-def test_a_centres_own_trace_on_its_own_cluster(terminal: Terminal) -> None:
-    code, out, _ = terminal.run(
+def test_a_centres_own_trace_on_its_own_cluster(terminal: CriusTerminal) -> None:
+    code, out, _ = terminal(
         "--jobs", str(terminal.trace), "--cluster", str(terminal.cluster), "--policy", "fcfs", "--seeds", "1"
     )
     assert code == 0
@@ -68,8 +62,8 @@ def test_a_centres_own_trace_on_its_own_cluster(terminal: Terminal) -> None:
     assert "none was measured" in notes[1]
 
 
-def test_json_has_all_figures_and_ratios_to_the_first(terminal: Terminal) -> None:
-    code, out, err = terminal.run(
+def test_json_has_all_figures_and_ratios_to_the_first(terminal: CriusTerminal) -> None:
+    code, out, err = terminal(
         *("--count", "12", "--policy", "crius", "--policy", "fcfs", "--seeds", "2", "--error", "0.2", "--json")
     )
     assert (code, err) == (0, "")
@@ -84,14 +78,14 @@ def test_json_has_all_figures_and_ratios_to_the_first(terminal: Terminal) -> Non
 
 
 def test_a_trace_comes_on_standard_input_and_deadlines_when_asked_for(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    terminal: CriusTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stdin:
         buffer = io.BytesIO(TRACE.encode())
 
     monkeypatch.setattr(sys, "stdin", Stdin())
     args = ("--jobs", "-", "--cluster", str(terminal.cluster), "--policy", "elasticflow", "--seeds", "1")
-    code, out, _ = terminal.run(*args, "--deadlines")
+    code, out, _ = terminal(*args, "--deadlines")
     assert code == 0
     assert "IN TIME" in out
     assert "100%" in out
@@ -108,66 +102,66 @@ def test_a_trace_comes_on_standard_input_and_deadlines_when_asked_for(
         (("--load", "0"), "--load"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(terminal: Terminal, args: tuple[str, ...], complaint: str) -> None:
-    code, out, err = terminal.run(*args)
+def test_what_is_wrong_is_told_in_one_line(terminal: CriusTerminal, args: tuple[str, ...], complaint: str) -> None:
+    code, out, err = terminal(*args)
     assert code == 2
     assert complaint in err
     assert out == ""
     assert "Traceback" not in err
 
 
-def test_a_model_that_no_gpu_of_the_cluster_holds_is_named(terminal: Terminal) -> None:
+def test_a_model_that_no_gpu_of_the_cluster_holds_is_named(terminal: CriusTerminal) -> None:
     terminal.trace.write_text("submission_time,duration,num_gpu,model_name\n0,5,1,moe-27b/256\n")
-    code, _, err = terminal.run("--jobs", str(terminal.trace), "--cluster", str(terminal.cluster))
+    code, _, err = terminal("--jobs", str(terminal.trace), "--cluster", str(terminal.cluster))
     assert code == 2
     assert "moe-27b/256 does not fit" in err
     assert len(err.strip().splitlines()) == 1
 
 
-def test_regression_counts_that_are_not_those_of_the_trace_were_not_told(terminal: Terminal) -> None:
+def test_regression_counts_that_are_not_those_of_the_trace_were_not_told(terminal: CriusTerminal) -> None:
     head = "submission_time,duration,num_gpu,model_name\n"
     terminal.trace.write_text(f"{head}0,60,3,bert-0.76b/128\n9,60,4,bert-0.76b/128\n9,60,200,bert-0.76b/128\n")
     args = ("--jobs", str(terminal.trace), "--policy", "fcfs", "--seeds", "2")
-    assert says(terminal.run(*args)[1].splitlines()[-1], "studies.crius_command.gpus_changed", more=1, value="")
-    found = json.loads(terminal.run(*args, "--json")[1])
+    assert says(terminal(*args)[1].splitlines()[-1], "studies.crius_command.gpus_changed", more=1, value="")
+    found = json.loads(terminal(*args, "--json")[1])
     assert (found["num_gpu_raised"], found["num_gpu_cut"]) == (1, 1)
 
 
-def test_regression_options_that_a_trace_cannot_follow_were_ignored(terminal: Terminal) -> None:
+def test_regression_options_that_a_trace_cannot_follow_were_ignored(terminal: CriusTerminal) -> None:
     terminal.trace.write_text("submission_time,duration,num_gpu\n5,60,1\n5,60,1\n")
     args = ("--jobs", str(terminal.trace), "--cluster", str(terminal.cluster), "--policy", "fcfs", "--seeds", "1")
     for option in (("--load", "2"), ("--deadlines",)):
-        code, out, err = terminal.run(*args, *option)
+        code, out, err = terminal(*args, *option)
         assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
         assert option[0] in err
-    _, out, _ = terminal.run(*args)
+    _, out, _ = terminal(*args)
     line = out.splitlines()[1]
     assert line.split()[-2] == "-", "no time passes until the last submission, so there is no throughput of it"
 
 
-def test_regression_models_were_drawn_that_a_small_cluster_cannot_hold(terminal: Terminal) -> None:
+def test_regression_models_were_drawn_that_a_small_cluster_cannot_hold(terminal: CriusTerminal) -> None:
     small = {"nodes": "n1", "gpu_type": "t4", "gpus": 1, "cpus": 64, "memory_bytes": 2**39}
     terminal.cluster.write_text(json.dumps({"partitions": [{"partition": "gpu", "groups": [small]}]}))
-    code, out, _ = terminal.run("--cluster", str(terminal.cluster), "--policy", "fcfs", "--count", "20", "--seeds", "2")
+    code, out, _ = terminal("--cluster", str(terminal.cluster), "--policy", "fcfs", "--count", "20", "--seeds", "2")
     assert code == 0
     assert "20 of 20" in out
 
 
 def test_regression_without_slurm_an_option_was_named_that_there_is_not(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    terminal: CriusTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    code, _, err = terminal.run("--cluster", "auto")
+    code, _, err = terminal("--cluster", "auto")
     assert code == 1
     assert says(err, "cli.size_inventory.without_slurm", option="--cluster")
 
 
-def test_regression_a_scheduler_that_drops_all_jobs_was_shown_as_the_quickest(terminal: Terminal) -> None:
+def test_regression_a_scheduler_that_drops_all_jobs_was_shown_as_the_quickest(terminal: CriusTerminal) -> None:
     terminal.trace.write_text("submission_time,duration,num_gpu,model_name,deadline\n0,900,1,bert-0.76b/128,1\n")
     args = ("--jobs", str(terminal.trace), "--cluster", str(terminal.cluster), "--seeds", "1", "--policy", "crius-ddl")
-    _, out, _ = terminal.run(*args, "--deadlines")
+    _, out, _ = terminal(*args, "--deadlines")
     assert out.splitlines()[1].split()[1:5] == ["-", "-", "-", "-"]
-    found = json.loads(terminal.run(*args, "--deadlines", "--json")[1])["policies"]["crius-ddl"]
+    found = json.loads(terminal(*args, "--deadlines", "--json")[1])["policies"]["crius-ddl"]
     assert "mean_jct_s" not in found
     assert found["dropped"]["mean"] == 1
-    assert says(terminal.run(*args)[1], "studies.crius_command.deadlines_ignored")
+    assert says(terminal(*args)[1], "studies.crius_command.deadlines_ignored")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bftd.base import command
 from studies.synergy.__main__ import synergy
 from tests.support.messages import excerpt, fragment, says, wording
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
@@ -24,36 +23,29 @@ MATRICES = {
 KEYS = {"format", "throughput_vs_proportional", "min_job_vs_proportional", "gpus_used", "gpus", "wall_ms"}
 
 
-class Terminal:
-    """Runs the command as a user would, beside a file of matrices."""
+class PackTerminal(Terminal):
+    """Stands beside a file of matrices."""
 
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._capsys = capsys
-        self._monkeypatch = monkeypatch
+    program, name = synergy, "studies.synergy"
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.file = folder / "matrices.json"
         self.file.write_text(json.dumps(MATRICES))
-
-    def run(self, *args: str) -> tuple[int, str, str]:
-        argv = ["studies.synergy", "pack", "--matrices", str(self.file), *args]
-        self._monkeypatch.setattr(sys, "argv", argv)
-        with pytest.raises(SystemExit) as ended:
-            command.run(synergy, "studies.synergy")
-        shown = self._capsys.readouterr()
-        return int(ended.value.code or 0), shown.out, shown.err
+        super().__init__(monkeypatch, capsys, "pack", "--matrices", str(self.file))
 
     def told(self, *args: str) -> dict[str, Any]:
-        code, out, _ = self.run(*args, "--json")
+        code, out, _ = self(*args, "--json")
         assert code == 0
         found: dict[str, Any] = json.loads(out)
         return found
 
 
 @pytest.fixture
-def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    return Terminal(tmp_path, capsys, monkeypatch)
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> PackTerminal:
+    return PackTerminal(tmp_path, monkeypatch, capsys)
 
 
-def test_policies_are_told_apart(terminal: Terminal) -> None:
+def test_policies_are_told_apart(terminal: PackTerminal) -> None:
     found = {
         policy: terminal.told("--servers", "4", "--mix", "50/50/0", "--policy", policy, "--seed", "2")
         for policy in ("priced", "tune", "opt", "greedy", "proportional")
@@ -69,7 +61,7 @@ def test_policies_are_told_apart(terminal: Terminal) -> None:
     assert found["greedy"]["min_job_vs_proportional"] == 0
 
 
-def test_the_same_seed_tells_the_same(terminal: Terminal) -> None:
+def test_the_same_seed_tells_the_same(terminal: PackTerminal) -> None:
     args = ("--servers", "3", "--mix", "30/70/0", "--seed", "5")
     first, again = terminal.told(*args), terminal.told(*args)
     assert first.pop("wall_ms") > 0
@@ -77,8 +69,8 @@ def test_the_same_seed_tells_the_same(terminal: Terminal) -> None:
     assert first == again
 
 
-def test_a_person_is_told_in_lines_and_what_could_be_at_most(terminal: Terminal) -> None:
-    code, out, _ = terminal.run("--servers", "1", "--mix", "0/100/0", "--server", "4/12/100")
+def test_a_person_is_told_in_lines_and_what_could_be_at_most(terminal: PackTerminal) -> None:
+    code, out, _ = terminal("--servers", "1", "--mix", "0/100/0", "--server", "4/12/100")
     assert code == 0
     first, second, third = out.splitlines()
     assert first == wording(
@@ -119,27 +111,27 @@ NOT_IN_RANGE = "is not in the range"
         (("--mix", "50/50/0"), "--servers"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(terminal: Terminal, args: tuple[str, ...], told: str) -> None:
-    code, out, err = terminal.run(*args)
+def test_what_is_wrong_is_told_in_a_line(terminal: PackTerminal, args: tuple[str, ...], told: str) -> None:
+    code, out, err = terminal(*args)
     assert (code, out) == (2, "")
     assert told in err
     assert err.count("\n") == 1
 
 
-def test_servers_on_which_jobs_do_not_run_with_their_share_are_told(terminal: Terminal) -> None:
-    code, out, err = terminal.run("--servers", "2", "--mix", "50/50/0", "--server", "8/24/100")
+def test_servers_on_which_jobs_do_not_run_with_their_share_are_told(terminal: PackTerminal) -> None:
+    code, out, err = terminal("--servers", "2", "--mix", "50/50/0", "--server", "8/24/100")
     assert (code, out) == (1, "")
     assert says(err, "studies.throughput.share_too_small", cpus=3, memory_bytes=12.5)
 
 
-def test_a_file_that_is_not_there_is_told(terminal: Terminal) -> None:
+def test_a_file_that_is_not_there_is_told(terminal: PackTerminal) -> None:
     terminal.file.unlink()
-    code, _, err = terminal.run("--servers", "2", "--mix", "50/50/0")
+    code, _, err = terminal("--servers", "2", "--mix", "50/50/0")
     assert code == 2
     assert err.count("\n") == 1
 
 
-def test_regression_a_row_beyond_a_tiny_share_counted_as_within_it(terminal: Terminal) -> None:
+def test_regression_a_row_beyond_a_tiny_share_counted_as_within_it(terminal: PackTerminal) -> None:
     job = {**MATRICES["eyes"], "cpus_per_gpu": [1e-9, 2e-9, 6], "throughput": [[1], [2], [3]]}
     terminal.file.write_text(json.dumps({"eyes": job}))
     found = terminal.told("--servers", "1", "--mix", "100/0/0", "--server", "8/1e-8/500")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from bftd.base import command
 from studies.synergy.__main__ import synergy
 from tests.support.messages import excerpt, wording
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
@@ -21,30 +20,25 @@ MATRICES = {
 }
 
 
-class Terminal:
-    """Runs the command as a user would, beside a file of matrices."""
+class SimulateTerminal(Terminal):
+    """Stands beside a file of matrices."""
 
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._capsys, self._monkeypatch = capsys, monkeypatch
+    program, name = synergy, "studies.synergy"
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.matrices = folder / "matrices.json"
+        super().__init__(monkeypatch, capsys, "simulate", "--matrices", str(self.matrices))
         axes = {"gpus": 1, "iteration_s": 1.0, "cpus_per_gpu": CPUS, "memory_gb_per_gpu": [20, 60]}
         self.matrices.write_text(json.dumps({name: {**axes, **each} for name, each in MATRICES.items()}))
 
-    def run(self, *args: str) -> tuple[int, str, str]:
-        self._monkeypatch.setattr(sys, "argv", ["studies.synergy", "simulate", "--matrices", str(self.matrices), *args])
-        with pytest.raises(SystemExit) as ended:
-            command.run(synergy, "studies.synergy")
-        shown = self._capsys.readouterr()
-        return int(ended.value.code or 0), shown.out, shown.err
-
 
 @pytest.fixture
-def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    return Terminal(tmp_path, capsys, monkeypatch)
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> SimulateTerminal:
+    return SimulateTerminal(tmp_path, monkeypatch, capsys)
 
 
-def test_policies_are_compared_with_the_first_on_servers_of_the_centre(terminal: Terminal) -> None:
-    code, out, _ = terminal.run(
+def test_policies_are_compared_with_the_first_on_servers_of_the_centre(terminal: SimulateTerminal) -> None:
+    code, out, _ = terminal(
         *("--mix", "50/50/0", "--servers", "1", "--server", "4/12/240", "--count", "40", "--seeds", "2"),
         *("--policy", "srtf-proportional", "--policy", "srtf-priced"),
     )
@@ -67,9 +61,9 @@ def test_policies_are_compared_with_the_first_on_servers_of_the_centre(terminal:
     )
 
 
-def test_json_has_the_figures_of_each_policy_and_of_each_seed_the_same_jobs(terminal: Terminal) -> None:
+def test_json_has_the_figures_of_each_policy_and_of_each_seed_the_same_jobs(terminal: SimulateTerminal) -> None:
     asked = ("--mix", "50/50/0", "--servers", "1", "--count", "24", "--seeds", "2", "--load", "0.8", "--json")
-    code, out, _ = terminal.run(*asked)
+    code, out, _ = terminal(*asked)
     told = json.loads(out)
     assert code == 0
     assert (told["jobs"], told["load"], told["mix"], told["gpus"], told["seeds"]) == (24, 0.8, "50/50/0", 8, 2)
@@ -78,7 +72,7 @@ def test_json_has_the_figures_of_each_policy_and_of_each_seed_the_same_jobs(term
     assert tuned["slowest"]["mean"] >= 1
     assert shared["speedup"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
     assert tuned["speedup"]["mean"] > 1
-    assert terminal.run(*asked)[1] == out
+    assert terminal(*asked)[1] == out
 
 
 @pytest.mark.parametrize(
@@ -98,8 +92,8 @@ def test_json_has_the_figures_of_each_policy_and_of_each_seed_the_same_jobs(term
         (["--mix", "50/50/0", "--count", "2"], "too few jobs"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused_in_a_line(terminal: Terminal, args: list[str], words: str) -> None:
-    code, out, err = terminal.run(*args)
+def test_what_cannot_be_simulated_is_refused_in_a_line(terminal: SimulateTerminal, args: list[str], words: str) -> None:
+    code, out, err = terminal(*args)
     assert (code, out) == (2, "")
     assert words in err
     assert len(err.splitlines()) == 1

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bftd.base import command as entry
-from bftd.cli.main import bft
 from bftd.config import configuration
 from tests.slurm_plugin.site.test_plugstack import shared_object
 from tests.support.messages import excerpt, fragment, says, wording
+from tests.support.programs import shell_script
+from tests.support.terminal import Ended, Run, Terminal
 
 ASSETS = Path(__file__).parents[3] / "slurm_plugin" / "site" / "assets" / "22.05"
 SCONTROL = """\
@@ -31,26 +29,18 @@ SDIAG = """\
 cat {folder}/sdiag.txt
 """
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs `bft site` in this process on a recorded cluster; returns exit code, output and errors."""
+    """Runs `bft site` on a recorded cluster."""
     monkeypatch.delenv("BFTD_CONFIG", raising=False)
     monkeypatch.setattr(configuration, "DEFAULT_PATH", tmp_path / "none.toml")
 
-    def call(cluster: str, *words: str, scontrol: str = SCONTROL, sdiag: str = SDIAG) -> tuple[int, str, str]:
+    def call(cluster: str, *words: str, scontrol: str = SCONTROL, sdiag: str = SDIAG) -> Ended:
         for name, text in (("scontrol", scontrol), ("sdiag", sdiag)):
-            program = tmp_path / name
-            program.write_text(text.format(folder=ASSETS / cluster))
-            program.chmod(0o755)
+            shell_script(tmp_path / name, text.format(folder=ASSETS / cluster))
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        monkeypatch.setattr(sys, "argv", ["bft", "site", *words])
-        with pytest.raises(SystemExit) as end:
-            entry.run(bft, "bft")
-        seen = capsys.readouterr()
-        return int(end.value.code or 0), seen.out, seen.err
+        return Terminal(monkeypatch, capsys, "site")(*words)
 
     return call
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import re
 import signal
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from bftd.base.errors import UsageError
 from bftd.cli.main import bft as command
-from bftd.cli.main import main
 from bftd.http.client import ApiClient
 from tests.bftd.daemon.test_process import running
+from tests.support import waiting
 from tests.support.messages import excerpt, fragment, pattern, says, wording
+from tests.support.terminal import Terminal
 from tests.support.waiting import STILL_S
 
 TRAINER = {"id": "run-here-12", "name": "train-a", "backend": "horovod", "nodes_min": 1, "nodes_max": 2, "user": "ann"}
@@ -27,35 +26,11 @@ TRAINER = {"id": "run-here-12", "name": "train-a", "backend": "horovod", "nodes_
 
 def until(client: ApiClient, reached: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
     """Wait for a status."""
-    end = time.monotonic() + STILL_S
-    while not reached(status := client.status()):
-        assert time.monotonic() < end, status
-        time.sleep(0.05)
-    return status
 
+    def found() -> dict[str, Any] | None:
+        return status if reached(status := client.status()) else None
 
-class Ran(NamedTuple):
-    """What a command printed, and its exit code."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """The command line with its ways to end, in this process: a new one costs half a second each."""
-    monkeypatch.setenv("BFTD_SOCKET", str(tmp_path / "socket"))
-
-    def call(*words: str) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["bft", *words])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert isinstance(ended.value.code, int)
-        return Ran(ended.value.code, *capsys.readouterr())
-
-    return call
+    return waiting.until("a status", found, shown=client.status)
 
 
 def lent(status: dict[str, Any]) -> int:
@@ -63,9 +38,7 @@ def lent(status: dict[str, Any]) -> int:
 
 
 @pytest.mark.slow
-def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs(
-    tmp_path: Path, bft: Callable[..., Ran]
-) -> None:
+def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs(tmp_path: Path, bft: Terminal) -> None:
     with running(tmp_path) as daemon:
         daemon.client.request("POST", "/v1/trainers", TRAINER)
         until(daemon.client, lambda status: lent(status) == 2)
@@ -75,12 +48,12 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
         answer = daemon.client.request("POST", "/v1/pause", {"why": "power test", "release": True})
         assert answer["asked_back"] == 2
         assert lent(daemon.client.status()) == 0
-        explained = bft("explain", "run-here-12").stdout
+        explained = bft("explain", "run-here-12").out
         assert "train-a gives back n[1-2] (none is left): everything is paused by root: power test" in explained
 
-        trainer = bft("trainers", "run-here-12").stdout
+        trainer = bft("trainers", "run-here-12").out
         assert "gives back n[1-2] (none is left): everything is paused by root: power test" in trainer
-        node = bft("explain", "n1").stdout
+        node = bft("explain", "n1").out
         assert node.startswith(
             "n1 (IDLE, cpu4-1000M) "
             + wording(
@@ -99,19 +72,17 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
         assert says(node, "core.sentences.starts", count="2 nodes", nodes="n[1-2]")
 
         paused = bft("pause", "--nodes", "n[1-2]", "--why", "new disks")
-        assert (paused.returncode, paused.stdout) == (
+        assert (paused.code, paused.out) == (
             0,
             wording("http.control_handlers.paused", pauses="nodes n[1-2]") + "\n",
         )
-        shown = bft("status").stdout
+        shown = bft("status").out
         assert says(shown, "core.sentences.paused", what="everything", by="root", why="power test (since 20")
         assert says(shown, "core.sentences.several_paused", what="nodes n[1-2]", by="root", why="new disks (since 20")
         check = bft("status", "--check")
-        assert (check.returncode, check.stderr) == (1, "")
-        assert check.stdout.startswith(
-            "BFTD WARNING: everything is paused by root: power test; nodes n[1-2] are paused"
-        )
-        assert json.loads(bft("status", "--check", "--json").stdout)["code"] == 1
+        assert (check.code, check.err) == (1, "")
+        assert check.out.startswith("BFTD WARNING: everything is paused by root: power test; nodes n[1-2] are paused")
+        assert json.loads(bft("status", "--check", "--json").out)["code"] == 1
         daemon.process.kill()
         _, log = daemon.process.communicate(timeout=STILL_S)
         assert says(log, "core.sentences.paused_and_asked_back", by="root", what="everything", why="power test")
@@ -121,33 +92,33 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
         daemon.client.request("POST", "/v1/trainers", TRAINER)
         lifted = bft("unpause")
         held = wording("core.sentences.several_paused", what="nodes n[1-2]", by="root", why="new disks")
-        assert (lifted.returncode, lifted.stdout) == (
+        assert (lifted.code, lifted.out) == (
             0,
             wording("http.control_handlers.lent_again", what="everything")
             + "\n"
             + wording("cli.control.still_in_force", text=held)
             + "\n",
         )
-        assert bft("unpause", "--nodes", "n2").returncode == 0
+        assert bft("unpause", "--nodes", "n2").code == 0
         status = until(daemon.client, lambda status: lent(status) == 1)
         assert [node["name"] for node in status["nodes"] if node["trainer"] and node["lease_state"] != "revoked"] == [
             "n2"
         ]
         again = bft("unpause")
-        assert (again.returncode, again.stderr) == (
+        assert (again.code, again.err) == (
             1,
             "bft: " + wording("http.control_handlers.not_paused", what="everything", values="node n1") + "\n",
         )
-        assert bft("unpause", "--all").returncode == 0
+        assert bft("unpause", "--all").code == 0
         until(daemon.client, lambda status: lent(status) == 2)
-        assert bft("status", "--check").stdout.startswith("BFTD OK: all is well | nodes=2 ")
+        assert bft("status", "--check").out.startswith("BFTD OK: all is well | nodes=2 ")
         unknown = bft("pause", "--nodes", "n[2-4]", "--why", "x")
-        assert (unknown.returncode, unknown.stderr) == (
+        assert (unknown.code, unknown.err) == (
             2,
             "bft: " + wording("http.control_handlers.not_harvested", named="nodes n[3-4]") + "\n",
         )
         nothing = bft("unpause", "--user", "ann")
-        assert (nothing.returncode, nothing.stderr) == (
+        assert (nothing.code, nothing.err) == (
             1,
             "bft: " + wording("http.control_handlers.nothing_paused") + "\n",
         )
@@ -184,17 +155,17 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
     ],
 )
 def test_what_an_administrator_does_wrong_is_told_in_one_line(
-    bft: Callable[..., Ran], arguments: list[str], code: int, told: str
+    bft: Terminal, arguments: list[str], code: int, told: str
 ) -> None:
     run = bft(*arguments)
-    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (code, "", 1)
-    assert told in run.stderr
+    assert (run.code, run.out, run.err.count("\n")) == (code, "", 1)
+    assert told in run.err
 
 
-def test_a_daemon_that_does_not_answer_fails_the_check_on_standard_output(bft: Callable[..., Ran]) -> None:
+def test_a_daemon_that_does_not_answer_fails_the_check_on_standard_output(bft: Terminal) -> None:
     check = bft("status", "--check")
-    assert (check.returncode, check.stderr) == (2, "")
-    assert re.match("BFTD CRITICAL: " + pattern("http.client.no_daemon"), check.stdout)
+    assert (check.code, check.err) == (2, "")
+    assert re.match("BFTD CRITICAL: " + pattern("http.client.no_daemon"), check.out)
 
 
 def test_regression_a_range_wider_than_any_cluster_was_written_out_for_minutes() -> None:

@@ -10,7 +10,7 @@ import pytest
 from bftd.cli.size import cells
 from bftd.cli.size.shared import model
 from sizing.model import config
-from tests.bftd.cli.sizing_commands import Terminal
+from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.support.messages import excerpt, says, wording
 
 pytestmark = pytest.mark.slow
@@ -19,12 +19,7 @@ GPT = "gpt:h=1024,l=24,a=16,s=1024,V=50257"
 MODELS = Path(__file__).parents[3] / "sizing" / "model" / "graph_models.py"
 
 
-@pytest.fixture
-def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    return Terminal(tmp_path, monkeypatch, capsys)
-
-
-def test_the_cells_of_a_model_by_its_sizes_are_a_table(bft: Terminal) -> None:
+def test_the_cells_of_a_model_by_its_sizes_are_a_table(bft: SizeTerminal) -> None:
     ended = bft("size", "cells", "--config", GPT, "--gpus", "8", "--types", "a100,v100", "--stages", "1,4")
     assert ended.code == 0
     assert "a100 is taken for a100-pcie-40gb" in ended.out
@@ -35,7 +30,7 @@ def test_the_cells_of_a_model_by_its_sizes_are_a_table(bft: Terminal) -> None:
     assert says(ended.out, "cli.size_cells.slowest_stage", stages=4, slower=2.1)
 
 
-def test_json_has_each_type_with_each_count_of_stages(bft: Terminal) -> None:
+def test_json_has_each_type_with_each_count_of_stages(bft: SizeTerminal) -> None:
     told = bft("size", "cells", "--config", GPT, "--gpus", "8", "--types", "a100,v100", "--batch", "2", "--json").json
     assert (told["origin"], told["batch"], told["operators"]) == ("formula", 2, 26)
     assert told["flops"] == config.step_flops(config.parse(f"{GPT},b=2"))
@@ -52,14 +47,14 @@ def test_json_has_each_type_with_each_count_of_stages(bft: Terminal) -> None:
         assert stages[-1]["across_bytes"] == 0
 
 
-def test_a_wide_resnet_narrows(bft: Terminal) -> None:
+def test_a_wide_resnet_narrows(bft: SizeTerminal) -> None:
     told = bft("size", "cells", "--config", "wresnet:k=2,n=4,c=16,s=32,V=10", "--gpus", "2", "--json").json
     assert told["model"] == "wresnet"
     assert [len(cell["stages"]) for cell in told["cells"]] == [1, 2]
     assert told["cells"][1]["stages"][0]["across_bytes"] in (4 * 8 * 32 * 32 * 32, 4 * 8 * 64 * 16 * 16)
 
 
-def test_regression_small_sends_were_shown_as_nothing(bft: Terminal) -> None:
+def test_regression_small_sends_were_shown_as_nothing(bft: SizeTerminal) -> None:
     small = ("--config", "wresnet:k=1,n=1,c=4,s=8,V=2", "--gpus", "2", "--stages", "2", "--batch", "1")
     ended = bft("size", "cells", *small)
     assert "1.0 KiB" in ended.out
@@ -69,7 +64,7 @@ def test_regression_small_sends_were_shown_as_nothing(bft: Terminal) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_a_model_of_the_users_own_is_cut_by_its_modules(bft: Terminal) -> None:
+def test_a_model_of_the_users_own_is_cut_by_its_modules(bft: SizeTerminal) -> None:
     step, python = f"{MODELS}:gpt", ("--python", sys.executable)
     ended = bft("size", "cells", step, "--gpus", "4", "--stages", "2", *python)
     assert ended.code == 0, ended.err
@@ -81,7 +76,7 @@ def test_a_model_of_the_users_own_is_cut_by_its_modules(bft: Terminal) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_a_model_larger_than_the_machines_memory_is_read(bft: Terminal) -> None:
+def test_a_model_larger_than_the_machines_memory_is_read(bft: SizeTerminal) -> None:
     told = bft("size", "cells", f"{MODELS}:enormous", "--gpus", "4", "--python", sys.executable, "--json").json
     assert told["parameters"] == 4 * (100_000**2 + 100_000)
     assert [stage["gpus"] for stage in told["cells"][-1]["stages"]] == [1, 1, 1, 1]
@@ -89,7 +84,7 @@ def test_a_model_larger_than_the_machines_memory_is_read(bft: Terminal) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_what_cannot_be_read_at_all_is_told_with_the_way_out(bft: Terminal) -> None:
+def test_what_cannot_be_read_at_all_is_told_with_the_way_out(bft: SizeTerminal) -> None:
     (bft.folder / "broken.py").write_text(
         "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return open(x)\n"
         "def make_model(batch_size): return Net(), (torch.ones(2),)\n"
@@ -132,7 +127,7 @@ def test_what_cannot_be_read_at_all_is_told_with_the_way_out(bft: Terminal) -> N
         (("train.py:make", "--config", GPT, "--gpus", "8"), "not both"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(bft: Terminal, words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_is_refused_in_one_line(bft: SizeTerminal, words: tuple[str, ...], said: str) -> None:
     ended = bft("size", "cells", *words)
     assert ended.code == 2
     assert said in ended.err

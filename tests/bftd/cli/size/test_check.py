@@ -11,8 +11,10 @@ import pytest
 
 from bftd.cli.size.shared import allocation
 from sizing.step_time import checking
-from tests.bftd.cli.sizing_commands import Ended, Terminal
+from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.support.messages import excerpt, says, wording
+from tests.support.programs import shell_script
+from tests.support.terminal import Ended
 
 pytestmark = pytest.mark.slow
 
@@ -41,32 +43,32 @@ def fails(batch_size):
 
 
 @pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Terminal:
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> SizeTerminal:
     """With five small steps in the place of those that are shipped, and the cache in the test's own folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("BFTD_CONFIG", str(tmp_path / "bftd.toml"))
     (tmp_path / "steps.py").write_text(STEPS)
     monkeypatch.setattr(checking, "STEPS", tmp_path / "steps.py")
     monkeypatch.setattr(checking, "BATCHES", dict.fromkeys(("one", "two", "three", "four", "five"), 4))
-    return Terminal(tmp_path, monkeypatch, capsys)
+    return SizeTerminal(tmp_path, monkeypatch, capsys)
 
 
-def stand_in(terminal: Terminal, *, in_use: float = 1.2, total: float = 85, allocated: float = 0.1) -> str:
+def stand_in(terminal: SizeTerminal, *, in_use: float = 1.2, total: float = 85, allocated: float = 0.1) -> str:
     """A Python that has a GPU of so many gigabytes, of which a step takes some."""
     numbers = ",".join(str(int(each * GB)) for each in (total, allocated, 0.2, in_use))
-    python = terminal.folder / "python"
-    python.write_text(f'#!/bin/sh\nGPU_STAND_IN={numbers} PYTHONPATH={STAND_IN} exec {sys.executable} "$@"\n')
-    python.chmod(0o755)
+    python = shell_script(
+        terminal.folder / "python", f'GPU_STAND_IN={numbers} PYTHONPATH={STAND_IN} exec {sys.executable} "$@"'
+    )
     return str(python)
 
 
-def check(terminal: Terminal, python: str, *words: str) -> Ended:
+def check(terminal: SizeTerminal, python: str, *words: str) -> Ended:
     return terminal("size", "check", "--python", python, *words)
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_steps_are_held_against_a_gpu_and_the_correction_is_kept_for_all(terminal: Terminal) -> None:
+def test_steps_are_held_against_a_gpu_and_the_correction_is_kept_for_all(terminal: SizeTerminal) -> None:
     kept = terminal.folder / "gpus.json"
     kept.write_text(json.dumps({"types": {"turbo": {"like": "a100-sxm-80gb", "cost": 3}}}))
     python = stand_in(terminal)
@@ -98,7 +100,7 @@ def test_steps_are_held_against_a_gpu_and_the_correction_is_kept_for_all(termina
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_where_a_step_fails_nothing_is_kept(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_step_fails_nothing_is_kept(terminal: SizeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "BATCHES", {"one": 4, "fails": 4})
     kept = terminal.folder / "gpus.json"
     ended = check(terminal, stand_in(terminal), "--into", str(kept))
@@ -127,7 +129,7 @@ def test_where_a_step_fails_nothing_is_kept(terminal: Terminal, monkeypatch: pyt
 
 
 @pytest.mark.torch
-def test_without_a_gpu_it_is_one_line(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_it_is_one_line(terminal: SizeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "BATCHES", {"one": 4})
     ended = check(terminal, sys.executable)
     assert ended.code == 2
@@ -145,7 +147,7 @@ def test_without_a_gpu_it_is_one_line(terminal: Terminal, monkeypatch: pytest.Mo
     ],
 )
 def test_what_cannot_be_asked_for_is_told_before_anything_runs(
-    terminal: Terminal, words: tuple[str, ...], said: str
+    terminal: SizeTerminal, words: tuple[str, ...], said: str
 ) -> None:
     ended = check(terminal, sys.executable, *words)
     assert ended.code == 2
@@ -154,7 +156,7 @@ def test_what_cannot_be_asked_for_is_told_before_anything_runs(
 
 
 @pytest.fixture
-def centre(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def centre(terminal: SizeTerminal, monkeypatch: pytest.MonkeyPatch) -> SizeTerminal:
     """One whose file of GPUs has the partitions new (a100), old (v100) and both."""
     found = json.loads((terminal.folder / "centre.json").read_text())
     groups = [each["groups"][0] for each in found["partitions"]]
@@ -168,7 +170,7 @@ def centre(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_partition_is_asked_for_one_gpu_and_its_answer_counts_as_the_sites_type(
-    centre: Terminal, monkeypatch: pytest.MonkeyPatch
+    centre: SizeTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
     step: dict[str, Any] = {
@@ -213,7 +215,7 @@ def test_a_partition_is_asked_for_one_gpu_and_its_answer_counts_as_the_sites_typ
     assert says(large.err, "cli.size_check.too_few", rows=3)
 
 
-def test_a_partition_of_several_types_or_none_is_refused(centre: Terminal) -> None:
+def test_a_partition_of_several_types_or_none_is_refused(centre: SizeTerminal) -> None:
     ended = check(centre, sys.executable, "-p", "both")
     assert ended.code == 2
     assert says(ended.err, "cli.size_check.several_types", partition="both")

@@ -15,10 +15,12 @@ from sizing.cells.profiles.store import Store
 from sizing.model import graphing
 from sizing.model.config import parse
 from tests.bftd.cli.profiled import GRAPH, KIND, profiled
-from tests.bftd.cli.sizing_commands import GPT, Ended, Terminal
+from tests.bftd.cli.sizing_commands import GPT, SizeTerminal
 from tests.sizing.cells.made import profile_of
 from tests.sizing.plans_of import Step
 from tests.support.messages import fragment, pattern, says, wording
+from tests.support.programs import shell_script
+from tests.support.terminal import Ended
 
 pytestmark = pytest.mark.slow
 
@@ -27,14 +29,14 @@ TRACED = ("train.py:make_model", "--global-batch", "64", "--steps", "1000")
 
 
 @pytest.fixture
-def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    terminal = Terminal(tmp_path, monkeypatch, capsys)
+def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> SizeTerminal:
+    terminal = SizeTerminal(tmp_path, monkeypatch, capsys)
     terminal.traces(Step(10, 0.5))
     monkeypatch.setattr(graphing, "graph", lambda step, batch, **_: GRAPH)
     return terminal
 
 
-def choose(bft: Terminal, *words: str) -> Ended:
+def choose(bft: SizeTerminal, *words: str) -> Ended:
     return bft("size", "choose", "--partitions", "centre.json", *words)
 
 
@@ -43,8 +45,7 @@ def slurm(folder: Path, body: str) -> Path:
     commands, said = folder / "commands", folder / "said"
     commands.mkdir()
     text = f'#!/bin/sh\nsaid="$* $(/bin/cat)"\necho "$said" >> {said}\n{body}\n'
-    (commands / "sbatch").write_text(text)
-    (commands / "sbatch").chmod(0o755)
+    shell_script(commands / "sbatch", text)
     return said
 
 
@@ -53,7 +54,7 @@ def starting(at_s: float) -> str:
     return f'echo "sbatch: Job 7 to start at {moment} using 4 processors on nodes new1 in partition new" >&2'
 
 
-def test_a_table_shows_when_each_run_ends_why_the_winner_wins_and_its_lines(bft: Terminal) -> None:
+def test_a_table_shows_when_each_run_ends_why_the_winner_wins_and_its_lines(bft: SizeTerminal) -> None:
     ended = choose(bft, *JOB, "--no-start", "--by", "end")
     assert (ended.code, ended.err) == (0, "")
     head, *rows = ended.out.splitlines()
@@ -72,7 +73,7 @@ def test_a_table_shows_when_each_run_ends_why_the_winner_wins_and_its_lines(bft:
     assert re.search(r"^srun torchrun ", ended.out, re.MULTILINE)
 
 
-def test_json_has_the_runs_by_their_end_and_the_cells_that_are_no_choice(bft: Terminal) -> None:
+def test_json_has_the_runs_by_their_end_and_the_cells_that_are_no_choice(bft: SizeTerminal) -> None:
     said = choose(bft, *JOB, "--no-start", "--max-stages", "4", "--by", "end", "--json").json
     ends = [run["ends"]["value"] for run in said["runs"]]
     assert ends == sorted(ends)
@@ -84,14 +85,14 @@ def test_json_has_the_runs_by_their_end_and_the_cells_that_are_no_choice(bft: Te
     assert said["environment"]["BFT_STAGES"] == str(said["winner"]["stages"])
 
 
-def test_a_make_model_is_traced(bft: Terminal) -> None:
+def test_a_make_model_is_traced(bft: SizeTerminal) -> None:
     said = choose(bft, *TRACED, "--no-start", "--max-stages", "4", "--json").json
     assert {run["peak_origin"] for run in said["cells"] if run["stages"] == 1} == {"traced", "interpolated"}
     assert {run["peak_origin"] for run in said["cells"] if run["stages"] > 1} == {"assumed"}
     assert any("traces of train.py:make_model" in note for note in said["notes"])
 
 
-def test_the_earliest_end_by_slurms_word_wins_over_the_fastest_run(bft: Terminal) -> None:
+def test_the_earliest_end_by_slurms_word_wins_over_the_fastest_run(bft: SizeTerminal) -> None:
     now_s = time.time()
     body = f'case "$said" in *partition=new*) {starting(now_s + 400000)};; *) {starting(now_s + 60)};; esac'
     slurm(bft.folder, body)
@@ -104,7 +105,7 @@ def test_the_earliest_end_by_slurms_word_wins_over_the_fastest_run(bft: Terminal
     )
 
 
-def test_slurm_is_asked_with_the_time_limit_of_the_run(bft: Terminal) -> None:
+def test_slurm_is_asked_with_the_time_limit_of_the_run(bft: SizeTerminal) -> None:
     said = slurm(bft.folder, starting(time.time()))
     winner = choose(bft, *JOB, "--json").json["winner"]
     asked = said.read_text()
@@ -112,7 +113,7 @@ def test_slurm_is_asked_with_the_time_limit_of_the_run(bft: Terminal) -> None:
     assert all(line in asked for line in winner["sbatch"])
 
 
-def test_a_partition_that_slurm_refuses_is_told_in_its_words_and_others_win(bft: Terminal) -> None:
+def test_a_partition_that_slurm_refuses_is_told_in_its_words_and_others_win(bft: SizeTerminal) -> None:
     body = (
         'case "$said" in *partition=new*) echo "allocation failure: Invalid account or account/partition combination '
         f'specified" >&2; exit 1;; *) {starting(time.time())};; esac'
@@ -131,13 +132,13 @@ def test_a_partition_that_slurm_refuses_is_told_in_its_words_and_others_win(bft:
     )
 
 
-def test_without_slurm_all_are_taken_to_start_now_and_that_is_said(bft: Terminal) -> None:
+def test_without_slurm_all_are_taken_to_start_now_and_that_is_said(bft: SizeTerminal) -> None:
     ended = choose(bft, *JOB)
     assert ended.code == 0
     assert "note: " + wording("cli.size_choose.slurm_not_asked", error="sbatch not found") in ended.out
 
 
-def test_a_deadline_that_nothing_holds_says_by_how_much(bft: Terminal) -> None:
+def test_a_deadline_that_nothing_holds_says_by_how_much(bft: SizeTerminal) -> None:
     ended = choose(bft, *JOB, "--no-start", "--deadline", "+1minute")
     assert ended.code == 1
     misses = pattern("sizing.ranking.nearest_late", name="NAME", origin="assumed", expected="WHEN")
@@ -148,7 +149,7 @@ def test_a_deadline_that_nothing_holds_says_by_how_much(bft: Terminal) -> None:
     assert "#SBATCH" not in ended.out
 
 
-def test_a_deadline_leaves_what_surely_ends_before_it(bft: Terminal) -> None:
+def test_a_deadline_leaves_what_surely_ends_before_it(bft: SizeTerminal) -> None:
     every = choose(bft, *JOB, "--no-start", "--json").json["runs"]
     hold = choose(bft, *JOB, "--no-start", "--deadline", "+3hours", "--json").json
     assert 0 < len(hold["runs"]) < len(every)
@@ -177,12 +178,12 @@ def test_a_deadline_leaves_what_surely_ends_before_it(bft: Terminal) -> None:
         ),
     ],
 )
-def test_bad_input_is_one_line(bft: Terminal, words: tuple[str, ...], told: str) -> None:
+def test_bad_input_is_one_line(bft: SizeTerminal, words: tuple[str, ...], told: str) -> None:
     ended = choose(bft, *JOB, *words)
     assert (ended.code, ended.out, ended.err) == (2, "", f"bft: {told}\n")
 
 
-def test_a_run_that_no_partition_allows_is_told(bft: Terminal) -> None:
+def test_a_run_that_no_partition_allows_is_told(bft: SizeTerminal) -> None:
     centre = json.loads((bft.folder / "centre.json").read_text())
     for partition in centre["partitions"]:
         partition["max_time_s"] = 3600
@@ -196,7 +197,7 @@ def test_a_run_that_no_partition_allows_is_told(bft: Terminal) -> None:
 
 
 def test_a_profile_of_the_type_comes_before_the_rule_and_each_row_says_which_it_is(
-    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+    bft: SizeTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profiled(bft.folder, monkeypatch, {64: 0.4, 32: 0.2, 16: 0.1})
     said = choose(bft, *TRACED, "--no-start", "--json").json
@@ -212,7 +213,7 @@ def test_a_profile_of_the_type_comes_before_the_rule_and_each_row_says_which_it_
     assert re.search(r"old +2 x v100 .* assumed ", shown.out)
 
 
-def test_a_profile_of_another_type_is_not_taken_for_it(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_of_another_type_is_not_taken_for_it(bft: SizeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
     profiled(bft.folder, monkeypatch, {64: 0.4}, kind="h100-sxm")
     said = choose(bft, *TRACED, "--no-start", "--json").json
     assert {run["step"]["origin"] for run in said["cells"]} == {"assumed"}
@@ -223,7 +224,7 @@ def test_a_profile_of_another_type_is_not_taken_for_it(bft: Terminal, monkeypatc
 
 
 def test_without_a_communication_table_several_gpus_are_assumed_and_that_is_said(
-    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+    bft: SizeTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profiled(bft.folder, monkeypatch, {64: 0.4, 32: 0.2, 16: 0.1}, links=False)
     said = choose(bft, *TRACED, "--no-start", "--json").json
@@ -233,7 +234,7 @@ def test_without_a_communication_table_several_gpus_are_assumed_and_that_is_said
 
 
 def test_a_profile_of_the_model_before_it_was_changed_does_not_count(
-    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+    bft: SizeTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profiled(bft.folder, monkeypatch, {64: 0.4})
     (bft.folder / "train.py").write_text("def make_model(batch_size): return None\n")
@@ -241,14 +242,14 @@ def test_a_profile_of_the_model_before_it_was_changed_does_not_count(
     assert {run["step"]["origin"] for run in said["cells"]} == {"assumed"}
 
 
-def test_regression_a_run_beyond_all_calendars_ended_in_a_traceback(bft: Terminal) -> None:
+def test_regression_a_run_beyond_all_calendars_ended_in_a_traceback(bft: SizeTerminal) -> None:
     far = ("--config", f"{GPT},recompute=full,b=1", "--global-batch", "1000000000", "--steps", "1000000000000")
     ended = choose(bft, *far, "--no-start")
     assert (ended.code, ended.err) == (0, "")
     assert re.search(r" in over [\d,]{9,} years  +in over [\d,]{9,} years ", ended.out)
 
 
-def test_regression_json_said_nothing_of_the_cells_where_none_can_run_it(bft: Terminal) -> None:
+def test_regression_json_said_nothing_of_the_cells_where_none_can_run_it(bft: SizeTerminal) -> None:
     huge = ("--config", "gpt:h=16384,l=96,a=128,s=2048,V=50257,b=1", "--global-batch", "64", "--steps", "9")
     ended = choose(bft, *huge, "--no-start", "--json")
     assert ended.code == 1
@@ -256,7 +257,7 @@ def test_regression_json_said_nothing_of_the_cells_where_none_can_run_it(bft: Te
     assert ended.json["out"]
 
 
-def test_regression_of_a_model_that_fits_nowhere_the_farthest_cell_was_called_the_nearest(bft: Terminal) -> None:
+def test_regression_of_a_model_that_fits_nowhere_the_farthest_cell_was_called_the_nearest(bft: SizeTerminal) -> None:
     huge = ("--config", "gpt:h=16384,l=96,a=128,s=2048,V=50257,b=1", "--global-batch", "64", "--steps", "9")
     huge += ("--max-stages", "64", "--tensor")
     ended = choose(bft, *huge, "--no-start", "--json")
@@ -271,14 +272,14 @@ def test_regression_of_a_model_that_fits_nowhere_the_farthest_cell_was_called_th
     assert float(told[1]) / float(told[2]) == least
 
 
-def test_regression_without_slurm_an_option_was_named_that_the_command_does_not_have(bft: Terminal) -> None:
+def test_regression_without_slurm_an_option_was_named_that_the_command_does_not_have(bft: SizeTerminal) -> None:
     ended = bft("size", "choose", *JOB)
     assert ended.code == 1
     assert ended.err.endswith(wording("cli.size_inventory.without_slurm", error="", option="--partitions") + "\n")
 
 
 def test_regression_a_deadline_saw_only_the_run_of_each_shape_that_is_expected_to_be_shortest(
-    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+    bft: SizeTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = (*TRACED, "--no-start", "--start-up", "0", "--partition", "new", "--max-gpus", "2", "--json")
     two += ("--max-stages", "2")
@@ -292,7 +293,7 @@ def test_regression_a_deadline_saw_only_the_run_of_each_shape_that_is_expected_t
 
 
 def test_regression_of_a_configurations_profiles_those_in_its_own_precision_came_last(
-    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+    bft: SizeTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(bft.folder / "cache"))
     fp32, tf32 = (GPT.replace("bf16", precision) for precision in ("fp32", "tf32"))
@@ -316,7 +317,7 @@ def test_regression_of_a_configurations_profiles_those_in_its_own_precision_came
 
 
 def test_regression_a_profile_in_another_precision_counted_as_measured(
-    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+    bft: SizeTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profiled(bft.folder, monkeypatch, {64: 0.4, 32: 0.2}, precision="bf16")
     few = (*TRACED, "--no-start", "--max-gpus", "2", "--json")
@@ -330,7 +331,7 @@ def test_regression_a_profile_in_another_precision_counted_as_measured(
     assert {plan["step_origin"] for plan in plans} == {"assumed"}
 
 
-def test_regression_of_two_types_that_slurm_does_not_tell_apart_the_faster_was_timed(bft: Terminal) -> None:
+def test_regression_of_two_types_that_slurm_does_not_tell_apart_the_faster_was_timed(bft: SizeTerminal) -> None:
     centre = json.loads((bft.folder / "centre.json").read_text())
     groups = [{**partition["groups"][0], "gres_type": ""} for partition in centre["partitions"]]
     both = {**centre, "partitions": [{"partition": "any", "groups": groups}]}
@@ -364,7 +365,7 @@ def test_regression_of_two_types_that_slurm_does_not_tell_apart_the_faster_was_t
     ],
 )
 def test_regression_splits_were_offered_that_the_script_does_not_have(
-    bft: Terminal, takes: tuple[str, ...], words: tuple[str, ...], stages: set[int], left_out: list[str]
+    bft: SizeTerminal, takes: tuple[str, ...], words: tuple[str, ...], stages: set[int], left_out: list[str]
 ) -> None:
     bft.traces(Step(10, 0.5), frozenset(takes))
     said = choose(bft, *TRACED, "--no-start", "--max-gpus", "4", *words, "--json").json
@@ -374,7 +375,7 @@ def test_regression_splits_were_offered_that_the_script_does_not_have(
     assert all(way in note for note in told for way in left_out)
 
 
-def test_a_model_by_its_sizes_is_only_replicated_unless_more_is_declared(bft: Terminal) -> None:
+def test_a_model_by_its_sizes_is_only_replicated_unless_more_is_declared(bft: SizeTerminal) -> None:
     few = (*JOB, "--no-start", "--max-gpus", "4", "--json")
     plain, cut = choose(bft, *few).json, choose(bft, *few, "--tensor", "--max-stages", "4").json
     assert {(run["stages"], *run["tp"]) for run in plain["cells"]} == {(1, 1)}
@@ -387,7 +388,7 @@ def test_a_model_by_its_sizes_is_only_replicated_unless_more_is_declared(bft: Te
     )
 
 
-def test_regression_a_start_a_thousand_years_ahead_was_a_date(bft: Terminal) -> None:
+def test_regression_a_start_a_thousand_years_ahead_was_a_date(bft: SizeTerminal) -> None:
     """Slurm's word where a job without a time limit has the nodes."""
     slurm(bft.folder, starting(time.time() + 1021 * 365.25 * 86400))
     ended = choose(bft, *JOB)

@@ -9,44 +9,31 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bftd.base import command as entry
-from bftd.cli.main import bft
 from bftd.cli.size import comm
 from sizing.cells.comm.protocol import Link
 from sizing.cells.comm.table import PROGRAMS
 from tests.sizing.cells.nccl_logs import NAMED, UNNAMED
 from tests.support.messages import excerpt, fragment, pattern, says, wording
+from tests.support.terminal import Run, Terminal
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs `bft size comm` in this process, with a configuration and a home of its own."""
+    """Runs `bft size comm` with a configuration and a home of its own."""
     (tmp_path / "bftd.toml").write_text("")
     monkeypatch.setenv("BFTD_CONFIG", str(tmp_path / "bftd.toml"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bft", "size", "comm", *words])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            entry.run(bft, "bft")
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        assert len(said.err.splitlines()) <= 1
-        return int(ended.value.code or 0), said.out, said.err
-
-    return call
+    terminal = Terminal(monkeypatch, capsys, "size", "comm")
+    terminal.err_lines_most = 1
+    return terminal
 
 
 def test_an_imported_log_is_kept_and_shown(run: Run, tmp_path: Path) -> None:

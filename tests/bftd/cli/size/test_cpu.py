@@ -23,8 +23,9 @@ from sizing.cpu.matrix import Matrix
 from sizing.cpu.profiler import Profile, ProfileCost, ProfileRequest
 from sizing.cpu.runs.measurement import PointProgress, PointResult
 from sizing.sbatch.cpu import CpuNeed
-from tests.bftd.cli.sizing_commands import Ended, Terminal
+from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.support.messages import excerpt, fragment, pattern, says, wording
+from tests.support.terminal import Ended
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +57,7 @@ def made(ask: ProfileRequest) -> Profile:
     return Profile(ask, points, table, "here", "affinity", 16, 2 * GIB, modelled, said=("a thing to know",))
 
 
-class Made(Terminal):
+class Made(SizeTerminal):
     """Runs the command on `profile`; `asked` is what it was asked for."""
 
     asked: ProfileRequest

@@ -19,7 +19,7 @@ from sizing.cells.profiles.store import Store, by_files
 from sizing.model import stepping, tracing
 from sizing.model.stepping import RealStep
 from sizing.model.trace import CATEGORIES, OperatorTotals, StepTrace
-from tests.bftd.cli.sizing_commands import Terminal
+from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.sizing.cells.made import profile_of
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 
@@ -34,7 +34,7 @@ CLASSES = [
 
 
 @pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> SizeTerminal:
     """Where a step takes 1e13 FLOPs a batch of 16 on a GPU, and half a second of one core."""
 
     def trace(step: str, batch: int, parallel: Parallel, **_: object) -> StepTrace:
@@ -47,13 +47,13 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
     monkeypatch.setattr(tracing, "trace", trace)
     monkeypatch.setattr(stepping, "run", run)
-    made = Terminal(tmp_path, monkeypatch, capsys)
+    made = SizeTerminal(tmp_path, monkeypatch, capsys)
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "classes.json").write_text(json.dumps(CLASSES))
     return made
 
 
-def test_each_class_has_a_curve_with_what_it_comes_from_and_one_that_is_unknown_a_note(terminal: Terminal) -> None:
+def test_each_class_has_a_curve_with_what_it_comes_from_and_one_that_is_unknown_a_note(terminal: SizeTerminal) -> None:
     ended = terminal("size", "curve", "train.py", "--nodes", "1-4", "--classes", "classes.json", "--json")
     gpus, cpus = ended.json["estimates"]
     assert (gpus["class"], gpus["nodes"], gpus["origin"]) == ("a100x4", [1, 2, 4], "assumed")
@@ -66,7 +66,7 @@ def test_each_class_has_a_curve_with_what_it_comes_from_and_one_that_is_unknown_
     assert terminal("size", "curve", "train.py", "--nodes", "1-4", "--classes", "classes.json").code == 0
 
 
-def test_the_batch_and_the_workers_are_those_of_the_job(terminal: Terminal) -> None:
+def test_the_batch_and_the_workers_are_those_of_the_job(terminal: SizeTerminal) -> None:
     def rate(text: str) -> float:
         ended = terminal("size", "curve", "train.py", "--nodes", text, "--classes", "classes.json", "--json")
         found: float = ended.json["estimates"][0]["samples_per_s"][0]
@@ -88,7 +88,7 @@ def test_the_batch_and_the_workers_are_those_of_the_job(terminal: Terminal) -> N
         ("def make_step(n): ...\nif __name__ == '__main__': ...\n", "say curve=estimate:N"),
     ],
 )
-def test_a_script_that_cannot_be_estimated_is_told_in_one_line(terminal: Terminal, source: str, said: str) -> None:
+def test_a_script_that_cannot_be_estimated_is_told_in_one_line(terminal: SizeTerminal, source: str, said: str) -> None:
     (terminal.folder / "train.py").write_text(source)
     ended = terminal("size", "curve", "train.py", "--nodes", "1-4", "--classes", "classes.json")
     assert ended.code == 2
@@ -97,7 +97,7 @@ def test_a_script_that_cannot_be_estimated_is_told_in_one_line(terminal: Termina
 
 
 def test_a_step_that_cannot_be_traced_leaves_the_classes_that_need_no_trace(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    terminal: SizeTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> StepTrace:
         raise Untraceable("train.py:3: it decides by its numbers")
@@ -118,7 +118,7 @@ def test_a_step_that_cannot_be_traced_leaves_the_classes_that_need_no_trace(
 
 
 @pytest.mark.parametrize("text", ["{}", "[1]", "no json", '[{"class": "a", "gpus": {"a100": -1}}]', "[" * 5000])
-def test_classes_that_are_none_are_refused_in_one_line(terminal: Terminal, text: str) -> None:
+def test_classes_that_are_none_are_refused_in_one_line(terminal: SizeTerminal, text: str) -> None:
     (terminal.folder / "classes.json").write_text(text)
     ended = terminal("size", "curve", "train.py", "--nodes", "1-4", "--classes", "classes.json")
     assert ended.code in (1, 2)
@@ -126,7 +126,7 @@ def test_classes_that_are_none_are_refused_in_one_line(terminal: Terminal, text:
 
 
 def test_a_profile_in_the_cache_takes_the_place_of_the_data_sheet(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    terminal: SizeTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(terminal.folder / "cache"))
     script = terminal.folder / "train.py"
@@ -169,7 +169,7 @@ def test_a_profile_in_the_cache_takes_the_place_of_the_data_sheet(
 
 
 def test_regression_the_first_stage_of_a_model_that_fits_no_gpu_was_taken_for_all_of_it(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    terminal: SizeTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(terminal.folder / "cache"))
     script = terminal.folder / "train.py"

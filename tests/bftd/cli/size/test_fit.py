@@ -17,10 +17,11 @@ from bftd.cli.size.shared import script as size_script
 from sizing.base.errors import UsageError
 from sizing.model import tracing
 from tests.bftd.cli.profiled import profiled
-from tests.bftd.cli.sizing_commands import GPT, Terminal
+from tests.bftd.cli.sizing_commands import GPT, SizeTerminal
 from tests.sizing.plans_of import Step
 from tests.support.messages import excerpt, fragment, pattern, wording
 from tests.support.messages import says as says_message
+from tests.support.programs import shell_script
 
 pytestmark = pytest.mark.slow
 
@@ -28,8 +29,8 @@ STEP = ("train.py:make_step", "--global-batch", "64")
 
 
 @pytest.fixture
-def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    terminal = Terminal(tmp_path, monkeypatch, capsys)
+def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> SizeTerminal:
+    terminal = SizeTerminal(tmp_path, monkeypatch, capsys)
     terminal.traces(Step(10, 0.5))
     return terminal
 
@@ -38,14 +39,13 @@ def slurm(folder: Path, answer: str, code: int = 0) -> Path:
     """A stand-in for sbatch; gives the file into which it writes what it was given."""
     commands, said = folder / "commands", folder / "said"
     commands.mkdir()
-    (commands / "sbatch").write_text(
-        f'#!/bin/sh\necho "$@" >> {said}\n/bin/cat >> {said}\necho "{answer}" >&2\nexit {code}\n'
+    shell_script(
+        commands / "sbatch", f'#!/bin/sh\necho "$@" >> {said}\n/bin/cat >> {said}\necho "{answer}" >&2\nexit {code}\n'
     )
-    (commands / "sbatch").chmod(0o755)
     return said
 
 
-def test_a_table_shows_plans_with_the_origin_of_each_number(bft: Terminal) -> None:
+def test_a_table_shows_plans_with_the_origin_of_each_number(bft: SizeTerminal) -> None:
     ended = bft.fit(*STEP)
     assert ended.code == 0
     head, *rows = ended.out.splitlines()
@@ -56,7 +56,7 @@ def test_a_table_shows_plans_with_the_origin_of_each_number(bft: Terminal) -> No
     assert "note: " in ended.out
 
 
-def test_the_best_three_have_lines_that_say_where_they_come_from(bft: Terminal) -> None:
+def test_the_best_three_have_lines_that_say_where_they_come_from(bft: SizeTerminal) -> None:
     shown = bft.fit(*STEP).out
     assert [line[:2] for line in shown.splitlines() if re.match(r"\d\. ", line)] == ["1.", "2.", "3."]
     lines = [line for line in shown.splitlines() if line.startswith("#SBATCH")]
@@ -65,7 +65,7 @@ def test_the_best_three_have_lines_that_say_where_they_come_from(bft: Terminal) 
     assert len(re.findall(r"^\d\. ", bft.fit(*STEP, "--top", "1").out, re.MULTILINE)) == 1
 
 
-def test_json_has_all_plans_best_first(bft: Terminal) -> None:
+def test_json_has_all_plans_best_first(bft: SizeTerminal) -> None:
     plans = bft.fit(*STEP, "--json").json["plans"]
     for plan in plans:
         assert {
@@ -86,14 +86,14 @@ def test_json_has_all_plans_best_first(bft: Terminal) -> None:
     assert plans[0]["sbatch"][0] == f"#SBATCH --partition={plans[0]['partition']}"
 
 
-def test_place_reads_what_fit_writes(bft: Terminal) -> None:
+def test_place_reads_what_fit_writes(bft: SizeTerminal) -> None:
     (bft.folder / "plans.json").write_text(bft.fit(*STEP, "--json").out)
     placed = bft("size", "place", "plans.json", "centre.json", "--json")
     assert placed.code == 0
     assert placed.json["placed"]
 
 
-def test_slurms_own_words_say_when_the_best_could_start(bft: Terminal) -> None:
+def test_slurms_own_words_say_when_the_best_could_start(bft: SizeTerminal) -> None:
     said = slurm(
         bft.folder, "sbatch: Job 7 to start at 2026-11-22T20:00:00 using 4 processors on nodes new1 in partition new"
     )
@@ -106,7 +106,7 @@ def test_slurms_own_words_say_when_the_best_could_start(bft: Terminal) -> None:
     assert f": {words}" in bft.fit(*STEP).out
 
 
-def test_what_slurm_refuses_is_shown_with_its_reason(bft: Terminal) -> None:
+def test_what_slurm_refuses_is_shown_with_its_reason(bft: SizeTerminal) -> None:
     slurm(bft.folder, "allocation failure: Requested node configuration is not available", 1)
     shown = bft.fit(*STEP)
     assert shown.code == 0
@@ -114,7 +114,7 @@ def test_what_slurm_refuses_is_shown_with_its_reason(bft: Terminal) -> None:
 
 
 @pytest.mark.parametrize("answer", [None, "sbatch: fatal: Could not establish a configuration source"])
-def test_without_slurm_the_start_is_left_out_and_that_is_said(bft: Terminal, answer: str | None) -> None:
+def test_without_slurm_the_start_is_left_out_and_that_is_said(bft: SizeTerminal, answer: str | None) -> None:
     if answer is not None:
         slurm(bft.folder, answer, 1)
     ended = bft.fit(*STEP)
@@ -123,20 +123,20 @@ def test_without_slurm_the_start_is_left_out_and_that_is_said(bft: Terminal, ans
     assert "was not asked" not in bft.fit(*STEP, "--no-start").out
 
 
-def test_a_configuration_is_sized_by_formula(bft: Terminal) -> None:
+def test_a_configuration_is_sized_by_formula(bft: SizeTerminal) -> None:
     plans = bft.fit("--config", GPT, "--global-batch", "64", "--json").json["plans"]
     assert {plan["origin"] for plan in plans} == {"formula"}
     assert any(plan["tp"] > 1 for plan in plans)
     assert all(plan["dp"] * plan["batch"] == 64 for plan in plans)
 
 
-def test_a_fixed_micro_batch_is_accumulated(bft: Terminal) -> None:
+def test_a_fixed_micro_batch_is_accumulated(bft: SizeTerminal) -> None:
     plans = bft.fit("--config", f"{GPT},b=4", "--global-batch", "64", "--json").json["plans"]
     assert {plan["micro_batch"] for plan in plans} == {4}
     assert {plan["batch"] for plan in plans} > {4, 64}
 
 
-def test_a_step_that_cannot_be_traced_falls_back_to_the_formula(bft: Terminal) -> None:
+def test_a_step_that_cannot_be_traced_falls_back_to_the_formula(bft: SizeTerminal) -> None:
     bft.traces(Step(4, 1, refuses=lambda point: True))
     shown = bft.fit(*STEP, "--config", GPT)
     assert shown.code == 0
@@ -148,7 +148,7 @@ def test_a_step_that_cannot_be_traced_falls_back_to_the_formula(bft: Terminal) -
     )
 
 
-def test_what_fits_nowhere_says_by_how_much_and_what_would_help(bft: Terminal) -> None:
+def test_what_fits_nowhere_says_by_how_much_and_what_would_help(bft: SizeTerminal) -> None:
     ended = bft.fit("--config", "gpt:h=4096,l=32,a=32,s=2048,V=50257,precision=bf16", "--global-batch", "64", "--json")
     assert ended.code == 1
     assert ended.json["plans"]
@@ -158,13 +158,13 @@ def test_what_fits_nowhere_says_by_how_much_and_what_would_help(bft: Terminal) -
     assert says_message(ended.err, "sizing.advice.would_fit")
 
 
-def test_a_step_that_fits_nowhere_is_told_what_takes_the_memory(bft: Terminal) -> None:
+def test_a_step_that_fits_nowhere_is_told_what_takes_the_memory(bft: SizeTerminal) -> None:
     bft.traces(Step(500, 0.1))
     told = pattern("sizing.advice.fits_nowhere") + "; .*" + pattern("sizing.advice.state_too_large")
     assert re.search(told, bft.fit(*STEP).err)
 
 
-def test_a_partition_that_was_ruled_out_is_named_where_it_would_do(bft: Terminal) -> None:
+def test_a_partition_that_was_ruled_out_is_named_where_it_would_do(bft: SizeTerminal) -> None:
     words = ("--config", "gpt:h=1600,l=48,a=25,s=1024,V=50257,precision=bf16", "--global-batch", "8", "--max-gpus", "1")
     ended = bft.fit(*words, "-p", "old")
     assert ended.code == 1
@@ -173,7 +173,7 @@ def test_a_partition_that_was_ruled_out_is_named_where_it_would_do(bft: Terminal
     assert alone.code == 1
 
 
-def test_more_gpus_than_allowed_are_named_where_they_would_do(bft: Terminal) -> None:
+def test_more_gpus_than_allowed_are_named_where_they_would_do(bft: SizeTerminal) -> None:
     words = ("--config", "gpt:h=4096,l=32,a=32,s=2048,V=50257,precision=bf16,recompute=full,zero=3,b=1")
     ended = bft.fit(*words, "--global-batch", "16", "--max-gpus", "1")
     assert ended.code == 1
@@ -183,7 +183,7 @@ def test_more_gpus_than_allowed_are_named_where_they_would_do(bft: Terminal) -> 
     )
 
 
-def test_partition_type_and_number_of_gpus_restrict_the_choice(bft: Terminal) -> None:
+def test_partition_type_and_number_of_gpus_restrict_the_choice(bft: SizeTerminal) -> None:
     def of(*words: str) -> list[tuple[str, str, int]]:
         plans = bft.fit(*STEP, "--json", *words).json["plans"]
         return [(plan["partition"], plan["gpu_type"], plan["gpus"]) for plan in plans]
@@ -193,7 +193,7 @@ def test_partition_type_and_number_of_gpus_restrict_the_choice(bft: Terminal) ->
     assert {gpus for _, _, gpus in of("--max-gpus", "2")} == {1, 2}
 
 
-def test_a_step_that_sums_no_gradients_is_told_that_replicas_would_be_strangers(bft: Terminal) -> None:
+def test_a_step_that_sums_no_gradients_is_told_that_replicas_would_be_strangers(bft: SizeTerminal) -> None:
     assert says_message(bft.fit(*STEP).out, "cli.size_trace.no_sum_of_gradients")
     assert "sums no gradients" not in bft.fit(*STEP, "--max-gpus", "1").out
     bft.traces(Step(10, 0.5, sums=True))
@@ -239,14 +239,16 @@ def test_a_step_that_sums_no_gradients_is_told_that_replicas_would_be_strangers(
         (["--config", f"{GPT},heads=3", "--global-batch", "8"], "heads"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_two(bft: Terminal, words: list[str], says: str) -> None:
+def test_bad_input_is_one_line_and_exit_code_two(bft: SizeTerminal, words: list[str], says: str) -> None:
     ended = bft.fit(*words)
     assert (ended.code, ended.out) == (2, "")
     assert says in ended.err
     assert ended.err.count("\n") == 1
 
 
-def test_an_error_in_a_thread_ends_the_command_with_its_line(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_thread_ends_the_command_with_its_line(
+    bft: SizeTerminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def trace(*_: object, **__: object) -> None:
         raise UsageError("no Python here has torch: name one by --python")
 
@@ -258,7 +260,7 @@ def test_an_error_in_a_thread_ends_the_command_with_its_line(bft: Terminal, monk
 SCRIPT = b"#!/bin/bash\r\n#SBATCH --job-name=\xe9t\xe9\r\n#SBATCH --ntasks-per-node=1\r\n\r\ntorchrun train.py\r\n"
 
 
-def test_a_copy_of_the_script_gets_the_lines_and_keeps_all_else(bft: Terminal) -> None:
+def test_a_copy_of_the_script_gets_the_lines_and_keeps_all_else(bft: SizeTerminal) -> None:
     script = bft.folder / "job.sh"
     script.write_bytes(SCRIPT)
     script.chmod(0o750)
@@ -281,7 +283,7 @@ def test_a_copy_of_the_script_gets_the_lines_and_keeps_all_else(bft: Terminal) -
     assert "wrote job.gpus.sh" in ended.out
 
 
-def test_without_an_answer_nothing_is_written(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_answer_nothing_is_written(bft: SizeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
     (bft.folder / "job.sh").write_text("#!/bin/bash\nsrun a\n")
     for typed, code in (("", 2), ("n\n", 0)):
         monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
@@ -292,7 +294,7 @@ def test_without_an_answer_nothing_is_written(bft: Terminal, monkeypatch: pytest
     assert (bft.folder / "job.gpus.sh").exists()
 
 
-def test_a_file_that_is_there_is_only_replaced_when_told(bft: Terminal) -> None:
+def test_a_file_that_is_there_is_only_replaced_when_told(bft: SizeTerminal) -> None:
     script, made = bft.folder / "job.sh", bft.folder / "job.gpus.sh"
     script.write_text("#!/bin/bash\nsrun a\n")
     made.write_text("mine")
@@ -306,7 +308,7 @@ def test_a_file_that_is_there_is_only_replaced_when_told(bft: Terminal) -> None:
     assert not list(bft.folder.glob(".job*")), "no scratch file stays"
 
 
-def test_a_file_that_appears_meanwhile_is_not_replaced(bft: Terminal) -> None:
+def test_a_file_that_appears_meanwhile_is_not_replaced(bft: SizeTerminal) -> None:
     (bft.folder / "job.sh").write_text("#!/bin/bash\nsrun a\n")
     target = bft.folder / "job.gpus.sh"
     target.write_text("mine")
@@ -315,13 +317,13 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(bft: Terminal) -> None:
     assert target.read_text() == "mine"
 
 
-def test_a_folder_that_is_not_there_is_one_line(bft: Terminal) -> None:
+def test_a_folder_that_is_not_there_is_one_line(bft: SizeTerminal) -> None:
     (bft.folder / "job.sh").write_text("#!/bin/bash\nsrun a\n")
     ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "-o", "none/job.sh")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
 
 
-def test_the_scripts_own_partition_restricts_the_choice(bft: Terminal) -> None:
+def test_the_scripts_own_partition_restricts_the_choice(bft: SizeTerminal) -> None:
     (bft.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH -p old\n#SBATCH --gpus=1\nsrun a\n")
     ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--json")
     assert {plan["partition"] for plan in ended.json["plans"]} == {"old"}
@@ -331,7 +333,7 @@ def test_the_scripts_own_partition_restricts_the_choice(bft: Terminal) -> None:
     assert "gres" not in (bft.folder / "job.gpus.sh").read_text()
 
 
-def test_regression_a_device_was_replaced_by_the_copy(bft: Terminal) -> None:
+def test_regression_a_device_was_replaced_by_the_copy(bft: SizeTerminal) -> None:
     (bft.folder / "job.sh").write_text("#!/bin/bash\nsrun a\n")
     os.mkfifo(bft.folder / "pipe")
     (bft.folder / "dangling").symlink_to("nowhere/at/all")
@@ -343,14 +345,14 @@ def test_regression_a_device_was_replaced_by_the_copy(bft: Terminal) -> None:
     assert (bft.folder / "dangling").is_symlink()
 
 
-def test_regression_whoever_named_the_script_itself_was_told_to_overwrite_it(bft: Terminal) -> None:
+def test_regression_whoever_named_the_script_itself_was_told_to_overwrite_it(bft: SizeTerminal) -> None:
     (bft.folder / "job.sh").write_text("#!/bin/bash\nsrun a\n")
     ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--overwrite", "-o", "job.sh")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err == "bft: " + wording("cli.size_script.target_is_script", target="job.sh") + "\n"
 
 
-def test_regression_an_option_cut_short_in_the_script_was_overruled(bft: Terminal) -> None:
+def test_regression_an_option_cut_short_in_the_script_was_overruled(bft: SizeTerminal) -> None:
     header = "#SBATCH --part old\n  # indented\n# form\x0cfeed\n#SBATCH -Hc3 --tasks-per-node=1\n"
     (bft.folder / "job.sh").write_text(f"#!/bin/bash\n{header}srun a\n")
     ended = bft.fit(*STEP, "--into", "job.sh", "--yes")
@@ -360,7 +362,7 @@ def test_regression_an_option_cut_short_in_the_script_was_overruled(bft: Termina
     assert says_message(ended.out, "sizing.script.script_stays", mine="--cpus-per-task=3")
 
 
-def test_regression_all_tasks_of_a_script_got_the_cpus_of_a_gpu_each(bft: Terminal) -> None:
+def test_regression_all_tasks_of_a_script_got_the_cpus_of_a_gpu_each(bft: SizeTerminal) -> None:
     (bft.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH -n 8\nsrun a\n")
     ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--gpu", "a100", "--max-gpus", "1")
     assert says_message(
@@ -370,7 +372,7 @@ def test_regression_all_tasks_of_a_script_got_the_cpus_of_a_gpu_each(bft: Termin
     assert "#SBATCH --cpus-per-task=2 " in (bft.folder / "job.gpus.sh").read_text()
 
 
-def test_regression_plans_were_left_out_of_json_in_silence(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regression_plans_were_left_out_of_json_in_silence(bft: SizeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("--config", GPT, "--global-batch", "64")
     everything = bft.fit(*words, "--json").json
     assert not any("left out" in note for note in everything["notes"])
@@ -383,7 +385,7 @@ def test_regression_plans_were_left_out_of_json_in_silence(bft: Terminal, monkey
     assert "(--json has " + wording("cli.size_shown.best", in_json=len(some["plans"])) + ")" in bft.fit(*words).out
 
 
-def test_regression_what_a_script_asks_for_in_another_systems_words_was_passed_over(bft: Terminal) -> None:
+def test_regression_what_a_script_asks_for_in_another_systems_words_was_passed_over(bft: SizeTerminal) -> None:
     (bft.folder / "job.sh").write_text("#!/bin/bash\n#PBS -l nodes=2\nsrun a\n#BSUB -n 3\n")
     ended = bft.fit(*STEP, "--into", "job.sh", "--yes")
     assert says_message(ended.out, "cli.size_script.other_lines", others="#PBS")
@@ -391,7 +393,7 @@ def test_regression_what_a_script_asks_for_in_another_systems_words_was_passed_o
 
 
 def test_a_profile_of_the_model_is_shown_in_place_of_the_rules_time(
-    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+    bft: SizeTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profiled(bft.folder, monkeypatch, {64: 0.4, 32: 0.2})
     model = ("train.py:make_model", "--global-batch", "64", "--no-start")
@@ -407,7 +409,7 @@ def test_a_profile_of_the_model_is_shown_in_place_of_the_rules_time(
     assert costs == sorted(costs)
 
 
-def test_a_step_is_timed_in_its_own_precision_unless_another_is_asked_for(bft: Terminal) -> None:
+def test_a_step_is_timed_in_its_own_precision_unless_another_is_asked_for(bft: SizeTerminal) -> None:
     bft.traces(Step(4, 0.5))
     words = ("train.py:make_step", "--global-batch", "64", "--max-gpus", "1", "--no-start")
     own, other = bft.fit(*words, "--json"), bft.fit(*words, "--precision", "fp32", "--json")

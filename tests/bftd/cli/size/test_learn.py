@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from sizing.choose import ran
-from tests.bftd.cli.sizing_commands import Ended, Terminal
+from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.sizing.plans_of import GIB, Step
 from tests.support.messages import says, wording
+from tests.support.programs import shell_script
+from tests.support.terminal import Ended
 
 pytestmark = pytest.mark.slow
 
@@ -22,8 +24,8 @@ CHOOSE = ("size", "choose", *STEP, "--steps", "1000", "--partitions", "centre.js
 
 
 @pytest.fixture
-def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    terminal = Terminal(tmp_path, monkeypatch, capsys)
+def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> SizeTerminal:
+    terminal = SizeTerminal(tmp_path, monkeypatch, capsys)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("BFTD_CONFIG", str(tmp_path / "site" / "bftd.toml"))
     (tmp_path / "site").mkdir()
@@ -36,29 +38,28 @@ def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return terminal
 
 
-def ended(bft: Terminal, tres: str = TRES, nodes: str = "new1", state: str = "COMPLETED", rss: str = "4G") -> None:
+def ended(bft: SizeTerminal, tres: str = TRES, nodes: str = "new1", state: str = "COMPLETED", rss: str = "4G") -> None:
     """Let accounting know of any job that it is asked for: one of an hour, with a step of two tasks."""
-    sacct = bft.folder / "commands" / "sacct"
-    sacct.write_text(
+    shell_script(
+        bft.folder / "commands" / "sacct",
         "#!/bin/sh\nj=${1#--jobs=}\n"
         f'echo "$j|$j|home|{state}|5000|8600|{nodes}||{tres}|{tres}||"\n'
-        f'echo "$j.0|$j.0|home|{state}|5000|8600|{nodes}|2|||{rss}|"\n'
+        f'echo "$j.0|$j.0|home|{state}|5000|8600|{nodes}|2|||{rss}|"\n',
     )
-    sacct.chmod(0o755)
 
 
-def learn(bft: Terminal, *words: str, **report: Any) -> Ended:
+def learn(bft: SizeTerminal, *words: str, **report: Any) -> Ended:
     told = {"job": "42", "global_batch": 64, "steps": 60, "step_s": 40.0, **report}
     (bft.folder / "report.json").write_text(json.dumps(told))
     return bft("size", "learn", "train.py:make_step", "report.json", *words)
 
 
-def plans(bft: Terminal, *words: str) -> list[dict[str, Any]]:
+def plans(bft: SizeTerminal, *words: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = bft.fit(*STEP, "--json", *words).json["plans"]
     return found
 
 
-def test_plans_go_by_a_job_that_ran_on_the_same_gpus(bft: Terminal) -> None:
+def test_plans_go_by_a_job_that_ran_on_the_same_gpus(bft: SizeTerminal) -> None:
     before = plans(bft)
     found = learn(bft, "--json", peak_bytes=20 * GIB)
     assert found.code == 0, found.err
@@ -83,7 +84,7 @@ def test_plans_go_by_a_job_that_ran_on_the_same_gpus(bft: Terminal) -> None:
     assert shown.count("yes, 1 ran") == 1
 
 
-def test_memory_of_a_node_is_raised_to_what_jobs_used(bft: Terminal) -> None:
+def test_memory_of_a_node_is_raised_to_what_jobs_used(bft: SizeTerminal) -> None:
     ended(bft, rss="200G")
     assert learn(bft).code == 0
     (same,) = [plan for plan in plans(bft) if plan["ran"]]
@@ -100,7 +101,7 @@ def test_memory_of_a_node_is_raised_to_what_jobs_used(bft: Terminal) -> None:
     assert "#SBATCH --mem=256G" in same["sbatch"], "the share is more"
 
 
-def test_several_jobs_count_and_a_mended_report_replaces_the_first(bft: Terminal) -> None:
+def test_several_jobs_count_and_a_mended_report_replaces_the_first(bft: SizeTerminal) -> None:
     assert learn(bft, step_s=0.2).code == 0
     assert learn(bft, job="43", step_s=0.4).code == 0
     assert [(plan["step_s"], plan["ran"]) for plan in plans(bft) if plan["ran"]] == [(pytest.approx(0.3), 2)]
@@ -108,7 +109,7 @@ def test_several_jobs_count_and_a_mended_report_replaces_the_first(bft: Terminal
     assert [(plan["step_s"], plan["ran"]) for plan in plans(bft) if plan["ran"]] == [(0.2, 1)]
 
 
-def test_runs_are_published_for_all_and_count_once(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_published_for_all_and_count_once(bft: SizeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
     assert learn(bft, step_s=0.2).code == 0
     own = bft.folder / "cache" / "bft" / "ran.jsonl"
     shown = bft("size", "learn", "--publish", str(own))
@@ -129,7 +130,7 @@ def test_runs_are_published_for_all_and_count_once(bft: Terminal, monkeypatch: p
     assert says(again.err, "cli.size_learn.unread", unread=1)
 
 
-def test_what_is_published_is_not_lost_and_stops_nobody(bft: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_published_is_not_lost_and_stops_nobody(bft: SizeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
     assert learn(bft, step_s=0.2).code == 0
     own, target = bft.folder / "cache" / "bft" / "ran.jsonl", bft.folder / "site" / "ran.jsonl"
     target.write_text('{"step": "what another release wrote, say"}\n')
@@ -160,7 +161,7 @@ def test_what_is_published_is_not_lost_and_stops_nobody(bft: Terminal, monkeypat
     assert says(ended.json["notes"], "sizing.ran.unreadable", path=str(target))
 
 
-def test_a_job_of_the_step_as_it_was_does_not_count_and_is_told(bft: Terminal) -> None:
+def test_a_job_of_the_step_as_it_was_does_not_count_and_is_told(bft: SizeTerminal) -> None:
     assert learn(bft).code == 0
     bft.traces(Step(12, 0.5))
     after = bft.fit(*STEP, "--json").json
@@ -176,7 +177,7 @@ def test_a_job_of_the_step_as_it_was_does_not_count_and_is_told(bft: Terminal) -
     assert not any(plan["ran"] for plan in after["plans"])
 
 
-def test_a_spread_that_would_not_be_traced_is_where_a_job_ran_in_it(bft: Terminal) -> None:
+def test_a_spread_that_would_not_be_traced_is_where_a_job_ran_in_it(bft: SizeTerminal) -> None:
     bft.traces(Step(10, 0.5), frozenset({"tp"}))
     assert not [plan for plan in plans(bft) if plan["tp"] == 2 and plan["gpus"] == 2 and plan["origin"] == "measured"]
     assert learn(bft, tp=2, step_s=0.001, peak_bytes=30 * GIB).code == 0
@@ -184,7 +185,7 @@ def test_a_spread_that_would_not_be_traced_is_where_a_job_ran_in_it(bft: Termina
     assert (best["tp"], best["gpus"], best["step_s"]) == (2, 2, 0.001)
 
 
-def test_choose_goes_by_a_job_that_ran(bft: Terminal) -> None:
+def test_choose_goes_by_a_job_that_ran(bft: SizeTerminal) -> None:
     assert learn(bft, step_s=0.01).code == 0
     winner = bft(*CHOOSE, "--by", "gpu-hours").json["winner"]
     assert (winner["gpus"], winner["step"]["origin"], winner["step"]["value"], winner["ran"]) == (
@@ -195,7 +196,7 @@ def test_choose_goes_by_a_job_that_ran(bft: Terminal) -> None:
     )
 
 
-def test_dcgm_tells_what_was_in_use_of_each_gpu(bft: Terminal) -> None:
+def test_dcgm_tells_what_was_in_use_of_each_gpu(bft: SizeTerminal) -> None:
     line = "| Max GPU Memory Used (bytes)        | {} |\n"
     (bft.folder / "node1").write_text(line.format(5 * GIB) + line.format(6 * GIB))
     assert learn(bft, "--dcgm", "node1", "--json").json["in_use_bytes"] == 6 * GIB
@@ -205,7 +206,7 @@ def test_dcgm_tells_what_was_in_use_of_each_gpu(bft: Terminal) -> None:
     assert says(few.err, "sizing.ran.other_gpus", found=2, gpus=4)
 
 
-def test_which_gpus_they_were_is_asked_for_where_it_is_not_sure(bft: Terminal) -> None:
+def test_which_gpus_they_were_is_asked_for_where_it_is_not_sure(bft: SizeTerminal) -> None:
     for nodes, tres in (("gone1", TRES), ("new1,gone1", "gres/gpu=2"), ("new1,old1", "gres/gpu=4")):
         ended(bft, nodes=nodes, tres=tres)
         unsure = learn(bft)
@@ -239,7 +240,7 @@ def test_which_gpus_they_were_is_asked_for_where_it_is_not_sure(bft: Terminal) -
     ],
 )
 def test_what_cannot_be_is_usage_and_nothing_is_kept(
-    bft: Terminal, report: dict[str, Any], words: tuple[str, ...], key: str
+    bft: SizeTerminal, report: dict[str, Any], words: tuple[str, ...], key: str
 ) -> None:
     refused = learn(bft, *words, **report)
     assert refused.code == 2, refused.err
@@ -247,7 +248,7 @@ def test_what_cannot_be_is_usage_and_nothing_is_kept(
     assert not (bft.folder / "cache").exists()
 
 
-def test_what_is_not_known_to_have_run_is_not_learnt(bft: Terminal) -> None:
+def test_what_is_not_known_to_have_run_is_not_learnt(bft: SizeTerminal) -> None:
     ended(bft, state="FAILED")
     failed = learn(bft)
     assert failed.code == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,9 @@ import pytest
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.finished import FinishedJob, finished
-from tests.e2e.accounted import AccountedSite, until
+from tests.e2e.accounted import AccountedSite
+from tests.support.programs import run_bft
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.slow,
@@ -74,14 +75,8 @@ def test_a_job_that_ran_is_read_from_accounting_and_kept(tmp_path: Path) -> None
         site.config_path.touch()
         report = {"job": job, "global_batch": 8, "steps": 10, "step_s": 0.3}
         (tmp_path / "report.json").write_text(json.dumps(report))
-        said = subprocess.run(
-            [sys.executable, "-m", "bftd.cli.main", "size", "learn", "train.py:make_step", "report.json", "--json"],
-            env={**site.env(), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[4])},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        env = {**site.env(), "XDG_CACHE_HOME": str(tmp_path)}
+        said = run_bft("size", "learn", "train.py:make_step", "report.json", "--json", env=env, cwd=tmp_path)
         assert said.returncode == 0, said.stderr
         kept = json.loads(said.stdout)
         assert (kept["job"], kept["gpus"], kept["nodes"], kept["batch"]) == (f"sandbox/{job}", 2, 1, 4)

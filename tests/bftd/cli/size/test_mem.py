@@ -11,7 +11,7 @@ import pytest
 
 from bftd.cli import progress
 from sizing.model import tracing
-from tests.bftd.cli.sizing_commands import GPT, Terminal
+from tests.bftd.cli.sizing_commands import GPT, SizeTerminal
 from tests.sizing.plans_of import GIB, Step
 from tests.support.messages import excerpt, fragment, wording
 from tests.support.messages import says as says_message
@@ -19,12 +19,7 @@ from tests.support.messages import says as says_message
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    return Terminal(tmp_path, monkeypatch, capsys)
-
-
-def test_a_traced_step_is_told_by_category_with_its_origin(bft: Terminal) -> None:
+def test_a_traced_step_is_told_by_category_with_its_origin(bft: SizeTerminal) -> None:
     bft.traces(Step(4, 0.5))
     ended = bft("size", "mem", "train.py:make_step", "--global-batch", "8")
     assert ended.code == 0
@@ -35,7 +30,7 @@ def test_a_traced_step_is_told_by_category_with_its_origin(bft: Terminal) -> Non
 
 
 def test_a_trace_that_takes_a_while_is_told_of_beside_the_answer(
-    bft: Terminal, monkeypatch: pytest.MonkeyPatch
+    bft: SizeTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bft.traces(Step(4, 0.5))
     quick = tracing.trace
@@ -51,7 +46,7 @@ def test_a_trace_that_takes_a_while_is_told_of_beside_the_answer(
     assert ended.err.splitlines() == ["bft: tracing train.py:make_step: 0 %"]
 
 
-def test_json_has_the_keys_that_are_promised(bft: Terminal) -> None:
+def test_json_has_the_keys_that_are_promised(bft: SizeTerminal) -> None:
     bft.traces(Step(4, 0.5))
     told = bft("size", "mem", "train.py:make_step", "--global-batch", "8", "--dp", "2", "--json").json
     assert (told["peak_bytes"], told["origin"], told["trace_s"]) == (6 * GIB, "traced", 1.0)
@@ -61,7 +56,7 @@ def test_json_has_the_keys_that_are_promised(bft: Terminal) -> None:
     assert told["marp_bytes"] is None
 
 
-def test_without_a_batch_each_gpu_has_one_sample(bft: Terminal) -> None:
+def test_without_a_batch_each_gpu_has_one_sample(bft: SizeTerminal) -> None:
     step = Step(4, 0.5)
     bft.traces(step)
     assert says_message(
@@ -75,7 +70,7 @@ def test_without_a_batch_each_gpu_has_one_sample(bft: Terminal) -> None:
     assert [point.batch for point in step.points] == [1]
 
 
-def test_by_formula_marp_stands_beside_it(bft: Terminal) -> None:
+def test_by_formula_marp_stands_beside_it(bft: SizeTerminal) -> None:
     shown = bft("size", "mem", "--config", f"{GPT},b=8", "--marp").out
     assert "(formula)" in shown
     assert "MARP as printed: 27.96 GiB" in shown
@@ -84,7 +79,7 @@ def test_by_formula_marp_stands_beside_it(bft: Terminal) -> None:
     assert told["marp_bytes"] > told["peak_bytes"]
 
 
-def test_a_global_batch_is_cut_into_the_micro_batches_of_the_configuration(bft: Terminal) -> None:
+def test_a_global_batch_is_cut_into_the_micro_batches_of_the_configuration(bft: SizeTerminal) -> None:
     alone = bft("size", "mem", "--config", f"{GPT},b=4,accumulation=2", "--json").json
     cut = bft("size", "mem", "--config", f"{GPT},b=4", "--global-batch", "16", "--dp", "2", "--json").json
     whole = bft("size", "mem", "--config", GPT, "--global-batch", "16", "--dp", "2", "--json").json
@@ -92,12 +87,12 @@ def test_a_global_batch_is_cut_into_the_micro_batches_of_the_configuration(bft: 
     assert whole["peak_bytes"] > cut["peak_bytes"]
 
 
-def test_options_come_before_the_spread_of_the_configuration(bft: Terminal) -> None:
+def test_options_come_before_the_spread_of_the_configuration(bft: SizeTerminal) -> None:
     told = bft("size", "mem", "--config", f"{GPT},b=4,tp=2,dp=4", "--tp", "4", "--json").json
     assert told["per_rank"] == {"dp": 4, "tp": 4, "fsdp": 1}
 
 
-def test_a_step_that_cannot_be_traced_is_told_by_formula_with_the_reason(bft: Terminal) -> None:
+def test_a_step_that_cannot_be_traced_is_told_by_formula_with_the_reason(bft: SizeTerminal) -> None:
     bft.traces(Step(4, 1, refuses=lambda point: True))
     words = ("size", "mem", "train.py:make_step", "--global-batch", "8")
     shown = bft(*words, "--config", GPT)
@@ -111,7 +106,7 @@ def test_a_step_that_cannot_be_traced_is_told_by_formula_with_the_reason(bft: Te
     )
 
 
-def test_a_models_own_file_is_read(bft: Terminal) -> None:
+def test_a_models_own_file_is_read(bft: SizeTerminal) -> None:
     (bft.folder / "config.json").write_text(
         '{"model_type": "gpt2", "n_embd": 1024, "n_layer": 24, "n_head": 16, "n_positions": 1024, "vocab_size": 50257}'
     )
@@ -143,7 +138,7 @@ def test_a_models_own_file_is_read(bft: Terminal) -> None:
         (["--device", "tpu"], "tpu"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_two(bft: Terminal, words: list[str], says: str) -> None:
+def test_bad_input_is_one_line_and_exit_code_two(bft: SizeTerminal, words: list[str], says: str) -> None:
     bft.traces(Step(4, 1))
     (bft.folder / "list.json").write_text("[1]")
     (bft.folder / "deep.json").write_text("[" * 100_000)
@@ -155,7 +150,7 @@ def test_bad_input_is_one_line_and_exit_code_two(bft: Terminal, words: list[str]
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_the_example_is_traced_as_a_replica(bft: Terminal) -> None:
+def test_the_example_is_traced_as_a_replica(bft: SizeTerminal) -> None:
     example = Path(__file__).parents[4] / "examples" / "size_gpt.py"
     words = (f"{example}:make_step", "--global-batch", "4", "--dp", "2", "--python", sys.executable)
     told = bft("size", "mem", *words, "--json").json

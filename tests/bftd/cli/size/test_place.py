@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bftd.base import command
 from bftd.cli import common
-from bftd.cli.main import bft
 from sizing.inventory.gpus import GIB
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.read.types import Node, Partition
 from tests.bftd.builders import node
 from tests.support.messages import fragment, pattern, says, wording
+from tests.support.terminal import Ended, Run, Terminal
 
 pytestmark = pytest.mark.slow
 
@@ -42,26 +38,19 @@ INVENTORY: dict[str, Any] = {
 }
 PLAN = {"partition": "gpu", "gpu_type": "t4", "gpus": 4, "nodes": 1, "dp": 4, "tp": 1, "high_bytes": 10 * GIB}
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs `bft size` in this process beside the two files; returns exit code, output and errors."""
+    """Runs `bft size` beside the two files."""
     (tmp_path / "bftd.toml").write_text("")
     monkeypatch.setenv("BFTD_CONFIG", str(tmp_path / "bftd.toml"))
     monkeypatch.chdir(tmp_path)
 
-    def call(*words: str, plans: Any = None, there: Any = INVENTORY) -> tuple[int, str, str]:
+    def call(*words: str, plans: Any = None, there: Any = INVENTORY) -> Ended:
         text = plans if isinstance(plans, str) else json.dumps({"plans": plans})
         (tmp_path / "plans.json").write_text(text)
         (tmp_path / "inventory.json").write_text(there if isinstance(there, str) else json.dumps(there))
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        monkeypatch.setattr(sys, "argv", ["bft", "size", *words])
-        with pytest.raises(SystemExit) as end:
-            command.run(bft, "bft")
-        seen = capsys.readouterr()
-        return int(end.value.code or 0), seen.out, seen.err
+        return Terminal(monkeypatch, capsys, "size")(*words, stdin=text.encode())
 
     return call
 

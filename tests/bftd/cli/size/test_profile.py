@@ -14,8 +14,9 @@ import pytest
 from bftd.cli.size.shared import allocation
 from sizing.cells.profiles import profile as measuring
 from sizing.cells.profiles.store import Store
-from tests.bftd.cli.sizing_commands import Ended, Terminal
+from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.support.messages import excerpt, says, wording
+from tests.support.terminal import Ended
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
@@ -26,17 +27,17 @@ CPU = ("--device", "cpu", "--python", sys.executable, "--rounds", "1")
 
 
 @pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Terminal:
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> SizeTerminal:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return Terminal(tmp_path, monkeypatch, capsys)
+    return SizeTerminal(tmp_path, monkeypatch, capsys)
 
 
-def profile(terminal: Terminal, *words: str) -> Ended:
+def profile(terminal: SizeTerminal, *words: str) -> Ended:
     return terminal("size", "profile", *words)
 
 
 @pytest.mark.torch
-def test_stages_are_profiled_once_and_then_come_out_of_the_cache(terminal: Terminal) -> None:
+def test_stages_are_profiled_once_and_then_come_out_of_the_cache(terminal: SizeTerminal) -> None:
     words = ("--config", SMALL, "--global-batch", "8", "--gpus", "2", "--stages", "1,2", *CPU)
     first = profile(terminal, *words)
     assert first.code == 0, first.err
@@ -55,7 +56,7 @@ def test_stages_are_profiled_once_and_then_come_out_of_the_cache(terminal: Termi
 
 
 @pytest.mark.torch
-def test_a_configuration_is_profiled_in_its_own_precision_which_choose_looks_for(terminal: Terminal) -> None:
+def test_a_configuration_is_profiled_in_its_own_precision_which_choose_looks_for(terminal: SizeTerminal) -> None:
     words = ("--global-batch", "2", "--gpus", "1", "--stages", "1", *CPU)
     ran = profile(terminal, "--config", f"{SMALL},precision=bf16", *words)
     assert ran.code == 0, ran.err
@@ -67,7 +68,7 @@ def test_a_configuration_is_profiled_in_its_own_precision_which_choose_looks_for
 
 @pytest.mark.torch
 def test_regression_profiles_of_this_cpu_were_shown_where_a_gpu_was_asked_for(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    terminal: SizeTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     words = ("--config", SMALL, "--global-batch", "8", "--gpus", "1", *CPU)
@@ -95,7 +96,7 @@ def test_regression_profiles_of_this_cpu_were_shown_where_a_gpu_was_asked_for(
         (("--global-batch", "8", "--gpus", "2", "--config", SMALL, "--timeout", "0"), "more than 0"),
     ],
 )
-def test_what_cannot_be_asked_for_is_one_line(terminal: Terminal, words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_asked_for_is_one_line(terminal: SizeTerminal, words: tuple[str, ...], said: str) -> None:
     ended = profile(terminal, *words)
     assert ended.code in (1, 2)
     assert said in ended.err
@@ -103,7 +104,7 @@ def test_what_cannot_be_asked_for_is_one_line(terminal: Terminal, words: tuple[s
 
 
 def test_regression_a_cache_that_cannot_be_written_was_found_out_after_the_first_shard(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    terminal: SizeTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (terminal.folder / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(terminal.folder / "file"))

@@ -14,6 +14,7 @@ import pytest
 from slurm_plugin.sandbox import Sandbox
 from tests.support.clusters import Clusters
 from tests.support.messages import wording
+from tests.support.programs import run_bft
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.torch]
 
@@ -28,19 +29,8 @@ def sandbox(clusters: Clusters) -> Iterator[Sandbox]:
 
 
 def profile(sandbox: Sandbox, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bftd.cli.main", "size", "profile", *SMALL, *words],
-        env={
-            **os.environ,
-            "SLURM_CONF": str(sandbox.conf),
-            "PYTHONPATH": str(ROOT),
-            "XDG_CACHE_HOME": str(folder),
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=ROOT,
-    )
+    env = {**os.environ, "SLURM_CONF": str(sandbox.conf), "XDG_CACHE_HOME": str(folder)}
+    return run_bft("size", "profile", *SMALL, *words, env=env, cwd=ROOT)
 
 
 def test_a_job_of_one_node_profiles_and_what_it_found_is_kept_here(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bftd.base import command
-from bftd.cli.main import bft
 from sizing.cells.comm import file
 from sizing.cells.comm import table as comm
 from sizing.cells.comm.protocol import Link
 from tests.support.messages import excerpt, says, wording
+from tests.support.terminal import Run, Terminal
 
 pytestmark = pytest.mark.slow
 
-Run = Callable[..., tuple[int, str, str]]
 MODEL = """
 import torch
 
@@ -30,25 +27,16 @@ def make_model(batch_size):
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs `bft size split` in this process, beside a model, with a home of its own."""
+    """Runs `bft size split` beside a model, with a home of its own."""
     (tmp_path / "bftd.toml").write_text("")
     (tmp_path / "train.py").write_text(MODEL)
     monkeypatch.setenv("BFTD_CONFIG", str(tmp_path / "bftd.toml"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bft", "size", "split", *words])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            command.run(bft, "bft")
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        assert len(said.err.splitlines()) <= 1
-        return int(ended.value.code or 0), said.out, said.err
-
-    return call
+    terminal = Terminal(monkeypatch, capsys, "size", "split")
+    terminal.err_lines_most = 1
+    return terminal
 
 
 @pytest.mark.parametrize(

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bftd.base import command
-from bftd.cli.main import bft
 from bftd.simulation import trace as traces
 from bftd.simulation.replay import Options
 from tests.bftd.simulation.replay.making import linear, week
 from tests.support.messages import excerpt, fragment, says, wording
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.support.terminal import Ended, Run, Terminal
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs `bft replay` in this process on a small trace; returns exit code, output and errors."""
+    """Runs `bft replay` on a small trace."""
     traces.write(week(), tmp_path / "t.csv.gz")
     trainers = [linear("a-1", work_samples=20_000.0), linear("b-2")]
     (tmp_path / "x.json").write_text(json.dumps([trainer.to_json() for trainer in trainers]))
     monkeypatch.chdir(tmp_path)
 
-    def call(*words: str, files: tuple[str, str] = ("t.csv.gz", "x.json")) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bft", "replay", "--trace", files[0], "--trainers", files[1], *words])
-        with pytest.raises(SystemExit) as end:
-            command.run(bft, "bft")
-        told = capsys.readouterr()
-        return int(end.value.code or 0), told.out, told.err
+    def call(*words: str, files: tuple[str, str] = ("t.csv.gz", "x.json")) -> Ended:
+        return Terminal(monkeypatch, capsys, "replay")("--trace", files[0], "--trainers", files[1], *words)
 
     return call
 

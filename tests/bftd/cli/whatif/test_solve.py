@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -20,13 +18,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import milp
-from bftd.base import command as entry
-from bftd.cli.main import bft
 from bftd.cli.whatif import solve
 from milp.solver import Feature, Solver
 from milp.solvers import registry
 from slurm_plugin.nodeset import expand
 from tests.support.messages import excerpt, pattern, says, wording
+from tests.support.terminal import Ended, Run, Terminal
 from tests.support.waiting import STILL_S
 
 ROOT = Path(__file__).parents[4]
@@ -47,24 +44,18 @@ PROBLEM: dict[str, Any] = {
     ],
 }
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs `bft solve` in this process on a problem given as text or data; returns exit code, output and errors."""
+    """Runs `bft solve` on a problem given as text or data."""
 
-    def call(problem: Any, *words: str, stdin: bool = False) -> tuple[int, str, str]:
+    def call(problem: Any, *words: str, stdin: bool = False) -> Ended:
         text = problem if isinstance(problem, (str, bytes)) else json.dumps(problem)
         raw = text.encode() if isinstance(text, str) else text
         path = tmp_path / "problem.json"
         path.write_bytes(raw)
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
-        monkeypatch.setattr(sys, "argv", ["bft", "solve", "-" if stdin else str(path), *words])
-        with pytest.raises(SystemExit) as end:
-            entry.run(bft, "bft")
-        seen = capsys.readouterr()
-        return int(end.value.code or 0), seen.out, seen.err.replace(f"{tmp_path}/", "")
+        ended = Terminal(monkeypatch, capsys, "solve")("-" if stdin else str(path), *words, stdin=raw)
+        return ended._replace(err=ended.err.replace(f"{tmp_path}/", ""))
 
     return call
 
@@ -378,13 +369,9 @@ def test_every_command_of_the_documentation_works_as_printed(
     if "highs" in command:
         pytest.importorskip("highspy")
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-    monkeypatch.setattr(sys, "argv", shlex.split(command))
-    with pytest.raises(SystemExit) as end:
-        entry.run(bft, "bft")
-    seen = capsys.readouterr()
-    assert (end.value.code or 0, seen.err) == (0, "")
-    for line, expected in zip(seen.out.splitlines(), printed, strict=False):
+    code, out, err = Terminal(monkeypatch, capsys)(*shlex.split(command)[1:], stdin=stdin.encode())
+    assert (code, err) == (0, "")
+    for line, expected in zip(out.splitlines(), printed, strict=False):
         if expected == "...":
             break
         took = r"[\d.]+ m?s$"

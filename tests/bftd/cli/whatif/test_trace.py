@@ -4,49 +4,32 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bftd.base import command as entry
-from bftd.cli.main import bft
 from bftd.simulation.trace import read, write
 from tests.bftd.simulation.trace.making import SUMMIT, needs_summit, trace_of
 from tests.support.messages import excerpt, fragment, says, wording
+from tests.support.programs import shell_script
+from tests.support.terminal import Run, Terminal
 
 ASSETS = Path(__file__).parents[2] / "simulation" / "trace" / "assets"
-Run = Callable[[str], tuple[int, str, str]]
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Run]:
-    """Runs `bft trace ...` in this process, in an empty folder and in UTC."""
+    """Runs `bft trace ...` in an empty folder and in UTC."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("BFTD_CONFIG", "")
     time.tzset()
-
-    def call(words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bft", "trace", *shlex.split(words)])
-        with pytest.raises(SystemExit) as end:
-            entry.run(bft, "bft")
-        shown = capsys.readouterr()
-        assert isinstance(end.value.code, int)
-        return end.value.code, shown.out, shown.err
-
-    yield call
+    terminal = Terminal(monkeypatch, capsys, "trace")
+    yield lambda words: terminal(*shlex.split(words))
     monkeypatch.undo()
     time.tzset()
-
-
-def fake(folder: Path, command: str, body: str) -> None:
-    """A script in place of one of Slurm's commands."""
-    path = folder / command
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
 
 
 def test_the_statistics_are_shown_as_the_papers_table_and_figure(run: Run) -> None:
@@ -135,14 +118,13 @@ def test_a_trace_is_made_of_what_sacct_says_since_a_date(
 ) -> None:
     commands = tmp_path / "commands"
     commands.mkdir()
-    fake(commands, "sacct", f'echo "sacct $*" >>{tmp_path}/calls; cat {ASSETS}/jobs.txt')
-    fake(
-        commands,
-        "sacctmgr",
+    shell_script(commands / "sacct", f'echo "sacct $*" >>{tmp_path}/calls; cat {ASSETS}/jobs.txt')
+    shell_script(
+        commands / "sacctmgr",
         f'echo "sacctmgr $*" >>{tmp_path}/calls\ncase "$3" in event) cat {ASSETS}/events.txt;; '
         f"*) cat {ASSETS}/reservations.txt;; esac",
     )
-    fake(commands, "scontrol", f"cat {ASSETS}/nodes.txt")
+    shell_script(commands / "scontrol", f"cat {ASSETS}/nodes.txt")
     monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
     code, out, err = run("from-sacct --since 2026-03-01T12:00 --until 2026-03-01T14:00 -o t.csv")
     assert (code, err) == (0, "")
@@ -151,7 +133,7 @@ def test_a_trace_is_made_of_what_sacct_says_since_a_date(
     )
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls == CALLS
-    fake(commands, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    shell_script(commands / "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
     code, _, err = run("from-sacct --since 2026-03-01 -o u.csv")
     assert (code, err) == (
         1,

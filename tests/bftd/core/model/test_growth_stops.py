@@ -11,7 +11,7 @@ from bftd.core.model.events import Configured, Tick
 from bftd.core.model.growth_stops import folded
 from bftd.core.model.timing import PLACE_WITHIN_S
 from bftd.core.planning.admin_limits import bound
-from tests.bftd.builders import Core, granted, lease, of, registration, revoked
+from tests.bftd.builders import Core, granted, lease, names, of, registration, revoked
 from tests.support.messages import says, wording
 
 HOUR_S = 3600.0
@@ -27,10 +27,6 @@ def working(*ids: str, nodes: int = 4, settings: Settings | None = None, **field
     core.pool(*names(nodes))
     core.place_all()
     return core
-
-
-def names(count: int) -> list[str]:
-    return [f"n{number}" for number in range(1, count + 1)]
 
 
 def test_while_all_is_paused_nothing_is_lent_and_what_is_lent_stays() -> None:

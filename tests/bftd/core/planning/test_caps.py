@@ -16,7 +16,7 @@ from bftd.core.model.foreign_jobs import ElasticJob
 from bftd.core.planning.caps import at_caps, rule
 from bftd.core.planning.planning import build_problem, by_preference
 from milp.errors import MilpError
-from tests.bftd.builders import Core, lease, registration
+from tests.bftd.builders import Core, lease, names, registration
 from tests.support.messages import says, wording
 
 
@@ -41,11 +41,6 @@ class Watching:
 
 # Who scales so is given all that there is, before others.
 LINEAR = ((1, 1.0), (16, 16.0))
-
-
-def names(count: int) -> list[str]:
-    """Node names."""
-    return [f"n{number}" for number in range(1, count + 1)]
 
 
 def test_a_user_never_holds_more_nodes_than_the_cap_and_is_told_so() -> None:

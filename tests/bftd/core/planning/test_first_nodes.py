@@ -11,17 +11,12 @@ from hypothesis import strategies as st
 from bftd.core.model.decisions import GetsFirst
 from bftd.core.model.domain import Decided, Settings
 from bftd.protocol.registration import Registration
-from tests.bftd.builders import Core, lease, of, registration
+from tests.bftd.builders import Core, lease, names, of, registration
 
 WITHIN_S = 60.0
 POLL_S = 5.0
 # Whoever has this curve beside anybody of weight 1 gets everything under the objective "priority".
 WEIGHT = 1000.0
-
-
-def names(count: int) -> list[str]:
-    """Node names."""
-    return [f"n{number}" for number in range(1, count + 1)]
 
 
 def rival(id_: str, user: str, nodes_max: int = 8, nodes_min: int = 1, weight: float = 1.0) -> Registration:

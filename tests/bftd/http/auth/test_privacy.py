@@ -7,7 +7,6 @@ import json
 import re
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from slurm_plugin.read.client import CommandResult
 from slurm_plugin.read.types import Snapshot
 from slurm_plugin.read.visibility import Visibility
 from tests.bftd.builders import Core, job, node, registration
-from tests.bftd.http.test_api import TRAINER, Served, as_user, run
+from tests.bftd.http.test_api import TRAINER, Served, as_user
 from tests.support.messages import wording
 
 pytestmark = pytest.mark.slow
@@ -44,91 +43,81 @@ async def scene(served: Served) -> None:
     served.service.private = True
 
 
-def test_regression_private_data_was_undone_by_the_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(served: Served) -> None:
-        await scene(served)
-        paths = ["/v1/status", "/v1/status?nodes=folded", "/v1/events?after=0", "/v1/trainers/run-bob-1/explain"]
-        paths += ["/v1/trainers", "/v1/trainers?all=1", "/v1/nodes/n1/explain", "/v1/nodes/n3/explain"]
-        _, whole = await served.ask("GET", "/v1/status")
-        assert all(re.search(rf"\b{secret}\b", json.dumps(whole)) for secret in SECRETS), "administrators see all"
-        as_user(monkeypatch, "bob")
-        for path in paths:
-            code, seen = await served.ask("GET", path)
-            assert code == 200
-            for secret in SECRETS:
-                assert not re.search(rf"\b{secret}\b", json.dumps(seen)), path
-        code, refused = await served.ask("GET", "/v1/trainers/run-here-1/explain")
-        nobody = await served.ask("GET", "/v1/trainers/run-none-1/explain")
-        assert (code, nobody[0]) == (404, 404)
-        assert refused["error"].replace("run-here-1", "") == nobody[1]["error"].replace("run-none-1", "")
-        _, seen = await served.ask("GET", "/v1/status")
-        assert [item["name"] for item in seen["trainers"]] == [NAMELESS, "his"]
-        assert {item["trainer"] for item in seen["nodes"]} <= {NAMELESS, None}
-        assert {item["lease"] for item in seen["nodes"]} == {None}
-        assert [set(item) for item in seen["trainers"]] == [set(item) for item in whole["trainers"]]
-        assert set(seen) == set(whole), "the form is the same"
-        as_user(monkeypatch, "ann")
-        _, seen = await served.ask("GET", "/v1/status")
-        assert [item["name"] for item in seen["trainers"]] == ["her script.py", NAMELESS]
-        assert {item["trainer"] for item in seen["nodes"]} == {"run-here-1", None}
-        _, told = await served.ask("GET", "/v1/trainers/run-here-1/explain")
-        assert told["trainer"]["loss"] == 0.5
-        assert told["decisions"]
-
-    run(test, tmp_path)
+async def test_regression_private_data_was_undone_by_the_api(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
+    await scene(served)
+    paths = ["/v1/status", "/v1/status?nodes=folded", "/v1/events?after=0", "/v1/trainers/run-bob-1/explain"]
+    paths += ["/v1/trainers", "/v1/trainers?all=1", "/v1/nodes/n1/explain", "/v1/nodes/n3/explain"]
+    _, whole = await served.ask("GET", "/v1/status")
+    assert all(re.search(rf"\b{secret}\b", json.dumps(whole)) for secret in SECRETS), "administrators see all"
+    as_user(monkeypatch, "bob")
+    for path in paths:
+        code, seen = await served.ask("GET", path)
+        assert code == 200
+        for secret in SECRETS:
+            assert not re.search(rf"\b{secret}\b", json.dumps(seen)), path
+    code, refused = await served.ask("GET", "/v1/trainers/run-here-1/explain")
+    nobody = await served.ask("GET", "/v1/trainers/run-none-1/explain")
+    assert (code, nobody[0]) == (404, 404)
+    assert refused["error"].replace("run-here-1", "") == nobody[1]["error"].replace("run-none-1", "")
+    _, seen = await served.ask("GET", "/v1/status")
+    assert [item["name"] for item in seen["trainers"]] == [NAMELESS, "his"]
+    assert {item["trainer"] for item in seen["nodes"]} <= {NAMELESS, None}
+    assert {item["lease"] for item in seen["nodes"]} == {None}
+    assert [set(item) for item in seen["trainers"]] == [set(item) for item in whole["trainers"]]
+    assert set(seen) == set(whole), "the form is the same"
+    as_user(monkeypatch, "ann")
+    _, seen = await served.ask("GET", "/v1/status")
+    assert [item["name"] for item in seen["trainers"]] == ["her script.py", NAMELESS]
+    assert {item["trainer"] for item in seen["nodes"]} == {"run-here-1", None}
+    _, told = await served.ask("GET", "/v1/trainers/run-here-1/explain")
+    assert told["trainer"]["loss"] == 0.5
+    assert told["decisions"]
 
 
-def test_the_owner_of_a_trainer_that_is_forgotten_still_has_it_explained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_the_owner_of_a_trainer_that_is_forgotten_still_has_it_explained(
+    monkeypatch: pytest.MonkeyPatch, served: Served
 ) -> None:
-    async def test(served: Served) -> None:
-        await scene(served)
-        served.service.core = replace(served.service.core, trainers={}, leases={})
-        for user, wanted in (("ann", 200), ("bob", 404)):
-            as_user(monkeypatch, user)
-            assert (await served.ask("GET", "/v1/trainers/run-here-1/explain"))[0] == wanted
-
-    run(test, tmp_path)
+    await scene(served)
+    served.service.core = replace(served.service.core, trainers={}, leases={})
+    for user, wanted in (("ann", 200), ("bob", 404)):
+        as_user(monkeypatch, user)
+        assert (await served.ask("GET", "/v1/trainers/run-here-1/explain"))[0] == wanted
 
 
-def test_regression_a_driver_was_told_whose_job_takes_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(served: Served) -> None:
-        await scene(served)
-        nodes = {name: node(name) for name in ("n1", "n2", "n3")}
-        (where,) = (item.node for item in served.service.state.leases.values())
-        takes = job("4712", "RUNNING", user="eve", nodes=(where,))
-        served.service.observe(Snapshot(time.time(), nodes, (takes,), ()))
-        as_user(monkeypatch, "ann")
-        epoch = served.service.state.trainers["run-here-1"].epoch
-        for private, reason in (
-            (False, f"{where} " + wording("pool.judgement.has_job", job_id=4712)),
-            (True, f"{where} has a job on it"),
-        ):
-            served.service.private = private
-            _, told = await served.ask("GET", f"/v1/trainers/run-here-1/leases?epoch={epoch}&version=0&wait_s=0")
-            assert [item["reason"] for item in told["leases"] if item["state"] == "revoked"] == [reason]
-        _, again = await served.ask("POST", "/v1/trainers", TRAINER | {"name": "her script.py"})
-        assert "4712" not in json.dumps(again)
-        _, seen = await served.ask("GET", "/v1/status")
-        assert "4712" not in json.dumps(seen), "nor does her own node say so"
+async def test_regression_a_driver_was_told_whose_job_takes_its_node(
+    monkeypatch: pytest.MonkeyPatch, served: Served
+) -> None:
+    await scene(served)
+    nodes = {name: node(name) for name in ("n1", "n2", "n3")}
+    (where,) = (item.node for item in served.service.state.leases.values())
+    takes = job("4712", "RUNNING", user="eve", nodes=(where,))
+    served.service.observe(Snapshot(time.time(), nodes, (takes,), ()))
+    as_user(monkeypatch, "ann")
+    epoch = served.service.state.trainers["run-here-1"].epoch
+    for private, reason in (
+        (False, f"{where} " + wording("pool.judgement.has_job", job_id=4712)),
+        (True, f"{where} has a job on it"),
+    ):
+        served.service.private = private
+        _, told = await served.ask("GET", f"/v1/trainers/run-here-1/leases?epoch={epoch}&version=0&wait_s=0")
+        assert [item["reason"] for item in told["leases"] if item["state"] == "revoked"] == [reason]
+    _, again = await served.ask("POST", "/v1/trainers", TRAINER | {"name": "her script.py"})
+    assert "4712" not in json.dumps(again)
+    _, seen = await served.ask("GET", "/v1/status")
+    assert "4712" not in json.dumps(seen), "nor does her own node say so"
 
-    run(test, tmp_path)
 
-
-def test_refusals_name_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(served: Served) -> None:
-        await scene(served)
-        as_user(monkeypatch, "bob")
-        for method, path, body in (
-            ("GET", "/v1/trainers/run-here-1/leases?epoch=1&version=0&wait_s=0", None),
-            ("POST", "/v1/trainers", TRAINER | {"user": "bob"}),
-            ("POST", "/v1/trainers", TRAINER | {"id": "4711", "user": "bob"}),
-        ):
-            code, answer = await served.ask(method, path, body)
-            assert code == 403
-            assert not re.search(r"\bann\b", answer["error"])
-
-    run(test, tmp_path)
+async def test_refusals_name_nobody(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
+    await scene(served)
+    as_user(monkeypatch, "bob")
+    for method, path, body in (
+        ("GET", "/v1/trainers/run-here-1/leases?epoch=1&version=0&wait_s=0", None),
+        ("POST", "/v1/trainers", TRAINER | {"user": "bob"}),
+        ("POST", "/v1/trainers", TRAINER | {"id": "4711", "user": "bob"}),
+    ):
+        code, answer = await served.ask(method, path, body)
+        assert code == 403
+        assert not re.search(r"\bann\b", answer["error"])
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,6 @@ ALL = HistoryRequest(0.0, 1e9, 1e9, 86_400.0)
 SUMS = ("pool_node_seconds", "used_node_seconds", "training_node_seconds")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger"
-
-
 def begun(path: Path, clock: Clock) -> Service:
     """A service with a trainer that works on n1 and n2 of three nodes, and makes ten samples a second."""
     service = start(path, clock)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from tests.bftd.daemon.test_process import bft, running, write_config
 from tests.bftd.ledger.test_file import Clock
 from tests.bftd.service.alerts.test_hook import gone, script
 from tests.support.messages import excerpt, fragment, says, wording
-from tests.support.waiting import STILL_S
+from tests.support.waiting import STILL_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -166,9 +165,7 @@ def test_a_daemon_tells_of_a_pause_and_leaves_nothing_behind(tmp_path: Path) -> 
     with running(tmp_path, f'[notify]\ncommand = "{command}"\n') as daemon:
         env = {"BFTD_SOCKET": str(tmp_path / "socket")}
         assert bft("pause", "--user", "ann", "--why", "x", env=env).returncode == 0
-        end_s = time.monotonic() + STILL_S
-        while not (tmp_path / "told").exists() and time.monotonic() < end_s:
-            time.sleep(0.05)
+        until("it is told", (tmp_path / "told").exists)
         told = json.loads((tmp_path / "told").read_text())
         assert (told["begun"][0]["kind"], told["partition"]) == ("pause", "elastic")
         assert told["cluster"].endswith("scontrol")  # as the fake calls its cluster

@@ -6,7 +6,8 @@ import asyncio
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,26 +90,27 @@ class Screen:
         await self.pilot.press(*("space" if letter == " " else letter for letter in text))
 
 
-def run(
-    test: Callable[[Screen], Awaitable[None]],
-    client: Client | str,
-    size: tuple[int, int] = (80, 24),
-    glyphs: Glyphs = UNICODE,
-) -> None:
-    """Run a test on a screen of this size."""
+@asynccontextmanager
+async def shown(
+    client: Client | str, size: tuple[int, int] = (80, 24), glyphs: Glyphs = UNICODE
+) -> AsyncIterator[Screen]:
+    """A screen of this size."""
+    top = screen(Client(client) if isinstance(client, str) else client, glyphs, EVERY_S)
+    async with top.run_test(size=size) as pilot:
+        yield Screen(top, pilot)
 
-    async def inside() -> None:
-        top = screen(Client(client) if isinstance(client, str) else client, glyphs, EVERY_S)
-        async with top.run_test(size=size) as pilot:
-            await test(Screen(top, pilot))
 
-    asyncio.run(inside())
+@pytest.fixture
+def seen(served: Daemon) -> AbstractAsyncContextManager[Screen]:
+    return shown(served.address)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60), (60, 16)])
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
-def test_it_shows_nodes_trainers_and_the_last_decision(served: Daemon, size: tuple[int, int], glyphs: Glyphs) -> None:
-    async def test(seen: Screen) -> None:
+async def test_it_shows_nodes_trainers_and_the_last_decision(
+    served: Daemon, size: tuple[int, int], glyphs: Glyphs
+) -> None:
+    async with shown(served.address, size, glyphs) as seen:
         await seen.shows("1 regular", "7 leased", "1 away", "run-h-1", "[red]gpt[/r", "300", "p Pause")
         if size[1] > 20:
             await seen.shows("9 nodes", "q Quit")
@@ -118,97 +120,86 @@ def test_it_shows_nodes_trainers_and_the_last_decision(served: Daemon, size: tup
         assert len(seen.text.splitlines()) == size[1]
         assert glyphs is UNICODE or seen.text.isascii()
 
-    run(test, served.address, size, glyphs)
+
+async def test_regression_a_size_or_a_choice_that_came_while_there_were_no_widgets_ended_it(seen: Screen) -> None:
+    await seen.shows("run-h-1")
+    highlighted = DataTable.RowHighlighted(seen.table, 0, RowKey("run-h-1"))
+    await seen.top.screen.remove_children()
+    await seen.pilot.resize_terminal(60, 16)
+    seen.top.post_message(highlighted)
+    await seen.pilot.pause()
 
 
-def test_regression_a_size_or_a_choice_that_came_while_there_were_no_widgets_ended_it(served: Daemon) -> None:
-    async def test(seen: Screen) -> None:
-        await seen.shows("run-h-1")
-        highlighted = DataTable.RowHighlighted(seen.table, 0, RowKey("run-h-1"))
-        await seen.top.screen.remove_children()
-        await seen.pilot.resize_terminal(60, 16)
-        seen.top.post_message(highlighted)
-        await seen.pilot.pause()
-
-    run(test, served.address)
-
-
-def test_the_cursor_stays_on_its_trainer_whatever_order_they_come_in(served: Daemon) -> None:
-    async def test(seen: Screen) -> None:
-        await seen.shows("run-h-3")
-        await seen.press("down", "down")
-        await seen.until(lambda: seen.table.current == "run-h-3")
-        await seen.shows("a-very-long-name-of-a-job  run-h-3")
-        for _ in range(7):  # by samples/s, the fastest first
-            await seen.press("s")
-        await seen.shows("SAMPLES/v", "sorted by SAMPLES/S")
-        lines = [line for line in seen.text.splitlines() if " running " in line and "run-h-" in line[:9]]
-        assert [line.split()[0] for line in lines] == ["run-h-2", "run-h-3", "run-h-1"]
-        assert seen.table.current == "run-h-3"
-        await seen.press("S")
-        await seen.shows("SAMPLES/^")
-        assert seen.table.current == "run-h-3"
-        await seen.press("slash")
-        await seen.type("zz")
-        await seen.shows(wording("top.app.no_trainer_has", wanted="zz"))
-        await seen.press("escape")
-        await seen.shows("run-h-1")
-        await seen.press("slash")
-        await seen.type("GPT")
-        await seen.press("enter")
-        await seen.until(lambda: seen.table.row_count == 1 and seen.table.current == "run-h-2")
-
-    run(test, served.address)
+async def test_the_cursor_stays_on_its_trainer_whatever_order_they_come_in(seen: Screen) -> None:
+    await seen.shows("run-h-3")
+    await seen.press("down", "down")
+    await seen.until(lambda: seen.table.current == "run-h-3")
+    await seen.shows("a-very-long-name-of-a-job  run-h-3")
+    for _ in range(7):  # by samples/s, the fastest first
+        await seen.press("s")
+    await seen.shows("SAMPLES/v", "sorted by SAMPLES/S")
+    lines = [line for line in seen.text.splitlines() if " running " in line and "run-h-" in line[:9]]
+    assert [line.split()[0] for line in lines] == ["run-h-2", "run-h-3", "run-h-1"]
+    assert seen.table.current == "run-h-3"
+    await seen.press("S")
+    await seen.shows("SAMPLES/^")
+    assert seen.table.current == "run-h-3"
+    await seen.press("slash")
+    await seen.type("zz")
+    await seen.shows(wording("top.app.no_trainer_has", wanted="zz"))
+    await seen.press("escape")
+    await seen.shows("run-h-1")
+    await seen.press("slash")
+    await seen.type("GPT")
+    await seen.press("enter")
+    await seen.until(lambda: seen.table.row_count == 1 and seen.table.current == "run-h-2")
 
 
-def test_it_explains_a_trainer_and_a_node(served: Daemon) -> None:
-    async def test(seen: Screen) -> None:
-        await seen.shows("run-h-1")
-        await seen.press("enter")
-        await seen.shows("resnet (run-h-1)", "resnet starts on ", "Esc goes back")
-        await seen.press("escape", "question_mark")
-        await seen.shows("why it grew, stayed or shrank")
-        await seen.press("escape", "n")
-        await seen.shows("Nodes: ", "trainer run-h-1: working", "draining")
-        await seen.press("enter")
-        await seen.shows("NODE", "n8")
-        await seen.press("enter")
-        await seen.until(lambda: isinstance(seen.top.screen, TextDialog) and "n8 runs a job" in seen.text)
-        await seen.press("escape", "escape", "escape")
-        await seen.shows("q Quit")
-
-    run(test, served.address)
+async def test_it_explains_a_trainer_and_a_node(seen: Screen) -> None:
+    await seen.shows("run-h-1")
+    await seen.press("enter")
+    await seen.shows("resnet (run-h-1)", "resnet starts on ", "Esc goes back")
+    await seen.press("escape", "question_mark")
+    await seen.shows("why it grew, stayed or shrank")
+    await seen.press("escape", "n")
+    await seen.shows("Nodes: ", "trainer run-h-1: working", "draining")
+    await seen.press("enter")
+    await seen.shows("NODE", "n8")
+    await seen.press("enter")
+    await seen.until(lambda: isinstance(seen.top.screen, TextDialog) and "n8 runs a job" in seen.text)
+    await seen.press("escape", "escape", "escape")
+    await seen.shows("q Quit")
 
 
-def test_a_pause_asks_for_a_reason_and_once_more_and_is_lifted_by_the_same_key(served: Daemon) -> None:
-    async def test(seen: Screen) -> None:
-        await seen.shows("run-h-1")
-        await seen.press("p", "enter")
-        await seen.shows(
-            "say why", "[ ] also ask back", "(*) everything", "( ) " + wording("top.asking.trainers_of", user="ann")
-        )
-        await seen.type("dust")
-        await seen.press("tab", "space", "enter")
-        await seen.shows(
-            "[x] also ask back", excerpt("top.dialogs.enter_pauses", back=fragment("everything and asks back"))
-        )
-        await seen.press("space", "enter")
-        await seen.shows("[ ] also ask back", excerpt("top.dialogs.enter_pauses", back="everything"))
-        assert not served.do(lambda service: service.state.pauses)
-        await seen.press("enter")
-        await seen.shows(wording("core.sentences.paused", what="! everything", by="root", why="dust"))
-        await seen.press("p")
-        await seen.shows("Lend nodes again?")
-        await seen.press("n", "p", "y")
-        await seen.until(lambda: not served.do(lambda service: service.state.pauses))
+async def test_a_pause_asks_for_a_reason_and_once_more_and_is_lifted_by_the_same_key(
+    served: Daemon, seen: Screen
+) -> None:
+    await seen.shows("run-h-1")
+    await seen.press("p", "enter")
+    await seen.shows(
+        "say why", "[ ] also ask back", "(*) everything", "( ) " + wording("top.asking.trainers_of", user="ann")
+    )
+    await seen.type("dust")
+    await seen.press("tab", "space", "enter")
+    await seen.shows(
+        "[x] also ask back", excerpt("top.dialogs.enter_pauses", back=fragment("everything and asks back"))
+    )
+    await seen.press("space", "enter")
+    await seen.shows("[ ] also ask back", excerpt("top.dialogs.enter_pauses", back="everything"))
+    assert not served.do(lambda service: service.state.pauses)
+    await seen.press("enter")
+    await seen.shows(wording("core.sentences.paused", what="! everything", by="root", why="dust"))
+    await seen.press("p")
+    await seen.shows("Lend nodes again?")
+    await seen.press("n", "p", "y")
+    await seen.until(lambda: not served.do(lambda service: service.state.pauses))
 
-    run(test, served.address)
 
-
-def test_what_an_administrator_alone_may_is_refused_in_one_line(
+async def test_what_an_administrator_alone_may_is_refused_in_one_line(
     served: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test(seen: Screen) -> None:
+    as_user(monkeypatch, "ann")
+    async with shown(served.address) as seen:
         await seen.shows("run-h-1")
         await seen.press("p")
         await seen.type("x")
@@ -216,12 +207,9 @@ def test_what_an_administrator_alone_may_is_refused_in_one_line(
         await seen.shows("only administrators may pause and resume, and ann is none")
         assert not served.do(lambda service: service.state.pauses)
 
-    as_user(monkeypatch, "ann")
-    run(test, served.address)
 
-
-def test_settings_are_tuned_in_a_form_that_checks_them(served: Daemon) -> None:
-    async def test(seen: Screen) -> None:
+async def test_settings_are_tuned_in_a_form_that_checks_them(served: Daemon) -> None:
+    async with shown(served.address) as seen:
         await seen.shows("run-h-1")
         await seen.press("t", "enter")
         await seen.shows(wording("top.dialogs.nothing_changed"), "t_fwd_s", "120.0")
@@ -237,21 +225,16 @@ def test_settings_are_tuned_in_a_form_that_checks_them(served: Daemon) -> None:
         await seen.press("enter")
         await seen.shows("tuned: t_fwd_s = 90.0")
         assert served.do(lambda service: service.state.settings.decide.t_fwd_s) == 90.0
-
-    run(test, served.address)
     Client(served.address).tune(t_fwd_s=120.0)
 
 
-def test_a_daemon_that_stops_and_comes_back_is_told_in_one_notice() -> None:
+async def test_a_daemon_that_stops_and_comes_back_is_told_in_one_notice() -> None:
     # a path that fits into a line: of a longer one Textual shows no more than the line before it
     with tempfile.TemporaryDirectory() as name, daemon(folder := Path(name)) as there:
         fill(there)
-        address = there.address
-        gone = there
-
-        async def test(seen: Screen) -> None:
+        async with shown(there.address) as seen:
             await seen.shows("run-h-1")
-            await asyncio.to_thread(gone.stop)
+            await asyncio.to_thread(there.stop)
             # wherever the lines of the notice end
             await seen.until(lambda: "(trying again)" in " ".join(seen.text.split()))
             await seen.shows("! no daemon answers at", "run-h-1")
@@ -259,8 +242,6 @@ def test_a_daemon_that_stops_and_comes_back_is_told_in_one_notice() -> None:
                 again.see(NODES)
                 await seen.until(lambda: "trying again" not in " ".join(seen.text.split()))
                 await seen.shows("9 nodes", "run-h-1")
-
-        run(test, address)
 
 
 class Older(Client):
@@ -283,13 +264,11 @@ class Older(Client):
         return told
 
 
-def test_an_older_daemon_is_shown_as_far_as_it_tells(served: Daemon) -> None:
-    async def test(seen: Screen) -> None:
+async def test_an_older_daemon_is_shown_as_far_as_it_tells(served: Daemon) -> None:
+    async with shown(Older(served.address)) as seen:
         await seen.shows("9 nodes", "1 regular", "7 leased", "run-h-2", "snapshot none yet")
         await seen.press("e")
         await seen.shows("resnet starts on ")
-
-    run(test, Older(served.address))
 
 
 def test_quitting_does_not_wait_for_an_answer(served: Daemon) -> None:
@@ -305,12 +284,13 @@ def test_quitting_does_not_wait_for_an_answer(served: Daemon) -> None:
     waited_for: list[str] = []
     is_over = threading.Event()
 
-    async def test(seen: Screen) -> None:
-        await seen.until(lambda: begun)
-        await seen.press("q")
+    async def quits() -> None:
+        async with shown(Slow(served.address)) as seen:
+            await seen.until(lambda: begun)
+            await seen.press("q")
 
     try:
-        run(test, Slow(served.address))
+        asyncio.run(quits())
         assert not waited_for
     finally:
         is_over.set()

@@ -6,13 +6,13 @@ import contextlib
 import signal
 import socket
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from bftd.protocol.reports import CrashReport, LeaseReport, SuspendReport
 from tests.elastic.cluster import EVERY, TrainerJob
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.horovod]
 
@@ -73,10 +73,7 @@ def test_a_notification_is_repeated_because_one_that_meets_a_reset_is_lost(drive
     driver._host_manager, driver._shutdown, driver._listed = Manager(), threading.Event(), threading.Event()
     repeating = threading.Thread(target=driver._discover_hosts)
     repeating.start()
-    deadline_s = time.monotonic() + 20
-    while len(driver.told) < 3:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
+    until("it is told three times", lambda: len(driver.told) >= 3)
     driver._shutdown.set()
     repeating.join()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from elastic.link.wire import Message, decode
 from tests.support.messages import wording
-from tests.support.waiting import STILL_S
+from tests.support.waiting import STILL_S, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.horovod]
 
@@ -48,13 +48,6 @@ def life(out: Out, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     made = horovod_life.Life(1024, out)
     yield made
     made._driver.stop()
-
-
-def until(what: str, condition: Callable[[], Any]) -> None:
-    deadline_s = time.monotonic() + STILL_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"never happened: {what}"
-        time.sleep(0.002)
 
 
 def hosts(life: Any, least: int, **slots: int) -> None:

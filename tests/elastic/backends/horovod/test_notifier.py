@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from elastic.backends.horovod.notifier import WorkerNotifier
-from tests.support.waiting import STILL_S
+from tests.support.waiting import STILL_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -29,23 +27,16 @@ class Client:
             raise ConnectionResetError
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + STILL_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
-
-
 def test_regression_a_rank_0_that_was_stopped_kept_horovod_from_ever_starting_another_worker() -> None:
     client = Client()
     notifier = WorkerNotifier(client)
     threads = threading.active_count()
     for timestamp in range(1, 101):
         notifier.notify_hosts_updated(timestamp, "mixed")  # returns, though nobody answers
-    until(lambda: client.told == [1])
+    until("it is told", lambda: client.told == [1])
     assert threading.active_count() <= threads + 1
     client.alive.set()
-    until(lambda: client.told == [1, 100])
+    until("it is told", lambda: client.told == [1, 100])
 
 
 def test_a_worker_that_is_gone_is_none_of_the_notifiers_business_and_the_next_one_is_sent() -> None:
@@ -54,7 +45,7 @@ def test_a_worker_that_is_gone_is_none_of_the_notifiers_business_and_the_next_on
     notifier = WorkerNotifier(client)
     for timestamp in (13, 14):
         notifier.notify_hosts_updated(timestamp, "mixed")
-        until(lambda timestamp=timestamp: client.told[-1:] == [timestamp])  # type: ignore[misc]
+        until("it is told", lambda timestamp=timestamp: client.told[-1:] == [timestamp])  # type: ignore[misc]
 
 
 @pytest.mark.horovod

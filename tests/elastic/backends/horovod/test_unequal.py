@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,18 +16,11 @@ from elastic.backends import KINDS
 from elastic.driver.server import Hub, listen
 from elastic.driver.trainer import Trainer
 from elastic.link.authentication import new_secret
-from tests.elastic.fakes import reports_of, settings_for
+from tests.elastic.fakes import reports_of, settings_for, until
 from tests.support.waiting import STILL_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.horovod, pytest.mark.torch]
 SCRIPT = Path(__file__).parents[2] / "scripts" / "unequal_horovod.py"
-
-
-async def until(what: str, condition: Callable[[], Any]) -> None:
-    deadline_s = time.monotonic() + STILL_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"never happened: {what}"
-        await asyncio.sleep(0.02)
 
 
 def test_two_workers_on_one_node_and_one_on_another_train_though_twice_the_larger_would_be_four(

@@ -12,7 +12,8 @@ import multiprocessing
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -156,23 +157,19 @@ class Group:
                     del node.pilot.workers[local_rank]
 
 
-def play(folder: Path, script: str, body: Callable[[Group], Awaitable[None]]) -> Group:
-    """Runs `body` with a group whose nodes run `script`."""
+@asynccontextmanager
+async def grouped(folder: Path, script: str) -> AsyncIterator[Group]:
+    """A group whose nodes run `script`."""
     from elastic.backends.torchrun.node import preload
 
     (folder / "train.py").write_text(script)
     preload()  # once for all nodes: they are forks
-
-    async def run() -> Group:
-        group = Group(folder)
-        await group.backend.start()
-        try:
-            await asyncio.wait_for(body(group), 2 * STILL_S)
-        finally:
-            await group.close()
-        return group
-
-    return asyncio.run(run())
+    group = Group(folder)
+    await group.backend.start()
+    try:
+        yield group
+    finally:
+        await group.close()
 
 
 def _node(

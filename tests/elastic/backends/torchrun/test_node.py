@@ -8,6 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Collection
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 from elastic.backends.torchrun.tunnel import Tunnel
 from elastic.node import cleanup, shared_memory
-from tests.elastic.backends.torchrun.real import Group, play
+from tests.elastic.backends.torchrun.real import Group, grouped
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
@@ -45,17 +46,19 @@ note(local=int(os.environ["LOCAL_RANK"]), world=dist.get_world_size(), total=tot
 """
 
 
-def test_nodes_with_different_numbers_of_gpus_form_one_world(tmp_path: Path) -> None:
-    async def body(group: Group) -> None:
-        n1, n2 = group.node("n1", workers=2), group.node("n2", workers=1)
-        await group.backend.set_members([n1, n2])
-        await group.until("all are done", lambda: group.host.ended)
-        assert group.host.ended == (0, "training is complete")
-        found = sorted((row["rank"], row["node"], row["local"], row["world"], row["total"]) for row in group.rows())
-        assert {(step["size"], step["nodes"]) for step in group.steps} == {(3, 2)}
-        assert found == [(0, "n1", 0, 3, 6.0), (1, "n1", 1, 3, 6.0), (2, "n2", 0, 3, 6.0)]
+@pytest.fixture
+def group(tmp_path: Path) -> AbstractAsyncContextManager[Group]:
+    return grouped(tmp_path, SCRIPT + COUNT)
 
-    play(tmp_path, SCRIPT + COUNT, body)
+
+async def test_nodes_with_different_numbers_of_gpus_form_one_world(group: Group) -> None:
+    n1, n2 = group.node("n1", workers=2), group.node("n2", workers=1)
+    await group.backend.set_members([n1, n2])
+    await group.until("all are done", lambda: group.host.ended)
+    assert group.host.ended == (0, "training is complete")
+    found = sorted((row["rank"], row["node"], row["local"], row["world"], row["total"]) for row in group.rows())
+    assert {(step["size"], step["nodes"]) for step in group.steps} == {(3, 2)}
+    assert found == [(0, "n1", 0, 3, 6.0), (1, "n1", 1, 3, 6.0), (2, "n2", 0, 3, 6.0)]
 
 
 def take_part(times: int) -> None:
@@ -70,21 +73,20 @@ def take_part(times: int) -> None:
     Tunnel.open = open_or_sleep  # type: ignore[method-assign]
 
 
-def test_nodes_lost_one_after_the_other_in_the_middle_of_a_rendezvous_leave_the_others_training(tmp_path: Path) -> None:
-    async def body(group: Group) -> None:
-        n1 = group.node("n1")
-        others = [group.node("n2", prepare=partial(take_part, 1)), group.node("n3", prepare=partial(take_part, 0))]
-        while others:
-            await group.backend.set_members([n1, *others])
-            await group.until("the others' workers are waited for", lambda: n1.workers)
-            group.nodes[others.pop().node].kill()
-            await group.until("it is noticed", lambda: group.backend._broken)
-        await group.backend.set_members([n1])
-        await group.until("the survivor trains alone", lambda: group.host.ended)
-        assert [(row["node"], row["world"]) for row in group.rows()] == [("n1", 1)]
-        assert group.host.crashes == []
-
-    play(tmp_path, SCRIPT + COUNT, body)
+async def test_nodes_lost_one_after_the_other_in_the_middle_of_a_rendezvous_leave_the_others_training(
+    group: Group,
+) -> None:
+    n1 = group.node("n1")
+    others = [group.node("n2", prepare=partial(take_part, 1)), group.node("n3", prepare=partial(take_part, 0))]
+    while others:
+        await group.backend.set_members([n1, *others])
+        await group.until("the others' workers are waited for", lambda: n1.workers)
+        group.nodes[others.pop().node].kill()
+        await group.until("it is noticed", lambda: group.backend._broken)
+    await group.backend.set_members([n1])
+    await group.until("the survivor trains alone", lambda: group.host.ended)
+    assert [(row["node"], row["world"]) for row in group.rows()] == [("n1", 1)]
+    assert group.host.crashes == []
 
 
 FROZEN = """\
@@ -97,8 +99,8 @@ dist.barrier()
 """
 
 
-def test_a_frozen_worker_that_its_agent_kills_is_a_crash_and_both_nodes_train_again(tmp_path: Path) -> None:
-    async def body(group: Group) -> None:
+async def test_a_frozen_worker_that_its_agent_kills_is_a_crash_and_both_nodes_train_again(tmp_path: Path) -> None:
+    async with grouped(tmp_path, SCRIPT + FROZEN) as group:
         members = [group.node("n1"), group.node("n2")]
         await group.backend.set_members(members)
         await group.until("one is frozen, one waits for it", lambda: len(group.rows()) == 2)
@@ -110,8 +112,6 @@ def test_a_frozen_worker_that_its_agent_kills_is_a_crash_and_both_nodes_train_ag
         await group.until("all are done", lambda: group.host.ended)
         assert group.host.ended == (0, "training is complete")
         assert len(group.rows()) == 4
-
-    play(tmp_path, SCRIPT + FROZEN, body)
 
 
 FAILS_AT_THE_END = """\
@@ -127,8 +127,8 @@ note(well=True)
 """
 
 
-def test_a_node_that_was_done_begins_anew_with_the_one_that_failed_at_the_end(tmp_path: Path) -> None:
-    async def body(group: Group) -> None:
+async def test_a_node_that_was_done_begins_anew_with_the_one_that_failed_at_the_end(tmp_path: Path) -> None:
+    async with grouped(tmp_path, SCRIPT + FAILS_AT_THE_END) as group:
         members = [group.node("n1"), group.node("n2", workers=2)]
         await group.backend.set_members(members)
         await group.until("n2 is done", lambda: group.nodes["n2"].said[-1]["op"] == "done")
@@ -139,8 +139,6 @@ def test_a_node_that_was_done_begins_anew_with_the_one_that_failed_at_the_end(tm
         await group.until("all are done", lambda: group.host.ended)
         assert group.host.ended == (0, "training is complete")
         assert sorted(row["rank"] for row in group.rows()) == [0, 1, 1, 2, 2]
-
-    play(tmp_path, SCRIPT + FAILS_AT_THE_END, body)
 
 
 def fail_once() -> None:
@@ -154,28 +152,22 @@ def fail_once() -> None:
     Tunnel.open = fails  # type: ignore[assignment,method-assign]
 
 
-def test_a_node_that_cannot_start_its_workers_says_so_and_comes_to_the_next_rendezvous(tmp_path: Path) -> None:
-    async def body(group: Group) -> None:
-        members = [group.node("n1", prepare=fail_once), group.node("n2")]
-        await group.backend.set_members(members)
-        await group.until("told", lambda: group.host.crashes)
-        assert group.host.crashes == [("n1", 1)]
-        await group.backend.set_members(members)
-        await group.until("all are done", lambda: group.host.ended)
-        assert {row["world"] for row in group.rows()} == {2}
-
-    play(tmp_path, SCRIPT + COUNT, body)
+async def test_a_node_that_cannot_start_its_workers_says_so_and_comes_to_the_next_rendezvous(group: Group) -> None:
+    members = [group.node("n1", prepare=fail_once), group.node("n2")]
+    await group.backend.set_members(members)
+    await group.until("told", lambda: group.host.crashes)
+    assert group.host.crashes == [("n1", 1)]
+    await group.backend.set_members(members)
+    await group.until("all are done", lambda: group.host.ended)
+    assert {row["world"] for row in group.rows()} == {2}
 
 
-def test_a_tunnel_that_was_killed_is_dug_again_for_the_next_group(tmp_path: Path) -> None:
-    async def body(group: Group) -> None:
-        n1 = group.node("n1")
-        (await group.until("it is there", lambda: group.nodes["n1"].tunnel)).kill()
-        await group.backend.set_members([n1])
-        await group.until("it is done", lambda: group.host.ended)
-        assert group.host.ended == (0, "training is complete")
-
-    play(tmp_path, SCRIPT + COUNT, body)
+async def test_a_tunnel_that_was_killed_is_dug_again_for_the_next_group(group: Group) -> None:
+    n1 = group.node("n1")
+    (await group.until("it is there", lambda: group.nodes["n1"].tunnel)).kill()
+    await group.backend.set_members([n1])
+    await group.until("it is done", lambda: group.host.ended)
+    assert group.host.ended == (0, "training is complete")
 
 
 HOLDS_SHARED_MEMORY = """\
@@ -205,13 +197,13 @@ def look_once() -> None:
     cleanup.NodeCleanup.sample = sample_and_say  # type: ignore[method-assign]
 
 
-def test_regression_a_node_that_slurm_took_did_not_look_a_last_time_whose_the_shared_memory_is(tmp_path: Path) -> None:
-    async def body(group: Group) -> None:
+async def test_regression_a_node_that_slurm_took_did_not_look_a_last_time_whose_the_shared_memory_is(
+    tmp_path: Path,
+) -> None:
+    async with grouped(tmp_path, SCRIPT + HOLDS_SHARED_MEMORY) as group:
         n1 = group.node("n1", prepare=look_once)
         await group.backend.set_members([n1])
         await group.until("the worker has it", group.rows)
         n1.tell({"op": "leaving"})
         record = tmp_path / shared_memory.RECORD
         await group.until("the agent can remove it", lambda: record.exists() and "segment" in record.read_text())
-
-    play(tmp_path, SCRIPT + HOLDS_SHARED_MEMORY, body)

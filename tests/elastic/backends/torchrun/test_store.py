@@ -100,19 +100,16 @@ def test_the_kernel_tells_another_user_apart() -> None:
 
 
 @pytest.mark.torch
-def test_the_store_is_hidden_from_every_port_but_its_own(tmp_path: Path) -> None:
-    async def run() -> None:
-        store = HiddenStore()
-        await store.open()
-        # Any connection that was not made for it: its packets are dropped, so there is not even a refusal.
-        with pytest.raises(OSError, match="timed out"):
-            socket.create_connection(("127.0.0.1", store._port), timeout=0.3)
-        _, writer = await store.connect()
-        assert writer.get_extra_info("peername")[1] == store._port
-        writer.close()
-        store.close()
-
-    asyncio.run(run())
+async def test_the_store_is_hidden_from_every_port_but_its_own(tmp_path: Path) -> None:
+    store = HiddenStore()
+    await store.open()
+    # Any connection that was not made for it: its packets are dropped, so there is not even a refusal.
+    with pytest.raises(OSError, match="timed out"):
+        socket.create_connection(("127.0.0.1", store._port), timeout=0.3)
+    _, writer = await store.connect()
+    assert writer.get_extra_info("peername")[1] == store._port
+    writer.close()
+    store.close()
 
 
 @AS_ROOT
@@ -156,26 +153,23 @@ def test_a_user_without_any_rights_has_a_store_that_nobody_else_on_the_host_can_
 
 @AS_ROOT
 @pytest.mark.torch
-def test_another_user_of_the_drivers_host_cannot_take_the_port_that_the_store_hears(tmp_path: Path) -> None:
-    async def run() -> None:
-        store = HiddenStore()
-        await store.open()
-        _, writer = await store.connect()
-        taken = writer.get_extra_info("sockname")
-        for option in (socket.SO_REUSEPORT, socket.SO_REUSEADDR, socket.SO_KEEPALIVE):
-            for address in ("127.0.0.1", "127.9.9.9", taken[0], "0.0.0.0"):
+async def test_another_user_of_the_drivers_host_cannot_take_the_port_that_the_store_hears(tmp_path: Path) -> None:
+    store = HiddenStore()
+    await store.open()
+    _, writer = await store.connect()
+    taken = writer.get_extra_info("sockname")
+    for option in (socket.SO_REUSEPORT, socket.SO_REUSEADDR, socket.SO_KEEPALIVE):
+        for address in ("127.0.0.1", "127.9.9.9", taken[0], "0.0.0.0"):
 
-                def bind(option: int = option, address: str = address) -> str:
-                    sock = socket.socket()
-                    sock.setsockopt(socket.SOL_SOCKET, option, 1)
-                    sock.bind((address, taken[1]))
-                    return "bound"
+            def bind(option: int = option, address: str = address) -> str:
+                sock = socket.socket()
+                sock.setsockopt(socket.SOL_SOCKET, option, 1)
+                sock.bind((address, taken[1]))
+                return "bound"
 
-                assert as_stranger(bind) == "OSError"
-        writer.close()
-        store.close()
-
-    asyncio.run(run())
+            assert as_stranger(bind) == "OSError"
+    writer.close()
+    store.close()
 
 
 # -- from a node's worker to the store ---
@@ -347,7 +341,7 @@ def test_neither_the_store_nor_a_tunnel_tells_the_secret_on_a_command_line(way: 
 
 
 @pytest.mark.torch
-def test_a_worker_that_hangs_up_leaves_no_connection_behind(way: Way) -> None:
+async def test_a_worker_that_hangs_up_leaves_no_connection_behind(way: Way) -> None:
     import psutil
 
     port = way.lead(1, way.open(1))
@@ -358,8 +352,4 @@ def test_a_worker_that_hangs_up_leaves_no_connection_behind(way: Way) -> None:
     clients[0].set("a", "b")
     assert [len(process.net_connections()) for process in processes] != before
     clients.clear()
-
-    async def gone() -> None:
-        await until("gone", lambda: [len(process.net_connections()) for process in processes] == before)
-
-    asyncio.run(gone())
+    await until("gone", lambda: [len(process.net_connections()) for process in processes] == before)

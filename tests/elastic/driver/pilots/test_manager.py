@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,6 @@ from elastic.driver.pilots.launcher import Pilot
 from elastic.driver.pilots.manager import PilotManager
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, ops, peer, until
 from tests.support.messages import says, wording
-from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
 
@@ -84,155 +84,129 @@ def never_back(stage: Stage) -> None:
     stage.starter.cancel = cancel  # type: ignore[method-assign]
 
 
-def scene(body: Callable[[Stage], Awaitable[None]]) -> None:
-    async def run() -> None:
-        stage = Stage()
-        await asyncio.wait_for(body(stage), STILL_S)
-        await stage.crew.close()
-        assert stage.owner.errors == []
-
-    asyncio.run(run())
+@asynccontextmanager
+async def staged() -> AsyncIterator[Stage]:
+    stage = Stage()
+    yield stage
+    await stage.crew.close()
+    assert stage.owner.errors == []
 
 
-def test_a_lease_is_placed_once_however_often_it_is_listed() -> None:
-    async def body(stage: Stage) -> None:
-        for _ in range(3):
-            stage.crew.on_leases([lease("n1")])
-        await until("placed", lambda: stage.states("n1.1") == ["placed"])
-        assert stage.starter.placed == ["n1.1"]
-        assert stage.crew.held() == (Held("n1.1", "n1", "job-n1.1"),)
-
-    scene(body)
+@pytest.fixture
+def stage() -> AbstractAsyncContextManager[Stage]:
+    return staged()
 
 
-def test_a_node_that_slurm_refuses_is_reported_refused_and_the_lease_is_over() -> None:
-    async def body(stage: Stage) -> None:
-        stage.starter.refuse["n1"] = "a regular job wants it"
+async def test_a_lease_is_placed_once_however_often_it_is_listed(stage: Stage) -> None:
+    for _ in range(3):
         stage.crew.on_leases([lease("n1")])
-        [report] = await until("refused", lambda: stage.daemon.of(LeaseReport, state="refused"))
-        assert report.reason == "a regular job wants it"
-        assert (stage.crew.pilots, stage.owner.lost_nodes, stage.crew.held()) == ({}, [], ())
-
-    scene(body)
+    await until("placed", lambda: stage.states("n1.1") == ["placed"])
+    assert stage.starter.placed == ["n1.1"]
+    assert stage.crew.held() == (Held("n1.1", "n1", "job-n1.1"),)
 
 
-def test_a_lease_that_has_ended_is_never_carried_out_again() -> None:
-    async def body(stage: Stage) -> None:
-        pilot = await stage.placed("n1")
-        assert pilot.job_id
-        stage.starter.end(pilot.job_id)
-        await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
-        stage.crew.on_leases([lease("n1")])
-        assert stage.crew.pilots == {}
-        assert stage.states("n1.1") == ["placed", "ended", "ended"]
-        stage.crew.on_leases([lease("n1", 2)])
-        await until("the node's next lease is", lambda: stage.states("n1.2") == ["placed"])
-
-    scene(body)
+async def test_a_node_that_slurm_refuses_is_reported_refused_and_the_lease_is_over(stage: Stage) -> None:
+    stage.starter.refuse["n1"] = "a regular job wants it"
+    stage.crew.on_leases([lease("n1")])
+    [report] = await until("refused", lambda: stage.daemon.of(LeaseReport, state="refused"))
+    assert report.reason == "a regular job wants it"
+    assert (stage.crew.pilots, stage.owner.lost_nodes, stage.crew.held()) == ({}, [], ())
 
 
-def test_what_has_ended_is_remembered_only_as_long_as_the_daemon_lists_it() -> None:
-    async def body(stage: Stage) -> None:
-        for number in range(1, 20):
-            stage.crew.on_leases([lease("n1", number)])
-            pilot = stage.crew.pilots[f"n1.{number}"]
-            await until("placed", lambda pilot=pilot: pilot.state == "placed")
-            assert pilot.job_id
-            stage.starter.end(pilot.job_id)
-            await until("ended", lambda: not stage.crew.pilots)
-            stage.crew.on_leases([lease("n1", number)])
-            assert stage.crew.pilots == {}, "it is still listed"
-        assert stage.crew._ended == {"n1.19"}
-        assert stage.starter.known == [], "nor does Slurm's side remember its job"
-        stage.crew.on_leases([])
-        assert stage.crew._ended == set()
-
-    scene(body)
+async def test_a_lease_that_has_ended_is_never_carried_out_again(stage: Stage) -> None:
+    pilot = await stage.placed("n1")
+    assert pilot.job_id
+    stage.starter.end(pilot.job_id)
+    await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
+    stage.crew.on_leases([lease("n1")])
+    assert stage.crew.pilots == {}
+    assert stage.states("n1.1") == ["placed", "ended", "ended"]
+    stage.crew.on_leases([lease("n1", 2)])
+    await until("the node's next lease is", lambda: stage.states("n1.2") == ["placed"])
 
 
-def test_an_allocation_whose_agent_ended_is_cancelled_so_that_it_holds_no_node() -> None:
-    async def body(stage: Stage) -> None:
-        pilot = await stage.placed("n1")
+async def test_what_has_ended_is_remembered_only_as_long_as_the_daemon_lists_it(stage: Stage) -> None:
+    for number in range(1, 20):
+        stage.crew.on_leases([lease("n1", number)])
+        pilot = stage.crew.pilots[f"n1.{number}"]
+        await until("placed", lambda pilot=pilot: pilot.state == "placed")
         assert pilot.job_id
         stage.starter.end(pilot.job_id)
         await until("ended", lambda: not stage.crew.pilots)
-        assert stage.starter.cancelled == [pilot.job_id]
-        assert stage.owner.lost_nodes == ["n1"]
-
-    scene(body)
-
-
-def test_a_lease_that_is_revoked_before_it_began_is_reported_ended_and_not_placed() -> None:
-    async def body(stage: Stage) -> None:
-        stage.crew.on_leases([lease("n1", state="revoked")])
-        assert stage.states("n1.1") == ["ended"]
-        assert stage.starter.placed == []
-
-    scene(body)
+        stage.crew.on_leases([lease("n1", number)])
+        assert stage.crew.pilots == {}, "it is still listed"
+    assert stage.crew._ended == {"n1.19"}
+    assert stage.starter.known == [], "nor does Slurm's side remember its job"
+    stage.crew.on_leases([])
+    assert stage.crew._ended == set()
 
 
-def test_a_lease_revoked_while_slurm_places_it_gives_the_node_back_without_an_agent() -> None:
-    async def body(stage: Stage) -> None:
-        stage.starter.hold.clear()
-        stage.crew.on_leases([lease("n1")])
-        await until("asked", lambda: stage.starter.placed)
-        stage.crew.on_leases([lease("n1", state="revoked")])
-        stage.starter.hold.set()
-        await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
-        assert stage.starter.cancelled == ["job-n1.1"]
-
-    scene(body)
+async def test_an_allocation_whose_agent_ended_is_cancelled_so_that_it_holds_no_node(stage: Stage) -> None:
+    pilot = await stage.placed("n1")
+    assert pilot.job_id
+    stage.starter.end(pilot.job_id)
+    await until("ended", lambda: not stage.crew.pilots)
+    assert stage.starter.cancelled == [pilot.job_id]
+    assert stage.owner.lost_nodes == ["n1"]
 
 
-def test_a_lease_the_daemon_no_longer_lists_is_given_back() -> None:
-    async def body(stage: Stage) -> None:
-        pilot = await stage.placed("n1")
-        stage.crew.on_leases([])
-        assert pilot.revoked
-        assert not pilot.vacate
-
-    scene(body)
+async def test_a_lease_that_is_revoked_before_it_began_is_reported_ended_and_not_placed(stage: Stage) -> None:
+    stage.crew.on_leases([lease("n1", state="revoked")])
+    assert stage.states("n1.1") == ["ended"]
+    assert stage.starter.placed == []
 
 
-def test_a_node_that_a_regular_job_needs_is_left_at_once_even_if_it_was_leaving_gracefully() -> None:
-    async def body(stage: Stage) -> None:
-        pilot = await stage.placed("n1")
-        stage.owner.saved.clear()
-        stage.crew.on_leases([lease("n1", state="revoked")])
-        await asyncio.sleep(0)
-        assert stage.owner.vacated == []
-        assert not pilot.leaving
-        stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
-        assert pilot.leaving
-        stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
-        stage.crew.on_leases([lease("n1", state="revoked")])
-        await asyncio.sleep(0)
-        assert stage.owner.vacated == ["n1"]
-        assert pilot.vacate
-        assert stage.starter.cancelled == [], "the last copy of the state comes first"
-        stage.owner.saved.set()
-        await until("given back", lambda: "job-n1.1" in stage.starter.cancelled)
-
-    scene(body)
+async def test_a_lease_revoked_while_slurm_places_it_gives_the_node_back_without_an_agent(stage: Stage) -> None:
+    stage.starter.hold.clear()
+    stage.crew.on_leases([lease("n1")])
+    await until("asked", lambda: stage.starter.placed)
+    stage.crew.on_leases([lease("n1", state="revoked")])
+    stage.starter.hold.set()
+    await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
+    assert stage.starter.cancelled == ["job-n1.1"]
 
 
-def test_a_graceful_leave_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lease_the_daemon_no_longer_lists_is_given_back(stage: Stage) -> None:
+    pilot = await stage.placed("n1")
+    stage.crew.on_leases([])
+    assert pilot.revoked
+    assert not pilot.vacate
+
+
+async def test_a_node_that_a_regular_job_needs_is_left_at_once_even_if_it_was_leaving_gracefully(stage: Stage) -> None:
+    pilot = await stage.placed("n1")
+    stage.owner.saved.clear()
+    stage.crew.on_leases([lease("n1", state="revoked")])
+    await asyncio.sleep(0)
+    assert stage.owner.vacated == []
+    assert not pilot.leaving
+    stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
+    assert pilot.leaving
+    stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
+    stage.crew.on_leases([lease("n1", state="revoked")])
+    await asyncio.sleep(0)
+    assert stage.owner.vacated == ["n1"]
+    assert pilot.vacate
+    assert stage.starter.cancelled == [], "the last copy of the state comes first"
+    stage.owner.saved.set()
+    await until("given back", lambda: "job-n1.1" in stage.starter.cancelled)
+
+
+async def test_a_graceful_leave_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crews, "GRACEFUL_LEAVE_S", 0.01)
-
-    async def body(stage: Stage) -> None:
+    async with staged() as stage:
         pilot = await stage.placed("n1")
         pilot.agent = agent = peer(role="agent")
         stage.crew.on_leases([lease("n1", state="revoked")])
         await until("told to end", lambda: ops(agent) == ["end"])
         assert "did not leave" in stage.owner.lines[0]
 
-    scene(body)
 
-
-def test_a_pilot_has_longer_for_its_step_where_nobody_needs_the_node_before(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pilot_has_longer_for_its_step_where_nobody_needs_the_node_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(crews, "GRACEFUL_LEAVE_S", 0.01)
-
-    async def body(stage: Stage) -> None:
+    async with staged() as stage:
         patient, other = await stage.placed("n1"), await stage.placed("n2")
         patient.agent, other.agent = agent, gone = peer(role="agent"), peer(role="agent")
         first = replace(lease("n1", state="revoked"), leave_in_s=30.0)
@@ -242,29 +216,23 @@ def test_a_pilot_has_longer_for_its_step_where_nobody_needs_the_node_before(monk
         stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
         assert patient.leaving, "the daemon may want it sooner"
 
-    scene(body)
 
-
-def test_a_pilot_without_an_agent_is_given_back_and_told_as_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pilot_without_an_agent_is_given_back_and_told_as_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crews, "CONNECT_S", 0.01)
-
-    async def body(stage: Stage) -> None:
+    async with staged() as stage:
         await stage.placed("n1")
         await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
         [crash] = stage.daemon.of(CrashReport)
         assert (crash.node, stage.starter.cancelled[0]) == ("n1", "job-n1.1")
         assert says(crash.text, "elastic.crew.no_agent_came", node="n1")
 
-    scene(body)
 
-
-def test_a_pilot_that_does_not_get_warm_is_given_back_and_one_that_does_is_kept(
+async def test_a_pilot_that_does_not_get_warm_is_given_back_and_one_that_does_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(crews, "CONNECT_S", 0.05)
     monkeypatch.setattr(crews, "WARM_S", 0.05)
-
-    async def body(stage: Stage) -> None:
+    async with staged() as stage:
         warm = await stage.placed("n1")
         warm.agent, warm.state = peer(role="agent"), "ready"  # before time passes, which others' work may take
         cold = await stage.placed("n2")
@@ -277,15 +245,12 @@ def test_a_pilot_that_does_not_get_warm_is_given_back_and_one_that_does_is_kept(
         await until("ended", lambda: list(stage.crew.pilots) == ["n1.1"])
         assert ops(warm.agent) == []
 
-    scene(body)
 
-
-def test_regression_an_agent_that_came_before_slurms_answer_was_given_back_as_one_that_never_came(
+async def test_regression_an_agent_that_came_before_slurms_answer_was_given_back_as_one_that_never_came(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(crews, "CONNECT_S", 0.01)
-
-    async def body(stage: Stage) -> None:
+    async with staged() as stage:
         stage.starter.hold.clear()
         stage.crew.on_leases([lease("n1")])
         await until("asked", lambda: stage.starter.placed)
@@ -301,94 +266,85 @@ def test_regression_an_agent_that_came_before_slurms_answer_was_given_back_as_on
         assert pilot.job_id
         stage.starter.end(pilot.job_id)
 
-    scene(body)
+
+async def test_regression_an_agent_that_was_ready_before_slurms_answer_left_training_when_the_answer_came(
+    stage: Stage,
+) -> None:
+    stage.starter.hold.clear()
+    stage.crew.on_leases([lease("n1")])
+    await until("asked", lambda: stage.starter.placed)
+    pilot = stage.crew.pilots["n1.1"]
+    pilot.agent = peer(role="agent")
+    stage.crew.ready(pilot)
+    assert (stage.states("n1.1"), pilot.wanted) == ([], False), "the guard may still withdraw it"
+    stage.starter.hold.set()
+    await until("ready", lambda: stage.states("n1.1") == ["placed", "ready"])
+    assert (pilot.state, pilot.wanted) == ("ready", True)
+    assert pilot.ready_s > 0
+    assert [report.job_id for report in stage.daemon.of(LeaseReport)] == ["job-n1.1"] * 2
+    assert pilot.job_id
+    stage.starter.end(pilot.job_id)
 
 
-def test_regression_an_agent_that_was_ready_before_slurms_answer_left_training_when_the_answer_came() -> None:
-    async def body(stage: Stage) -> None:
-        stage.starter.hold.clear()
-        stage.crew.on_leases([lease("n1")])
-        await until("asked", lambda: stage.starter.placed)
-        pilot = stage.crew.pilots["n1.1"]
-        pilot.agent = peer(role="agent")
-        stage.crew.ready(pilot)
-        assert (stage.states("n1.1"), pilot.wanted) == ([], False), "the guard may still withdraw it"
-        stage.starter.hold.set()
-        await until("ready", lambda: stage.states("n1.1") == ["placed", "ready"])
-        assert (pilot.state, pilot.wanted) == ("ready", True)
-        assert pilot.ready_s > 0
-        assert [report.job_id for report in stage.daemon.of(LeaseReport)] == ["job-n1.1"] * 2
-        assert pilot.job_id
-        stage.starter.end(pilot.job_id)
-
-    scene(body)
-
-
-def test_what_an_agent_says_before_slurms_answer_is_told_after_the_placing_in_its_order() -> None:
-    async def body(stage: Stage) -> None:
-        stage.starter.hold.clear()
-        stage.crew.on_leases([lease("n1")])
-        await until("asked", lambda: stage.starter.placed)
-        pilot = stage.crew.pilots["n1.1"]
-        pilot.agent = peer(role="agent")
-        stage.crew.ready(pilot)
-        stage.crew.tell_state(pilot, "leaving", at_s=12.0)
-        stage.crew.leave_at_once(pilot)
-        pilot.agent = None  # and it hangs up
-        stage.starter.hold.set()
-        await until("told", lambda: stage.states("n1.1") == ["placed", "ready", "leaving"])
-        assert not pilot.wanted
-        [leaving] = stage.daemon.of(LeaseReport, state="leaving")
-        assert leaving.at_s == 12.0
-        stage.starter.end("job-n1.1")
-        await until("ended", lambda: not stage.crew.pilots)
-        assert stage.crew._early == {}
-
-    scene(body)
+async def test_what_an_agent_says_before_slurms_answer_is_told_after_the_placing_in_its_order(stage: Stage) -> None:
+    stage.starter.hold.clear()
+    stage.crew.on_leases([lease("n1")])
+    await until("asked", lambda: stage.starter.placed)
+    pilot = stage.crew.pilots["n1.1"]
+    pilot.agent = peer(role="agent")
+    stage.crew.ready(pilot)
+    stage.crew.tell_state(pilot, "leaving", at_s=12.0)
+    stage.crew.leave_at_once(pilot)
+    pilot.agent = None  # and it hangs up
+    stage.starter.hold.set()
+    await until("told", lambda: stage.states("n1.1") == ["placed", "ready", "leaving"])
+    assert not pilot.wanted
+    [leaving] = stage.daemon.of(LeaseReport, state="leaving")
+    assert leaving.at_s == 12.0
+    stage.starter.end("job-n1.1")
+    await until("ended", lambda: not stage.crew.pilots)
+    assert stage.crew._early == {}
 
 
-def test_a_pilot_withdrawn_after_its_agent_came_is_told_refused_alone_and_its_agent_is_ended() -> None:
-    async def body(stage: Stage) -> None:
-        stage.starter.hold.clear()
-        stage.starter.refuse["n1"] = "withdrawn: " + wording("slurm_plugin.guard.planned", id=7, node="n1", max=1)
-        stage.crew.on_leases([lease("n1")])
-        await until("asked", lambda: stage.starter.placed)
-        pilot = stage.crew.pilots["n1.1"]
-        pilot.agent = agent = peer(role="agent")
-        stage.crew.ready(pilot)
-        stage.starter.hold.set()
-        await until("refused", lambda: not stage.crew.pilots)
-        assert stage.states("n1.1") == ["refused"]
-        assert ops(agent) == ["end"]
-        assert stage.owner.lost_nodes == ["n1"]
-        assert stage.crew._early == {}
-
-    scene(body)
-
-
-def test_regression_a_node_that_could_not_reach_the_driver_was_a_bare_exit_code_and_nobodys_fault() -> None:
-    async def body(stage: Stage) -> None:
-        why = "node n1 cannot reach the driver at 10.0.0.1:5 (connection refused); set BFT_DRIVER_ADDRESS to ..."
-        stage.starter.complaints["n1"] = why
-        await stage.placed("n1")
-        stage.starter.end("job-n1.1")
-        await until("ended", lambda: not stage.crew.pilots)
-        [crash] = stage.daemon.of(CrashReport)
-        assert (crash.node, crash.text) == ("n1", why)
-        [ended] = stage.daemon.of(LeaseReport, state="ended")
-        assert ended.reason == why
-        assert stage.owner.lines == [f"{why}; n1 is given back"]
-
-    scene(body)
+async def test_a_pilot_withdrawn_after_its_agent_came_is_told_refused_alone_and_its_agent_is_ended(
+    stage: Stage,
+) -> None:
+    stage.starter.hold.clear()
+    stage.starter.refuse["n1"] = "withdrawn: " + wording("slurm_plugin.guard.planned", id=7, node="n1", max=1)
+    stage.crew.on_leases([lease("n1")])
+    await until("asked", lambda: stage.starter.placed)
+    pilot = stage.crew.pilots["n1.1"]
+    pilot.agent = agent = peer(role="agent")
+    stage.crew.ready(pilot)
+    stage.starter.hold.set()
+    await until("refused", lambda: not stage.crew.pilots)
+    assert stage.states("n1.1") == ["refused"]
+    assert ops(agent) == ["end"]
+    assert stage.owner.lost_nodes == ["n1"]
+    assert stage.crew._early == {}
 
 
-def test_regression_a_node_whose_agent_failed_at_once_counted_as_refused_and_made_its_trainer_wait(
+async def test_regression_a_node_that_could_not_reach_the_driver_was_a_bare_exit_code_and_nobodys_fault(
+    stage: Stage,
+) -> None:
+    why = "node n1 cannot reach the driver at 10.0.0.1:5 (connection refused); set BFT_DRIVER_ADDRESS to ..."
+    stage.starter.complaints["n1"] = why
+    await stage.placed("n1")
+    stage.starter.end("job-n1.1")
+    await until("ended", lambda: not stage.crew.pilots)
+    [crash] = stage.daemon.of(CrashReport)
+    assert (crash.node, crash.text) == ("n1", why)
+    [ended] = stage.daemon.of(LeaseReport, state="ended")
+    assert ended.reason == why
+    assert stage.owner.lines == [f"{why}; n1 is given back"]
+
+
+async def test_regression_a_node_whose_agent_failed_at_once_counted_as_refused_and_made_its_trainer_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The daemon believes nothing of a pilot that Slurm has not shown it."""
     monkeypatch.setattr(crews, "FAULT_SHOWN_S", 0.2)
-
-    async def body(stage: Stage) -> None:
+    async with staged() as stage:
         stage.starter.complaints["n1"] = "n1 cannot run /opt/bftd/bin/python"
         await stage.placed("n1")
         stage.starter.end("job-n1.1")
@@ -399,13 +355,12 @@ def test_regression_a_node_whose_agent_failed_at_once_counted_as_refused_and_mad
         assert [report.node for report in stage.daemon.of(CrashReport)] == ["n1"]
         assert stage.states("n1.1") == ["placed", "ended"]
 
-    scene(body)
 
-
-def test_a_node_whose_agent_failed_is_held_no_longer_once_the_daemon_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_whose_agent_failed_is_held_no_longer_once_the_daemon_wants_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(crews, "FAULT_SHOWN_S", 3600.0)
-
-    async def body(stage: Stage) -> None:
+    async with staged() as stage:
         stage.starter.complaints["n1"] = "n1 cannot run /opt/bftd/bin/python"
         await stage.placed("n1")
         stage.starter.end("job-n1.1")
@@ -413,13 +368,10 @@ def test_a_node_whose_agent_failed_is_held_no_longer_once_the_daemon_wants_it(mo
         stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
         await until("ended", lambda: not stage.crew.pilots)
 
-    scene(body)
 
-
-def test_regression_a_dead_nodes_srun_held_its_lease_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_regression_a_dead_nodes_srun_held_its_lease_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crews, "_FAREWELL_S", 0.01)
-
-    async def body(stage: Stage) -> None:
+    async with staged() as stage:
         pilot = await stage.placed("n1")
         pilot.agent, pilot.workers[0] = agent, worker = peer(role="agent"), peer(role="worker")
         never_back(stage)
@@ -441,67 +393,54 @@ def test_regression_a_dead_nodes_srun_held_its_lease_for_ever(monkeypatch: pytes
         assert agent.writer.is_closing()
         assert worker.writer.is_closing()
 
-    scene(body)
 
-
-def test_regression_an_srun_that_does_not_come_back_after_its_agent_has_held_the_lease_for_ever(
+async def test_regression_an_srun_that_does_not_come_back_after_its_agent_has_held_the_lease_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(crews, "GONE_S", 0.05)
-
-    async def body(stage: Stage) -> None:
+    async with staged() as stage:
         pilot = await stage.placed("n1")
         never_back(stage)
         pilot.over.set()  # its connection ended
         await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
         assert stage.starter.cancelled == ["job-n1.1"]
 
-    scene(body)
 
-
-def test_regression_an_srun_that_does_not_come_back_kept_a_driver_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_regression_an_srun_that_does_not_come_back_kept_a_driver_from_ending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(crews, "_FAREWELL_S", 0.01)
-
-    async def body(stage: Stage) -> None:
+    async with staged() as stage:
         await stage.placed("n1")
         never_back(stage)
         await stage.crew.close()
         assert stage.states("n1.1") == ["placed", "ended"]
 
-    scene(body)
+
+async def test_an_srun_that_fails_in_a_way_that_nobody_expects_is_told_and_not_swallowed(stage: Stage) -> None:
+    async def broken(_: Pilot) -> None:
+        raise KeyError("a fault")
+
+    stage.starter.run_agent = broken  # type: ignore[method-assign]
+    stage.crew.on_leases([lease("n1")])
+    await until("told", lambda: stage.owner.errors)
+    stage.owner.errors.clear()
 
 
-def test_an_srun_that_fails_in_a_way_that_nobody_expects_is_told_and_not_swallowed() -> None:
-    async def body(stage: Stage) -> None:
-        async def broken(_: Pilot) -> None:
-            raise KeyError("a fault")
-
-        stage.starter.run_agent = broken  # type: ignore[method-assign]
-        stage.crew.on_leases([lease("n1")])
-        await until("told", lambda: stage.owner.errors)
-        stage.owner.errors.clear()
-
-    scene(body)
+async def test_at_the_end_an_agent_may_tidy_up_before_its_allocation_is_cancelled(stage: Stage) -> None:
+    pilot = await stage.placed("n1")
+    pilot.agent = agent = peer(role="agent")
+    closing = asyncio.create_task(stage.crew.close())
+    await until("told to end", lambda: ops(agent) == ["end"])
+    assert stage.starter.cancelled == []
+    assert pilot.job_id
+    stage.starter.end(pilot.job_id)
+    await closing
 
 
-def test_at_the_end_an_agent_may_tidy_up_before_its_allocation_is_cancelled() -> None:
-    async def body(stage: Stage) -> None:
-        pilot = await stage.placed("n1")
-        pilot.agent = agent = peer(role="agent")
-        closing = asyncio.create_task(stage.crew.close())
-        await until("told to end", lambda: ops(agent) == ["end"])
-        assert stage.starter.cancelled == []
-        assert pilot.job_id
-        stage.starter.end(pilot.job_id)
-        await closing
-
-    scene(body)
-
-
-def test_closing_ends_every_pilot_and_no_lease_is_carried_out_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_ends_every_pilot_and_no_lease_is_carried_out_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crews, "_FAREWELL_S", 0.01)
-
-    async def body(stage: Stage) -> None:
+    async with staged() as stage:
         await stage.placed("n1")
         pilot = await stage.placed("n2")
         pilot.agent = agent = peer(role="agent")
@@ -514,13 +453,13 @@ def test_closing_ends_every_pilot_and_no_lease_is_carried_out_any_more(monkeypat
         assert stage.starter.placed == ["n1.1", "n2.1"]
         assert stage.states("n3.1") == ["ended"]
 
-    scene(body)
 
-
-def test_closing_does_not_wait_for_ever_for_an_agent_that_slurm_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_does_not_wait_for_ever_for_an_agent_that_slurm_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(crews, "_ENDED_S", 0.01)
+    async with staged() as stage:
 
-    async def body(stage: Stage) -> None:
         async def away(jobs: list[str]) -> None:
             pass
 
@@ -529,86 +468,68 @@ def test_closing_does_not_wait_for_ever_for_an_agent_that_slurm_does_not_end(mon
         await asyncio.wait_for(stage.crew.close(), 10)
         assert stage.starter.closed
 
-    scene(body)
+
+async def test_closing_while_slurm_places_a_pilot_leaves_no_allocation(stage: Stage) -> None:
+    stage.starter.hold.clear()
+    stage.crew.on_leases([lease("n1")])
+    await until("asked", lambda: stage.starter.placed)
+    closing = asyncio.create_task(stage.crew.close())
+    await asyncio.sleep(0)
+    stage.starter.hold.set()
+    await closing
+    assert stage.starter.cancelled == ["job-n1.1"]
 
 
-def test_closing_while_slurm_places_a_pilot_leaves_no_allocation() -> None:
-    async def body(stage: Stage) -> None:
-        stage.starter.hold.clear()
-        stage.crew.on_leases([lease("n1")])
-        await until("asked", lambda: stage.starter.placed)
-        closing = asyncio.create_task(stage.crew.close())
-        await asyncio.sleep(0)
-        stage.starter.hold.set()
-        await closing
-        assert stage.starter.cancelled == ["job-n1.1"]
+async def test_a_fault_of_the_drivers_own_is_told_and_not_swallowed(stage: Stage) -> None:
+    async def broken(_: Any) -> str | None:
+        raise KeyError("a fault")
 
-    scene(body)
+    stage.starter.place = broken  # type: ignore[method-assign, assignment]
+    stage.crew.on_leases([lease("n1")])
+    await until("told", lambda: stage.owner.errors)
+    stage.owner.errors.clear()
 
 
-def test_a_fault_of_the_drivers_own_is_told_and_not_swallowed() -> None:
-    async def body(stage: Stage) -> None:
-        async def broken(_: Any) -> str | None:
-            raise KeyError("a fault")
-
-        stage.starter.place = broken  # type: ignore[method-assign, assignment]
-        stage.crew.on_leases([lease("n1")])
-        await until("told", lambda: stage.owner.errors)
-        stage.owner.errors.clear()
-
-    scene(body)
-
-
-def test_a_pilot_is_asked_for_in_its_leases_partition() -> None:
-    async def body(stage: Stage) -> None:
-        given = replace(lease("n1"), partition="elastic-cpu", gres="gpu:2")
-        stage.crew.on_leases([given])
-        await until("placed", lambda: stage.states("n1.1") == ["placed"])
-        pilot = stage.crew.pilots["n1.1"]
-        assert (pilot.partition, pilot.gres) == ("elastic-cpu", "gpu:2")
-
-    scene(body)
+async def test_a_pilot_is_asked_for_in_its_leases_partition(stage: Stage) -> None:
+    given = replace(lease("n1"), partition="elastic-cpu", gres="gpu:2")
+    stage.crew.on_leases([given])
+    await until("placed", lambda: stage.states("n1.1") == ["placed"])
+    pilot = stage.crew.pilots["n1.1"]
+    assert (pilot.partition, pilot.gres) == ("elastic-cpu", "gpu:2")
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")])
-def test_regression_one_srun_that_could_not_be_started_ended_the_trainer(error: Exception) -> None:
-    async def body(stage: Stage) -> None:
-        run_agent = stage.starter.run_agent
+async def test_regression_one_srun_that_could_not_be_started_ended_the_trainer(error: Exception, stage: Stage) -> None:
+    run_agent = stage.starter.run_agent
 
-        async def short(pilot: Pilot) -> None:
-            if pilot.node == "n2":
-                raise error
-            await run_agent(pilot)
+    async def short(pilot: Pilot) -> None:
+        if pilot.node == "n2":
+            raise error
+        await run_agent(pilot)
 
-        stage.starter.run_agent = short  # type: ignore[method-assign]
-        stage.crew.on_leases([lease("n1"), lease("n2")])
-        await until("n2 is over", lambda: stage.states("n2.1") == ["placed", "ended"])
-        assert "job-n2.1" in stage.starter.cancelled, "its allocation is not left behind"
-        [report] = stage.daemon.of(LeaseReport, id="n2.1", state="ended")
-        assert report.reason == wording("elastic.crew.not_started", error=error)
-        assert stage.owner.lines == [wording("elastic.crew.given_back", node="n2", reason=report.reason)]
-        assert stage.states("n1.1") == ["placed"]
-        assert stage.owner.errors == []
-
-    scene(body)
+    stage.starter.run_agent = short  # type: ignore[method-assign]
+    stage.crew.on_leases([lease("n1"), lease("n2")])
+    await until("n2 is over", lambda: stage.states("n2.1") == ["placed", "ended"])
+    assert "job-n2.1" in stage.starter.cancelled, "its allocation is not left behind"
+    [report] = stage.daemon.of(LeaseReport, id="n2.1", state="ended")
+    assert report.reason == wording("elastic.crew.not_started", error=error)
+    assert stage.owner.lines == [wording("elastic.crew.given_back", node="n2", reason=report.reason)]
+    assert stage.states("n1.1") == ["placed"]
+    assert stage.owner.errors == []
 
 
 @pytest.mark.parametrize("grows", [False, True])
-def test_a_node_that_leaves_gracefully_has_longer_as_long_as_a_state_grows_and_not_for_ever(
+async def test_a_node_that_leaves_gracefully_has_longer_as_long_as_a_state_grows_and_not_for_ever(
     monkeypatch: pytest.MonkeyPatch, grows: bool
 ) -> None:
     monkeypatch.setattr(crews, "GRACEFUL_LEAVE_S", 0.02)
     monkeypatch.setattr(crews, "SAVING_LEAVE_S", 0.4)
     monkeypatch.setattr(crews, "_LOOK_S", 0.01)
-
-    async def body() -> None:
-        stage = Stage()
-        pilot = await stage.placed("n1")
-        stage.owner.grows = grows
-        stage.crew.on_leases([lease("n1", state="revoked")])
-        await asyncio.sleep(0.15)
-        assert pilot.over.is_set() != grows
-        await until("it is given back", pilot.over.is_set)
-        await until("it has ended", lambda: stage.states("n1.1")[-1] == "ended")
-
-    asyncio.run(asyncio.wait_for(body(), STILL_S))
+    stage = Stage()
+    pilot = await stage.placed("n1")
+    stage.owner.grows = grows
+    stage.crew.on_leases([lease("n1", state="revoked")])
+    await asyncio.sleep(0.15)
+    assert pilot.over.is_set() != grows
+    await until("it is given back", pilot.over.is_set)
+    await until("it has ended", lambda: stage.states("n1.1")[-1] == "ended")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import cast
 
@@ -15,10 +14,9 @@ from elastic.driver.pilots.request import OWN_BYTES, UNKNOWN_STATE_BYTES, NodePa
 from elastic.options.node_share import NodeShare
 from slurm_plugin.pilots.shared_nodes import NodePart, Sharing
 from slurm_plugin.pilots.submission import PilotRequest, Refused
-from tests.elastic.driver.pilots.test_manager import Stage, scene
+from tests.elastic.driver.pilots.test_manager import staged
 from tests.elastic.fakes import settings_for
 from tests.support.messages import says, wording
-from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
 
@@ -135,8 +133,8 @@ def test_after_a_want_of_memory_pilots_have_whole_nodes_and_that_is_told_once() 
     assert says(line, "elastic.shares.out_of_memory", node="n1", part="4 CPUs and 300 MiB")
 
 
-def test_regression_a_container_that_had_too_little_memory_was_taken_for_an_image_that_cannot_start() -> None:
-    async def body(stage: Stage) -> None:
+async def test_regression_a_container_that_had_too_little_memory_was_taken_for_an_image_that_cannot_start() -> None:
+    async with staged() as stage:
         pilot = await stage.placed("n1")
         for said in (["slurmstepd: error: Detected 1 oom_kill event in StepId=7.1."], ["no such image"]):
             stage.starter.steps["n1"] = said
@@ -144,8 +142,6 @@ def test_regression_a_container_that_had_too_little_memory_was_taken_for_an_imag
             told = await stage.crew.run_step(pilot, ["srun", "sh"])
             assert (told, pilot.expiring) == (([], True) if "oom" in said[0] else (said, False))
         assert stage.starter.short == ["n1"]
-
-    scene(body)
 
 
 class Launcher:
@@ -162,27 +158,25 @@ class Launcher:
         return Refused("the test says so")
 
 
-def test_a_pilot_asks_for_its_part_where_its_node_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pilot_asks_for_its_part_where_its_node_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(launcher, "PilotLauncher", Launcher)
     lines: list[str] = []
-
-    async def body() -> None:
-        starter = PilotStarter(settings_for(tmp_path, "1-2,share=2:1G"), 1, "secret", lines.append)
-        starter.go_by(Leases(1, 20.0, ()))
-        starter.shares._sharing = cast("Sharing", Site(n2="it is small"))
-        made = [Pilot(f"{node}.1", node, 60.0, "") for node in ("n1", "n2")]
-        for pilot in made:
-            assert await starter.place(pilot) == "the test says so"
-        assert [pilot.part for pilot in made] == [NodePart(2, GIB), None]
-        assert cast("Launcher", starter._launcher).asked == [NodePart(2, GIB), None]
-        await starter.close()
-
-    asyncio.run(asyncio.wait_for(body(), STILL_S))
+    starter = PilotStarter(settings_for(tmp_path, "1-2,share=2:1G"), 1, "secret", lines.append)
+    starter.go_by(Leases(1, 20.0, ()))
+    starter.shares._sharing = cast("Sharing", Site(n2="it is small"))
+    made = [Pilot(f"{node}.1", node, 60.0, "") for node in ("n1", "n2")]
+    for pilot in made:
+        assert await starter.place(pilot) == "the test says so"
+    assert [pilot.part for pilot in made] == [NodePart(2, GIB), None]
+    assert cast("Launcher", starter._launcher).asked == [NodePart(2, GIB), None]
+    await starter.close()
     assert len(lines) == 2
 
 
-def test_all_parts_are_given_back_once_one_was_too_small_and_whole_nodes_are_not() -> None:
-    async def body(stage: Stage) -> None:
+async def test_all_parts_are_given_back_once_one_was_too_small_and_whole_nodes_are_not() -> None:
+    async with staged() as stage:
         small, other, whole = [await stage.placed(node) for node in ("n1", "n2", "n3")]
         small.part = other.part = NodePart(1, GIB)
         stage.crew.short_of_memory(whole)
@@ -190,5 +184,3 @@ def test_all_parts_are_given_back_once_one_was_too_small_and_whole_nodes_are_not
         stage.crew.short_of_memory(small)
         assert [pilot.expiring for pilot in (small, other, whole)] == [True, True, False]
         assert stage.starter.short == ["n3", "n1"]
-
-    scene(body)

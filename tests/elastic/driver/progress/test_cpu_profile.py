@@ -18,6 +18,7 @@ from sizing.cpu.needs import StoredNeed
 from slurm_plugin.pilots.shared_nodes import Sharing
 from tests.elastic.fakes import settings_for
 from tests.support.messages import says, wording
+from tests.support.programs import shell_script
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
@@ -114,9 +115,7 @@ def test_nothing_is_looked_for_where_the_user_has_said_what_to_ask_for(
 def test_a_child_that_says_nonsense_or_nothing_costs_the_trainer_nothing(
     script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bft = script.parent / "bft"
-    bft.write_text("#!/bin/sh\necho '{\"cpus\": -1}'\n")
-    bft.chmod(0o755)
+    bft = shell_script(script.parent / "bft", "echo '{\"cpus\": -1}'")
     monkeypatch.setattr(cpu_profile.sys, "executable", str(script.parent / "python"))
     shares, [line] = asked(script, "1-4,share=profile", "--fast")
     assert shares.part("") is None

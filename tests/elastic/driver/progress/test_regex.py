@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +14,8 @@ from elastic.base.timing import MATCH_S
 from elastic.driver.progress.regex import TOO_LONG, UNMATCHED, Printed
 from elastic.driver.progress.uninstrumented import SILENT
 from elastic.link.wire import Message
+from tests.elastic.driver.stage import OpenStage, Stage
 from tests.elastic.driver.test_faults import begins, resized, trains, trains_also
-from tests.elastic.driver.test_trainer import Play, Stage, play  # noqa: F401
 from tests.elastic.fakes import ops, until
 from tests.support.messages import wording
 
@@ -22,6 +23,11 @@ pytestmark = pytest.mark.slow
 
 STEP = r"step (?P<step>[0-9,]+)(?:.* loss (?P<loss>\S+))?"
 SAMPLES = "(?P<samples>[0-9]+)/60000"
+
+
+@pytest.fixture
+def stage(open_stage: OpenStage) -> AbstractAsyncContextManager[Stage]:
+    return open_stage("1-8,progress=" + STEP)
 
 
 def read(printed: Printed, line: str, at_s: float = 0.0, lease: str = "n1.1", size: int = 2) -> Message | None:
@@ -132,172 +138,141 @@ async def ends(stage: Stage, *nodes: str) -> None:
     assert "pause" not in [op for worker in workers for op in ops(worker)], "it has no step boundary to come to"
 
 
-def test_a_printed_step_is_the_trainers_progress_and_what_is_done_again_is_told_as_lost(
-    play: Play,  # noqa: F811
+async def test_a_printed_step_is_the_trainers_progress_and_what_is_done_again_is_told_as_lost(stage: Stage) -> None:
+    await trains(stage, "n1", "n2")
+    for node in ("n1", "n2"):
+        await begins(stage, node)
+    await prints(stage, "n1", "starting", "step 1 loss 2.0", "step 40 loss 1.5")
+    states = {(report.id[:2], report.state) for report in stage.reports(LeaseReport)}
+    assert {("n1", "working"), ("n2", "working")} <= states
+    await ends(stage, "n1", "n2")
+    await begins(stage, "n1")
+    await prints(stage, "n1", "step 31")
+    [resize] = stage.reports(ResizeReport)
+    assert (resize.from_nodes, resize.to_nodes, resize.kind, resize.steps_lost) == (2, 1, "down", 10)
+    last = stage.reports(ProgressReport)[-1]
+    assert (last.step, last.samples, last.nodes, last.loss, last.steps_lost) == (40, 80, 1, 1.5, 10)
+    assert not stage.reports(NoteReport)
+
+
+async def test_a_script_with_checkpoints_of_its_own_loses_nothing_by_a_suspension_that_it_goes_on_from(
+    stage: Stage,
 ) -> None:
-    async def body(stage: Stage) -> None:
-        await trains(stage, "n1", "n2")
-        for node in ("n1", "n2"):
-            await begins(stage, node)
-        await prints(stage, "n1", "starting", "step 1 loss 2.0", "step 40 loss 1.5")
-        states = {(report.id[:2], report.state) for report in stage.reports(LeaseReport)}
-        assert {("n1", "working"), ("n2", "working")} <= states
-        await ends(stage, "n1", "n2")
-        await begins(stage, "n1")
-        await prints(stage, "n1", "step 31")
-        [resize] = stage.reports(ResizeReport)
-        assert (resize.from_nodes, resize.to_nodes, resize.kind, resize.steps_lost) == (2, 1, "down", 10)
-        last = stage.reports(ProgressReport)[-1]
-        assert (last.step, last.samples, last.nodes, last.loss, last.steps_lost) == (40, 80, 1, 1.5, 10)
-        assert not stage.reports(NoteReport)
-
-    play(body, "1-8,progress=" + STEP)
+    await trains(stage, "n1")
+    await begins(stage, "n1")
+    await prints(stage, "n1", "step 1", "step 40")
+    await ends(stage, "n1")
+    stage.revoke("n1")
+    [suspended] = await until("suspended", lambda: stage.reports(SuspendReport))
+    assert suspended.step == 40
+    await trains(stage, "n2")
+    await begins(stage, "n2")
+    await prints(stage, "n2", "step 41")
+    last = stage.reports(ProgressReport)[-1]
+    assert (last.step, last.steps_lost) == (41, 0)
+    assert not stage.reports(ResizeReport)
 
 
-def test_a_script_with_checkpoints_of_its_own_loses_nothing_by_a_suspension_that_it_goes_on_from(
-    play: Play,  # noqa: F811
+async def test_regression_the_last_line_of_a_stopped_worker_was_the_first_of_the_next_group_and_its_resize_cost_nothing(
+    stage: Stage,
 ) -> None:
-    async def body(stage: Stage) -> None:
-        await trains(stage, "n1")
+    await trains(stage, "n1")
+    await begins(stage, "n1")
+    await prints(stage, "n1", "step 1", "step 40")
+    await ends(stage, "n1")
+    await trains_also(stage, "n1", "n2")
+    await begins(stage, "n2")
+    await prints(stage, "n1", "step 41")
+    assert not stage.reports(ResizeReport)
+    await begins(stage, "n1")
+    await prints(stage, "n1", "step 31")
+    [resize] = stage.reports(ResizeReport)
+    assert (resize.from_nodes, resize.to_nodes, resize.steps_lost) == (1, 2, 10)
+
+
+async def test_regression_a_node_that_began_after_the_others_first_line_made_a_resize_that_cost_no_time(
+    monkeypatch: pytest.MonkeyPatch, stage: Stage
+) -> None:
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s)
+    await trains(stage, "n1")
+    await begins(stage, "n1")
+    await prints(stage, "n1", "step 39")
+    now_s += 1.0
+    await prints(stage, "n1", "step 40")
+    await ends(stage, "n1")
+    await trains_also(stage, "n1", "n2")
+    now_s += 5.0
+    await begins(stage, "n2")
+    await prints(stage, "n2", "step 31")
+    now_s += 1.0
+    await begins(stage, "n1")
+    await prints(stage, "n1", "step 32")
+    [resize] = stage.reports(ResizeReport)
+    assert (resize.from_nodes, resize.to_nodes, resize.kind, resize.steps_lost) == (1, 2, "up", 10)
+    assert resize.stall_s == 4.0, "five seconds, less the step of one second"
+    assert stage.reports(ProgressReport)[-1].steps_lost == 10
+
+
+async def test_a_start_on_nodes_of_which_one_begins_late_is_no_resize(stage: Stage) -> None:
+    await trains(stage, "n1", "n2")
+    await begins(stage, "n2")
+    await prints(stage, "n2", "step 1")
+    await begins(stage, "n1")
+    await prints(stage, "n1", "step 2")
+    assert not stage.reports(ResizeReport)
+    assert stage.reports(ProgressReport)[-1].nodes == 2
+
+
+async def test_a_script_that_begins_again_at_a_resize_is_told_so_once_in_its_output_and_to_the_daemon(
+    stage: Stage,
+) -> None:
+    await trains(stage, "n1")
+    for _ in range(3):
         await begins(stage, "n1")
-        await prints(stage, "n1", "step 1", "step 40")
+        await prints(stage, "n1", "step 2", "step 40")
         await ends(stage, "n1")
-        stage.revoke("n1")
-        [suspended] = await until("suspended", lambda: stage.reports(SuspendReport))
-        assert suspended.step == 40
-        await trains(stage, "n2")
-        await begins(stage, "n2")
-        await prints(stage, "n2", "step 41")
-        last = stage.reports(ProgressReport)[-1]
-        assert (last.step, last.steps_lost) == (41, 0)
-        assert not stage.reports(ResizeReport)
-
-    play(body, "1-8,progress=" + STEP)
+    [note] = stage.reports(NoteReport)
+    assert note.text == wording("elastic.printed.began_again", step=2, reached=40)
+    assert stage.lines.count(note.text) == 1
 
 
-def test_regression_the_last_line_of_a_stopped_worker_was_the_first_of_the_next_group_and_its_resize_cost_nothing(
-    play: Play,  # noqa: F811
+@pytest.mark.parametrize(("spec", "note"), [("1-8,progress=" + STEP, UNMATCHED), ("1-8", SILENT)])
+async def test_a_script_whose_output_never_fits_is_told_so_once_and_one_without_progress_that_it_says_nothing(
+    open_stage: OpenStage, spec: str, note: str
 ) -> None:
-    async def body(stage: Stage) -> None:
-        await trains(stage, "n1")
-        await begins(stage, "n1")
-        await prints(stage, "n1", "step 1", "step 40")
-        await ends(stage, "n1")
-        await trains_also(stage, "n1", "n2")
-        await begins(stage, "n2")
-        await prints(stage, "n1", "step 41")
-        assert not stage.reports(ResizeReport)
-        await begins(stage, "n1")
-        await prints(stage, "n1", "step 31")
-        [resize] = stage.reports(ResizeReport)
-        assert (resize.from_nodes, resize.to_nodes, resize.steps_lost) == (1, 2, 10)
-
-    play(body, "1-8,progress=" + STEP)
-
-
-def test_regression_a_node_that_began_after_the_others_first_line_made_a_resize_that_cost_no_time(
-    play: Play,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def body(stage: Stage) -> None:
-        now_s = time.time()
-        monkeypatch.setattr(time, "time", lambda: now_s)
-        await trains(stage, "n1")
-        await begins(stage, "n1")
-        await prints(stage, "n1", "step 39")
-        now_s += 1.0
-        await prints(stage, "n1", "step 40")
-        await ends(stage, "n1")
-        await trains_also(stage, "n1", "n2")
-        now_s += 5.0
-        await begins(stage, "n2")
-        await prints(stage, "n2", "step 31")
-        now_s += 1.0
-        await begins(stage, "n1")
-        await prints(stage, "n1", "step 32")
-        [resize] = stage.reports(ResizeReport)
-        assert (resize.from_nodes, resize.to_nodes, resize.kind, resize.steps_lost) == (1, 2, "up", 10)
-        assert resize.stall_s == 4.0, "five seconds, less the step of one second"
-        assert stage.reports(ProgressReport)[-1].steps_lost == 10
-
-    play(body, "1-8,progress=" + STEP)
-
-
-def test_a_start_on_nodes_of_which_one_begins_late_is_no_resize(play: Play) -> None:  # noqa: F811
-    async def body(stage: Stage) -> None:
-        await trains(stage, "n1", "n2")
-        await begins(stage, "n2")
-        await prints(stage, "n2", "step 1")
-        await begins(stage, "n1")
-        await prints(stage, "n1", "step 2")
-        assert not stage.reports(ResizeReport)
-        assert stage.reports(ProgressReport)[-1].nodes == 2
-
-    play(body, "1-8,progress=" + STEP)
-
-
-def test_a_script_that_begins_again_at_a_resize_is_told_so_once_in_its_output_and_to_the_daemon(
-    play: Play,  # noqa: F811
-) -> None:
-    async def body(stage: Stage) -> None:
-        await trains(stage, "n1")
-        for _ in range(3):
-            await begins(stage, "n1")
-            await prints(stage, "n1", "step 2", "step 40")
-            await ends(stage, "n1")
-        [note] = stage.reports(NoteReport)
-        assert note.text == wording("elastic.printed.began_again", step=2, reached=40)
-        assert stage.lines.count(note.text) == 1
-
-    play(body, "1-8,progress=" + STEP)
-
-
-def test_a_script_whose_output_never_fits_is_told_so_once_and_one_without_progress_that_it_says_nothing(
-    play: Play,  # noqa: F811
-) -> None:
-    async def body(stage: Stage) -> None:
+    async with open_stage(spec) as stage:
         await trains(stage, "n1")
         for _ in range(2):
             await begins(stage, "n1")
             await prints(stage, "n1", "epoch 1")
             await ends(stage, "n1")
-        reads = stage.run.settings.spec.progress is not None
-        assert [report.text for report in stage.reports(NoteReport)] == [UNMATCHED if reads else SILENT]
-
-    play(body, "1-8,progress=" + STEP)
-    play(body)
+        assert [report.text for report in stage.reports(NoteReport)] == [note]
 
 
-def test_a_hostile_expression_costs_the_driver_a_moment_and_is_told_once(play: Play) -> None:  # noqa: F811
-    async def body(stage: Stage) -> None:
+async def test_a_hostile_expression_costs_the_driver_a_moment_and_is_told_once(open_stage: OpenStage) -> None:
+    async with open_stage("1-8,progress=(a+)+(?P<step>b)") as stage:
         await trains(stage, "n1")
         await begins(stage, "n1")
         await prints(stage, "n1", *["a" * 3000] * 3)
         assert [report.text for report in stage.reports(NoteReport)] == [TOO_LONG]
 
-    play(body, "1-8,progress=(a+)+(?P<step>b)")
+
+async def test_a_script_that_tells_its_steps_itself_is_believed_and_not_its_output(stage: Stage) -> None:
+    await trains(stage, "n1")
+    await stage.step("n1", 5, first=True)
+    await prints(stage, "n1", "step 4000")
+    assert stage.run.progress.step == 5
+    assert stage.run.step == 0
 
 
-def test_a_script_that_tells_its_steps_itself_is_believed_and_not_its_output(play: Play) -> None:  # noqa: F811
-    async def body(stage: Stage) -> None:
-        await trains(stage, "n1")
-        await stage.step("n1", 5, first=True)
-        await prints(stage, "n1", "step 4000")
-        assert stage.run.progress.step == 5
-        assert stage.run.step == 0
-
-    play(body, "1-8,progress=" + STEP)
-
-
-def test_the_last_lines_of_a_script_that_ends_well_count(play: Play) -> None:  # noqa: F811
-    async def body(stage: Stage) -> None:
-        await trains(stage, "n1")
-        await begins(stage, "n1")
-        await prints(stage, "n1", *(f"step {step}" for step in range(1, 101)))
-        stage.backend._host.finish(0, "training is complete")
-        assert stage.reports(ProgressReport)[-1].step == 100
-
-    assert play(body, "1-8,progress=" + STEP) == (0, "training is complete")
+async def test_the_last_lines_of_a_script_that_ends_well_count(stage: Stage) -> None:
+    await trains(stage, "n1")
+    await begins(stage, "n1")
+    await prints(stage, "n1", *(f"step {step}" for step in range(1, 101)))
+    stage.backend._host.finish(0, "training is complete")
+    assert stage.reports(ProgressReport)[-1].step == 100
+    assert stage.ended == (0, "training is complete")
 
 
 def test_the_number_of_all_steps_is_read_and_believed_no_more_once_it_was_an_epochs() -> None:

@@ -9,23 +9,15 @@ from pathlib import Path
 import pytest
 
 from bftd.protocol.reports import NoteReport, ProgressReport
-from elastic.driver.pilots import manager
 from elastic.link.peer import Peer
 from elastic.store import manifest
-from tests.elastic.driver.test_trainer import Play, Stage, play
+from tests.elastic.driver.stage import OpenStage, Stage
 from tests.elastic.fakes import ops, sent, until
 from tests.elastic.store.by_path import name_of, told, write, written
 from tests.support.messages import fragment, says
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
-
-__all__ = ["play"]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager, "_FAREWELL_S", 0.0)
 
 
 async def training_on(stage: Stage, *nodes: str) -> list[Peer]:
@@ -49,64 +41,56 @@ def told_to(worker: Peer, op: str) -> list[str]:
     return [message["name"] for message in sent(worker) if message["op"] == op]
 
 
-def test_a_generation_of_all_ranks_is_progress_and_what_the_next_worker_begins_with(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        workers = await training_on(stage, "n1", "n2")
-        await tell(stage, workers, 40)
-        await until("published", lambda: told_to(workers[1], "published") == [name_of(40)])
-        assert (stage.run.step, stage.run.progress.step, stage.run.progress.samples) == (40, 40, 400)
-        assert stage.run.progress.costs.state_bytes == stage.run.generations.newest.size_bytes
-        await stage.says(workers[0], {"op": "fetch"})
-        await until("answered", lambda: "fetched" in ops(workers[0]))
-        [answer] = [message for message in sent(workers[0]) if message["op"] == "fetched"]
-        [generation] = answer["generations"]
-        assert generation["path"] == str(home(stage) / name_of(40))
-        await tell(stage, workers, 50)
-        await tell(stage, workers, 60)
-        await until("the oldest is forgotten", lambda: told_to(workers[0], "forgotten") == [name_of(40)])
-        assert sorted(os.listdir(home(stage))) == [name_of(50), name_of(60)]
-
-    play(body)
+async def test_a_generation_of_all_ranks_is_progress_and_what_the_next_worker_begins_with(stage: Stage) -> None:
+    workers = await training_on(stage, "n1", "n2")
+    await tell(stage, workers, 40)
+    await until("published", lambda: told_to(workers[1], "published") == [name_of(40)])
+    assert (stage.run.step, stage.run.progress.step, stage.run.progress.samples) == (40, 40, 400)
+    assert stage.run.progress.costs.state_bytes == stage.run.generations.newest.size_bytes
+    await stage.says(workers[0], {"op": "fetch"})
+    await until("answered", lambda: "fetched" in ops(workers[0]))
+    [answer] = [message for message in sent(workers[0]) if message["op"] == "fetched"]
+    [generation] = answer["generations"]
+    assert generation["path"] == str(home(stage) / name_of(40))
+    await tell(stage, workers, 50)
+    await tell(stage, workers, 60)
+    await until("the oldest is forgotten", lambda: told_to(workers[0], "forgotten") == [name_of(40)])
+    assert sorted(os.listdir(home(stage))) == [name_of(50), name_of(60)]
 
 
-def test_a_pause_is_over_when_the_generation_of_all_ranks_is_published_and_not_before(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        workers = await training_on(stage, "n1", "n2")
-        saving = asyncio.create_task(stage.run.saver.save(workers, graceful=True))
-        await until("asked", lambda: "pause" in ops(workers[1]))
-        first, second = written(home(stage), 7)
-        await stage.says(workers[0], first)
-        await stage.says(workers[0], {"op": "paused"})
-        await asyncio.sleep(0.05)
-        assert not saving.done()
-        await stage.says(workers[1], second)
-        await saving
-        assert stage.run.step == 7
-        assert "ship" not in ops(workers[0])
-
-    play(body)
+async def test_a_pause_is_over_when_the_generation_of_all_ranks_is_published_and_not_before(stage: Stage) -> None:
+    workers = await training_on(stage, "n1", "n2")
+    saving = asyncio.create_task(stage.run.saver.save(workers, graceful=True))
+    await until("asked", lambda: "pause" in ops(workers[1]))
+    first, second = written(home(stage), 7)
+    await stage.says(workers[0], first)
+    await stage.says(workers[0], {"op": "paused"})
+    await asyncio.sleep(0.05)
+    assert not saving.done()
+    await stage.says(workers[1], second)
+    await saving
+    assert stage.run.step == 7
+    assert "ship" not in ops(workers[0])
 
 
-def test_regression_the_news_of_an_earlier_generation_ended_a_pause_before_its_own_was_published(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        workers = await training_on(stage, "n1")
-        await tell(stage, workers, 5)
-        saving = asyncio.create_task(stage.run.saver.save(workers, graceful=True))
-        await tell(stage, workers, 7)
-        await stage.says(workers[0], {"op": "paused"})
-        await saving
-        assert stage.run.step == 7
-
-    play(body)
+async def test_regression_the_news_of_an_earlier_generation_ended_a_pause_before_its_own_was_published(
+    stage: Stage,
+) -> None:
+    workers = await training_on(stage, "n1")
+    await tell(stage, workers, 5)
+    saving = asyncio.create_task(stage.run.saver.save(workers, graceful=True))
+    await tell(stage, workers, 7)
+    await stage.says(workers[0], {"op": "paused"})
+    await saving
+    assert stage.run.step == 7
 
 
 @pytest.mark.parametrize("fault", ["unwritten", "contradicted", "gone", "no shard"])
-def test_a_pause_whose_state_will_never_be_whole_ends_at_once_with_what_there_is(
-    play: Play, fault: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_pause_whose_state_will_never_be_whole_ends_at_once_with_what_there_is(
+    fault: str, monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage
 ) -> None:
     monkeypatch.setattr("elastic.store.versions._PAUSE_S", 0.0)
-
-    async def body(stage: Stage) -> None:
+    async with open_stage() as stage:
         workers = await training_on(stage, "n1", "n2")
         await tell(stage, workers, 5)
         await until("published", lambda: told_to(workers[1], "published"))
@@ -138,8 +122,6 @@ def test_a_pause_whose_state_will_never_be_whole_ends_at_once_with_what_there_is
             [note] = stage.reports(NoteReport)
             assert says(note.text, "elastic.generations.one_kept", step=5)
 
-    play(body)
-
 
 async def _have_nothing(stage: Stage) -> None:
     """What workers answer who never had a state for the driver to fetch."""
@@ -148,53 +130,49 @@ async def _have_nothing(stage: Stage) -> None:
         await stage.says(other, {"op": "nothing_saved"})
 
 
-def test_workers_of_another_group_have_no_part_in_a_generation(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        first, second = await training_on(stage, "n1", "n2")
-        messages = written(home(stage), 7)
-        await stage.says(first, messages[0])
-        stage.pilot("n2").incarnation += 1
-        await stage.says(second, messages[1])
-        newer = await stage.worker("n2")
-        await asyncio.sleep(0.05)
-        assert stage.run.step == 0
-        await stage.says(newer, messages[1])
-        await until("published", lambda: stage.run.step == 7)
-
-    play(body)
+async def test_workers_of_another_group_have_no_part_in_a_generation(stage: Stage) -> None:
+    first, second = await training_on(stage, "n1", "n2")
+    messages = written(home(stage), 7)
+    await stage.says(first, messages[0])
+    stage.pilot("n2").incarnation += 1
+    await stage.says(second, messages[1])
+    newer = await stage.worker("n2")
+    await asyncio.sleep(0.05)
+    assert stage.run.step == 0
+    await stage.says(newer, messages[1])
+    await until("published", lambda: stage.run.step == 7)
 
 
-def test_a_generation_that_is_found_wrong_is_lost_progress_and_steps_that_are_done_again(play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        workers = await training_on(stage, "n1", "n2")
-        for step in (40, 60):
-            await tell(stage, workers, step)
-            await until("published", lambda step=step: stage.run.step == step)
-        for node, worker in zip(("n1", "n2"), workers, strict=True):
-            stage.connections.disconnected(worker)
-            stage.pilot(node).incarnation += 1
-        await stage.backend.suspend()
-        stage.run.progress.suspended(stage.run.step)
-        again = [await stage.worker(node) for node in ("n1", "n2")]
-        for worker in again:
-            await stage.says(worker, {"op": "corrupt", "name": name_of(60), "text": "__0_0.distcp is not what it was"})
-        await until("it is set aside", lambda: stage.run.step == 40)
-        assert (stage.run.progress.step, stage.run.progress.samples) == (40, 400)
-        message = {"op": "step", "first": True, "step": 41, "samples": 410, "rank": 0, "size": 2, "loss": None}
-        await stage.says(again[0], message | {"saved_step": 0, "saved_samples": 0, "steps_lost": 0, "at_s": 1e9})
-        assert stage.reports(ProgressReport)[-1].steps_lost == 20
-        assert says(
-            stage.reports(NoteReport)[0].text,
-            "elastic.generations.not_used",
-            why=fragment("__0_0.distcp is not what it was"),
-            on=40,
-        )
-        assert sorted(os.listdir(home(stage))) == [name_of(40), name_of(60)]
-
-    play(body)
+async def test_a_generation_that_is_found_wrong_is_lost_progress_and_steps_that_are_done_again(stage: Stage) -> None:
+    workers = await training_on(stage, "n1", "n2")
+    for step in (40, 60):
+        await tell(stage, workers, step)
+        await until("published", lambda step=step: stage.run.step == step)
+    for node, worker in zip(("n1", "n2"), workers, strict=True):
+        stage.connections.disconnected(worker)
+        stage.pilot(node).incarnation += 1
+    await stage.backend.suspend()
+    stage.run.progress.suspended(stage.run.step)
+    again = [await stage.worker(node) for node in ("n1", "n2")]
+    for worker in again:
+        await stage.says(worker, {"op": "corrupt", "name": name_of(60), "text": "__0_0.distcp is not what it was"})
+    await until("it is set aside", lambda: stage.run.step == 40)
+    assert (stage.run.progress.step, stage.run.progress.samples) == (40, 400)
+    message = {"op": "step", "first": True, "step": 41, "samples": 410, "rank": 0, "size": 2, "loss": None}
+    await stage.says(again[0], message | {"saved_step": 0, "saved_samples": 0, "steps_lost": 0, "at_s": 1e9})
+    assert stage.reports(ProgressReport)[-1].steps_lost == 20
+    assert says(
+        stage.reports(NoteReport)[0].text,
+        "elastic.generations.not_used",
+        why=fragment("__0_0.distcp is not what it was"),
+        on=40,
+    )
+    assert sorted(os.listdir(home(stage))) == [name_of(40), name_of(60)]
 
 
-def test_a_file_system_that_hangs_holds_up_no_word_of_a_worker(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_system_that_hangs_holds_up_no_word_of_a_worker(
+    monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage
+) -> None:
     import threading
 
     hung = threading.Event()
@@ -205,8 +183,7 @@ def test_a_file_system_that_hangs_holds_up_no_word_of_a_worker(play: Play, monke
         real(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(manifest, "write", hang)
-
-    async def body(stage: Stage) -> None:
+    async with open_stage() as stage:
         workers = await training_on(stage, "n1")
         await asyncio.wait_for(tell(stage, workers, 40), STILL_S)
         await asyncio.wait_for(stage.says(workers[0], {"op": "pong"}), STILL_S)
@@ -215,68 +192,57 @@ def test_a_file_system_that_hangs_holds_up_no_word_of_a_worker(play: Play, monke
         hung.set()
         await until("published", lambda: stage.run.step == 40)
 
-    play(body)
 
-
-def test_a_state_that_is_whole_when_the_job_is_cancelled_counts(play: Play, tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_a_state_that_is_whole_when_the_job_is_cancelled_counts(tmp_path: Path, open_stage: OpenStage) -> None:
+    async with open_stage() as stage:
         workers = await training_on(stage, "n1")
         message = told(home(stage), 40, 0, 1)
         write(message)
         await stage.says(workers[0], message)
         stage.run.cancel()
-
-    play(body)
     assert list(tmp_path.glob("state/manifest-40-*"))
 
 
-def test_regression_a_save_that_the_end_of_the_job_cut_off_left_its_files(play: Play, tmp_path: Path) -> None:
+async def test_regression_a_save_that_the_end_of_the_job_cut_off_left_its_files(
+    tmp_path: Path, open_stage: OpenStage
+) -> None:
     """As much as a whole state, on the user's quota, and shown nowhere."""
-
-    async def body(stage: Stage) -> None:
+    async with open_stage() as stage:
         workers = await training_on(stage, "n1", "n2")
         await tell(stage, workers, 40)
         await until("published", lambda: stage.run.step == 40)
         await stage.says(workers[0], written(home(stage), 50)[0])
         (home(stage) / name_of(60)).mkdir()
         stage.run.cancel()
-
-    play(body)
     assert os.listdir(tmp_path / "state" / "shards") == [name_of(40)]
 
 
-def test_what_workers_do_after_the_end_is_no_fault_of_the_drivers(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_workers_do_after_the_end_is_no_fault_of_the_drivers(
+    caplog: pytest.LogCaptureFixture, open_stage: OpenStage
+) -> None:
     stages: list[Stage] = []
-
-    async def body(stage: Stage) -> None:
+    async with open_stage() as stage:
         stages.append(stage)
         workers = await training_on(stage, "n1", "n2")
         await stage.says(workers[0], written(home(stage), 40)[0])
         await stage.run.generations.close()
         stage.connections.disconnected(workers[1])
         await asyncio.sleep(0)
-
-    play(body)
     stages.clear()
     assert caplog.records == []
 
 
-def test_workers_are_told_where_states_by_path_go(tmp_path: Path, play: Play) -> None:
-    async def body(stage: Stage) -> None:
-        stage.run.settings.site.stage = "/local/{user}"
-        stage.grant("n1")
-        env = sent(await stage.connect("n1"))[0]["env"]
-        assert env["BFT_STATE_PATH"] == str(tmp_path / "state" / "shards")
-        assert (env["BFT_STATE_BY_PATH"], env["BFT_STATE_STAGE"]) == ("", "/local/ada")
-
-    play(body)
+async def test_workers_are_told_where_states_by_path_go(tmp_path: Path, stage: Stage) -> None:
+    stage.run.settings.site.stage = "/local/{user}"
+    stage.grant("n1")
+    env = sent(await stage.connect("n1"))[0]["env"]
+    assert env["BFT_STATE_PATH"] == str(tmp_path / "state" / "shards")
+    assert (env["BFT_STATE_BY_PATH"], env["BFT_STATE_STAGE"]) == ("", "/local/ada")
 
 
-def test_workers_are_told_of_the_path_that_the_user_gave(tmp_path: Path, play: Play) -> None:
-    async def body(stage: Stage) -> None:
+async def test_workers_are_told_of_the_path_that_the_user_gave(tmp_path: Path, open_stage: OpenStage) -> None:
+    async with open_stage(spec=f"1-8,state={tmp_path / 'lustre'}") as stage:
         stage.grant("n1")
         env = sent(await stage.connect("n1"))[0]["env"]
         assert Path(env["BFT_STATE_PATH"]).parent == tmp_path / "lustre"
         assert (env["BFT_STATE_BY_PATH"], env["BFT_STATE_STAGE"]) == ("1", "")
-
-    play(body, spec=f"1-8,state={tmp_path / 'lustre'}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,11 @@ from elastic.driver.saving import shared_folder
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 from elastic.store import error_latch
-from tests.elastic.driver.test_trainer import Play, Stage, play
+from tests.elastic.driver.stage import OpenStage, Stage
 from tests.elastic.fakes import ops, sent, until
 from tests.support.messages import fragment, says, wording
 
 pytestmark = pytest.mark.slow
-
-__all__ = ["play"]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager, "_FAREWELL_S", 0.0)
 
 
 @pytest.fixture
@@ -38,8 +31,8 @@ def lustre(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def scene(play: Play, lustre: Path) -> Callable[..., tuple[int, str] | None]:
-    return lambda body: play(body, spec=f"1-8,state={lustre}")
+def stage(open_stage: OpenStage, lustre: Path) -> AbstractAsyncContextManager[Stage]:
+    return open_stage(f"1-8,state={lustre}")
 
 
 async def asked(stage: Stage, node: str) -> tuple[Peer, Message]:
@@ -52,8 +45,8 @@ def answer(question: Message, **fields: Any) -> Message:
     return {"op": "probed", "token": question["token"], "wrote": True, "missing": [], "free_bytes": 1 << 40, **fields}
 
 
-def test_a_node_is_trained_on_once_it_has_seen_what_the_others_wrote(scene: Callable[..., Any], lustre: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_a_node_is_trained_on_once_it_has_seen_what_the_others_wrote(lustre: Path, open_stage: OpenStage) -> None:
+    async with open_stage(f"1-8,state={lustre}") as stage:
         stage.grant("n1")
         agent, question = await asked(stage, "n1")
         [own] = question["names"]
@@ -79,32 +72,27 @@ def test_a_node_is_trained_on_once_it_has_seen_what_the_others_wrote(scene: Call
         await stage.says(agent, {"op": "ready"})
         await stage.trains_on("n1", "n2")
         assert "probe" not in ops(agent), "a node is asked once"
-
-    scene(body)
     assert not list(lustre.glob("*/.bft-probe-*"))
 
 
-def test_the_very_first_node_that_cannot_use_the_path_ends_the_trainer_in_one_line(
-    scene: Callable[..., Any], lustre: Path
+async def test_the_very_first_node_that_cannot_use_the_path_ends_the_trainer_in_one_line(
+    lustre: Path, stage: Stage
 ) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1")
-        agent, question = await asked(stage, "n1")
-        await stage.says(agent, answer(question, missing=question["names"]))
-
-    code, text = scene(body)
+    stage.grant("n1")
+    agent, question = await asked(stage, "n1")
+    await stage.says(agent, answer(question, missing=question["names"]))
+    code, text = stage.ended
     assert (code, text) == (
         1,
         wording("elastic.probes.does_not_see", node="n1", path=lustre, others=os.uname().nodename),
     )
 
 
-def test_a_node_that_cannot_while_others_can_is_given_back_with_one_line(
-    scene: Callable[..., Any], lustre: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_node_that_cannot_while_others_can_is_given_back_with_one_line(
+    lustre: Path, monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage
 ) -> None:
     monkeypatch.setattr(hosts, "FAULT_SHOWN_S", 0.0)
-
-    async def body(stage: Stage) -> None:
+    async with open_stage(f"1-8,state={lustre}") as stage:
         stage.grant("n1", "n2")
         agent, question = await asked(stage, "n1")
         await stage.says(agent, answer(question))
@@ -122,39 +110,32 @@ def test_a_node_that_cannot_while_others_can_is_given_back_with_one_line(
         )
         assert not stage.run.result.done()
 
-    scene(body)
+
+async def test_regression_a_node_without_the_path_was_trained_on_until_it_was_given_back(stage: Stage) -> None:
+    stage.grant("n1", "n2")
+    for node, fields in (("n1", {}), ("n2", {"wrote": False, "error": "Read-only file system"})):
+        agent, question = await asked(stage, node)
+        await stage.says(agent, answer(question, **fields))
+        await stage.says(agent, {"op": "ready"})
+    await stage.trains_on("n1")
+    assert stage.pilot("n2").state == "placed"
 
 
-def test_regression_a_node_without_the_path_was_trained_on_until_it_was_given_back(scene: Callable[..., Any]) -> None:
-    async def body(stage: Stage) -> None:
-        stage.grant("n1", "n2")
-        for node, fields in (("n1", {}), ("n2", {"wrote": False, "error": "Read-only file system"})):
-            agent, question = await asked(stage, node)
-            await stage.says(agent, answer(question, **fields))
-            await stage.says(agent, {"op": "ready"})
-        await stage.trains_on("n1")
-        assert stage.pilot("n2").state == "placed"
-
-    scene(body)
-
-
-def test_a_node_whose_file_server_hangs_is_not_waited_for_for_ever(
-    scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+async def test_a_node_whose_file_server_hangs_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage, lustre: Path
 ) -> None:
     monkeypatch.setattr(shared_folder, "PROBE_S", 0.1)
-
-    async def body(stage: Stage) -> None:
+    async with open_stage(f"1-8,state={lustre}") as stage:
         stage.grant("n1")
         await asked(stage, "n1")
         await until("it ends", lambda: stage.run.result.done())
-
-    code, text = scene(body)
+        code, text = stage.ended
     assert code == 1
     assert says(text, "elastic.probes.no_answer", node="n1")
 
 
-def test_nobody_is_asked_where_no_path_was_given(play: Play) -> None:
-    async def body(stage: Stage) -> None:
+async def test_nobody_is_asked_where_no_path_was_given(open_stage: OpenStage) -> None:
+    async with open_stage() as stage:
         stage.grant("n1")
         await stage.warm("n1")
         await stage.trains_on("n1")
@@ -162,17 +143,14 @@ def test_nobody_is_asked_where_no_path_was_given(play: Play) -> None:
         assert agent is not None
         assert "probe" not in ops(agent)
 
-    play(body)
 
-
-def test_regression_nodes_that_came_together_never_looked_for_each_other_where_the_driver_sees_no_path(
-    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_regression_nodes_that_came_together_never_looked_for_each_other_where_the_driver_sees_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage
 ) -> None:
     """Each had a disk of its own by that name: what they saved was no state, and none could be read again."""
     monkeypatch.setattr(hosts, "FAULT_SHOWN_S", 0.0)
     path = tmp_path / "not-on-this-host" / "run7"
-
-    async def body(stage: Stage) -> None:
+    async with open_stage(spec=f"1-8,state={path}") as stage:
         stage.grant("n1", "n2", "n3")
         agents = [await stage.connect(node) for node in ("n1", "n2", "n3")]
         await until("one is asked", lambda: any("probe" in ops(agent) for agent in agents))
@@ -188,11 +166,11 @@ def test_regression_nodes_that_came_together_never_looked_for_each_other_where_t
         assert any(says(line, "elastic.probes.does_not_see", node="n2") for line in stage.lines)
         assert any(says(line, "elastic.probes.does_not_see", node="n3") for line in stage.lines)
 
-    play(body, spec=f"1-8,state={path}")
 
-
-def test_where_the_one_that_is_asked_alone_goes_away_the_next_one_is_asked(play: Play, tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_where_the_one_that_is_asked_alone_goes_away_the_next_one_is_asked(
+    tmp_path: Path, open_stage: OpenStage
+) -> None:
+    async with open_stage(spec=f"1-8,state={tmp_path / 'not-on-this-host' / 'run7'}") as stage:
         stage.grant("n1", "n2")
         first, second = [await stage.connect(node) for node in ("n1", "n2")]
         await until("asked", lambda: _question(first))
@@ -202,8 +180,6 @@ def test_where_the_one_that_is_asked_alone_goes_away_the_next_one_is_asked(play:
         await stage.says(second, answer(question))
         await stage.says(second, {"op": "ready"})
         await stage.trains_on("n2")
-
-    play(body, spec=f"1-8,state={tmp_path / 'not-on-this-host' / 'run7'}")
 
 
 def full(number: int) -> dict[str, Any]:
@@ -218,13 +194,12 @@ async def asked_again(agent: Peer, times: int) -> Message:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
-def test_regression_a_full_file_system_was_the_nodes_fault_and_ended_a_trainer_with_a_whole_state(
-    scene: Callable[..., Any], lustre: Path, monkeypatch: pytest.MonkeyPatch, number: int
+async def test_regression_a_full_file_system_was_the_nodes_fault_and_ended_a_trainer_with_a_whole_state(
+    lustre: Path, monkeypatch: pytest.MonkeyPatch, number: int, open_stage: OpenStage
 ) -> None:
     monkeypatch.setattr(shared_folder, "STORE_RETRY_S", 0.02)
     monkeypatch.setattr(hosts, "FAULT_SHOWN_S", 0.0)
-
-    async def body(stage: Stage) -> None:
+    async with open_stage(f"1-8,state={lustre}") as stage:
         nodes = ["n1", "n2", "n3"]
         stage.grant(*nodes)
         agents = [(await asked(stage, node))[0] for node in nodes]
@@ -247,16 +222,13 @@ def test_regression_a_full_file_system_was_the_nodes_fault_and_ended_a_trainer_w
         await stage.trains_on(*nodes)
         assert says(stage.lines, "elastic.probes.can_be_written", path=lustre)
 
-    scene(body)
 
-
-def test_a_node_whose_file_system_stays_read_only_while_others_write_to_it_is_given_back(
-    scene: Callable[..., Any], lustre: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_node_whose_file_system_stays_read_only_while_others_write_to_it_is_given_back(
+    lustre: Path, monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage
 ) -> None:
     monkeypatch.setattr(shared_folder, "STORE_RETRY_S", 0.02)
     monkeypatch.setattr(hosts, "FAULT_SHOWN_S", 0.0)
-
-    async def body(stage: Stage) -> None:
+    async with open_stage(f"1-8,state={lustre}") as stage:
         stage.grant("n1", "n2")
         first, question = await asked(stage, "n1")
         second, _ = await asked(stage, "n2")
@@ -267,8 +239,6 @@ def test_a_node_whose_file_system_stays_read_only_while_others_write_to_it_is_gi
         await stage.says(second, answer(await asked_again(second, 2), **full(errno.EROFS)))
         await until("it is given back", lambda: "end" in ops(second))
         assert [report.node for report in stage.reports(CrashReport)] == ["n2"]
-
-    scene(body)
 
 
 def _question(agent: Peer) -> Message | None:

@@ -8,7 +8,7 @@ import struct
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,7 +26,6 @@ from elastic.link.wire import Message
 from elastic.store import files
 from elastic.store.store import CheckpointStore
 from tests.elastic.fakes import SECRET, ops, peer, sent, until
-from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +82,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(folder: Path) -> AsyncIterator[Stage]:
+async def staged(folder: Path) -> AsyncIterator[Stage]:
     made = Stage(folder)
     try:
         yield made
@@ -94,16 +93,13 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
         made.store.close()
 
 
-def scene(folder: Path, body: Callable[[Stage], Any]) -> None:
-    async def run() -> None:
-        async with stage(folder) as made:
-            await asyncio.wait_for(body(made), STILL_S)
-
-    asyncio.run(run())
+@pytest.fixture
+def stage(tmp_path: Path) -> AbstractAsyncContextManager[Stage]:
+    return staged(tmp_path)
 
 
-def test_a_present_workers_state_is_stored_and_another_one_fetches_it(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_a_present_workers_state_is_stored_and_another_one_fetches_it(tmp_path: Path) -> None:
+    async with staged(tmp_path / "state") as stage:
         worker = stage.worker("n1")
         assert await stage.ship("n1", 7, b"weights") == {"op": "kept"}
         assert (stage.store.step, stage.saved, ops(worker)) == (7, 1, [])
@@ -120,45 +116,34 @@ def test_a_present_workers_state_is_stored_and_another_one_fetches_it(tmp_path: 
 
         assert await stage.thread(fetch) == b"weights"
 
-    scene(tmp_path / "state", body)
-
 
 @pytest.mark.parametrize("odd", ["x", -1.0, float("inf"), None])
-def test_what_a_worker_has_written_beside_its_state_counts_as_the_states(tmp_path: Path, odd: object) -> None:
-    async def body(stage: Stage) -> None:
-        stage.worker("n1")
-        assert await stage.ship("n1", 7, b"name", beside_s=1000.0, beside_bytes=4096) == {"op": "kept"}
-        assert stage.saved_s > 1000.0
-        assert stage.saved_bytes == 4100
-        assert await stage.ship("n1", 8, b"name", beside_s=odd, beside_bytes=odd) == {"op": "kept"}
-        assert stage.saved_s < 1000.0
-        assert stage.saved_bytes == 4
-
-    scene(tmp_path, body)
+async def test_what_a_worker_has_written_beside_its_state_counts_as_the_states(odd: object, stage: Stage) -> None:
+    stage.worker("n1")
+    assert await stage.ship("n1", 7, b"name", beside_s=1000.0, beside_bytes=4096) == {"op": "kept"}
+    assert stage.saved_s > 1000.0
+    assert stage.saved_bytes == 4100
+    assert await stage.ship("n1", 8, b"name", beside_s=odd, beside_bytes=odd) == {"op": "kept"}
+    assert stage.saved_s < 1000.0
+    assert stage.saved_bytes == 4
 
 
 @pytest.mark.parametrize("about", [{"host": "n2"}, {"host": "n1", "what": "more"}, {"host": "n1"}, {"host": ["n1"]}])
-def test_who_is_no_present_worker_or_wants_something_else_sends_no_state(
-    tmp_path: Path, about: dict[str, object]
+async def test_who_is_no_present_worker_or_wants_something_else_sends_no_state(
+    about: dict[str, object], stage: Stage
 ) -> None:
-    async def body(stage: Stage) -> None:
-        stage.worker("n1")
-        known = {"what": SEND} if about["host"] == "n2" else {}
-        channel = await stage.thread(lambda: stage.connect(**{**known, **about}))  # type: ignore[arg-type]
-        assert await stage.thread(channel.receive) is None
-        assert not stage.transfers._all
-        channel.close()
-
-    scene(tmp_path, body)
+    stage.worker("n1")
+    known = {"what": SEND} if about["host"] == "n2" else {}
+    channel = await stage.thread(lambda: stage.connect(**{**known, **about}))  # type: ignore[arg-type]
+    assert await stage.thread(channel.receive) is None
+    assert not stage.transfers._all
+    channel.close()
 
 
-def test_a_worker_of_another_lease_stores_no_state(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
-        stage.worker("n1")
-        assert await stage.ship("n2", 7) is None
-        assert stage.store.step == -1
-
-    scene(tmp_path, body)
+async def test_a_worker_of_another_lease_stores_no_state(stage: Stage) -> None:
+    stage.worker("n1")
+    assert await stage.ship("n2", 7) is None
+    assert stage.store.step == -1
 
 
 LIES: dict[str, Callable[[BlockingChannel], None]] = {
@@ -175,65 +160,55 @@ LIES: dict[str, Callable[[BlockingChannel], None]] = {
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=list(LIES))
-def test_a_liar_is_dropped_and_leaves_nothing_on_the_disk(tmp_path: Path, lie: Callable[..., None]) -> None:
-    async def body(stage: Stage) -> None:
-        worker = stage.worker("n1")
-        assert await stage.ship("n1", 3) == {"op": "kept"}
-        channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=9, samples=0))
-        await stage.thread(lie, channel)
-        channel.hang_up()
-        await until("it is dropped", lambda: not stage.transfers._all)
-        channel.close()
-        await until("nothing is left", lambda: not list(tmp_path.glob(f"*{files.PART}")))
-        assert stage.store.step == 3
-        assert ops(worker) == []
-
-    scene(tmp_path, body)
+async def test_a_liar_is_dropped_and_leaves_nothing_on_the_disk(
+    tmp_path: Path, lie: Callable[..., None], stage: Stage
+) -> None:
+    worker = stage.worker("n1")
+    assert await stage.ship("n1", 3) == {"op": "kept"}
+    channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=9, samples=0))
+    await stage.thread(lie, channel)
+    channel.hang_up()
+    await until("it is dropped", lambda: not stage.transfers._all)
+    channel.close()
+    await until("nothing is left", lambda: not list(tmp_path.glob(f"*{files.PART}")))
+    assert stage.store.step == 3
+    assert ops(worker) == []
 
 
 @pytest.mark.parametrize("about", [{"step": "x"}, {"step": -1}, {"step": 10**18}, {}, {"step": 3, "samples": None}])
-def test_a_state_of_no_step_is_dropped(tmp_path: Path, about: dict[str, object]) -> None:
-    async def body(stage: Stage) -> None:
-        stage.worker("n1")
-        fields = {"samples": 0, **about}
-        channel = await stage.thread(lambda: stage.connect("n1", what=SEND, **fields))
-        assert await stage.thread(channel.receive) is None
-        channel.close()
-        assert stage.store.step == -1
-
-    scene(tmp_path, body)
+async def test_a_state_of_no_step_is_dropped(about: dict[str, object], stage: Stage) -> None:
+    stage.worker("n1")
+    fields = {"samples": 0, **about}
+    channel = await stage.thread(lambda: stage.connect("n1", what=SEND, **fields))
+    assert await stage.thread(channel.receive) is None
+    channel.close()
+    assert stage.store.step == -1
 
 
-def test_a_worker_that_comes_again_has_no_second_thread(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
-        stage.worker("n1")
-        first = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
-        await until("it is let in", lambda: stage.transfers._all)
-        assert await stage.ship("n1", 4) == {"op": "kept"}
-        assert await stage.thread(first.receive) is None
-        await until("it is dropped", lambda: not stage.transfers._all)
-        first.close()
-
-    scene(tmp_path, body)
+async def test_a_worker_that_comes_again_has_no_second_thread(stage: Stage) -> None:
+    stage.worker("n1")
+    first = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+    await until("it is let in", lambda: stage.transfers._all)
+    assert await stage.ship("n1", 4) == {"op": "kept"}
+    assert await stage.thread(first.receive) is None
+    await until("it is dropped", lambda: not stage.transfers._all)
+    first.close()
 
 
-def test_there_are_only_so_many_at_a_time_and_who_comes_then_tries_again(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
-        stage.transfers._most = 1
-        stage.worker("n1")
-        stage.worker("n2")
-        first = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
-        await until("it is let in", lambda: stage.transfers._all)
-        assert await stage.ship("n2", 4) is None
-        first.hang_up()
-        await until("it is gone", lambda: not stage.transfers._all)
-        assert await stage.ship("n2", 4) == {"op": "kept"}
-        first.close()
-
-    scene(tmp_path, body)
+async def test_there_are_only_so_many_at_a_time_and_who_comes_then_tries_again(stage: Stage) -> None:
+    stage.transfers._most = 1
+    stage.worker("n1")
+    stage.worker("n2")
+    first = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+    await until("it is let in", lambda: stage.transfers._all)
+    assert await stage.ship("n2", 4) is None
+    first.hang_up()
+    await until("it is gone", lambda: not stage.transfers._all)
+    assert await stage.ship("n2", 4) == {"op": "kept"}
+    first.close()
 
 
-def test_a_disk_that_is_full_in_the_middle_is_told_to_the_worker_which_sends_it_again_when_asked(
+async def test_a_disk_that_is_full_in_the_middle_is_told_to_the_worker_which_sends_it_again_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, written = files.write_all, 0
@@ -245,7 +220,7 @@ def test_a_disk_that_is_full_in_the_middle_is_told_to_the_worker_which_sends_it_
             raise OSError(28, "No space left on device")
         real(file, content)
 
-    async def body(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         worker = stage.worker("n1")
         with monkeypatch.context() as patched:
             patched.setattr(files, "write_all", fill)
@@ -254,15 +229,12 @@ def test_a_disk_that_is_full_in_the_middle_is_told_to_the_worker_which_sends_it_
         assert not list(tmp_path.glob(f"*{files.PART}"))
         assert await stage.ship("n1", 3, bytes(20 << 20)) == {"op": "kept"}
 
-    scene(tmp_path, body)
 
-
-def test_bytes_that_come_are_a_sign_of_life_and_the_loop_goes_on_meanwhile(
+async def test_bytes_that_come_are_a_sign_of_life_and_the_loop_goes_on_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(modules, "_LOOK_S", 0.005)
-
-    async def body(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         worker = stage.worker("n1")
         assert not stage.saver.growing
         channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
@@ -273,10 +245,8 @@ def test_bytes_that_come_are_a_sign_of_life_and_the_loop_goes_on_meanwhile(
         assert stage.saver.growing
         channel.close()
 
-    scene(tmp_path, body)
 
-
-def test_a_group_that_begins_is_offered_what_a_worker_that_is_gone_has_sent_whole(
+async def test_a_group_that_begins_is_offered_what_a_worker_that_is_gone_has_sent_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
@@ -288,8 +258,7 @@ def test_a_group_that_begins_is_offered_what_a_worker_that_is_gone_has_sent_whol
 
     monkeypatch.setattr(files, "sync_and_close", slow)
     monkeypatch.setattr(modules, "STATE_SETTLE_S", 0.0)
-
-    async def body(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         stage.worker("n1")
         shipping = asyncio.create_task(stage.ship("n1", 9))
         await until("all of it came", lambda: [one for one in stage.transfers._all if one.incoming.digest])
@@ -305,16 +274,13 @@ def test_a_group_that_begins_is_offered_what_a_worker_that_is_gone_has_sent_whol
         assert offer["step"] == 9
         assert await shipping == {"op": "kept"}
 
-    scene(tmp_path, body)
 
-
-def test_what_a_worker_that_is_gone_has_half_sent_holds_nobody_up(
+async def test_what_a_worker_that_is_gone_has_half_sent_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(modules, "STATE_SETTLE_S", 0.01)
     monkeypatch.setattr(modules, "_LOOK_S", 0.005)
-
-    async def body(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         stage.worker("n1")
         channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
         await stage.thread(channel.send_raw, struct.pack(">I", 100), b"half")
@@ -325,51 +291,44 @@ def test_what_a_worker_that_is_gone_has_half_sent_holds_nobody_up(
         await until("it is told", lambda: sent(new) == [{"op": "fetched", "none": True}])
         channel.close()
 
-    scene(tmp_path, body)
-
 
 def test_the_driver_that_ends_leaves_no_connection_and_no_thread_waiting(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
-        stage.worker("n1")
-        channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
-        await until("it is let in", lambda: stage.transfers._all)
-        await stage.transfers.close()
-        assert not stage.transfers._all
-        assert await stage.thread(channel.receive) is None
-        channel.close()
+    async def body() -> None:
+        async with staged(tmp_path) as stage:
+            stage.worker("n1")
+            channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+            await until("it is let in", lambda: stage.transfers._all)
+            await stage.transfers.close()
+            assert not stage.transfers._all
+            assert await stage.thread(channel.receive) is None
+            channel.close()
 
     before = len(os.listdir("/proc/self/fd"))
-    scene(tmp_path, body)
+    asyncio.run(body())
     assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
-def test_a_state_that_is_altered_on_its_way_is_never_stored(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
-        stage.worker("n1")
+async def test_a_state_that_is_altered_on_its_way_is_never_stored(stage: Stage) -> None:
+    stage.worker("n1")
 
-        def send() -> Message | None:
-            channel = stage.connect("n1", what=SEND, step=3, samples=0)
-            real = channel.send_raw
-            channel.send_raw = lambda *parts: real(*(bytes(p).replace(b"weights", b"WEIGHTS") for p in parts))  # type: ignore[method-assign]
-            writer = PieceWriter(channel)
-            writer.write(b"weights")
-            writer.whole()
-            try:
-                return channel.receive()
-            finally:
-                channel.close()
+    def send() -> Message | None:
+        channel = stage.connect("n1", what=SEND, step=3, samples=0)
+        real = channel.send_raw
+        channel.send_raw = lambda *parts: real(*(bytes(p).replace(b"weights", b"WEIGHTS") for p in parts))  # type: ignore[method-assign]
+        writer = PieceWriter(channel)
+        writer.write(b"weights")
+        writer.whole()
+        try:
+            return channel.receive()
+        finally:
+            channel.close()
 
-        assert await stage.thread(send) is None
-        assert stage.store.step == -1
-
-    scene(tmp_path, body)
+    assert await stage.thread(send) is None
+    assert stage.store.step == -1
 
 
-def test_a_wrong_secret_opens_no_connection_for_a_state(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
-        stage.worker("n1")
-        about = {"role": "state", "host": "n1", "what": SEND}
-        with pytest.raises(WireError):
-            await stage.thread(BlockingChannel.connect, stage.address, "another", about)
-
-    scene(tmp_path, body)
+async def test_a_wrong_secret_opens_no_connection_for_a_state(stage: Stage) -> None:
+    stage.worker("n1")
+    about = {"role": "state", "host": "n1", "what": SEND}
+    with pytest.raises(WireError):
+        await stage.thread(BlockingChannel.connect, stage.address, "another", about)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -20,7 +19,7 @@ from milp.assignments import keep
 from milp.solvers.programs import process
 from milp.utility import objective_of
 from tests.support.messages import pattern, says
-from tests.support.waiting import STILL_S
+from tests.support.waiting import STILL_S, until
 
 pytestmark = pytest.mark.slow
 
@@ -214,7 +213,8 @@ def test_the_child_ends_with_its_parent_however_that_ends(solver: str, how: str)
         check=False,
     )
     pid = int(done.stdout)
-    deadline = time.monotonic() + STILL_S
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline, done.stderr
-        time.sleep(0.02)
+    until(
+        "the child ends",
+        lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE,
+        shown=lambda: done.stderr,
+    )

@@ -15,6 +15,7 @@ from sizing.base.errors import UsageError
 from sizing.cpu.runs import affinity, supervisor
 from tests.sizing.cpu.commands import alive, command
 from tests.support.messages import fragment, pattern
+from tests.support.programs import shell_script
 from tests.support.waiting import STILL_S
 
 
@@ -107,9 +108,9 @@ def test_an_allocation_without_srun_says_what_to_do() -> None:
 
 
 def test_a_step_that_slurm_refuses_is_one_line(tmp_path: Path) -> None:
-    srun = tmp_path / "srun"
-    srun.write_text("#!/bin/sh\necho 'srun: error: Unable to create step: Job/step already completing' >&2\nexit 1\n")
-    srun.chmod(0o755)
+    shell_script(
+        tmp_path / "srun", "echo 'srun: error: Unable to create step: Job/step already completing' >&2\nexit 1"
+    )
     with pytest.raises(
         Exception, match=pattern("sizing.cpu_confine.no_step_started", job=7, why=fragment("srun: error: Unable"))
     ) as error:

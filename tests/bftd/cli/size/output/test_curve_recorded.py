@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bftd.cli.sizing_commands import Terminal
+from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.support.messages import excerpt, wording
 
 pytestmark = pytest.mark.slow
@@ -24,8 +24,8 @@ MATRICES = {
 
 
 @pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    made = Terminal(tmp_path, monkeypatch, capsys)
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> SizeTerminal:
+    made = SizeTerminal(tmp_path, monkeypatch, capsys)
     (tmp_path / "m.json").write_text(json.dumps(MATRICES))
     return made
 
@@ -34,7 +34,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     ("model", "cpus", "memory_gb", "tried"), [("alexnet_1", 12, 125, 5), ("gnmt_1", 1, 20.8, 4), ("res_4", 3, 62.5, 4)]
 )
 def test_the_json_has_what_the_search_found_and_what_all_points_would(
-    terminal: Terminal, model: str, cpus: float, memory_gb: float, tried: int
+    terminal: SizeTerminal, model: str, cpus: float, memory_gb: float, tried: int
 ) -> None:
     ended = terminal("size", "curve", "--matrices", "m.json", "--model", model, "--json")
     assert ended.json == {
@@ -47,7 +47,7 @@ def test_the_json_has_what_the_search_found_and_what_all_points_would(
     }
 
 
-def test_the_text_has_the_points_in_the_order_in_which_they_were_tried(terminal: Terminal) -> None:
+def test_the_text_has_the_points_in_the_order_in_which_they_were_tried(terminal: SizeTerminal) -> None:
     ended = terminal("size", "curve", "--matrices", "m.json", "--model", "res_4")
     assert ended.out.splitlines() == [
         wording("cli.size_curve_recorded.matrix", name="res_4", gpus=4),
@@ -76,7 +76,7 @@ def test_the_text_has_the_points_in_the_order_in_which_they_were_tried(terminal:
         (("--nodes", "1-4"), excerpt("cli.size_curve.script_missing")),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(terminal: Terminal, arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_asked_is_one_line(terminal: SizeTerminal, arguments: tuple[str, ...], said: str) -> None:
     ended = terminal("size", "curve", *arguments)
     assert ended.code == 2
     assert said in ended.err
@@ -84,7 +84,9 @@ def test_what_cannot_be_asked_is_one_line(terminal: Terminal, arguments: tuple[s
     assert not ended.out
 
 
-def test_regression_what_a_file_says_was_searched_passed_for_a_full_sweep(terminal: Terminal, tmp_path: Path) -> None:
+def test_regression_what_a_file_says_was_searched_passed_for_a_full_sweep(
+    terminal: SizeTerminal, tmp_path: Path
+) -> None:
     (tmp_path / "s.json").write_text(json.dumps({"gnmt_1": {**MATRICES["alexnet_1"], "cpus_searched": 9}}))
     found = terminal("size", "curve", "--matrices", "s.json", "--model", "gnmt_1", "--json").json
     assert (found["cpus"], found["full_sweep_cpus"]) == (12, 12)

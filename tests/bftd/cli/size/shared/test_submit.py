@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.bftd.cli.sizing_commands import GPT, Ended, Terminal
+from tests.bftd.cli.sizing_commands import GPT, SizeTerminal
 from tests.support.messages import pattern, says, wording
+from tests.support.programs import shell_script
+from tests.support.terminal import Ended
 
 pytestmark = pytest.mark.slow
 
@@ -18,27 +20,22 @@ JOB = ("--config", f"{GPT},recompute=full", "--global-batch", "64", "--steps", "
 
 
 @pytest.fixture
-def bft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    return Terminal(tmp_path, monkeypatch, capsys)
-
-
-@pytest.fixture
-def submitted(bft: Terminal) -> Path:
+def submitted(bft: SizeTerminal) -> Path:
     """What sbatch was called with when it was to submit; every request would start at once."""
     said, commands = bft.folder / "submitted", bft.folder / "commands"
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time()))
     commands.mkdir()
-    (commands / "sbatch").write_text(
+    shell_script(
+        commands / "sbatch",
         "#!/bin/sh\n"
         f'case "$*" in *--test-only*) /bin/cat >> {bft.folder}/asked; echo "sbatch: Job 7 to start at {moment} using 4 '
         'processors on nodes n1 in partition new" >&2;; '
-        f'*) echo "$*" >> {said}; echo "$BFT_DP $BFT_TP $BFT_STAGES $BFT_MICRO_BATCHES" >> {said}; echo 4711;; esac\n'
+        f'*) echo "$*" >> {said}; echo "$BFT_DP $BFT_TP $BFT_STAGES $BFT_MICRO_BATCHES" >> {said}; echo 4711;; esac\n',
     )
-    (commands / "sbatch").chmod(0o755)
     return said
 
 
-def submit(bft: Terminal, text: str, *words: str) -> Ended:
+def submit(bft: SizeTerminal, text: str, *words: str) -> Ended:
     (bft.folder / "job.sh").write_text(text)
     ended = bft("size", "choose", "--partitions", "centre.json", *JOB, "--by", "end", "--submit", "job.sh", *words)
     assert (bft.folder / "job.sh").read_text() == text
@@ -46,7 +43,7 @@ def submit(bft: Terminal, text: str, *words: str) -> Ended:
 
 
 def test_a_script_is_submitted_with_options_beside_it_and_told_how_the_model_lies(
-    bft: Terminal, submitted: Path
+    bft: SizeTerminal, submitted: Path
 ) -> None:
     ended = submit(bft, "#!/bin/bash\nsrun torchrun --nproc-per-node=gpu train.py\n", "--yes", "--partition", "new")
     assert (ended.code, ended.err) == (0, "")
@@ -59,7 +56,7 @@ def test_a_script_is_submitted_with_options_beside_it_and_told_how_the_model_lie
 
 
 def test_without_an_answer_nothing_is_submitted(
-    bft: Terminal, submitted: Path, monkeypatch: pytest.MonkeyPatch
+    bft: SizeTerminal, submitted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     assert submit(bft, "#!/bin/bash\ntrue\n").err == "bft: nothing submitted\n"
@@ -70,7 +67,7 @@ def test_without_an_answer_nothing_is_submitted(
     assert not submitted.exists()
 
 
-def test_what_the_script_says_stays_and_its_partition_restricts_the_choice(bft: Terminal, submitted: Path) -> None:
+def test_what_the_script_says_stays_and_its_partition_restricts_the_choice(bft: SizeTerminal, submitted: Path) -> None:
     script = (
         "#!/bin/bash\n#SBATCH -p old --account=me\n#SBATCH --ntasks-per-node=1 --mem=10G\n#SBATCH -t 1-0\n"
         "srun torchrun --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=gpu train.py\n"
@@ -117,7 +114,7 @@ def test_what_the_script_says_stays_and_its_partition_restricts_the_choice(bft: 
     ],
 )
 def test_a_script_that_wants_other_gpus_is_refused_and_nothing_is_submitted(
-    bft: Terminal, submitted: Path, line: str, told: str
+    bft: SizeTerminal, submitted: Path, line: str, told: str
 ) -> None:
     ended = submit(bft, f"#!/bin/bash\n{line}\nsrun true\n", "--yes")
     assert ended.code == 2
@@ -127,7 +124,7 @@ def test_a_script_that_wants_other_gpus_is_refused_and_nothing_is_submitted(
 
 
 def test_the_users_account_by_environment_goes_with_the_job(
-    bft: Terminal, submitted: Path, monkeypatch: pytest.MonkeyPatch
+    bft: SizeTerminal, submitted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SBATCH_ACCOUNT", "mine")
     assert submit(bft, "#!/bin/bash\ntrue\n", "--yes").code == 0
@@ -137,7 +134,7 @@ def test_the_users_account_by_environment_goes_with_the_job(
     assert "mine" not in submitted.read_text().splitlines()[2]
 
 
-def test_json_has_the_jobs_id(bft: Terminal, submitted: Path) -> None:
+def test_json_has_the_jobs_id(bft: SizeTerminal, submitted: Path) -> None:
     ended = submit(bft, "#!/bin/bash\ntrue\n", "--yes", "--json")
     assert ended.json["job_id"] == "4711"
     assert "sbatch --partition=" in ended.err
@@ -152,13 +149,13 @@ def test_json_has_the_jobs_id(bft: Terminal, submitted: Path) -> None:
     ],
 )
 def test_a_script_that_starts_its_processes_itself_gets_one_task_a_node(
-    bft: Terminal, submitted: Path, command: str, tasks: int
+    bft: SizeTerminal, submitted: Path, command: str, tasks: int
 ) -> None:
     assert submit(bft, f"#!/bin/bash\n{command}\n", "--yes").code == 0
     assert f" --ntasks-per-node={tasks} --gres=gpu:a100:4 " in submitted.read_text()
 
 
-def test_a_deadline_that_is_missed_submits_nothing(bft: Terminal, submitted: Path) -> None:
+def test_a_deadline_that_is_missed_submits_nothing(bft: SizeTerminal, submitted: Path) -> None:
     ended = submit(bft, "#!/bin/bash\ntrue\n", "--yes", "--deadline", "+1minute")
     assert ended.code == 1
     assert not submitted.exists()
@@ -169,7 +166,7 @@ def test_a_deadline_that_is_missed_submits_nothing(bft: Terminal, submitted: Pat
     [("NONE", "--export="), ("HOME,A=b", "--export=HOME,A=b,"), ("ALL,A=b", ""), ("all", "")],
 )
 def test_regression_a_script_that_leaves_the_environment_behind_was_not_told_how_the_model_lies(
-    bft: Terminal, submitted: Path, export: str, given: str
+    bft: SizeTerminal, submitted: Path, export: str, given: str
 ) -> None:
     assert submit(bft, f"#!/bin/bash\n#SBATCH --export={export}\ntrue\n", "--yes").code == 0
     names = "BFT_DP,BFT_TP,BFT_STAGES,BFT_MICRO_BATCHES"
@@ -180,7 +177,7 @@ def test_regression_a_script_that_leaves_the_environment_behind_was_not_told_how
     assert "write --export=NONE" in refused.err
 
 
-def test_regression_a_script_with_several_partitions_was_never_submitted(bft: Terminal, submitted: Path) -> None:
+def test_regression_a_script_with_several_partitions_was_never_submitted(bft: SizeTerminal, submitted: Path) -> None:
     ended = submit(bft, "#!/bin/bash\n#SBATCH -p old,new\nsrun python train.py\n", "--yes")
     assert (ended.code, ended.err) == (0, "")
     assert " --partition=new --nodes=1 " in submitted.read_text()
@@ -189,7 +186,7 @@ def test_regression_a_script_with_several_partitions_was_never_submitted(bft: Te
     assert {"--partition=old", "--partition=new"} <= set(re.findall(r"--partition=\w+", asked))
 
 
-def test_regression_a_second_word_on_gpus_beside_the_winners_went_through(bft: Terminal, submitted: Path) -> None:
+def test_regression_a_second_word_on_gpus_beside_the_winners_went_through(bft: SizeTerminal, submitted: Path) -> None:
     ended = submit(bft, "#!/bin/bash\n#SBATCH --gres=gpu:a100:4 --gpus=16\ntrue\n", "--yes")
     assert ended.code == 2
     assert re.match(
@@ -201,7 +198,7 @@ def test_regression_a_second_word_on_gpus_beside_the_winners_went_through(bft: T
 
 
 def test_regression_a_script_whose_name_begins_with_a_dash_was_an_option_of_sbatch(
-    bft: Terminal, submitted: Path
+    bft: SizeTerminal, submitted: Path
 ) -> None:
     (bft.folder / "-x job.sh").write_text("#!/bin/bash\ntrue\n")
     words = ("--partitions", "centre.json", *JOB, "--submit", "./-x job.sh", "--yes")
@@ -210,7 +207,7 @@ def test_regression_a_script_whose_name_begins_with_a_dash_was_an_option_of_sbat
 
 
 def test_regression_with_a_deadline_a_limit_of_the_scripts_own_that_may_cut_the_run_off_was_kept_silently(
-    bft: Terminal, submitted: Path
+    bft: SizeTerminal, submitted: Path
 ) -> None:
     words = ("--partition", "new", "--yes")
     winner = bft("size", "choose", "--partitions", "centre.json", *JOB, "--by", "end", *words[:2], "--json").json[
@@ -250,7 +247,7 @@ def test_regression_with_a_deadline_a_limit_of_the_scripts_own_that_may_cut_the_
     ],
 )
 def test_regression_a_script_got_gpus_that_it_leaves_idle(
-    bft: Terminal, submitted: Path, command: str, gpus: set[int]
+    bft: SizeTerminal, submitted: Path, command: str, gpus: set[int]
 ) -> None:
     (bft.folder / "job.sh").write_text(f"#!/bin/bash\n{command}\n")
     words = ("--partition", "new", "--no-start", "--submit", "job.sh", "--json")
@@ -264,7 +261,7 @@ def test_regression_a_script_got_gpus_that_it_leaves_idle(
 
 @pytest.mark.parametrize(("option", "gpus"), [("--ntasks-per-node=2", "2"), ("--ntasks=4", "4")])
 def test_tasks_that_the_script_asks_for_are_the_gpus_that_it_uses(
-    bft: Terminal, submitted: Path, option: str, gpus: str
+    bft: SizeTerminal, submitted: Path, option: str, gpus: str
 ) -> None:
     script = f"#!/bin/bash\n#SBATCH {option}\nsrun python train.py\n"
     ended = submit(bft, script, "--yes", "--partition", "new")

@@ -28,11 +28,6 @@ pytestmark = pytest.mark.slow
 below_path = pytest.mark.parametrize("outside", [False, True], ids=["in the folder of states", "below a path"])
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "states"
-
-
 def saved(root: Path, name: str, *steps: int, outside: bool = False, payload: int = -1) -> Path:
     """A trainer that has saved by path, and at last through its driver, and has ended; the home of its generations."""
     driver = Driver(root / name, root.parent / "lustre" if outside else None)

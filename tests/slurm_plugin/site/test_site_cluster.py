@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from slurm_plugin.site import read
 from tests.slurm_plugin.plugins import require_compiled
 from tests.slurm_plugin.site.sites import WANTED
 from tests.slurm_plugin.site.stock import CHECKOUT, StockCluster
+from tests.support.programs import run_bft
 from tests.support.waiting import until, written
 
 pytestmark = pytest.mark.cluster
@@ -33,14 +33,7 @@ def folder() -> Iterator[Path]:
 
 
 def bft(cluster: Sandbox, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bftd.cli.main", *words],
-        env={**cluster.env(), "PYTHONPATH": str(CHECKOUT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return run_bft(*words, env=cluster.env())
 
 
 def levels(cluster: Sandbox, config: Path) -> tuple[int, dict[str, str]]:

@@ -16,9 +16,10 @@ from slurm_plugin.sandbox import Sandbox
 from tests.support import waiting
 from tests.support.clusters import Clusters
 from tests.support.messages import says, wording
+from tests.support.programs import ROOT, run_bft
 
 pytestmark = pytest.mark.cluster
-ROOT = Path(__file__).parents[4]
+
 # No command takes so long, however busy the machine is.
 PATIENCE_S = 240.0
 
@@ -114,9 +115,8 @@ def test_while_the_controller_is_away_no_node_counts_as_idle(tmp_path: Path, san
 
 
 def test_a_partition_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, sandbox: Sandbox) -> None:
-    words = [sys.executable, "-m", "bftd.cli.main", "trace", "from-slurm", "--partition", "night", "-o", "t.csv"]
-    env = sandbox.env() | {"PYTHONPATH": str(ROOT), "BFTD_CONFIG": ""}
-    shown = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
+    env = sandbox.env() | {"BFTD_CONFIG": ""}
+    shown = run_bft("trace", "from-slurm", "--partition", "night", "-o", "t.csv", env=env, cwd=tmp_path)
     assert shown.returncode == 2
     hint = "there are batch, bft-driver, elastic"
     error = wording("slurm_plugin.client.no_partition", name="night", hint=hint)
@@ -124,9 +124,8 @@ def test_a_partition_that_is_not_there_is_told_with_those_that_are(tmp_path: Pat
 
 
 def test_a_cluster_without_accounting_says_what_to_use_instead(tmp_path: Path, sandbox: Sandbox) -> None:
-    words = [sys.executable, "-m", "bftd.cli.main", "trace", "from-sacct", "--since", "2026-01-01", "-o", "t.csv"]
-    env = sandbox.env() | {"PYTHONPATH": str(ROOT), "BFTD_CONFIG": ""}
-    shown = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
+    env = sandbox.env() | {"BFTD_CONFIG": ""}
+    shown = run_bft("trace", "from-sacct", "--since", "2026-01-01", "-o", "t.csv", env=env, cwd=tmp_path)
     assert shown.returncode == 1
     assert shown.stderr.count("\n") == 1
     assert "bft: sacct failed: " in shown.stderr
@@ -140,12 +139,8 @@ def _controller(sandbox: Sandbox) -> int:
 
 
 def test_regression_a_recording_shorter_than_two_polls_fails_with_what_to_do(sandbox: Sandbox, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "bftd.cli.main", "trace", "from-slurm", "-o", "t.csv", "--partition=batch"]
-    short = ["--poll=3600", "--hours=0.0001"]
-    env = sandbox.env() | {"PYTHONPATH": str(ROOT)}
-    shown = subprocess.run(
-        [*words, *short], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
-    )
+    words = ("from-slurm", "-o", "t.csv", "--partition=batch", "--poll=3600", "--hours=0.0001")
+    shown = run_bft("trace", *words, env=sandbox.env(), cwd=tmp_path)
     assert (shown.returncode, shown.stdout) == (1, "")
     told = wording("cli.trace.nothing_recorded", output="t.csv", polls=1, least=2)
     assert shown.stderr == f"bft: {told}\n"
