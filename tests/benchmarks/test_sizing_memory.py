@@ -175,13 +175,13 @@ def test_a_gpu_that_was_too_small_with_the_guard_band_is_told(
 ) -> None:
     monkeypatch.setattr(gpu_steps, "has_gpu", lambda: True)
     monkeypatch.setattr(gpu_steps.tracing, "trace", lambda *words, **named: trace(RankBatch(Parallel(), 4), 10))
-    for in_room in (True, False):
+    for within_guard in (True, False):
         took = Estimate(0.1, 0.1, 0.1, "measured")
-        real = GpuStep(4, took, 10 * GIB, 11 * GIB, 13 * GIB, 79 * GIB, in_room, "NVIDIA H200", "2.11")
+        real = GpuStep(4, took, 10 * GIB, 11 * GIB, 13 * GIB, 79 * GIB, within_guard, "NVIDIA H200", "2.11")
         monkeypatch.setattr(gpu_steps.stepping, "run_on_gpu", lambda *words, real=real, **named: real)
         gpu_steps.main(["--only", "gpu:gpt_fp32"])
         said = capsys.readouterr().out
-        assert says(said, "benchmarks.gpu_steps.within_band", within_the_guard_band=int(in_room), rows=1)
+        assert says(said, "benchmarks.gpu_steps.within_band", within_the_guard_band=int(within_guard), rows=1)
         assert "allocated: mean 100.00%" in said
         assert "corrected: 1.00 at the median" in said
 

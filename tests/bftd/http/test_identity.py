@@ -213,7 +213,7 @@ def test_one_user_cannot_fill_the_daemon_with_trainers(tmp_path: Path, monkeypat
     run(test, tmp_path)
 
 
-def test_the_long_polls_of_a_trainer_are_bounded_and_those_that_end_make_room(
+def test_the_long_polls_of_a_trainer_are_bounded_and_those_that_end_make_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(served: Served) -> None:

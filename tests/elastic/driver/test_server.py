@@ -336,7 +336,7 @@ def test_regression_4000_silent_connections_kept_an_honest_worker_out(
     assert scene(body) == []
 
 
-def test_who_makes_room_comes_from_where_most_strangers_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_makes_way_comes_from_where_most_strangers_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs, "_STRANGERS", 10)
     monkeypatch.setattr(hubs, "STRANGER_SILENT_S", 0.0)
     honest: list[socket.socket] = []
