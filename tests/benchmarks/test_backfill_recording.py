@@ -86,7 +86,7 @@ def test_a_start_is_predicted_by_the_last_snapshot_before_the_cycle_and_ahead_by
     )
     counts = done.counts
     assert (counts.starts, counts.predicted, counts.ahead) == (1, 1, 0)
-    assert (counts.said, counts.came, counts.rooms, counts.useful) == (1, 1, 1, 1)
+    assert (counts.said, counts.came, counts.earmarks, counts.useful) == (1, 1, 1, 1)
     assert done.told == []
 
 
@@ -98,11 +98,11 @@ def test_a_start_that_the_copy_did_not_see_is_told_with_what_both_say() -> None:
     assert "Slurm: started 10:40:30.0 on n[1-2] | copy: 10:50:21.0" in done.told[0]
 
 
-def test_a_job_that_could_start_and_did_not_is_told_and_its_room_is_in_vain() -> None:
+def test_a_job_that_could_start_and_did_not_is_told_and_its_earmark_is_wasted() -> None:
     snapshots = [shows(BEGIN_S - 1, waits("7", 2)), shows(BEGIN_S + 1)]
     done = replayed(snapshots, Cycle(BEGIN_S, BEGIN_S + 0.1, ("7",)))
     assert (done.counts.said, done.counts.came) == (1, 0)
-    assert (done.counts.rooms, done.counts.useful, done.counts.in_vain_node_s) == (1, 0, 4.0)
+    assert (done.counts.earmarks, done.counts.useful, done.counts.wasted_node_s) == (1, 0, 4.0)
     assert "not started 7" in done.told[0]
 
 

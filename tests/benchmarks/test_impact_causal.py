@@ -1,4 +1,4 @@
-"""What harvesting does to single jobs: preemptions, lost slots, starts a cycle late, rooms."""
+"""What harvesting does to single jobs: preemptions, lost slots, starts a cycle late, earmarks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from benchmarks.backfill_log import cycles
 from benchmarks.impact import slots
 from benchmarks.impact.figures import figures
-from benchmarks.impact.record import PilotRow, RoomRow
+from benchmarks.impact.record import EarmarkRow, PilotRow
 from tests.benchmarks.test_impact_figures import job, run
 from tests.support.messages import wording
 
@@ -82,8 +82,10 @@ def test_a_lost_slot_is_explained_in_one_line_from_the_log() -> None:
         began_s=75.0, started_by="backfill",
     )  # fmt: skip
     overtaker = job(1, 0.0, 13.0, 90.0, nodes=("n2",), started_by="main")
-    room = RoomRow(0, ("n1", "n2"), 4.0, None, "")
-    text = slots.why_lost(run("B", 0, lost, overtaker, rooms=(room,)), lost, "5", cycles(LOG.splitlines()), BEGIN_S)
+    earmark = EarmarkRow(0, ("n1", "n2"), 4.0, None, "")
+    text = slots.why_lost(
+        run("B", 0, lost, overtaker, earmarks=(earmark,)), lost, "5", cycles(LOG.splitlines()), BEGIN_S
+    )
     assert text == (
         wording("benchmarks.impact_slots.freed_by", freed="n[1-2]", preempted_by="main", preempt_s=12.0)
         + "; "
@@ -94,7 +96,7 @@ def test_a_lost_slot_is_explained_in_one_line_from_the_log() -> None:
             after=2,
             begin_s=wording("benchmarks.impact_slots.planned_it", when="30.0 s", start_s=120, nodes="n[1,3]")
             + "; "
-            + wording("benchmarks.impact_slots.room", nodes="n[1-2]", since_s=4.0, until="and still")
+            + wording("benchmarks.impact_slots.earmarked", nodes="n[1-2]", since_s=4.0, until="and still")
             + "; started by backfill at 75.0",
         )
         + " on n3"
@@ -106,7 +108,7 @@ def test_a_lost_slot_is_explained_in_one_line_from_the_log() -> None:
         + " "
         + wording("benchmarks.impact_slots.did_not_come_to_it")
         + "; "
-        + wording("benchmarks.impact_slots.no_room")
+        + wording("benchmarks.impact_slots.not_earmarked")
         in bare
     )
 
@@ -120,19 +122,19 @@ def test_jobs_that_backfill_could_not_start_when_it_would_have_are_counted_with_
     assert found["late_by_s"]["b"]["mean"] == pytest.approx((30.0 + 1.0) / 2)
 
 
-def test_rooms_are_counted_by_what_became_of_them_and_by_what_they_kept_while_jobs_started() -> None:
-    rooms = (
-        RoomRow(0, ("n1", "n2"), 10.0, 20.0, "started", ("n2",), 14.5),
-        RoomRow(1, ("n3",), -5.0, 10.0, "no longer fits"),
-        RoomRow(1, ("n3",), 10.0, 15.0, "moved"),
-        RoomRow(1, ("n4",), 15.0, 20.0, "doubted"),
-        RoomRow(None, ("n4",), 90.0, None, ""),
+def test_earmarks_are_counted_by_what_became_of_them_and_by_what_they_kept_while_jobs_started() -> None:
+    earmarks = (
+        EarmarkRow(0, ("n1", "n2"), 10.0, 20.0, "started", ("n2",), 14.5),
+        EarmarkRow(1, ("n3",), -5.0, 10.0, "no longer fits"),
+        EarmarkRow(1, ("n3",), 10.0, 15.0, "moved"),
+        EarmarkRow(1, ("n4",), 15.0, 20.0, "backed off"),
+        EarmarkRow(None, ("n4",), 90.0, None, ""),
     )
     # The last job starts at 50 s; 4 nodes.
-    found = figures([run("B", 0, job(0, 0.0, 50.0, 60.0), rooms=rooms)])["rooms"]
-    assert (found["made"], found["led_to_start"], found["in_vain"]) == (4, 1, 2)
-    assert found["by_end"] == {"started": 1, "no longer fits": 1, "doubted": 1}
+    found = figures([run("B", 0, job(0, 0.0, 50.0, 60.0), earmarks=earmarks)])["earmarks"]
+    assert (found["made"], found["led_to_start"], found["wasted"]) == (4, 1, 2)
+    assert found["by_end"] == {"started": 1, "no longer fits": 1, "backed off": 1}
     assert found["kept_node_s"] == pytest.approx(14.5 + 10.0 + 5.0 + 5.0)
-    assert found["in_vain_node_s"] == pytest.approx(10.0 + 5.0)
+    assert found["wasted_node_s"] == pytest.approx(10.0 + 5.0)
     assert found["kept_share"] == pytest.approx(34.5 / 200.0)
     assert found["useful_share"] == pytest.approx(1 / 3)

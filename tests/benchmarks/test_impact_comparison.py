@@ -31,15 +31,17 @@ def _some_release(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "slurm_release", lambda: "22.05.8")
 
 
-def test_a_recipe_without_room_shares_its_runs_without_bftd_with_the_one_that_makes_room(tmp_path: Path) -> None:
-    found = comparison.planned([RECIPES["slow"], RECIPES["slow-no-room"]], of(tmp_path))
+def test_a_recipe_without_earmarks_shares_its_runs_without_bftd_with_the_one_that_has_them(
+    tmp_path: Path,
+) -> None:
+    found = comparison.planned([RECIPES["slow"], RECIPES["slow-no-earmarks"]], of(tmp_path))
     assert names(found) == [
         "slow-none-s1-p00A",
         "slow-sleeping-s1-p00B",
         "slow-none-s2-p00A",
         "slow-sleeping-s2-p00B",
-        "slow-no-room-sleeping-s1-p00B",
-        "slow-no-room-sleeping-s2-p00B",
+        "slow-no-earmarks-sleeping-s1-p00B",
+        "slow-no-earmarks-sleeping-s2-p00B",
     ]
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.impact import occupancy, record, report, stats
 from benchmarks.impact.demands import judged
 from benchmarks.impact.figures import figures
-from benchmarks.impact.record import JobRow, Kind, PilotRow, RoomRow, Run
+from benchmarks.impact.record import EarmarkRow, JobRow, Kind, PilotRow, Run
 from tests.support.messages import pattern, says, wording
 
 pytestmark = pytest.mark.slow
@@ -197,7 +197,7 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
         0,
         job(0, 0.0, 1.0, 5.0, preempt_s=0.6, preempted_by="backfill", failed_s=0.6, freed=("n3",), lost="why"),
         pilots=(PilotRow("n3", 1.0, 2.0),),
-        rooms=(RoomRow(0, ("n3", "n4"), 0.5, None, "", ("n3",)), RoomRow(None, ("n1",), 0.5, 2.5, "gone")),
+        earmarks=(EarmarkRow(0, ("n3", "n4"), 0.5, None, "", ("n3",)), EarmarkRow(None, ("n1",), 0.5, 2.5, "gone")),
         cycles_s=(0.01, 9.5),
     )
     record.save(made, tmp_path / "runs" / "one.jsonl")
@@ -219,23 +219,25 @@ def test_regression_a_run_of_older_recipes_is_not_taken_for_one_of_the_same_name
 
 
 def test_the_tables_tell_of_every_recipe_and_demand() -> None:
-    room = RoomRow(0, ("n3",), 0.5, 1.0, "started")
+    earmark = EarmarkRow(0, ("n3",), 0.5, 1.0, "started")
     lost = job(0, 0.0, 9.0, 12.0, preempt_s=1.0, freed=("n1",), lost="nobody got them")
     runs = [run(kind, pair, job(0, 0.0, 1.0, 5.0)) for kind in ("A", "B") for pair in range(2)]
-    runs += [run("B", pair, lost, recipe="default-no-room", rooms=(room,), note="it was late") for pair in range(2)]
+    runs += [
+        run("B", pair, lost, recipe="default-no-earmarks", earmarks=(earmark,), note="it was late") for pair in range(2)
+    ]
     found = report.summary(runs, measure_scale=False, log=lambda text: None)
     assert found["default"]["pairs"] == 2
     assert found["slow"] is None
     text = report.markdown(found)
     assert "| default | 1 | 22.05.8 | 2 (1) |" in text
-    # Without bftd it is the same, whether bftd would make room or not.
-    assert "| default-no-room | 1 | 22.05.8 | 2 (1) | 2 | 2 (2 to nobody) | 8.00 / 8.00 (2 jobs) |" in text
-    assert "| default-no-room | 1 | 22.05.8 | 2 (1) | 2 | 2 | 0 |" in text
-    assert "| default-no-room | 22.05.8 | 1.0 | 0 | 8.00 | 0 | nobody got them |" in text
+    # Without bftd it is the same, whether bftd would earmark nodes or not.
+    assert "| default-no-earmarks | 1 | 22.05.8 | 2 (1) | 2 | 2 (2 to nobody) | 8.00 / 8.00 (2 jobs) |" in text
+    assert "| default-no-earmarks | 1 | 22.05.8 | 2 (1) | 2 | 2 | 0 |" in text
+    assert "| default-no-earmarks | 22.05.8 | 1.0 | 0 | 8.00 | 0 | nobody got them |" in text
     assert says(
         text,
         "benchmarks.impact_figures.note",
-        kind="| default-no-room | 22.05.8 | B",
+        kind="| default-no-earmarks | 22.05.8 | B",
         seed=1,
         pair=1,
         note="it was late |",
