@@ -40,6 +40,7 @@ OLD_NAMES: Mapping[str, tuple[str, ...]] = {
         "room_vain_node_seconds",
     ),
     "docs/howto/history.md": ("room", "room_over", "doubted"),
+    "docs/howto/notify.md": ("rooms",),
     "docs/reference/configuration.md": ("make_room",),
     "docs/reference/json.md": ("rooms", "room_usage", "rooms_wary", "in_vain", "room", "in_room"),
     "docs/reference/monitoring.md": (
