@@ -46,13 +46,13 @@ def explain(problem: Problem, assignment: Mapping[str, Collection[str]]) -> dict
     said = {}
     for trainer in problem.trainers:
         nodes = assignment[trainer.name]
-        classes, room = _room(problem, trainer, nodes, free)
+        classes, idle = _free_for(problem, trainer, nodes, free)
         case = _Case(
             problem=problem,
             trainer=trainer,
             count=len(nodes),
             classes=classes,
-            free=room,
+            free=idle,
             most=_most(problem, trainer),
             cap="",
         )
@@ -83,7 +83,7 @@ def _free(problem: Problem, assignment: Mapping[str, Collection[str]]) -> Counte
     return Counter(node.node_class for node in problem.nodes if node.name not in used)
 
 
-def _room(
+def _free_for(
     problem: Problem, trainer: TrainerSpec, nodes: Collection[str], free: Counter[str]
 ) -> tuple[Collection[str], int]:
     """Return the classes that the trainer is on or would best start on, and the number of free nodes of them."""

@@ -146,14 +146,14 @@ def _ranges(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (change, low, high) of the counts on these classes that no migration and nodes_min, nodes_max leave."""
     held = len(trainer.current)
-    room = min(trainer.nodes_max, sum(problem.class_sizes[name] for name in classes))
+    most = min(trainer.nodes_max, sum(problem.class_sizes[name] for name in classes))
     if held_on & classes:
         kept = sum(problem.class_of[node] in classes for node in trainer.current)
         yield -1, trainer.nodes_min, min(held - 1, kept, trainer.nodes_max)
     if held_on <= classes:
         if held:
-            yield 0, max(held, trainer.nodes_min), min(held, room)
-        yield 1, max(held + 1, trainer.nodes_min), room
+            yield 0, max(held, trainer.nodes_min), min(held, most)
+        yield 1, max(held + 1, trainer.nodes_min), most
 
 
 def _split(

@@ -68,7 +68,7 @@ _LONG = (
     "tests/bftd/test_strays_cluster.py",
     "tests/benchmarks/impact/test_run.py",
     "tests/bftd/daemon/test_sandbox_site.py",
-    "tests/bftd/test_rooms_cluster.py",
+    "tests/bftd/test_earmarks_cluster.py",
     "tests/sizing/test_traced_against_real.py",
     "tests/elastic/driver/",
     "tests/elastic/",

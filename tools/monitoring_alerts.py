@@ -179,7 +179,7 @@ ALERTS: tuple[Alert, ...] = (
         "10m",
         "the ledger has reached the size that it may have, or nearly so",
         "Its oldest events go first, so that `bft explain` and `bft history` reach less far back. Raise `[ledger] "
-        "max_bytes`, if the disk has room.",
+        "max_bytes`, if the disk has space.",
         "../howto/history.md#retention",
         (_series("bftd_ledger_full", "0x200"), _series("bftd_ledger_size_bytes", "95x200"),
          _series("bftd_ledger_max_bytes", "100x200")),
@@ -209,13 +209,13 @@ ALERTS: tuple[Alert, ...] = (
          _series("bftd_nodes", "1000x200", state="idle", node_class="a100x4")),
     ),
     Alert(
-        "BftdRoomsInVain", "warning", "bftd_rooms_wary > 0", "15m",
-        "too many of the nodes that were kept free for waiting jobs led to no start",
-        "Room is made only for users whose jobs start in it; the others preempt. The daemon's log has a line for each "
-        "room and how it ended: see whether these jobs wait for licences or switches, whether one user takes his back "
-        "again and again, and by `sdiag` whether backfill cycles come so far.",
-        "room.md#jobs-that-do-not-start",
-        (_series("bftd_rooms_wary", "0x60 1x140"),), (_series("bftd_rooms_wary", "0x60 1x5 0x135"),),
+        "BftdEarmarksWasted", "warning", "bftd_earmarks_wary > 0", "15m",
+        "too many of the nodes that were earmarked for waiting jobs led to no start",
+        "Nodes are earmarked only for users whose jobs start there; the others preempt. The daemon's log has a line "
+        "for each earmark and how it ended: see whether these jobs wait for licences or switches, whether one user "
+        "takes his back again and again, and by `sdiag` whether backfill cycles come so far.",
+        "earmarks.md#jobs-that-do-not-start",
+        (_series("bftd_earmarks_wary", "0x60 1x140"),), (_series("bftd_earmarks_wary", "0x60 1x5 0x135"),),
     ),
     Alert(
         "BftdDriverSilent", "warning", "bftd_silent_drivers > 0", "5m",

@@ -9,10 +9,10 @@ so what the copy says at a snapshot is what Slurm should do next:
   before the cycle began, and at the last one that was at least a second before ("ahead"). A cycle may last long and
   start a job at its end: "in time" is a second before the job itself was started.
 - Of the jobs that could start by the copy as a cycle began: how many had started at its end, by whichever scheduler.
-- Of the rooms that bftd would have made (bftd/pool/earmarks.py, folded over all snapshots): how many led to a start.
+- Of the earmarks that bftd would have made (bftd/pool/earmarks.py, folded over all snapshots): how many led to a start.
 - Of the starts that both plan for later: how many are within two seconds of each other.
 
-Jobs in a reservation are left out: no room is made for those.
+Jobs in a reservation are left out: no node is earmarked for those.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bftd.pool.earmarks import EarmarkMemory
 from bftd.pool.harvest import Harvest
 from bftd.pool.membership import ANY
 from bftd.pool.occupancy import occupy
-from bftd.pool.prediction import make_room, slurms_next_cycle
+from bftd.pool.prediction import earmark_nodes, slurms_next_cycle
 from slurm_plugin.nodeset import fold
 from slurm_plugin.read.types import Snapshot
 
@@ -56,10 +56,10 @@ class Counts:
     in_time: int = 0
     said: int = 0
     came: int = 0
-    rooms: int = 0
+    earmarks: int = 0
     useful: int = 0
     node_s: float = 0.0
-    in_vain_node_s: float = 0.0
+    wasted_node_s: float = 0.0
     plans: int = 0
     same: int = 0
 
@@ -75,8 +75,8 @@ class Counts:
 
     @property
     def useful_share(self) -> float:
-        """Of rooms."""
-        return self.useful / self.rooms if self.rooms else 1.0
+        """Of earmarks."""
+        return self.useful / self.earmarks if self.earmarks else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def replay(recording: Recording) -> Replayed:
         missed = would - just.now.keys()
         if missed or false:
             done.told.append(_tell(recording.name, cycle, snapshots[index], just, missed, false))
-    counts.rooms, counts.useful, counts.node_s, counts.in_vain_node_s = _rooms(snapshots)
+    counts.earmarks, counts.useful, counts.node_s, counts.wasted_node_s = _earmarks(snapshots)
     return done
 
 
@@ -141,7 +141,7 @@ def look(snapshot: Snapshot) -> Look:
     if not jobs.near:
         return Look({}, {})
     ground = survey(snapshot, jobs, _HARVEST, {}, (), EarmarkMemory().numbering)
-    _, outcome = slurms_next_cycle(snapshot, jobs, ground, kept={}, doubted=(), leaving=ANY)
+    _, outcome = slurms_next_cycle(snapshot, jobs, ground, kept={}, backed_off=(), leaving=ANY)
     names = ground.numbering.of_mask
     return Look(
         {_whole(job): names(mask) for job, mask in outcome.now.items()},
@@ -159,23 +159,23 @@ def _begun(snapshots: Sequence[Snapshot]) -> dict[str, float]:
     return begun_s
 
 
-def _rooms(snapshots: Sequence[Snapshot]) -> tuple[int, int, float, float]:
-    """The rooms that there would have been: all, those that led to a start; the node-seconds of all, of the others."""
+def _earmarks(snapshots: Sequence[Snapshot]) -> tuple[int, int, float, float]:
+    """The earmarks that there would be: all, those that led to a start; the node-seconds of all, of the others."""
     memory = EarmarkMemory()
-    rooms = useful = 0
-    node_s = in_vain_node_s = 0.0
+    earmarks = useful = 0
+    node_s = wasted_node_s = 0.0
     for snapshot in snapshots:
-        memory, over = make_room(memory, snapshot, occupy(snapshot, _HARVEST), _HARVEST, {}, ANY)
+        memory, over = earmark_nodes(memory, snapshot, occupy(snapshot, _HARVEST), _HARVEST, {}, ANY)
         if memory.fault is not None:
             raise memory.fault
         for one in over:
-            kept_s = len(one.room.nodes) * (snapshot.time_s - one.room.since_s)
-            rooms, node_s = rooms + 1, node_s + kept_s
+            kept_s = len(one.earmark.nodes) * (snapshot.time_s - one.earmark.since_s)
+            earmarks, node_s = earmarks + 1, node_s + kept_s
             if one.end == "started":
                 useful += 1
             else:
-                in_vain_node_s += kept_s
-    return rooms, useful, node_s, in_vain_node_s
+                wasted_node_s += kept_s
+    return earmarks, useful, node_s, wasted_node_s
 
 
 def _whole(job: str) -> str:
@@ -234,8 +234,8 @@ def table(replayed: Sequence[Replayed]) -> str:
     for one in replayed:
         total.add(one.counts)
     head = (
-        "recording", "cycles", "starts", "predicted", "ahead", "in time", "came of said", "rooms useful",
-        "kept in vain", "same plans",
+        "recording", "cycles", "starts", "predicted", "ahead", "in time", "came of said", "earmarks useful",
+        "wasted", "same plans",
     )  # fmt: skip
     lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     for name, counts in [*((one.name, one.counts) for one in replayed), ("all", total)]:
@@ -247,8 +247,8 @@ def table(replayed: Sequence[Replayed]) -> str:
             _share(counts.ahead, counts.starts),
             _share(counts.in_time, counts.starts),
             _share(counts.came, counts.said),
-            _share(counts.useful, counts.rooms),
-            f"{counts.in_vain_node_s:.0f} of {counts.node_s:.0f} node-s",
+            _share(counts.useful, counts.earmarks),
+            f"{counts.wasted_node_s:.0f} of {counts.node_s:.0f} node-s",
             _share(counts.same, counts.plans),
         )
         lines.append(f"| {' | '.join(cells)} |")

@@ -94,8 +94,8 @@ def _trace(step: str, batch: int) -> StepTrace:
 def run(row: Row, case: Case) -> Row:
     """The same case on the GPU."""
     try:
-        room_bytes = guarded_bytes(row.trace.peak_bytes) if row.trace else 0
-        real = stepping.run_on_gpu(case.path, case.batch, room_bytes, python=sys.executable, timeout_s=_LIMIT_S)
+        limit_bytes = guarded_bytes(row.trace.peak_bytes) if row.trace else 0
+        real = stepping.run_on_gpu(case.path, case.batch, limit_bytes, python=sys.executable, timeout_s=_LIMIT_S)
         return replace(row, real=real)
     except SizingError as error:
         return replace(row, why="; ".join(filter(None, (row.why, f"on the GPU: {error}"))))
@@ -103,8 +103,8 @@ def run(row: Row, case: Case) -> Row:
 
 def checked(traces: Mapping[str, StepTrace]) -> tuple[list[ComparedStep], GpuType]:
     """The steps of `bft size check` on this GPU, and its type as they correct it; what failed is told and left out."""
-    rooms = {name: guarded_bytes(trace.peak_bytes) for name, trace in traces.items()}
-    found = dict(checking.measured(rooms, sys.executable, _LIMIT_S, lambda name: print(name, file=sys.stderr)))
+    limits = {name: guarded_bytes(trace.peak_bytes) for name, trace in traces.items()}
+    found = dict(checking.measured(limits, sys.executable, _LIMIT_S, lambda name: print(name, file=sys.stderr)))
     steps = {name: step for name, step in found.items() if isinstance(step, GpuStep)}
     for name, step in found.items():
         if not isinstance(step, GpuStep):
@@ -141,7 +141,7 @@ def summary(rows: Sequence[Row], gpu: GpuType) -> dict[str, Any]:
     ):
         found[kind] = {"mean": statistics.fmean(each), "worst": min(each)}
     ran = [each for row in rows if (each := row.compared(gpu)) is not None]
-    found["within the guard band"] = sum(each.real.in_room for each in ran)
+    found["within the guard band"] = sum(each.real.within_guard for each in ran)
     for kind, told in (
         ("assumed", [each.expected_s for each in ran]),
         ("corrected", [each.corrected_s for each in ran]),
@@ -170,7 +170,7 @@ def show(rows: Sequence[Row], gpu: GpuType | None) -> None:
                 f"  allocated {row.real.allocated_bytes / 2**30:7.2f} ({row.of_allocated:7.2%})"
                 f"  reserved {row.real.reserved_bytes / 2**30:7.2f} ({row.of_reserved:7.2%})"
                 f"  in use {row.real.in_use_bytes / 2**30:7.2f}"
-                f" ({'within' if row.real.in_room else 'BEYOND'} the guard band)"
+                f" ({'within' if row.real.within_guard else 'BEYOND'} the guard band)"
                 f"  {row.real.step_s.value:.4f} s, assumed {assumed.value:.4f}"
                 f" ({'inside' if within(row.real, assumed) else 'OUTSIDE'}), corrected {told.value:.4f}"
                 f" ({'inside' if within(row.real, told) else 'OUTSIDE'})"

@@ -1,4 +1,4 @@
-"""Effects of harvesting on single jobs, by cause: preemptions, lost slots, starts a cycle late, and rooms.
+"""Effects of harvesting on single jobs, by cause: preemptions, lost slots, starts a cycle late, and earmarks.
 
 Waits of two runs differ for many reasons; these figures have one.
 """
@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.impact import occupancy, rooms, slots, stats
-from benchmarks.impact.record import SCHEDULERS, JobRow, RoomRow, Run
+from benchmarks.impact import earmarks, occupancy, slots, stats
+from benchmarks.impact.record import SCHEDULERS, EarmarkRow, JobRow, Run
 
 Figures = dict[str, Any]
 
@@ -24,7 +24,7 @@ def figures(a: Sequence[Run], b: Sequence[Run]) -> Figures:
         **_preempting(jobs, harvested),
         **_slots(jobs, harvested, bool(b)),
         **_late(a, b),
-        "rooms": _rooms(b),
+        "earmarks": _earmarks(b),
         "cycle_s": spread([cycle_s for run in b for cycle_s in run.cycles_s]),
     }
 
@@ -100,35 +100,36 @@ def late(row: JobRow) -> bool:
     return row.failed_s is not None
 
 
-def _rooms(b: Sequence[Run]) -> Figures:
-    """Rooms by how they ended; node-seconds within the time in which the stream's jobs start."""
-    all_ = [(run, room) for run in b for room in run.rooms]
-    over = [room for _, room in all_ if room.until_s is not None and room.end != rooms.MOVED]
-    led = sum(room.end == rooms.STARTED for room in over)
-    kept, vain = (
-        sum(_node_s(run, room) for run, room in all_ if counts(room)) for counts in (lambda room: True, _in_vain)
+def _earmarks(b: Sequence[Run]) -> Figures:
+    """Earmarks by how they ended; node-seconds within the time in which the stream's jobs start."""
+    all_ = [(run, earmark) for run in b for earmark in run.earmarks]
+    over = [earmark for _, earmark in all_ if earmark.until_s is not None and earmark.end != earmarks.MOVED]
+    led = sum(earmark.end == earmarks.STARTED for earmark in over)
+    kept, wasted = (
+        sum(_node_s(run, earmark) for run, earmark in all_ if counts(earmark))
+        for counts in (lambda earmark: True, _wasted)
     )
     there = sum(run.nodes * occupancy.standing_s(run) for run in b)
     return {
-        "made": sum(room.end != rooms.MOVED for _, room in all_),
+        "made": sum(earmark.end != earmarks.MOVED for _, earmark in all_),
         "led_to_start": led,
-        "in_vain": len(over) - led,
-        "by_end": dict(Counter(room.end for room in over)),
+        "wasted": len(over) - led,
+        "by_end": dict(Counter(earmark.end for earmark in over)),
         "useful_share": led / len(over) if over else None,
         "kept_node_s": kept,
-        "in_vain_node_s": vain,
+        "wasted_node_s": wasted,
         "kept_share": kept / there if there else None,
-        "in_vain_share": vain / kept if kept else None,
+        "wasted_share": wasted / kept if kept else None,
     }
 
 
-def _in_vain(room: RoomRow) -> bool:
-    return room.until_s is not None and room.end not in (rooms.STARTED, rooms.MOVED)
+def _wasted(earmark: EarmarkRow) -> bool:
+    return earmark.until_s is not None and earmark.end not in (earmarks.STARTED, earmarks.MOVED)
 
 
-def _node_s(run: Run, room: RoomRow) -> float:
-    """The node-seconds that a room kept from pilots; where the daemon did not tell, all of its nodes' time."""
-    if room.idle_node_s is not None:
-        return room.idle_node_s
-    until_s = run.length_s if room.until_s is None else room.until_s
-    return len(room.nodes) * occupancy.overlap_s((room.since_s, until_s), [(0.0, occupancy.standing_s(run))])
+def _node_s(run: Run, earmark: EarmarkRow) -> float:
+    """The node-seconds that an earmark kept from pilots; where the daemon did not tell, all of its nodes' time."""
+    if earmark.idle_node_s is not None:
+        return earmark.idle_node_s
+    until_s = run.length_s if earmark.until_s is None else earmark.until_s
+    return len(earmark.nodes) * occupancy.overlap_s((earmark.since_s, until_s), [(0.0, occupancy.standing_s(run))])

@@ -43,18 +43,18 @@ SLOW = Recipe(
 TUNED = Recipe("tuned", "main scheduler and backfill work once a second, KillWait 2")
 
 MAIN = (DEFAULT, BF30, SLOW, TUNED)
-"""What is run unless other recipes are asked for, each also without room."""
+"""What is run unless other recipes are asked for, each also without earmarks."""
 
 _SBATCH = {"slurm": {"pilot_mode": "sbatch"}}
 
 
-def no_room(recipe: Recipe) -> Recipe:
-    """The same with a daemon that makes no room before Slurm asks."""
+def no_earmarks(recipe: Recipe) -> Recipe:
+    """The same with a daemon that earmarks no nodes before Slurm asks."""
     return replace(
         recipe,
-        name=f"{recipe.name}-no-room",
+        name=f"{recipe.name}-no-earmarks",
         text=f"{recipe.name}, and bftd waits until Slurm preempts",
-        config={"pool": {"make_room": False}},
+        config={"pool": {"earmark": False}},
     )
 
 
@@ -72,7 +72,7 @@ RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
         *MAIN,
-        *map(no_room, MAIN),
+        *map(no_earmarks, MAIN),
         *map(displaced, MAIN),
         Recipe(
             "no-number-default",

@@ -15,7 +15,7 @@ Row = dict[str, Any]
 NO_TRAINING = "none"
 
 FORMAT = 2
-"""Files without it are of the time before bftd made room, when the recipes' names meant other settings."""
+"""Files without it are of the time before bftd earmarked nodes, when the recipes' names meant other settings."""
 
 SCHEDULERS = ("main", "backfill")
 """Of Slurm: the one starts jobs in their order, the other those further back that fit in front of what is planned."""
@@ -63,7 +63,7 @@ class PilotRow:
 
 
 @dataclass(frozen=True, slots=True)
-class RoomRow:
+class EarmarkRow:
     """Nodes that bftd kept free for the regular job `job`, None for one that is not of the stream.
 
     From and to seconds after the stream's start; `until_s` is None where it was kept to the run's end. `end` is the
@@ -104,7 +104,7 @@ class Run:
     pilots: tuple[PilotRow, ...] = ()
     note: str = ""
     stretch: int = 1
-    rooms: tuple[RoomRow, ...] = ()
+    earmarks: tuple[EarmarkRow, ...] = ()
     cycles_s: tuple[float, ...] = ()
     load_most: float = 0.0
     format: int = FORMAT
@@ -122,7 +122,7 @@ def file_name(
 
 
 def save(run: Run, path: Path) -> None:
-    """Write a run: its own line, then a line a job, a pilot and a room. The file appears when it is whole."""
+    """Write a run: its own line, then a line a job, a pilot and an earmark. The file appears when it is whole."""
     head = asdict(run)
     rows: list[Row] = [{"row": "run", **{name: value for name, value in head.items() if name not in _ROWS}}]
     for name, (kind, _) in _ROWS.items():
@@ -136,8 +136,11 @@ def save(run: Run, path: Path) -> None:
 _ROWS: dict[str, tuple[str, type[Any]]] = {
     "jobs": ("job", JobRow),
     "pilots": ("pilot", PilotRow),
-    "rooms": ("room", RoomRow),
+    "earmarks": ("earmark", EarmarkRow),
 }
+
+
+_OLD_ROWS = {"room": "earmark"}
 
 
 def load(path: Path) -> Run:
@@ -146,7 +149,9 @@ def load(path: Path) -> Run:
         kinds: dict[str, list[Row]] = {"run": [], **{kind: [] for kind, _ in _ROWS.values()}}
         for line in path.read_text().splitlines():
             row = json.loads(line)
-            kinds[row.pop("row")].append({key: _frozen(value) for key, value in row.items()})
+            kinds[_OLD_ROWS.get(row["row"], row["row"])].append(
+                {key: _frozen(value) for key, value in row.items() if key != "row"}
+            )
         (head,) = kinds["run"]
         if head.get("format") != FORMAT:
             raise _Older

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.impact.demands import judged
+from benchmarks.impact.earmarks import STARTED
 from benchmarks.impact.figures import against_displaced, figures
 from benchmarks.impact.recipe import MAIN, RECIPES, control_of, without_bftd
 from benchmarks.impact.record import NO_TRAINING, Run
-from benchmarks.impact.rooms import STARTED
 
 _KEY = ("recipe", "release", "training", "stream", "stretch")
 _Key = tuple[str, str, str, int, int]
@@ -90,7 +90,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     parts = [
         _demands_table(found["demands"]),
         _columns_table(_CAUSAL, rows),
-        _columns_table(_ROOMS, [row for row in rows if row["rooms"]["made"]]),
+        _columns_table(_EARMARKS, [row for row in rows if row["earmarks"]["made"]]),
         _columns_table(_WAITS, rows),
         _lost_table(rows),
         _notes_table(rows),
@@ -135,13 +135,13 @@ _CAUSAL: _Columns = (
     ("held", lambda row: _percent(row["harvested_share"])),
     ("while a queue stands", lambda row: _percent(row["harvested_share_queue"])),
 )
-_ROOMS: _Columns = (
+_EARMARKS: _Columns = (
     *_WHICH,
-    ("rooms made", lambda row: _number(row["rooms"]["made"])),
-    ("led to a start", lambda row: _number(row["rooms"]["led_to_start"])),
-    ("in vain", lambda row: _vain_cell(row["rooms"])),
-    ("kept, of all node-seconds", lambda row: _percent(row["rooms"]["kept_share"], 1)),
-    ("of that in vain", lambda row: _percent(row["rooms"]["in_vain_share"])),
+    ("earmarks made", lambda row: _number(row["earmarks"]["made"])),
+    ("led to a start", lambda row: _number(row["earmarks"]["led_to_start"])),
+    ("wasted", lambda row: _wasted_cell(row["earmarks"])),
+    ("kept, of all node-seconds", lambda row: _percent(row["earmarks"]["kept_share"], 1)),
+    ("of that wasted", lambda row: _percent(row["earmarks"]["wasted_share"])),
     (
         "backfill cycle, mean / max (s)",
         lambda row: f"{_number(row['cycle_s']['mean'])} / {_number(row['cycle_s']['max'])}",
@@ -199,9 +199,9 @@ def _lost_cell(row: Mapping[str, Any]) -> str:
     return _number(row["slots_lost"]) + (f" ({by})" if by else "")
 
 
-def _vain_cell(rooms: Mapping[str, Any]) -> str:
-    by = ", ".join(f"{count} {end}" for end, count in sorted(rooms["by_end"].items()) if end != STARTED)
-    return _number(rooms["in_vain"]) + (f" ({by})" if by else "")
+def _wasted_cell(earmarks: Mapping[str, Any]) -> str:
+    by = ", ".join(f"{count} {end}" for end, count in sorted(earmarks["by_end"].items()) if end != STARTED)
+    return _number(earmarks["wasted"]) + (f" ({by})" if by else "")
 
 
 def _late_cell(row: Mapping[str, Any]) -> str:

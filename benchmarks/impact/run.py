@@ -16,9 +16,9 @@ from pathlib import Path
 
 from benchmarks.backfill import cycle_log
 from benchmarks.backfill.cycle_log import Cycle
-from benchmarks.impact import logs, rooms, slots
+from benchmarks.impact import earmarks, logs, slots
 from benchmarks.impact.recipe import Recipe
-from benchmarks.impact.record import JobRow, Kind, PilotRow, RoomRow, Run
+from benchmarks.impact.record import EarmarkRow, JobRow, Kind, PilotRow, Run
 from benchmarks.impact.site import DRIVERS, PILOTS, Site
 from benchmarks.impact.stream import RegularJob, Stream
 from bftd.base.errors import BftError
@@ -184,7 +184,7 @@ def _measure(
         load_most=plans.load_most,
         jobs=_job_rows(site, stream, submitted, ran, said, cycles, plans, begin_s),
         pilots=_pilot_rows(ran, begin_s, begin_s + length_s),
-        rooms=_room_rows(site, submitted, begin_s),
+        earmarks=_earmark_rows(site, submitted, begin_s),
         cycles_s=tuple(round(cycle.end_s - cycle.begin_s, 3) for cycle in cycles if cycle.end_s is not None),
         note=_note(over, length_s, ran, _most_late_s(stream, submitted)),
     )
@@ -313,19 +313,19 @@ def _pilot_rows(ran: list[logs.Ran], begin_s: float, end_s: float) -> tuple[Pilo
     return tuple(rows)
 
 
-def _room_rows(site: Site, submitted: _Submitted, begin_s: float) -> tuple[RoomRow, ...]:
+def _earmark_rows(site: Site, submitted: _Submitted, begin_s: float) -> tuple[EarmarkRow, ...]:
     numbers = {id_: number for number, id_ in submitted.ids.items()}
     return tuple(
-        RoomRow(
-            job=numbers.get(room.job_id),
-            nodes=room.nodes,
-            since_s=round(room.since_s - begin_s, 3),
-            until_s=_after(begin_s, room.until_s),
-            end=room.end,
-            leaving=room.leaving,
-            idle_node_s=room.idle_node_s,
+        EarmarkRow(
+            job=numbers.get(earmark.job_id),
+            nodes=earmark.nodes,
+            since_s=round(earmark.since_s - begin_s, 3),
+            until_s=_after(begin_s, earmark.until_s),
+            end=earmark.end,
+            leaving=earmark.leaving,
+            idle_node_s=earmark.idle_node_s,
         )
-        for room in rooms.read(site.ledger)
+        for earmark in earmarks.read(site.ledger)
     )
 
 

@@ -83,7 +83,7 @@ def why_lost(run: Run, row: JobRow, id_: str, cycles: Sequence[Cycle], begin_s: 
         f"{fold(row.freed) or 'nothing that is known'} freed by {row.preempted_by or 'Slurm'} at {row.preempt_s:.1f} s",
         _taking(run, row)[1],
         _planned_next(row, id_, cycles, begin_s),
-        _room(run, row),
+        _earmark(run, row),
         "never started"
         if row.start_s is None
         else f"started by {row.started_by or 'Slurm'} at {row.start_s:.1f} s on {fold(row.nodes)}",
@@ -111,13 +111,13 @@ def _planned_next(row: JobRow, id_: str, cycles: Sequence[Cycle], begin_s: float
     return f"{when} {'found no start for it' if id_ in first.tested else 'did not come to it'}"
 
 
-def _room(run: Run, row: JobRow) -> str:
+def _earmark(run: Run, row: JobRow) -> str:
     """Since when, before the preemption, bftd kept nodes for the job."""
     assert row.preempt_s is not None
-    mine = [room for room in run.rooms if room.job == row.number and room.since_s <= row.preempt_s]
+    mine = [earmark for earmark in run.earmarks if earmark.job == row.number and earmark.since_s <= row.preempt_s]
     if not mine:
-        return "no room was made"
+        return "no node was earmarked"
     last = mine[-1]
     over = last.until_s is not None and last.until_s < row.preempt_s
     until = f"to {last.until_s:.1f} s ({last.end})" if over else "and still"
-    return f"room on {fold(last.nodes)} from {last.since_s:.1f} s {until}"
+    return f"earmarked {fold(last.nodes)} from {last.since_s:.1f} s {until}"

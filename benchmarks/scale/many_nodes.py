@@ -31,11 +31,11 @@ def harvest_many(nodes: int = 64, rounds: int = 3, log: Callable[[str], None] = 
     `idle_cluster_submit_to_start_s` that of the same job without pilots. `left_over` counts
     processes of jobs at the end.
     """
-    # All nodes at once is the most that Slurm can preempt: no room is made before it asks.
+    # All nodes at once is the most that Slurm can preempt: no node is earmarked before it asks.
     config: dict[str, dict[str, Any]] = {
         "decide": {"pj_max": TRAINERS},
         "limits": {"trainers_per_user": 0},
-        "pool": {"make_room": False},
+        "pool": {"earmark": False},
     }
     with SandboxSite(config, nodes=nodes, tuned=True, extra_conf=_CONF) as site:
         log(f"{nodes} nodes are up")

@@ -52,7 +52,7 @@ def wishes(rng: random.Random, most_gpus: int) -> list[PlacementRequest]:
     return found
 
 
-def rooms(ask: PlacementRequest, there: Inventory) -> dict[str, list[int]]:
+def usable_gpus(ask: PlacementRequest, there: Inventory) -> dict[str, list[int]]:
     """What a plan can have of each node, by type that holds it."""
     found: dict[str, list[int]] = {}
     for group in there.offers[0].groups:
@@ -120,8 +120,8 @@ def compare(instances: int, seed: int) -> dict[str, Any]:
     for _ in range(instances):
         there = build(rng, rng.randint(3, 12))
         asks = wishes(rng, 12)
-        can = any(sum(room) >= ask.gpus for ask in asks for room in rooms(ask, there).values())
-        mixed = any(sum(map(sum, rooms(ask, there).values())) >= ask.gpus for ask in asks)
+        can = any(sum(gpus) >= ask.gpus for ask in asks for gpus in usable_gpus(ask, there).values())
+        mixed = any(sum(map(sum, usable_gpus(ask, there).values())) >= ask.gpus for ask in asks)
         feasible += can
         several += mixed and not can
         found = place(asks, there)

@@ -91,7 +91,7 @@ def problems(status: Mapping[str, Any]) -> Iterator[HealthProblem]:
         # pauses of an older daemon can be identified by their text only
         named = [pause["kind"], *pause["names"]] if "kind" in pause else [pause["text"]]
         yield HealthProblem("WARNING", pause["text"], "pause", " ".join(named))
-    yield from (*_hold(status), *_nodes_and_jobs(status), *_rooms(status), *_ledger(status))
+    yield from (*_hold(status), *_nodes_and_jobs(status), *_earmarks(status), *_ledger(status))
 
 
 def _snapshot(status: Mapping[str, Any]) -> Iterator[HealthProblem]:
@@ -119,9 +119,9 @@ def _nodes_and_jobs(status: Mapping[str, Any]) -> Iterator[HealthProblem]:
         yield HealthProblem("WARNING", f"no word from the driver of {', '.join(silent)}", "silent")
 
 
-def _rooms(status: Mapping[str, Any]) -> Iterator[HealthProblem]:
-    if wary := status.get("rooms_wary"):
-        yield HealthProblem("WARNING", wary, "rooms")
+def _earmarks(status: Mapping[str, Any]) -> Iterator[HealthProblem]:
+    if wary := status.get("earmarks_wary"):
+        yield HealthProblem("WARNING", wary, "earmarks")
 
 
 def _ledger(status: Mapping[str, Any]) -> Iterator[HealthProblem]:

@@ -14,7 +14,8 @@ from typing import Any
 
 from bftd.base.errors import ConfigError
 from bftd.config.fields import checked
-from bftd.config.keys import GONE, Config, reference
+from bftd.config.keys import Config, reference
+from bftd.config.old_keys import GONE, RENAMED
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -43,7 +44,7 @@ def load_found(path: str | os.PathLike[str] | None = None) -> Config:
 def load(path: str | os.PathLike[str], tell: Callable[[str], None] = lambda line: None) -> Config:
     """Read and check one TOML file; raises ConfigError with one line that names the file and the key.
 
-    `tell` is called with a line about each key that no longer has a meaning.
+    `tell` is called with a line about each key that no longer has a meaning, or has another name.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -150,9 +151,14 @@ def _section(cls: type, section: str, content: Mapping[str, Any], name: str, tel
         if gone := GONE.get((section, key)):
             tell(f"{name}: [{section}] {key} is gone and means nothing, take it out: {gone}")
             continue
-        if key not in fields:
+        new = RENAMED.get((section, key), key)
+        if new != key:
+            if new in content:
+                raise ConfigError(f"{name}: [{section}] {key} is the old name of {new}: give {new} alone")
+            tell(f"{name}: [{section}] {key} is the old name of {new} and understood until bftd 0.2: call it {new}")
+        if new not in fields:
             raise ConfigError(f"{name}: unknown key {key} in [{section}]{_nearest(key, fields)}")
-        values[key] = checked(fields[key], types[key], value, f"{name}: [{section}] {key}")
+        values[new] = checked(fields[new], types[new], value, f"{name}: [{section}] {key}")
     return cls(**values)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -113,8 +113,8 @@ class PoolConfig:
     vacate_ahead_s: float = _key(
         5.0, "Pilots leave a node this long before a regular job is planned to start on it.", unit="s", minimum=0.0
     )
-    make_room: bool = _key(
-        True, "Whether nodes are freed for regular jobs before Slurm's next backfill cycle asks for them."
+    earmark: bool = _key(
+        True, "Whether nodes are earmarked for regular jobs before Slurm's next backfill cycle asks for them."
     )
     class_features: tuple[str, ...] = _key(
         (),
@@ -122,7 +122,7 @@ class PoolConfig:
         example=("nvlink", "ib"),
     )
     spare_nodes: int = _key(
-        0, "Idle nodes that stay free for regular jobs while any of them waits for room; 0 lends all.", minimum=0
+        0, "Idle nodes that stay free for regular jobs while any of them waits for nodes; 0 lends all.", minimum=0
     )
     max_nodes: int = _key(
         0, "Most nodes that all trainers together have at once; 0 is no limit.", minimum=0, tunable=True
@@ -335,12 +335,6 @@ class Config:
     web: WebConfig = WebConfig()
     notify: NotifyConfig = NotifyConfig()
     log: LogConfig = LogConfig()
-
-
-# Removed keys, each with a sentence about its replacement: a file that still names one keeps working.
-GONE: Mapping[tuple[str, str], str] = {
-    ("pool", "plan_wait_s"): "no waiting job stops growth any more: room is made for those that can start (make_room)",
-}
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ def validate_state(state: State) -> None:
     parts_s = usage.training_node_seconds + usage.starting_node_seconds + usage.resizing_node_seconds
     _require(parts_s <= usage.used_node_seconds + 1e-6, "S10: nodes trained, started and resized for longer than held")
     _require(usage.used_node_seconds <= usage.pool_node_seconds + 1e-6, "S10: more held than pool time")
-    rooms = state.room_usage
-    _require(rooms.vain_node_seconds <= rooms.kept_node_seconds + 1e-6, "rooms: more was in vain than was kept")
+    earmarks = state.earmark_usage
+    enough = earmarks.wasted_node_seconds <= earmarks.kept_node_seconds + 1e-6
+    _require(enough, "earmarks: more was wasted than was kept")
     _require(len(state.grants) <= state.settings.slurm.submit_rate_per_min, "S8: more grants in a minute than allowed")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 # The states of a node as charts and tables count them; each node of the harvested partitions is in one of these.
 REGULAR = "regular"  # a regular job runs there
-PLANNED = "planned"  # idle, but kept for or planned for regular work: rooms, windows that are too short, spares
+PLANNED = "planned"  # idle, but kept for or planned for regular work: earmarks, windows that are too short, spares
 LEASED = "leased"  # one of our pilots has it, or is about to
 IDLE = "idle"  # in the pool and lent to nobody
 AWAY = "away"  # down, drained, in quarantine, paused, or not known

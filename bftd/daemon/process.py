@@ -245,10 +245,10 @@ class Daemon:
         return snapshot
 
     def _name_unreadable(self, snapshot: Snapshot) -> None:
-        """Log, once for each pending job that cannot be read, that no room is made for it."""
+        """Log, once for each pending job that cannot be read, that no node is earmarked for it."""
         found = {job.id: job.unreadable for job in snapshot.jobs if job.unreadable}
         for job_id in found.keys() - self._unreadable:
-            log.warning("no room is made for pending job %s, which cannot be read: %s", job_id, found[job_id])
+            log.warning("no node is earmarked for pending job %s, which cannot be read: %s", job_id, found[job_id])
         self._unreadable = frozenset(found)
 
     async def _looked(self, limit_s: float) -> Snapshot:
@@ -289,7 +289,7 @@ class Daemon:
         self._service.plugin_fault = fault
 
     async def _check_partition(self) -> None:
-        """Refuse to start on a partition that does not exist, or whose jobs make no room for regular ones.
+        """Refuse to start on a partition that does not exist, or whose jobs are not preempted for regular ones.
 
         Waits a while for a controller that is down; nothing is granted before it has answered.
         """

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from bftd.base import old_names
 from bftd.base.errors import ApiError, ConfigError, DaemonUnreachable
 from bftd.config import configuration
 from bftd.protocol.address import DEFAULT_USER, endpoint, is_path, split_address
@@ -54,9 +55,8 @@ class ApiClient:
 
     def status(self, folded: bool = False) -> dict[str, Any]:
         """Return nodes, trainers, last decisions and accounting; `folded` asks for groups of nodes, if available."""
-        return self._asked(
-            "/v1/status?nodes=folded" if folded else "/v1/status", mode=str, trainers=list, decisions=list
-        )
+        path = "/v1/status?nodes=folded" if folded else "/v1/status"
+        return old_names.status(self._asked(path, mode=str, trainers=list, decisions=list))
 
     def explain(self, trainer: str, limit: int = 50) -> dict[str, Any]:
         """Return one trainer and the sentences about it."""
@@ -64,7 +64,8 @@ class ApiClient:
 
     def explain_node(self, node: str, limit: int = 50) -> dict[str, Any]:
         """Return one node, its last leases and the sentences about it."""
-        return self._asked(f"/v1/nodes/{quote(node, safe='')}/explain?limit={limit}", decisions=list)
+        told = self._asked(f"/v1/nodes/{quote(node, safe='')}/explain?limit={limit}", decisions=list)
+        return told | {"node": old_names.node(told["node"])} if told.get("node") else told
 
     def trainers(self, every: bool = False) -> dict[str, Any]:
         """Return the trainers, each with its last decision; `every` adds ended ones, as far back as the ledger goes."""

@@ -23,7 +23,7 @@ from bftd.http.auth import peer_credentials
 # A driver has two connections: one waits for leases, one reports. aiohttp's client keeps idle ones for 15 s.
 OF_A_USER_MOST = 64
 OF_A_USER_ON_TCP_MOST = 1_024
-# A genuine stranger proves itself within milliseconds: the oldest strangers of an address make room for new ones.
+# A genuine stranger proves itself within milliseconds: the oldest strangers of an address make way for new ones.
 OF_AN_ADDRESS_MOST = 1_024
 # Shares of all connections that may be open; the rest is left to the unix socket.
 _STRANGERS_SHARE = 1 / 4
@@ -75,7 +75,7 @@ class ApiConnections:
             return False
         door.holder = holder_of(transport)
         local = isinstance(door.holder, int)
-        if not (self._has_room_for_user(door.holder) if local else self._has_room_for_stranger(door.holder)):
+        if not (self._admits_user(door.holder) if local else self._admits_stranger(door.holder)):
             return False
         self._open.setdefault(door.holder, OrderedDict())[door] = None
         self._doors[door.proxy] = door
@@ -151,14 +151,14 @@ class ApiConnections:
         """Return the limit of one holder, lowered if few files may be open."""
         return min(most, self.most // 4)
 
-    def _has_room_for_user(self, uid: Hashable) -> bool:
+    def _admits_user(self, uid: Hashable) -> bool:
         mine = self._open.get(uid, OrderedDict())
         trusted = uid in self._trusted
         is_full = len(self) >= self.most + (_FOR_THE_TRUSTED if trusted else 0)
         has_most = not trusted and len(mine) >= self._at_most(OF_A_USER_MOST)
         return not (is_full or has_most) or self._close_one_idle(mine)
 
-    def _has_room_for_stranger(self, address: Hashable) -> bool:
+    def _admits_stranger(self, address: Hashable) -> bool:
         of_address = self._open.get(address, OrderedDict())
         if len(of_address) >= self._at_most(OF_AN_ADDRESS_MOST):
             self._close_oldest(of_address)
@@ -172,7 +172,7 @@ class ApiConnections:
         self.forget(door)
 
     def _close_one_idle(self, mine: OrderedDict[Door, None]) -> bool:
-        """Make room among a holder's connections by closing an idle one; returns False if there is none."""
+        """Make way among a holder's connections by closing an idle one; returns False if there is none."""
         idle = next((door for door in mine if door.idle), None)
         if idle is None:
             return False

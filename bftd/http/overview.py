@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bftd import __version__
+from bftd.base import old_names
 from bftd.http.auth.caller import Caller
 from bftd.http.auth.privacy import Privacy
 from bftd.http.encoding import encoded
@@ -69,7 +70,7 @@ class Folds:
 
 
 def folded(shown: Mapping[str, Any], folds: Folds) -> dict[str, Any]:
-    """Return a status with nodes grouped by what they do and why, and each trainer's and room's nodes as one text."""
+    """Return a status with nodes grouped by what they do and why, and those of each trainer and earmark as one text."""
     folds.begin()
     groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     on: dict[str, list[str]] = defaultdict(list)
@@ -91,15 +92,16 @@ def folded(shown: Mapping[str, Any], folds: Folds) -> dict[str, Any]:
         }
         for (node_class, kind, trainer, state, in_pool, why), names in groups.items()
     ]
-    rooms = [item | {name: folds.fold(item[name]) for name in ("nodes", "leaving")} for item in shown["rooms"]]
+    earmarks = [item | {name: folds.fold(item[name]) for name in ("nodes", "leaving")} for item in shown["earmarks"]]
     trainers = [item | {"on": folds.fold(on.get(item["id"], ()))} for item in shown["trainers"]]
     return {name: value for name, value in shown.items() if name != "nodes"} | {
         "node_groups": listed,
         "trainers": trainers,
-        "rooms": rooms,
+        "earmarks": earmarks,
+        "rooms": earmarks,  # until 0.2
     }
 
 
 def _encoded(shown: dict[str, Any], privacy: Privacy, folds: Folds | None) -> bytes:
-    seen = privacy.overview(shown)
+    seen = old_names.status(privacy.overview(shown))
     return encoded(seen if folds is None else folded(seen, folds))

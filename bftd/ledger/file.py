@@ -20,6 +20,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bftd.base import old_names
 from bftd.base.errors import LedgerError, LedgerInUse
 from bftd.config.keys import LedgerConfig
 from bftd.core.model.domain import Action, Charged, Lease, State, Trainer
@@ -121,11 +122,12 @@ class Ledger:
                 codec.decode(Lease, json.loads(body) | {"observed": False, "missed_polls": 0, "missed_s": None})
                 for (body,) in bodies
             ]
-            kept = {name: value for name in _KEPT if (value := self._meta(name, None)) is not None}
+            names = (*_KEPT, "room_usage")  # the old name of earmark_usage, until 0.2
+            kept = {name: value for name in names if (value := self._meta(name, None)) is not None}
             return State(
                 trainers={trainer.id: trainer for trainer in trainers},
                 leases={lease.id: lease for lease in leases},
-                **codec.decoded(State, kept),
+                **codec.decoded(State, old_names.status(kept)),
             )
 
     def save(self, before: State, after: State, actions: Iterable[Action]) -> None:
@@ -415,7 +417,7 @@ def _advice(error: Exception) -> str:
     """Return advice on a file error, by its text: sqlite3 errors have no number before Python 3.11."""
     text = str(error).lower()
     if "full" in text or "no space" in text or "disk i/o" in text or "quota" in text:
-        return "make room on its disk, or see that the disk is sound"
+        return "free space on its disk, or see that the disk is sound"
     if "locked" in text:
         return "end the other program that writes to it"
     if "readonly" in text or "read-only" in text or "permission" in text or "unable to open" in text:

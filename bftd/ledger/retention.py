@@ -99,8 +99,8 @@ class Retention:
 
     @property
     def _too_large(self) -> bool:
-        room = (1.0 - SPARE_SHARE) * self._max_bytes - min(self._log_bytes, LOG_SHARE * self._max_bytes)
-        return (self._pages - self._free_pages) * self._page_bytes > room
+        most_bytes = (1.0 - SPARE_SHARE) * self._max_bytes - min(self._log_bytes, LOG_SHARE * self._max_bytes)
+        return (self._pages - self._free_pages) * self._page_bytes > most_bytes
 
     @property
     def _spare_pages(self) -> int:

@@ -46,7 +46,7 @@ class Availability:
 
     @property
     def leased(self) -> int:
-        """All nodes under lease that a waiting job can have, or have room on, once our pilot leaves."""
+        """All nodes under lease that a waiting job can have, or share, once our pilot leaves."""
         return self.ours | self.numbering.mask(self.lent)
 
 
@@ -115,8 +115,8 @@ def completing(before: Mapping[str, float], snapshot: Snapshot) -> dict[str, flo
 def slow(since_s: Mapping[str, float], snapshot: Snapshot, harvest: Harvest, kept: Collection[str]) -> Collection[str]:
     """Return the nodes that an ended job has not left for so long that no job is to be kept waiting for them.
 
-    A node that was kept for a job is given the time of its room if our pilot has not left it yet: another pilot would
-    have to leave instead, and be as slow.
+    A node that was kept for a job is given the time of its earmark if our pilot has not left it yet: another pilot
+    would have to leave instead, and be as slow.
     """
     found = {name for name, one_s in since_s.items() if snapshot.time_s - one_s > _CLEARED_S}
     if found:

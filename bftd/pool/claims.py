@@ -105,20 +105,20 @@ def counted_on(
     pending: Iterable[Job],
     nodes: Mapping[str, Node],
     leased: Set[str],
-    rooms: Mapping[str, Earmark],
+    earmarks: Mapping[str, Earmark],
     now_s: float,
 ) -> frozenset[str]:
     """Return the nodes that jobs may count on which Slurm has been starting since recently (`being_started`).
 
     They are all nodes that such a job may use: it may count on idle nodes beside those of its plan. A pilot that came
     to one of them would lock the job out: Slurm does not preempt for it again for a while. Slurm does not tell which
-    nodes of its partitions it takes. A job whose whole room in `rooms` is free of leases needs no more preemption.
+    nodes of its partitions it takes. A job whose earmark in `earmarks` is free of leases needs no more preemption.
     """
     held = [
         job
         for job in (pending if since else ())
         if now_s - since.get(job.id, -inf) <= COUNTED_ON_S
-        and ((room := rooms.get(key(job.id))) is None or not leased.isdisjoint(room.nodes))
+        and ((earmark := earmarks.get(key(job.id))) is None or not leased.isdisjoint(earmark.nodes))
     ]
     if not held:
         return frozenset()

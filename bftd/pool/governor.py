@@ -1,10 +1,11 @@
-"""The limit on what a site keeps in vain in an hour for jobs that do not start, and the users who still get room. Pure.
+"""The limit on what a site wastes in an hour for jobs that do not start, and the users who still get earmarks. Pure.
 
-A doubt is about one job, and patience about one user. Sixty users whose jobs never start, as with licences or switches
-that cannot be seen from here, would still keep most nodes idle, and have pilots leave again and again. So the cost of
-rooms is counted for all: node-seconds kept, and pilots that left. Users whose rooms led to starts have an account of
-their own, which nobody else can spend. In each account, rooms in vain may cost a fixed amount in an hour, or as much as
-the rooms cost that led to a start. Beyond that no more rooms are made, until older costs drop out of the hour.
+One backoff is about one job, the other about one user. Sixty users whose jobs never start, as with licences or
+switches that cannot be seen from here, would still keep most nodes idle, and have pilots leave again and again. So the
+cost of earmarks is counted for all: node-seconds kept, and pilots that left. Users whose earmarks led to starts have an
+account of their own, which nobody else can spend. In each account, wasted earmarks may cost a fixed amount in an hour,
+or as much as the earmarks cost that led to a start. Beyond that no more earmarks are made, until older costs drop out
+of the hour.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from dataclasses import dataclass, field, replace
 _HOUR_S = 3600.0
 _MINUTE_S = 60.0
 # Share of all node-seconds of an hour, and pilots per node and hour.
-_VAIN_MOST = 0.05
+_WASTED_MOST = 0.05
 _PILOTS_MOST = 1.0
-# The share of that for users about whom nothing is known; the rest is for those whose rooms led to starts.
+# The share of that for users about whom nothing is known; the rest is for those whose earmarks led to starts.
 _UNKNOWN_SHARE = 0.6
-# When the first share of the unknown users' budget is spent only proved users get room, and all again once it is down
-# to the second.
+# When the first share of the unknown users' budget is spent only proved users get earmarks, and all again once it is
+# down to the second.
 _WARY_FROM, _WARY_TO = 0.75, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class EarmarkCost:
-    """The cost of rooms: node-seconds without a pilot, and pilots that left."""
+    """The cost of earmarks: node-seconds without a pilot, and pilots that left."""
 
     node_s: float = 0.0
     pilots: float = 0.0
@@ -42,7 +43,7 @@ class EarmarkCost:
 
 @dataclass(frozen=True, slots=True)
 class EndedEarmark:
-    """A room that is over: its user, its account (`proved`), whether its job `started`, and its number of `nodes`."""
+    """An earmark that is over: its user, its account (`proved`), whether its job `started`, and how many `nodes`."""
 
     user: str
     proved: bool
@@ -53,10 +54,10 @@ class EndedEarmark:
 
 @dataclass(frozen=True, slots=True)
 class Governor:
-    """The cost of rooms in the last hour, by (begin of a minute, proved, started), and the users that are `proved`.
+    """The cost of earmarks in the last hour, by (begin of a minute, proved, started), and the users that are `proved`.
 
-    Each of these users has some nodes to their credit: the nodes their jobs started on, less those kept for them in
-    vain. While the governor is `wary`, no other user has room made for them.
+    Each of these users has some nodes to their credit: the nodes their jobs started on, less those wasted
+    on them. While the governor is `wary`, no other user has nodes earmarked for them.
     """
 
     past: Mapping[tuple[float, bool, bool], EarmarkCost] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class Governor:
         return replace(self, past=past)
 
     def spent(self, started: bool, proved: bool | None = None) -> EarmarkCost:
-        """Return the cost of rooms in the last hour that led to a start, or to none; of one account, or of both."""
+        """Return the cost of earmarks in the last hour that led to a start, or to none; of one account, or of both."""
         costs = (
             cost
             for (_, was_proved, has_started), cost in self.past.items()
@@ -78,13 +79,13 @@ class Governor:
         return sum(costs, EarmarkCost())
 
     def budget(self, proved: bool, nodes: int) -> EarmarkCost:
-        """Return the cost in vain that an account may have in an hour, at a site of `nodes` harvested nodes."""
+        """Return the cost that an account may waste in an hour, at a site of `nodes` harvested nodes."""
         share = 1.0 - _UNKNOWN_SHARE if proved else _UNKNOWN_SHARE
-        least = EarmarkCost(share * _VAIN_MOST * nodes * _HOUR_S, share * _PILOTS_MOST * nodes)
+        least = EarmarkCost(share * _WASTED_MOST * nodes * _HOUR_S, share * _PILOTS_MOST * nodes)
         return least.at_least(self.spent(started=True, proved=proved))
 
     def after(self, over: Iterable[EndedEarmark], nodes: int, now_s: float) -> Governor:
-        """Return the governor with the rooms that are over now."""
+        """Return the governor with the earmarks that are over now."""
         past = {key: cost for key, cost in self.past.items() if -_MINUTE_S < now_s - key[0] <= _HOUR_S + _MINUTE_S}
         credit: dict[str, int] = defaultdict(int, self.proved)
         minute_s = now_s // _MINUTE_S * _MINUTE_S
@@ -93,39 +94,39 @@ class Governor:
             past[key] = past.get(key, EarmarkCost()) + one.cost
             credit[one.user] = min(nodes, credit[one.user] + (one.nodes if one.started else -one.nodes))
         known = replace(self, past=past, proved={user: count for user, count in credit.items() if count > 0})
-        vain, most = known.spent(started=False, proved=False), known.budget(False, nodes)
+        wasted, most = known.spent(started=False, proved=False), known.budget(False, nodes)
         share = _WARY_TO if self.wary else _WARY_FROM
-        return replace(known, wary=bool(past) and not _within(vain, most, share))
+        return replace(known, wary=bool(past) and not _within(wasted, most, share))
 
     @property
     def words(self) -> str:
         """The reason why it is wary, as a sentence; "" if it is not."""
         if not self.wary:
             return ""
-        vain = self.spent(started=False)
-        kept_s = vain.node_s + self.spent(started=True).node_s
-        share = vain.node_s / kept_s if kept_s > 0.0 else 1.0
+        wasted = self.spent(started=False)
+        kept_s = wasted.node_s + self.spent(started=True).node_s
+        share = wasted.node_s / kept_s if kept_s > 0.0 else 1.0
         return (
-            f"room is made only for users whose jobs start in it: {share:.0%} of what was kept free for waiting jobs "
-            f"in the last hour led to no start, and {vain.pilots:.0f} pilots left in vain"
+            f"nodes are earmarked only for users whose jobs start there: {share:.0%} of what was kept free for waiting "
+            f"jobs in the last hour led to no start, and {wasted.pilots:.0f} pilots left for nothing"
         )
 
 
 class EarmarkAllowance:
-    """The cost that may still be spent at one snapshot; the worst cost of open rooms counts as spent."""
+    """The cost that may still be spent at one snapshot; the worst cost of open earmarks counts as spent."""
 
     def __init__(self, governor: Governor, nodes: int) -> None:
         self._used = {proved: governor.spent(started=False, proved=proved) for proved in (False, True)}
         self._most = {proved: governor.budget(proved, nodes) for proved in (False, True)}
 
     def spend(self, proved: bool, cost: EarmarkCost) -> None:
-        """Count an open room."""
+        """Count an open earmark."""
         self._used[proved] += cost
 
     def takes(self, proved: bool, cost: EarmarkCost) -> bool:
-        """Count a room that is to be made, and say whether it may be.
+        """Count an earmark that is to be made, and say whether it may be.
 
-        If nothing was spent, one room may always be made, however large its job is.
+        If nothing was spent, one earmark may always be made, however large its job is.
         """
         used, most = self._used[proved], self._most[proved]
         fits = _fits(used.node_s, cost.node_s, most.node_s) and _fits(used.pilots, cost.pilots, most.pilots)
@@ -134,7 +135,7 @@ class EarmarkAllowance:
         return fits
 
     def is_over(self, proved: bool, cost: EarmarkCost) -> bool:
-        """Whether one room alone has taken all that its account may cost in an hour."""
+        """Whether one earmark alone has taken all that its account may cost in an hour."""
         return cost.node_s > self._most[proved].node_s
 
 

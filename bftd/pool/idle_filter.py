@@ -24,7 +24,7 @@ class IdleWatch:
 
     def __init__(self, config: PoolConfig) -> None:
         # a node that is kept for a job is idle, whoever may use it
-        self._config = replace(config, make_room=False)
+        self._config = replace(config, earmark=False)
         self._memory = PoolMemory()
         self._pilots: frozenset[str] = frozenset()
         self._idle: frozenset[str] = frozenset()

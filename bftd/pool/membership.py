@@ -8,7 +8,7 @@ free for jobs that Slurm could start now if no pilot were there, and pilots leav
 (`bftd.pool.earmarks`). A node that has not answered Slurm, like all nodes after a restart of slurmctld, is kept for a
 while if its pilot runs. A change of many nodes at once, through no job, is not believed at once, and nothing grows
 meanwhile. No pilot comes to a node that a job may count on for which Slurm is just preempting. While regular jobs wait
-for room, `spare_nodes` idle nodes are not offered. `slurm_plugin.pilots.pending_reasons` says which plans count, here
+for nodes, `spare_nodes` idle nodes are not offered. `slurm_plugin.pilots.pending_reasons` says which plans count, here
 and in every driver.
 """
 
@@ -27,7 +27,7 @@ from bftd.pool.earmarks import EarmarkMemory, cycle_due_s, given_up, has_time
 from bftd.pool.fitness import BUSY, as_heard, is_unheard, unusable
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy, asked, occupy
-from bftd.pool.prediction import make_room
+from bftd.pool.prediction import earmark_nodes
 from bftd.pool.spare_nodes import SPARED, spared
 from bftd.pool.touched import TouchMemory, touched
 from bftd.pool.victims import AnyNode, Leaving
@@ -43,10 +43,10 @@ ANY = AnyNode()
 UNHEARD_KEPT_S = 120.0
 # A change of more than this share of the nodes with our pilots, and of more than one, in one poll and through no job,
 # is rather a fault of the controller, or of the network before it.
-DOUBTED_SHARE = 0.1
+SUSPECT_SHARE = 0.1
 # Then the next polls have to say the same for this long. A controller that starts has heard of its nodes by then, and
 # an administrator who drains a rack loses no more than this.
-DOUBTED_MOST_S = 10.0
+SUSPECT_MOST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class PoolMemory:
     """The memory of `observe` between two snapshots.
 
     `vacated` maps nodes that were given up to the job that needs them; `spared` are the idle nodes kept free for
-    waiting jobs. `classified` has the class of each node, and `rooms` the rooms kept for jobs. Nothing grows since
-    `doubted_s` because of what Slurm shows of many nodes at once, None if it is believed. `starting` has since when
+    waiting jobs. `classified` has the class of each node, and `earmarks` the nodes kept for jobs. Nothing grows since
+    `suspect_s` because of what Slurm shows of many nodes at once, None if it is believed. `starting` has since when
     Slurm preempts for each job, and `touched` what is known of the jobs that pilots delay.
     """
 
@@ -77,8 +77,8 @@ class PoolMemory:
     vacated: Mapping[str, str] = field(default_factory=dict)
     spared: frozenset[str] = frozenset()
     classified: Classified = field(default_factory=Classified)
-    rooms: EarmarkMemory = field(default_factory=EarmarkMemory)
-    doubted_s: float | None = None
+    earmarks: EarmarkMemory = field(default_factory=EarmarkMemory)
+    suspect_s: float | None = None
     starting: Mapping[str, float] = field(default_factory=dict)
     touched: TouchMemory = field(default_factory=TouchMemory)
 
@@ -91,8 +91,8 @@ class PoolMemory:
         return replace(
             self,
             nodes=nodes,
-            rooms=self.rooms.moved(by_s),
-            doubted_s=None if self.doubted_s is None else self.doubted_s + by_s,
+            earmarks=self.earmarks.moved(by_s),
+            suspect_s=None if self.suspect_s is None else self.suspect_s + by_s,
             starting={id_: since_s + by_s for id_, since_s in self.starting.items()},
             touched=self.touched.moved(by_s),
         )
@@ -117,21 +117,21 @@ def observe(
     vacated = still_vacated(memory.vacated, jobs.pending)
     classified = classify(jobs.nodes, config.class_features, harvest.partitions or (), memory.classified)
     class_of = classified.of_node
-    if config.make_room:
-        rooms, rooms_over = make_room(memory.rooms, snapshot, jobs, harvest, leased, leaving)
+    if config.earmark:
+        earmarks, earmarks_over = earmark_nodes(memory.earmarks, snapshot, jobs, harvest, leased, leaving)
     else:
-        rooms, rooms_over = given_up(memory.rooms)
+        earmarks, earmarks_over = given_up(memory.earmarks)
     lately = {name for name, node in memory.nodes.items() if node.ours}
     ours, now_s = leased.keys(), snapshot.time_s
     starting = being_started(memory.starting, jobs.pending, ours, lately, now_s)
-    counted = counted_on(starting, jobs.pending, jobs.nodes, ours, rooms.rooms, now_s)
+    counted = counted_on(starting, jobs.pending, jobs.nodes, ours, earmarks.earmarks, now_s)
     gap_s, began_s = config.stale_after_s, _looked_s(snapshot)
     touch, starts = touched(
-        memory.touched, snapshot, jobs, harvest, ours | lately, rooms.rooms, starting.keys(), began_s, gap_s
+        memory.touched, snapshot, jobs, harvest, ours | lately, earmarks.earmarks, starting.keys(), began_s, gap_s
     )
-    memory = replace(memory, rooms=rooms)
+    memory = replace(memory, earmarks=earmarks)
     remembered, seen = _judge_all(memory, jobs, snapshot, config, leased, quarantined, vacated, class_of)
-    doubted_s, hold = _doubt(memory, seen, snapshot.time_s)
+    suspect_s, hold = _suspect(memory, seen, snapshot.time_s)
     free: frozenset[str] = frozenset()
     if config.spare_nodes and (partitions := asked(jobs.near, snapshot, harvest)):
         usable = (seen[name] for name, node in jobs.nodes.items() if not partitions.isdisjoint(node.partitions))
@@ -144,20 +144,20 @@ def observe(
     view = replace(
         view,
         hold=hold,
-        rooms=rooms.rooms,
-        rooms_over=rooms_over,
-        wary=rooms.governor.words,
+        earmarks=earmarks.earmarks,
+        earmarks_over=earmarks_over,
+        wary=earmarks.governor.words,
         counted_on=counted,
         touched=starts,
     )
     after = PoolMemory(
-        version, members, remembered, vacated, free, classified, rooms, doubted_s, starting=starting, touched=touch
+        version, members, remembered, vacated, free, classified, earmarks, suspect_s, starting=starting, touched=touch
     )
     return after, view
 
 
-def _doubt(memory: PoolMemory, seen: dict[str, PoolNode], now_s: float) -> tuple[float | None, str | None]:
-    """Return since when a change of many nodes at once is doubted, and the sentence that forbids growing meanwhile.
+def _suspect(memory: PoolMemory, seen: dict[str, PoolNode], now_s: float) -> tuple[float | None, str | None]:
+    """Return since when a change of many nodes at once is suspect, and the sentence that forbids growing meanwhile.
 
     In `seen`, nodes with our pilots that have dropped out of the pool through no job are put back into it for as long
     as the change is not believed.
@@ -165,10 +165,10 @@ def _doubt(memory: PoolMemory, seen: dict[str, PoolNode], now_s: float) -> tuple
     ours = [node for node in seen.values() if node.pilot is not None]
     out = [node for node in ours if node.name in memory.members and not (node.in_pool or node.wanted)]
     many = len(out) + sum(node.unheard for node in ours)
-    if many <= max(1.0, DOUBTED_SHARE * len(ours)):
+    if many <= max(1.0, SUSPECT_SHARE * len(ours)):
         return None, None
-    since_s = now_s if memory.doubted_s is None else memory.doubted_s
-    if now_s - since_s < DOUBTED_MOST_S:
+    since_s = now_s if memory.suspect_s is None else memory.suspect_s
+    if now_s - since_s < SUSPECT_MOST_S:
         seen.update((node.name, replace(node, in_pool=True, why=f"{node.why}, as Slurm says for now")) for node in out)
     why = (out[0] if out else next(node for node in ours if node.unheard)).why
     return since_s, f"{many} of {len(ours)} lent nodes turned unfit at once, and no job has them: {why}"
@@ -198,7 +198,7 @@ def _judge_all(
     """Decide on every node, spares aside; nodes that pilots have to leave are added to `vacated`."""
     now_s, before = snapshot.time_s, NodeMemory()
     claimed = claims(jobs.pending, snapshot.reservations, now_s)
-    rooms = {name: room for room in memory.rooms.rooms.values() for name in room.nodes}
+    earmarks = {name: earmark for earmark in memory.earmarks.earmarks.values() for name in earmark.nodes}
     remembered: dict[str, NodeMemory] = {}
     seen: dict[str, PoolNode] = {}
     for name, node in jobs.nodes.items():
@@ -217,14 +217,14 @@ def _judge_all(
             since_s = now_s if last.unheard_s is None else last.unheard_s
             remembered[name] = replace(remembered[name], unheard_s=since_s)
             unheard = now_s - since_s < UNHEARD_KEPT_S
-        room = rooms.get(name)
-        lingers = ours and other == beside and room is not None and has_time(room, now_s)
-        left_to = _left_to(vacated.get(name), None if lingers else room)
+        earmark = earmarks.get(name)
+        lingers = ours and other == beside and earmark is not None and has_time(earmark, now_s)
+        left_to = _left_to(vacated.get(name), None if lingers else earmark)
         stranger = taken if beside is None else None
         judged = as_heard(node) if unheard else node
         why, in_pool, wanted = _judge(judged, kept, stranger, claim, left_to, remembered[name], config)
-        if lingers and in_pool and room is not None:
-            why = f"runs a pilot until Slurm's next cycle, in which job {room.job} can start there"
+        if lingers and in_pool and earmark is not None:
+            why = f"runs a pilot until Slurm's next cycle, in which job {earmark.job} can start there"
         elif beside is not None and in_pool:
             why = f"runs a pilot on a part of it, beside job {beside}"
         elif unheard and in_pool:
@@ -250,11 +250,11 @@ def _judge_all(
     return remembered, seen
 
 
-def _left_to(planned: str | None, room: Earmark | None) -> str | None:
+def _left_to(planned: str | None, earmark: Earmark | None) -> str | None:
     """Return the job that a node is given up for, in words that give the reason; None if it is not given up."""
     if planned is not None:
         return f"job {planned}, which waits for it"
-    return None if room is None else f"job {room.job}, which can start there"
+    return None if earmark is None else f"job {earmark.job}, which can start there"
 
 
 def _remember(before: NodeMemory, node: Node, kept: bool, taken: str | None, debounce_polls: int) -> NodeMemory:

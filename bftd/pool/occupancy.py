@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bftd.pool.harvest import Harvest
-from slurm_plugin.pilots.pending_reasons import may_use, waits_for_room
+from slurm_plugin.pilots.pending_reasons import may_use, waits_for_nodes
 from slurm_plugin.read.types import Job, Node, Snapshot
 
 # The states of a job that is at work on its nodes, or about to be.
@@ -76,7 +76,7 @@ def asked(near: Sequence[Job], snapshot: Snapshot, harvest: Harvest) -> set[str]
 
     A harvested partition is not among them, even if a job names it beside others, unless regular jobs may use it.
     """
-    names = {name for job in near if waits_for_room(job) and not job.unreadable for name in job.partition}
+    names = {name for job in near if waits_for_nodes(job) and not job.unreadable for name in job.partition}
     for harvested in names.intersection(harvest.partitions or ()):
         alone = (harvested,)
         if not any(job.partition == alone and not harvest.is_pilot(job) for job in snapshot.jobs):

@@ -1,4 +1,4 @@
-"""Rooms at one snapshot: the waiting jobs put through the copy of Slurm's planner, and nodes kept for them. Pure."""
+"""Earmarks at one snapshot: the waiting jobs put through the copy of Slurm's planner, and nodes kept for them. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bftd.pool.availability import Availability, completing, slow, survey
 from bftd.pool.backfill.model import PlannerOutcome, QueueEntry, union
 from bftd.pool.backfill.planner import simulate
 from bftd.pool.backfill.queue import queue
-from bftd.pool.earmarks import EarmarkMemory, ExpectedStart, Prediction, awake, doubted, follow, key, room_wait_s
+from bftd.pool.earmarks import EarmarkMemory, ExpectedStart, Prediction, awake, backed_off, earmark_wait_s, follow, key
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy
-from bftd.pool.user_backoff import left_out, tried
+from bftd.pool.user_backoff import excluded, tried
 from bftd.pool.victims import Leaving
 from slurm_plugin.read.types import Snapshot
 
@@ -29,10 +29,10 @@ class BackfillModel(Protocol):
         ground: Availability,
         *,
         kept: Mapping[str, Collection[str]],
-        doubted: Collection[str],
+        backed_off: Collection[str],
         leaving: Leaving,
     ) -> tuple[Sequence[QueueEntry], PlannerOutcome]:
-        """Return the queue in the order of the planner, and its outcome; `kept` and `doubted` are by `rooms.key`."""
+        """Return the queue in the planner's order, and its outcome; `kept` and `backed_off` are by `earmarks.key`."""
 
 
 def slurms_next_cycle(
@@ -41,14 +41,14 @@ def slurms_next_cycle(
     ground: Availability,
     *,
     kept: Mapping[str, Collection[str]],
-    doubted: Collection[str],
+    backed_off: Collection[str],
     leaving: Leaving,
 ) -> tuple[Sequence[QueueEntry], PlannerOutcome]:
     """Simulate Slurm's next backfill cycle, without any pilot."""
     numbering = ground.numbering
     waits = queue(snapshot, jobs.pending, ground.nodes, numbering, ground.lent)
     masks = {key_: numbering.mask(names) for key_, names in kept.items()}
-    ids = {key(entry.id): entry.id for entry in waits.entries} if masks or doubted else {}
+    ids = {key(entry.id): entry.id for entry in waits.entries} if masks or backed_off else {}
     outcome = simulate(
         waits.entries,
         numbering,
@@ -61,12 +61,12 @@ def slurms_next_cycle(
         kept={ids.get(key_, key_): mask for key_, mask in masks.items()},
         weights=ground.weights,
         leaving=leaving,
-        doubted={ids.get(key_, key_) for key_ in doubted},
+        backed_off={ids.get(key_, key_) for key_ in backed_off},
     )
     return waits.entries, replace(outcome, cut="; ".join(filter(None, (waits.cut, outcome.cut))))
 
 
-def make_room(
+def earmark_nodes(
     memory: EarmarkMemory,
     snapshot: Snapshot,
     jobs: Occupancy,
@@ -75,9 +75,9 @@ def make_room(
     leaving: Leaving,
     copy: BackfillModel = slurms_next_cycle,
 ) -> tuple[EarmarkMemory, tuple[EarmarkOver, ...]]:
-    """Say which nodes are kept for which jobs, and which rooms of the snapshot before are over.
+    """Say which nodes are kept for which jobs, and which earmarks of the snapshot before are over.
 
-    If the copy fails, nothing else does: the error is the memory's `fault`, and no room is made at this snapshot.
+    If the copy fails, nothing else does: the error is the memory's `fault`, and no node is earmarked at this snapshot.
     """
     now_s, scheduler = snapshot.time_s, snapshot.scheduler
     fault: Exception | None = None
@@ -96,27 +96,31 @@ def make_room(
     except Exception as error:
         fault = error
         after, over = follow(memory, None, snapshot.jobs, scheduler, now_s)
-    return _less_patient(before, replace(after, fault=fault), over, now_s, room_wait_s(scheduler))
+    return _with_users(before, replace(after, fault=fault), over, now_s, earmark_wait_s(scheduler))
 
 
-def _less_patient(
+def _with_users(
     before: EarmarkMemory, after: EarmarkMemory, over: tuple[EarmarkOver, ...], now_s: float, wait_s: float
 ) -> tuple[EarmarkMemory, tuple[EarmarkOver, ...]]:
-    """Update the users' patience by what their rooms led to since the snapshot before.
+    """Update the backoffs of users by what their earmarks led to since the snapshot before.
 
-    Rooms of users who are left out end as doubted.
+    Earmarks of users who are excluded end as backed off.
     """
-    having_room = {before.kept[key_].user for key_ in before.rooms}
-    started = [before.kept[one.room.job].user for one in over if one.end == "started"]
-    gone = {before.kept[one.room.job].user: wait_s - (now_s - one.room.since_s) for one in over if one.end == "gone"}
+    earmarked = {before.kept[key_].user for key_ in before.earmarks}
+    started = [before.kept[one.earmark.job].user for one in over if one.end == "started"]
+    gone = {
+        before.kept[one.earmark.job].user: wait_s - (now_s - one.earmark.since_s) for one in over if one.end == "gone"
+    }
     passed_s = 0.0 if before.looked_s is None else now_s - before.looked_s
-    patience = tried(before.patience, having_room, started, gone, passed_s, wait_s)
-    out = left_out(before.patience)
+    users = tried(before.users, earmarked, started, gone, passed_s, wait_s)
+    out = excluded(before.users)
     told = (
-        replace(one, end="doubted") if one.end == "no longer fits" and before.kept[one.room.job].user in out else one
+        replace(one, end="backed off")
+        if one.end == "no longer fits" and before.kept[one.earmark.job].user in out
+        else one
         for one in over
     )
-    return replace(after, patience=patience, looked_s=now_s), tuple(told)
+    return replace(after, users=users, looked_s=now_s), tuple(told)
 
 
 def _foresee(
@@ -128,13 +132,13 @@ def _foresee(
     copy: BackfillModel,
 ) -> Prediction:
     kept = {key_: one.nodes for key_, one in memory.kept.items()}
-    unlikely = doubted(memory, snapshot.time_s)
-    if out := left_out(memory.patience):
+    unlikely = backed_off(memory, snapshot.time_s)
+    if out := excluded(memory.users):
         unlikely |= {key(job.id) for job in jobs.near if job.user in out}
     if memory.governor.wary:
         proved = memory.governor.proved
         unlikely |= {key(job.id) for job in jobs.near if job.user not in proved} - memory.kept.keys()
-    entries, outcome = copy(snapshot, jobs, ground, kept=kept, doubted=unlikely, leaving=leaving)
+    entries, outcome = copy(snapshot, jobs, ground, kept=kept, backed_off=unlikely, leaving=leaving)
     return Prediction(
         numbering=ground.numbering,
         ready=ground.ready,
@@ -154,7 +158,7 @@ def _starts(
     starts: dict[str, ExpectedStart] = {}
     if not outcome.now:
         return starts
-    # where an earlier job waits for room, the main scheduler starts no later one: it strikes out the partition's nodes
+    # where an earlier job waits for nodes, the main scheduler starts no later one: it strikes out the partition's nodes
     passed = ground.ready
     for entry in entries:
         if entry.barred:

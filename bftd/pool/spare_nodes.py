@@ -1,4 +1,4 @@
-"""Idle nodes that are kept free while regular jobs wait for room (`spare_nodes`). Pure.
+"""Idle nodes that are kept free while regular jobs wait for nodes (`spare_nodes`). Pure.
 
 A backfilled job starts on such a node at once, while preempting takes a second cycle, and by then its slot may be gone.
 """

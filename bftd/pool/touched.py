@@ -1,7 +1,7 @@
 """Regular jobs that have started where pilots were, and when Slurm could have started them without pilots. Pure.
 
 Slurm does not tell for which job a pilot left. So every start counts that one snapshot shows on a node that a pilot had
-at the snapshot before, or of a job that had room which pilots left, or that Slurm was seen preempting for. The time
+at the snapshot before, or of a job for which pilots left nodes, or that Slurm was seen preempting for. The time
 from which it could have started is never assumed later than it was: it is the beginning of the last look at which the
 job could not have started, or its submission if that was later.
 """
@@ -25,7 +25,7 @@ class TouchMemory:
     """The times from which each waiting job, by `key`, could have started without pilots; None if unknown.
 
     The last look at Slurm began at `looked_s`; the jobs `counted` may look as if they had started after it. By `until`
-    Slurm must have looked at a job whose room has been free of pilots.
+    Slurm must have looked at a job whose earmark has been free of pilots.
     """
 
     since: Mapping[str, float | None] = field(default_factory=dict)
@@ -46,15 +46,15 @@ def touched(
     jobs: Occupancy,
     harvest: Harvest,
     ours: Set[str],
-    rooms: Mapping[str, Earmark],
+    earmarks: Mapping[str, Earmark],
     starting: Set[str],
     looked_s: float,
     longest_gap_s: float,
 ) -> tuple[TouchMemory, tuple[TouchedStart, ...]]:
     """Return what to remember, and the starts since the snapshot before.
 
-    `ours` are the nodes that pilots have, or had at the snapshot before. `rooms` are kept now, and `starting` are the
-    jobs that Slurm is seen preempting for. `looked_s` is when the look at Slurm began. After too long a gap between
+    `ours` are the nodes that pilots have, or had at the snapshot before. `earmarks` stand now, and `starting` are
+    the jobs that Slurm is seen preempting for. `looked_s` is when the look at Slurm began. After too long a gap between
     looks it is unknown when a job could have started.
     """
     last_s = before.looked_s
@@ -74,23 +74,23 @@ def touched(
         begun.add(waited)
         since_s = before.since[waited] if waited else _not_before(job, known_s)
         found.append(TouchedStart(job.id, job.nodes, since_s, job.start_s, before.until.get(waited, math.inf)))
-    pilots_left = {room.job: room for room in rooms.values() if room.leaving}
+    pilots_left = {earmark.job: earmark for earmark in earmarks.values() if earmark.leaving}
     since: dict[str, float | None] = {}
     until: dict[str, float] = {}
     for job in jobs.pending if pilots_left or starting else ():
         key_ = key(job.id)
-        room = pilots_left.get(key_)
-        if room is None and job.id not in starting:
+        earmark = pilots_left.get(key_)
+        if earmark is None and job.id not in starting:
             continue
         since_s = _not_before(job, known_s)
-        if since_s is not None and room is not None and room.due_s is not None and job.id not in starting:
+        if since_s is not None and earmark is not None and earmark.due_s is not None and job.id not in starting:
             # nothing but Slurm's next cycle starts it, and none begins before
-            since_s = max(since_s, float(math.floor(room.due_s)))
+            since_s = max(since_s, float(math.floor(earmark.due_s)))
         if key_ in before.since and key_ not in begun:
             earlier_s = before.since[key_]
             since_s = earlier_s if earlier_s is None or since_s is None else min(earlier_s, since_s)
         since[key_] = since_s
-        if room is not None and job.id not in starting and key_ not in begun and ours.isdisjoint(room.nodes):
+        if earmark is not None and job.id not in starting and key_ not in begun and ours.isdisjoint(earmark.nodes):
             scheduler = snapshot.scheduler
             # one cycle that has begun before the last pilot left, and the next one, to its end
             until_s = snapshot.time_s + scheduler.interval_s + 2 * (scheduler.cycle_s or scheduler.max_time_s)

@@ -1,4 +1,4 @@
-"""Log lines about rooms: nodes kept for jobs, for how long, and why none are kept for others."""
+"""Log lines about earmarks: nodes kept for jobs, for how long, and why none are kept for others."""
 
 from __future__ import annotations
 
@@ -15,33 +15,40 @@ _ENDS = {
     "started": "it has started",
     "gone": "it is gone",
     "no longer fits": "it no longer fits",
-    "doubted": "it has not started, and is doubted",
+    "backed off": "it has not started, and is backed off",
 }
 
 
 class EarmarkLog:
-    """A log of rooms as they come and go, and, once each, of what keeps them from being made."""
+    """A log of earmarks as they come and go, and, once each, of what keeps them from being made."""
 
     def __init__(self) -> None:
-        self._rooms: Collection[str] = ()
+        self._earmarks: Collection[str] = ()
         self._faults: set[tuple[str, str, int]] = set()
         self._cut_told = False
         self._wary = False
 
     def tell(self, memory: EarmarkMemory, view: PoolView) -> None:
-        """Log the news in one view of the pool; `memory` is what its rooms were made from."""
-        for over in view.rooms_over:
-            kept_s = view.time_s - over.room.since_s
-            log.info("room for job %s is over after %.1f s: %s", over.room.job, kept_s, _ENDS[over.end])
-        for room in view.made(self._rooms):
-            log.info("room for job %s: %s; %s", room.job, fold(room.nodes), _leaving(room, view.time_s))
-        self._rooms = view.rooms.keys()
+        """Log the news in one view of the pool; `memory` is what its earmarks were made from."""
+        for over in view.earmarks_over:
+            kept_s = view.time_s - over.earmark.since_s
+            log.info(
+                "nodes are no longer earmarked for job %s after %.1f s: %s", over.earmark.job, kept_s, _ENDS[over.end]
+            )
+        for earmark in view.made(self._earmarks):
+            log.info(
+                "nodes are earmarked for job %s: %s; %s",
+                earmark.job,
+                fold(earmark.nodes),
+                _leaving(earmark, view.time_s),
+            )
+        self._earmarks = view.earmarks.keys()
         if memory.cut and not self._cut_told:
-            log.info("what waits is not all looked at for room: %s", memory.cut)
+            log.info("what waits is not all looked at for earmarks: %s", memory.cut)
             self._cut_told = True
         if bool(view.wary) != self._wary:
             self._wary = not self._wary
-            log.warning("%s", view.wary) if view.wary else log.info("room is made for all who wait again")
+            log.warning("%s", view.wary) if view.wary else log.info("nodes are earmarked for all who wait again")
         if memory.fault is not None:
             self._tell_fault(memory.fault)
 
@@ -55,14 +62,14 @@ class EarmarkLog:
             return
         self._faults.add(known)
         log.error(
-            "no room could be made for waiting jobs: this is a fault of bftd, please report it; the rest goes on",
+            "no nodes could be earmarked for waiting jobs: this is a fault of bftd, please report it; the rest goes on",
             exc_info=fault,
         )
 
 
-def _leaving(room: Earmark, now_s: float) -> str:
+def _leaving(earmark: Earmark, now_s: float) -> str:
     """Say which pilots leave, and when."""
-    if not room.leaving:
+    if not earmark.leaving:
         return "no pilot is there"
-    within = "" if room.due_s is None else f" within {room.due_s - now_s:.0f} s"
-    return f"pilots leave {fold(room.leaving)}{within}"
+    within = "" if earmark.due_s is None else f" within {earmark.due_s - now_s:.0f} s"
+    return f"pilots leave {fold(earmark.leaving)}{within}"

@@ -14,15 +14,15 @@ def shown(state: State, name: str, now_s: float) -> dict[str, Any] | None:
     """Return a node's row of the status with details; None for a node that is not harvested.
 
     `left_out_until_s` is the time until which a node that refused pilots is not lent (to `left_out_for` only, unless
-    that is ""); `quarantined_until_s` is the same for a node whose workers crashed. `room` is the job that it is kept
-    for.
+    that is ""); `quarantined_until_s` is the same for a node whose workers crashed. `earmark` is the job that it is
+    earmarked for.
     """
     item = state.pool.nodes.get(name)
     if item is None:
         return None
     held = next((lease for lease in state.leases.values() if lease.node == name), None)
     until_s, avoided = state.quarantined.get(name), state.backoff.get(name)
-    room = next((room for room in state.pool.rooms.values() if name in room.nodes), None)
+    earmark = next((earmark for earmark in state.pool.earmarks.values() if name in earmark.nodes), None)
     pauses = (growth_stops.of_all(state.pauses), growth_stops.of_node(state.pauses, name))
     return status.node(item, held, sampling.kinds(state)[name]) | {
         "gres": item.gres,
@@ -33,6 +33,8 @@ def shown(state: State, name: str, now_s: float) -> dict[str, Any] | None:
         "failures": len(state.failures.get(name, ())),
         "left_out_until_s": avoided.until_s if avoided is not None and avoided.until_s > now_s else None,
         "left_out_for": avoided.user if avoided is not None and avoided.until_s > now_s else "",
-        "room": None if room is None else {"job": room.job, "since_s": room.since_s, "due_s": room.due_s},
+        "earmark": None
+        if earmark is None
+        else {"job": earmark.job, "since_s": earmark.since_s, "due_s": earmark.due_s},
         "paused": [growth_stops.text(pause) for pause in pauses if pause is not None],
     }

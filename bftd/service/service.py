@@ -90,7 +90,7 @@ class Service:
         self._cancel = cancel
         self._changed: dict[str, asyncio.Event] = {}
         self._memory = membership.PoolMemory()
-        self._room_log = EarmarkLog()
+        self._earmark_log = EarmarkLog()
         self._job_users: Mapping[str, str] = {}
         self._cancelling: set[str] = set()
         self._held_since_s: float | None = None
@@ -194,7 +194,7 @@ class Service:
         self._memory, view = judged.by_now(self.core)
         if self.objection:
             view = dataclasses.replace(view, hold=self.objection, refused=self.objection)
-        self._room_log.tell(self._memory.rooms, view)
+        self._earmark_log.tell(self._memory.earmarks, view)
         self._job_users = judged.users
         self._cancelling &= judged.users.keys()
         self.apply(PoolObserved(view.time_s, view))

@@ -164,29 +164,29 @@ def node(item: PoolNode, held: Lease | None, kind: str) -> dict[str, Any]:
     }
 
 
-def rooms(state: State) -> list[dict[str, Any]]:
-    """Return the nodes kept for jobs that can start there; those in `leaving` had pilots when they were chosen."""
+def earmarks(state: State) -> list[dict[str, Any]]:
+    """Return the nodes earmarked for jobs that can start there; those in `leaving` had pilots when they were chosen."""
     return [
         {
-            "job": room.job,
-            "nodes": list(room.nodes),
-            "since_s": room.since_s,
-            "leaving": list(room.leaving),
-            "due_s": room.due_s,
+            "job": earmark.job,
+            "nodes": list(earmark.nodes),
+            "since_s": earmark.since_s,
+            "leaving": list(earmark.leaving),
+            "due_s": earmark.due_s,
         }
-        for room in state.pool.rooms.values()
+        for earmark in state.pool.earmarks.values()
     ]
 
 
-def room_usage(state: State) -> dict[str, Any]:
-    """Return the results and costs of all rooms so far."""
-    usage = state.room_usage
+def earmark_usage(state: State) -> dict[str, Any]:
+    """Return the results and costs of all earmarks so far."""
+    usage = state.earmark_usage
     return {
         "made": usage.made,
         "started": usage.started,
-        "in_vain": usage.in_vain,
+        "wasted": usage.wasted,
         "kept_node_seconds": usage.kept_node_seconds,
-        "vain_node_seconds": usage.vain_node_seconds,
+        "wasted_node_seconds": usage.wasted_node_seconds,
     }
 
 
@@ -250,9 +250,9 @@ def overview(
         "nodes": nodes(state),
         "trainers": [trainer(state, item, leases_of) for item in state.trainers.values()],
         "strays": strays(state),
-        "rooms": rooms(state),
-        "room_usage": room_usage(state),
-        "rooms_wary": state.pool.wary,
+        "earmarks": earmarks(state),
+        "earmark_usage": earmark_usage(state),
+        "earmarks_wary": state.pool.wary,
         "delays": delay_budget.shown(state, now_s),
         "caps": caps.at_caps(state),
         **admin_view.shown(state, now_s),

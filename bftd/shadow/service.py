@@ -131,7 +131,7 @@ class ShadowService(Service):
         self._memory, view = membership.observe(
             self._memory, shown, self.config.pool, harvest, lent, before.quarantined, victims.of(before)
         )
-        self._room_log.tell(self._memory.rooms, view)
+        self._earmark_log.tell(self._memory.earmarks, view)
         super().apply(*told, PoolObserved(now_s, view))
         self._count_losses(lent.keys(), snapshot.nodes.keys())
         if reports := self._imaginary.obey(now_s, self.core.leases.values()):

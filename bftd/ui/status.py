@@ -172,14 +172,14 @@ def _whose(item: Mapping[str, Any]) -> str:
 
 
 def _notices(status: Mapping[str, Any]) -> list[Words]:
-    """Return a line per pause, alarm, bound, stray job, cap and hidden setting, and lines on rooms and the ledger."""
+    """Return a line per pause, alarm, bound, stray job, cap and hidden setting, and on earmarks and the ledger."""
     lines = [Words(alarm["text"], "red") for alarm in status.get("alarms", ())]
     for pause in status.get("pauses", ()):
         back = ", and what was lent is asked back" if pause["release"] else ""
         lines.append(Words(f"{pause['text']} (since {_moment(pause['since_s'])}{back})", "yellow"))
     for item in (status.get("hours"), status.get("bound")):
         lines += [Words(item["text"], "yellow")] if item and item["text"] else []
-    lines += _rooms(status)
+    lines += _earmarks(status)
     for stray in status.get("strays", ()):
         done = ": bftd has asked Slurm to cancel it" if stray["cancelled"] else ""
         what = f"job {stray['job_id']} of {_whose(stray)} on {_fold(stray['nodes'])} since {_moment(stray['since_s'])}"
@@ -199,16 +199,16 @@ def _notices(status: Mapping[str, Any]) -> list[Words]:
     return lines
 
 
-def _rooms(status: Mapping[str, Any]) -> list[Words]:
-    """Return a line on the nodes that are kept for jobs, and on the results of all rooms so far; none without rooms."""
-    rooms, usage = status.get("rooms", ()), status.get("room_usage", {})
-    if not rooms and not usage.get("made"):
+def _earmarks(status: Mapping[str, Any]) -> list[Words]:
+    """Return a line on the nodes that are kept for jobs, and on the results of all earmarks so far."""
+    earmarks, usage = status.get("earmarks", ()), status.get("earmark_usage", {})
+    if not earmarks and not usage.get("made"):
         return []
-    now = f"{_count(len(rooms), 'job')} can start on nodes that are kept for {'it' if len(rooms) == 1 else 'them'}"
-    kept_s, vain_s = usage["kept_node_seconds"], usage["vain_node_seconds"]
-    vain = f", {vain_s / kept_s:.0%} of {kept_s / 3600:,.1f} node-hours" if kept_s > 0 else ""
-    ends = f"{usage['started']:,} led to a start, {usage['in_vain']:,} were in vain{vain}"
-    return [Words(f"{now}; room was made {_count(usage['made'], 'time')} so far: {ends}", "dim")]
+    now = f"nodes are earmarked for {_count(len(earmarks), 'job')}"
+    kept_s, wasted_s = usage["kept_node_seconds"], usage["wasted_node_seconds"]
+    share = f", {wasted_s / kept_s:.0%} of {kept_s / 3600:,.1f} node-hours" if kept_s > 0 else ""
+    ends = f"{usage['started']:,} led to a start, {usage['wasted']:,} were wasted{share}"
+    return [Words(f"{now}; {_count(usage['made'], 'earmark')} so far: {ends}", "dim")]
 
 
 def _count(number: int, what: str) -> str:

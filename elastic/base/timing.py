@@ -35,7 +35,7 @@ DRIVER_LOST_S = 5.0
 BEAT_LATE_S = 1.0
 
 # The kernel cuts a connection whose other end acknowledges nothing for this long. An agent's connection carries beats
-# both ways. On a worker's, which carries states, the time also runs while the other end has no room for more: a store
+# both ways. On a worker's, which carries states, the time also runs while the other end takes no more: a store
 # on a file system that stalls must not cut a worker off.
 AGENT_LINK_S = 10.0
 WORKER_LINK_S = 120.0
@@ -104,7 +104,7 @@ SAVING_S = 1.0
 # A state counts as not growing if its progress report is this late: a few times SAVING_S.
 STATE_QUIET_S = 3.0
 
-# A sender that brings next to nothing of a state within this time holds up a thread of the driver in vain. A worker may
+# A sender that brings next to nothing of a state within this time wastes a thread of the driver. A worker may
 # pause between two pieces for a while: it shares its cores with the training.
 STATE_STALL_S = 60.0
 

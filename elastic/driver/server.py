@@ -41,7 +41,7 @@ _AT_ONCE = 64
 _RETRY_S = 0.1
 """The pause after an accept that failed because too many files are open."""
 
-_NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Listener(Protocol):
@@ -158,13 +158,13 @@ class Hub:
     async def _accept(self, listening: socket.socket) -> None:
         accepted = 0
         while True:
-            await self._room_for_a_stranger()
+            await self._place_for_a_stranger()
             try:
                 sock, address = await _next_connection(listening)
                 self._let_in(sock, str(address[0]))
             except OSError as error:
                 # Any other error ends a connection that was waiting.
-                crowded = error.errno in _NO_ROOM
+                crowded = error.errno in _EXHAUSTED
                 if crowded and self._strangers.count:
                     self._turn_away(self._strangers.first_to_go())
                 await asyncio.sleep(_RETRY_S if crowded else 0)
@@ -173,7 +173,7 @@ class Hub:
             if accepted % _AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    async def _room_for_a_stranger(self) -> None:
+    async def _place_for_a_stranger(self) -> None:
         while self._strangers.count >= self._most:
             stranger = self._strangers.first_to_go()
             left_s = stranger.may_stay_until_s - asyncio.get_running_loop().time()

@@ -70,7 +70,7 @@ class DriverSettings:
             "cwd": str(self.cwd),
             "script_dir": str(self.script_dir),
             "workers_per_node": self.spec.workers_per_node or 0,
-            "frozen_s": self.spec.patience_s,
+            "frozen_s": self.spec.frozen_after_s,
             # The agents read the script from a file; over this connection they get its digest.
             "env": {"BFT_TRAINER": self.trainer_id, "BFT_SCRIPT_SHA256": self.script_sha256, **env},
             "defaults": dict(kind.defaults),

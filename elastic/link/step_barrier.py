@@ -66,7 +66,7 @@ class StepBarrier:
             step, number = int(message["step"]), int(message["number"])
             gate = self._gates.get(step)
             if op == "gate":
-                # One gate a step: a gate that the others may have agreed on must not make room for this one.
+                # One gate a step: a gate that the others may have agreed on must not make way for this one.
                 if step <= self._step or gate is not None:
                     return {"op": "late", "number": number}
                 self._gates[step] = SaveRequest(number, bool(message["pause"]))

@@ -55,7 +55,7 @@ async def receive(reader: asyncio.StreamReader) -> Message | None:
 def notice_silence(sock: socket.socket | None, within_s: float) -> None:
     """Have the kernel end a TCP connection whose other end acknowledges nothing for `within_s` (else for 15 minutes).
 
-    The time also runs while the other end has no room for more.
+    The time also runs while the other end takes no more.
     """
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return

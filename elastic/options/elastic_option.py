@@ -120,7 +120,7 @@ class ElasticSpec:
         return Sizes(self.nodes_min, self.nodes_max, self.sizes)
 
     @property
-    def patience_s(self) -> float:
+    def frozen_after_s(self) -> float:
         """The seconds without an answer or a sign of life after which a worker counts as frozen."""
         return max(FROZEN_LEAST_S, self.frozen_s if self.frozen_s is not None else FROZEN_S)
 

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 
 _HINTS = {
-    errno.ENOSPC: "no space is left; make room there",
-    errno.EDQUOT: "your quota is used up; make room there",
+    errno.ENOSPC: "no space is left; free some there",
+    errno.EDQUOT: "your quota is used up; free space there",
     errno.ESTALE: "the file server does not know it any more (stale file handle)",
     errno.EROFS: "the file system is read-only",
 }

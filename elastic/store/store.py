@@ -271,7 +271,7 @@ class CheckpointStore:
     def _digest(self, saved: CheckpointFile, file: BinaryIO) -> str:
         """Returns a state's digest; computes it, once, by reading a state that has none.
 
-        Raises _FailedError for a file that was sent in vain, unless it has been replaced since.
+        Raises _FailedError for a file that was sent for nothing, unless it has been replaced since.
         """
         if self._failing is not None:
             failed, version, error, times = self._failing

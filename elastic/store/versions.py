@@ -296,7 +296,7 @@ class CheckpointVersions:
         if free_bytes < need_bytes:
             self._space.came(
                 f"{self.home.path.parent}: {free_bytes / 1e9:.3g} GB are free, and states of {size_bytes / 1e9:.3g} GB "
-                f"need {need_bytes / 1e9:.3g} GB more, as {KEPT} are kept beside one that is written: make room there"
+                f"need {need_bytes / 1e9:.3g} GB more, as {KEPT} are kept beside one that is written: free space there"
             )
         else:
             self._space.went()
@@ -351,7 +351,7 @@ def _unlist(folder: int, kept: StoredVersion) -> None:
 def _listed(generations: Collection[CheckpointVersion], state_dir: Path) -> list[Message]:
     """Returns generations as a worker reads them; without their files if those do not fit a line."""
     listed = []
-    room_bytes = _LINE_BYTES
+    free_bytes = _LINE_BYTES
     for one in generations:
         told: Message = {
             "name": one.name,
@@ -361,8 +361,8 @@ def _listed(generations: Collection[CheckpointVersion], state_dir: Path) -> list
             "size": one.size,
         }
         need_bytes = sum(len(shard.file) + 64 for shard in one.shards)
-        if need_bytes <= room_bytes:
-            room_bytes -= need_bytes
+        if need_bytes <= free_bytes:
+            free_bytes -= need_bytes
             told["files"] = [[shard.file, shard.size_bytes, shard.digest] for shard in one.shards]
         listed.append(told)
     return listed

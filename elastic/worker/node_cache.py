@@ -93,7 +93,9 @@ def alone(copy: Copy) -> BinaryIO:
         copy(file)
     except OSError as error:
         file.close()
-        raise StateError(f"there is no room for the saved state on this node: {error.strerror}; it is kept") from None
+        raise StateError(
+            f"there is not enough memory for the saved state on this node: {error.strerror}; it is kept"
+        ) from None
     except BaseException:
         file.close()
         raise

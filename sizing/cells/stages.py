@@ -33,7 +33,7 @@ _SLACK = (6, 5)  # the same as a fraction of whole numbers
 _EVEN: tuple[int, ...] = (2,)
 _UNEVEN: tuple[int, ...] = (2, 1, 4)  # GPUs of a stage in halves of the even share
 _UNITS = 4
-_LARGEST = 2**58  # the limit for FLOPs in int64, which leaves room for their multiplications
+_LARGEST = 2**58  # the limit for FLOPs in int64, which lets them be multiplied
 _MOST_SENT = 2**55
 _NEVER = np.int64(2**62)
 

@@ -5,9 +5,9 @@ groups, no more than is idle there. Every plan that can be placed so is placed:
 
 1. Plans are tried from the best on; for each the types of GPU that hold its peak, from the smallest memory on.
 2. A plan that says how many GPUs of each node it asks Slurm for gets them so if possible, on the fullest nodes.
-3. If one node has room for the rest of the plan, the node with the least such room takes it.
-4. Otherwise the node with the most room gives all of it, leaves the candidates, and the rest goes back to 3. So no
-   placement has fewer nodes.
+3. If the rest of the plan fits on one node, the fullest such node takes it.
+4. Otherwise the node with the most usable GPUs gives all of it, leaves the candidates, and the rest goes back to 3.
+   So no placement has fewer nodes.
 
 As printed, the algorithm passes over the GPUs that fit best (">"), counts GPUs of several types for one plan, never
 drops a node that it has emptied, and goes on if no plan was found.
@@ -90,13 +90,13 @@ class NotPlaceable:
 
 @dataclass(slots=True)
 class _Pool:
-    """The GPUs of one name in one partition; `rooms` maps a kind of plan to the usable GPUs of each node."""
+    """The GPUs of one name in one partition; `usable` maps a kind of plan to the usable GPUs of each node."""
 
     offer: PartitionOffer
     type: GpuType
     gres_type: str
     groups: list[GpuNodes] = field(default_factory=list)
-    rooms: dict[tuple[int, int | None, int | None], dict[str, int]] = field(default_factory=dict)
+    usable: dict[tuple[int, int | None, int | None], dict[str, int]] = field(default_factory=dict)
 
 
 def place(plans: Sequence[GpuPlan | PlacementRequest], inventory: Inventory) -> Placement | None:
@@ -180,31 +180,31 @@ def _chosen(ask: PlacementRequest, pool: _Pool) -> dict[str, int] | tuple[str, i
     largest = max(group.gpus for group in pool.groups)
     if ask.tp > largest:
         return f"needs {ask.tp} GPUs of one node (tp={ask.tp}); a node of {where} has {largest}", None
-    room = _room(ask, pool)
+    usable = _usable(ask, pool)
     most = pool.offer.max_nodes
-    chosen = _evenly(ask, room, most) or _best_fit(ask.gpus, room)
+    chosen = _evenly(ask, usable, most) or _best_fit(ask.gpus, usable)
     if chosen is not None and (most is None or len(chosen) <= most):
         return chosen
-    idle, there = sum(room.values()), sum(len(group.nodes) * group.gpus for group in pool.groups)
+    idle, there = sum(usable.values()), sum(len(group.nodes) * group.gpus for group in pool.groups)
     groups = f" in whole groups of {ask.tp} on a node" if ask.tp > 1 else ""
     if chosen is None:
         return f"needs {ask.gpus} GPUs; of {there} {where} {idle} can be had now{groups}", ask.gpus - idle
-    reach = sum(sorted(room.values(), reverse=True)[:most])
+    reach = sum(sorted(usable.values(), reverse=True)[:most])
     return f"needs {len(chosen)} nodes of {where} now, and a job there has {most} at most", ask.gpus - reach
 
 
-def _room(ask: PlacementRequest, pool: _Pool) -> dict[str, int]:
+def _usable(ask: PlacementRequest, pool: _Pool) -> dict[str, int]:
     """Return the GPUs of each node that the plan can have, in whole tensor-parallel groups; omit nodes without any."""
     key = (ask.tp, ask.cpus, ask.memory_bytes)
-    if key not in pool.rooms:
+    if key not in pool.usable:
         found: dict[str, int] = {}
         for group in pool.groups:
-            found.update(_room_in(group, *key))
-        pool.rooms[key] = found
-    return pool.rooms[key]
+            found.update(_usable_in(group, *key))
+        pool.usable[key] = found
+    return pool.usable[key]
 
 
-def _room_in(group: GpuNodes, tp: int, cpus: int | None, memory_bytes: int | None) -> Iterator[tuple[str, int]]:
+def _usable_in(group: GpuNodes, tp: int, cpus: int | None, memory_bytes: int | None) -> Iterator[tuple[str, int]]:
     """Yield the same for one group: each GPU takes its CPUs and memory with it."""
     cpus = group.cpus // group.gpus if cpus is None else cpus
     memory_bytes = group.memory_bytes // group.gpus if memory_bytes is None else memory_bytes
@@ -218,31 +218,31 @@ def _room_in(group: GpuNodes, tp: int, cpus: int | None, memory_bytes: int | Non
             yield node, whole
 
 
-def _evenly(ask: PlacementRequest, room: Mapping[str, int], most: int | None) -> dict[str, int] | None:
-    """Return as many GPUs of each node as the plan's own lines ask for, on the nodes with the least room for them."""
+def _evenly(ask: PlacementRequest, usable: Mapping[str, int], most: int | None) -> dict[str, int] | None:
+    """Return as many GPUs of each node as the plan's own lines ask for, on the nodes with the fewest usable ones."""
     if not ask.per_node or ask.gpus % ask.per_node or ask.per_node % ask.tp:
         return None
     count = ask.gpus // ask.per_node
-    fits = sorted((node for node in room if room[node] >= ask.per_node), key=room.__getitem__)
+    fits = sorted((node for node in usable if usable[node] >= ask.per_node), key=usable.__getitem__)
     return dict.fromkeys(fits[:count], ask.per_node) if count <= min(len(fits), most or count) else None
 
 
-def _best_fit(gpus: int, room: Mapping[str, int]) -> dict[str, int] | None:
+def _best_fit(gpus: int, usable: Mapping[str, int]) -> dict[str, int] | None:
     """Return the best fitting node if one suffices, else the emptiest first; None if all together have too few.
 
-    `room` counts whole groups, and so does the rest of `gpus` at any time.
+    `usable` counts whole groups, and so does the rest of `gpus` at any time.
     """
-    if sum(room.values()) < gpus:
+    if sum(usable.values()) < gpus:
         return None
-    emptiest = sorted(room, key=room.__getitem__, reverse=True)  # of equal ones the first stays in front
+    emptiest = sorted(usable, key=usable.__getitem__, reverse=True)  # of equal ones the first stays in front
     chosen: dict[str, int] = {}
     at = 0
-    while room[emptiest[at]] < gpus:
+    while usable[emptiest[at]] < gpus:
         node = emptiest[at]
-        chosen[node] = room[node]
-        gpus -= room[node]
+        chosen[node] = usable[node]
+        gpus -= usable[node]
         at += 1
-    last = min((node for node in emptiest[at:] if room[node] >= gpus), key=room.__getitem__)
+    last = min((node for node in emptiest[at:] if usable[node] >= gpus), key=usable.__getitem__)
     chosen[last] = gpus
     return chosen
 

@@ -74,12 +74,12 @@ def memory_axis(rate: float, loading: Loading, most_bytes: float) -> tuple[float
     loading, base = loading.shown(rate), loading.process_bytes
     if base > most_bytes:
         return (most_bytes,)
-    room = min(loading.dataset_bytes, most_bytes - base)
-    caches = {room * part / _PARTS for part in range(_PARTS + 1)}
+    cacheable = min(loading.dataset_bytes, most_bytes - base)
+    caches = {cacheable * part / _PARTS for part in range(_PARTS + 1)}
     per_byte = 1 / loading.disk_bytes_per_s - 1 / loading.memory_bytes_per_s
     if per_byte > 0 and rate > 0:
         enough = (loading.dataset_bytes / loading.disk_bytes_per_s - loading.samples / rate) / per_byte
-        if 0 < enough < room * (1 - 1e-9):
+        if 0 < enough < cacheable * (1 - 1e-9):
             caches.add(enough)
     return tuple(sorted({base + cache for cache in caches if base + cache >= 1})) or (most_bytes,)
 

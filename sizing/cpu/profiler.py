@@ -129,7 +129,7 @@ def profile(
         if rate is None:
             break
         found = found.tell(at, rate)
-        if (other := work.doubted(int(at), found)) is not None:
+        if (other := work.uncertain(int(at), found)) is not None:
             found = found.tell(float(other), work.points[other].rate.value)
         if (slow := work.cold(found)) is not None:
             found = found.tell(float(slow), work.points[slow].rate.value)
@@ -193,7 +193,7 @@ class _Work:
             self._done(point)
         return point.rate.value
 
-    def doubted(self, cpus: int, found: search.SearchState) -> int | None:
+    def uncertain(self, cpus: int, found: search.SearchState) -> int | None:
         """Measure a point again if its interval leaves the search's decision open; return its CPUs, if any.
 
         That is the point just told or the best one, whichever is less certain; each at most once.

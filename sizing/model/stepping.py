@@ -31,8 +31,8 @@ class GpuStep:
     """A step of `batch` samples on one GPU: its seconds, and its memory in bytes.
 
     `allocated_bytes` is the most that tensors held at once, `reserved_bytes` the memory that torch took from the driver
-    for them, `in_use_bytes` the part of the GPU's `memory_bytes` in use at the end. `in_room` says whether a GPU with
-    the given bytes would have been enough; torch takes more if it can. `device` is the driver's name of the GPU.
+    for them, `in_use_bytes` the part of the GPU's `memory_bytes` in use at the end. `within_guard` says whether a GPU
+    with the given bytes would have been enough; torch takes more if it can. `device` is the driver's name of the GPU.
     """
 
     batch: int
@@ -41,24 +41,24 @@ class GpuStep:
     reserved_bytes: int
     in_use_bytes: int
     memory_bytes: int
-    in_room: bool
+    within_guard: bool
     device: str
     torch: str
 
 
-def run_on_gpu(step: str, batch: int, room_bytes: int, *, python: str = "", timeout_s: float = TIMEOUT_S) -> GpuStep:
+def run_on_gpu(step: str, batch: int, limit_bytes: int, *, python: str = "", timeout_s: float = TIMEOUT_S) -> GpuStep:
     """Run a step of `batch` samples on this GPU several times; `step` is "PATH.py:FUNCTION".
 
-    The step first runs as if the GPU had only `room_bytes`; if that is too little, it runs again with all memory.
+    The step first runs as if the GPU had only `limit_bytes`; if that is too little, it runs again with all memory.
     Raises DoesNotFit if that is too little as well, Untraceable if the step does not run here, UsageError if there is
     no GPU, file, function or Python, or if another process uses the GPU.
     """
     path, name = launch.parts(step)
     request = {"path": str(path), "function": name, "batch": batch, "takes": [], "target": "cuda"}
-    for room in (room_bytes, 0):
+    for limit in (limit_bytes, 0):
         data = launch.run(
             _ENTRY,
-            request | {"room_bytes": room},
+            request | {"limit_bytes": limit},
             python=python,
             timeout_s=timeout_s,
             env={"HF_HUB_OFFLINE": "1"},
@@ -67,8 +67,8 @@ def run_on_gpu(step: str, batch: int, room_bytes: int, *, python: str = "", time
         try:
             said = json.loads(data)
             refused(said)
-            if said.get("no_room") is not True:
-                return gpu_step({**said, "batch": batch, "in_room": room > 0})
+            if said.get("too_large") is not True:
+                return gpu_step({**said, "batch": batch, "within_guard": limit > 0})
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             why = f"{path.name} answered what no step on a GPU is ({type(error).__name__}: {error})"
             raise Untraceable(why) from None
@@ -81,7 +81,7 @@ def gpu_step(said: dict[str, Any]) -> GpuStep:
     Raises KeyError, TypeError or ValueError if the JSON is not a step.
     """
     value, low, high = (float(each) for each in said["step_s"])
-    if not 0 < low <= value <= high < math.inf or type(said["in_room"]) is not bool:
+    if not 0 < low <= value <= high < math.inf or type(said["within_guard"]) is not bool:
         raise ValueError(f"{said['step_s']!r} is no time")
     return GpuStep(
         batch=number(said["batch"]),
@@ -90,7 +90,7 @@ def gpu_step(said: dict[str, Any]) -> GpuStep:
         reserved_bytes=number(said["reserved_bytes"]),
         in_use_bytes=number(said["in_use_bytes"]),
         memory_bytes=number(said["memory_bytes"]),
-        in_room=said["in_room"],
+        within_guard=said["within_guard"],
         device=word(said["device"]),
         torch=word(said["torch"]),
     )

@@ -67,7 +67,7 @@ class ComparedStep:
     @property
     def lacking_bytes(self) -> int:
         """The GPU memory in use beyond the peak with its guard band, if the step does not run within that."""
-        return 0 if self.real.in_room else max(0, self.real.in_use_bytes - guarded_bytes(self.trace.peak_bytes))
+        return 0 if self.real.within_guard else max(0, self.real.in_use_bytes - guarded_bytes(self.trace.peak_bytes))
 
     @property
     def kind(self) -> str:
@@ -85,7 +85,8 @@ class ComparedStep:
             "reserved_bytes": self.real.reserved_bytes,
             "in_use_bytes": self.real.in_use_bytes,
             "guarded_bytes": guarded_bytes(self.trace.peak_bytes),
-            "in_room": self.real.in_room,
+            "within_guard": self.real.within_guard,
+            "in_room": self.real.within_guard,  # the old name, until 0.2
             "step_s": asdict(self.real.step_s),
             "expected_s": asdict(self.expected_s),
         }
@@ -175,17 +176,17 @@ def kept_in(text: str, gpu: GpuType, name: str) -> str:
 
 
 def measured(
-    rooms: Mapping[str, int], python: str, timeout_s: float, tell: Callable[[str], None]
+    limits: Mapping[str, int], python: str, timeout_s: float, tell: Callable[[str], None]
 ) -> Iterator[tuple[str, GpuStep | str | None]]:
     """Yield the name of each of STEPS with its run on this GPU, or the reason it failed; None if it does not fit.
 
-    `rooms` are the bytes that a GPU is asked for by step; `tell` is called with the name of each step at its start.
+    `limits` are the bytes that a GPU is asked for by step; `tell` is called with the name of each step at its start.
     Raises UsageError if there is no GPU, another process uses it, or no Python has torch.
     """
     for name, batch in BATCHES.items():
         tell(name)
         try:
-            yield name, stepping.run_on_gpu(f"{STEPS}:{name}", batch, rooms[name], python=python, timeout_s=timeout_s)
+            yield name, stepping.run_on_gpu(f"{STEPS}:{name}", batch, limits[name], python=python, timeout_s=timeout_s)
         except DoesNotFit:
             yield name, None
         except Untraceable as error:

@@ -4,7 +4,7 @@ Slurm refuses to preempt twice in a row for the same job (KillWait + MessageTime
 takes a node which Slurm has just freed, or is about to free, for a queued job locks that job out for 10 s and more.
 Therefore no pilot is started on a node that the scheduler's plan needs soon. Nor is one started where a regular job may
 start that the scheduler has not placed yet and that the daemon had not seen when it granted the node: for all other
-jobs it made room.
+jobs it earmarked nodes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The rule which waiting jobs keep pilots away from which nodes, for the daemon's pool and every driver. Pure.
 
-The daemon makes room for the jobs that it sees waiting. So a driver keeps its pilots away from only two kinds of
+The daemon earmarks nodes for the jobs that it sees waiting. So a driver keeps its pilots away from only two kinds of
 regular jobs. A job that is planned on a node keeps it free from `min_window_s` before its start on. A job without a
 plan keeps all nodes free that it may use, if it came after the daemon's last look, as the daemon cannot have considered
 it. But if only backfill can start it, and no cycle comes before the daemon has looked again, it keeps nothing free:
@@ -30,8 +30,8 @@ class Rules:
     """The times by which a driver places pilots: the window that a plan keeps free, and the daemon's last look.
 
     A plan keeps its node free from `min_window_s` before its start. The daemon may not have seen a job that came at
-    `looked_s` or later (by its clock, which is Slurm's). It will have seen the job, and made room for it, before the
-    next backfill cycle, which does not come before `calm_s`.
+    `looked_s` or later (by its clock, which is Slurm's). It will have seen the job, and earmarked nodes for it, before
+    the next backfill cycle, which does not come before `calm_s`.
     """
 
     min_window_s: float
@@ -46,54 +46,54 @@ _CLOCKS_APART_S = 1.0
 class Standing(Enum):
     """The meaning of a pending job's reason for its start, the soonest first."""
 
-    ROOM = auto()  # starts as soon as there is room: waits for a plan
+    WAITS = auto()  # starts as soon as there are nodes: waits for a plan
     ONE_PARTITION = auto()  # barred from the partition that Slurm tried last, perhaps from no other
-    BARRED = auto()  # barred for now by something other than room; a plan of Slurm for it counts
+    BARRED = auto()  # barred for now by something other than a lack of nodes; a plan of Slurm for it counts
     HELD = auto()  # time alone never starts it: an old plan of Slurm for it no longer counts
 
 
 # Slurm's reasons by name or pattern, with their meaning and cause. The names are those of releases 22.05 to 26.05. The
-# text after a comma in a reason ("ReqNodeNotAvail, UnavailableNodes:n3") is detail. In doubt a job waits for room: that
-# costs some nodes for a while, the opposite error locks a regular job out.
+# text after a comma in a reason ("ReqNodeNotAvail, UnavailableNodes:n3") is detail. If unsure, a job waits for nodes:
+# that costs some nodes for a while, the opposite error locks a regular job out.
 REASONS: tuple[tuple[str, Standing, str], ...] = (
-    ("", Standing.ROOM, "no reason given"),
-    ("None", Standing.ROOM, "Slurm has not tried it yet"),
-    ("Resources", Standing.ROOM, "first in line for room"),
-    ("Priority", Standing.ROOM, "behind others for room"),
-    ("ReqNodeNotAvail", Standing.ROOM, "its nodes are down or meant for others: they may be back"),
-    ("Nodes required for job are *", Standing.ROOM, "another text for Resources"),
-    ("SchedDefer", Standing.ROOM, "only not tried when it was submitted"),
-    ("FedJobLock", Standing.ROOM, "tried again in the next cycle"),
-    ("MpiPortsBusy", Standing.ROOM, "tried again in the next cycle"),
-    ("Cleaning", Standing.ROOM, "requeued: eligible as soon as its last run is cleared away"),
-    ("Prolog", Standing.ROOM, "no reason of a job that waits: not certain"),
-    ("FrontEndDown", Standing.ROOM, "cleared each time a front end is up"),
-    ("BlockMaxError", Standing.ROOM, "nodes of a kind that is gone: not certain"),
-    ("BlockFreeAction", Standing.ROOM, "nodes of a kind that is gone: not certain"),
-    ("PowerNotAvail", Standing.ROOM, "power is room of a kind"),
-    ("PowerReserved", Standing.ROOM, "power is room of a kind"),
-    ("MaxPoweredUpNodes", Standing.ROOM, "power is room of a kind"),
-    ("Constraints", Standing.ROOM, "Slurm keeps it in line: the nodes it wants may come, or --prefer is dropped"),
-    ("MaxMemPerLimit", Standing.ROOM, "not certain that Slurm looks at no other partition"),
-    ("AccountingPolicy", Standing.ROOM, "too general to be certain"),
-    ("NodeDown", Standing.ROOM, "how its last run ended: requeued"),
-    ("SystemFailure", Standing.ROOM, "how its last run ended: requeued"),
-    ("JobLaunchFailure", Standing.ROOM, "how its last run ended: requeued"),
-    ("NonZeroExitCode", Standing.ROOM, "how its last run ended: requeued"),
-    ("RaisedSignal", Standing.ROOM, "how its last run ended: requeued"),
-    ("TimeLimit", Standing.ROOM, "how its last run ended: requeued"),
-    ("InactiveLimit", Standing.ROOM, "how its last run ended: requeued"),
-    ("OutOfMemory", Standing.ROOM, "how its last run ended: requeued"),
+    ("", Standing.WAITS, "no reason given"),
+    ("None", Standing.WAITS, "Slurm has not tried it yet"),
+    ("Resources", Standing.WAITS, "first in line for nodes"),
+    ("Priority", Standing.WAITS, "behind others for nodes"),
+    ("ReqNodeNotAvail", Standing.WAITS, "its nodes are down or meant for others: they may be back"),
+    ("Nodes required for job are *", Standing.WAITS, "another text for Resources"),
+    ("SchedDefer", Standing.WAITS, "only not tried when it was submitted"),
+    ("FedJobLock", Standing.WAITS, "tried again in the next cycle"),
+    ("MpiPortsBusy", Standing.WAITS, "tried again in the next cycle"),
+    ("Cleaning", Standing.WAITS, "requeued: eligible as soon as its last run is cleared away"),
+    ("Prolog", Standing.WAITS, "no reason of a job that waits: not certain"),
+    ("FrontEndDown", Standing.WAITS, "cleared each time a front end is up"),
+    ("BlockMaxError", Standing.WAITS, "nodes of a kind that is gone: not certain"),
+    ("BlockFreeAction", Standing.WAITS, "nodes of a kind that is gone: not certain"),
+    ("PowerNotAvail", Standing.WAITS, "power is what nodes lack"),
+    ("PowerReserved", Standing.WAITS, "power is what nodes lack"),
+    ("MaxPoweredUpNodes", Standing.WAITS, "power is what nodes lack"),
+    ("Constraints", Standing.WAITS, "Slurm keeps it in line: the nodes it wants may come, or --prefer is dropped"),
+    ("MaxMemPerLimit", Standing.WAITS, "not certain that Slurm looks at no other partition"),
+    ("AccountingPolicy", Standing.WAITS, "too general to be certain"),
+    ("NodeDown", Standing.WAITS, "how its last run ended: requeued"),
+    ("SystemFailure", Standing.WAITS, "how its last run ended: requeued"),
+    ("JobLaunchFailure", Standing.WAITS, "how its last run ended: requeued"),
+    ("NonZeroExitCode", Standing.WAITS, "how its last run ended: requeued"),
+    ("RaisedSignal", Standing.WAITS, "how its last run ended: requeued"),
+    ("TimeLimit", Standing.WAITS, "how its last run ended: requeued"),
+    ("InactiveLimit", Standing.WAITS, "how its last run ended: requeued"),
+    ("OutOfMemory", Standing.WAITS, "how its last run ended: requeued"),
     ("BeginTime", Standing.BARRED, "not before its time; Slurm takes the reason away then"),
     ("Licenses", Standing.BARRED, "waits for licences; backfill may plan it all the same"),
     ("Reservation", Standing.BARRED, "waits for its reservation, whose nodes no pilot gets"),
     ("JobArrayTaskLimit", Standing.BARRED, "starts when another task of its array ends"),
     ("BurstBufferResources", Standing.BARRED, "waits for its data"),
     ("BurstBufferStageIn", Standing.BARRED, "waits for its data"),
-    ("Assoc*", Standing.BARRED, "over a limit of its account, which Slurm tests before it looks for room"),
-    ("QOS*", Standing.BARRED, "over a limit of its QOS, which Slurm tests before it looks for room"),
-    ("Max*PerAccount", Standing.BARRED, "over a limit of its QOS, which Slurm tests before it looks for room"),
-    ("Max*RunMinsPerUser", Standing.BARRED, "over a limit of its QOS, which Slurm tests before it looks for room"),
+    ("Assoc*", Standing.BARRED, "over a limit of its account, which Slurm tests before it looks for nodes"),
+    ("QOS*", Standing.BARRED, "over a limit of its QOS, which Slurm tests before it looks for nodes"),
+    ("Max*PerAccount", Standing.BARRED, "over a limit of its QOS, which Slurm tests before it looks for nodes"),
+    ("Max*RunMinsPerUser", Standing.BARRED, "over a limit of its QOS, which Slurm tests before it looks for nodes"),
     ("InvalidAccount", Standing.BARRED, "skipped in every cycle until its account is valid again"),
     ("InvalidQOS", Standing.BARRED, "skipped in every cycle until its QOS is valid again"),
     ("DeadLine", Standing.BARRED, "its deadline has passed: Slurm ends it"),
@@ -125,7 +125,7 @@ _OTHER_TASKS = re.compile(r",([A-Za-z]\w*)(?=,|$)")
 
 @lru_cache(maxsize=1 << 12)  # a queue of thousands has a dozen reasons
 def standing(reason: str) -> Standing:
-    """Return the meaning of a pending job's reason; an unknown reason may mean anything, so the job waits for room.
+    """Return the meaning of a pending job's reason; an unknown reason may mean anything, so the job waits for nodes.
 
     If there are several reasons, the one that lets a task start soonest counts.
     """
@@ -137,7 +137,7 @@ def _standing(name: str) -> Standing:
     name = name.replace("_", " ")  # scontrol writes underscores for blanks
     if (known := _NAMED.get(name)) is not None:
         return known
-    return next((known for pattern, known in _PATTERNS if fnmatchcase(name, pattern)), Standing.ROOM)
+    return next((known for pattern, known in _PATTERNS if fnmatchcase(name, pattern)), Standing.WAITS)
 
 
 def is_regular(job: Job, pilot_partition: str) -> bool:
@@ -155,23 +155,23 @@ def whole(job: Job) -> str:
     return job.id.partition("_")[0]
 
 
-def waits_for_room(job: Job) -> bool:
-    """Whether a job is pending and, by its reason, may start as soon as there is room."""
+def waits_for_nodes(job: Job) -> bool:
+    """Whether a job is pending and, by its reason, may start as soon as there are nodes."""
     if job.state != "PENDING":
         return False
     known = standing(job.reason)
-    return known is Standing.ROOM or (known is Standing.ONE_PARTITION and len(job.partition) > 1)
+    return known is Standing.WAITS or (known is Standing.ONE_PARTITION and len(job.partition) > 1)
 
 
 def lacks_plan(job: Job, now_s: float, min_window_s: float) -> bool:
-    """Whether a job waits for room and the scheduler has not said when and where it starts.
+    """Whether a job waits for nodes and the scheduler has not said when and where it starts.
 
     A start without nodes is a plan only if it is at least `min_window_s` away. A start in the past never is: it is the
     time at which a job that had to wait became eligible.
     """
     if job.start_s is not None and (job.sched_nodes or (job.start_s > now_s and job.start_s - now_s >= min_window_s)):
         return False
-    return waits_for_room(job)
+    return waits_for_nodes(job)
 
 
 def came_s(job: Job, now_s: float) -> float | None:
@@ -230,7 +230,7 @@ def is_being_started(job: Job, now_s: float) -> bool:
     Slurm may start it on other nodes than the plan names, and counts on idle nodes that the plan does not name.
     """
     window_s = plan_window_s(job, now_s)
-    return window_s is not None and window_s <= _CLOCKS_APART_S and waits_for_room(job)
+    return window_s is not None and window_s <= _CLOCKS_APART_S and waits_for_nodes(job)
 
 
 def planned_on(job: Job, node: str, now_s: float, min_window_s: float) -> bool:

@@ -34,7 +34,7 @@ _KEPT = 1 << 13
 _Raw = TypeVar("_Raw", bound=Hashable)
 _Item = TypeVar("_Item")
 
-# The marks that Slurm appends to a state if it has no room for a word.
+# The marks that Slurm appends to a state if it has no space for a word.
 _STATE_SUFFIXES = {
     "*": "NOT_RESPONDING",
     "~": "POWERED_DOWN",

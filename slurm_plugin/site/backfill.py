@@ -1,4 +1,4 @@
-"""Rules on the backfill scheduler. The site decides how often and how long it plans: bftd makes room before a cycle.
+"""Rules on the backfill scheduler. The site decides how often and how long it plans; bftd earmarks before a cycle.
 
 The rules cover settings by which the scheduler's plan and bftd's copy of it see different jobs, or a cycle comes too
 soon.
@@ -12,7 +12,7 @@ from slurm_plugin.site.rule import NOT_SHOWN, Rule
 
 BACKFILL = "sched/backfill"
 _INTERVAL_S = 30
-# bftd looks once a second, and pilots need a moment to leave: with cycles closer than this most rooms come too late.
+# bftd looks once a second, and pilots need a moment to leave: with cycles closer than this most earmarks come too late.
 _SHORT_S = 5
 _NO_PLAN = ("bf_min_age_reserve", "bf_min_prio_reserve")
 
@@ -85,11 +85,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="sdiag",
         right="answers",
-        why="when the last backfill cycle ended and how long it took says when the next one comes, before which room "
-        "is to be made, and how long a room is worth keeping",
-        loses="pilots leave for a room at once instead of at the end of a step, and a room that leads to no start is "
-        "kept as if cycles took all of bf_max_time (not measured). As a Slurm operator bftd may ask where users may "
-        "not",
+        why="when the last backfill cycle ended and how long it took says when the next one comes, before which "
+        "nodes are to be earmarked, and how long an earmark is worth keeping",
+        loses="pilots leave earmarked nodes at once instead of at the end of a step, and an earmark that leads to no "
+        "start is kept as if cycles took all of bf_max_time (not measured). As a Slurm operator bftd may ask where "
+        "users may not",
         wrong="advice",
         seen=_load_seen,
         holds=lambda site: site.load is not None,
@@ -99,8 +99,8 @@ RULES: tuple[Rule, ...] = (
         name=f"{LIST}: bf_interval",
         right=f"yours stays; below {_SHORT_S} with [pool] spare_nodes",
         why="a job that the backfill scheduler finds starts in the same cycle on idle nodes, and a cycle later where "
-        "it has to preempt; so bftd makes room before the cycle, and cycles that come every second or two leave no "
-        "time for it",
+        "it has to preempt; so bftd earmarks nodes before the cycle, and cycles that come every second or two leave "
+        "no time for it",
         loses="bf_interval 1: jobs that the backfill scheduler finds on harvested nodes preempt pilots and start a "
         "second later, and another job may get the slot in that time. With [pool] spare_nodes small ones start on "
         "nodes that were left free for them",
@@ -110,24 +110,24 @@ RULES: tuple[Rule, ...] = (
         applies=backfills,
     ),
     Rule(
-        name="make_room",
+        name="earmark",
         right="true",
         why="pilots leave the nodes of a job that fits before the backfill scheduler's next cycle, which then starts "
         "it",
         loses="a job that the backfill scheduler has to preempt for starts a cycle later at best, with bf_interval 30 "
         "half a minute (3 of 13 jobs in one run, measured), and another job may get its slot in that time",
         wrong="advice",
-        seen=lambda site: str(site.wanted.make_room).lower(),
-        holds=lambda site: site.wanted.make_room,
+        seen=lambda site: str(site.wanted.earmark).lower(),
+        holds=lambda site: site.wanted.earmark,
         applies=backfills,
     ),
     Rule(
         name=f"{LIST}: bf_max_time",
         right="longer than a cycle takes; yours stays",
         why="a cycle ends then, wherever it is in the queue; unless it is set, that is bf_interval",
-        loses="jobs deeper in the queue are never planned or backfilled, pilots or not; bftd makes room for no job "
-        "behind the deepest of the last three cycles that sdiag shows, and where sdiag does not answer for jobs that "
-        "none of them reaches, until these are doubted",
+        loses="jobs deeper in the queue are never planned or backfilled, pilots or not; bftd earmarks nodes for no "
+        "job behind the deepest of the last three cycles that sdiag shows, and where sdiag does not answer for jobs "
+        "that none of them reaches, until these are backed off",
         wrong="advice",
         seen=_longest_seen,
         holds=_cycles_end,
@@ -139,7 +139,7 @@ RULES: tuple[Rule, ...] = (
         why="a cycle that lets go of the controller's locks is over, wherever it is in the queue, when anything has "
         "changed meanwhile, and pilots change much; with it the cycle goes on",
         loses="where cycles take longer than bf_yield_interval (2 s), jobs far down the queue get neither a plan nor "
-        "room (not measured by itself)",
+        "an earmark (not measured by itself)",
         wrong="advice",
         seen=seen_option("bf_continue"),
         holds=lambda site: "bf_continue" in site.scheduler_parameters,
@@ -169,8 +169,8 @@ RULES: tuple[Rule, ...] = (
         name=f"{LIST}: bf_max_job_test",
         right="at least the length of the queue; yours stays",
         why="a cycle looks at no more jobs than that, and neither does bftd",
-        loses="the jobs behind them get neither a plan nor room; whoever of them is started all the same preempts "
-        "pilots (not measured)",
+        loses="the jobs behind them get neither a plan nor an earmark; whoever of them is started all the same "
+        "preempts pilots (not measured)",
         wrong="advice",
         seen=_depth_seen,
         holds=lambda site: (
@@ -184,7 +184,7 @@ RULES: tuple[Rule, ...] = (
         right="an interval of at most 5000000 (5 s), and a sleep no longer than it; yours stay",
         why="the planner lets go of the controller's locks every so many microseconds, and sleeps so long",
         loses="the daemon waits so long for each reading, or a cycle sleeps most of its time: plans are as old as it "
-        "is long, and rooms stand as long before they are used (not measured)",
+        "is long, and earmarks stand as long before they are used (not measured)",
         wrong="advice",
         seen=lambda site: NOT_SHOWN if LIST not in site.config else "{}, {}".format(*_yields(site)),
         holds=lambda site: _yields(site)[1] <= _yields(site)[0] <= 5_000_000,

@@ -225,7 +225,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="AccountingStorageEnforce",
-        right="no limits or qos, or limits that leave room for pilots",
+        right="no limits or qos, or limits that leave a quota for pilots",
         why="each pilot is a job of its user: MaxJobs, MaxSubmitJobs, GrpJobs and GrpTRES bound the nodes of a "
         "trainer, and while pilots run, what is left of them for regular jobs",
         loses="a user with MaxJobs=2 gets a driver and one pilot, and his regular job waits until one of them ends. "

@@ -33,7 +33,7 @@ class DaemonSettings:
     driver: str
     partitions: tuple[str, ...] = ()
     spare_nodes: int = 0
-    make_room: bool = True
+    earmark: bool = True
 
     @property
     def harvested(self) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ RULES: tuple[Rule, ...] = (
         name="SchedulerType",
         right=f"{BACKFILL}, and not bf_interval=-1",
         why="the plan of the backfill scheduler says which nodes will be needed and when, and it is before its cycles "
-        "that room is made",
+        "that nodes are earmarked",
         loses="without a plan neither the guard nor the vacater knows where to stay away: 2 of 4 race tests without "
         "the guard locked a regular job out for 12-13 s, 0 of 10 with it",
         wrong="must",

@@ -201,7 +201,7 @@ class CriusPolicy:
                 continue
             gpu_type, gpus = option.allocation.gpu_type, option.allocation.gpus
             there = sorted((each for each in guests if virtual.held[each].gpu_type == gpu_type), key=order.__getitem__)
-            short = gpus - virtual.room(gpu_type)
+            short = gpus - virtual.idle(gpu_type)
             if sum(virtual.held[each].gpus for each in there) < short:
                 continue
             going: list[str] = []

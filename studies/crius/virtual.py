@@ -67,7 +67,7 @@ class Virtual:
         """Return the most that one GPU adds to the throughput with a job, which must have an option."""
         return self._options.share(self.jobs[id], self.capacity)
 
-    def room(self, gpu_type: str) -> int:
+    def idle(self, gpu_type: str) -> int:
         """Return the number of idle GPUs of a type."""
         return self.free[self._index[gpu_type]]
 

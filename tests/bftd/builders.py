@@ -171,14 +171,14 @@ class Core:
         out: Mapping[str, PoolNode] | None = None,
         after_s: float = 1.0,
         windows: Mapping[str, float] | None = None,
-        rooms: Iterable[Earmark] = (),
+        earmarks: Iterable[Earmark] = (),
         over: Iterable[EarmarkOver] = (),
         counted_on: Iterable[str] = (),
         touched: Iterable[TouchedStart] = (),
     ) -> tuple[Action, ...]:
         """A snapshot in which just these nodes are in the pool, and those of `out` are seen but are not.
 
-        Drivers whose jobs run have asked for their leases meanwhile. The nodes of `rooms` are kept for their jobs.
+        Drivers whose jobs run have asked for their leases meanwhile. The nodes of `earmarks` are kept for their jobs.
         """
         self.time_s += after_s
         there = self.state.trainers.keys() - self.silent if self.job_ids is None else self.job_ids - self.silent
@@ -190,10 +190,10 @@ class Core:
             name: PoolNode(name, "IDLE", True, "is idle", pilot=on.get(name), window_s=windows.get(name))
             for name in names
         }
-        kept = {room.job: room for room in rooms}
-        for room in kept.values():
-            why = "is left to " + wording("pool.judgement.job_that_can_start", job=room.job)
-            left = (PoolNode(name, "IDLE", False, why, wanted=True, pilot=on.get(name)) for name in room.nodes)
+        kept = {earmark.job: earmark for earmark in earmarks}
+        for earmark in kept.values():
+            why = "is left to " + wording("pool.judgement.job_that_can_start", job=earmark.job)
+            left = (PoolNode(name, "IDLE", False, why, wanted=True, pilot=on.get(name)) for name in earmark.nodes)
             seen |= {item.name: replace(item, window_s=windows.get(item.name)) for item in left}
         if frozenset(names) != self._members:
             self._members = frozenset(names)
@@ -204,7 +204,7 @@ class Core:
         elastic |= self.elastic
         view = PoolView(
             self._version, self.time_s, hold, seen | dict(out or {}), dict(self.pilots), self.owners, job_ids,
-            elastic, dict(self.accounts), rooms=kept, rooms_over=tuple(over), counted_on=frozenset(counted_on),
+            elastic, dict(self.accounts), earmarks=kept, earmarks_over=tuple(over), counted_on=frozenset(counted_on),
             touched=tuple(touched),
         )  # fmt: skip
         return self.apply(PoolObserved(self.time_s, view))

@@ -137,7 +137,7 @@ def test_pilots_of_bftd_come_within_the_same_bound(site: AccountedSite) -> None:
     assert not [node for node in site.client.status()["nodes"] if "quarantine" in node["why"]]
     assert site.salloc(STRANGER).returncode == 0, "another user gets a node at once"
     site.slurm("scancel", f"--user={TRAINING}", "--account=chem", "--partition=elastic")
-    until("the room is used", lambda: site.count(TRAINING, "phys") == PER_USER, site.show)
+    until("the quota is used", lambda: site.count(TRAINING, "phys") == PER_USER, site.show)
 
 
 def test_caps_count_for_the_account_that_slurmdbd_gives_a_job(site: AccountedSite) -> None:

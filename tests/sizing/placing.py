@@ -81,9 +81,9 @@ def feasible(ask: PlacementRequest, there: Inventory) -> bool:
         for kind in {at.gpu_type for at in offer.groups}:
             fits = there.types[kind].memory_bytes >= ask.need_bytes
             named = ask.partition in ("", offer.partition) and ask.gpu_type in ("", kind)
-            rooms = sorted(
-                (room for at in offer.groups if at.gpu_type == kind for room in usable(ask, at)), reverse=True
+            counts = sorted(
+                (count for at in offer.groups if at.gpu_type == kind for count in usable(ask, at)), reverse=True
             )
-            if fits and named and sum(rooms[: offer.max_nodes]) >= ask.gpus:
+            if fits and named and sum(counts[: offer.max_nodes]) >= ask.gpus:
                 return True
     return False

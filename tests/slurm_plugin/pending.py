@@ -87,7 +87,7 @@ LAST_RUN = _words(
 )
 
 EXPECTED: dict[Standing, list[str]] = {
-    Standing.ROOM: [
+    Standing.WAITS: [
         "",
         *_words("None Resources Priority ReqNodeNotAvail SchedDefer FedJobLock MpiPortsBusy Cleaning Prolog"),
         *_words("FrontEndDown BlockMaxError BlockFreeAction PowerNotAvail PowerReserved MaxPoweredUpNodes"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.pilots.pending_reasons import lacks_plan, may_use, waits_for_room, whole
+from slurm_plugin.pilots.pending_reasons import lacks_plan, may_use, waits_for_nodes, whole
 from slurm_plugin.read import parse
 from slurm_plugin.read.types import Job
 from tests.slurm_plugin.pending import NOW_S
@@ -39,7 +39,7 @@ def test_regression_one_irregular_array_that_waited_voided_every_snapshot(releas
         [("2", "RUNNING"), ("3", "RUNNING"), *((id_, "PENDING") for id_ in ("1", "2", "6", "8", "9", "10", "11"))]
     )
     assert not any(job.unreadable for job in jobs)
-    waiting = {whole(job): waits_for_room(job) for job in jobs if job.state == "PENDING"}
+    waiting = {whole(job): waits_for_nodes(job) for job in jobs if job.state == "PENDING"}
     assert waiting == {"1": False, "2": True, "6": True, "8": True, "9": True, "10": True, "11": True}
 
 

@@ -25,16 +25,16 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """From and to (batch, seq, hidden)."""
         flat = x.flatten(0, 1)
-        room = int(SPARE * 2 * len(flat) / EXPERTS)
+        places = int(SPARE * 2 * len(flat) / EXPERTS)
         shares, chosen = self.router(flat).float().softmax(-1).topk(2, -1)
         picked = F.one_hot(chosen, EXPERTS)
         turn = picked.flatten(0, 1).cumsum(0).view_as(picked) * picked
         place = turn.sum(-1) - 1
-        kept = place < room
-        # Where the tokens of an expert lie; those beyond its room share a place that is left out.
-        slot = torch.where(kept, chosen * room + place, EXPERTS * room).flatten()
-        inner = flat.new_zeros(EXPERTS * room + 1, flat.shape[1]).index_copy(0, slot, flat.repeat_interleave(2, 0))
-        inner = inner[:-1].view(EXPERTS, room, -1)
+        kept = place < places
+        # Where the tokens of an expert lie; those beyond its places share a place that is left out.
+        slot = torch.where(kept, chosen * places + place, EXPERTS * places).flatten()
+        inner = flat.new_zeros(EXPERTS * places + 1, flat.shape[1]).index_copy(0, slot, flat.repeat_interleave(2, 0))
+        inner = inner[:-1].view(EXPERTS, places, -1)
         found = torch.bmm(F.gelu(torch.bmm(inner, self.up.to(inner.dtype))), self.down.to(inner.dtype)).flatten(0, 1)
         found = torch.cat((found, found.new_zeros(1, found.shape[1])))[slot].view(len(flat), 2, -1)
         return (found * shares.to(found.dtype).unsqueeze(-1)).sum(1).view_as(x)

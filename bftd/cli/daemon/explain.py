@@ -108,9 +108,9 @@ def _now(name: str, node: Mapping[str, Any], leases: Iterable[Mapping[str, Any]]
         )
     if node["beside"]:
         yield f"job {node['beside']} runs on a part of it"
-    if node["room"] is not None:
-        job = f"job {node['room']['job']}" if node["room"]["job"] else "a job"
-        yield f"kept for {job} since {_moment(node['room']['since_s'])}"
+    if node["earmark"] is not None:
+        job = f"job {node['earmark']['job']}" if node["earmark"]["job"] else "a job"
+        yield f"earmarked for {job} since {_moment(node['earmark']['since_s'])}"
     yield from (text for text in node["paused"] if text not in node["why"])
     if node["quarantined_until_s"] is not None:
         yield f"left alone until {_moment(node['quarantined_until_s'])}: workers crashed there"

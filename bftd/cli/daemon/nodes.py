@@ -1,4 +1,4 @@
-"""`bft nodes`: the nodes as Slurm reports them and, if a daemon answers, the jobs that it keeps nodes for."""
+"""`bft nodes`: the nodes as Slurm reports them and, if a daemon answers, the jobs that it earmarks nodes for."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ if TYPE_CHECKING:
 def nodes(config_path: str | None, as_json: bool) -> None:
     """Show what is read from Slurm: nodes, and with --json also jobs and reservations.
 
-    Where the daemon answers, also for which job it keeps a node, and since when.
+    Where the daemon answers, also for which job it has earmarked a node, and since when.
     """
     from slurm_plugin.nodeset import fold
 
     settings = configuration.load_found(config_path)
     snapshot = common.slurm_client(settings).snapshot()
     class_of = _class_of(snapshot.nodes, settings)
-    kept = _kept(config_path)
+    earmarked = _earmarked(config_path)
     if as_json:
         seen = asdict(snapshot)
         seen["nodes"] = [
-            {**item, "class": class_of.get(name, ""), "kept_for": kept.get(name)}
+            {**item, "class": class_of.get(name, ""), "earmarked_for": earmarked.get(name)}
+            | {"kept_for": earmarked.get(name)}  # the old name, until 0.2
             for name, item in seen["nodes"].items()
         ]
         common.echo_json(_plain(seen))
@@ -44,7 +45,7 @@ def nodes(config_path: str | None, as_json: bool) -> None:
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for node in snapshot.nodes.values():
         state = "+".join((node.state, *sorted(node.flags)))
-        whom = _whom(kept[node.name]) if node.name in kept else "-"
+        whom = _whom(earmarked[node.name]) if node.name in earmarked else "-"
         key = (state, ",".join(node.partitions), node.gres or "-", class_of.get(node.name, "-"), whom)
         groups[key].append(node.name)
     from bftd.base.tables import Column
@@ -55,31 +56,31 @@ def nodes(config_path: str | None, as_json: bool) -> None:
         Column("PARTITIONS", rank=1, least=12, folds=True),
         Column("GRES", rank=2, least=8, folds=True),
         Column("CLASS", rank=3, least=8),
-        Column("KEPT FOR", least=12, folds=True),
+        Column("EARMARKED FOR", least=12, folds=True),
     ]
     rows = [(fold(names), *key) for key, names in groups.items()]
-    if not kept:
+    if not earmarked:
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     click.echo("\n".join(common.table(columns, rows)))
 
 
-def _kept(config_path: str | None) -> dict[str, dict[str, Any]]:
-    """Return the nodes that the daemon keeps, each with its job and the time; {} if no daemon answers."""
+def _earmarked(config_path: str | None) -> dict[str, dict[str, Any]]:
+    """Return the nodes that the daemon has earmarked, each with its job and the time; {} if no daemon answers."""
     from bftd.http import client
     from slurm_plugin.nodeset import expand
 
     try:
-        rooms = client.find(config_path).status(folded=True).get("rooms", ())
+        earmarks = client.find(config_path).status(folded=True).get("earmarks", ())
     except BftError:
         return {}
-    told = ((room["nodes"], {"job": room["job"], "since_s": room["since_s"]}) for room in rooms)
+    told = ((earmark["nodes"], {"job": earmark["job"], "since_s": earmark["since_s"]}) for earmark in earmarks)
     return {node: whom for nodes, whom in told for node in expand(nodes)}
 
 
-def _whom(kept: Mapping[str, Any]) -> str:
+def _whom(earmark: Mapping[str, Any]) -> str:
     """Format the job and the time; other users' jobs have no name if Slurm keeps jobs private."""
-    job = f"job {kept['job']}" if kept["job"] else "a job"
-    return f"{job} since {time.strftime('%H:%M:%S', time.localtime(kept['since_s']))}"
+    job = f"job {earmark['job']}" if earmark["job"] else "a job"
+    return f"{job} since {time.strftime('%H:%M:%S', time.localtime(earmark['since_s']))}"
 
 
 def _class_of(nodes: Mapping[str, Node], settings: Config) -> Mapping[str, str]:

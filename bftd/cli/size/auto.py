@@ -88,8 +88,8 @@ def answer(plans: Iterable[Mapping[str, Any]]) -> str:
     for alike in (2, 3, 4):
         seen = {key[:alike] for key in kept}
         for key, text in found.items():
-            room = len(kept) < _PLANS_MOST and length + len(text) + 1 <= _BYTES_MOST
-            if room and key[:alike] not in seen:
+            fits = len(kept) < _PLANS_MOST and length + len(text) + 1 <= _BYTES_MOST
+            if fits and key[:alike] not in seen:
                 seen.add(key[:alike])
                 kept.add(key)
                 length += len(text) + 1

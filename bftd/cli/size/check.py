@@ -56,11 +56,11 @@ def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: fl
     elif gpu:
         checking.named_type(gpu, own)
     traces = _traces(python, timeout_s)
-    rooms = {name: guarded_bytes(trace.peak_bytes) for name, trace in traces.items()}
+    limits = {name: guarded_bytes(trace.peak_bytes) for name, trace in traces.items()}
     found = (
-        _on_partition(partition, options, rooms, python, timeout_s)
+        _on_partition(partition, options, limits, python, timeout_s)
         if partition
-        else checking.measured(rooms, python, timeout_s, _tell)
+        else checking.measured(limits, python, timeout_s, _tell)
     )
     known: GpuType | None = None
     steps: dict[str, GpuStep] = {}
@@ -118,9 +118,9 @@ def on_node() -> None:
     from sizing.model.stepping import GpuStep
     from sizing.step_time import checking
 
-    python, timeout_s, rooms = sys.argv[1:]
+    python, timeout_s, limits = sys.argv[1:]
     try:
-        found = dict(checking.measured(json.loads(rooms), python, float(timeout_s), _tell))
+        found = dict(checking.measured(json.loads(limits), python, float(timeout_s), _tell))
     except SizingError as error:
         sys.exit(f"bft: {error}")
     steps = {name: _said(step) if isinstance(step, GpuStep) else step for name, step in found.items()}
@@ -174,15 +174,15 @@ def _gpu_of(partition: str, gpu: str) -> tuple[str, list[str]]:
 
 
 def _on_partition(
-    partition: str, options: Sequence[str], rooms: Mapping[str, int], python: str, timeout_s: float
+    partition: str, options: Sequence[str], limits: Mapping[str, int], python: str, timeout_s: float
 ) -> Iterator[tuple[str, GpuStep | str | None]]:
     from sizing.model.reply import word
     from sizing.model.stepping import gpu_step
 
-    words = [python, str(timeout_s), json.dumps(rooms)]
+    words = [python, str(timeout_s), json.dumps(limits)]
     answer = allocation.answered(partition, ["--job-name=bft-check", *options], ("size.check", "on_node"), words)
     try:
-        if answer["steps"].keys() != rooms.keys():
+        if answer["steps"].keys() != limits.keys():
             raise ValueError(f"steps {', '.join(answer['steps'])}")
         for name, said in answer["steps"].items():
             if said is None or isinstance(said, str):
@@ -229,12 +229,16 @@ def _lines(gpu: GpuType, rows: Sequence[ComparedStep]) -> Iterator[str]:
         real, told = row.real, row.expected_s
         memory = (row.trace.peak_bytes, real.allocated_bytes, real.reserved_bytes, real.in_use_bytes)
         told_s = f"{told.value:.3g} s ({told.low:.2g}-{told.high:.2g})"
-        shown = (*map(amount, memory), amount(guarded_bytes(row.trace.peak_bytes)), "yes" if real.in_room else "no")
+        shown = (
+            *map(amount, memory),
+            amount(guarded_bytes(row.trace.peak_bytes)),
+            "yes" if real.within_guard else "no",
+        )
         times = (f"{real.step_s.value:.3g} s", told_s, f"{row.ratio:.2f}", row.kind)
         cells.append((row.name, str(real.batch), *shown, *times))
     yield f"{gpu.name}: {rows[0].real.device}, torch {rows[0].real.torch}"
     yield from common.table(columns, cells)
-    enough = sum(row.real.in_room for row in rows)
+    enough = sum(row.real.within_guard for row in rows)
     yield f"memory: the guard band was enough for {enough} of {len(rows)}; {amount(gpu.memory_bytes)} can be counted on"
     inside = sum(within(row.real, row.expected_s) for row in rows)
     yield f"time: {inside} of {len(rows)} steps took what is told; the median of what they took over what is assumed:"

@@ -219,7 +219,7 @@ def _table(results: Sequence[Result], notes: Sequence[str], model: str) -> Itera
         shard = each.shard
         begins = (f"{shard.first} .. {shard.last}", str(shard.batch), str(shard.tp))
         if isinstance(each, Unfit):
-            rows.append((*begins, "no room", *[""] * 7))
+            rows.append((*begins, "too large", *[""] * 7))
             continue
         exchanged = sum(part.bytes * part.calls for part in each.exchanges)
         rows.append(

@@ -60,7 +60,7 @@ def moved(state: State, by_s: float) -> State:
             time_s=-inf,
             looked_s=-inf,
             cycle_s=-inf,
-            rooms={job: at(room) for job, room in state.pool.rooms.items()},
+            earmarks={job: at(earmark) for job, earmark in state.pool.earmarks.items()},
         ),
         trainers={id_: trainer(item) for id_, item in state.trainers.items()},
         leases={id_: at(item) for id_, item in state.leases.items()},

@@ -1,4 +1,4 @@
-"""Rooms as the core carries them out: pilots that leave nodes to a job, their deadlines, and the cost.
+"""Earmarks as the core carries them out: pilots that leave nodes to a job, their deadlines, and the cost.
 
 If Slurm's next backfill cycle is seconds away, a pilot has until shortly before it to leave at a step's end, so that
 nothing of the step is lost; nobody needs the node before. Then it is vacated, as every node that Slurm wants is.
@@ -18,43 +18,50 @@ from slurm_plugin.nodeset import fold
 
 
 def account(turn: Draft, passed_s: float) -> None:
-    """Count `passed_s` seconds for the nodes that rooms kept idle, by the state at the last snapshot."""
-    if passed_s <= 0.0 or not turn.pool.rooms:
+    """Count `passed_s` seconds for the nodes that earmarks kept idle, by the state at the last snapshot."""
+    if passed_s <= 0.0 or not turn.pool.earmarks:
         return
-    idle = {job: sum(turn.lease_on(node) is None for node in room.nodes) for job, room in turn.pool.rooms.items()}
-    turn.room_usage = turn.room_usage.kept({job: passed_s * count for job, count in idle.items()})
+    idle = {
+        job: sum(turn.lease_on(node) is None for node in earmark.nodes) for job, earmark in turn.pool.earmarks.items()
+    }
+    turn.earmark_usage = turn.earmark_usage.kept({job: passed_s * count for job, count in idle.items()})
 
 
 def follow(turn: Draft, last: PoolView) -> None:
-    """Record the rooms that were made since the pool was `last`, and those that are over."""
+    """Record the earmarks that were made since the pool was `last`, and those that are over."""
     view = turn.pool
-    for over in view.rooms_over:
-        job, started = over.room.job, over.end == "started"
-        kept_s, lasted_s = turn.room_usage.open.get(job, 0.0), max(0.0, view.time_s - over.room.since_s)
+    for over in view.earmarks_over:
+        job, started = over.earmark.job, over.end == "started"
+        kept_s, lasted_s = turn.earmark_usage.open.get(job, 0.0), max(0.0, view.time_s - over.earmark.since_s)
         told = {"job": job, "end": over.end, "duration_s": lasted_s, "kept_node_seconds": kept_s}
-        turn.happened("room_over", data=told)
-        turn.room_usage = turn.room_usage.ended(job, started)
-    made = view.made(last.rooms)
-    for room in made if turn.explain else ():
-        told = {"job": room.job, "nodes": fold(room.nodes), "leaving": fold(room.leaving), "due_s": room.due_s}
-        turn.happened("room", data=told)
+        turn.happened("earmark_over", data=told)
+        turn.earmark_usage = turn.earmark_usage.ended(job, started)
+    made = view.made(last.earmarks)
+    for earmark in made if turn.explain else ():
+        told = {
+            "job": earmark.job,
+            "nodes": fold(earmark.nodes),
+            "leaving": fold(earmark.leaving),
+            "due_s": earmark.due_s,
+        }
+        turn.happened("earmark", data=told)
     if made:
-        turn.room_usage = replace(turn.room_usage, made=turn.room_usage.made + len(made))
+        turn.earmark_usage = replace(turn.earmark_usage, made=turn.earmark_usage.made + len(made))
 
 
 def leave(turn: Draft) -> set[str]:
-    """Revoke leases on nodes of rooms, with a deadline if the next cycle is far off. Returns the nodes that got one."""
+    """Revoke leases on earmarked nodes, with a deadline if the next cycle is far off; returns the nodes with one."""
     told: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     unhurried = set()
-    for room in turn.pool.rooms.values():
-        for name in room.nodes:
+    for earmark in turn.pool.earmarks.values():
+        for name in earmark.nodes:
             lease, node = turn.lease_on(name), turn.pool.nodes.get(name)
             if lease is None or lease.vacate or node is None or node.in_pool:
                 continue
-            by_s = _leave_by_s(turn, room, lease, node)
+            by_s = _leave_by_s(turn, earmark, lease, node)
             by = hours.time_of_day(turn.settings.zone, by_s) if by_s is not None else ""
             if lease.live:
-                told[lease.trainer, room.job, by].append(name)
+                told[lease.trainer, earmark.job, by].append(name)
             why = f"{name} {node.why}{', by ' if by else ''}{by}"
             if by_s is None:
                 turn.revoke(lease, why, vacate=True)
@@ -69,15 +76,15 @@ def leave(turn: Draft) -> set[str]:
     return unhurried
 
 
-def _leave_by_s(turn: Draft, room: Earmark, lease: Lease, node: PoolNode) -> float | None:
+def _leave_by_s(turn: Draft, earmark: Earmark, lease: Lease, node: PoolNode) -> float | None:
     """Return when a pilot is to be gone for Slurm's next cycle; None if it is to leave at once.
 
     A time that a pilot was told is never put off. If Slurm itself plans to use the node, that plan counts as always.
     Nor does the pilot stay beyond the hours of harvesting.
     """
-    if room.due_s is None:
+    if earmark.due_s is None:
         return None
-    times_s = [room.due_s - timing.LEAVE_AHEAD_S - turn.settings.slurm.poll_s]
+    times_s = [earmark.due_s - timing.LEAVE_AHEAD_S - turn.settings.slurm.poll_s]
     if lease.leave_by_s is not None:
         times_s.append(lease.leave_by_s)
     if node.window_s is not None and turn.pool.seen:

@@ -89,8 +89,8 @@ class PoolNode:
 class Earmark:
     """Nodes that are kept free for a regular `job`, which Slurm can start there once no pilot is left on them.
 
-    The room is kept since `since_s`. Pilots were on `leaving` when it was made. Slurm's next backfill cycle is expected
-    at `due_s`: by then they must have left. If `due_s` is None, the time is not known, and they leave at once.
+    The earmark is kept since `since_s`. Pilots were on `leaving` when it was made. Slurm's next backfill cycle is
+    expected at `due_s`: by then they must have left. If `due_s` is None, the time is not known, and they leave at once.
     """
 
     job: str
@@ -100,15 +100,15 @@ class Earmark:
     due_s: float | None = None
 
 
-RoomEnd = Literal["started", "gone", "no longer fits", "doubted"]
+EarmarkEnd = Literal["started", "gone", "no longer fits", "backed off"]
 
 
 @dataclass(frozen=True, slots=True)
 class EarmarkOver:
-    """A room that is no longer kept: its job has `started` on nodes, is `gone`, fits no more, or is in doubt."""
+    """An earmark that is no longer kept: its job has `started` on nodes, is `gone`, fits no more, or is backed off."""
 
-    room: Earmark
-    end: RoomEnd
+    earmark: Earmark
+    end: EarmarkEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ class PoolView:
     known; `job_ids` are all of Slurm, `elastic` the partition's running jobs, `accounts` the (user, account) of jobs
     that have one, and `touched` jobs have just started. Nodes: `classes` are those of all harvested ones, `barred` are
     kept out by pauses, hours and bounds, and `beyond` are outside the bound on all trainers, of which `bound` is the
-    sentence. A job for which Slurm preempts may count on `counted_on`: none is lent anew. `rooms` are kept for waiting
-    jobs, by id, `rooms_over` ended since the snapshot before; `wary` says why some jobs get none.
+    sentence. A job for which Slurm preempts may count on `counted_on`: none is lent anew. `earmarks` are kept for
+    waiting jobs, by id, `earmarks_over` ended since the snapshot before; `wary` says why some jobs get none.
     """
 
     version: int = 0
@@ -141,8 +141,8 @@ class PoolView:
     classes: Classes = field(default_factory=dict)
     daemons: Mapping[str, str] = field(default_factory=dict)
     refused: str = ""
-    rooms: Mapping[str, Earmark] = field(default_factory=dict)
-    rooms_over: tuple[EarmarkOver, ...] = ()
+    earmarks: Mapping[str, Earmark] = field(default_factory=dict)
+    earmarks_over: tuple[EarmarkOver, ...] = ()
     wary: str = ""
     looked_s: float = float("-inf")
     cycle_s: float = float("-inf")
@@ -155,9 +155,9 @@ class PoolView:
         return self.time_s > float("-inf")
 
     def made(self, before: Collection[str]) -> tuple[Earmark, ...]:
-        """Return the rooms that are new if jobs had one `before`, including those made again after one that is over."""
-        again = {over.room.job for over in self.rooms_over}
-        return tuple(room for job, room in self.rooms.items() if job not in before or job in again)
+        """Return the earmarks that are new if jobs had one `before`, with those made again after one that is over."""
+        again = {over.earmark.job for over in self.earmarks_over}
+        return tuple(earmark for job, earmark in self.earmarks.items() if job not in before or job in again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +349,7 @@ class State:
     alarms: Mapping[str, str] = field(default_factory=dict)
     grants: tuple[float, ...] = field(default=(), metadata=KEPT)
     usage: NodeUsage = field(default=NodeUsage(), metadata=KEPT)
-    room_usage: EarmarkUsage = field(default=EarmarkUsage(), metadata=KEPT)
+    earmark_usage: EarmarkUsage = field(default=EarmarkUsage(), metadata=KEPT)
     delays: Delays = field(default=Delays(), metadata=KEPT)
     pauses: Mapping[str, Pause] = field(default_factory=dict, metadata=KEPT)
     failed_solvers: Mapping[str, FailedSolver] = field(default_factory=dict)

@@ -80,7 +80,7 @@ class Draft:
     alarms: dict[str, str]
     grants: tuple[float, ...]
     usage: NodeUsage
-    room_usage: EarmarkUsage
+    earmark_usage: EarmarkUsage
     delays: Delays
     pauses: dict[str, Pause]
     failed_solvers: Mapping[str, FailedSolver]

@@ -71,12 +71,12 @@ class Quota:
         return found
 
 
-def node_room(settings: Settings) -> Quota:
+def node_quota(settings: Settings) -> Quota:
     """Return the caps on nodes, with nothing taken."""
     return Quota("nodes", settings.limits.nodes_per_user, settings.limits.nodes_per_account)
 
 
-def trainer_room(settings: Settings) -> Quota:
+def trainer_quota(settings: Settings) -> Quota:
     """Return the caps on trainers, with nothing taken."""
     return Quota("trainers", settings.limits.trainers_per_user, settings.limits.trainers_per_account)
 
@@ -131,7 +131,7 @@ def _admit(turn: Draft, held: Assignment, entitled: Collection[str]) -> tuple[li
     goes. A trainer is passed over if its user or account has enough trainers, or if something keeps it from any node:
     the trainers behind it may then go ahead.
     """
-    most, room = turn.settings.decide.pj_max, trainer_room(turn.settings)
+    most, quota = turn.settings.decide.pj_max, trainer_quota(turn.settings)
     admitted: list[Trainer] = []
     waiting: dict[str, Waiting] = {}
     queues: dict[str, deque[Trainer]] = {}
@@ -147,11 +147,11 @@ def _admit(turn: Draft, held: Assignment, entitled: Collection[str]) -> tuple[li
         for user, queue in list(queues.items()):
             while queue:
                 trainer = queue.popleft()
-                if why := room.reached(trainer):
+                if why := quota.reached(trainer):
                     waiting[trainer.id] = Waiting(why, why)
                     continue
                 if len(admitted) < most or trainer.id in entitled:
-                    room.take(trainer, 1)
+                    quota.take(trainer, 1)
                     admitted.append(trainer)
                 elif turn.explain:
                     waiting[trainer.id] = Waiting("place", messages.no_place(most, called(admitted, most + in_line)))
@@ -189,20 +189,20 @@ def _in_problem(
     `wanted` has the trainers with the most nodes that each could use. A cap that cannot bind is left out, and a cap on
     a single trainer becomes a smaller nodes_max: only the remaining caps need a solver that knows caps.
     """
-    room = node_room(settings)
+    quota = node_quota(settings)
     members: dict[CapGroup, list[tuple[Trainer, int]]] = {}
     for trainer, most in wanted:
-        for group in room.groups(trainer):
+        for group in quota.groups(trainer):
             members.setdefault(group, []).append((trainer, most))
     most_of = {trainer.id: most for trainer, most in wanted}
     shared = []
     for group, covered in members.items():
-        cap = room.caps[group.kind]
+        cap = quota.caps[group.kind]
         for trainer, _ in covered:
             if most_of[trainer.id] > cap:
                 most_of[trainer.id] = trainer.sizes.largest(cap)
     for group, covered in members.items():
-        cap = room.caps[group.kind]
+        cap = quota.caps[group.kind]
         users = [trainer for trainer, _ in covered if most_of[trainer.id]]
         if len(users) > 1 and cap < min(pool_size, sum(most_of[trainer.id] for trainer in users)):
             shared.append(milp.Cap(cap, **{group.kind: group.name}))
@@ -211,16 +211,16 @@ def _in_problem(
 
 def _over(turn: Draft, nodes: Assignment, more: int) -> dict[str, str]:
     """Return a sentence for each trainer that a cap denies its present nodes, or with `more` its next larger size."""
-    room = node_room(turn.settings)
-    if not any(room.caps.values()):
+    quota = node_quota(turn.settings)
+    if not any(quota.caps.values()):
         return {}
     for id_, names in nodes.items():
-        room.take(turn.trainers[id_], len(names))
+        quota.take(turn.trainers[id_], len(names))
     found = {}
     for trainer in turn.trainers.values():
         have = len(nodes.get(trainer.id, ()))
         extra = trainer.sizes.above(have) - have if more else 0
-        if trainer.active and (why := room.reached(trainer, extra)):
+        if trainer.active and (why := quota.reached(trainer, extra)):
             found[trainer.id] = why
     return found
 
@@ -250,7 +250,7 @@ def account_of(turn: Draft, trainer: Trainer) -> str:
 
 def at_caps(state: State) -> list[dict[str, Any]]:
     """Return the users and accounts that have reached a cap, as `bft status` shows them."""
-    nodes, trainers = node_room(state.settings), trainer_room(state.settings)
+    nodes, trainers = node_quota(state.settings), trainer_quota(state.settings)
     holders = {lease.trainer for lease in state.leases.values() if lease.live}
     for lease in state.leases.values():
         if lease.live:
@@ -259,14 +259,14 @@ def at_caps(state: State) -> list[dict[str, Any]]:
         if trainer.active and _out(state, trainer, holds=trainer.id in holders) is None:
             trainers.take(trainer, 1)
     return [
-        {"kind": group.kind, "name": group.name, "of": room.what, "cap": room.caps[group.kind], "used": used}
-        | {"text": _with_waiting(room, group, used)}
-        for room in (nodes, trainers)
-        for group, used in room.taken.items()
-        if used >= room.caps[group.kind]
+        {"kind": group.kind, "name": group.name, "of": quota.what, "cap": quota.caps[group.kind], "used": used}
+        | {"text": _with_waiting(quota, group, used)}
+        for quota in (nodes, trainers)
+        for group, used in quota.taken.items()
+        if used >= quota.caps[group.kind]
     ]
 
 
-def _with_waiting(room: Quota, group: CapGroup, used: int) -> str:
-    over = used - room.caps[group.kind]
-    return room.sentence(group) + (f", {over} more wait{'s' if over == 1 else ''}" if over > 0 else "")
+def _with_waiting(quota: Quota, group: CapGroup, used: int) -> str:
+    over = used - quota.caps[group.kind]
+    return quota.sentence(group) + (f", {over} more wait{'s' if over == 1 else ''}" if over > 0 else "")

@@ -104,14 +104,14 @@ def _curves(turn: Draft, trainers: Sequence[Trainer]) -> dict[str, Points]:
 def _kept(turn: Draft, trainers: Sequence[Trainer], held: Assignment, nodes: Sequence[str]) -> Assignment:
     """Return the current map as far as pool, classes, sizes and caps allow; least preferred nodes are lost first."""
     places = {name: place for place, name in enumerate(nodes)}
-    room = caps.node_room(turn.settings)
+    quota = caps.node_quota(turn.settings)
     kept = {}
     for trainer in trainers:
         ordered = sorted((node for node in held.get(trainer.id, ()) if node in places), key=places.__getitem__)
         if len(turn.pool.classes) > 1:
             ordered = _fitting(turn, trainer, ordered)
-        size = trainer.sizes.largest(int(min(len(ordered), room.left(trainer))))
-        room.take(trainer, size)
+        size = trainer.sizes.largest(int(min(len(ordered), quota.left(trainer))))
+        quota.take(trainer, size)
         kept[trainer.id] = tuple(ordered[:size])
     return kept
 

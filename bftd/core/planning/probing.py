@@ -93,9 +93,9 @@ def begin(turn: Draft, ruling: Ruling, held: Assignment, assignment: Assignment,
         horizon_s = _horizon_s(turn, trainer)
         trials = [each for each in market.trials(trainer, lasts_s) if each.gain * horizon_s > each.cost]
         worth_it += [max(trials, key=lambda each: each.gain * horizon_s - each.cost)] if trials else []
-    room, begun = market.room, 0
+    allowance, begun = market.allowance, 0
     for trial in sorted(worth_it, key=lambda each: -each.gain):
-        if trial.moved > room and begun:
+        if trial.moved > allowance and begun:
             continue
         id_, name = trial.trainer.id, trial.trainer.name
         turn.change(
@@ -105,7 +105,7 @@ def begin(turn: Draft, ruling: Ruling, held: Assignment, assignment: Assignment,
             probes=trial.trainer.probes + 1,
         )
         turn.say(id_, Tried(name, trial.held, trial.nodes, lasts_s, trial.gain))
-        room, begun = room - trial.moved, begun + 1
+        allowance, begun = allowance - trial.moved, begun + 1
     return begun > 0
 
 
@@ -135,7 +135,7 @@ class _Market:
         self._by_samples = turn.settings.decide.objective == "throughput"
         weighted = turn.settings.decide.objective == "priority"
         self._worth = {item.id: self._of(item, curves[item.id], weighted) for item in self._trainers}
-        self.room = int(SHARE_MOST * sum(item.held for item in self._trainers))
+        self.allowance = int(SHARE_MOST * sum(item.held for item in self._trainers))
 
     def _of(self, trainer: Trainer, points: Points, weighted: bool) -> Callable[[int], float]:
         one = interpolate(points, 1)
@@ -151,7 +151,7 @@ class _Market:
             lost = self._worth[trainer.id](held) - self._worth[trainer.id](fewer)
             gain = self._knowing(trainer, fewer, lambda loss, nodes: price * nodes + loss)
             found.append(self._trial(trainer, fewer, gain, lost * lasts_s))
-        reach = min(UP_TO * held, self._most[trainer.id], held + max(1, self.room))
+        reach = min(UP_TO * held, self._most[trainer.id], held + max(1, self.allowance))
         more = sizes.largest(reach)
         if more > held and _new(trainer, more) and (price := self._asked(trainer, more - held)) < math.inf:
             wanted = {sizes.largest(min(held + step * (more - held), self._most[trainer.id])) for step in (1, 2, 4)}

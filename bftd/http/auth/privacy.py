@@ -89,7 +89,7 @@ class Privacy:
             "hold": None if shown["hold"] is None else self.text(shown["hold"]),
             "nodes": [self.node(item) for item in shown["nodes"]],
             # the caller's own as well: all callers without trainers share one answer
-            "rooms": [item | {"job": ""} for item in shown["rooms"]],
+            "earmarks": [item | {"job": ""} for item in shown["earmarks"]],
             "strays": [item for item in shown["strays"] if self.sees(item["user"])],
             "caps": [item for item in shown["caps"] if item["kind"] == "user" and self.sees(item["name"])],
             "alarms": [item for item in shown["alarms"] if item["kind"] == "overdue"],

@@ -8,6 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
+from bftd.base import old_names
 from bftd.core.model.domain import State
 from bftd.http.auth.gate import caller_of
 from bftd.http.auth.privacy import NAMELESS, Privacy
@@ -100,11 +101,11 @@ def _shown(state: State) -> list[dict[str, Any]]:
 def _nameless_node(privacy: Privacy, shown: dict[str, Any]) -> dict[str, Any]:
     node = privacy.node(shown)
     if not privacy.hides:
-        return node
+        return old_names.node(node)
     own = node["trainer"] is not None and node["trainer"] != NAMELESS
     hidden = {"beside": "", "pilot": node["pilot"] if own else None, "left_out_for": ""}
-    room = None if node["room"] is None else node["room"] | {"job": ""}
-    return node | hidden | {"room": room}
+    earmark = None if node["earmark"] is None else node["earmark"] | {"job": ""}
+    return old_names.node(node | hidden | {"earmark": earmark})
 
 
 def _lease(privacy: Privacy, known: Mapping[str, Any], lease: dict[str, Any]) -> dict[str, Any]:

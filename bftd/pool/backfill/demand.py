@@ -1,8 +1,8 @@
 """The number of nodes that a waiting job needs in one of its partitions, and the nodes that would do. Pure.
 
 Not considered: `--switches`, a job's wishes about sockets, cores and threads, and GPUs that it asks for in total
-instead of per node. Such a job may be taken for one that fits: room is made, and doubted if the job does not start
-there.
+instead of per node. Such a job may be taken for one that fits: nodes are earmarked, and the job is backed off if it
+does not start there.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The language is that of Slurm 22.05 to 24.11: names joined by "&" (or ",") and "|", evaluated from the left without
 precedence; parentheses, not nested, around some of them; "name*4" for at least four such nodes; and one pair of
 brackets, "[a|b]" for all nodes with the same one, "[a*2&b*4]" for these numbers of each. Slurm has no "not". Any other
-text counts as no constraint: room is made, and doubted if the job does not start there.
+text counts as no constraint: nodes are earmarked, and the job is backed off if it does not start.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ class Component:
     """The nodes that a job, or one component of a heterogeneous job, needs at once: `need` of the nodes `allowed`.
 
     All of `required` are among them. `either` are sets one of which must hold all nodes (features like "[a|b]"), () if
-    any may be mixed. `shared` are nodes in use that have room for it beside others: it can start there as well, and no
-    room has to be made. On the nodes of `yields` it has room once our pilot has left, which shares them with others.
+    any may be mixed. `shared` are nodes in use on which it fits beside others: it can start there as well, and no
+    node is earmarked. On the nodes of `yields` it fits once our pilot has left, which shares them with others.
     `together` such jobs fit on one idle node, 1 if it shares with no job. `within` are the nodes of its partition,
     whatever else it asks for: Slurm looks for later starts where any of these becomes free.
     """
@@ -142,7 +142,7 @@ class PlannedStart:
 class PlannerOutcome:
     """The result of the copy: the nodes by job of what could start now, and the plans of what could start later.
 
-    The nodes of a start are those to be left free for it, 0 if it finds room on nodes in use. Of `queued` entries,
+    The nodes of a start are those to be left free for it, 0 if it fits on nodes in use. Of `queued` entries,
     `looked` were looked at; `cut` says in words why not all, "" if all were.
     """
 

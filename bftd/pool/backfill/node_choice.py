@@ -1,4 +1,4 @@
-"""The choice among the nodes that would do for a job: Slurm's choice for a plan, and our own for a room.
+"""The choice among the nodes that would do for a job: Slurm's choice for a plan, and our own for an earmark.
 
 For a plan Slurm goes by the nodes' weight, the least first, and of equal ones takes the smallest run of neighbours that
 suffices, or else the largest one. (Read in select/cons_tres, and observed; its topology plug-ins choose otherwise.) If
@@ -51,7 +51,7 @@ def for_plan(free: int, need: NodeNeed, weights: Iterable[int]) -> int:
     return _filled(need.required, free, need, weights, _neighbours)
 
 
-def for_room(
+def for_earmark(
     free: int,
     need: NodeNeed,
     weights: Sequence[int],

@@ -1,4 +1,4 @@
-"""Nodes on which a job that shares is to start, as long as others of its kind have room beside it."""
+"""Nodes on which a job that shares is to start, as long as others of its kind fit beside it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class PartialNodes:
     def __init__(self) -> None:
         self._left: dict[float, int] = {}
 
-    def room(self, together: int) -> int:
-        """Return the nodes with room for one more job, if `together` such jobs fit on a node."""
+    def fitting(self, together: int) -> int:
+        """Return the nodes that one more job fits on, if `together` such jobs fit on a node."""
         found = 0
         if together > 1:
             for left, mask in self._left.items():

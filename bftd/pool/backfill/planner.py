@@ -11,8 +11,8 @@ in the sources of its sched/backfill and select/cons_tres, and compared with wha
 - A heterogeneous job starts when all its components can. Until then each has a plan of its own.
 - A job in several partitions has an entry for each, which all get plans, until one of them starts.
 - Tasks of an array start one after another, as many as can; the first few of the others get plans.
-- A job that shares nodes may start on nodes in use that have room for it, or beside others of its kind. If our pilot
-  has a part of a node, one job per cycle is assumed to fit beside it: more jobs may seem to need room than do.
+- A job that shares nodes may start on nodes in use where it fits, or beside others of its kind. If our pilot
+  has a part of a node, one job per cycle is assumed to fit beside it: more jobs may seem to need an earmark than do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bftd.pool.backfill.model import (
     rank,
     union,
 )
-from bftd.pool.backfill.node_choice import Preference, for_room, leaver
+from bftd.pool.backfill.node_choice import Preference, for_earmark, leaver
 from bftd.pool.backfill.partial_nodes import PartialNodes
 from bftd.pool.backfill.start_search import Calendar, Spot, need_of, place, place_now
 from bftd.pool.backfill.timeline import Timeline
@@ -65,14 +65,14 @@ def simulate(
     kept: Mapping[str, int],
     weights: Sequence[int],
     leaving: Leaving,
-    doubted: Collection[str],
+    backed_off: Collection[str],
 ) -> PlannerOutcome:
     """Say which jobs of a queue, in Slurm's order, could start now, and which nodes they are to have.
 
     `ready` nodes are free now or as soon as our pilots leave. `ours` are those with a pilot: nodes of `ready`, and
     nodes that regular jobs share with it. Other nodes are in use until one of the `ends`, or for ever. `kept` are the
-    nodes that are already left free for a job, `weights` the nodes by ascending weight. For `doubted` jobs only the
-    shown plan counts. All times are unix seconds.
+    nodes that are already left free for a job, `weights` the nodes by ascending weight. For jobs that are
+    `backed_off` only the shown plan counts. All times are unix seconds.
     """
     everything = (1 << len(numbering.names)) - 1
     ready &= everything
@@ -93,7 +93,7 @@ def simulate(
         looked += 1
         cycle.calendar.work += _ENTRY_WORK
         planless += cycle.calendar.work > _PLANS_WORK
-        if entry.barred or entry.id in doubted:
+        if entry.barred or entry.id in backed_off:
             cycle.keep_plan(entry)
         else:
             cycle.consider(entry, cycle.calendar.work <= _PLANS_WORK)
@@ -170,7 +170,7 @@ class _Cycle:
             found = self._now(entry, least_s)
             if found:
                 if not self._start(entry, found):
-                    self._begun[entry.id] = entry.count  # if this task found room without us, so will the others
+                    self._begun[entry.id] = entry.count  # if this task found nodes without us, so will the others
                     return
                 tasks -= 1
                 continue
@@ -201,18 +201,18 @@ class _Cycle:
         return found
 
     def _extra(self, part: Component) -> int:
-        """Return the nodes in use that have room for a part, or will have once our pilot leaves."""
-        some = (part.shared | part.yields) & ~self._joined | self._opened.room(part.together)
+        """Return the nodes in use that a part fits on, or will fit on once our pilot leaves."""
+        some = (part.shared | part.yields) & ~self._joined | self._opened.fitting(part.together)
         return some & self.calendar.everything & ~self.calendar.ends.ready
 
     def _beside(self, part: Component) -> int:
-        """Return the nodes that have room for a part beside our pilot."""
+        """Return the nodes that a part fits on beside our pilot."""
         return part.shared & self._ours & ~self._joined
 
     def _start(self, entry: QueueEntry, found: Sequence[tuple[Component, int]]) -> bool:
         """Give a job that starts now its nodes. Returns whether that takes anything from the others."""
         calendar = self.calendar
-        room, shares = 0, False
+        given, shares = 0, False
         calendar.work += _START_WORK * len(found)
         runs_s = calendar.longest(union(nodes for _, nodes in found), *_limits(entry))
         for part, nodes in found:
@@ -227,11 +227,11 @@ class _Cycle:
             if part.together <= 1:
                 # Slurm takes it for a plan as well, so that no other job is considered there before it ends.
                 calendar.reserve(calendar.space, fresh, calendar.now_s, runs_s)
-            room |= fresh | yielded
-        self._gone |= room & self._ours
-        self.now[entry.id] = self.now.get(entry.id, 0) | room
+            given |= fresh | yielded
+        self._gone |= given & self._ours
+        self.now[entry.id] = self.now.get(entry.id, 0) | given
         self._begun[entry.id] = self._begun.get(entry.id, 0) + 1
-        return bool(room) or shares
+        return bool(given) or shares
 
     def _chosen(self, spot: Spot, part: Component, extra: int, limit_s: float, mine: int) -> int:
         """Return the nodes of one part that starts now."""
@@ -240,7 +240,7 @@ class _Cycle:
             return spot.free
         yields = part.yields & ~self.calendar.ends.ready
         wishes = self._wishes(spot, extra & ~yields | self._beside(part), limit_s, mine)
-        return for_room(spot.free, need, self.calendar.weights, wishes, self._leave)
+        return for_earmark(spot.free, need, self.calendar.weights, wishes, self._leave)
 
     def _leave(self, mask: int, count: int) -> int:
         """Choose among leased nodes as the core says."""
@@ -254,7 +254,7 @@ class _Cycle:
         return self._leaving.chooser(self._numbering.bit)
 
     def _wishes(self, spot: Spot, extra: int, limit_s: float, mine: int) -> Iterator[Preference]:
-        """Yield nodes with room as they are (`extra`), then idle and kept, idle, leased and leaving, leased ones.
+        """Yield nodes that it fits on as they are (`extra`), then idle and kept, idle, leased and leaving, leased ones.
 
         Within these, nodes that no shown plan needs come first.
         """

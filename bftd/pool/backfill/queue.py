@@ -96,7 +96,7 @@ def queue(
 def _reached(snapshot: Snapshot, waits: QueueLines) -> int | None:
     """Return how deep Slurm's last cycles came, if they clearly ended before the end of the queue; else None.
 
-    Lines that may count in no cycle get the benefit of the doubt: barred jobs, and all but one line of each job, as the
+    Lines that may count in no cycle are not held against it: barred jobs, and all but one line of each job, as the
     job may have started by another one.
     """
     found = snapshot.scheduler.reached
@@ -300,15 +300,15 @@ class _Desk:
         }
 
     def _shared(self, placed: _Placed, asks: NodeDemand) -> tuple[Component, ...]:
-        """Return the parts of a job that shares nodes, with the nodes in use that have room for it."""
+        """Return the parts of a job that shares nodes, with the nodes in use that it fits on."""
         if self._shares is None:
             self._shares = SharedNodes.of(self._nodes, self._numbering)
             self._yields = SharedNodes.of(self._lent, self._numbering) if self._lent else None
-        room, together = self._shares.holding(asks), self._shares.together(asks, placed.together)
-        yields = 0 if self._yields is None else self._yields.holding(asks) & ~room
+        shared, together = self._shares.holding(asks), self._shares.together(asks, placed.together)
+        yields = 0 if self._yields is None else self._yields.holding(asks) & ~shared
         return tuple(
             [
-                replace(part, shared=part.allowed & room, together=together, yields=part.allowed & yields)
+                replace(part, shared=part.allowed & shared, together=together, yields=part.allowed & yields)
                 for part in placed.parts
             ]
         )
@@ -322,7 +322,7 @@ class _Desk:
 
 
 def _is_barred(job: Job) -> bool:
-    """Whether something other than room keeps a job from starting, as far as its reason tells."""
+    """Whether something other than a lack of nodes keeps a job from starting, as far as its reason tells."""
     return _bars(job.reason, len(job.partition))
 
 

@@ -1,6 +1,6 @@
-"""Nodes in use that have room for a job beside the others. Pure.
+"""Nodes in use that can take a job beside the others. Pure.
 
-Such a job can start there, and no room has to be made for it. A site shares out memory if any job has some: where Slurm
+Such a job can start there, and no node is earmarked for it. A site shares out memory if any job has some: where Slurm
 counts memory at all, a job that names no memory has all of a node's.
 """
 
@@ -47,7 +47,7 @@ class SharedNodes:
         return mask if ask.memory_bytes > 0 else mask & self.whole_memory
 
     def together(self, ask: NodeDemand, fits: int) -> int:
-        """Return how many jobs fit on an idle node whose CPUs, GPUs and memory, if asked for, have room for `fits`."""
+        """Return how many jobs fit on an idle node whose CPUs, GPUs and memory, if asked for, suffice for `fits`."""
         return fits if ask.memory_bytes > 0 or not self.counts_memory else 1
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bftd.base import old_names
 from bftd.base.health import LEVELS, HealthProblem, Level
 
 FORMAT = 1
@@ -118,9 +119,9 @@ def _restored(known: Mapping[str, Any]) -> dict[str, Spell]:
     found = {}
     for item in known.get("standing", ()):
         if isinstance(item, Mapping) and item.get("level") in LEVELS and isinstance(item.get("since_s"), (int, float)):
-            problem = HealthProblem(
-                item["level"], str(item.get("text")), str(item.get("kind")), str(item.get("name", ""))
-            )
+            kind = str(item.get("kind"))
+            kind = old_names.PROBLEMS.get(kind, kind)
+            problem = HealthProblem(item["level"], str(item.get("text")), kind, str(item.get("name", "")))
             found[problem.key] = Spell(problem, float(item["since_s"]))
     return found
 

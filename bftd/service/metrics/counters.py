@@ -132,9 +132,13 @@ class Counters(Meters):
             "handover_duration_seconds",
             "Time from a node being asked back for regular work until a regular job was seen on it.", buckets.START,
         )  # fmt: skip
-        self._room_s = self._histogram(
+        self._earmark_s = self._histogram(
+            "earmark_start_duration_seconds",
+            "Time from nodes being earmarked for a waiting job until it was seen to have started.", buckets.START,
+        )  # fmt: skip
+        self._earmark_old_s = self._histogram(
             "room_start_duration_seconds",
-            "Time from room being made for a waiting job until it was seen to have started.", buckets.START,
+            "Old name of bftd_earmark_start_duration_seconds, until 0.2.", buckets.START,
         )  # fmt: skip
         self._cancelled = self._counter("cancelled_jobs", "Orders to Slurm to cancel a job.", "whose")
         for change in LEASE_CHANGES:
@@ -205,8 +209,9 @@ class Counters(Meters):
                 self._late.inc()
         elif kind == "alarm" and "overdue_s" in data:
             self._overdue.inc()
-        elif kind == "room_over" and data["end"] == "started":
-            self._room_s.observe(data["duration_s"])
+        elif kind == "earmark_over" and data["end"] == "started":
+            for histogram in (self._earmark_s, self._earmark_old_s):
+                histogram.observe(data["duration_s"])
         elif kind == "resize" and data["kind"] in RESIZES:
             self._resizes.labels(data["kind"]).inc()
             if (stall_s := data.get("stall_s")) is not None:

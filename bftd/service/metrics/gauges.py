@@ -7,7 +7,7 @@ smallest ones beyond CLASSES_MOST count as one. Nothing that a user can choose i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -91,7 +91,7 @@ def _pool(state: State) -> Iterator[Metric]:
     yield _one("quarantined_nodes", "Nodes left alone because workers failed on them.", len(state.quarantined))
     backing = sum(item.until_s > state.time_s for item in state.backoff.values())
     yield _one("backing_off_nodes", "Nodes left alone for a moment because Slurm refused pilots there.", backing)
-    yield _one("rooms", "Jobs for which nodes are kept free now.", len(state.pool.rooms))
+    yield from _renamed(_one, "earmarks", "rooms", "Jobs for which nodes are earmarked.", len(state.pool.earmarks))
     orphan_jobs = [stray for stray in state.strays.values() if stray.named]
     yield _one("stray_jobs", "Jobs of the harvested partitions that no lease stands behind.", len(orphan_jobs))
 
@@ -147,7 +147,7 @@ def _trainers(state: State, now_s: float) -> Iterator[Metric]:
 
 
 def _usage(state: State) -> Iterator[Metric]:
-    usage, rooms = state.usage, state.room_usage
+    usage, earmarks = state.usage, state.earmark_usage
     since = "since the ledger began"
     yield _total("pool_node_seconds", f"Node-seconds in the pool or with a pilot {since}.", usage.pool_node_seconds)
     yield _total(
@@ -163,13 +163,21 @@ def _usage(state: State) -> Iterator[Metric]:
         "resizing_node_seconds", f"Node-seconds that stood still at resizes {since}.", usage.resizing_node_seconds
     )
     yield _total("used_node_seconds", "The older name of bftd_held_node_seconds_total.", usage.used_node_seconds)
-    yield _total("rooms_made", f"Rooms made for waiting jobs {since}.", rooms.made)
-    yield _total("rooms_started", f"Rooms into which their job started {since}.", rooms.started)
-    yield _total("rooms_in_vain", f"Rooms that led to no start {since}.", rooms.in_vain)
-    wary = "1 while room is made only for users whose jobs start in it, as too many rooms led to no start."
-    yield _one("rooms_wary", wary, bool(state.pool.wary))
-    yield _total("room_node_seconds", f"Node-seconds kept free in rooms {since}.", rooms.kept_node_seconds)
-    yield _total("room_vain_node_seconds", f"Node-seconds kept free in rooms in vain {since}.", rooms.vain_node_seconds)
+    wary = "1 while nodes are earmarked only for users whose jobs start there, as too many earmarks were wasted."
+    yield from _renamed(_one, "earmarks_wary", "rooms_wary", wary, bool(state.pool.wary))
+    for name, old, doc, value in (
+        ("earmarks_made", "rooms_made", "Earmarks made for waiting jobs", earmarks.made),
+        ("earmarks_started", "rooms_started", "Earmarks on which their job started", earmarks.started),
+        ("earmarks_wasted", "rooms_in_vain", "Earmarks that led to no start", earmarks.wasted),
+        ("earmark_node_seconds", "room_node_seconds", "Earmarked node-seconds", earmarks.kept_node_seconds),
+        (
+            "earmark_wasted_node_seconds",
+            "room_vain_node_seconds",
+            "Earmarked node-seconds that led to no start",
+            earmarks.wasted_node_seconds,
+        ),
+    ):
+        yield from _renamed(_total, name, old, f"{doc} {since}.", value)
 
 
 def _delays(state: State, now_s: float) -> Iterator[Metric]:
@@ -245,6 +253,15 @@ def _one(name: str, text: str, value: float) -> Metric:
 
 def _total(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(f"bftd_{name}", text, value=float(value))
+
+
+def _renamed(
+    kind: Callable[[str, str, float], Metric], name: str, old: str, text: str, value: float
+) -> Iterator[Metric]:
+    """Yield a metric under its name, and until 0.2 under its old one."""
+    metric = kind(name, text, value)
+    yield metric
+    yield kind(old, f"Old name of {names([metric])[0]}, until 0.2.", value)
 
 
 def names(found: Iterable[Metric]) -> tuple[str, ...]:

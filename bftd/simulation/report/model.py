@@ -108,7 +108,7 @@ class IdleNodes:
     """The idle nodes of a trace: mean count in bins of equal length, and the lengths of the idle periods in seconds.
 
     `edges_s` has one entry more than `idle_nodes`. The trace's start or end cuts `cut` of the periods. `notes` list
-    doubtful data met while the trace was made.
+    unclear data met while the trace was made.
     """
 
     nodes: int

@@ -197,17 +197,17 @@ def _counts(axes: Axes, title: str, most: float) -> None:
 def _shares(axes: Axes, title: str, least: float, most: float) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    room = 0.02 * (most - least)
-    axes.set_ylim(least, most + room)
+    margin = 0.02 * (most - least)
+    axes.set_ylim(least, most + margin)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g}%"))
     axes.set_title(title, loc="left")
 
 
-def _zoomed(axes: Axes, title: str, values: Sequence[float], room: float = 0.1) -> None:
+def _zoomed(axes: Axes, title: str, values: Sequence[float], margin: float = 0.1) -> None:
     """Set up an axis of shares around the values, at least five points high, so that nearly flat curves look flat."""
     low, high = min(values), max(values)
-    middle, half = (low + high) / 2, max((high - low) * (0.5 + room), 0.025)
+    middle, half = (low + high) / 2, max((high - low) * (0.5 + margin), 0.025)
     _shares(axes, title, max(0.0, middle - half), middle + half)
 
 

@@ -75,8 +75,8 @@ def _pool(case: Case, name: str) -> Section:
     since = (
         [tag("p", f"The trace starts on {shown(pool.start).replace('T', ' ')}.", class_="subtle")] if pool.start else []
     )
-    doubts = [tag("ul", *(tag("li", shown(note)) for note in pool.notes), class_="notes")] if pool.notes else []
-    return [*since, _figure(name, words, plots.pool(pool, lines), key), *doubts]
+    notes = [tag("ul", *(tag("li", shown(note)) for note in pool.notes), class_="notes")] if pool.notes else []
+    return [*since, _figure(name, words, plots.pool(pool, lines), key), *notes]
 
 
 def _fragments(case: Case, name: str) -> Section:

@@ -33,7 +33,7 @@ class Trace:
 
     Row k says that node `nodes[node[k]]` joins (`idle[k]`) or leaves the idle set at `times_s[k]`. Rows are sorted by
     time; those at time 0 are the nodes that are idle at the start. `start` is the date of time 0 in ISO form, or "" if
-    it is not known. `poll_interval_s` is None if the trace was not made by polling. `notes` counts doubtful data met
+    it is not known. `poll_interval_s` is None if the trace was not made by polling. `notes` counts unclear data met
     while the trace was made, by the names of `bftd.simulation.trace.accounting.notes`. `file_sha256` is the digest of
     the file that the trace came from.
     """

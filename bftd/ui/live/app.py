@@ -31,7 +31,7 @@ from bftd.ui.live.nodes import NodesScreen
 from bftd.ui.live.poller import EVERY_S, Look, Poller
 from bftd.ui.live.table import COLUMNS, TrainerTable, keys
 
-# Sizes from which on there is room for more.
+# Sizes from which on more is shown.
 _WIDE, _TALL, _SHORT = 140, 40, 19
 _SAID_S = 12.0
 _ENDED_BY = (signal.SIGTERM, signal.SIGHUP)
@@ -221,8 +221,8 @@ class Top(App[None]):
         if not trainer.id:
             self._text("#curve", Text("Slurm keeps others' jobs private here", style="dim"))
             return
-        room = (picture.size.width - 2, picture.size.height)
-        self._text("#curve", panels.curve(trainer, known, room, self._glyphs))
+        size = (picture.size.width - 2, picture.size.height)
+        self._text("#curve", panels.curve(trainer, known, size, self._glyphs))
 
     def _home(self, selector: str, kind: type[Any] = Static) -> Any:
         """Return a widget of the main screen, whatever is open above it."""

@@ -14,7 +14,7 @@ _LINEAR_MOST = 16
 
 
 def parts(counts: Mapping[str, int], width: int) -> list[tuple[str, int]]:
-    """Divide `width` characters among the states; a state with nodes gets at least one, if there is room."""
+    """Divide `width` characters among the states; a state with nodes gets at least one, if there are enough."""
     there = {state: count for state, count in counts.items() if count > 0}
     total = sum(there.values())
     if not there or width < len(there):
@@ -61,7 +61,7 @@ def curve(
 ) -> list[str]:
     """Draw samples/s against nodes in `size` characters (width, height): estimated, measured, and at present.
 
-    The last two lines are the axis and its numbers. Returns [] if nothing is known or there is no room.
+    The last two lines are the axis and its numbers. Returns [] if nothing is known or it does not fit.
     """
     width, height = size
     known = [(nodes, rate) for nodes, rate in (*estimate, *measured) if nodes > 0 and math.isfinite(rate)]

@@ -97,10 +97,10 @@ def sets(status: Status, most: int, width: int) -> Text:
 
 def _set(group: NodeGroup, width: int) -> Text:
     name = printable(group.nodes)
-    room = max(8, width // 3)
+    width_most = max(8, width // 3)
     line = Text(no_wrap=True, overflow="ellipsis")
-    shown = name if len(name) <= room else f"{name[: room - 1]}+"
-    line.append(f"{shown:<{room}} ", COLOURS[words.state_of(group)])
+    shown = name if len(name) <= width_most else f"{name[: width_most - 1]}+"
+    line.append(f"{shown:<{width_most}} ", COLOURS[words.state_of(group)])
     line.append(f"{words.size_of(group):>5}  ", "dim")
     line.append(printable(does(group)))
     return line
@@ -127,11 +127,11 @@ def facts(trainer: Trainer, sizes: Sequence[tuple[float, float]], now_s: float, 
     if trainer.loss is not None:
         lines.append(f", loss {trainer.loss:.4g}")
     lines.append(f"\n{trainer.resizes} resizes, {trainer.suspends} suspends, {trainer.steps_lost} steps lost", "dim")
-    room = max(10, min(width - 2, 60))
-    line = charts.spark(sizes, now_s - PAST_S, now_s, room, glyphs)
+    width_most = max(10, min(width - 2, 60))
+    line = charts.spark(sizes, now_s - PAST_S, now_s, width_most, glyphs)
     most = max((value for at_s, value in sizes if at_s >= now_s - PAST_S), default=0.0)
     lines.append(f"\n{line}", STATE_COLOURS["running"])
-    lines.append(f"\n{f'nodes, last hour, most {most:.0f}':<{room}}", "dim")
+    lines.append(f"\n{f'nodes, last hour, most {most:.0f}':<{width_most}}", "dim")
     return lines
 
 

@@ -90,12 +90,12 @@ class TrainerTable(DataTable[Text]):
         return list(self._shown)[self.cursor_row] if 0 <= self.cursor_row < len(self._shown) else ""
 
     def _fit(self) -> None:
-        """Choose columns and widths for the available room."""
-        room = max(20, self.size.width or 80) - _BAR
+        """Choose columns and widths for the available width."""
+        width_most = max(20, self.size.width or 80) - _BAR
         columns = list(COLUMNS)
-        while sum(column.width + _GAP for column in columns) > room and any(column.rank for column in columns):
+        while sum(column.width + _GAP for column in columns) > width_most and any(column.rank for column in columns):
             columns.remove(max(columns, key=lambda column: column.rank))
-        spare = max(0, room - sum(column.width + _GAP for column in columns))
+        spare = max(0, width_most - sum(column.width + _GAP for column in columns))
         more = {"NAME": min(spare, _NAME_MOST - 12)}
         more |= {"ON": spare - more["NAME"]}
         widths = tuple((column, column.width + more.get(column.title, 0)) for column in columns)

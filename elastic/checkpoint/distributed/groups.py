@@ -76,9 +76,9 @@ def current() -> Groups:
         if size == 1:
             _groups = Groups(rank, size)
         else:
-            patience = timedelta(seconds=WRITERS_S)
+            timeout = timedelta(seconds=WRITERS_S)
             with _hinted():
-                main, writing = (dist.new_group(backend="gloo", timeout=patience) for _ in range(2))
+                main, writing = (dist.new_group(backend="gloo", timeout=timeout) for _ in range(2))
             _groups = Groups(rank, size, main, writing)
             watch()
     return _groups

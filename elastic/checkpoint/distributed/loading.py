@@ -66,8 +66,8 @@ def copied(state: Any, into: Any) -> Any:
     """Copy as elastic.checkpoint.distributed.copied does."""
     saved, skeleton = tree.flatten(state)
     given, asked = tree.flatten(into)
-    room = tree.empty_below(into)
-    kept = {name: tensor for name, tensor in saved.items() if name not in given and name.startswith(room)}
+    empty = tree.empty_below(into)
+    kept = {name: tensor for name, tensor in saved.items() if name not in given and name.startswith(empty)}
     _compare({name: tensor.shape for name, tensor in saved.items() if name not in kept}, _shapes(given))
     with torch.no_grad():
         for name, target in given.items():
@@ -182,8 +182,8 @@ def _given(
     if into is None:
         _fits(saved)
         return {name: _empty(each) for name, each in saved.items()}
-    room = tree.empty_below(into)
-    fresh = {name: each for name, each in saved.items() if name not in shapes and name.startswith(room)}
+    empty = tree.empty_below(into)
+    fresh = {name: each for name, each in saved.items() if name not in shapes and name.startswith(empty)}
     _compare({name: each.size for name, each in saved.items() if name not in fresh}, shapes)
     leaves = tree.leaves(skeleton)
     sharded = [name for name in fresh if name in leaves and leaves[name].sharded]

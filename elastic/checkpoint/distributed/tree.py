@@ -76,7 +76,7 @@ def leaves(skeleton: Any) -> dict[str, Leaf]:
 
 
 def empty_below(state: Any) -> tuple[str, ...]:
-    """Return the prefixes of names that `state` has room for: below its empty dicts, as in a new optimizer."""
+    """Return the prefixes of names that `state` can take: below its empty dicts, as in a new optimizer."""
     found: list[str] = []
 
     def walk(value: Any, name: str) -> None:

@@ -80,7 +80,7 @@ class Liveness:
                 self._killed[worker] = self._time_s
         elif worker is not None and worker not in self._busy:
             self._busy.add(worker)
-            most_s = BUSY_TIMES * self._run.settings.spec.patience_s
+            most_s = BUSY_TIMES * self._run.settings.spec.frozen_after_s
             self._run.log(f"{text}, but {message['why']}; it may be so for {most_s:.0f} s (frozen= in --elastic)")
 
     def _examine(self, pilot: Pilot, worker: Peer) -> None:
@@ -88,7 +88,7 @@ class Liveness:
         if worker in self._killed:
             if self._time_s - self._killed[worker] > KILLED_S:
                 self._crew.abandon(pilot, f"a worker on {pilot.node} does not end though it was killed")
-        elif silent_s > BUSY_TIMES * self._run.settings.spec.patience_s + KILLED_S:
+        elif silent_s > BUSY_TIMES * self._run.settings.spec.frozen_after_s + KILLED_S:
             self._crew.abandon(pilot, f"a worker on {pilot.node} has not answered for {silent_s:.0f} s")
         elif silent_s > 2 * PING_S:
             stepped = worker in self._stepped

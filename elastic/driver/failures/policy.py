@@ -56,7 +56,7 @@ class FailurePolicy:
         self._report_printed(self._printed.untold())
         costs = self._run.progress.costs
         costs.asked(time.monotonic(), graceful=graceful)
-        # A script that reports no steps comes to no step boundary: waiting for one would be in vain.
+        # A script that reports no steps comes to no step boundary: waiting for one would be no use.
         boundary, asked = graceful and not self._silent, False
         if boundary and KINDS[self.settings.backend].saves_together:
             # Without agreement on a step no worker is stopped at one: the others would wait for it in the script's own

@@ -148,7 +148,7 @@ class Endings:
     async def _try(self, ids: list[str], signal: str | None) -> None:
         try:
             await self._in_thread(self._slurm.cancel, ids, signal)
-        except (SlurmError, RuntimeError) as error:  # RuntimeError if the host has no room for another thread
+        except (SlurmError, RuntimeError) as error:  # RuntimeError if the host can start no more threads
             if not self._away:
                 self._log(f"{error}; the order to end {len(ids)} pilots is given again until Slurm takes it")
             self._away = True

@@ -79,7 +79,7 @@ class Saves:
         return self._interval_s(self._share or usual)
 
     def _interval_s(self, share: float) -> float:
-        # A save before the previous one has arrived would be copied in vain.
+        # A save before the previous one has arrived would be copied for nothing.
         return interval_s(self._cost_s, self._loss_every_s, share, max(SHIP_EVERY_S, self._travel_s))
 
     def line(self) -> str | None:

@@ -96,8 +96,8 @@ def cheapest(
     closed = np.diff(bounds) == 1
     groups = _groups(candidates, bounds.tolist(), np.flatnonzero(~closed).tolist(), members)
     units = [unit for group in groups for unit in _units(group, max(reach, 0.0))]
-    room = capacity - int((times * least)[closed].sum()) - sum(unit.least for unit in units)
-    if room < 0:
+    spare = capacity - int((times * least)[closed].sum()) - sum(unit.least for unit in units)
+    if spare < 0:
         return None
     for unit in units:
         if not unit.span:  # nothing to decide: it is the count that loses least
@@ -106,7 +106,7 @@ def cheapest(
     # Narrow ones first, so that the states stay few for as long as possible.
     units.sort(key=lambda unit: unit.span)
     later = sum(unit.span for unit in units)
-    slack = int(min(room, limit / price)) if price > 0 else room
+    slack = int(min(spare, limit / price)) if price > 0 else spare
 
     stages: list[_Stage] = []
     start, state = 0, np.zeros(1)
@@ -114,15 +114,15 @@ def cheapest(
         stages.append(_Stage(unit, start, state))
         later -= unit.span
         # States that fit, and from which the later units can still use enough nodes.
-        low = max(start, room - slack - later)
-        high = min(start + len(state) - 1 + unit.span, room)
+        low = max(start, spare - slack - later)
+        high = min(start + len(state) - 1 + unit.span, spare)
         state = _advance(state, start, unit.extra, unit.losses, low, high)
         within = np.flatnonzero(state <= limit)
         if not len(within):
             return None
         start, state = low + int(within[0]), state[within[0] : within[-1] + 1]
 
-    totals = state + price * (room - np.arange(start, start + len(state)))
+    totals = state + price * (spare - np.arange(start, start + len(state)))
     if totals.min() > limit:
         return None
     at = start + int(totals.argmin())

@@ -17,8 +17,8 @@ def fill(tables: ClassTables, plan: Picks) -> Picks:
     free = tables.capacity - plan.used(tables.capacity)
     # Every step gains, so no plan comes twice; the limit is for steps that are too small to matter.
     for _ in range(4 * len(kind)):
-        room = free[lines.kind] + np.where(kind[row] == lines.kind, count[row], 0)
-        top = np.minimum(lines.high, room)
+        reach = free[lines.kind] + np.where(kind[row] == lines.kind, count[row], 0)
+        top = np.minimum(lines.high, reach)
         fits = top >= lines.low
         at_top = lines.worth_at(np.arange(len(row)), top)
         gains: Floats = np.where(fits, np.maximum(lines.worth_low, at_top) - worth[row], -np.inf)

@@ -186,8 +186,8 @@ def _grow(problem: Problem, trainer: TrainerSpec, shares: _Shares, free: dict[st
     have, held = sum(share.values()), len(trainer.current)
     usable = sorted((name for name in free if trainer.may_use(name) and free[name]), key=lambda name: -free[name])
     caps = (cap for cap in problem.caps if cap.covers(trainer.user, trainer.account))
-    room = [cap.nodes_max - _used(problem, shares, cap) for cap in caps]
-    most = have + min([sum(free[name] for name in usable), *room])
+    left = [cap.nodes_max - _used(problem, shares, cap) for cap in caps]
+    most = have + min([sum(free[name] for name in usable), *left])
     if have < held or most <= have:  # a trainer that gives nodes up takes none, by (6)
         return
     curve = trainer.curve_on({*usable, *(name for name, count in share.items() if count)})

@@ -166,7 +166,7 @@ def _run(run: _Reading, name: str, kind: str | None) -> NcclRun:
     gpus = sorted({gpu for _, gpu in run.ranks.values()})
     if len(gpus) > 1:
         raise UsageError(f"{where}: ranks on {' and '.join(gpus)}: measure each type of GPU by itself")
-    notes = (*_cut(run), *_doubts(run, kind, per_node * nodes))
+    notes = (*_cut(run), *_mismatch(run, kind, per_node * nodes))
     return NcclRun(kind, dict(run.samples), gpus[0], per_node, nodes, notes)
 
 
@@ -193,7 +193,7 @@ def _cut(run: _Reading) -> Iterator[str]:
         yield "its last lines are missing (Avg bus bandwidth): the program was ended early, or the output was cut off"
 
 
-def _doubts(run: _Reading, kind: str, ranks: int) -> Iterator[str]:
+def _mismatch(run: _Reading, kind: str, ranks: int) -> Iterator[str]:
     """Yield a note if the bandwidths point to another collective or number of ranks than the text."""
     expected = _OF_OTHERS[kind] * (ranks - 1) / ranks if kind in _OF_OTHERS else 1.0
     if run.ratios and not any(math.isclose(ratio, expected, rel_tol=0.02) for ratio in run.ratios[-3:]):

@@ -102,8 +102,8 @@ def profiled(
     tensor-parallel size, and the timeout is for each. Raises Untraceable if the model cannot be run in parts,
     UsageError if the request is wrong.
     """
-    # room_bytes: the limit of the machine's memory, for the child to keep if the device turns out to be the CPU
-    request = {"device": device, "room_bytes": _room_bytes(), **asdict(setting), **_of(source, graph)}
+    # limit_bytes: the limit of the machine's memory, for the child to keep if the device turns out to be the CPU
+    request = {"device": device, "limit_bytes": _limit_bytes(), **asdict(setting), **_of(source, graph)}
     for shard in shards:
         if shard.batch < 1 or not 1 <= shard.tp <= _MOST_TP or not 0 <= shard.first <= shard.last:
             raise UsageError(f"{shard}: no shard of a model")
@@ -145,7 +145,7 @@ def profiled(
     return Profiled(tuple(results[each] for each in shards), tuple(sorted(files)), tuple(notes))
 
 
-def _room_bytes() -> int | None:
+def _limit_bytes() -> int | None:
     """Return the bytes that a process may take before the system or Slurm kills it; None if unknown."""
     found: list[int] = []
     with suppress(OSError, ValueError, IndexError):

@@ -38,23 +38,23 @@ class Experts(nn.Module):
         weights, chosen = (tokens @ parallel.copied(self.router, self.tp).t()).float().softmax(-1).topk(self.used, -1)
         weights = (weights / weights.sum(-1, keepdim=True)).to(tokens.dtype).flatten()
         chosen = chosen.flatten()
-        room = max(1, math.ceil(self.capacity * self.used * count / self.experts))
+        places = max(1, math.ceil(self.capacity * self.used * count / self.experts))
         # each token's place in its expert's row; tokens over the capacity go to one extra place, which is not read
         place = functional.one_hot(chosen, self.experts).cumsum(0).gather(1, chosen[:, None])[:, 0] - 1
-        slot = torch.where(place < room, chosen * room + place, self.experts * room)
-        sent = tokens.new_zeros(self.experts * room + 1, hidden).index_add(
+        slot = torch.where(place < places, chosen * places + place, self.experts * places)
+        sent = tokens.new_zeros(self.experts * places + 1, hidden).index_add(
             0, slot, tokens.repeat_interleave(self.used, 0)
         )
-        rows = parallel.exchanged(sent[:-1], self.tp).view(self.tp, self.experts // self.tp, room, hidden)
-        rows = rows.transpose(0, 1).reshape(self.experts // self.tp, self.tp * room, hidden)
+        rows = parallel.exchanged(sent[:-1], self.tp).view(self.tp, self.experts // self.tp, places, hidden)
+        rows = rows.transpose(0, 1).reshape(self.experts // self.tp, self.tp * places, hidden)
         up = torch.bmm(rows, self.up)
         if self.gated:
             gate, up = up.chunk(2, -1)
             up = functional.silu(gate) * up
         else:
             up = functional.gelu(up)
-        rows = torch.bmm(up, self.down).view(self.experts // self.tp, self.tp, room, hidden).transpose(0, 1)
-        back = parallel.exchanged(rows.reshape(self.experts * room, hidden), self.tp)
+        rows = torch.bmm(up, self.down).view(self.experts // self.tp, self.tp, places, hidden).transpose(0, 1)
+        back = parallel.exchanged(rows.reshape(self.experts * places, hidden), self.tp)
         back = torch.cat((back, back.new_zeros(1, hidden)))
         out = (back[slot] * weights[:, None]).view(count, self.used, hidden).sum(1)
         return parallel.gathered(out, self.tp).view(x.shape)

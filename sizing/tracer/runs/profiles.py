@@ -26,8 +26,8 @@ def run(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict
 
     graphs.set_up(request["tp"])
     device = _device(request["device"])
-    if device == "cpu" and request["room_bytes"] is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (request["room_bytes"], request["room_bytes"]))
+    if device == "cpu" and request["limit_bytes"] is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (request["limit_bytes"], request["limit_bytes"]))
     torch.set_num_threads(request["threads"])
     torch.set_flush_denormal(True)  # random inputs and weights lead to slow denormal numbers, unlike real training
     torch.manual_seed(0)
@@ -43,7 +43,7 @@ def run(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict
             answer = measure.measured(piece, device, request["threads"], request["rounds"], request["optimizer"])
             del piece
         except (MemoryError, RuntimeError) as error:
-            if not _no_room(error):
+            if not _lacks_memory(error):
                 raise
             answer = {"unfit": (str(error).splitlines() or ["no memory"])[0][:200]}
             del error
@@ -91,7 +91,7 @@ def _device(asked: str) -> str:
     return "cuda" if there and asked != "cpu" else "cpu"
 
 
-def _no_room(error: BaseException) -> bool:
+def _lacks_memory(error: BaseException) -> bool:
     kind, words = type(error).__name__, str(error)
     return isinstance(error, MemoryError) or kind == "OutOfMemoryError" or "allocate memory" in words
 

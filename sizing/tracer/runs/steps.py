@@ -30,9 +30,9 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 def _on_gpu(request: dict[str, Any]) -> dict[str, Any]:
     """Return the seconds of a step by the GPU's own events, and the most memory since the first step.
 
-    With `room_bytes`, steps may use only so much of the GPU's memory, including the driver's part; if that is too
-    little, the answer is `no_room`. The time is measured without that limit. Raises Refusal if something else uses the
-    GPU.
+    With `limit_bytes`, steps may use only so much of the GPU's memory, including the driver's part; if that is too
+    little, the answer is `too_large`. The time is measured without that limit. Raises Refusal if something else uses
+    the GPU.
     """
     import torch
 
@@ -46,8 +46,8 @@ def _on_gpu(request: dict[str, Any]) -> dict[str, Any]:
     free, whole = torch.cuda.mem_get_info()
     if (others := whole - free - torch.cuda.memory_reserved()) > _CONTEXT_BYTES:
         raise Refusal(f"{others / 2**30:.1f} GiB of the GPU are in use already: let nothing else run on it", True)
-    room_bytes = request["room_bytes"] or whole
-    torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, (room_bytes - others) / whole)))
+    limit_bytes = request["limit_bytes"] or whole
+    torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, (limit_bytes - others) / whole)))
     try:
         step = child.made(request)
         gc.collect()
@@ -56,8 +56,8 @@ def _on_gpu(request: dict[str, Any]) -> dict[str, Any]:
         for _ in range(_WARM_UPS):
             child.do(step)
         free, whole = torch.cuda.mem_get_info()
-        if whole - free > room_bytes:
-            return {"no_room": True}
+        if whole - free > limit_bytes:
+            return {"too_large": True}
         memory = {
             "allocated_bytes": torch.cuda.max_memory_allocated(),
             "reserved_bytes": torch.cuda.max_memory_reserved(),
@@ -71,7 +71,7 @@ def _on_gpu(request: dict[str, Any]) -> dict[str, Any]:
         while len(taken_s) < _LEAST or (len(taken_s) < _MOST_ON_GPU and sum(taken_s) < _LONGEST_ON_GPU_S):
             taken_s.append(clock.of(lambda: child.do(step)))
     except torch.cuda.OutOfMemoryError:
-        return {"no_room": True}
+        return {"too_large": True}
     where = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     return {"step_s": interval(taken_s), **memory, **where}
 

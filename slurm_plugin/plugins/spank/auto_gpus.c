@@ -93,10 +93,10 @@ static void become(const char *bft, const char *text, int out, int err)
 static bool take(struct reading *reading)
 {
 	char rest[1024];
-	size_t room = reading->size - 1 - reading->length;
-	ssize_t got = read(reading->fd, room ? reading->text + reading->length : rest, room ? room : sizeof(rest));
+	size_t left = reading->size - 1 - reading->length;
+	ssize_t got = read(reading->fd, left ? reading->text + reading->length : rest, left ? left : sizeof(rest));
 
-	if (got > 0 && room)
+	if (got > 0 && left)
 		reading->length += (size_t)got;
 	else if (got > 0)
 		reading->more = true;
@@ -104,7 +104,7 @@ static bool take(struct reading *reading)
 }
 
 /* Keep the end of what is said rather than its beginning. */
-static void make_room(struct reading *reading)
+static void drop_beginning(struct reading *reading)
 {
 	size_t half = reading->size / 2;
 
@@ -139,7 +139,7 @@ static bool listen_to(pid_t pid, struct reading *out, struct reading *err, const
 		}
 		poll(pipes, LENGTH(pipes), ended ? 0 : LOOK_MS);
 		for (size_t i = 0; i < LENGTH(pipes); i++) {
-			make_room(err);
+			drop_beginning(err);
 			if (pipes[i].revents && !take(both[i]))
 				pipes[i].fd = -1;
 			else if (pipes[i].revents)

@@ -30,7 +30,7 @@ class ElasticFlow:
 
     def decide(self, moment: Moment) -> Decision:
         """Admit jobs in order, then hand out the rest by marginal return."""
-        room = FreeGpus(moment, keep=False)
+        free = FreeGpus(moment, keep=False)
         jobs: dict[str, SimulatedJob] = {}
         dropped = set()
         lefts: list[tuple[SimulatedJob, float, Allocation | None]]
@@ -44,10 +44,10 @@ class ElasticFlow:
                     continue
                 least = self._known.least(job, job.gpu_type, moment.capacity.get(job.gpu_type, 0))
             cell = self._known.cell(job, job.gpu_type, least) if least else None
-            if cell is not None and room.take(job.id, cell):
+            if cell is not None and free.take(job.id, cell):
                 jobs[job.id] = job
-        self._grow(jobs, room, {job.id: (left, held) for job, left, held in lefts}, moment.now_s)
-        return Decision(room.given, frozenset(dropped))
+        self._grow(jobs, free, {job.id: (left, held) for job, left, held in lefts}, moment.now_s)
+        return Decision(free.given, frozenset(dropped))
 
     def _late(self, job: SimulatedJob) -> bool:
         return self._deadlines and job.deadline_s is not None
@@ -75,22 +75,22 @@ class ElasticFlow:
     def _grow(
         self,
         jobs: dict[str, SimulatedJob],
-        room: FreeGpus,
+        free: FreeGpus,
         lefts: Mapping[str, tuple[float, Allocation | None]],
         now_s: float,
     ) -> None:
         """Double the job with the greatest gain per GPU, over and over, but none that a restart would make late."""
         heap: list[tuple[float, str]] = []
         for id, job in jobs.items():
-            self._offer(heap, job, room.given[id].gpus)
+            self._offer(heap, job, free.given[id].gpus)
         while heap:
             _, id = heapq.heappop(heap)
-            job, gpus = jobs[id], 2 * room.given[id].gpus
+            job, gpus = jobs[id], 2 * free.given[id].gpus
             cell = self._known.cell(job, job.gpu_type, gpus)
             in_time = self._in_time(job, *lefts[id], gpus, now_s) or not self._in_time(
                 job, *lefts[id], gpus // 2, now_s
             )
-            if cell is not None and in_time and room.take(id, cell):
+            if cell is not None and in_time and free.take(id, cell):
                 self._offer(heap, job, gpus)
 
     def _offer(self, heap: list[tuple[float, str]], job: SimulatedJob, gpus: int) -> None:

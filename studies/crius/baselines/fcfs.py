@@ -25,15 +25,15 @@ class Fcfs:
 
     def decide(self, moment: Moment) -> Decision:
         """Start the heads of all queues while they fit."""
-        room = FreeGpus(moment)
+        free = FreeGpus(moment)
         blocked = set()
         for waiting in moment.waiting:
             job = waiting.job
             if job.gpu_type in blocked or (cell := self._known.cell(job, job.gpu_type, job.gpus)) is None:
                 continue  # a job that can never run as requested blocks no other
-            if not room.take(job.id, cell):
+            if not free.take(job.id, cell):
                 blocked.add(job.gpu_type)
-        return Decision(room.given)
+        return Decision(free.given)
 
 
 class Easy:
@@ -51,7 +51,7 @@ class Easy:
 
     def decide(self, moment: Moment) -> Decision:
         """Start the heads of all queues while they fit, and behind them jobs that delay none."""
-        room = FreeGpus(moment)
+        free = FreeGpus(moment)
         ends: dict[str, list[tuple[float, int]]] = {}
         for running in moment.running:
             allocation = running.allocation
@@ -67,13 +67,13 @@ class Easy:
             start_s, spare = promised.get(job.gpu_type, (math.inf, 0))
             if end_s > start_s and cell.gpus > spare:
                 continue
-            if room.take(job.id, cell):
+            if free.take(job.id, cell):
                 ends.setdefault(job.gpu_type, []).append((end_s, cell.gpus))
                 if end_s > start_s:
                     promised[job.gpu_type] = start_s, spare - cell.gpus
             elif job.gpu_type not in promised:
-                promised[job.gpu_type] = _start(room.free.get(job.gpu_type, 0), cell.gpus, ends.get(job.gpu_type, []))
-        return Decision(room.given)
+                promised[job.gpu_type] = _start(free.free.get(job.gpu_type, 0), cell.gpus, ends.get(job.gpu_type, []))
+        return Decision(free.given)
 
 
 def _start(free: int, wanted: int, ends: Iterable[tuple[float, int]]) -> tuple[float, int]:

@@ -41,7 +41,7 @@ class Gavel:
         self._changed = self._changed or bool(moment.arrived) or moment.ended
         jobs = [*(each.job for each in moment.running), *(each.job for each in moment.waiting)]
         due = moment.now_s >= self._round_s + _ROUND_S
-        room = FreeGpus(moment, keep=not due)
+        free = FreeGpus(moment, keep=not due)
         if due:
             self._round_s = moment.now_s
             if self._changed:
@@ -50,13 +50,13 @@ class Gavel:
         has = {each.job.id: each.allocation.gpu_type for each in moment.running}
         by_id = {job.id: job for job in jobs}
         for id, gpu_type in self._order(by_id, has, moment.now_s):
-            if id not in room.given:
-                self._give(by_id[id], gpu_type, room)
+            if id not in free.given:
+                self._give(by_id[id], gpu_type, free)
         for job in jobs:  # GPUs that the program leaves idle go to any job that can use them
             for gpu_type in self._by_speed(job, moment.capacity):
-                if job.id not in room.given:
-                    self._give(job, gpu_type, room)
-        return Decision(room.given)
+                if job.id not in free.given:
+                    self._give(job, gpu_type, free)
+        return Decision(free.given)
 
     def _account(self, moment: Moment) -> None:
         """Add up the time that each job has had each type."""
@@ -90,10 +90,10 @@ class Gavel:
 
         return sorted((pair for pair in self._shares if pair[0] in jobs), key=key)
 
-    def _give(self, job: SimulatedJob, gpu_type: str, room: FreeGpus) -> None:
+    def _give(self, job: SimulatedJob, gpu_type: str, free: FreeGpus) -> None:
         cell = self._known.cell(job, gpu_type, job.gpus)
         if cell is not None:
-            room.take(job.id, cell)
+            free.take(job.id, cell)
 
     def _by_speed(self, job: SimulatedJob, capacity: Mapping[str, int]) -> Sequence[str]:
         rates = {gpu_type: self._known.rate(job, gpu_type, job.gpus) for gpu_type in capacity}

@@ -63,7 +63,7 @@ def _dealt(
     alike: Sequence[Kind], placed: Sequence[server_patterns.Pattern], servers: Servers
 ) -> list[list[tuple[Share, ...]]]:
     """Return the shares of each kind's jobs, the fastest first."""
-    room = FreeServers(servers)
+    free = FreeServers(servers)
     found: list[list[tuple[float, tuple[Share, ...]]]] = [[] for _ in alike]
     single: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for server, pattern in enumerate(placed):
@@ -73,13 +73,13 @@ def _dealt(
                 single[piece.kind, piece.option].append((number, server))
                 continue
             for _ in range(number):
-                found[piece.kind].append((option.value, (room.take(server, piece.gpus, option.point),)))
+                found[piece.kind].append((option.value, (free.take(server, piece.gpus, option.point),)))
     # single GPUs with the same option form a line by their servers, which is cut into jobs
     for (kind, at), there in single.items():
         option, gpus = alike[kind].options[at], alike[kind].gpus
         line = [server for number, server in sorted(there, reverse=True) for _ in range(number)]
         for first in range(0, len(line), gpus):
             part = line[first : first + gpus]
-            shares = tuple(room.take(server, part.count(server), option.point) for server in dict.fromkeys(part))
+            shares = tuple(free.take(server, part.count(server), option.point) for server in dict.fromkeys(part))
             found[kind].append((option.value, shares))
     return [[shares for _, shares in sorted(each, key=lambda pair: -pair[0])] for each in found]

@@ -48,12 +48,12 @@ class FreeServers:
         self.memory_bytes[server] -= gpus * (gets.memory_bytes - had.memory_bytes)
 
     def spread(self, gpus: int, point: CpuMemory) -> tuple[Share, ...] | None:
-        """Give a job's GPUs away as `parts` says; None if there is not enough room."""
+        """Give a job's GPUs away as `parts` says; None if they do not fit."""
         parts = self.parts(gpus, point)
         return None if parts is None else tuple(self.take(server, here, point) for server, here in parts)
 
     def parts(self, gpus: int, point: CpuMemory) -> list[tuple[int, int]] | None:
-        """Return the fewest servers possible, those with most room first, and GPUs of each; None if room is short."""
+        """Return the fewest servers possible, those with most free GPUs first, and GPUs of each; None if too few."""
         most = [self.most(server, point) for server in range(self.servers.count)]
         if sum(most) < gpus:
             return None
@@ -65,7 +65,7 @@ class FreeServers:
         return found
 
     def fullest(self, gpus: int, point: CpuMemory) -> int | None:
-        """Return the server with the fewest GPUs left of those that have room for `gpus` GPUs; None if none has."""
+        """Return the server with the fewest GPUs left of those that have `gpus` GPUs; None if none has."""
         fits = [server for server in range(self.servers.count) if self.most(server, point) >= gpus]
         return min(fits, key=self.gpus.__getitem__, default=None)
 

@@ -16,21 +16,21 @@ def pack(jobs: Sequence[PackJob], servers: Servers, previous: Packing | None = N
     stay where they are, whatever this costs the others. Raises SizingError if there are too few GPUs.
     """
     refuse_too_many(jobs, servers)
-    room = FreeServers(servers)
+    free = FreeServers(servers)
     point = servers.proportional
     shares: dict[str, tuple[Share, ...]] = {}
     for job in jobs:
         had = previous.shares.get(job.id, ()) if previous else ()
-        if sum(share.gpus for share in had) == job.gpus and all(_has(room, share) for share in had):
-            shares[job.id] = tuple(room.take(share.server, share.gpus, point) for share in had)
+        if sum(share.gpus for share in had) == job.gpus and all(_has(free, share) for share in had):
+            shares[job.id] = tuple(free.take(share.server, share.gpus, point) for share in had)
     for job in sorted((job for job in jobs if job.id not in shares), key=lambda job: -job.gpus):
-        if (server := room.fullest(job.gpus, GPUS_ALONE)) is not None:
-            shares[job.id] = (room.take(server, job.gpus, point),)
+        if (server := free.fullest(job.gpus, GPUS_ALONE)) is not None:
+            shares[job.id] = (free.take(server, job.gpus, point),)
         else:
-            shares[job.id] = room.spread(job.gpus, point) or ()
+            shares[job.id] = free.spread(job.gpus, point) or ()
     return Packing({job.id: shares[job.id] for job in jobs})
 
 
-def _has(room: FreeServers, share: Share) -> bool:
+def _has(free: FreeServers, share: Share) -> bool:
     """Whether a server has the share's GPUs left; a server that does not exist has none."""
-    return share.server < room.servers.count and room.gpus[share.server] >= share.gpus
+    return share.server < free.servers.count and free.gpus[share.server] >= share.gpus

@@ -9,7 +9,7 @@ from studies.synergy.packing.greedy_fill import Places, Prices
 from studies.synergy.packing.job_options import Option
 
 PARTNERS = 8
-"""Number of other servers on which a server that lacks something looks for it, those with most room first."""
+"""Number of other servers on which a server that lacks something looks for it, those with most left first."""
 TURNS = 6
 """Most swaps per server."""
 LEAST = 1e-6
@@ -34,7 +34,7 @@ class _Bundle(NamedTuple):
 
 
 class _Servers:
-    """The excess of each server's demand over its capacity (negative: room), and the jobs that are wholly on it."""
+    """The excess of each server's demand over its capacity (negative: left), and the jobs that are wholly on it."""
 
     def __init__(
         self,
@@ -150,12 +150,12 @@ def _best(state: _Servers, server: int, prices: Prices, lacks: float) -> tuple[_
     all_cpus, all_memory = state.cpus, state.memory
     cpus, memory = all_cpus[server], all_memory[server]
     if cpus * cpu_price > memory * memory_price:
-        room = sorted((at, other) for other, at in enumerate(all_cpus) if at < 0 and other != server)
+        partners = sorted((at, other) for other, at in enumerate(all_cpus) if at < 0 and other != server)
     else:
-        room = sorted((at, other) for other, at in enumerate(all_memory) if at < 0 and other != server)
+        partners = sorted((at, other) for other, at in enumerate(all_memory) if at < 0 and other != server)
     mine = state.bundles(server)
     best, best_after = None, lacks - LEAST
-    for _, other in room[:PARTNERS]:
+    for _, other in partners[:PARTNERS]:
         other_cpus, other_memory = all_cpus[other], all_memory[other]
         bonus = max(0.0, other_cpus) * cpu_price + max(0.0, other_memory) * memory_price
         for theirs in state.bundles(other):

@@ -16,14 +16,14 @@ def greedy(jobs: Sequence[PackJob], servers: Servers) -> Packing:
     No job demands more per GPU than a server has. Raises SizingError if there are too few GPUs.
     """
     refuse_too_many(jobs, servers)
-    room = FreeServers(servers)
+    free = FreeServers(servers)
     shares: dict[str, tuple[Share, ...]] = {}
     for job in jobs:
         point = _asked(job, servers)
-        first = next((server for server in range(servers.count) if room.most(server, point) >= job.gpus), None)
+        first = next((server for server in range(servers.count) if free.most(server, point) >= job.gpus), None)
         if first is not None:
-            shares[job.id] = (room.take(first, job.gpus, point),)
-        elif job.gpus > 1 and (spread := room.spread(job.gpus, point)):
+            shares[job.id] = (free.take(first, job.gpus, point),)
+        elif job.gpus > 1 and (spread := free.spread(job.gpus, point)):
             shares[job.id] = spread
     return Packing(shares)
 
@@ -31,35 +31,35 @@ def greedy(jobs: Sequence[PackJob], servers: Servers) -> Packing:
 def tune(jobs: Sequence[PackJob], servers: Servers) -> Packing:
     """Place every job in the order of priority, none slower than with its GPU-proportional share (Synergy, 4.2).
 
-    A job gets its demand on the fullest server with room for that. If no server has it, a job that demands more than
+    A job gets its demand on the fullest server that has it. If no server has it, a job that demands more than
     its share gets its share; if that does not help either, the jobs on the fullest server with its GPUs that have more
     than their share give back, the latest first, until it fits. Our own decision: a job is split only if no server has
     its GPUs, and then gets no more than its share. Raises SizingError if there are too few GPUs.
     """
     refuse_too_many(jobs, servers)
-    room, share = FreeServers(servers), servers.proportional
+    free, share = FreeServers(servers), servers.proportional
     places: list[list[tuple[int, int]]] = []
     points: list[CpuMemory] = []
 
-    def make_room(server: int, gpus: int, point: CpuMemory) -> None:
+    def shrink_others(server: int, gpus: int, point: CpuMemory) -> None:
         for job in reversed(range(len(points))):
             here = dict(places[job]).get(server, 0)
-            if here and exceeds(points[job], share) and room.most(server, point) < gpus:
-                room.change(server, here, points[job], share)  # a job with more than its share is on one server alone
+            if here and exceeds(points[job], share) and free.most(server, point) < gpus:
+                free.change(server, here, points[job], share)  # a job with more than its share is on one server alone
                 points[job] = share
 
     for job in jobs:
         point = _asked(job, servers)
-        server = room.fullest(job.gpus, point)
+        server = free.fullest(job.gpus, point)
         if server is None and exceeds(point, share):
             point = share
-            server = room.fullest(job.gpus, point)
+            server = free.fullest(job.gpus, point)
         if server is None:
-            server = room.fullest(job.gpus, GPUS_ALONE)
-        parts = [(server, job.gpus)] if server is not None else room.parts(job.gpus, GPUS_ALONE) or []
+            server = free.fullest(job.gpus, GPUS_ALONE)
+        parts = [(server, job.gpus)] if server is not None else free.parts(job.gpus, GPUS_ALONE) or []
         for at, gpus in parts:
-            make_room(at, gpus, point)
-            room.take(at, gpus, point)
+            shrink_others(at, gpus, point)
+            free.take(at, gpus, point)
         places.append(parts)
         points.append(point)
     return Packing(

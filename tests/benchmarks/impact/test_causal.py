@@ -1,4 +1,4 @@
-"""Effects of harvesting on single jobs: preemptions, lost slots, starts a cycle late, rooms."""
+"""Effects of harvesting on single jobs: preemptions, lost slots, starts a cycle late, earmarks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.impact import slots
 from benchmarks.impact.figures import figures
-from benchmarks.impact.record import PilotRow, RoomRow
+from benchmarks.impact.record import EarmarkRow, PilotRow
 from tests.benchmarks.impact.test_figures import job, run
 
 pytestmark = pytest.mark.slow
@@ -50,19 +50,19 @@ def test_jobs_that_backfill_could_not_start_when_it_would_have_are_counted_with_
     assert found["late_by_s"]["b"]["mean"] == pytest.approx((30.0 + 1.0) / 2)
 
 
-def test_rooms_are_counted_by_what_became_of_them_and_by_what_they_kept_while_jobs_started() -> None:
-    rooms = (
-        RoomRow(0, ("n1", "n2"), 10.0, 20.0, "started", ("n2",), 14.5),
-        RoomRow(1, ("n3",), -5.0, 10.0, "no longer fits"),
-        RoomRow(1, ("n3",), 10.0, 15.0, "moved"),
-        RoomRow(1, ("n4",), 15.0, 20.0, "doubted"),
-        RoomRow(None, ("n4",), 90.0, None, ""),
+def test_earmarks_are_counted_by_what_became_of_them_and_by_what_they_kept_while_jobs_started() -> None:
+    earmarks = (
+        EarmarkRow(0, ("n1", "n2"), 10.0, 20.0, "started", ("n2",), 14.5),
+        EarmarkRow(1, ("n3",), -5.0, 10.0, "no longer fits"),
+        EarmarkRow(1, ("n3",), 10.0, 15.0, "moved"),
+        EarmarkRow(1, ("n4",), 15.0, 20.0, "backed off"),
+        EarmarkRow(None, ("n4",), 90.0, None, ""),
     )
     # The last job starts at 50 s; 4 nodes.
-    found = figures([run("B", 0, job(0, 0.0, 50.0, 60.0), rooms=rooms)])["rooms"]
-    assert (found["made"], found["led_to_start"], found["in_vain"]) == (4, 1, 2)
-    assert found["by_end"] == {"started": 1, "no longer fits": 1, "doubted": 1}
+    found = figures([run("B", 0, job(0, 0.0, 50.0, 60.0), earmarks=earmarks)])["earmarks"]
+    assert (found["made"], found["led_to_start"], found["wasted"]) == (4, 1, 2)
+    assert found["by_end"] == {"started": 1, "no longer fits": 1, "backed off": 1}
     assert found["kept_node_s"] == pytest.approx(14.5 + 10.0 + 5.0 + 5.0)
-    assert found["in_vain_node_s"] == pytest.approx(10.0 + 5.0)
+    assert found["wasted_node_s"] == pytest.approx(10.0 + 5.0)
     assert found["kept_share"] == pytest.approx(34.5 / 200.0)
     assert found["useful_share"] == pytest.approx(1 / 3)

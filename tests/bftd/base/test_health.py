@@ -55,7 +55,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"nodes": [QUARANTINED]}, "WARNING", wording("bftd.health.quarantine", quarantined=1, value=" is")),
     ({"strays": [{}, {}]}, "WARNING", wording("bftd.health.stray_jobs", strays=2, value="s")),
-    ({"rooms_wary": "room is made for few"}, "WARNING", "room is made for few"),
+    ({"earmarks_wary": "few get earmarks"}, "WARNING", "few get earmarks"),
     ({"silent": ["17"]}, "WARNING", wording("bftd.health.silent_drivers", silent=17)),
     (
         {"ledger": {"bytes": 95, "max_bytes": 100}},

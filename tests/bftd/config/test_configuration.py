@@ -9,8 +9,9 @@ from click.testing import CliRunner
 
 from bftd.base.errors import ConfigError, UsageError
 from bftd.config import configuration
-from bftd.config.keys import GONE as GONE_KEYS
 from bftd.config.keys import PoolConfig, tunable
+from bftd.config.old_keys import GONE as GONE_KEYS
+from bftd.config.old_keys import RENAMED
 from bftd.daemon.process import _command
 from milp.solvers.programs import process
 from tests.support.messages import excerpt, fragment, pattern, says, wording
@@ -228,7 +229,7 @@ def test_regression_an_upgrade_stopped_the_daemon_whose_file_had_a_key_that_is_g
     assert configuration.load(path, told.append).pool == PoolConfig(spare_nodes=2)
     [line] = told
     assert says(line, "bftd.config.key_gone", name=path, section="pool", key="plan_wait_s")
-    assert "make_room" in line
+    assert "earmark" in line
     assert "\n" not in line
     assert configuration.load(path).pool.spare_nodes == 2, "commands of users say nothing of it"
     checked = CliRunner().invoke(_command, ["--config", str(path), "--check-config"])
@@ -243,7 +244,21 @@ def test_a_key_that_is_gone_is_gone_from_its_section_only() -> None:
 
 
 def test_no_key_is_there_and_gone_at_once() -> None:
-    assert not {(key.section, key.name) for key in configuration.reference()} & GONE_KEYS.keys()
+    here = {(key.section, key.name) for key in configuration.reference()}
+    assert not here & (GONE_KEYS.keys() | RENAMED.keys())
+    assert {(section, new) for (section, _), new in RENAMED.items()} <= here
+
+
+def test_the_old_name_of_a_key_is_understood_and_said_once() -> None:
+    told: list[str] = []
+    text = "[pool]\nmake_room = false\n"
+    assert configuration.parse(text, "bftd.toml", told.append).pool == PoolConfig(earmark=False)
+    renamed = {"name": "bftd.toml", "section": "pool", "key": "make_room", "new": "earmark", "new2": "earmark"}
+    assert told == [wording("bftd.config.key_renamed", **renamed)]
+    with pytest.raises(ConfigError, match=pattern("bftd.config.key_twice", **renamed)):
+        configuration.parse(text + "earmark = true\n", "bftd.toml")
+    with pytest.raises(ConfigError, match="make_room"):
+        configuration.parse("[pool]\nmake_room = 3\n")
 
 
 @pytest.mark.parametrize("told", ["login1", "login1:", ":6820", "login1:99999", "login1:http"])

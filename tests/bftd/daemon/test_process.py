@@ -95,7 +95,7 @@ def test_what_squeue_shows_of_a_job_and_cannot_be_read_is_said_once(
         told = [record.getMessage() for record in caplog.records]
         return [text for text in told if "may preempt pilots" not in text]
 
-    expected = "no room is made for pending job 7, which cannot be read: not a number: 'many': 7 ann batch"
+    expected = "no node is earmarked for pending job 7, which cannot be read: not a number: 'many': 7 ann batch"
     assert [look(odd), look(odd)] == [[expected], []]
     assert [look(Snapshot(1.0, {}, (), ())), look(odd)] == [[], [expected]]
     error = SnapshotError("squeue shows a job that cannot be read (no job id): ? ann batch RUNNING")
@@ -437,7 +437,7 @@ def test_what_bft_tune_has_set_is_shown_and_put_back(tmp_path: Path) -> None:
         assert errors.count(wording("service.live.hidden_by_tuning", name="pj_max", value=2, value2=4)) == 1
 
 
-def test_regression_a_daemon_on_a_full_disk_serves_on_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_regression_a_daemon_on_a_full_disk_serves_on_and_goes_on_when_there_is_space(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)], capture_output=True).returncode:

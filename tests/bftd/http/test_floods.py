@@ -102,7 +102,7 @@ async def test_regression_idle_and_dripping_connections_of_a_slow_client_were_ne
         assert await answered(tmp_path / "socket")
 
 
-async def test_a_user_has_so_many_connections_and_one_that_waits_for_nothing_makes_room(
+async def test_a_user_has_so_many_connections_and_one_that_waits_for_nothing_makes_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ordinary: None
 ) -> None:
     monkeypatch.setattr(connections, "OF_A_USER_MOST", 3)
@@ -110,7 +110,7 @@ async def test_a_user_has_so_many_connections_and_one_that_waits_for_nothing_mak
         path = str(tmp_path / "socket")
         _, first = await served.ask("POST", "/v1/trainers", TRAINER)  # kept alive, and idle from now on
         silent = [await asyncio.open_unix_connection(path) for _ in range(2)]
-        assert await answered(tmp_path / "socket"), "the idle one made room"
+        assert await answered(tmp_path / "socket"), "the idle one made way"
         third = await asyncio.open_unix_connection(path)
         await asyncio.sleep(0.05)
         assert not await answered(tmp_path / "socket"), "no request has come on any of the three yet"
@@ -203,14 +203,14 @@ async def test_of_those_that_have_proved_themselves_so_many_are_kept_and_the_res
     made.ended(doors[0].proxy)
     made.prove(one_more.proxy, 4711)
     assert one_more in made._proved
-    assert doors[0].proxy.is_closing(), "an idle one of his own made room"
+    assert doors[0].proxy.is_closing(), "an idle one of his own made way"
     for user in (1, 2, 3):
         for door in [opened(made, "10.0.0.1") for _ in range(10)]:
             made.began(door.proxy)
             made.prove(door.proxy, user)
     assert len([door for door in made._proved if not door.proxy.is_closing()]) == 20
     strangers = [opened(made, "10.0.0.2") for _ in range(30)]
-    assert [door.proxy.is_closing() for door in strangers] == [True] * 20 + [False] * 10, "the oldest make room"
+    assert [door.proxy.is_closing() for door in strangers] == [True] * 20 + [False] * 10, "the oldest make way"
     assert len(made) == 30
 
 

@@ -198,7 +198,7 @@ async def test_one_user_cannot_fill_the_daemon_with_trainers(monkeypatch: pytest
     assert (await served.ask("POST", "/v1/trainers", TRAINER | {"id": "run-b-1", "user": "bob"}))[0] == 200
 
 
-async def test_the_long_polls_of_a_trainer_are_bounded_and_those_that_end_make_room(
+async def test_the_long_polls_of_a_trainer_are_bounded_and_those_that_end_make_way(
     monkeypatch: pytest.MonkeyPatch, served: Served
 ) -> None:
     monkeypatch.setattr(driver, "MOST_POLLS_OF_A_TRAINER", 2)

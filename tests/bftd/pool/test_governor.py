@@ -1,4 +1,4 @@
-"""What rooms may cost in vain on the whole site, whoever waits and whatever comes of it."""
+"""What earmarks may waste on the whole site, whoever waits and whatever comes of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG = PoolConfig(debounce_polls=1)
 
 
 class Hours:
-    """Twenty harvested nodes with a pilot on each that rooms leave, for jobs that never start and such that do."""
+    """Twenty harvested nodes with a pilot on each that earmarks leave, for jobs that never start and such that do."""
 
     def __init__(self, cycle_s: float, never: int = 0, toggling: int = 0, honest: int = 0, size: int = 2) -> None:
         self.scheduler = Scheduler(read=True, cycle_s=cycle_s)
@@ -33,9 +33,9 @@ class Hours:
         self.never = [self._waits(f"5{user}00{k}", f"u{user}", size) for user in range(1, never + 1) for k in range(2)]
         self.toggling, self.honest = toggling, honest
         self.runs: dict[str, tuple[Job, float]] = {}
-        self.vain_s: deque[tuple[float, float, int]] = deque()
+        self.wasted_s: deque[tuple[float, float, int]] = deque()
         self.worst = (0.0, 0.0)
-        self.honest_rooms: list[bool] = []
+        self.honest_earmarks: list[bool] = []
 
     def _waits(self, id_: str, user: str, count: int) -> Job:
         fields = {"user": user, "node_count": count, "request": JobRequest(exclusive=True, cpus=4 * count)}
@@ -60,19 +60,19 @@ class Hours:
         pilots = [pilot(id_, name, user="eve") for name, id_ in self.lent.items()]
         snapshot = Snapshot(self.time_s, nodes, (*waits, *pilots, *runs), (), scheduler=self.scheduler)
         self.memory, view = observe(self.memory, snapshot, CONFIG, Harvest.of(PARTITION), self.lent, {})
-        assert self.memory.rooms.fault is None
+        assert self.memory.earmarks.fault is None
         kept = evicted = 0
-        for id_, room in view.rooms.items():
+        for id_, earmark in view.earmarks.items():
             if id_.startswith("9"):
                 continue
-            kept += len(room.nodes)
-            evicted += len(self.lent.keys() & set(room.nodes))
+            kept += len(earmark.nodes)
+            evicted += len(self.lent.keys() & set(earmark.nodes))
         self._count(kept * POLL_S, evicted)
         if poll % 30 == 5:
             for one in (one for one in waits if one.id.startswith("9")):
-                room = view.rooms.get(one.id)
-                self.honest_rooms.append(room is not None)
-                where = room.nodes if room is not None else tuple(self.lent)[:1]
+                earmark = view.earmarks.get(one.id)
+                self.honest_earmarks.append(earmark is not None)
+                where = earmark.nodes if earmark is not None else tuple(self.lent)[:1]
                 started = replace(one, state="RUNNING", nodes=where, start_s=self.time_s, time_limit_s=60.0)
                 self.runs[one.id] = started, self.time_s + 60.0
         taken = {name for one, until_s in self.runs.values() if self.time_s + POLL_S < until_s for name in one.nodes}
@@ -80,24 +80,24 @@ class Hours:
         self.lent = {name: self.lent.get(name, f"6{poll}{name[1:]}") for name in free}
 
     def _count(self, kept_s: float, evicted: int) -> None:
-        self.vain_s.append((self.time_s, kept_s, evicted))
-        while self.vain_s[0][0] <= self.time_s - HOUR_S:
-            self.vain_s.popleft()
-        kept_share = sum(one for _, one, _ in self.vain_s) / (NODES * HOUR_S)
-        evicted_share = sum(one for _, _, one in self.vain_s) / NODES
+        self.wasted_s.append((self.time_s, kept_s, evicted))
+        while self.wasted_s[0][0] <= self.time_s - HOUR_S:
+            self.wasted_s.popleft()
+        kept_share = sum(one for _, one, _ in self.wasted_s) / (NODES * HOUR_S)
+        evicted_share = sum(one for _, _, one in self.wasted_s) / NODES
         self.worst = max(self.worst[0], kept_share), max(self.worst[1], evicted_share)
 
 
 @pytest.mark.parametrize("cycle_s", [5.0, 120.0])
 @pytest.mark.parametrize(("never", "toggling"), [(10, 0), (0, 1), (0, 5), (10, 3)])
-def test_regression_many_users_kept_nearly_all_nodes_in_vain(cycle_s: float, never: int, toggling: int) -> None:
+def test_regression_many_users_wasted_nearly_all_nodes(cycle_s: float, never: int, toggling: int) -> None:
     """Of any hour; before, 60 users kept 95 % with cycles of 120 s, and one had each pilot evicted 60 times."""
     hours = Hours(cycle_s, never, toggling)
     hours.run(1.2)
     kept, evicted = hours.worst
     assert 0.0 < kept <= 0.05
     assert 0.0 < evicted <= 1.0
-    assert hours.memory.rooms.governor.wary
+    assert hours.memory.earmarks.governor.wary
 
 
 def test_a_job_for_all_nodes_that_never_starts_keeps_them_no_longer_than_all_may_together() -> None:
@@ -108,13 +108,13 @@ def test_a_job_for_all_nodes_that_never_starts_keeps_them_no_longer_than_all_may
 
 
 @pytest.mark.parametrize("others", [{}, {"never": 10, "toggling": 2}])
-def test_users_whose_jobs_start_have_room_whoever_else_waits(others: dict[str, int]) -> None:
+def test_users_whose_jobs_start_have_earmarks_whoever_else_waits(others: dict[str, int]) -> None:
     hours = Hours(5.0, honest=2, **others)
     hours.memory = replace(
-        hours.memory, rooms=replace(hours.memory.rooms, governor=Governor(proved={"h0": 2, "h1": 2}))
+        hours.memory, earmarks=replace(hours.memory.earmarks, governor=Governor(proved={"h0": 2, "h1": 2}))
     )
     hours.run(1.2)
-    assert (len(hours.honest_rooms), sum(hours.honest_rooms)) == (30, 30)
+    assert (len(hours.honest_earmarks), sum(hours.honest_earmarks)) == (30, 30)
     assert hours.worst[0] <= 0.05
 
 
@@ -122,8 +122,8 @@ def test_a_site_whose_jobs_all_start_is_never_wary() -> None:
     hours = Hours(120.0, honest=4)
     for _ in range(6):
         hours.run(0.25)
-        assert hours.memory.rooms.governor.words == ""
-    assert all(hours.honest_rooms)
+        assert hours.memory.earmarks.governor.words == ""
+    assert all(hours.honest_earmarks)
 
 
 # The account
@@ -157,13 +157,13 @@ def test_it_recovers_as_the_hour_forgets() -> None:
     assert not wary(before=found, now_s=500.0).wary, "or was set back, and nobody said so"
 
 
-def test_rooms_may_cost_as_much_in_vain_as_those_that_led_to_starts() -> None:
+def test_as_much_may_be_wasted_as_those_cost_that_led_to_starts() -> None:
     well = wary(ended("bob", started=True, node_s=5000.0, pilots=50))
     assert not wary(ended(node_s=3000.0, pilots=30), before=well).wary
     assert wary(ended(node_s=5000.0), before=well).wary
 
 
-def test_a_user_is_proved_by_more_nodes_that_his_jobs_started_on_than_were_kept_in_vain() -> None:
+def test_a_user_is_proved_by_more_nodes_that_his_jobs_started_on_than_were_wasted() -> None:
     proved = wary(ended(started=True, nodes=3)).proved
     assert proved == {"ann": 3}
     assert wary(ended(nodes=2), before=Governor(proved=proved)).proved == {"ann": 1}
@@ -171,7 +171,7 @@ def test_a_user_is_proved_by_more_nodes_that_his_jobs_started_on_than_were_kept_
     assert wary(ended(started=True, nodes=99)).proved == {"ann": 10}, "no more than the site has"
 
 
-def test_open_rooms_count_as_in_vain_and_the_first_may_be_as_large_as_the_site() -> None:
+def test_open_earmarks_count_as_wasted_and_the_first_may_be_as_large_as_the_site() -> None:
     assert EarmarkAllowance(Governor(), 10).takes(False, EarmarkCost(9000.0, 10))
     allowance = EarmarkAllowance(Governor(), 10)
     allowance.spend(False, EarmarkCost(1000.0, 1))
@@ -179,10 +179,10 @@ def test_open_rooms_count_as_in_vain_and_the_first_may_be_as_large_as_the_site()
     assert not allowance.takes(False, EarmarkCost(10.0, 6))
     assert [allowance.takes(False, EarmarkCost(10.0, 3)) for _ in range(2)] == [True, False]
     assert allowance.takes(True, EarmarkCost(9000.0, 10)), "what others spend is nothing to who is proved"
-    assert allowance.takes(False, EarmarkCost()), "a room without a harvested node"
+    assert allowance.takes(False, EarmarkCost()), "an earmark without a harvested node"
 
 
-ROOM = st.builds(
+EARMARK = st.builds(
     EndedEarmark,
     user=st.sampled_from("abc"),
     proved=st.booleans(),
@@ -192,7 +192,7 @@ ROOM = st.builds(
 )
 
 
-@given(st.lists(st.tuples(st.lists(ROOM, max_size=3), st.floats(0.0, 900.0)), max_size=30))
+@given(st.lists(st.tuples(st.lists(EARMARK, max_size=3), st.floats(0.0, 900.0)), max_size=30))
 def test_no_history_makes_it_remember_more_than_an_hour_or_anybody_without_starts(
     history: list[tuple[list[EndedEarmark], float]],
 ) -> None:

@@ -17,14 +17,14 @@ from bftd.pool.backfill.model import lowest
 from bftd.pool.claims import COUNTED_ON_S
 from bftd.pool.harvest import Harvest
 from bftd.pool.idle_filter import IdleWatch
-from bftd.pool.membership import DOUBTED_MOST_S, UNHEARD_KEPT_S, PoolMemory, observe
+from bftd.pool.membership import SUSPECT_MOST_S, UNHEARD_KEPT_S, PoolMemory, observe
 from bftd.pool.synthetic import idle_nodes
 from bftd.pool.victims import AnyNode, Chooser
 from slurm_plugin.read.types import Job, JobRequest, Node, Reservation, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, Core, Pool, granted, job, members, node, pilot, registration
 from tests.support.messages import says, wording
 
-# Of more nodes than there are: no room can be made for such a job.
+# Of more nodes than there are: no earmark can be made for such a job.
 LARGE = 9
 
 
@@ -344,7 +344,7 @@ def test_a_job_that_could_start_without_pilots_gets_the_idle_nodes_first_and_pil
         "is left to " + wording("pool.judgement.job_that_can_start", job=9)
     ] * 2
     assert view.nodes["n1"].wanted
-    assert view.rooms == {"9": Earmark("9", ("n1", "n3"), pool.time_s, leaving=("n1",))}
+    assert view.earmarks == {"9": Earmark("9", ("n1", "n3"), pool.time_s, leaving=("n1",))}
     assert view.version == before.version + 1
 
 
@@ -356,11 +356,11 @@ def test_nodes_stay_kept_until_their_job_has_started_and_then_count_as_its_own()
     for _ in range(5):
         view = pool.see(nodes, [PILOTS[1], waits], {"n2": "72"})
         assert members(view) == {"n2"}
-        assert view.rooms["9"].nodes == ("n1", "n3")
+        assert view.earmarks["9"].nodes == ("n1", "n3")
     runs = job("9", "RUNNING", nodes=("n1", "n3"), start_s=pool.time_s)
     view = pool.see([node("n1", "ALLOCATED"), BUSY[1], node("n3", "ALLOCATED")], [PILOTS[1], runs], {"n2": "72"})
-    assert view.rooms == {}
-    assert [over.end for over in view.rooms_over] == ["started"]
+    assert view.earmarks == {}
+    assert [over.end for over in view.earmarks_over] == ["started"]
     assert view.nodes["n1"].why == "runs a job"
 
 
@@ -375,7 +375,7 @@ def test_where_only_a_cycle_that_is_far_away_starts_the_job_its_pilots_train_on_
         jobs = (*PILOTS, runs, ahead, waits)
         snapshot = Snapshot(time_s, {one.name: one for one in nodes}, jobs, (), scheduler=scheduler)
         memory, view = observe(memory, snapshot, PoolConfig(), Harvest.of(PARTITION), LEASED, {})
-        assert view.rooms == {"9": Earmark("9", ("n1",), 1000.0, leaving=("n1",), due_s=1025.0)}
+        assert view.earmarks == {"9": Earmark("9", ("n1",), 1000.0, leaving=("n1",), due_s=1025.0)}
         seen[time_s] = (view.nodes["n1"].in_pool, view.nodes["n1"].wanted, view.nodes["n1"].why)
     trains_on = (True, False, wording("pool.judgement.until_next_cycle", job=9))
     goes = (False, True, "is left to " + wording("pool.judgement.job_that_can_start", job=9))
@@ -394,30 +394,30 @@ def test_nodes_that_a_job_no_longer_fits_on_are_lent_again_at_once() -> None:
     other = job("8", "RUNNING", nodes=("n1",), start_s=pool.time_s, time_limit_s=7200.0)
     view = pool.see(BUSY, [PILOTS[1], other, job("9", node_count=3)], {"n2": "72"})
     assert members(view) == {"n2", "n3"}
-    assert [(over.room.job, over.end) for over in view.rooms_over] == [("9", "no longer fits")]
+    assert [(over.earmark.job, over.end) for over in view.earmarks_over] == [("9", "no longer fits")]
 
 
 @pytest.mark.parametrize("waits", [job("9"), job("9_3"), job("9_[1-4]"), job("9+0")])
-def test_a_job_that_does_not_start_though_it_could_is_doubted_and_its_nodes_are_lent_again(waits: Job) -> None:
+def test_a_job_that_does_not_start_though_it_could_is_backed_off_and_its_nodes_are_lent_again(waits: Job) -> None:
     pool = Pool()
     pool.see([node("n1")], [waits])
     view = pool.see([node("n1")], [waits], after_s=96.0)  # nobody says how long cycles take
-    assert [over.end for over in view.rooms_over] == ["doubted"]
+    assert [over.end for over in view.earmarks_over] == ["backed off"]
     for _ in range(3):
         view = pool.see([node("n1")], [waits])
-        assert (view.rooms, members(view)) == ({}, {"n1"})
+        assert (view.earmarks, members(view)) == ({}, {"n1"})
 
 
 def test_the_rest_of_an_array_keeps_its_nodes_as_its_tasks_start() -> None:
     pool = Pool()
     nodes = [node(f"n{index}") for index in range(1, 5)]
     view = pool.see(nodes, [job("9_[1-3]")])
-    first, *rest = view.rooms["9"].nodes
+    first, *rest = view.earmarks["9"].nodes
     runs = job("9_1", "RUNNING", nodes=(first,), start_s=pool.time_s)
     shown = [replace(one, state="ALLOCATED") if one.name == first else one for one in nodes]
     view = pool.see(shown, [runs, job("9_[2-3]")])
-    assert view.rooms["9"].nodes == tuple(rest)
-    assert [over.end for over in view.rooms_over] == ["started"]
+    assert view.earmarks["9"].nodes == tuple(rest)
+    assert [over.end for over in view.earmarks_over] == ["started"]
 
 
 class Last:
@@ -432,24 +432,24 @@ def test_of_leased_nodes_those_leave_that_the_core_would_miss_least() -> None:
     snapshot = Snapshot(1000.0, {one.name: one for one in nodes}, (*PILOTS, job("9")), ())
     for leaving, left in ((AnyNode(), "n1"), (Last(), "n2")):
         _, view = observe(PoolMemory(), snapshot, PoolConfig(), Harvest.of(PARTITION), LEASED, {}, leaving)
-        assert view.rooms["9"].leaving == (left,)
+        assert view.earmarks["9"].leaving == (left,)
 
 
-def test_a_site_may_leave_the_making_of_room_to_slurm() -> None:
-    pool = Pool(PoolConfig(make_room=False))
+def test_a_site_may_leave_the_earmarking_to_slurm() -> None:
+    pool = Pool(PoolConfig(earmark=False))
     for _ in range(3):
         view = pool.see(BUSY, [*PILOTS, job("9", node_count=2)], LEASED)
     assert members(view) == {"n1", "n2", "n3"}
-    assert view.rooms == {}
+    assert view.earmarks == {}
 
 
-def test_a_site_that_stops_making_room_gets_its_nodes_back() -> None:
+def test_a_site_that_stops_earmarking_gets_its_nodes_back() -> None:
     pool = Pool()
     pool.see(BUSY, [*PILOTS, job("9")], LEASED)
-    pool.config = PoolConfig(make_room=False)
+    pool.config = PoolConfig(earmark=False)
     view = pool.see(BUSY, [*PILOTS, job("9")], LEASED)
-    assert view.rooms == {}
-    assert [over.room.job for over in view.rooms_over] == ["9"]
+    assert view.earmarks == {}
+    assert [over.earmark.job for over in view.earmarks_over] == ["9"]
 
 
 def test_a_fault_in_the_copy_of_slurms_planner_stops_no_poll_and_lends_no_node_that_was_kept(
@@ -461,9 +461,9 @@ def test_a_fault_in_the_copy_of_slurms_planner_stops_no_poll_and_lends_no_node_t
     monkeypatch.setattr("bftd.pool.prediction.queue", lambda *_: 1 / 0)
     for _ in range(3):
         view = pool.see(BUSY, [*PILOTS, job("9"), job("10")], LEASED)
-        assert view.rooms.keys() == {"9"}
+        assert view.earmarks.keys() == {"9"}
         assert members(view) == {"n1", "n2"}
-        assert isinstance(pool.memory.rooms.fault, ZeroDivisionError)
+        assert isinstance(pool.memory.earmarks.fault, ZeroDivisionError)
 
 
 def test_idle_times_are_not_shortened_by_the_nodes_that_are_kept() -> None:
@@ -524,9 +524,9 @@ def test_no_queue_breaks_a_poll_and_no_node_is_lent_that_is_kept_or_that_slurm_h
     promised = job("77", sched_nodes=("n3",), start_s=pool.time_s + 2 + in_s, node_count=LARGE)
     for _ in range(3):
         view = pool.see(nodes, [*pilots, *waiting, promised], leased)
-        assert pool.memory.rooms.fault is None
-        kept = {name for room in view.rooms.values() for name in room.nodes}
-        assert len(kept) == sum(len(room.nodes) for room in view.rooms.values()), "no node is kept twice"
+        assert pool.memory.earmarks.fault is None
+        kept = {name for earmark in view.earmarks.values() for name in earmark.nodes}
+        assert len(kept) == sum(len(earmark.nodes) for earmark in view.earmarks.values()), "no node is kept twice"
         assert not kept & members(view)
         assert all(view.nodes[name].wanted for name in kept)
         if leases < 3 and in_s < pool.config.min_window_s - 3:
@@ -585,11 +585,11 @@ def test_S9_what_befalls_more_than_a_tenth_of_the_lent_nodes_at_once_is_believed
 ):
     nodes, pilots, leased, pool = lent(20)
     drained = [node(f"n{number}", "ALLOCATED", "DRAIN") for number in (1, 2, 3)] + nodes[3:]
-    for passed_s in (1.0, DOUBTED_MOST_S - 0.5):
+    for passed_s in (1.0, SUSPECT_MOST_S - 0.5):
         view = pool.see(drained, pilots, leased, after_s=passed_s)
         assert members(view) == leased.keys()
         assert says(view.nodes["n1"].why, "pool.judgement.for_now", why="is draining")
-        assert view.hold == wording("pool.judgement.doubted", many=3, all=20, why="is draining")
+        assert view.hold == wording("pool.judgement.suspect", many=3, all=20, why="is draining")
     assert members(pool.see(drained, pilots, leased, after_s=0.5)) == leased.keys() - {"n1", "n2", "n3"}
     view = pool.see(drained, pilots, leased)
     assert (members(view), view.hold) == (set(leased) - {"n1", "n2", "n3"}, None)
@@ -613,7 +613,7 @@ def test_a_job_has_its_nodes_at_once_also_while_what_slurm_shows_of_many_nodes_i
     assert (view.nodes["n1"].wanted, view.nodes["n20"].wanted, view.hold is None) == (True, True, False)
 
 
-def test_an_end_of_many_pilots_at_once_is_nothing_to_doubt() -> None:
+def test_an_end_of_many_pilots_at_once_is_not_suspect() -> None:
     nodes, _, leased, pool = lent(20)
     for state, flags in (("ALLOCATED", ("COMPLETING",)), ("IDLE", ("COMPLETING",)), ("IDLE", ())):
         assert pool.see([node(one.name, state, *flags) for one in nodes], (), leased).hold is None
@@ -659,7 +659,7 @@ def test_a_preempting_job_holds_the_nodes_of_its_partitions_alone_and_none_that_
 
 
 @pytest.mark.parametrize("reason", ["JobHeldUser", "Licenses"])
-def test_a_job_that_something_else_than_room_bars_holds_nothing(reason: str) -> None:
+def test_a_job_that_something_else_than_a_lack_of_nodes_bars_holds_nothing(reason: str) -> None:
     pool = Pool()
     assert not preempted(pool, starting(pool, "n1", reason=reason)).counted_on
 
@@ -682,14 +682,14 @@ def test_a_clock_that_is_set_back_lets_no_job_hold_nodes_for_longer() -> None:
     assert held == [True] * 5 + [False] * 5
 
 
-def test_a_preempting_job_whose_room_is_free_of_pilots_holds_no_other_node() -> None:
+def test_a_preempting_job_whose_earmark_is_free_of_pilots_holds_no_other_node() -> None:
     pool = Pool()
     view = preempted(pool, starting(pool, "n1", "n2", node_count=6))
-    assert view.rooms["9"].leaving == ("n3",)
+    assert view.earmarks["9"].leaving == ("n3",)
     assert view.counted_on == set(SIX), "a pilot is still there"
     pool = Pool()
     view = preempted(pool, starting(pool, "n1", "n2", node_count=2))
-    assert "n3" not in view.rooms["9"].nodes
+    assert "n3" not in view.earmarks["9"].nodes
     assert not view.counted_on
 
 

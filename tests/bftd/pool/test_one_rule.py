@@ -86,12 +86,12 @@ KEY = st.sampled_from([0.0, 20.0]) | st.floats(0.0, 90.0)
 class Site:
     """One site's pool, and a driver that looks at each snapshot as well.
 
-    Rooms are not made: they only keep more from being lent than both have to agree on.
+    Earmarks are not made: they only keep more from being lent than both have to agree on.
     """
 
     def __init__(self, min_window_s: float) -> None:
         self.min_window_s = min_window_s
-        self.pool = Pool(PoolConfig(debounce_polls=2, min_window_s=min_window_s, make_room=False))
+        self.pool = Pool(PoolConfig(debounce_polls=2, min_window_s=min_window_s, earmark=False))
         self.since: dict[str, float] = {}
 
     def see(self, poll: Poll, asked: dict[str, tuple[str, ...]]) -> tuple[PoolView, dict[str, str | None]]:
@@ -260,7 +260,7 @@ def test_regression_a_job_waiting_in_one_harvested_partition_kept_drivers_of_ano
     harvest = Harvest.of(PARTITION, "elastic2")
 
     def lent(*jobs: Job) -> tuple[bool, bool]:
-        config = PoolConfig(debounce_polls=1, make_room=False)
+        config = PoolConfig(debounce_polls=1, earmark=False)
         snapshot = Snapshot(1000.0, {"n1": both}, jobs, (), begun_s=999.5)
         _, view = observe(PoolMemory(), snapshot, config, harvest, {}, {})
         rules = Rules(config.min_window_s, view.looked_s)

@@ -105,59 +105,59 @@ def test_a_shared_node_is_used_and_not_idle_to_who_counts_idle_nodes() -> None:
     assert watch.see(Snapshot(1000.0, nodes, jobs, ()), nodes) == {"n1"}
 
 
-# Room
+# Earmarks
 
 
-def rooms(nodes: list[Node], jobs: list[Job], leased: dict[str, str | None] = LEASED) -> dict[str, tuple[str, ...]]:
+def earmarks(nodes: list[Node], jobs: list[Job], leased: dict[str, str | None] = LEASED) -> dict[str, tuple[str, ...]]:
     view = Pool().see(nodes, jobs, leased)
-    return {room.job: room.nodes for room in view.rooms.values()}
+    return {earmark.job: earmark.nodes for earmark in view.earmarks.values()}
 
 
 def waits(id_: str = "9", cpus: int = 2, memory_mb: int = 256, **fields: Any) -> Job:
     return job(id_, request=part(cpus, memory_mb), **fields)
 
 
-def test_no_room_is_made_for_a_job_that_fits_beside_a_pilot() -> None:
+def test_no_node_is_earmarked_for_a_job_that_fits_beside_a_pilot() -> None:
     alone = used("n1", 2, 256)
-    assert rooms([alone], [sharing(), waits()]) == {}
-    assert rooms([alone], [sharing(), waits(cpus=3)]) == {"9": ("n1",)}
-    assert rooms([alone], [sharing(), waits(memory_mb=900)]) == {"9": ("n1",)}
-    assert rooms([alone], [sharing(), replace(waits(), request=JobRequest())]) == {"9": ("n1",)}, (
+    assert earmarks([alone], [sharing(), waits()]) == {}
+    assert earmarks([alone], [sharing(), waits(cpus=3)]) == {"9": ("n1",)}
+    assert earmarks([alone], [sharing(), waits(memory_mb=900)]) == {"9": ("n1",)}
+    assert earmarks([alone], [sharing(), replace(waits(), request=JobRequest())]) == {"9": ("n1",)}, (
         "it shares with nobody"
     )
-    assert rooms([alone], [pilot("71", "n1"), replace(waits(), request=JobRequest())]) == {"9": ("n1",)}
+    assert earmarks([alone], [pilot("71", "n1"), replace(waits(), request=JobRequest())]) == {"9": ("n1",)}
 
 
-def test_of_more_jobs_than_one_at_a_time_beside_each_pilot_the_others_get_room() -> None:
+def test_of_more_jobs_than_one_at_a_time_beside_each_pilot_the_others_get_earmarks() -> None:
     nodes = [used("n1", 2, 256), used("n2", 2, 256)]
     pilots = [sharing(), sharing("72", "n2")]
     leased: dict[str, str | None] = {"n1": "71", "n2": "72"}
-    assert rooms(nodes, [*pilots, waits("8"), waits("9")], leased) == {}
+    assert earmarks(nodes, [*pilots, waits("8"), waits("9")], leased) == {}
     tasks = waits("8_[1-4]")
-    found = rooms(nodes, [*pilots, tasks, waits("9", cpus=4)], leased)
+    found = earmarks(nodes, [*pilots, tasks, waits("9", cpus=4)], leased)
     assert found == {}, "both nodes are taken by its tasks"
-    assert rooms(nodes, [*pilots, waits("8"), waits("9", cpus=4)], leased) == {"9": ("n2",)}
+    assert earmarks(nodes, [*pilots, waits("8"), waits("9", cpus=4)], leased) == {"9": ("n2",)}
 
 
 def test_a_pilot_beside_a_job_leaves_for_one_that_fits_once_it_is_gone() -> None:
     shared = used("n1", 3)
     jobs = [sharing(), beside()]
-    assert rooms([shared], [*jobs, waits(cpus=3)]) == {"9": ("n1",)}
-    assert rooms([shared], [*jobs, waits(cpus=1)]) == {}
-    assert rooms([shared], [*jobs, waits(cpus=4)]) == {}, "the regular job is in its way, not the pilot"
-    assert rooms([shared], [*jobs, waits(cpus=3, memory_mb=800)]) == {}, "and its memory"
-    assert rooms([used("n1", 4)], [sharing(), beside(cpus=2), waits(cpus=2)]) == {"9": ("n1",)}
-    assert rooms([shared], [*jobs, waits("8", cpus=3), waits("9", cpus=3)]) == {"8": ("n1",)}, "for one of them"
+    assert earmarks([shared], [*jobs, waits(cpus=3)]) == {"9": ("n1",)}
+    assert earmarks([shared], [*jobs, waits(cpus=1)]) == {}
+    assert earmarks([shared], [*jobs, waits(cpus=4)]) == {}, "the regular job is in its way, not the pilot"
+    assert earmarks([shared], [*jobs, waits(cpus=3, memory_mb=800)]) == {}, "and its memory"
+    assert earmarks([used("n1", 4)], [sharing(), beside(cpus=2), waits(cpus=2)]) == {"9": ("n1",)}
+    assert earmarks([shared], [*jobs, waits("8", cpus=3), waits("9", cpus=3)]) == {"8": ("n1",)}, "for one of them"
 
 
 def test_a_pilot_leaves_a_shared_node_only_where_no_idle_one_does() -> None:
     nodes = [used("n1", 3), node("n2")]
-    assert rooms(nodes, [sharing(), beside(), waits(cpus=3)]) == {"9": ("n2",)}
+    assert earmarks(nodes, [sharing(), beside(), waits(cpus=3)]) == {"9": ("n2",)}
 
 
 def test_a_pilot_that_leaves_a_shared_node_is_told_so_at_once() -> None:
     view = Pool().see([used("n1", 3)], [sharing(), beside(), waits(cpus=3)], LEASED)
-    assert view.rooms["9"].leaving == ("n1",)
+    assert view.earmarks["9"].leaving == ("n1",)
     assert (view.nodes["n1"].why, view.nodes["n1"].wanted) == (
         "is left to " + wording("pool.judgement.job_that_can_start", job=9),
         True,

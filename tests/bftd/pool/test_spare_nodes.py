@@ -19,12 +19,12 @@ NAMES = [f"n{number}" for number in range(1, 7)]
 IDLE = [node(name) for name in NAMES]
 
 
-# Of more nodes than there are: no room can be made for such a job.
+# Of more nodes than there are: no earmark can be made for such a job.
 LARGE = 9
 
 
 def queued(pool: Pool, *nodes: str, in_s: float = 900.0, id_: str = "8", **fields: object) -> Job:
-    """A job that waits for room, does not fit now, and is planned `in_s` after the next snapshot."""
+    """A job that waits for nodes, does not fit now, and is planned `in_s` after the next snapshot."""
     start_s = pool.time_s + 1 + in_s
     return job(id_, sched_nodes=nodes or ("elsewhere",), start_s=start_s, **{"node_count": LARGE} | fields)
 
@@ -38,7 +38,7 @@ def sparing(count: int, **keys: float) -> Pool:
     return Pool(PoolConfig(debounce_polls=1, spare_nodes=count, **keys))
 
 
-def test_while_a_job_waits_for_room_so_many_idle_nodes_are_kept_free_and_say_why() -> None:
+def test_while_a_job_waits_for_nodes_so_many_idle_nodes_are_kept_free_and_say_why() -> None:
     pool = sparing(2)
     view = pool.see(IDLE, [queued(pool)])
     assert members(view) == {"n3", "n4", "n5", "n6"}
@@ -50,8 +50,8 @@ def test_while_a_job_waits_for_room_so_many_idle_nodes_are_kept_free_and_say_why
 def test_a_node_that_is_kept_for_a_job_is_not_idle_and_no_spare() -> None:
     pool = sparing(2)
     view = pool.see(IDLE, [queued(pool), queued(pool, id_="9", node_count=1)])
-    assert view.rooms.keys() == {"9"}
-    (kept,) = view.rooms["9"].nodes
+    assert view.earmarks.keys() == {"9"}
+    (kept,) = view.earmarks["9"].nodes
     assert view.nodes[kept].why == "is left to " + wording("pool.judgement.job_that_can_start", job=9)
     assert len(spares(view) - {kept}) == 2
     assert members(view) == set(NAMES) - spares(view) - {kept}

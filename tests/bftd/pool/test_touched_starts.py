@@ -73,12 +73,12 @@ def test_a_start_counts_once_where_it_may_be_after_the_last_look_and_its_lease_h
     assert [len(starts) for starts in told] == [1, 0, 0]
 
 
-def test_what_a_job_waits_for_once_its_room_is_free_of_pilots_is_not_their_delay() -> None:
+def test_what_a_job_waits_for_once_its_earmark_is_free_of_pilots_is_not_their_delay() -> None:
     """A job with --switches, say: its user could stop the site's loans for an hour."""
     slurm, scheduler = Slurm(), Scheduler(read=True, interval_s=30.0, cycle_s=5.0)
     slurm.look(pilots=tuple(NAMES))
     waiting = job("9", node_count=1, submit_s=slurm.time_s)
-    (left,) = slurm.look(waiting, pilots=tuple(NAMES), scheduler=scheduler).rooms["9"].nodes
+    (left,) = slurm.look(waiting, pilots=tuple(NAMES), scheduler=scheduler).earmarks["9"].nodes
     others = tuple(name for name in NAMES if name != left)
     slurm.look(waiting, pilots=others, scheduler=scheduler)
     slurm.look(waiting, pilots=others, scheduler=scheduler)
@@ -109,7 +109,7 @@ def test_a_start_on_nodes_that_no_pilot_had_is_not_counted() -> None:
     assert not slurm.look(runs("n2", "n3", start_s=1002.0, submit_s=1001.0), pilots=("n1",)).touched
 
 
-def test_a_job_in_a_room_that_no_pilot_had_to_leave_is_not_counted() -> None:
+def test_a_job_in_an_earmark_that_no_pilot_had_to_leave_is_not_counted() -> None:
     slurm = Slurm()
     slurm.look(pilots=("n1",))
     slurm.look(waits(slurm, 2), pilots=("n1",))
@@ -124,7 +124,7 @@ def test_where_only_backfill_starts_a_job_its_delay_begins_with_the_cycle_that_c
     small = waits(slurm, 3, time_limit_s=600.0, reason="Priority")
     slurm.look(first, busy, pilots=("n1", "n2", "n3"), scheduler=cycle)
     view = slurm.look(first, busy, small, pilots=("n1", "n2", "n3"), scheduler=cycle)
-    assert view.rooms["9"].due_s == 1030.0
+    assert view.earmarks["9"].due_s == 1030.0
     for at_s in range(2, 4):
         slurm.look(first, busy, small, after_s=10.0, pilots=("n3",) if at_s < 3 else (), scheduler=cycle)
     (start,) = slurm.look(first, busy, runs("n1", "n2", "n3", start_s=1031.0), after_s=9.0, scheduler=cycle).touched
@@ -132,7 +132,7 @@ def test_where_only_backfill_starts_a_job_its_delay_begins_with_the_cycle_that_c
 
 
 def test_a_job_that_is_locked_out_counts_from_when_slurm_was_first_seen_preempting_for_it() -> None:
-    slurm = Slurm(make_room=False)
+    slurm = Slurm(earmark=False)
     slurm.look(pilots=("n1", "n2"))
     came_s = slurm.time_s + 1.0
     for _ in range(12):
@@ -180,7 +180,7 @@ def test_another_pilot_on_a_node_is_no_regular_start() -> None:
 
 
 def test_a_clock_that_is_set_moves_what_is_remembered() -> None:
-    slurm = Slurm(make_room=False)
+    slurm = Slurm(earmark=False)
     slurm.look(pilots=("n1", "n2"))
     slurm.look(waits(slurm, start_s=slurm.time_s + 1, sched_nodes=("n1",)), pilots=("n2",))
     slurm.memory, slurm.time_s = slurm.memory.moved(5000.0), slurm.time_s + 5000.0
@@ -195,7 +195,7 @@ def test_a_clock_that_is_set_moves_what_is_remembered() -> None:
     polls_s=st.lists(st.sampled_from([0.5, 1.0, 1.0, 3.0]), min_size=40, max_size=40),
 )
 def test_no_delay_is_ever_understated(could_s: int, late_s: int, polls_s: list[float]) -> None:
-    slurm = Slurm(make_room=False)
+    slurm = Slurm(earmark=False)
     slurm.look(pilots=("n1", "n2"))
     could_at_s, start_at_s = slurm.time_s + could_s, slurm.time_s + could_s + late_s
     looks = 0

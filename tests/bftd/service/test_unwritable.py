@@ -90,7 +90,7 @@ def test_regression_a_full_disk_grows_nothing_loses_nothing_and_ends_nothing(
     assert {item.trainer for item in service.state.leases.values()} == {"1"}
     assert service.state.pool.hold == wording("service.live.cannot_write")
     assert "cannot be written" in service.overview("0")["ledger"]["failure"]
-    with pytest.raises(LedgerError, match="make room"):  # a new number of a driver must survive the daemon
+    with pytest.raises(LedgerError, match="free space"):  # a new number of a driver must survive the daemon
         service.apply(Registered(clock.now, registration("3")))
     assert set(service.state.trainers) == {"1", "2"}
     # a regular job gets n1 back
@@ -99,7 +99,7 @@ def test_regression_a_full_disk_grows_nothing_loses_nothing_and_ends_nothing(
     see(service, clock, "n2")
     used_s = service.state.usage.used_node_seconds
     assert service.state.leases == {}
-    # there is room again: all of it is written, and growth goes on
+    # there is space again: all of it is written, and growth goes on
     filler.unlink()
     clock.now += RETRY_S
     see(service, clock, "n2")

@@ -186,7 +186,7 @@ class LiveSite:
             service.apply(event)
 
 
-# Of more nodes than there are: no room can be made for such a job.
+# Of more nodes than there are: no earmark can be made for such a job.
 LARGE = 9
 
 
@@ -298,7 +298,7 @@ def test_a_node_planned_for_a_job_is_left_ahead_of_it_and_not_lent_again_before(
     assert (site.shadow["nodes_vacated"], site.shadow["preemptions"]) == (1, 0)
 
 
-def test_regression_a_node_that_is_left_for_a_room_by_a_deadline_counts_as_left(site: Site) -> None:
+def test_regression_a_node_that_is_left_for_an_earmark_by_a_deadline_counts_as_left(site: Site) -> None:
     site.idle("n1", polls=3)
     nodes = [node(name, "ALLOCATED" if name == "n1" else "IDLE") for name in NAMES]
     scheduler = replace(NO_SCHEDULER, read=True, cycled_s=site.now_s, cycle_s=0.1)
@@ -394,7 +394,7 @@ def test_on_a_pool_that_never_changes_nearly_all_of_dedicated_nodes_is_recovered
         assert shadow["slurm_calls_per_poll"] == 2.0
 
 
-def test_a_trainer_whose_work_is_done_makes_room_for_the_next(tmp_path: Path, monkeypatch) -> None:
+def test_a_trainer_whose_work_is_done_leaves_its_place_to_the_next(tmp_path: Path, monkeypatch) -> None:
     small = tuple(replace(spec, work_samples=1e5) for spec in trainers.NETWORKS)
     monkeypatch.setattr(trainers, "NETWORKS", small)
     site = Site(tmp_path / "ledger")

@@ -165,7 +165,7 @@ def test_at_80_columns_who_trains_where_and_how_fast_is_shown_and_the_rest_is_na
     assert lines[lines.index(header) + 5].endswith("columns: account, back-end, step, loss, resizes, suspends, on")
 
 
-def test_where_there_is_room_nothing_is_cut() -> None:
+def test_where_it_fits_nothing_is_cut() -> None:
     text = drawn(busy(), 10_000)
     assert "\u2026" not in text
     assert "more at" not in text

@@ -46,11 +46,11 @@ def pipe() -> Iterator[Pipe]:
 
 
 class Disk:
-    """Stands for os.write: full, or failing in another way, until there is room again."""
+    """Stands for os.write: full, or failing in another way, until there is space again."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
         self.data = b""
-        self.room_bytes: int | None = 0
+        self.free_bytes: int | None = 0
         self.tried = threading.Event()
         self._code = code
         monkeypatch.setattr(outputs, "_RETRY_S", 0.001)
@@ -58,13 +58,13 @@ class Disk:
         monkeypatch.setattr(outputs.os, "write", self._write)
 
     def _write(self, fd: int, data: bytes) -> int:
-        taken = len(data) if self.room_bytes is None else min(len(data), self.room_bytes)
+        taken = len(data) if self.free_bytes is None else min(len(data), self.free_bytes)
         if not taken:
             self.tried.set()
             raise OSError(self._code, os.strerror(self._code))
         self.data += bytes(data[:taken])
-        if self.room_bytes is not None:
-            self.room_bytes -= taken
+        if self.free_bytes is not None:
+            self.free_bytes -= taken
         return taken
 
 
@@ -118,14 +118,14 @@ def test_regression_a_full_disk_cut_agents_off_now_it_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     disk = Disk(monkeypatch, code)
-    disk.room_bytes = 9  # the last piece that a full disk takes may end anywhere
+    disk.free_bytes = 9  # the last piece that a full disk takes may end anywhere
     output = JobOutput(1, held_bytes=1000)
     output.line("the first")
     output.line("the second")
     assert disk.tried.wait(STILL_S)
     for number in range(100):
         output.line(f"line {number}")
-    disk.room_bytes = None
+    disk.free_bytes = None
     output.close()
     lines = disk.data.decode().splitlines()
     assert lines[:2] == ["the first", "the second"]

@@ -313,7 +313,7 @@ async def test_regression_4000_silent_connections_kept_an_honest_worker_out(
                 stranger.close()
 
 
-async def test_who_makes_room_comes_from_where_most_strangers_come_from(
+async def test_who_makes_way_comes_from_where_most_strangers_come_from(
     hub: OpenHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hubs, "_STRANGERS", 10)

@@ -62,9 +62,7 @@ def test_a_unix_socket_needs_no_watching() -> None:
 
 
 @pytest.mark.parametrize(("within_s", "cut"), [(1.0, True), (WORKER_LINK_S, False)])
-def test_an_end_that_has_no_room_for_more_counts_as_silent_so_a_workers_link_is_patient(
-    within_s: float, cut: bool
-) -> None:
+def test_an_end_that_takes_no_more_counts_as_silent_so_a_workers_link_is_patient(within_s: float, cut: bool) -> None:
     """What a store does whose file system stalls: it reads nothing for a while, and acknowledges no more."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -190,7 +190,7 @@ def test_the_script_is_kept_byte_for_byte_beside_the_state(root: Path, told: lis
     assert CheckpointStore(path).step == -1
 
 
-def test_a_disk_without_room_for_the_script_is_one_line(
+def test_a_disk_without_space_for_the_script_is_one_line(
     root: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

@@ -512,7 +512,7 @@ async def test_too_little_space_for_the_next_states_is_told_once(
     await driver.publish(10)
     [line] = driver.lines
     assert line.startswith(f"{tmp_path / 'lustre'}: ")
-    assert "make room there" in line
+    assert "free space there" in line
     await driver.publish(20)
     assert driver.lines[1:] == [wording("elastic.generations.space_again")], "two are kept: only one more is needed"
     driver.found.look_at_space("much")

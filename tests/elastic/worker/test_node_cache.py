@@ -119,11 +119,11 @@ def test_where_nothing_can_be_shared_each_worker_has_the_state_for_itself(
         assert not path.exists() or set(os.listdir(path)) <= {"lock"}
 
 
-def test_a_node_without_room_for_the_state_says_so_and_a_connection_that_breaks_is_another_matter(
+def test_a_node_without_memory_for_the_state_says_so_and_a_connection_that_breaks_is_another_matter(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(
-        StateError, match=pattern("elastic.sharing.no_room", strerror=fragment("No space left on device"))
+        StateError, match=pattern("elastic.sharing.no_memory", strerror=fragment("No space left on device"))
     ):
         shared(str(tmp_path), offer(), _fail)
 

@@ -135,7 +135,7 @@ def test_where_nothing_fits_a_stage_takes_its_batch_in_more_parts() -> None:
     assert count == 4
     assert len(why) == 4
     assert why[-1].endswith("too many), 2 micro-batches")
-    # shards for which the device had no room while they were profiled have no profile at all
+    # shards for which the device had too little memory while they were profiled have no profile at all
     known = {shard: profile for shard, profile in known.items() if shard not in large}
     assert said()[0] == 4
     known.clear()

@@ -61,7 +61,7 @@ def test_no_placement_is_over_what_is_idle_mixes_types_or_cuts_a_tensor_parallel
     assert there.types[found.gpu_type].memory_bytes >= chosen.need_bytes
     offer = next(offer for offer in there.offers if offer.partition == found.partition)
     assert offer.max_nodes is None or len(found.nodes) <= offer.max_nodes
-    room = {
+    usable_gpus = {
         node: most
         for at in offer.groups
         if at.gpu_type == found.gpu_type
@@ -69,7 +69,7 @@ def test_no_placement_is_over_what_is_idle_mixes_types_or_cuts_a_tensor_parallel
     }
     assert sum(found.nodes.values()) == chosen.gpus
     for node, count in found.nodes.items():
-        assert 0 < count <= room[node]
+        assert 0 < count <= usable_gpus[node]
         assert count % chosen.tp == 0
 
 
@@ -92,10 +92,10 @@ def test_a_plan_that_may_lie_anyhow_is_on_as_few_nodes_as_can_be(wanted: Placeme
     if found is None:
         return
     offer = next(offer for offer in there.offers if offer.partition == found.partition)
-    rooms = sorted(
-        (room for at in offer.groups if at.gpu_type == found.gpu_type for room in usable(free, at)), reverse=True
+    counts = sorted(
+        (count for at in offer.groups if at.gpu_type == found.gpu_type for count in usable(free, at)), reverse=True
     )
-    assert sum(rooms[: len(found.nodes) - 1]) < free.gpus
+    assert sum(counts[: len(found.nodes) - 1]) < free.gpus
 
 
 def test_the_first_plan_that_can_be_placed_is_and_the_better_ones_say_why_not() -> None:

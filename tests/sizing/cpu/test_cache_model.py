@@ -21,11 +21,11 @@ ITEMS = 2_000
 def played_s(loading: Loading, rate: float, memory_bytes: float, chance: random.Random) -> float:
     """Seconds of the third epoch of a loader with a cache that never evicts and 32 items ahead, item by item.
 
-    In each epoch the order is another. What is fetched stays in the cache while there is room; one item is fetched at
+    In each epoch the order is another. What is fetched stays in the cache while it fits; one item is fetched at
     a time and one is worked on.
     """
     item_bytes = loading.dataset_bytes / ITEMS
-    room = int((memory_bytes - loading.process_bytes) / item_bytes)
+    items_most = int((memory_bytes - loading.process_bytes) / item_bytes)
     work_s = loading.samples / ITEMS / rate
     cache: set[int] = set()
     now_s = took_s = 0.0
@@ -34,7 +34,7 @@ def played_s(loading: Loading, rate: float, memory_bytes: float, chance: random.
         worked_s = [now_s] * 32
         for item in chance.sample(range(ITEMS), ITEMS):
             speed = loading.memory_bytes_per_s if item in cache else loading.disk_bytes_per_s
-            if len(cache) < room:
+            if len(cache) < items_most:
                 cache.add(item)
             fetched_s.append(max(fetched_s[-1], worked_s[-32]) + item_bytes / speed)
             worked_s.append(max(fetched_s[-1], worked_s[-1]) + work_s)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 MODELS: dict[str, dict[str, Any]] = {
     "gpt": sizes_of(config.parse("gpt:h=32,l=2,a=4,s=8,V=64")),
     "llama": sizes_of(config.parse("llama:h=32,l=2,a=4,kv=2,s=8,V=64")),
-    # with room for all tokens at every expert, or the ranks drop others than one does
+    # with places for all tokens at every expert, or the ranks drop others than one does
     "mixtral": {**sizes_of(config.parse("mixtral:h=32,l=2,a=4,kv=2,s=8,V=64,experts=4,shared=32")), "capacity": 2.0},
     "bert": sizes_of(config.parse("bert:h=32,l=2,a=4,s=8,V=64,recompute=full,attention=math")),
     "wresnet": sizes_of(WideResNet(width=2, blocks=1, channels=8, image=8)),

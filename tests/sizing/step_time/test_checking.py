@@ -26,14 +26,16 @@ A100 = CATALOGUE["a100-sxm-80gb"]
 GIB = 2**30
 
 
-def row(seconds: float, precision: str = "bf16", calls: int = 1, *, in_room: bool = True) -> ComparedStep:
+def row(seconds: float, precision: str = "bf16", calls: int = 1, *, within_guard: bool = True) -> ComparedStep:
     """A step of 0.1 s by the rule where products bound it."""
     flops = int(0.1 * datasheet.peak_flops(A100, precision) * datasheet.ARITHMETIC.usual)
     trace = StepTrace(
         8, Parallel(), "cuda", 4 * GIB, {}, 1, (OperatorTotals("mm", calls, flops, 1, precision),), {}, "2.11", 1.0
     )
     took = Estimate(seconds, seconds, seconds, "measured")
-    return ComparedStep(precision, trace, GpuStep(8, took, GIB, GIB, 7 * GIB, 79 * GIB, in_room, "GPU", "2.11"), A100)
+    return ComparedStep(
+        precision, trace, GpuStep(8, took, GIB, GIB, 7 * GIB, 79 * GIB, within_guard, "GPU", "2.11"), A100
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_a_gpu_goes_by_the_sites_name_of_its_type() -> None:
 
 
 def test_a_correction_is_the_median_of_each_kind_of_step_and_the_memory_that_the_guard_band_lacked() -> None:
-    rows = [row(0.14), row(0.12), row(0.18), row(0.07, "fp32"), row(0.2, calls=10**5, in_room=False)]
+    rows = [row(0.14), row(0.12), row(0.18), row(0.07, "fp32"), row(0.2, calls=10**5, within_guard=False)]
     gpu = checking.corrected(A100, rows)
     assert {kind: each.steps for kind, each in gpu.checked.items()} == {"bf16": 3, "fp32": 1, "host": 1}
     bf16 = gpu.checked["bf16"]
@@ -156,6 +158,6 @@ def test_a_gpu_without_units_for_a_precision_is_not_judged_by_steps_in_it() -> N
 
 
 def test_a_correction_that_would_take_a_large_part_of_the_memory_is_a_fault_of_something_else() -> None:
-    real = replace(row(0.1).real, in_use_bytes=60 * GIB, in_room=False)
+    real = replace(row(0.1).real, in_use_bytes=60 * GIB, within_guard=False)
     with pytest.raises(SizingError, match=pattern("sizing.checking.greedy", name="bf16")):
         checking.corrected(A100, [replace(row(0.1), real=real)])

@@ -19,7 +19,7 @@ from slurm_plugin.pilots.pending_reasons import (
     planned_on,
     standing,
     undated_since,
-    waits_for_room,
+    waits_for_nodes,
     whole,
 )
 from slurm_plugin.read.parse import unreadable_job
@@ -29,7 +29,7 @@ from tests.slurm_plugin.pending import EXPECTED, KNOWN, LAST_RUN, NOW_S, RUN_MIN
 BOTH = ("batch", "gpu")
 # What held growth before: in the pool (an allow-list), and in the guard (a deny-list). The rest decided alike.
 POOL_LENT_AND_GUARD_REFUSED = [
-    *(reason for reason in EXPECTED[Standing.ROOM] if reason not in ("", "None", "Resources", "Priority")),
+    *(reason for reason in EXPECTED[Standing.WAITS] if reason not in ("", "None", "Resources", "Priority")),
     *RUN_MINUTES_PER_USER,
 ]
 
@@ -42,8 +42,8 @@ def test_every_reason_of_slurm_has_one_meaning(reason: str, expected: Standing) 
 
 
 @pytest.mark.parametrize("reason", ["NeverHeardOf", "QoSLimit", "Reservation42", "somebody held it", "(null)"])
-def test_an_unknown_reason_waits_for_room(reason: str) -> None:
-    assert standing(reason) is Standing.ROOM
+def test_an_unknown_reason_waits_for_nodes(reason: str) -> None:
+    assert standing(reason) is Standing.WAITS
 
 
 def test_the_table_names_no_reason_twice_and_none_that_slurm_does_not_have() -> None:
@@ -61,19 +61,19 @@ def test_no_reason_of_slurm_matches_two_patterns_that_disagree() -> None:
 
 
 @pytest.mark.parametrize("reason", POOL_LENT_AND_GUARD_REFUSED)
-def test_where_pool_and_guard_disagreed_both_hold_unless_slurm_tests_a_limit_before_room(reason: str) -> None:
-    assert waits_for_room(queued(reason=reason)) is (reason not in RUN_MINUTES_PER_USER)
+def test_where_pool_and_guard_disagreed_both_hold_unless_slurm_tests_a_limit_before_nodes(reason: str) -> None:
+    assert waits_for_nodes(queued(reason=reason)) is (reason not in RUN_MINUTES_PER_USER)
 
 
 @pytest.mark.parametrize(
     ("reasons", "expected"),
     [
-        ("JobHeldUser,Resources", Standing.ROOM),
-        ("Resources,JobHeldAdmin", Standing.ROOM),
+        ("JobHeldUser,Resources", Standing.WAITS),
+        ("Resources,JobHeldAdmin", Standing.WAITS),
         ("JobArrayTaskLimit,JobHeldAdmin", Standing.BARRED),
         ("JobHeldUser,JobArrayTaskLimit", Standing.BARRED),
         ("JobHeldUser,PartitionTimeLimit", Standing.ONE_PARTITION),
-        ("JobHeldUser,NeverHeardOf", Standing.ROOM),
+        ("JobHeldUser,NeverHeardOf", Standing.WAITS),
         ("JobHeldAdmin,JobHeldUser", Standing.HELD),
         ("Dependency, on a job of n1,n2 and others", Standing.HELD),
     ],
@@ -91,13 +91,13 @@ def test_a_reason_of_several_words_means_the_same_with_scontrols_underscores(rea
 
 @pytest.mark.parametrize("reason", ["PartitionTimeLimit", "PartitionDown", "QOSNotAllowed", "BadConstraints"])
 def test_a_reason_of_one_partition_says_nothing_of_a_job_that_asked_for_two(reason: str) -> None:
-    assert not waits_for_room(queued(reason=reason))
-    assert waits_for_room(queued(reason=reason, partition=BOTH))
+    assert not waits_for_nodes(queued(reason=reason))
+    assert waits_for_nodes(queued(reason=reason, partition=BOTH))
 
 
 @pytest.mark.parametrize("reason", ["JobHeldUser", "Licenses", "QOSGrpCpuLimit"])
 def test_any_other_reason_holds_for_all_its_partitions(reason: str) -> None:
-    assert not waits_for_room(queued(reason=reason, partition=BOTH))
+    assert not waits_for_nodes(queued(reason=reason, partition=BOTH))
 
 
 @pytest.mark.parametrize("reason", EXPECTED[Standing.HELD])

@@ -132,7 +132,7 @@ def test_no_line_changes_how_often_and_how_far_a_site_plans(
 
 
 @pytest.mark.parametrize(("interval_s", "spare", "right"), [(1, 0, False), (4, 0, False), (1, 2, True), (5, 0, True)])
-def test_cycles_that_come_too_soon_for_room_want_spare_nodes(interval_s: int, spare: int, right: bool) -> None:
+def test_cycles_that_come_too_soon_for_earmarks_want_spare_nodes(interval_s: int, spare: int, right: bool) -> None:
     site = under(0.1, f"bf_interval={interval_s}")
     site = replace(site, wanted=replace(site.wanted, spare_nodes=spare))
     assert wrong(site) == (set() if right else {"bf_interval"})

@@ -110,7 +110,7 @@ def test_no_partition_gets_a_second_line_which_would_stop_slurmctld(faults: list
 def test_what_cannot_be_changed_has_a_price_with_a_figure() -> None:
     loses = {rule.name: rule.loses for rule in RULES}
     assert "68 %" in loses["JobSubmitPlugins"]
-    assert "bf_interval 30" in loses["make_room"]
+    assert "bf_interval 30" in loses["earmark"]
     assert "58-69 s" in loses["KillWait"]
     assert "GraceTime 10" in loses["harvested partition: GraceTime"]
 

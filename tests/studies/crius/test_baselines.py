@@ -109,7 +109,7 @@ def test_gandiva_shrinks_grown_jobs_for_one_that_waits() -> None:
     assert [span.allocation.gpus for span in found["1"].spans][:4] == [1, 2, 4, 1]
 
 
-def test_gandiva_moves_a_small_job_to_make_room() -> None:
+def test_gandiva_moves_a_small_job_for_a_large_one() -> None:
     jobs = [job("1", work=1e4), job("2", at_s=1, work=1e4), job("3", at_s=2, work=100, gpus=2)]
     found = by_id(ran(Gandiva, jobs, a=2, b=2))
     assert found["3"].queued_s == 0
@@ -241,12 +241,12 @@ def test_gandiva_knows_at_any_time_which_jobs_have_grown(monkeypatch: pytest.Mon
     shrinks = Gandiva._shrinks
 
     def checked(
-        self: Gandiva, job: SimulatedJob, room: FreeGpus, running: Mapping[str, Running], grown: _Grown
+        self: Gandiva, job: SimulatedJob, free: FreeGpus, running: Mapping[str, Running], grown: _Grown
     ) -> bool:
-        anew = _Grown(room, running)
+        anew = _Grown(free, running)
         assert (grown.jobs, grown.gpus) == (anew.jobs, anew.gpus)
         seen.append(any(grown.gpus.values()))
-        return shrinks(self, job, room, running, grown)
+        return shrinks(self, job, free, running, grown)
 
     monkeypatch.setattr(Gandiva, "_shrinks", checked)
     site = comparison.Site.of(clusters.crius_testbed(), workload.models_of(()))

@@ -49,13 +49,13 @@ def all_choices(
             for some in combinations(by_job, count):
                 for picked in product(*(by_job[number] for number in some)):
                     needs = [each.need for each in picked] + ([offer.need] if offer else [])
-                    if all(sum(each[place] for each in needs) <= room for place, room in enumerate(free)):
+                    if all(sum(each[place] for each in needs) <= idle for place, idle in enumerate(free)):
                         yield (offer.value if offer else 0.0) + sum(each.gain for each in picked), offer, picked
 
 
 def check(found: Choice, free: Sequence[int], depth: int, with_offer: bool) -> None:
     needs = [each.need for each in found.changes] + ([found.offer.need] if found.offer else [])
-    assert all(sum(each[place] for each in needs) <= room for place, room in enumerate(free))
+    assert all(sum(each[place] for each in needs) <= idle for place, idle in enumerate(free))
     assert len(found.changes) <= depth
     assert len({each.job for each in found.changes}) == len(found.changes)
     assert (found.offer is not None) == with_offer
@@ -98,7 +98,7 @@ def test_more_depth_is_never_worse_even_when_the_search_is_cut_short(rng: Random
     assert all(after >= before - 10 * EPSILON for before, after in pairwise(gains))
 
 
-def test_a_job_is_placed_by_making_room_and_not_at_the_price_of_throughput() -> None:
+def test_a_job_is_placed_by_freeing_gpus_and_not_at_the_price_of_throughput() -> None:
     held, half = Allocation("a", 8), Allocation("a", 4)
     wanted = [Offer(half, 0.9, need(half))]
     cheap, dear = Change(0, half, -0.3, need(half, held)), Change(1, half, -0.95, need(half, held))

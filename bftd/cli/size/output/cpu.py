@@ -129,9 +129,9 @@ def plot(need: CpuNeed, width: int) -> Iterator[str]:
     if width < wide + len(_MARK) + _BAR_LEAST:  # on narrow terminals the origins are dropped before the bars
         origins = [""] * len(rows)
         wide -= max(len(_origin(need, at)) for at in rows)
-    room = min(_BAR_MOST, max(_BAR_LEAST, width - wide - len(_MARK)))
+    width_most = min(_BAR_MOST, max(_BAR_LEAST, width - wide - len(_MARK)))
     for at, cpus, rate, origin in zip(rows, numbers, rates, origins, strict=True):
-        bar = "#" * round(room * table.rates[at][-1] / table.best)
+        bar = "#" * round(width_most * table.rates[at][-1] / table.best)
         mark = _MARK if table.cpus[at] == need.demand.cpus else ""
         begins = f"{cpus:>{max(map(len, numbers))}}  {rate:>{max(map(len, rates))}}  {origin:<{max(map(len, origins))}}"
         yield f"{begins}  {bar}{mark}".rstrip()

@@ -1,6 +1,6 @@
-"""Counts of doubtful data met while a trace is made, and the sentences that report them.
+"""Counts of unclear data met while a trace is made, and the sentences that report them.
 
-No doubtful case is settled without being counted here.
+No unclear case is settled without being counted here.
 """
 
 from __future__ import annotations

@@ -28,44 +28,45 @@ class Slurm:
 
 
 class Daemon:
-    """One that answers with these rooms, or not at all."""
+    """One that answers with these earmarks, or not at all."""
 
-    def __init__(self, rooms: list[dict[str, Any]] | None) -> None:
-        self.rooms = rooms
+    def __init__(self, earmarks: list[dict[str, Any]] | None) -> None:
+        self.earmarks = earmarks
 
     def status(self, folded: bool) -> dict[str, Any]:
-        if self.rooms is None:
+        if self.earmarks is None:
             raise DaemonUnreachable("bftd does not answer: start it")
-        return {"rooms": self.rooms} if folded else {}
+        return {"earmarks": self.earmarks} if folded else {}
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, rooms: list[dict[str, Any]] | None, *options: str) -> str:
+def shown(monkeypatch: pytest.MonkeyPatch, earmarks: list[dict[str, Any]] | None, *options: str) -> str:
     monkeypatch.delenv("BFTD_CONFIG", raising=False)
     monkeypatch.setattr(common, "slurm_client", lambda settings: Slurm())
-    monkeypatch.setattr(client, "find", lambda path: Daemon(rooms))
+    monkeypatch.setattr(client, "find", lambda path: Daemon(earmarks))
     result = CliRunner().invoke(nodes, options)
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def test_a_node_that_is_kept_says_for_whom_and_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
-    rooms = [{"job": "4711", "nodes": "n[2-3]", "since_s": AT_S}]
-    first, second = shown(monkeypatch, rooms).splitlines()[1:]
+    earmarks = [{"job": "4711", "nodes": "n[2-3]", "since_s": AT_S}]
+    first, second = shown(monkeypatch, earmarks).splitlines()[1:]
     assert (first.split()[0], first.split()[-1]) == ("n1", "-")
     assert second.startswith("n[2-3]")
     assert second.endswith(f"job 4711 since {CLOCK}")
-    seen = json.loads(shown(monkeypatch, rooms, "--json"))["nodes"]
-    assert [item["kept_for"] for item in seen] == [None, *[{"job": "4711", "since_s": AT_S}] * 2]
+    seen = json.loads(shown(monkeypatch, earmarks, "--json"))["nodes"]
+    for name in ("earmarked_for", "kept_for"):
+        assert [item[name] for item in seen] == [None, *[{"job": "4711", "since_s": AT_S}] * 2]
 
 
 def test_a_job_that_is_private_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"a job since {CLOCK}" in shown(monkeypatch, [{"job": "", "nodes": "n2", "since_s": AT_S}])
 
 
-@pytest.mark.parametrize("rooms", [[], None])
+@pytest.mark.parametrize("earmarks", [[], None])
 def test_where_nothing_is_kept_or_no_daemon_answers_there_is_no_such_column(
-    monkeypatch: pytest.MonkeyPatch, rooms: list[dict[str, Any]] | None
+    monkeypatch: pytest.MonkeyPatch, earmarks: list[dict[str, Any]] | None
 ) -> None:
-    text = shown(monkeypatch, rooms)
-    assert "KEPT FOR" not in text
+    text = shown(monkeypatch, earmarks)
+    assert "EARMARKED FOR" not in text
     assert "n[1-3]" in text

@@ -49,7 +49,7 @@ LOST = ENDED | {"id": "8", "exit_code": None}
 NODE = {
     "name": "n1", "state": "IDLE", "class": "a100x4", "in_pool": False, "window_s": 40.0, "trainer": None,
     "lease": None, "lease_state": None, "why": "is kept for job 7", "beside": "", "paused": [],
-    "room": {"job": "7", "since_s": NOW_S, "due_s": None}, "quarantined_until_s": None, "failures": 1,
+    "earmark": {"job": "7", "since_s": NOW_S, "due_s": None}, "quarantined_until_s": None, "failures": 1,
     "left_out_until_s": None, "left_out_for": "",
 }  # fmt: skip
 LEASE = {
@@ -172,7 +172,7 @@ def test_a_node_is_explained_by_what_it_is_who_had_it_and_what_was_said() -> Non
     assert run("explain", "n1").output.splitlines() == [
         "n1 (IDLE, a100x4) " + wording("cli.explain.not_in_pool", why="is kept for job 7"),
         wording("cli.explain.planned_use", window_s=40),
-        wording("cli.explain.kept_for", job="job 7", since_s="2027-01-15 08:00:00"),
+        wording("cli.explain.earmarked_for", job="job 7", since_s="2027-01-15 08:00:00"),
         wording("cli.explain.crashed_lately", failures=1, value=""),
         "",
         "FROM                 TO                   TRAINER  NAME    USER  GAVE BACK IN  WHY IT ENDED",

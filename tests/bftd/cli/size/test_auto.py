@@ -63,7 +63,7 @@ def test_the_answer_is_bounded_and_has_no_letter_that_separates() -> None:
     assert said.isprintable()
 
 
-def test_regression_many_plans_of_one_partition_left_no_room_for_another_that_the_user_wrote() -> None:
+def test_regression_many_plans_of_one_partition_left_no_place_for_another_that_the_user_wrote() -> None:
     def asked(partition: str, nodes: int, per_node: int) -> dict[str, Any]:
         lines = [
             f"#SBATCH --{option}" for option in (f"partition={partition}", f"nodes={nodes}", f"gres=gpu:{per_node}")

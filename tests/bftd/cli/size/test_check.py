@@ -78,7 +78,9 @@ def test_steps_are_held_against_a_gpu_and_the_correction_is_kept_for_all(termina
     assert (found["gpu"], found["device"]) == ("a100-sxm-80gb", "NVIDIA A100-SXM4-80GB")
     assert found["memory_bytes"] == 85 * GB
     assert [each["step"] for each in found["rows"]] == ["one", "two", "three", "four", "five"]
-    assert all(each["in_room"] and each["allocated_bytes"] == 0.1 * GB for each in found["rows"])
+    assert all(
+        each["within_guard"] and each["in_room"] and each["allocated_bytes"] == 0.1 * GB for each in found["rows"]
+    )
     assert found["checked"]["host"]["steps"] == 5
     assert json.loads(kept.read_text())["types"] == {
         "turbo": {"like": "a100-sxm-80gb", "cost": 3},
@@ -178,7 +180,7 @@ def test_a_partition_is_asked_for_one_gpu_and_its_answer_counts_as_the_sites_typ
         "step_s": [0.1, 0.1, 0.1],
         **dict.fromkeys(("allocated_bytes", "reserved_bytes", "in_use_bytes"), GB),
         "memory_bytes": 42 * GB,
-        "in_room": True,
+        "within_guard": True,
         "device": "Tesla V100-SXM2-32GB",
         "torch": "2.11",
     }

@@ -230,7 +230,7 @@ def test_a_file_that_cannot_be_read_is_one_line(run: Run, tmp_path: Path) -> Non
 
 def test_regression_a_file_without_an_end_was_read_into_all_memory(run: Run, tmp_path: Path) -> None:
     with (tmp_path / "large.json").open("wb") as file:
-        file.truncate(2**40)  # a hole: it takes no room
+        file.truncate(2**40)  # a hole: it takes no space
     for words in (("place", "large.json", "inventory.json"), ("inventory", "--inventory", "large.json")):
         code, out, err = run(*words)
         assert (code, out) == (2, "")

@@ -1,4 +1,4 @@
-"""What `bft size profile` adds to the extremes: smaller micro-batches without room, hybrids where both are close."""
+"""What `bft size profile` adds to the extremes: smaller micro-batches that fit, hybrids where both are close."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ pytestmark = pytest.mark.slow
 
 
 class Device(ProfileWork):
-    """A device that has room for so many samples at once."""
+    """A device that takes so many samples at once."""
 
-    def __init__(self, room: int) -> None:
-        self.results, self._tensor, self.room = {}, True, room
+    def __init__(self, most: int) -> None:
+        self.results, self._tensor, self.most = {}, True, most
         self.asked: list[StageShard] = []
 
     def run(self, shards: Sequence[StageShard]) -> None:
         for shard in shards:
             self.asked.append(shard)
-            fits = shard.batch <= self.room
+            fits = shard.batch <= self.most
             self.results[shard] = cast(Any, profile_of(shard, 0.1) if fits else Unfit(shard, "a100", "out of memory"))
 
 
-def test_a_stage_without_room_is_profiled_with_smaller_micro_batches_until_it_fits() -> None:
-    device = Device(room=8)
+def test_a_stage_that_is_too_large_is_profiled_with_smaller_micro_batches_until_it_fits() -> None:
+    device = Device(most=8)
     device.smaller(cell_of(2), 64)
     assert device.asked == [StageShard(0, 0, batch // 2 * tp, tp) for batch in (64, 32, 16) for tp in (1, 2)]
 
 
 def test_a_stage_that_fits_and_a_pipeline_are_left_alone() -> None:
-    device = Device(room=32)
+    device = Device(most=32)
     device.smaller(cell_of(2), 64)
     assert len(device.asked) == 2
-    device = Device(room=0)
+    device = Device(most=0)
     device.smaller(cell_of(2, 2), 64)
     assert {shard.batch for shard in device.asked} == {4, 8}
 

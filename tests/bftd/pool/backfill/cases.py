@@ -45,7 +45,7 @@ class Cluster:
     scheduler: Scheduler = field(default_factory=Scheduler)
     kept: Mapping[str, int] = field(default_factory=dict)
     weights: Sequence[int] | None = None
-    doubted: Collection[str] = ()
+    backed_off: Collection[str] = ()
     leaving: Leaving = field(default_factory=AnyNode)
 
     def arguments(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Cluster:
             "scheduler": self.scheduler,
             "kept": self.kept,
             "weights": [everything] if self.weights is None else self.weights,
-            "doubted": self.doubted,
+            "backed_off": self.backed_off,
         }
 
     def look(self, *queue: QueueEntry) -> PlannerOutcome:
@@ -109,7 +109,7 @@ def clusters(draw: st.DrawFn) -> tuple[Cluster, list[QueueEntry]]:
         bookings,
         scheduler,
         weights=draw(st.sampled_from(([full], [full & 0b10101, full], [full & 0b11, full & 0b1100], []))),
-        doubted=draw(st.sets(st.integers(1, 12).map(str), max_size=1)),
+        backed_off=draw(st.sets(st.integers(1, 12).map(str), max_size=1)),
     )
     return cluster, queue
 

@@ -37,7 +37,7 @@ def mask(*indices: int) -> int:
 
 
 def waits(id_: str = "1", **fields: Any) -> Job:
-    """A job that waits for room; what is no field of a job is one of its request."""
+    """A job that waits for nodes; what is no field of a job is one of its request."""
     own = {key: fields.pop(key) for key in list(fields) if key not in Job.__dataclass_fields__}
     return job(id_, **{"request": JobRequest(**own), **fields})
 

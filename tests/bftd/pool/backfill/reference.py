@@ -268,7 +268,7 @@ class Cycle:
             return start, chosen
         return None
 
-    def room(self, entry: QueueEntry, free: Nodes, limit: float) -> Nodes:
+    def earmark(self, entry: QueueEntry, free: Nodes, limit: float) -> Nodes:
         mine = members(self.kept.get(entry.id, 0), self.count)
         good = self.shown.free(self.all, self.now, self.now + limit)
         wishes = []
@@ -277,11 +277,11 @@ class Cycle:
             wishes += [(among & mine & self.ours, False), (among & self.ours, True)]
         return choose(free, entry.parts[0], self.weights, wishes, self.count)
 
-    def consider(self, entry: QueueEntry, doubted: Collection[str]) -> None:
+    def consider(self, entry: QueueEntry, backed_off: Collection[str]) -> None:
         least = entry.least_s if entry.least_s < entry.limit_s else entry.limit_s
         plan = members(entry.plan, self.count)
         shows = entry.plan_s is not None and entry.plan_s > self.now
-        if entry.barred or entry.id in doubted:
+        if entry.barred or entry.id in backed_off:
             if shows:
                 self.reserve(self.space, plan, entry.plan_s or 0.0, least)
             return
@@ -291,7 +291,7 @@ class Cycle:
         for _ in range(entry.count - begun):
             found = self.place(entry.parts[0], least, self.now)
             if found is not None and found[0] <= self.now:
-                chosen = self.room(entry, found[1], least)
+                chosen = self.earmark(entry, found[1], least)
                 self.begun[entry.id] += 1
                 self.starts[entry.id] = self.starts.get(entry.id, frozenset()) | chosen
                 self.ready -= chosen
@@ -342,7 +342,7 @@ def simulate(
     *,
     kept: Mapping[str, int],
     weights: Sequence[int],
-    doubted: Collection[str] = (),
+    backed_off: Collection[str] = (),
 ) -> Cycle:
     """As the planner's, for jobs of one part that share with nobody."""
     count = len(numbering.names)
@@ -352,5 +352,5 @@ def simulate(
         bookings, scheduler, kept, weights,
     )  # fmt: skip
     for entry in queue:
-        cycle.consider(entry, doubted)
+        cycle.consider(entry, backed_off)
     return cycle

@@ -51,9 +51,9 @@ def test_nearly_all_starts_of_slurms_backfill_are_predicted(which: Callable[[str
 
 
 @pytest.mark.parametrize("which", [is_slow_enough, is_held_out])
-def test_most_rooms_that_would_be_made_lead_to_a_start(which: Callable[[str], bool]) -> None:
+def test_most_earmarks_that_would_be_made_lead_to_a_start(which: Callable[[str], bool]) -> None:
     found = total(which)
-    assert found.useful >= 0.82 * found.rooms
+    assert found.useful >= 0.82 * found.earmarks
     assert found.came >= 0.92 * found.said
 
 

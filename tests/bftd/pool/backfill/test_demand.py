@@ -118,7 +118,7 @@ def test_what_a_job_shares_of_a_node_is_its_part_of_the_cpus() -> None:
     assert (found.asks.cpus, found.asks.memory_bytes, found.asks.gpus) == (3, 6 * GB, ())
 
 
-def test_as_many_jobs_fit_on_one_node_as_the_smallest_has_room_for() -> None:
+def test_as_many_jobs_fit_on_one_node_as_on_the_smallest() -> None:
     some = both(nodes(2, cpus=8), nodes(2, cpus=64, memory_bytes=64 * GB))
 
     def together(**fields: Any) -> int:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.pool.backfill.node_choice import NodeNeed, Preference, for_plan, for_room, leaver
+from bftd.pool.backfill.node_choice import NodeNeed, Preference, for_earmark, for_plan, leaver
 from bftd.pool.victims import AnyNode
 from tests.bftd.pool.backfill import reference
 from tests.bftd.pool.backfill.cases import nodes
@@ -59,22 +59,22 @@ def test_neighbours_are_planned_in_the_smallest_run_or_from_the_first_required_n
     assert for_plan(free, NodeNeed(3, nodes(2), contiguous=True), EVERY) == nodes(1, 2, 3)
 
 
-def room(free: int, count: int, *wishes: Preference, contiguous: bool = False, required: int = 0) -> int:
+def earmark(free: int, count: int, *wishes: Preference, contiguous: bool = False, required: int = 0) -> int:
     leave = leaver(AnyNode().chooser({}), 0)
-    return for_room(free, NodeNeed(count, required, contiguous), EVERY, wishes, leave)
+    return for_earmark(free, NodeNeed(count, required, contiguous), EVERY, wishes, leave)
 
 
 def test_wishes_are_met_in_their_order() -> None:
     wishes = [Preference(nodes(5)), Preference(nodes(1, 2))]
-    assert room(nodes(0, 1, 2, 5), 1, *wishes) == nodes(5)
-    assert room(nodes(0, 1, 2, 5), 3, *wishes) == nodes(1, 2, 5)
-    assert room(nodes(0, 1, 2, 5), 4, *wishes) == nodes(0, 1, 2, 5)
+    assert earmark(nodes(0, 1, 2, 5), 1, *wishes) == nodes(5)
+    assert earmark(nodes(0, 1, 2, 5), 3, *wishes) == nodes(1, 2, 5)
+    assert earmark(nodes(0, 1, 2, 5), 4, *wishes) == nodes(0, 1, 2, 5)
 
 
 def test_neighbours_with_most_wished_nodes_are_taken() -> None:
     free = nodes(*range(10))
-    assert room(free, 3, Preference(nodes(6, 8)), contiguous=True) == nodes(6, 7, 8)
-    assert room(free, 2, Preference(nodes(6, 8)), Preference(nodes(9)), contiguous=True) == nodes(8, 9)
+    assert earmark(free, 3, Preference(nodes(6, 8)), contiguous=True) == nodes(6, 7, 8)
+    assert earmark(free, 2, Preference(nodes(6, 8)), Preference(nodes(9)), contiguous=True) == nodes(8, 9)
 
 
 class Dear:
@@ -92,7 +92,7 @@ class Dear:
 def test_of_leased_nodes_the_core_says_which() -> None:
     core = Dear(3, 1)
     leave = leaver(core, nodes(4))
-    chosen = for_room(nodes(0, 1, 2, 3), NodeNeed(2), EVERY, [Preference(nodes(0, 1, 2, 3), leased=True)], leave)
+    chosen = for_earmark(nodes(0, 1, 2, 3), NodeNeed(2), EVERY, [Preference(nodes(0, 1, 2, 3), leased=True)], leave)
     assert chosen == nodes(1, 3)
     assert core.asked == [(nodes(0, 1, 2, 3), 2, nodes(4))]
 
@@ -100,14 +100,14 @@ def test_of_leased_nodes_the_core_says_which() -> None:
 def test_the_core_is_not_asked_where_all_leased_nodes_are_needed() -> None:
     core = Dear()
     leave = leaver(core, 0)
-    assert for_room(nodes(0, 1), NodeNeed(2), EVERY, [Preference(nodes(0, 1), leased=True)], leave) == nodes(0, 1)
+    assert for_earmark(nodes(0, 1), NodeNeed(2), EVERY, [Preference(nodes(0, 1), leased=True)], leave) == nodes(0, 1)
     assert core.asked == []
 
 
 @pytest.mark.parametrize("answer", [(), (9,), (4,), (0,), (0, 1, 2, 3)])
 def test_an_answer_of_the_core_that_makes_no_sense_is_put_right(answer: tuple[int, ...]) -> None:
     leave = leaver(Dear(*answer), 0)
-    chosen = for_room(nodes(0, 1, 2, 3), NodeNeed(2), EVERY, [Preference(nodes(0, 1, 2, 3), leased=True)], leave)
+    chosen = for_earmark(nodes(0, 1, 2, 3), NodeNeed(2), EVERY, [Preference(nodes(0, 1, 2, 3), leased=True)], leave)
     assert chosen.bit_count() == 2
     assert chosen & ~nodes(0, 1, 2, 3) == 0
 
@@ -129,7 +129,7 @@ def test_the_best_place_for_neighbours_is_found_as_if_looked_for_one_by_one(
     need = NodeNeed(count, contiguous=True)
     if not need.met(free):
         return
-    chosen = for_room(free, need, EVERY, map(Preference, wishes), leaver(AnyNode().chooser({}), 0))
+    chosen = for_earmark(free, need, EVERY, map(Preference, wishes), leaver(AnyNode().chooser({}), 0))
     places = [first for first in range(15 - count) if all(free >> first + more & 1 for more in range(count))]
 
     def good(first: int) -> list[int]:

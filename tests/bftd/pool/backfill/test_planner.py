@@ -186,14 +186,14 @@ def test_each_component_is_in_order_but_the_one_with_least_choice_comes_first() 
     assert Cluster(4).look(QueueEntry("het", parts, 600.0, 600.0)).now == {"het": nodes(0, 1, 2, 3)}
 
 
-def test_a_job_that_finds_room_on_nodes_in_use_needs_none() -> None:
+def test_a_job_that_fits_on_nodes_in_use_needs_none() -> None:
     cluster = Cluster(3, ready=nodes(2), ends={600: nodes(0, 1)})
     assert cluster.look(job("a", 1, shared=nodes(0))).now == {"a": 0}
     assert cluster.look(job("a", 2, shared=nodes(0))).now == {"a": nodes(2)}
     assert cluster.look(job("a", 3, shared=nodes(0))).now == {}
 
 
-def test_room_on_nodes_in_use_counts_only_where_no_plan_needs_them() -> None:
+def test_nodes_in_use_count_only_where_no_plan_needs_them() -> None:
     cluster = Cluster(2, ready=0, ends={600: nodes(0, 1)})
     found = cluster.look(job("first", 2), job("long", 1, 60, shared=nodes(0)), job("short", 1, 5, shared=nodes(0)))
     assert found.now == {"short": 0}
@@ -253,8 +253,8 @@ def test_of_a_job_that_cannot_start_only_the_shown_plan_counts() -> None:
     plan = {"plan_s": NOW + 300, "plan": nodes(0)}
     found = Cluster(2).look(job("barred", 2, barred=True, **plan), job("b", 1, 10), job("c", 1, 4))
     assert found.now == {"b": nodes(1), "c": nodes(0)}
-    assert Cluster(2, doubted={"a"}).look(job("a", 2, **plan), job("b", 2, 10)).now == {}
-    assert Cluster(2, doubted={"a"}).look(job("a", 2), job("b", 2, 10)).now == {"b": nodes(0, 1)}
+    assert Cluster(2, backed_off={"a"}).look(job("a", 2, **plan), job("b", 2, 10)).now == {}
+    assert Cluster(2, backed_off={"a"}).look(job("a", 2), job("b", 2, 10)).now == {"b": nodes(0, 1)}
 
 
 def test_a_shown_plan_is_kept_where_the_copy_finds_none() -> None:

@@ -11,7 +11,7 @@ from bftd.pool.backfill.model import QueueEntry
 from tests.bftd.pool.backfill.cases import Cluster, clusters, job, nodes
 
 
-def test_a_job_has_room_beside_a_pilot_before_it_takes_an_idle_node() -> None:
+def test_a_job_fits_beside_a_pilot_before_it_takes_an_idle_node() -> None:
     found = Cluster(2, ours=nodes(0)).look(job("a", 1, shared=nodes(0)), job("b", 2))
     assert found.now == {"a": 0}, "and no other job can have the node then"
 
@@ -30,13 +30,15 @@ def test_a_pilot_leaves_its_part_to_one_job_alone() -> None:
 
 @st.composite
 def shared(draw: st.DrawFn) -> tuple[Cluster, list[QueueEntry]]:
-    """A drawn cluster whose jobs have room beside pilots, or once these are gone."""
+    """A drawn cluster whose jobs fit beside pilots, or once these are gone."""
     cluster, queue = draw(clusters())
     some = st.integers(0, (1 << cluster.size) - 1)
 
     def beside(entry: QueueEntry) -> QueueEntry:
-        room, after = draw(some), draw(some)
-        parts = (replace(part, shared=part.allowed & room, yields=part.allowed & after & ~room) for part in entry.parts)
+        earmark, after = draw(some), draw(some)
+        parts = (
+            replace(part, shared=part.allowed & earmark, yields=part.allowed & after & ~earmark) for part in entry.parts
+        )
         return replace(entry, parts=tuple(parts))
 
     return cluster, [beside(entry) for entry in queue]

@@ -1,4 +1,4 @@
-"""Nodes in use that have room for a job beside the others."""
+"""Nodes in use that can take a job beside the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def used(**fields: object) -> dict[str, Node]:
     return nodes(1, **{"state": "MIXED", "cpus": 8, **fields})
 
 
-def test_a_node_in_use_has_room_for_what_is_free_of_its_cpus_and_memory() -> None:
+def test_a_node_in_use_takes_what_is_free_of_its_cpus_and_memory() -> None:
     some = both(used(cpus_used=2), used(cpus_used=6), used(cpus_used=2, memory_used_bytes=14 * GB))
     assert holding(some, 2) == mask(0, 1, 2)
     assert holding(some, 3) == mask(0, 2)

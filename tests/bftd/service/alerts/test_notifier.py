@@ -150,7 +150,7 @@ def test_a_ledger_that_cannot_be_written_is_told_too(site: Site, monkeypatch: py
     site.look()
 
     def full(*_: object) -> None:
-        raise LedgerError("the ledger cannot be written (disk full): make room")
+        raise LedgerError("the ledger cannot be written (disk full): free space")
 
     monkeypatch.setattr(site.service.ledger, "save", full)
     told = site.look()[-1]

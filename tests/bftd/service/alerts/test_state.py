@@ -26,6 +26,13 @@ def keys(items: list[dict[str, Any]]) -> list[str]:
     return sorted(f"{item['kind']}:{item['name']}" if item["name"] else item["kind"] for item in items)
 
 
+def test_a_problem_that_bftd_0_1_knew_by_its_old_kind_goes_on() -> None:
+    known = {"standing": [{"level": "WARNING", "text": "x", "kind": "rooms", "name": "", "since_s": 1.0}]}
+    ringing = Ringing(known)
+    ringing.hear(5.0, [HealthProblem("WARNING", "x", "earmarks")])
+    assert not ringing.due(5.0, EVERY_S)
+
+
 def test_what_begins_is_told_at_once_and_what_ends_not_before_its_time() -> None:
     ringing = Ringing()
     ringing.hear(0.0, [])

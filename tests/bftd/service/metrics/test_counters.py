@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftd.core.model.classes import NodeClass
-from bftd.core.model.domain import PoolNode, PoolView, State
-from bftd.core.model.events import Registered
+from bftd.core.model.domain import Earmark, EarmarkOver, PoolNode, PoolView, State
+from bftd.core.model.events import PoolObserved, Registered
 from bftd.core.model.pause import Pause
 from bftd.ledger.history.quota import HistoryQuota
 from bftd.protocol.reports import ProgressReport, ResizeReport
@@ -131,6 +131,29 @@ def test_S10_node_seconds_go_on_after_a_restart_and_what_is_measured_begins_anew
     assert watched.value("held_node_seconds_total") == held_s
     assert [watched.value(f"{what}_node_seconds_total") for what in ("training", "starting", "resizing")] == parts_s
     assert watched.value("decision_duration_seconds_count") == 0.0
+
+
+def test_what_is_counted_of_earmarks_has_its_old_name_too(watched: Watched) -> None:
+    earmark = Earmark("9", ("n1", "n2"), watched.clock.now + 1.0)
+    for view in (
+        PoolView(1, watched.clock.now + 1.0, earmarks={"9": earmark}, wary="too many were wasted"),
+        PoolView(2, watched.clock.now + 3.0, earmarks_over=(EarmarkOver(earmark, "started"),)),
+    ):
+        watched.service.apply(PoolObserved(view.time_s, view))
+    for new, old in (
+        ("earmarks_made_total", "rooms_made_total"),
+        ("earmarks_started_total", "rooms_started_total"),
+        ("earmark_start_duration_seconds_sum", "room_start_duration_seconds_sum"),
+        ("earmark_node_seconds_total", "room_node_seconds_total"),
+    ):
+        assert watched.value(new) == watched.value(old) != 0.0
+    for new, old in (
+        ("earmarks", "rooms"),
+        ("earmarks_wary", "rooms_wary"),
+        ("earmarks_wasted_total", "rooms_in_vain_total"),
+        ("earmark_wasted_node_seconds_total", "room_vain_node_seconds_total"),
+    ):
+        assert watched.value(new) == watched.value(old) == 0.0
 
 
 def test_each_solution_is_timed_under_its_solver(watched: Watched) -> None:

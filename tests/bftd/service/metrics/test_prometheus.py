@@ -50,7 +50,7 @@ def faulty(now_s: float, instead: str = "") -> State:
     silent = dataclasses.replace(trainer("2"), heard_s=now_s - 300.0)
     return State(
         time_s=now_s,
-        pool=PoolView(1, now_s, nodes=nodes, wary="room is made for few"),
+        pool=PoolView(1, now_s, nodes=nodes, wary="few get earmarks"),
         trainers={"1": wants, "2": silent},
         leases={held.id: held},
         quarantined={"n2": now_s + 600.0},

@@ -158,7 +158,7 @@ def test_the_parts_of_the_costs_add_up_to_what_dedicated_nodes_earn() -> None:
 
 
 @pytest.mark.plot
-def test_what_was_doubtful_about_the_trace_is_told() -> None:
+def test_what_was_unclear_about_the_trace_is_told() -> None:
     noted = replace(trace(), notes={"overlapping_jobs": 3})
     assert says(_read(_case(pool=pool_of(noted))).text, "whatif.notes.overlapping_jobs", overlapping=3)
 

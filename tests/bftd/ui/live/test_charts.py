@@ -18,7 +18,7 @@ POINTS = st.lists(st.tuples(st.integers(0, 5000), RATES | st.just(math.nan)), ma
 
 
 @given(st.dictionaries(st.sampled_from(words.STATES), st.integers(0, 10_000)), st.integers(0, 300))
-def test_a_bar_is_as_wide_as_its_room_and_shows_every_state_that_has_a_node(counts: dict[str, int], width: int) -> None:
+def test_a_bar_is_as_wide_as_it_may_be_and_shows_each_state_that_has_a_node(counts: dict[str, int], width: int) -> None:
     found = dict(charts.parts(counts, width))
     there = {state for state, count in counts.items() if count}
     if not there or width < len(there):
@@ -35,7 +35,7 @@ def test_a_bar_divides_as_the_nodes_do() -> None:
 
 
 @given(POINTS, POINTS, st.integers(0, 600), st.tuples(st.integers(0, 120), st.integers(0, 30)), st.integers(0, 600))
-def test_a_curve_fits_its_room(
+def test_a_curve_fits_its_size(
     estimate: list[tuple[int, float]], measured: list[tuple[int, float]], now: int, size: tuple[int, int], high: int
 ) -> None:
     for glyphs in (UNICODE, ASCII):
@@ -58,7 +58,7 @@ def test_a_curve_marks_what_was_measured_and_where_it_is_now() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 7200), st.floats(0, 5000)), max_size=50), st.integers(0, 120))
-def test_sizes_over_time_fit_their_room(sizes: list[tuple[float, float]], width: int) -> None:
+def test_sizes_over_time_fit_their_width(sizes: list[tuple[float, float]], width: int) -> None:
     assert len(charts.spark(sizes, 3600.0, 7200.0, width, ASCII)) == width
 
 

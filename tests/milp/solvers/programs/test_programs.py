@@ -124,7 +124,7 @@ def test_without_gurobipy_the_error_says_what_to_install_and_what_to_use(trainer
         solve(problem(2, trainer()), "gurobi")
 
 
-def test_a_shrinking_trainer_does_not_move_onto_a_free_group_to_make_room(trainer) -> None:
+def test_a_shrinking_trainer_does_not_move_onto_a_free_group_for_another(trainer) -> None:
     slow = tuple(NodeSpec(f"s{i}", "slow") for i in range(3))
     leaf = tuple(NodeSpec(f"f{i}", "fast") for i in range(2))
     # `a` may have 2 nodes and holds the three slow ones, which `b` alone can use: were it to move, all would earn.

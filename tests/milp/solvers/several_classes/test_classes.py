@@ -75,23 +75,23 @@ def _worth(problem: Problem, trainer: TrainerSpec, node_class: str, count: int) 
 
 def best_by_brute_force(problem: Problem) -> float:
     """The largest worth of all plans of one class a trainer."""
-    room = {name: list(problem.class_of.values()).count(name) for name in problem.classes}
+    sizes = {name: list(problem.class_of.values()).count(name) for name in problem.classes}
     options = [
         [(name, count, _worth(problem, trainer, name, count)) for name, count in _allowed(problem, trainer)]
         for trainer in problem.trainers
     ]
     best = -float("inf")
     for choice in itertools.product(*options):
-        used = {name: sum(count for where, count, _ in choice if where == name) for name in room}
-        if all(used[name] <= room[name] for name in room):
+        used = {name: sum(count for where, count, _ in choice if where == name) for name in sizes}
+        if all(used[name] <= sizes[name] for name in sizes):
             best = max(best, sum(worth for _, _, worth in choice))
     return best
 
 
 def best_by_full_program(problem: Problem) -> float:
     """The same by dynamic programming over the nodes in use of three classes, nothing left out."""
-    room = [list(problem.class_of.values()).count(name) for name in problem.classes]
-    best = np.zeros([nodes + 1 for nodes in room])
+    sizes = [list(problem.class_of.values()).count(name) for name in problem.classes]
+    best = np.zeros([nodes + 1 for nodes in sizes])
     for trainer in problem.trainers:
         after = np.full(best.shape, -np.inf)
         for name, count in _allowed(problem, trainer):

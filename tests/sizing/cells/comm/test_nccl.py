@@ -95,7 +95,7 @@ def test_groups_that_ran_at_once_are_groups_of_their_own_size() -> None:
 def test_bandwidths_that_belong_to_another_collective_are_noted() -> None:
     (run,) = nccl.parse(UNNAMED, "log", "all_gather")
     assert says(
-        run.notes[0], "sizing.cells_nccl.doubtful", ratios=1, kind="all_gather", ranks=2, expected=fragment("0.5")
+        run.notes[0], "sizing.cells_nccl.mismatch", ratios=1, kind="all_gather", ranks=2, expected=fragment("0.5")
     )
 
 

@@ -264,7 +264,7 @@ def test_experts_meet_their_tokens_by_all_to_all_and_a_wide_network_sums_a_block
     assert sizes == [FLOAT * 2 * 8 * 64, FLOAT * 2 * 16 * 64]
 
 
-def test_a_shard_without_room_is_told_as_such_and_the_others_are_profiled() -> None:
+def test_a_shard_that_is_too_large_is_told_as_such_and_the_others_are_profiled() -> None:
     model = config.parse("gpt:h=1048576,l=1,a=1,s=8,V=16,head=64,ffn=1000000000,bias=no")
     found = run(model, [StageShard(1, 1, 1, 1), StageShard(2, 2, 1, 1)])
     unfit = found.results[0]
@@ -277,7 +277,7 @@ def test_regression_a_cpu_that_was_not_asked_for_by_name_had_no_bound_on_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr("sizing.cells.profiles.profile._room_bytes", lambda: 2**30)
+    monkeypatch.setattr("sizing.cells.profiles.profile._limit_bytes", lambda: 2**30)
     model = config.parse("gpt:h=4096,l=1,a=1,s=8,V=16,ffn=30000,bias=no")  # a GiB of weights
     (found,) = profiled(model, [StageShard(1, 1, 1, 1)], FEW, python=sys.executable).results
     assert isinstance(found, Unfit)

@@ -66,7 +66,7 @@ def test_what_was_written_is_read_again_for_the_same_device_setting_and_torch_al
     assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
 
 
-def test_a_shard_that_has_no_room_is_remembered_as_such(store: Store) -> None:
+def test_a_shard_that_is_too_large_is_remembered_as_such(store: Store) -> None:
     store.put(by_sizes(MODEL), Setting(), [Unfit(SHARD, "cpu", "out of memory", "2.13.0")])
     assert store.get(by_sizes(MODEL), "cpu", Setting(), SHARD) == Unfit(SHARD, "cpu", "out of memory", "2.13.0")
 
@@ -205,7 +205,7 @@ def test_an_estimate_gets_its_profiles_or_the_command_that_makes_them(store: Sto
         ),
     ):
         profiles_for([cell()], graph, MODEL, store=store)
-    store.put(by_sizes(MODEL), Setting(), [PROFILE, Unfit(StageShard(0, 3, 16, 1), "cpu", "no room", "2.13.0")])
+    store.put(by_sizes(MODEL), Setting(), [PROFILE, Unfit(StageShard(0, 3, 16, 1), "cpu", "too large", "2.13.0")])
     assert profiles_for([cell()], graph, MODEL, store=store) == {SHARD: PROFILE}
     assert profiles_for([cell()], graph, MODEL, wanted=[SHARD, StageShard(0, 3, 16, 1)], store=store) == {
         SHARD: PROFILE

@@ -331,7 +331,7 @@ def test_places_on_servers_of_another_shape_or_of_a_job_of_another_size_are_not_
     assert broken(priced.pack(grown, large, previous=before), grown, large) == []
 
 
-def test_room_for_a_large_job_is_made_by_moving_few_small_ones() -> None:
+def test_a_large_job_is_fitted_by_moving_few_small_ones() -> None:
     servers = replace(EIGHT, count=2)
     first = named(*[FLAT] * 16)
     before = priced.pack(first, servers)

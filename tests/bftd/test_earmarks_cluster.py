@@ -1,4 +1,4 @@
-"""Room on a real cluster whose backfill scheduler works every 30 s: Slurm finds idle nodes when it asks for them."""
+"""Earmarks on a real cluster whose backfill scheduler works every 30 s: Slurm finds idle nodes when it looks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from slurm_plugin.sandbox import Sandbox
 from tests.bftd.test_cluster import PATIENCE_S, Driver, start, working
+from tests.support.messages import says
 
 pytestmark = pytest.mark.cluster
 
@@ -46,7 +47,7 @@ def test_a_job_that_only_backfill_starts_finds_idle_nodes_and_slurm_preempts_nob
         wanted = submit(sandbox, nodes=1, minutes=10)  # ends before the blocked one can start
         driver.until(lambda status: working(status) == 1)
         assert state(sandbox, wanted) == "PENDING", "its node is idle before Slurm asks for it"
-        driver.until(lambda status: state(sandbox, wanted) == "RUNNING" and not status["rooms"])
+        driver.until(lambda status: state(sandbox, wanted) == "RUNNING" and not status["earmarks"])
         assert state(sandbox, blocked) == "PENDING"
         assert working(client.status()) == 1, "the other pilot stays"
         delays = client.status()["delays"]
@@ -59,5 +60,5 @@ def test_a_job_that_only_backfill_starts_finds_idle_nodes_and_slurm_preempts_nob
     log = (sandbox.root / "log" / "slurmctld.log").read_text()
     assert not re.findall(r".*preempted JobId.*", log)
     said = capfd.readouterr().err
-    assert f"room for job {wanted}: " in said
-    assert re.search(rf"room for job {wanted} is over after [\d.]+ s: it has started", said)
+    assert says(said, "service.earmark_log.begun", job=wanted)
+    assert says(said, "service.earmark_log.over", job=wanted, ENDS="it has started")

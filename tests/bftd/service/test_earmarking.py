@@ -88,7 +88,7 @@ def test_pilots_leave_at_a_steps_end_before_the_cycle_that_starts_the_job(site: 
         site.see(RUNS, BLOCKED, one)
         assert where not in site.pilots.values(), "nobody gets it meanwhile"
     site.see(RUNS, BLOCKED, job("4711", "RUNNING", nodes=(where,), start_s=1030.0, time_limit_s=600.0))
-    assert site.service.state.room_usage == EarmarkUsage(1, 1, 0, 9.0, 0.0)
+    assert site.service.state.earmark_usage == EarmarkUsage(1, 1, 0, 9.0, 0.0)
     assert site.cancelled == []
     assert not [item for item in site.service.ledger.events(0, 10_000) if item["kind"] == "give_back"]
 
@@ -97,7 +97,7 @@ def test_a_step_that_never_ends_is_ended_before_the_cycle(site: Site) -> None:
     while site.now < 1030.0:
         site.see(RUNS, BLOCKED, SHORT)
     whose = {site.pilots[id_] for id_ in site.cancelled}
-    assert whose == set(site.service.state.pool.rooms["4711"].nodes)
+    assert whose == set(site.service.state.pool.earmarks["4711"].nodes)
     assert len(whose) == 2
 
 

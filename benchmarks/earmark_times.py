@@ -1,6 +1,6 @@
 """The cost of one look at the queue: the copy of Slurm's planner on large clusters with long queues.
 
-    python -m benchmarks.room [--repeats N] [--json]
+    python -m benchmarks.earmark_times [--repeats N] [--json]
 
 The queues are drawn from a seed. Times are the processor's. Memory is the most that Python had at once during one look,
 measured apart from time.
@@ -164,7 +164,7 @@ def _look(cluster: Cluster, depth: int, scheduler: Scheduler, kept: dict[str, in
         kept=kept,
         weights=[(1 << len(cluster.numbering.names)) - 1],
         leaving=cluster.leaving,
-        doubted=(),
+        backed_off=(),
     )
 
 
@@ -180,7 +180,7 @@ def measure(repeats: int, sizes: tuple[tuple[int, int, int], ...] = SIZES, seed:
 
 
 def _row(cluster: Cluster, name: str, depth: int, running: int, repeats: int) -> dict[str, Any]:
-    """Times of a look after rooms were made: the usual one."""
+    """Times of a look after earmarks were made: the usual one."""
     scheduler = Scheduler(depth=depth)
     first_s = time.process_time()
     outcome = _look(cluster, depth, scheduler, {})

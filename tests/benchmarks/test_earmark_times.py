@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import room
+from benchmarks import earmark_times
 
 pytestmark = pytest.mark.slow
 
 
 def test_each_kind_of_queue_is_measured_at_both_depths() -> None:
-    rows = room.measure(1, sizes=((60, 40, 8),))
+    rows = earmark_times.measure(1, sizes=((60, 40, 8),))
     assert [(row["queue"], row["depth"]) for row in rows] == [
-        (name, depth) for name in room.QUEUES for depth in (room.DEPTH, 40)
+        (name, depth) for name in earmark_times.QUEUES for depth in (earmark_times.DEPTH, 40)
     ]
     assert all(row["peak_bytes"] > 0 and row["median_s"] > 0 for row in rows)
     found = {row["queue"]: row for row in rows}
@@ -23,5 +23,5 @@ def test_each_kind_of_queue_is_measured_at_both_depths() -> None:
 
 
 def test_the_same_seed_makes_the_same_queue() -> None:
-    one, two = (room.measure(1, sizes=((40, 20, 5),), seed=3) for _ in range(2))
+    one, two = (earmark_times.measure(1, sizes=((40, 20, 5),), seed=3) for _ in range(2))
     assert [(row["now"], row["planned"]) for row in one] == [(row["now"], row["planned"]) for row in two]
