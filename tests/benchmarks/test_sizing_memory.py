@@ -14,7 +14,7 @@ from benchmarks.sizing_cases import CASES, FOLDER, GPU_CASES, MODELS, QUICK, cas
 from benchmarks.sizing_memory import Row, accuracy, ranks_of, real_peak, summary
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.choose.sources import RankBatch
+from sizing.choice.sources import RankBatch
 from sizing.model import tracing
 from sizing.model.stepping import GpuStep
 from tests.sizing.plans_of import GIB, trace

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from benchmarks import sizing_place
-from sizing.choose.place import PlacementRequest
+from sizing.choice.place import PlacementRequest
 from sizing.inventory.gpus import CATALOGUE, GIB
 from sizing.inventory.inventory import GpuNodes, Inventory, PartitionOffer
 from tests.support.messages import wording

@@ -20,8 +20,8 @@ from slurm_plugin.errors import SlurmError
 if TYPE_CHECKING:
     from bftd.cli.size.shared.submit import BatchJob
     from sizing.base.estimate import Estimate
-    from sizing.choose.ranking import By, StartAnswer
-    from sizing.choose.runs import JobRun
+    from sizing.choice.ranking import By, StartAnswer
+    from sizing.choice.runs import JobRun
 
 _MOST_STEPS = 10**12
 
@@ -85,7 +85,7 @@ def choose(
     and asks Slurm when the best could start. Nothing is submitted without --submit.
     """
     from sizing.base.errors import DoesNotFit
-    from sizing.choose import ranking, runs
+    from sizing.choice import ranking, runs
     from sizing.inventory.pools import pools
 
     now_s = time.time()
@@ -162,8 +162,8 @@ def _deadline(text: str | None, now_s: float) -> float | None:
 def _start_up(text: str | None) -> Estimate:
     """Return the time until the first step: as the user says, or else as assumed."""
     from sizing.base.estimate import Estimate
-    from sizing.choose.limits import of_slurm
-    from sizing.choose.runs import START_UP_S
+    from sizing.choice.limits import of_slurm
+    from sizing.choice.runs import START_UP_S
 
     if text is None:
         return START_UP_S
@@ -196,7 +196,7 @@ def _asked(
     best: Sequence[JobRun], job: BatchJob | None, now_s: float, top: int, deadline_s: float | None, by: By | None
 ) -> tuple[Sequence[JobRun], list[str]]:
     """Ask Slurm when runs could start; return all runs, and a note if it was not asked for all of them."""
-    from sizing.choose import ranking
+    from sizing.choice import ranking
 
     try:
         said = ranking.ask(best, _slurm(job), now_s, top, deadline_s=deadline_s, by=by)
@@ -208,7 +208,7 @@ def _asked(
 
 def _slurm(job: BatchJob | None) -> Callable[[JobRun], StartAnswer]:
     """Return a function that asks Slurm when a run could start, with its lines and the script's own."""
-    from sizing.choose.ranking import StartAnswer
+    from sizing.choice.ranking import StartAnswer
     from slurm_plugin.pilots.start_estimate import asked
 
     client = common.slurm_client(configuration.load_found(None))

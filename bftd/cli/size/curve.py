@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bftd.protocol.registration import NodeKind
     from elastic.options.elastic_option import ElasticSpec
     from sizing.cells.profiles.shards import ShardProfile, StageShard
-    from sizing.choose.curves import Curve
+    from sizing.choice.curves import Curve
     from sizing.inventory.gpus import GpuType
 
 _TIMEOUT_S = 120.0
@@ -136,7 +136,7 @@ class ScriptStep:
 
     def on(self, kind: NodeKind, spec: ElasticSpec, own: Mapping[str, GpuType]) -> tuple[Curve, str, list[str]]:
         """Return the curve on a class of nodes, its basis in words, and remarks; raises SizingError."""
-        from sizing.choose import curves
+        from sizing.choice import curves
 
         sizes = curves.sizes_of(spec.nodes_min, spec.nodes_max, spec.sizes or ())
         counts = {type_: count for type_, count in kind.gpus.items() if count}

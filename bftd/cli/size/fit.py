@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from bftd.cli.size.shared.model import ModelRequest
     from bftd.cli.size.shared.script import Script
     from bftd.cli.size.shared.trace import Tracer
-    from sizing.choose.candidates import Candidate
-    from sizing.choose.fit import By, PlanChoice
-    from sizing.choose.sources import Source
+    from sizing.choice.candidates import Candidate
+    from sizing.choice.fit import By, PlanChoice
+    from sizing.choice.sources import Source
     from sizing.inventory.pools import GpuPool
 
 _PLANS_MOST = 200  # in JSON, besides the best of each partition and type
@@ -80,10 +80,10 @@ def fit(
     by what a step costs, and asks Slurm when the best could start. Nothing is submitted and no file is changed.
     """
     from sizing.base.errors import DoesNotFit
-    from sizing.choose import advice
-    from sizing.choose.candidates import candidates
-    from sizing.choose.fit import best_of, with_runs
-    from sizing.choose.fit import fit as ranked
+    from sizing.choice import advice
+    from sizing.choice.candidates import candidates
+    from sizing.choice.fit import best_of, with_runs
+    from sizing.choice.fit import fit as ranked
     from sizing.inventory.pools import pools
 
     trace.refuse_precision(precision)
@@ -190,9 +190,9 @@ def _plans(
     Raises BftError if tracing fails and there is no configuration for a formula.
     """
     from sizing.base.errors import Untraceable
-    from sizing.choose.by_formula import Formula
-    from sizing.choose.fit import explore
-    from sizing.choose.fit import fit as ranked
+    from sizing.choice.by_formula import Formula
+    from sizing.choice.fit import explore
+    from sizing.choice.fit import fit as ranked
 
     formula = None if asked.model is None else Formula(asked.model, asked.micro_batch)
     if tracer is None:

@@ -19,8 +19,8 @@ from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
     from bftd.cli.size.shared.trace import Tracer
-    from sizing.choose import ran
-    from sizing.choose.ran import Ran
+    from sizing.choice import ran
+    from sizing.choice.ran import Ran
     from sizing.inventory.gpus import GpuType
     from slurm_plugin.read.finished import FinishedJob
 
@@ -53,7 +53,7 @@ def learn(
         _publish(words, as_json)
         return
     from sizing.base.errors import Untraceable
-    from sizing.choose import ran
+    from sizing.choice import ran
     from sizing.model import launch
     from slurm_plugin.read.finished import finished
 
@@ -101,7 +101,7 @@ def known(tracer: Tracer, places: Collection[ran.Place]) -> tuple[list[Ran], lis
 
     With --precision, which times all arithmetic in one precision, no run counts.
     """
-    from sizing.choose import ran
+    from sizing.choice import ran
 
     name = _name(tracer.step)
     own, note = ran.read(ran.usual_path(), name)
@@ -131,7 +131,7 @@ def known(tracer: Tracer, places: Collection[ran.Place]) -> tuple[list[Ran], lis
 
 def _publish(files: Sequence[str], as_json: bool) -> None:
     """Add users' runs to the centre's file: their lines are parsed and checked, and no user code is run."""
-    from sizing.choose import ran
+    from sizing.choice import ran
 
     if not files:
         raise UsageError("name files of users: bft size learn --publish /home/*/.cache/bft/ran.jsonl")
@@ -168,7 +168,7 @@ def _publish(files: Sequence[str], as_json: bool) -> None:
 
 def _published() -> Path:
     """Return the path of the centre's file of runs, next to its configuration."""
-    from sizing.choose import ran
+    from sizing.choice import ran
 
     return configuration.find(None).with_name(ran.NAME)
 

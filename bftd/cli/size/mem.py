@@ -106,7 +106,7 @@ def _peak(
 
 
 def _by_formula(model: ModelConfig, micro_batch: int | None, parallel: Parallel, batch: int | None) -> MemoryPeak:
-    from sizing.choose.by_formula import Formula
+    from sizing.choice.by_formula import Formula
     from sizing.memory import formula
 
     if batch is None:

@@ -13,8 +13,8 @@ from bftd.cli.size.shared import submit
 
 if TYPE_CHECKING:
     from sizing.base.estimate import Estimate
-    from sizing.choose.ranking import By
-    from sizing.choose.runs import JobRun, Rejected
+    from sizing.choice.ranking import By
+    from sizing.choice.runs import JobRun, Rejected
 
 _ROWS = 12
 
@@ -41,7 +41,7 @@ class ChooseOutput:
 def lines(shown: ChooseOutput, winner: JobRun | None, top: int) -> Iterator[str]:
     """Yield the table and the notes; for the winner also the reason, its #SBATCH lines and how to launch it."""
     from bftd.base.tables import Column
-    from sizing.choose import ranking
+    from sizing.choice import ranking
     from sizing.sbatch import lines as emit
 
     columns = [
@@ -78,7 +78,7 @@ def lines(shown: ChooseOutput, winner: JobRun | None, top: int) -> Iterator[str]
 
 def to_json(shown: ChooseOutput, winner: JobRun | None) -> dict[str, Any]:
     """Return the output of `bft size choose --json`."""
-    from sizing.choose import ranking
+    from sizing.choice import ranking
 
     return {
         "winner": None if winner is None else winner.to_json(shown.now_s),
@@ -109,7 +109,7 @@ def nearest(out: Sequence[Rejected]) -> str:
 
 def until(at_s: float, now_s: float) -> str:
     """Format an estimated moment; more than a year ahead as a duration, so that nobody takes it for a date."""
-    from sizing.choose.limits import YEAR_S, words
+    from sizing.choice.limits import YEAR_S, words
 
     return f"in {words(at_s - now_s)}" if at_s - now_s >= YEAR_S else moment(at_s)
 
@@ -123,7 +123,7 @@ def moment(at_s: float) -> str:
 
 
 def _row(number: int, run: JobRun, shown: ChooseOutput) -> tuple[str, ...]:
-    from sizing.choose.limits import hours, words
+    from sizing.choice.limits import hours, words
 
     shape, ends = run.shape, run.ends_s(shown.now_s)
     nodes = f" on {shape.nodes} nodes" if shape.nodes > 1 else ""

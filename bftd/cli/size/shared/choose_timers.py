@@ -15,11 +15,11 @@ from bftd.cli.size.shared import trace
 if TYPE_CHECKING:
     from bftd.cli.size.shared.model import ModelRequest
     from bftd.cli.size.shared.trace import Tracer
-    from sizing.choose.candidates import Spread
-    from sizing.choose.runs import JobRun
-    from sizing.choose.shapes import GpuShape
-    from sizing.choose.sources import RankBatch
-    from sizing.choose.timers.timers import StepTimeModel
+    from sizing.choice.candidates import Spread
+    from sizing.choice.runs import JobRun
+    from sizing.choice.shapes import GpuShape
+    from sizing.choice.sources import RankBatch
+    from sizing.choice.timers.timers import StepTimeModel
     from sizing.inventory.pools import GpuPool
     from sizing.model.graph import Graph
 
@@ -90,8 +90,8 @@ def made(
 
     Raises UsageError, and BftError if tracing fails and there is no configuration to fall back on.
     """
-    from sizing.choose.timers.timers import Slowest, TimerChain
-    from sizing.choose.timers.with_runs import WithRuns
+    from sizing.choice.timers.timers import Slowest, TimerChain
+    from sizing.choice.timers.with_runs import WithRuns
 
     said: list[str] = []
     profiles = size_profiles.Profiles.of(asked, precision, said)
@@ -146,9 +146,9 @@ def _assumed(
 ) -> StepTimeModel:
     from sizing.base.errors import Untraceable
     from sizing.cells.size_graph import chain
-    from sizing.choose.by_formula import Formula
-    from sizing.choose.cuts import ByGraph
-    from sizing.choose.timers.datasheet_time import Assumed
+    from sizing.choice.by_formula import Formula
+    from sizing.choice.cuts import ByGraph
+    from sizing.choice.timers.datasheet_time import Assumed
 
     if tracer is not None:
         try:
@@ -173,8 +173,8 @@ def _ways(
 ) -> Iterator[tuple[GpuShape, RankBatch]]:
     """Yield each way to spread the whole model, with the work of one rank."""
     from sizing.base.parallel import Parallel
-    from sizing.choose.shapes import shapes
-    from sizing.choose.sources import RankBatch
+    from sizing.choice.shapes import shapes
+    from sizing.choice.sources import RankBatch
 
     for shape in (shape for pool in chosen for shape in shapes(pool, max_gpus)):
         tp = 1
@@ -188,7 +188,7 @@ def _ways(
 def _trace(tracer: Tracer, points: Collection[RankBatch]) -> None:
     """Trace the smallest and the largest batch of each split; raises Untraceable if no trace succeeds."""
     from sizing.base.errors import Untraceable
-    from sizing.choose.sources import ends
+    from sizing.choice.sources import ends
 
     if not points:
         raise UsageError("no GPUs are left to choose from; bft size inventory shows which there are")

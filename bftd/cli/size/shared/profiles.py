@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from sizing.cells.profiles.profile import Setting, Source
     from sizing.cells.profiles.shards import ShardProfile, StageShard
     from sizing.cells.profiles.store import Store
-    from sizing.choose.candidates import Candidate
-    from sizing.choose.fit import By, PlanChoice
-    from sizing.choose.timers.profiled_time import ProfiledTime
+    from sizing.choice.candidates import Candidate
+    from sizing.choice.fit import By, PlanChoice
+    from sizing.choice.timers.profiled_time import ProfiledTime
     from sizing.model.graph import Graph
 
 AS_IT_IS = "fp32"
@@ -70,7 +70,7 @@ class Profiles:
 
         Without `tensor`, profiles with tensor parallelism are left out.
         """
-        from sizing.choose.timers.profiled_time import ProfiledTime
+        from sizing.choice.timers.profiled_time import ProfiledTime
 
         def profiles(cell: Cell) -> Mapping[StageShard, ShardProfile]:
             found = self._of_cell(cell, graph)
@@ -124,9 +124,9 @@ def retimed(
     """Return the plans of `bft size fit`, ranked again with measured times where profiles of the same split exist."""
     from sizing.base.errors import DoesNotFit, NoProfile, NoTable
     from sizing.cells.cell import Split
-    from sizing.choose.fit import retimed as ranked
-    from sizing.choose.shapes import GpuShape
-    from sizing.choose.timers.timers import slowest_of
+    from sizing.choice.fit import retimed as ranked
+    from sizing.choice.shapes import GpuShape
+    from sizing.choice.timers.timers import slowest_of
 
     profiles = Profiles.of(asked, precision, notes)
     graph = None if profiles is None else graph_of(asked, global_batch, python, timeout_s, [])

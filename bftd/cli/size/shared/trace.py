@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from bftd.cli.size.shared.model import ModelRequest
     from sizing.base.errors import Untraceable
     from sizing.base.parallel import Parallel
-    from sizing.choose.candidates import Spread
-    from sizing.choose.sources import RankBatch
+    from sizing.choice.candidates import Spread
+    from sizing.choice.sources import RankBatch
     from sizing.model.trace import StepTrace
 
 _PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -37,7 +37,7 @@ class Tracer:
     """Traces one step at any point and remembers the results."""
 
     def __init__(self, step: str, python: str, timeout_s: float, precision: str) -> None:
-        from sizing.choose.sources import Traces
+        from sizing.choice.sources import Traces
 
         if not timeout_s > 0:
             raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
@@ -49,7 +49,7 @@ class Tracer:
 
     def spread(self) -> Spread:
         """Return the ways in which the step can be split, by the keywords of its function."""
-        from sizing.choose.candidates import Spread
+        from sizing.choice.candidates import Spread
         from sizing.model import tracing
 
         takes = tracing.takes(self.step, self._python)
@@ -117,7 +117,7 @@ class Tracer:
 
 def spread_of(asked: ModelRequest, tracer: Tracer | None) -> Spread:
     """Return the ways to split the model: those of the step, or those that the formula supports."""
-    from sizing.choose.candidates import Spread
+    from sizing.choice.candidates import Spread
 
     if tracer is not None:
         found = tracer.spread()

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from sizing.base.errors import DoesNotFit, NoProfile, UsageError
 from sizing.base.estimate import Estimate
-from sizing.choose import limits
-from sizing.choose.runs import JobRun, best_of_shapes, survey
-from sizing.choose.shapes import GpuShape, shapes
-from sizing.choose.timers.timers import StepTime, TimerChain
-from tests.sizing.choose.cells_of import NOW_S, TOO_LARGE, Table, estimate, pool, run, timed
+from sizing.choice import limits
+from sizing.choice.runs import JobRun, best_of_shapes, survey
+from sizing.choice.shapes import GpuShape, shapes
+from sizing.choice.timers.timers import StepTime, TimerChain
+from tests.sizing.choice.cells_of import NOW_S, TOO_LARGE, Table, estimate, pool, run, timed
 from tests.support.messages import says, wording
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sizing.base.errors import DoesNotFit, UsageError
 from sizing.cells.cell import Stage
 from sizing.cells.stages import stages as cut
-from sizing.choose.timers.datasheet_time import StagePart
+from sizing.choice.timers.datasheet_time import StagePart
 from sizing.model.graph import Graph
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sizing.choose.limits import hours, words
-from sizing.choose.runs import JobRun, best_of_shapes
+from sizing.choice.limits import hours, words
+from sizing.choice.runs import JobRun, best_of_shapes
 
 MOST_ASKED = 16
 """Most requests of one `bft size choose`: slurmctld plans its queue for each."""

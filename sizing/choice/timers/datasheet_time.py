@@ -16,10 +16,10 @@ from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.cells.cell import Split
-from sizing.choose.candidates import Spread
-from sizing.choose.shapes import GpuShape
-from sizing.choose.sources import Source
-from sizing.choose.timers.timers import StepTime
+from sizing.choice.candidates import Spread
+from sizing.choice.shapes import GpuShape
+from sizing.choice.sources import Source
+from sizing.choice.timers.timers import StepTime
 from sizing.inventory.gpus import GIB
 from sizing.memory.peak import guarded_bytes
 from sizing.step_time import datasheet

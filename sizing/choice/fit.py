@@ -10,9 +10,9 @@ from typing import Literal, TypeVar
 from sizing.base.errors import Untraceable
 from sizing.base.estimate import Estimate
 from sizing.base.plan import GpuPlan
-from sizing.choose.candidates import Candidate
-from sizing.choose.ran import Ran, used
-from sizing.choose.sources import RankBatch, Source, Traces, ends
+from sizing.choice.candidates import Candidate
+from sizing.choice.ran import Ran, used
+from sizing.choice.sources import RankBatch, Source, Traces, ends
 from sizing.memory.peak import guarded_bytes
 from sizing.model.trace import StepTrace
 from sizing.sbatch import lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sizing.base.json_fields import Fields, decoded
-from sizing.choose.place import PlacementRequest
+from sizing.choice.place import PlacementRequest
 from sizing.memory.peak import guarded_bytes
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sizing.base.errors import DoesNotFit
 from sizing.cells.cell import Split
-from sizing.choose.ran import Ran, used
-from sizing.choose.shapes import GpuShape
-from sizing.choose.sources import Traces
-from sizing.choose.timers.timers import StepTime, StepTimeModel
+from sizing.choice.ran import Ran, used
+from sizing.choice.shapes import GpuShape
+from sizing.choice.sources import Traces
+from sizing.choice.timers.timers import StepTime, StepTimeModel
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sizing.base.errors import UsageError
 from sizing.base.parallel import Parallel
-from sizing.choose.ran import Place
-from sizing.choose.sources import RankBatch
+from sizing.choice.ran import Place
+from sizing.choice.sources import RankBatch
 from sizing.inventory.pools import GpuPool
 
 

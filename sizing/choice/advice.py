@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from sizing.base.plan import GpuPlan
-from sizing.choose.by_formula import Formula
-from sizing.choose.candidates import Candidate
-from sizing.choose.fit import PlanChoice, fit
-from sizing.choose.sources import STATE, Source, Traces
+from sizing.choice.by_formula import Formula
+from sizing.choice.candidates import Candidate
+from sizing.choice.fit import PlanChoice, fit
+from sizing.choice.sources import STATE, Source, Traces
 from sizing.inventory.gpus import GIB
 from sizing.model.trace import Category
 

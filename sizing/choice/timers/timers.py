@@ -9,7 +9,7 @@ from typing import Protocol
 from sizing.base.errors import DoesNotFit, NoProfile, NoTable
 from sizing.base.estimate import Estimate, worst
 from sizing.cells.cell import Split
-from sizing.choose.shapes import GpuShape
+from sizing.choice.shapes import GpuShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ import pytest
 from sizing.base.errors import DoesNotFit
 from sizing.base.parallel import Parallel
 from sizing.cells.size_graph import chain
-from sizing.choose.by_formula import Formula
-from sizing.choose.candidates import Spread
-from sizing.choose.cuts import ByGraph
-from sizing.choose.shapes import GpuShape
-from sizing.choose.timers.datasheet_time import Assumed
+from sizing.choice.by_formula import Formula
+from sizing.choice.candidates import Spread
+from sizing.choice.cuts import ByGraph
+from sizing.choice.shapes import GpuShape
+from sizing.choice.timers.datasheet_time import Assumed
 from sizing.model.config import parse
 from sizing.model.graph import Graph, Operator
 from sizing.step_time import datasheet
-from tests.sizing.choose.cells_of import pool
+from tests.sizing.choice.cells_of import pool
 from tests.support.messages import pattern
 
 pytestmark = pytest.mark.slow

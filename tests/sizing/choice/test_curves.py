@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.choose import curves
-from sizing.choose.curves import Curve, Nodes
+from sizing.choice import curves
+from sizing.choice.curves import Curve, Nodes
 from sizing.inventory.gpus import CATALOGUE
 from sizing.model.stepping import RealStep
 from sizing.model.trace import CATEGORIES, OperatorTotals, StepTrace

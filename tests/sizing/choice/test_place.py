@@ -13,7 +13,7 @@ from sizing.base.errors import UsageError
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.base.plan import GpuPlan
-from sizing.choose.place import NotPlaceable, Placement, PlacementRequest, check, place, trial
+from sizing.choice.place import NotPlaceable, Placement, PlacementRequest, check, place, trial
 from sizing.inventory.gpus import GIB, recognise
 from sizing.inventory.inventory import Inventory, PartitionOffer
 from tests.sizing.placing import asks, feasible, group, inventories, inventory, of_offers, usable

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sizing.base.errors import UsageError
 from sizing.base.parallel import Parallel
-from sizing.choose.candidates import Spread, candidates
+from sizing.choice.candidates import Spread, candidates
 from sizing.inventory.inventory import PartitionOffer
 from sizing.inventory.pools import pools
 from tests.sizing.plans_of import gpu, group, inventory
@@ -16,7 +16,7 @@ from tests.sizing.plans_of import gpu, group, inventory
 
 def tried(
     offer: PartitionOffer, batch: int, spread: Spread = Spread(), most: int | None = None
-) -> set[tuple[int, Parallel]]:  # noqa: B008
+) -> set[tuple[int, Parallel]]:
     return {(each.nodes, each.parallel) for each in candidates(pools(inventory(offer)), batch, spread, most)}
 
 

@@ -9,11 +9,11 @@ import pytest
 from sizing.base.errors import DoesNotFit
 from sizing.base.parallel import Parallel
 from sizing.cells.cell import Split
-from sizing.choose.ran import Ran
-from sizing.choose.shapes import GpuShape
-from sizing.choose.sources import RankBatch, Traces
-from sizing.choose.timers.with_runs import WithRuns
-from tests.sizing.choose.cells_of import Table, pool
+from sizing.choice.ran import Ran
+from sizing.choice.shapes import GpuShape
+from sizing.choice.sources import RankBatch, Traces
+from sizing.choice.timers.with_runs import WithRuns
+from tests.sizing.choice.cells_of import Table, pool
 from tests.sizing.plans_of import GIB, trace
 
 pytestmark = pytest.mark.slow

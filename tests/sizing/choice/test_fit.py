@@ -6,9 +6,9 @@ import pytest
 
 from sizing.base.errors import Untraceable
 from sizing.base.parallel import Parallel
-from sizing.choose.candidates import Candidate, Spread, candidates
-from sizing.choose.fit import MOST_TRACES, PlanChoice, best_of, explore
-from sizing.choose.sources import RankBatch, Traces
+from sizing.choice.candidates import Candidate, Spread, candidates
+from sizing.choice.fit import MOST_TRACES, PlanChoice, best_of, explore
+from sizing.choice.sources import RankBatch, Traces
 from sizing.inventory.inventory import PartitionOffer
 from sizing.inventory.pools import pools
 from sizing.memory.peak import guarded_bytes

@@ -10,9 +10,9 @@ from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.base.plan import GpuPlan
-from sizing.choose import limits
-from sizing.choose.shapes import GpuShape, shapes, stage_counts
-from sizing.choose.timers.timers import StepTime, StepTimeModel
+from sizing.choice import limits
+from sizing.choice.shapes import GpuShape, shapes, stage_counts
+from sizing.choice.timers.timers import StepTime, StepTimeModel
 from sizing.inventory.pools import GpuPool
 from sizing.sbatch import lines as emit
 from sizing.sbatch.lines import SbatchLine

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sizing.base.estimate import Estimate
-from sizing.choose import ranking
-from sizing.choose.ranking import StartAnswer
-from sizing.choose.runs import JobRun
-from tests.sizing.choose.cells_of import NOW_S, run
+from sizing.choice import ranking
+from sizing.choice.ranking import StartAnswer
+from sizing.choice.runs import JobRun
+from tests.sizing.choice.cells_of import NOW_S, run
 from tests.support.messages import says, wording
 
 pytestmark = pytest.mark.slow

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate, Origin
 from sizing.cells.cell import Split
-from sizing.choose.runs import JobRun
-from sizing.choose.shapes import GpuShape
-from sizing.choose.timers.timers import StepTime
+from sizing.choice.runs import JobRun
+from sizing.choice.shapes import GpuShape
+from sizing.choice.timers.timers import StepTime
 from sizing.inventory.pools import GpuPool
 from tests.sizing.plans_of import GIB, gpu, group
 

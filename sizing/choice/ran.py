@@ -22,7 +22,7 @@ from sizing.base.errors import SizingError, Untraceable, UsageError
 from sizing.base.estimate import Estimate
 from sizing.base.json_fields import Fields, decoded
 from sizing.base.parallel import Parallel
-from sizing.choose.sources import RankBatch, Traces
+from sizing.choice.sources import RankBatch, Traces
 from sizing.memory.peak import guarded_bytes
 from sizing.model.trace import StepTrace
 

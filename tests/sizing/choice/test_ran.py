@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from sizing.base.errors import SizingError, Untraceable, UsageError
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.choose import ran
-from sizing.choose.ran import Ran, used, work_of
-from sizing.choose.sources import RankBatch, Traces
+from sizing.choice import ran
+from sizing.choice.ran import Ran, used, work_of
+from sizing.choice.sources import RankBatch, Traces
 from sizing.memory.peak import guarded_bytes
 from sizing.model.trace import StepTrace
 from tests.sizing.plans_of import GIB, trace
