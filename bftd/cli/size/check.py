@@ -180,7 +180,7 @@ def _on_partition(
     from sizing.model.stepping import gpu_step
 
     words = [python, str(timeout_s), json.dumps(rooms)]
-    answer = allocation.answered(partition, ["--job-name=bft-check", *options], ("size_check", "on_node"), words)
+    answer = allocation.answered(partition, ["--job-name=bft-check", *options], ("size.check", "on_node"), words)
     try:
         if answer["steps"].keys() != rooms.keys():
             raise ValueError(f"steps {', '.join(answer['steps'])}")

@@ -83,4 +83,4 @@ def test_steps_are_run_on_one_gpu_of_a_partition(sandbox: Sandbox, monkeypatch: 
     monkeypatch.setenv("SLURM_CONF", str(sandbox.conf))
     words = [sys.executable, "60", json.dumps(dict.fromkeys(checking.BATCHES, 2**30))]
     with pytest.raises(BftError, match=pattern("sizing.steps.no_gpu")):
-        allocation.answered("batch", ["--gres=gpu:a100:1", "--time=5"], ("size_check", "on_node"), words)
+        allocation.answered("batch", ["--gres=gpu:a100:1", "--time=5"], ("size.check", "on_node"), words)
