@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -159,6 +160,11 @@ class Rejected:
         }
 
 
+def exactly(start_up_s: float) -> Estimate:
+    """Return a start-up that somebody says takes so long."""
+    return Estimate(start_up_s, start_up_s, start_up_s, "assumed")
+
+
 def survey(
     pools: Iterable[GpuPool],
     timer: StepTimeModel,
@@ -237,3 +243,16 @@ def _json(estimate: Estimate) -> dict[str, Any]:
 def origins(runs: Iterable[JobRun]) -> frozenset[str]:
     """Return the origins of the runs' times."""
     return frozenset(run.run_s.origin for run in runs)
+
+
+def nearest(out: Sequence[Rejected]) -> str:
+    """Say which of the impossible cells comes nearest to being possible, and why it is not."""
+    if not out:
+        return "there are none; bft size inventory shows which there are"
+
+    def away(each: Rejected) -> tuple[float, float, int, int]:
+        return each.run_s.value if each.run_s else math.inf, each.times, -each.shape.gpus, each.stages
+
+    near = min(out, key=away)
+    stages = f" in {near.stages} stages" if near.stages > 1 else ""
+    return f"{near.shape.gpus} x {near.shape.pool.gpu.name}{stages} in {near.shape.pool.partition}: {near.why}"

@@ -47,9 +47,10 @@ def place(plans: str, inventory_path: str, empty: bool, as_json: bool) -> None:
     from sizing.choice.place import Placement, check, trial
     from sizing.choice.plan_file import asks
     from sizing.inventory.inventory import emptied
+    from sizing.inventory.site import in_file, text_of
 
-    wanted = asks(size_inventory.text_of(plans), name="standard input" if plans == "-" else plans)
-    there = size_inventory.in_file(inventory_path)
+    wanted = asks(text_of(plans), name="standard input" if plans == "-" else plans)
+    there = in_file(inventory_path)
     check(wanted, there)
     answers = list(trial(wanted, emptied(there) if empty else there))
     placed = answers[-1] if isinstance(answers[-1], Placement) else None

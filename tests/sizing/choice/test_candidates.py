@@ -15,7 +15,10 @@ from tests.sizing.plans_of import gpu, group, inventory
 
 
 def tried(
-    offer: PartitionOffer, batch: int, spread: Spread = Spread(), most: int | None = None
+    offer: PartitionOffer,
+    batch: int,
+    spread: Spread = Spread(),  # noqa: B008
+    most: int | None = None,
 ) -> set[tuple[int, Parallel]]:
     return {(each.nodes, each.parallel) for each in candidates(pools(inventory(offer)), batch, spread, most)}
 

@@ -61,6 +61,10 @@ class BatchJob:
             *(line.text for line in beside),
         )
 
+    def request(self, run: JobRun) -> tuple[str, ...]:
+        """Return all lines with which the script would ask for a run."""
+        return self.lines(self.missing(run)[0])
+
     def without_idle_gpus(
         self, found: Sequence[JobRun], out: Sequence[Rejected]
     ) -> tuple[tuple[JobRun, ...], tuple[Rejected, ...]]:

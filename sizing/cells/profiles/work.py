@@ -1,20 +1,21 @@
-"""The remaining work of `bft size profile`: shards that are not in the cache, reported as they complete."""
+"""The remaining work of a profile: shards that are not in the cache, reported as they complete."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import click
-
-if TYPE_CHECKING:
-    from sizing.cells.cell import Cell
-    from sizing.cells.profiles.profile import Device, Result, Setting, Source
-    from sizing.cells.profiles.shards import StageShard
-    from sizing.cells.profiles.store import Store
-    from sizing.model.graph import Graph
+from sizing.base.errors import SizingError, UsageError
+from sizing.cells import stages
+from sizing.cells.cell import Cell
+from sizing.cells.profiles import profile, torch_probe
+from sizing.cells.profiles.profile import NO_PLAN, Device, Result, Setting, Source, Unfit, device_name
+from sizing.cells.profiles.required import micro_batches_of, more_micro_batches, wanted
+from sizing.cells.profiles.shards import ShardProfile, StageShard
+from sizing.cells.profiles.store import Store, by_files, by_sizes
+from sizing.model.graph import Graph
 
 _START_S = 8.0  # to start a process with torch and read the model in it
 _FLOPS = {"cpu": 1e10, "cuda": 1e13}  # per second; only for the first guess of the duration
@@ -33,9 +34,11 @@ class ProfileWork:
         python: str,
         timeout_s: float,
         again: bool,
+        say: Callable[[str], None],
     ) -> None:
         self.store, self.source, self.graph, self.setting, self.device = store, source, graph, setting, device
         self.python, self.timeout_s, self.again = python, timeout_s, again
+        self._say = say
         self.results: dict[StageShard, Result] = {}
         self.notes: dict[str, None] = {}
         self.files: tuple[tuple[str, str], ...] = ()
@@ -44,8 +47,6 @@ class ProfileWork:
 
     def run(self, shards: Sequence[StageShard]) -> None:
         """Profile shards, those without tensor parallelism first: an error in these ends the command."""
-        from sizing.base.errors import SizingError, UsageError
-
         known = {} if self.again else self._known(shards)
         self.results.update(known)
         for tp in sorted({each.tp for each in shards if each.tp > 1}):
@@ -54,10 +55,11 @@ class ProfileWork:
         shards = [each for each in shards if each.tp not in self._out]
         todo = [each for each in shards if each not in known and (each.tp == 1 or self._tensor)]
         if not todo:
-            say([f"{_shards(len(known))}, all in the cache"] if known else [])
+            if known:
+                self._say(f"{_shards(len(known))}, all in the cache")
             return
         cached = f", {len(known)} {'is' if len(known) == 1 else 'are'} in the cache" if known else ""
-        say([f"{_shards(len(todo))} to profile{cached}; about {self._guess_s(todo):.0f} s (assumed)"])
+        self._say(f"{_shards(len(todo))} to profile{cached}; about {self._guess_s(todo):.0f} s (assumed)")
         self.store.prepare()
         done = 0
         for tp in sorted({each.tp for each in todo}):
@@ -79,17 +81,13 @@ class ProfileWork:
         return "" if model is None else self.store.refused(model, tp)
 
     def _leave_out(self, tp: int, why: str) -> None:
-        from sizing.cells.profiles.profile import NO_PLAN
-
         if tp not in self._out:
             self.notes[f"tensor parallelism over {tp} GPUs is left out: {why}"] = None
-            say([f"tp={tp} is left out: {why}"])
+            self._say(f"tp={tp} is left out: {why}")
         self._out.add(tp)
         self._tensor = self._tensor and not why.startswith(NO_PLAN)
 
     def _profile(self, shards: Sequence[StageShard], done: int, of: int) -> int:
-        from sizing.cells.profiles.profile import profiled
-
         began, count = time.monotonic(), 0
 
         def tell(result: Result, files: Sequence[tuple[str, str]]) -> None:
@@ -98,9 +96,9 @@ class ProfileWork:
             self.results[result.shard] = result
             self.files = tuple(files) or self.files
             put(self.store, self.source, files, self.setting, [result])
-            say([f"{done + count}/{of} {_line(result)} ({time.monotonic() - began:.0f} s)"])
+            self._say(f"{done + count}/{of} {_line(result)} ({time.monotonic() - began:.0f} s)")
 
-        found = profiled(
+        found = profile.profiled(
             self.source,
             shards,
             self.setting,
@@ -115,15 +113,12 @@ class ProfileWork:
 
     def _known(self, shards: Sequence[StageShard]) -> dict[StageShard, Result]:
         """Return the cached results of these shards for the device that would be used."""
-        from sizing.cells.profiles.profile import device_name
-        from sizing.cells.profiles.torch_probe import torch_of
-
         model = self.store.model(self.source)
         if model is None:
             return {}
         if not self.store.devices(model):
             return {}
-        version, kind = torch_of(self.python, self.device)
+        version, kind = torch_probe.torch_of(self.python, self.device)
         if self.device == "cuda" and kind == "cpu":
             return {}  # there may be results for this CPU, but CUDA was asked for
         found = self.store.all(model, device_name(kind), self.setting, version)
@@ -132,16 +127,11 @@ class ProfileWork:
 
     def between(self, shards: Sequence[StageShard]) -> list[StageShard]:
         """Return the hybrid shards of stages that have an extreme which does not fit in memory."""
-        from sizing.cells.profiles.profile import Unfit
-
         full = {(each.first, each.last) for each, result in self.results.items() if isinstance(result, Unfit)}
         return [each for each in shards if (each.first, each.last) in full and each not in self.results]
 
     def smaller(self, cell: Cell, global_batch: int) -> None:
         """Split the batch into more micro-batches as long as no shard of a cell fits in memory."""
-        from sizing.cells.profiles.required import micro_batches_of, more_micro_batches, wanted
-        from sizing.cells.profiles.shards import ShardProfile
-
         count: int | None = micro_batches_of(cell, global_batch)
         while count is not None:
             shards = wanted(cell, global_batch, micro_batches=count)
@@ -162,8 +152,6 @@ class ProfileWork:
 
     def to_json(self) -> dict[str, Any]:
         """Return the output of --json."""
-        from sizing.cells.profiles.profile import Unfit
-
         results = list(self.results.values())
         return {
             "model": self.graph.model,
@@ -178,15 +166,9 @@ class ProfileWork:
 def put(
     store: Store, source: Source, files: Sequence[tuple[str, str]], setting: Setting, results: Sequence[Result]
 ) -> None:
-    from sizing.cells.profiles.store import by_files, by_sizes
-
+    """Store results for a model, which is identified by its files or its sizes."""
     known = by_files(source, files) if isinstance(source, str) else by_sizes(source)
     store.put(known, setting, results)
-
-
-def say(lines: Sequence[str]) -> None:
-    for line in lines:
-        click.echo(line, err=True)
 
 
 def _shards(count: int) -> str:
@@ -194,8 +176,6 @@ def _shards(count: int) -> str:
 
 
 def _line(result: Result) -> str:
-    from sizing.cells.profiles.profile import Unfit
-
     shard = result.shard
     what = f"operators {shard.first} to {shard.last}, batch {shard.batch}, tp {shard.tp}"
     if isinstance(result, Unfit):
@@ -204,4 +184,17 @@ def _line(result: Result) -> str:
 
 
 def ms(seconds: float) -> str:
+    """Format milliseconds."""
     return f"{1000 * seconds:.3g} ms"
+
+
+def wanted_of(
+    graph: Graph, gpus: int, counts: Sequence[int] | None, global_batch: int, *, hybrids: bool
+) -> tuple[StageShard, ...]:
+    """Return the distinct shards of all cells; raises UsageError if there are none."""
+    found: dict[StageShard, None] = {}
+    for cell in stages.cells(graph, gpus, "", counts):
+        found.update(dict.fromkeys(wanted(cell, global_batch, hybrids=hybrids)))
+    if not found:
+        raise UsageError(f"a global batch of {global_batch} cannot be cut over {gpus} GPUs: take a multiple of {gpus}")
+    return tuple(found)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sizing.cells.cell import Cell
-    from sizing.cells.comm.protocol import Communication
-    from sizing.cells.profiles.shards import ShardProfile, StageShard
-    from sizing.model.graph import Graph
+from sizing.base.errors import NoTable, UsageError
+from sizing.cells.cell import Cell
+from sizing.cells.comm.protocol import Communication
+from sizing.cells.plan_estimate import assembly, hybrids
+from sizing.cells.profiles.shards import ShardProfile, StageShard
+from sizing.model.graph import Graph
 
 
 def close(
@@ -20,9 +20,6 @@ def close(
 
     Cells with links that have no communication table are skipped: they cannot be estimated at all.
     """
-    from sizing.base.errors import NoTable, UsageError
-    from sizing.cells.plan_estimate import assembly, hybrids
-
     known = {each.shard: each for each in profiles}
     found: dict[StageShard, None] = {}
     for cell in cells:

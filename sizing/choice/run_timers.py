@@ -1,27 +1,31 @@
-"""Step times for `bft size choose`: from profiles if there are any, else assumed from traces or formulas."""
+"""The timers of whole runs: from profiles if there are any, else assumed from traces or formulas."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from bftd.base.errors import BftError, UsageError
-from bftd.cli.size import learn
-from bftd.cli.size.cells import GRAPH_BATCH
-from bftd.cli.size.shared import profiles as size_profiles
-from bftd.cli.size.shared import trace
-
-if TYPE_CHECKING:
-    from bftd.cli.size.shared.model import ModelRequest
-    from bftd.cli.size.shared.trace import Tracer
-    from sizing.choice.candidates import Spread
-    from sizing.choice.runs import JobRun
-    from sizing.choice.shapes import GpuShape
-    from sizing.choice.sources import RankBatch
-    from sizing.choice.timers.timers import StepTimeModel
-    from sizing.inventory.pools import GpuPool
-    from sizing.model.graph import Graph
+from sizing.base.errors import SizingError, Untraceable, UsageError
+from sizing.base.parallel import Parallel
+from sizing.base.progress import Progress
+from sizing.cells.comm import file
+from sizing.cells.size_graph import chain
+from sizing.choice import known_runs, profile_times
+from sizing.choice.by_formula import Formula
+from sizing.choice.candidates import Spread
+from sizing.choice.cuts import ByGraph
+from sizing.choice.runs import JobRun
+from sizing.choice.shapes import GpuShape, shapes
+from sizing.choice.sources import RankBatch, ends
+from sizing.choice.timers.datasheet_time import Assumed
+from sizing.choice.timers.timers import Slowest, StepTimeModel, TimerChain
+from sizing.choice.timers.with_runs import WithRuns
+from sizing.choice.tracer import Tracer, spread_of
+from sizing.inventory.pools import GpuPool
+from sizing.inventory.site import Site
+from sizing.model import tracing
+from sizing.model.graph import GRAPH_BATCH, Graph
+from sizing.model.request import ModelRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,6 @@ class Splits:
     @staticmethod
     def of(asked: ModelRequest, max_stages: int | None, tensor: bool) -> Splits:
         """Read the splits from the options, or else from the keywords of the function; raises UsageError."""
-        from sizing.model import tracing
-
         takes = frozenset() if asked.step is None else tracing.takes(asked.step)
         if tensor and asked.step is not None and "tp" not in takes:
             raise UsageError(f"--tensor is for --config: {asked.step} says by a keyword tp that it can")
@@ -76,7 +78,7 @@ class Timers:
         return told
 
 
-def made(
+def timers_of(
     asked: ModelRequest,
     chosen: Sequence[GpuPool],
     global_batch: int,
@@ -85,24 +87,28 @@ def made(
     python: str,
     timeout_s: float,
     precision: str,
+    *,
+    site: Site,
+    progress: Progress,
 ) -> Timers:
     """Return the timers of a model, which is traced unless it is a configuration.
 
-    Raises UsageError, and BftError if tracing fails and there is no configuration to fall back on.
+    Raises UsageError, and SizingError if tracing fails and there is no configuration to fall back on.
     """
-    from sizing.choice.timers.timers import Slowest, TimerChain
-    from sizing.choice.timers.with_runs import WithRuns
-
     said: list[str] = []
-    profiles = size_profiles.Profiles.of(asked, precision, said)
+    profiles = profile_times.Profiles.of(asked, precision, said)
     needed = profiles is not None or splits.stages != 1
-    graph = size_profiles.graph_of(asked, global_batch, python, timeout_s, said) if needed else None
+    graph = profile_times.graph_of(asked, global_batch, python, timeout_s, said) if needed else None
     timers: list[StepTimeModel] = []
-    measured = None if profiles is None or graph is None else profiles.timer(graph, global_batch, splits.tensor)
+    measured = (
+        None
+        if profiles is None or graph is None
+        else profiles.timer(graph, file.of_site(site.folder), global_batch, splits.tensor)
+    )
     if measured is not None:
         timers.append(Slowest(measured))
-    tracer = trace.Tracer(asked.step, python, timeout_s, precision) if asked.step is not None else None
-    spread = replace(trace.spread_of(asked, tracer), fsdp=False)
+    tracer = Tracer(asked.step, python, timeout_s, precision, progress) if asked.step is not None else None
+    spread = replace(spread_of(asked, tracer), fsdp=False)
     ways = tuple(_ways(chosen, global_batch, max_gpus, spread))
     timers.append(
         Slowest(_assumed(asked, tracer, graph, global_batch, spread, {point for _, point in ways}, splits, said))
@@ -113,10 +119,10 @@ def made(
     timer: StepTimeModel = first
     if tracer is not None:
         places = {(each.pool.gpu.name, each.gpus, each.nodes, point) for each, point in ways if not each.pool.mixed}
-        runs, more = learn.known(tracer, places)
+        runs, more = known_runs.known(tracer, places, site)
         timer = WithRuns(first, runs, tracer.traces, global_batch)
         said += more
-    return Timers(timer, first.unknown, said, size_profiles.profiling(asked, precision))
+    return Timers(timer, first.unknown, said, profile_times.profiling(asked, precision))
 
 
 def _either(chosen: Sequence[GpuPool]) -> list[str]:
@@ -144,11 +150,6 @@ def _assumed(
     splits: Splits,
     said: list[str],
 ) -> StepTimeModel:
-    from sizing.base.errors import Untraceable
-    from sizing.cells.size_graph import chain
-    from sizing.choice.by_formula import Formula
-    from sizing.choice.cuts import ByGraph
-    from sizing.choice.timers.datasheet_time import Assumed
 
     if tracer is not None:
         try:
@@ -158,7 +159,7 @@ def _assumed(
             return Assumed(tracer.traces, tracer.traces, global_batch, spread, cut)
         except Untraceable as error:
             if asked.model is None:
-                raise BftError(f"{error}; give --config for an estimate by formula") from None
+                raise SizingError(f"{error}; give --config for an estimate by formula") from None
             said.append(f"by formula, as the model could not be traced: {error}")
     assert asked.model is not None
     if asked.model.parallel.gpus > 1:
@@ -172,10 +173,6 @@ def _ways(
     chosen: Sequence[GpuPool], global_batch: int, max_gpus: int | None, spread: Spread
 ) -> Iterator[tuple[GpuShape, RankBatch]]:
     """Yield each way to spread the whole model, with the work of one rank."""
-    from sizing.base.parallel import Parallel
-    from sizing.choice.shapes import shapes
-    from sizing.choice.sources import RankBatch
-
     for shape in (shape for pool in chosen for shape in shapes(pool, max_gpus)):
         tp = 1
         while tp <= shape.per_node and (tp == 1 or spread.tensor):
@@ -187,9 +184,6 @@ def _ways(
 
 def _trace(tracer: Tracer, points: Collection[RankBatch]) -> None:
     """Trace the smallest and the largest batch of each split; raises Untraceable if no trace succeeds."""
-    from sizing.base.errors import Untraceable
-    from sizing.choice.sources import ends
-
     if not points:
         raise UsageError("no GPUs are left to choose from; bft size inventory shows which there are")
     wanted = sorted(set(ends(sorted(points))))

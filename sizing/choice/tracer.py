@@ -1,30 +1,25 @@
-"""Traces of a user's step for `bft size fit`: two at a time, with a progress bar."""
+"""Traces of one step at many points: two at a time, and remembered."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
 
-from bftd.base.errors import UsageError
-from bftd.cli.progress import progress_bar
-
-if TYPE_CHECKING:
-    from bftd.cli.size.shared.model import ModelRequest
-    from sizing.base.errors import Untraceable
-    from sizing.base.parallel import Parallel
-    from sizing.choice.candidates import Spread
-    from sizing.choice.sources import RankBatch
-    from sizing.model.trace import StepTrace
+from sizing.base.errors import Untraceable, UsageError
+from sizing.base.parallel import Parallel
+from sizing.base.progress import Progress, quiet
+from sizing.base.threads import side_by_side
+from sizing.choice.candidates import Spread
+from sizing.choice.sources import RankBatch, Traces
+from sizing.model import tracing
+from sizing.model.request import ModelRequest
+from sizing.model.trace import StepTrace
 
 _PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 
 _SHOWN = 0.01  # share of the arithmetic from which on a precision is named
 
 BOUNDED = "what masks select is not known and all of it is counted, so memory and time are upper bounds"
-
-T = TypeVar("T")
 
 
 def refuse_precision(name: str) -> None:
@@ -36,40 +31,37 @@ def refuse_precision(name: str) -> None:
 class Tracer:
     """Traces one step at any point and remembers the results."""
 
-    def __init__(self, step: str, python: str, timeout_s: float, precision: str) -> None:
-        from sizing.choice.sources import Traces
-
+    def __init__(self, step: str, python: str, timeout_s: float, precision: str, progress: Progress = quiet) -> None:
         if not timeout_s > 0:
             raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
         self.step = step
         self.traces = Traces(precision)
         self._python = python
         self._timeout_s = timeout_s
+        self._progress = progress
         self._seen = 0
 
     def spread(self) -> Spread:
         """Return the ways in which the step can be split, by the keywords of its function."""
-        from sizing.choice.candidates import Spread
-        from sizing.model import tracing
-
         takes = tracing.takes(self.step, self._python)
         return Spread(tensor="tp" in takes, fsdp="fsdp" in takes)
 
     def measure(self, points: Sequence[RankBatch]) -> list[StepTrace | Untraceable]:
         """Trace points, two at a time; raises UsageError if the step cannot be traced at all."""
-        with progress_bar(f"tracing {self.step}", lines=True) as tell:
-            done = 0
+        done, name = 0, f"tracing {self.step}"
 
-            def one(point: RankBatch) -> StepTrace | Untraceable:
-                nonlocal done
-                result = self._one(point)
-                done += 1
-                return result
+        def one(point: RankBatch) -> StepTrace | Untraceable:
+            nonlocal done
+            result = self._one(point)
+            done += 1
+            return result
 
-            results = side_by_side(
-                [lambda point=point: one(point) for point in points],  # type: ignore[misc]
-                lambda: tell(done / len(points)),
-            )
+        self._progress(name, 0.0)
+        results = side_by_side(
+            [lambda point=point: one(point) for point in points],  # type: ignore[misc]
+            lambda: self._progress(name, min(0.99, done / len(points))),
+        )
+        self._progress(name, 1.0)
         self._seen += len(points)
         return results
 
@@ -106,9 +98,6 @@ class Tracer:
         return f"arithmetic in {', '.join(parts) or 'no products'} (traced)"
 
     def _one(self, point: RankBatch) -> StepTrace | Untraceable:
-        from sizing.base.errors import Untraceable
-        from sizing.model import tracing
-
         try:
             return tracing.trace(self.step, point.batch, point.parallel, python=self._python, timeout_s=self._timeout_s)
         except Untraceable as error:
@@ -117,46 +106,11 @@ class Tracer:
 
 def spread_of(asked: ModelRequest, tracer: Tracer | None) -> Spread:
     """Return the ways to split the model: those of the step, or those that the formula supports."""
-    from sizing.choice.candidates import Spread
-
     if tracer is not None:
         found = tracer.spread()
         return found if asked.model is None else replace(found, heads=asked.model.heads)
     assert asked.model is not None
     return Spread(tensor=True, heads=asked.model.heads)
-
-
-def side_by_side(jobs: Sequence[Callable[[], T]], tick: Callable[[], None], at_once: int = 2) -> list[T]:
-    """Return the results of jobs, run `at_once` at a time; the first error ends it.
-
-    The threads are daemons: a user who interrupts the command does not wait for them, and their processes end with it.
-    """
-    results: dict[int, T] = {}
-    errors: list[BaseException] = []
-    waiting = list(enumerate(jobs))
-    lock = threading.Lock()
-
-    def run() -> None:
-        while True:
-            with lock:
-                if not waiting or errors:
-                    return
-                at, job = waiting.pop(0)
-            try:
-                results[at] = job()
-            except BaseException as error:
-                errors.append(error)
-
-    threads = [threading.Thread(target=run, daemon=True) for _ in range(min(at_once, len(jobs)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(0.1)
-            tick()
-    if errors:
-        raise errors[0]
-    return [results[at] for at in range(len(jobs))]
 
 
 def _name(parallel: Parallel) -> str:

@@ -1,36 +1,32 @@
-"""The node on which `bft size cpu` runs: its CPUs, memory and GPUs, from Slurm in an allocation, else the kernel."""
+"""The node on which a command is profiled: its CPUs, memory and GPUs, from Slurm in an allocation, else the kernel."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from bftd.base.errors import UsageError
-from bftd.cli import common
-from bftd.config import configuration
+from sizing.base.errors import UsageError
+from sizing.sbatch.cpu import NodeResources
 from slurm_plugin import nodeset
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.read import parse
-
-if TYPE_CHECKING:
-    from sizing.sbatch.cpu import NodeResources
+from slurm_plugin.read.client import SlurmClient
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 _MEMINFO = Path("/proc/meminfo")
 
 
-def gpus_used(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -> int:
+def gpus_used(slurm: Callable[[], SlurmClient], environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -> int:
     """Return the number of GPUs that a command uses: those of the allocation, else CUDA_VISIBLE_DEVICES.
 
     Raises UsageError on a machine with GPUs if neither says how many the command may use.
     """
     if job := environ.get("SLURM_JOB_ID", ""):
         said = environ.get("SLURM_GPUS_ON_NODE", "").rpartition(":")[2]
-        return int(said) if said.isascii() and said.isdigit() else _gpus_of_job(job)
+        return int(said) if said.isascii() and said.isdigit() else _gpus_of_job(job, slurm())
     if (named := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return len([word for word in named.split(",") if word.strip() not in ("", "-1", "NoDevFiles")])
     if there := _gpus(driver):
@@ -38,27 +34,26 @@ def gpus_used(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -
     return 0
 
 
-def here(environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA) -> NodeResources | None:
+def here(
+    slurm: Callable[[], SlurmClient], environ: Mapping[str, str] = os.environ, driver: Path = _NVIDIA
+) -> NodeResources | None:
     """Return the profiled node: the allocation's first or this one; None if nothing is known about it."""
-    from sizing.sbatch.cpu import NodeResources
-
     if "SLURM_JOB_ID" in environ:
         with suppress(SlurmError):  # also if the node list in the environment is malformed
             listed = nodeset.expand(environ.get("SLURM_JOB_NODELIST", ""))
             name = environ.get("SLURMD_NODENAME") or (listed[0] if listed else "")
-            mine = common.slurm_client(configuration.load_found(None)).nodes().get(name)
+            mine = slurm().nodes().get(name)
             return None if mine is None else NodeResources(mine.cpus, mine.memory_bytes, sum(mine.gpus.values()))
         return None
     cpus, memory = os.cpu_count(), _memory_bytes()
     return NodeResources(cpus, memory, _gpus(driver)) if cpus and memory else None
 
 
-def _gpus_of_job(job: str) -> int:
+def _gpus_of_job(job: str, client: SlurmClient) -> int:
     """Return the GPUs per node that a job asked for, 0 if Slurm does not answer.
 
     The environment that salloc sets does not contain this.
     """
-    client = common.slurm_client(configuration.load_found(None))
     try:
         told = client.run("scontrol", "show", "job", "-o", job).out
     except SlurmError:

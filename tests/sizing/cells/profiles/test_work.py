@@ -1,4 +1,4 @@
-"""What `bft size profile` adds to the extremes: smaller micro-batches without room, hybrids where both are close."""
+"""What a profile adds to the extremes: smaller micro-batches without room, hybrids where both are close."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from bftd.cli.size.shared import hybrids
-from bftd.cli.size.shared.profile_work import ProfileWork
 from sizing.base.errors import SizingError, Untraceable, UsageError
 from sizing.cells.comm.table import CommTables
-from sizing.cells.profiles import profile, torch_probe
+from sizing.cells.profiles import hybrids, profile, torch_probe
 from sizing.cells.profiles.profile import NO_PLAN, Profiled, Setting, Unfit
 from sizing.cells.profiles.shards import StageShard
 from sizing.cells.profiles.store import Store
+from sizing.cells.profiles.work import ProfileWork
 from tests.sizing.cells.made import Wires, cell_of, graph_of, profile_of
 from tests.support.messages import wording
 
@@ -97,7 +96,7 @@ def test_regression_a_model_that_cannot_be_cut_was_started_anew_at_every_run_to_
     def run(*more: StageShard, again: bool = False) -> tuple[list[int], list[str]]:
         started.clear()
         store, source = Store(tmp_path / "profiles.sqlite"), f"{tmp_path}/train.py:make_model"
-        work = ProfileWork(store, source, graph_of(cell_of(4)), Setting(), "cpu", "", 1.0, again)
+        work = ProfileWork(store, source, graph_of(cell_of(4)), Setting(), "cpu", "", 1.0, again, lambda line: None)
         work.run([*shards, *more])
         return list(started), list(work.notes)
 

@@ -1,25 +1,30 @@
-"""The profiles of a model for `bft size choose` and `bft size fit`: a timer based on them, or None."""
+"""The times of a model by its profiles: a timer based on them, or None."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from bftd.cli.size import comm
-from bftd.cli.size.cells import GRAPH_BATCH
-
-if TYPE_CHECKING:
-    from bftd.cli.size.shared.model import ModelRequest
-    from sizing.base.estimate import Estimate
-    from sizing.cells.cell import Cell
-    from sizing.cells.profiles.profile import Setting, Source
-    from sizing.cells.profiles.shards import ShardProfile, StageShard
-    from sizing.cells.profiles.store import Store
-    from sizing.choice.candidates import Candidate
-    from sizing.choice.fit import By, PlanChoice
-    from sizing.choice.timers.profiled_time import ProfiledTime
-    from sizing.model.graph import Graph
+from sizing.base.errors import DoesNotFit, NoProfile, NoTable, SizingError
+from sizing.base.estimate import Estimate
+from sizing.cells.cell import Cell, Split
+from sizing.cells.comm import file
+from sizing.cells.comm.table import CommTables
+from sizing.cells.profiles.profile import PRECISIONS, Setting, Source
+from sizing.cells.profiles.shards import ShardProfile, StageShard
+from sizing.cells.profiles.sources import profiles_for
+from sizing.cells.profiles.store import Store
+from sizing.cells.size_graph import chain
+from sizing.choice.candidates import Candidate
+from sizing.choice.fit import By, PlanChoice
+from sizing.choice.fit import retimed as ranked
+from sizing.choice.shapes import GpuShape
+from sizing.choice.timers.profiled_time import ProfiledTime
+from sizing.choice.timers.timers import slowest_of
+from sizing.inventory.site import Site
+from sizing.model import graphing
+from sizing.model.graph import GRAPH_BATCH, Graph
+from sizing.model.request import ModelRequest
 
 AS_IT_IS = "fp32"
 """The precision of profiles of a model run as it is, in its own data types, without autocast."""
@@ -40,8 +45,6 @@ class Profiles:
         A configuration's own precision and optimizer count; profiles with another optimizer come last. Notes are added
         to `said`.
         """
-        from sizing.cells.profiles.store import Store
-
         source = asked.step if asked.step is not None else asked.model
         store = Store()
         model = None if source is None else store.model(source)
@@ -65,24 +68,20 @@ class Profiles:
         said.append(f"profiled in {ways}, not in {precision}, so profiles do not count: {_advice(alike, every, asked)}")
         return None
 
-    def timer(self, graph: Graph, global_batch: int, tensor: bool = True) -> ProfiledTime:
-        """Return a timer that uses the profiles and the communication tables of user and site.
+    def timer(self, graph: Graph, comm: CommTables, global_batch: int, tensor: bool = True) -> ProfiledTime:
+        """Return a timer that uses the profiles and the communication tables.
 
         Without `tensor`, profiles with tensor parallelism are left out.
         """
-        from sizing.choice.timers.profiled_time import ProfiledTime
 
         def profiles(cell: Cell) -> Mapping[StageShard, ShardProfile]:
             found = self._of_cell(cell, graph)
             return {shard: each for shard, each in found.items() if tensor or shard.tp == 1}
 
-        return ProfiledTime(graph, profiles, comm.found(), global_batch)
+        return ProfiledTime(graph, profiles, comm, global_batch)
 
     def _of_cell(self, cell: Cell, graph: Graph) -> Mapping[StageShard, ShardProfile]:
         """Return the profiles of the first setting that has all of the cell's shards; raises NoProfile."""
-        from sizing.base.errors import NoProfile
-        from sizing.cells.profiles.sources import profiles_for
-
         why = NoProfile(f"the model was not profiled on {cell.gpu_type}")
         for setting in self.settings:
             try:
@@ -94,10 +93,6 @@ class Profiles:
 
 def graph_of(asked: ModelRequest, global_batch: int, python: str, timeout_s: float, said: list[str]) -> Graph | None:
     """Return the operators of a model; None, with a note in `said`, if they cannot be read."""
-    from sizing.base.errors import SizingError
-    from sizing.cells.size_graph import chain
-    from sizing.model import graphing
-
     batch = min(global_batch, GRAPH_BATCH)
     if asked.step is None:
         return None if asked.model is None else chain(asked.model, batch)
@@ -119,20 +114,15 @@ def retimed(
     timeout_s: float,
     precision: str,
     by: By,
+    site: Site,
     notes: list[str],
 ) -> tuple[PlanChoice, ...]:
-    """Return the plans of `bft size fit`, ranked again with measured times where profiles of the same split exist."""
-    from sizing.base.errors import DoesNotFit, NoProfile, NoTable
-    from sizing.cells.cell import Split
-    from sizing.choice.fit import retimed as ranked
-    from sizing.choice.shapes import GpuShape
-    from sizing.choice.timers.timers import slowest_of
-
+    """Return the plans, ranked again with measured times where profiles of the same split exist."""
     profiles = Profiles.of(asked, precision, notes)
     graph = None if profiles is None else graph_of(asked, global_batch, python, timeout_s, [])
     if profiles is None or graph is None:
         return tuple(choices)
-    measured = profiles.timer(graph, global_batch)
+    measured = profiles.timer(graph, file.of_site(site.folder), global_batch)
 
     def time(candidate: Candidate, micro_batches: int) -> Estimate | None:
         parallel = candidate.parallel
@@ -162,8 +152,6 @@ def _alike(precision: str, *, whole: bool) -> tuple[str, ...]:
     `whole` says that the precision is also that of the weights. For a traced step only the precision of its arithmetic
     is known.
     """
-    from sizing.cells.profiles.profile import PRECISIONS
-
     if whole:
         return tuple(each for each in PRECISIONS if each == precision)
     return tuple(each for each in PRECISIONS if each.partition("-")[0] == precision)
@@ -183,7 +171,5 @@ def _advice(alike: Sequence[str], every: Sequence[Setting], asked: ModelRequest)
 
 def _setting(words: str) -> Setting | None:
     """Parse a setting as the cache lists it (optimizer, precision, threads); None if it is malformed."""
-    from sizing.cells.profiles.profile import Setting
-
     parts = words.split()
     return Setting(parts[0], parts[1], int(parts[2])) if len(parts) == 3 and parts[2].isdigit() else None

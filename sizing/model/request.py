@@ -1,4 +1,4 @@
-"""The model given to `bft size mem` and `bft size fit`: a training step to trace, a configuration, or both."""
+"""A request for a model: a training step to trace, a configuration, or both."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from bftd.base.errors import UsageError
-
-if TYPE_CHECKING:
-    from sizing.model.config import ModelConfig
+from sizing.base.errors import UsageError
+from sizing.model import config, huggingface
+from sizing.model.config import ModelConfig
 
 _FILE = re.compile(r"(?P<path>.+?\.json)(?::(?P<options>.*))?$")
 _BATCH = re.compile(r"(?:^|[:,])\s*b\s*=")
@@ -21,7 +19,7 @@ _MOST_BATCH = 10**9
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A model as the command line names it; `micro_batch` is the b of its configuration, None if not given."""
+    """A model as its user names it; `micro_batch` is the b of its configuration, None if not given."""
 
     step: str | None
     model: ModelConfig | None
@@ -35,7 +33,7 @@ def refuse_batch(global_batch: int) -> None:
 
 
 def asked(step: str | None, text: str | None) -> ModelRequest:
-    """Parse the model arguments of a command line; raises UsageError if there are none or they are invalid."""
+    """Parse the names of a step and of a configuration; raises UsageError if there are none or they are invalid."""
     if step is None and text is None:
         raise UsageError(
             "name a training step (MODULE.py:make_step), or give --config gpt:h=1024,l=24,a=16,s=1024,V=50257"
@@ -48,8 +46,6 @@ def asked(step: str | None, text: str | None) -> ModelRequest:
 
 
 def _model(text: str) -> ModelConfig:
-    from sizing.model import config, huggingface
-
     found = _FILE.match(text)
     if found is None:
         return config.parse(text)
@@ -67,11 +63,3 @@ def _model(text: str) -> ModelConfig:
         raise UsageError(f"{path}: no JSON object; name the config.json of a model as transformers writes it")
     model = huggingface.read(fields, name=str(path))
     return config.with_options(model, found["options"]) if found["options"] else model
-
-
-def amount(count: float) -> str:
-    """Format a number of bytes."""
-    for unit, size, digits in (("GiB", 2**30, 2), ("MiB", 2**20, 1), ("KiB", 2**10, 1)):
-        if abs(count) >= size:
-            return f"{count / size:.{digits}f} {unit}"
-    return f"{count:.0f} B"
