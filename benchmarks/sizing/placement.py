@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sizing.choose.place import PlacementRequest, place
+from sizing.choice.place import PlacementRequest, place
 from sizing.inventory.gpus import CATALOGUE, GIB
 from sizing.inventory.inventory import GpuNodes, Inventory, PartitionOffer
 

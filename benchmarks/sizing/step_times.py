@@ -29,10 +29,10 @@ from bftd.simulation.drivers.networks import TABLE_2, TABLE_2_NODES
 from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.choose.by_formula import Formula
-from sizing.choose.candidates import Spread
-from sizing.choose.shapes import GpuShape
-from sizing.choose.timers.datasheet_time import Assumed, StagePart
+from sizing.choice.by_formula import Formula
+from sizing.choice.candidates import Spread
+from sizing.choice.shapes import GpuShape
+from sizing.choice.timers.datasheet_time import Assumed, StagePart
 from sizing.inventory.gpus import CATALOGUE, GpuType
 from sizing.inventory.inventory import GpuNodes
 from sizing.inventory.pools import GpuPool

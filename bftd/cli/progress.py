@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 TOLD_AFTER_S, TOLD_EVERY_S = 2.0, 30.0
@@ -35,6 +35,24 @@ def progress_bar(label: str, *, lines: bool = False) -> Iterator[Tell]:
     with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task(label, total=1.0)
         yield lambda part, said="": bar.update(task, completed=part, description=said or label, refresh=True)
+
+
+@contextmanager
+def progress_bars() -> Iterator[Callable[[str, float], None]]:
+    """Yield a function that shows work by its name: a bar, or lines, from its part 0 until its part 1."""
+    with ExitStack() as stack:
+        shown: dict[str, Tell] = {}
+
+        def progress(name: str, part: float) -> None:
+            if part >= 1:
+                stack.close()
+                shown.clear()
+                return
+            if name not in shown:
+                shown[name] = stack.enter_context(progress_bar(name, lines=True))
+            shown[name](part)
+
+        yield progress
 
 
 def _lines(label: str) -> Tell:

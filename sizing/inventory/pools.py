@@ -6,9 +6,11 @@ that can name neither may get either model, so the smaller memory counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import difflib
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from sizing.base.errors import SizingError, UsageError
 from sizing.inventory.inventory import GpuNodes, GpuType, Inventory, PartitionOffer
 
 
@@ -103,3 +105,32 @@ def _constraint(groups: Sequence[GpuNodes], others: Sequence[GpuNodes]) -> str:
     shared = set.intersection(*(set(group.features) for group in groups))
     found = shared.difference(*(group.features for group in others))
     return min(found, key=lambda name: (len(name), name), default="")
+
+
+def within(everything: Sequence[GpuPool], partitions: Collection[str], gpu_type: str) -> tuple[GpuPool, ...]:
+    """Return the pools that the user allows; raises UsageError for an unknown name."""
+    if not everything:
+        raise SizingError("no partition that is up has GPUs of a known type; bft size inventory shows what there is")
+    for name in partitions:
+        _refuse_unknown("partition with GPUs", name, {pool.partition for pool in everything})
+    kinds = {name for pool in everything for name in (pool.gpu.name, pool.gres_type) if name}
+    if gpu_type:
+        _refuse_unknown("GPU type", gpu_type, kinds)
+    found = tuple(
+        pool
+        for pool in everything
+        if (not partitions or pool.partition in partitions) and gpu_type in ("", pool.gpu.name, pool.gres_type)
+    )
+    if not found:
+        where = ", ".join(partitions)
+        raise UsageError(f"no {gpu_type} in partition {where}; bft size inventory shows which GPUs are where")
+    return found
+
+
+def _refuse_unknown(what: str, name: str, known: Collection[str]) -> None:
+    if name in known:
+        return
+    same = [each for each in known if each.lower() == name.lower()]
+    near = same or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+    raise UsageError(f"no {what} {name}: {hint}")

@@ -11,6 +11,9 @@ GraphOrigin = Literal["export", "modules", "formula"]
 """The origin of a graph: read operator by operator (torch.export), read by the modules that a forward pass calls, or
 computed from a model's sizes (sizing.cells.size_graph)."""
 
+GRAPH_BATCH = 8
+"""The batch with which a model is read: its operators are the same for any batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Operator:

@@ -108,10 +108,11 @@ def search_log(log: str, as_json: bool) -> None:
 
     Nothing is run: the log has the time of every plan, and the tuner sees only those that it asks for.
     """
+    from sizing.inventory.site import text_of
     from studies.crius import search_log as logs
 
     name = "standard input" if log == "-" else Path(log).name
-    replays = logs.replay(logs.parse(inventory.text_of(log), name))
+    replays = logs.replay(logs.parse(text_of(log), name))
     if as_json:
         common.echo_json(logs.to_json(replays))
     else:
@@ -119,10 +120,11 @@ def search_log(log: str, as_json: bool) -> None:
 
 
 def _trace(path: str) -> Sequence[TraceJob]:
+    from sizing.inventory.site import text_of
     from studies.simulation.workload import parse
 
     where = "standard input" if path == "-" else path
-    trace = parse(inventory.text_of(path), where)
+    trace = parse(text_of(path), where)
     if len(trace) > _MOST_JOBS:
         raise UsageError(f"{where} has {len(trace)} jobs: simulate at most {_MOST_JOBS}, a week or two")
     return trace

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import strategies as st
 
-from sizing.choose.place import PlacementRequest
+from sizing.choice.place import PlacementRequest
 from sizing.inventory.gpus import CATALOGUE, GIB
 from sizing.inventory.inventory import GpuNodes, Inventory, PartitionOffer
 

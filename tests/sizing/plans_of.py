@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from sizing.base.errors import Untraceable
 from sizing.base.parallel import Parallel
-from sizing.choose.sources import RankBatch
+from sizing.choice.sources import RankBatch
 from sizing.inventory.inventory import GpuNodes, GpuType, Inventory, PartitionOffer
 from sizing.model.trace import OperatorTotals, StepTrace
 

@@ -8,12 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from sizing.base.errors import Untraceable
 from sizing.base.parallel import Parallel
+from sizing.choice.sources import RankBatch
 from sizing.model import tracing
 from sizing.model.config import FAMILIES, KEYS
+from sizing.model.trace import StepTrace
+from tests.sizing.plans_of import Step
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "size.md").read_text(encoding="utf-8")
-STEPS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+PYTHON = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+STEPS = [block for block in PYTHON if "def make_step" in block]
+CALLS = [block for block in PYTHON if "sizing." in block]
 
 
 def test_the_table_of_keys_is_complete() -> None:
@@ -33,3 +39,23 @@ def test_a_step_of_the_page_is_traced(tmp_path: Path, at: int, parallel: Paralle
     whole = 2 * 512 * 2048 * (1 if at == 0 else 4) * 12
     # weights and two moments, of which FSDP leaves a rank its part
     assert whole / parallel.fsdp <= state < 1.1 * whole / parallel.fsdp
+
+
+def test_the_calls_of_the_page_print_what_it_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def trace(step: str, batch: int, parallel: Parallel, **_: object) -> StepTrace:
+        (result,) = Step(2, 0.5).measure([RankBatch(parallel, batch)])
+        assert not isinstance(result, Untraceable)
+        return result
+
+    monkeypatch.setattr(tracing, "trace", trace)
+    monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.setenv("PATH", "")  # no Slurm here
+    first, second = CALLS
+    exec(first, {})
+    assert re.fullmatch(r"(#SBATCH --\S+\n)+", capsys.readouterr().out)
+    exec(second, {})
+    assert re.fullmatch(r"[\d.]+ formula [\d.]+ assumed\n", capsys.readouterr().out)
+    assert PYTHON[0] == first
+    assert len(first.splitlines()) == 3

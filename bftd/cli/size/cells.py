@@ -10,14 +10,13 @@ import click
 
 from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
-from bftd.cli.size.shared import model as size_model
+from bftd.cli.size.shared.amounts import amount
+from sizing.model.graph import GRAPH_BATCH
 
 if TYPE_CHECKING:
     from sizing.cells.cell import Cell
     from sizing.model.graph import Graph
 
-GRAPH_BATCH = 8
-"""The batch with which a model is read: its operators are the same for any batch."""
 _TIMEOUT_S = 180.0
 _MOST_GPUS = 2**16
 
@@ -111,7 +110,7 @@ def graph_of(model: str | None, text: str | None, batch: int | None, tp: int, py
     """Return the model's operators: read from the user's module, or derived from the sizes in --config."""
     from sizing.base.errors import Untraceable
     from sizing.cells.size_graph import chain
-    from sizing.model import graphing, wide_resnet
+    from sizing.model import graphing, request, wide_resnet
 
     if model is not None and text is not None:
         raise UsageError("name the model by MODULE.py:make_model or by --config, not both")
@@ -120,7 +119,7 @@ def graph_of(model: str | None, text: str | None, batch: int | None, tp: int, py
             raise UsageError("--tp counts a part of MODULE.py:make_model; a --config is cut as a whole")
         if text.strip().partition(":")[0] == wide_resnet.FAMILY:
             return chain(wide_resnet.parse(text), batch or GRAPH_BATCH)
-        asked = size_model.asked(None, text)
+        asked = request.asked(None, text)
         assert asked.model is not None
         return chain(asked.model, batch or asked.micro_batch or GRAPH_BATCH)
     if model is None:
@@ -210,7 +209,7 @@ def _shown(graph: Graph, named: dict[str, str], found: Sequence[Cell]) -> Iterat
                     _span(graph, stage.first, stage.last),
                     str(stage.gpus),
                     f"{100 * stage.flops / graph.flops:.1f} %",
-                    "" if at == len(cell.stages) - 1 else size_model.amount(stage.across_bytes),
+                    "" if at == len(cell.stages) - 1 else amount(stage.across_bytes),
                     f"{stage.parameters:,}",
                 )
             )

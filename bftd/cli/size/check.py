@@ -15,8 +15,7 @@ from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
 from bftd.cli.progress import progress_bar
 from bftd.cli.size.shared import allocation, inventory
-from bftd.cli.size.shared import trace as size_trace
-from bftd.cli.size.shared.model import amount
+from bftd.cli.size.shared.amounts import amount
 
 if TYPE_CHECKING:
     from sizing.inventory.gpus import GpuType
@@ -109,7 +108,9 @@ def _file(into: str) -> Path:
 
 
 def _text(file: Path) -> str:
-    return inventory.text_of(str(file)) if file.exists() else ""
+    from sizing.inventory.site import text_of
+
+    return text_of(str(file)) if file.exists() else ""
 
 
 def on_node() -> None:
@@ -138,6 +139,7 @@ def _tell(name: str) -> None:
 
 def _traces(python: str, timeout_s: float) -> Mapping[str, StepTrace]:
     from sizing.base.parallel import Parallel
+    from sizing.base.threads import side_by_side
     from sizing.model import tracing
     from sizing.step_time.checking import BATCHES, STEPS
 
@@ -151,7 +153,7 @@ def _traces(python: str, timeout_s: float) -> Mapping[str, StepTrace]:
 
     jobs: list[Callable[[], StepTrace]] = [lambda name=name: one(name) for name in BATCHES]  # type: ignore[misc]
     with progress_bar("tracing steps", lines=True) as tell:
-        return dict(zip(BATCHES, size_trace.side_by_side(jobs, lambda: tell(done / len(jobs))), strict=True))
+        return dict(zip(BATCHES, side_by_side(jobs, lambda: tell(done / len(jobs))), strict=True))
 
 
 def _gpu_of(partition: str, gpu: str) -> tuple[str, list[str]]:

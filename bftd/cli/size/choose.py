@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from bftd.base.errors import UsageError
 from bftd.cli import common, options, times
-from bftd.cli.size import fit
+from bftd.cli.progress import progress_bars
+from bftd.cli.size.fit import names
 from bftd.cli.size.output import choose as size_choose_shown
-from bftd.cli.size.shared import choose_timers, inventory, model, submit, trace
-from bftd.config import configuration
-from slurm_plugin.errors import SlurmError
+from bftd.cli.size.shared import inventory, submit
 
 if TYPE_CHECKING:
-    from bftd.cli.size.shared.submit import BatchJob
-    from sizing.base.estimate import Estimate
-    from sizing.choose.ranking import By, StartAnswer
-    from sizing.choose.runs import JobRun
-
-_MOST_STEPS = 10**12
+    from sizing.choice.ranking import By
 
 
 @click.command()
@@ -84,70 +76,57 @@ def choose(
     Works out for each partition and number of GPUs how long the run takes, in how many pipeline stages it is fastest,
     and asks Slurm when the best could start. Nothing is submitted without --submit.
     """
+    import sizing
     from sizing.base.errors import DoesNotFit
-    from sizing.choose import ranking, runs
-    from sizing.inventory.pools import pools
+    from sizing.choice.tracer import refuse_precision
+    from sizing.model import request
 
-    now_s = time.time()
-    if not 1 <= steps <= _MOST_STEPS:
-        raise UsageError(f"--steps {steps}: at least 1, and at most {_MOST_STEPS}")
-    deadline_s = _deadline(deadline, now_s)
-    starting = _start_up(start_up)
-    trace.refuse_precision(precision)
-    model.refuse_batch(global_batch)
-    asked = model.asked(step, text)
+    deadline_s = _deadline(deadline, time.time())
+    starting_s = _start_up_s(start_up)
+    refuse_precision(precision)  # before any file is read
+    request.refuse_batch(global_batch)
+    request.asked(step, text)
     job = None if job_path is None else submit.read(job_path)
-    there = inventory.found(None if partitions == "auto" else partitions, option="--partitions")
-    wanted = partition or (job.own("partition") if job is not None else "")
-    closed = _closed(there.closed, wanted, asks_start)
-    everything = tuple(pools(there))
-    chosen = fit.within(everything, fit.names(wanted), gpu_type)
-    splits = choose_timers.Splits.of(asked, max_stages, tensor)
-    timers = choose_timers.made(asked, chosen, global_batch, max_gpus, splits, python, timeout_s, precision)
-    found, out = runs.survey(chosen, timers.timer, steps, starting, max_gpus, splits.stages)
-    if job is not None:
-        found, out = job.without_idle_gpus(found, out)
-    notes = [*there.notes, *closed]
-    if not found:
-        if as_json:
-            shown = size_choose_shown.ChooseOutput(
-                (), (), (), out, now_s, deadline_s, steps, (*notes, *timers.notes(()))
-            )
-            common.echo_json(size_choose_shown.to_json(shown, None))
-        raise DoesNotFit("; ".join(["no GPUs can run it: " + size_choose_shown.nearest(out), *splits.undeclared]))
-    # on the same GPUs, a run that certainly meets the deadline beats one that is expected to end sooner
-    in_time = () if deadline_s is None else ranking.by_deadline(found, deadline_s, now_s)
-    best: Sequence[JobRun] = runs.best_of_shapes(in_time or found)
-    if asks_start:
-        best, unasked = _asked(best, job, now_s, top, deadline_s, by)
-        notes += unasked
-    ordered = ranking.ranked(best, now_s, by)
-    notes += timers.notes(ordered or best)
-    holding = ordered if deadline_s is None else ranking.by_deadline(ordered, deadline_s, now_s)
-    shown = size_choose_shown.ChooseOutput(
-        best, holding or ordered, found, out, now_s, deadline_s, steps, tuple(notes), by
-    )
-    winner = holding[0] if holding else None
-    if as_json and (job is None or winner is None):
-        common.echo_json(size_choose_shown.to_json(shown, winner))
-    elif not as_json:
-        common.echo(size_choose_shown.lines(shown, winner, top))
-    if not ordered:
-        raise DoesNotFit(f"Slurm takes no request of them: {best[0].said} (--no-start does not ask it)")
-    if winner is None:
-        assert deadline_s is not None
-        raise DoesNotFit(
-            f"nothing ends for sure by {size_choose_shown.moment(deadline_s)}: "
-            f"{ranking.misses(ordered, deadline_s, now_s)}"
+    with progress_bars() as progress:
+        found = sizing.choose(
+            step,
+            config=text,
+            steps=steps,
+            global_batch=global_batch,
+            deadline_s=deadline_s,
+            by=by,
+            start_up_s=starting_s,
+            inventory=None if partitions == "auto" else partitions,
+            partitions=names(partition or (job.own("partition") if job is not None else "")),
+            gpu=gpu_type,
+            max_gpus=max_gpus,
+            max_stages=max_stages,
+            tensor=tensor,
+            top=top,
+            precision=precision,
+            python=python,
+            timeout_s=timeout_s,
+            asks_start=asks_start,
+            job=job,
+            site=inventory.site(),
+            progress=progress,
         )
+    if as_json and (job is None or found.winner is None):
+        common.echo_json(size_choose_shown.to_json(found))
+    elif not as_json and found.found:
+        common.echo(size_choose_shown.lines(found, top))
+    if found.winner is None:
+        raise DoesNotFit(found.failure)
     if job is not None:
-        job_id = submit.submit(job, winner, yes=yes, quiet=as_json, deadline=deadline_s is not None)
+        job_id = submit.submit(job, found.winner, yes=yes, quiet=as_json, deadline=deadline_s is not None)
         if as_json:
-            common.echo_json({**size_choose_shown.to_json(shown, winner), "job_id": job_id})
+            common.echo_json({**size_choose_shown.to_json(found), "job_id": job_id})
 
 
 def _deadline(text: str | None, now_s: float) -> float | None:
     """Return a future moment in unix seconds; raises UsageError if it is past or no time."""
+    from sizing.functions.job_runs import moment
+
     if text is None:
         return None
     try:
@@ -155,67 +134,17 @@ def _deadline(text: str | None, now_s: float) -> float | None:
     except ValueError:
         raise UsageError(f"--deadline {text}: no time such as 2026-12-01T08:00, +2days or noon") from None
     if at_s <= now_s:
-        raise UsageError(f"--deadline {text} is {size_choose_shown.moment(at_s)}, which is past: name a time to come")
+        raise UsageError(f"--deadline {text} is {moment(at_s)}, which is past: name a time to come")
     return at_s
 
 
-def _start_up(text: str | None) -> Estimate:
-    """Return the time until the first step: as the user says, or else as assumed."""
-    from sizing.base.estimate import Estimate
-    from sizing.choose.limits import of_slurm
-    from sizing.choose.runs import START_UP_S
+def _start_up_s(text: str | None) -> float | None:
+    """Return the seconds until the first step as the user says; None if they say nothing."""
+    from sizing.choice.limits import of_slurm
 
     if text is None:
-        return START_UP_S
+        return None
     seconds = of_slurm(text) if text.strip() != "0" else 0.0
     if seconds is None or seconds > 86400:
         raise UsageError(f"--start-up {text}: minutes, or hours:minutes:seconds, up to a day")
-    return Estimate(seconds, seconds, seconds, "assumed")
-
-
-def _closed(states: Mapping[str, str], wanted: str, asks: bool) -> list[str]:
-    """Return a note on each partition that is not up, with Slurm's message if `asks`.
-
-    Raises UsageError if the user named such a partition.
-    """
-    from slurm_plugin.pilots.start_estimate import asked
-
-    told = {name: f"partition {name} is left out, its State is {state}" for name, state in states.items()}
-    client = common.slurm_client(configuration.load_found(None))
-    for name in told if asks else ():
-        with suppress(SlurmError):
-            said = asked(client, [f"#SBATCH --partition={name}"])
-            told[name] += "" if said.taken else f": {said.words}"
-    for name in fit.names(wanted):
-        if name in told:
-            raise UsageError(f"{told[name]}; name another, or leave --partition out")
-    return list(told.values())
-
-
-def _asked(
-    best: Sequence[JobRun], job: BatchJob | None, now_s: float, top: int, deadline_s: float | None, by: By | None
-) -> tuple[Sequence[JobRun], list[str]]:
-    """Ask Slurm when runs could start; return all runs, and a note if it was not asked for all of them."""
-    from sizing.choose import ranking
-
-    try:
-        said = ranking.ask(best, _slurm(job), now_s, top, deadline_s=deadline_s, by=by)
-    except SlurmError as error:
-        return best, [f"Slurm was not asked when they could start, so all are taken to start now: {error}"]
-    asked = sum(bool(run.said) for run in said)
-    return said, [f"Slurm was asked when {asked} of {len(said)} could start"] if asked < len(said) else []
-
-
-def _slurm(job: BatchJob | None) -> Callable[[JobRun], StartAnswer]:
-    """Return a function that asks Slurm when a run could start, with its lines and the script's own."""
-    from sizing.choose.ranking import StartAnswer
-    from slurm_plugin.pilots.start_estimate import asked
-
-    client = common.slurm_client(configuration.load_found(None))
-
-    def ask(run: JobRun) -> StartAnswer:
-        lines = [line.text for line in run.lines()] if job is None else job.lines(job.missing(run)[0])
-        said = asked(client, lines)
-        return StartAnswer(said.start_s, said.words if said.taken else f"refused: {said.words}")
-
-    return ask
+    return seconds

@@ -54,6 +54,7 @@ def import_(
     """
     from sizing.cells.comm import file, nccl
     from sizing.cells.comm.table import PROGRAMS
+    from sizing.inventory.site import text_of
 
     if kind and kind not in PROGRAMS:
         raise UsageError(f"--kind {kind}: {', '.join(PROGRAMS)}")
@@ -61,7 +62,7 @@ def import_(
     notes: list[str] = []
     for log in logs:
         name = "standard input" if log == "-" else Path(log).name
-        for run in nccl.parse(inventory.text_of(log), name, kind or None):
+        for run in nccl.parse(text_of(log), name, kind or None):
             tables.append(_table(run, name, gpu_type, link_text, config_path))
             notes += [f"{name}, {run.kind}: {note}" for note in run.notes]
     path = site_path(config_path) if site else own_path()
@@ -161,6 +162,7 @@ def _table(run: NcclRun, name: str, gpu_type: str, link_text: str, config_path: 
 def _type(told: str, name: str, config_path: str | None) -> str:
     """Return the catalogue's or the site's name of a type of GPU."""
     from sizing.inventory.gpus import CATALOGUE, recognise
+    from sizing.inventory.site import CORRECTIONS
 
     if told in CATALOGUE or told == "cpu":
         return told
@@ -169,7 +171,7 @@ def _type(told: str, name: str, config_path: str | None) -> str:
         return own[told].name
     known = recognise(told)
     if known is None:
-        where = configuration.find(config_path).with_name(inventory.CORRECTIONS)
+        where = configuration.find(config_path).with_name(CORRECTIONS)
         raise UsageError(
             f"{name}: {told} is no type of GPU that is known: name one by --gpu, or describe it in {where}"
         )

@@ -6,25 +6,23 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bftd.base.errors import UsageError
 from bftd.cli import common, options
-from bftd.cli.size import need as size_need
 from bftd.cli.size.output import cpu as size_cpu_shown
 from bftd.cli.size.output import cpu_plot
-from bftd.cli.size.shared import cpu_node
+from bftd.cli.size.shared import inventory as size_inventory
 from bftd.cli.size.shared import script as size_script
 
 if TYPE_CHECKING:
     from bftd.cli.size.shared.script import Script
-    from sizing.cpu.profiler import Profile, ProfileCost, ProfileRequest
+    from sizing.cpu.profiler import Profile, ProfileCost
     from sizing.cpu.runs.measurement import PointProgress, PointResult
     from sizing.cpu.runs.steady_state import ObservationLimits
     from sizing.sbatch.cpu import CpuNeed
@@ -90,7 +88,8 @@ def cpu(
     this allocation or on this machine, and ended each time; how fast it trains is read from the calls of elastic.step
     in it, or by --regex from what it prints. Each run is kept: the same command again goes on from there.
     """
-    from sizing.cpu import profiler
+    import sizing
+    from sizing.functions.cpu_node import gpus_used
 
     if into is None and output:
         raise UsageError("--output names the copy of a script: give the script by --into")
@@ -100,32 +99,33 @@ def cpu(
     target = None if script is None else size_script.target(script, output, overwrite=overwrite, what="cpu")
     if picture is not None:
         cpu_plot.refuse(picture, overwrite=overwrite)
-    used = cpu_node.gpus_used() if gpus is None else gpus
-    ask = profiler.ProfileRequest(
-        command,
-        cpus=cpus_of(text, used),
-        gpus=used,
-        regex=regex,
-        budget_s=budget_s,
-        limits=_limits(timeout_s, warmup_s, least_s),
-        dataset_bytes=None if size is None else bytes_of(size),
-        dataset_samples=samples,
-        data=tuple(map(Path, paths)),
-        how=how,
-        again=again,
-    )
-    node, cost = cpu_node.here(), profiler.cost(ask)
-    _said_before(cost, yes=yes)
-    with _ended_by_sigterm():
-        found = _profiled(ask, cost)
-    need = size_cpu_shown.need_of(found)
-    notes = [*size_cpu_shown.notes(found), *size_need.kept(found, need)]
+    site = size_inventory.site()
+    used = gpus_used(site.slurm) if gpus is None else gpus
+    with _ended_by_sigterm(), _progress(yes=yes) as (expected, progress, done):
+        found = sizing.profile_cpu(
+            command,
+            cpus=cpus_of(text, used),
+            gpus=used,
+            regex=regex,
+            budget_s=budget_s,
+            limits=_limits(timeout_s, warmup_s, least_s),
+            data=paths,
+            dataset_bytes=None if size is None else bytes_of(size),
+            dataset_samples=samples,
+            how=how,
+            again=again,
+            site=site,
+            expected=expected,
+            progress=progress,
+            done=done,
+        )
+    need, node, notes = found.need, found.node, found.notes
     if as_json:
-        common.echo_json(size_cpu_shown.to_json(need, node, notes, _more(found)))
+        common.echo_json(size_cpu_shown.to_json(need, node, notes, _more(found.profile)))
     else:
         common.echo(size_cpu_shown.lines(need, node, notes))
     if picture is not None:
-        cpu_plot.write(need, found, picture)
+        cpu_plot.write(need, found.profile, picture)
         click.echo(f"wrote {picture}", err=as_json)
     if script is not None and target is not None:
         inserted, told = size_script.inserted(script, need.lines(), "profile")
@@ -196,28 +196,34 @@ def _said_before(cost: ProfileCost, *, yes: bool) -> None:
         click.confirm("Begin?", default=True, abort=True, err=True)
 
 
-def _profiled(ask: ProfileRequest, cost: ProfileCost) -> Profile:
-    """Make the profile; show a line for each run and a bar on a terminal."""
-    from sizing.cpu import profiler
-
-    done: list[int] = []
+@contextmanager
+def _progress(
+    *, yes: bool
+) -> Iterator[tuple[Callable[[ProfileCost], None], Callable[[PointProgress], None], Callable[[PointResult], None]]]:
+    """Yield functions that show a profile: its cost beforehand, a bar on a terminal, and a line for each run."""
+    ended: list[int] = []
     began_s = time.time()
-    try:
-        with size_cpu_shown.progress(cost) as (tell, say):
+    with ExitStack() as stack:
+        shown: list[tuple[Callable[[PointProgress, int], None], Callable[[str], None]]] = []
 
-            def heard(at: PointProgress) -> None:
-                tell(at, len(done))
+        def expected(cost: ProfileCost) -> None:
+            _said_before(cost, yes=yes)
+            shown.append(stack.enter_context(size_cpu_shown.progress(cost)))
 
-            def ended(result: PointResult) -> None:
-                done.append(result.cpus)
-                say(size_cpu_shown.point(result, began_s))
+        def progress(at: PointProgress) -> None:
+            shown[0][0](at, len(ended))
 
-            return profiler.profile(ask, heard=heard, done=ended)
-    except KeyboardInterrupt:
-        kept = f"{len(done)} runs are" if len(done) != 1 else "1 run is"
-        if done:
-            click.echo(f"interrupted: {kept} in the cache; the same command goes on from there", err=True)
-        raise
+        def done(result: PointResult) -> None:
+            ended.append(result.cpus)
+            shown[0][1](size_cpu_shown.point(result, began_s))
+
+        try:
+            yield expected, progress, done
+        except KeyboardInterrupt:
+            kept = f"{len(ended)} runs are" if len(ended) != 1 else "1 run is"
+            if ended:
+                click.echo(f"interrupted: {kept} in the cache; the same command goes on from there", err=True)
+            raise
 
 
 def _beside(script: Script, need: CpuNeed) -> Iterator[str]:

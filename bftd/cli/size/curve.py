@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bftd.protocol.registration import NodeKind
     from elastic.options.elastic_option import ElasticSpec
     from sizing.cells.profiles.shards import ShardProfile, StageShard
-    from sizing.choose.curves import Curve
+    from sizing.choice.curves import Curve
     from sizing.inventory.gpus import GpuType
 
 _TIMEOUT_S = 120.0
@@ -81,8 +81,9 @@ def curve(
     what it would have found.
     """
     from bftd.cli.size.output import curve_recorded
-    from bftd.cli.size.shared import inventory, trace
+    from bftd.cli.size.shared import inventory
     from elastic.options.elastic_option import ElasticSpec
+    from sizing.choice.tracer import refuse_precision
 
     if matrices is not None or model is not None:
         curve_recorded.show(matrices, model, as_json, others=_of_script())
@@ -95,7 +96,7 @@ def curve(
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (modules, os.environ.get("PYTHONPATH"))))
     if not timeout_s > 0:
         raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
-    trace.refuse_precision(precision)
+    refuse_precision(precision)
     spec = ElasticSpec.parse(text)
     step = _step(Path(script), spec.estimate_batch if batch is None else batch, python, precision, timeout_s)
     step.memory_bytes = memory_bytes
@@ -136,7 +137,7 @@ class ScriptStep:
 
     def on(self, kind: NodeKind, spec: ElasticSpec, own: Mapping[str, GpuType]) -> tuple[Curve, str, list[str]]:
         """Return the curve on a class of nodes, its basis in words, and remarks; raises SizingError."""
-        from sizing.choose import curves
+        from sizing.choice import curves
 
         sizes = curves.sizes_of(spec.nodes_min, spec.nodes_max, spec.sizes or ())
         counts = {type_: count for type_, count in kind.gpus.items() if count}
@@ -175,11 +176,11 @@ class ScriptStep:
 
         The requested precision comes first, or fp32 (a model profiled as it is) if none is requested; then the others.
         """
-        from bftd.cli.size.shared import profiles
         from sizing.base.errors import SizingError
         from sizing.cells.profiles.profile import Setting
         from sizing.cells.profiles.shards import ShardProfile
         from sizing.cells.profiles.store import Store
+        from sizing.choice.profile_times import AS_IT_IS
 
         source = f"{self.original or self.path}:{MODEL}"
         try:
@@ -188,7 +189,7 @@ class ScriptStep:
             store = Store()
             if (model := store.model(source)) is None or device not in store.devices(model):
                 return {}, ""
-            for precision in dict.fromkeys((self.precision or profiles.AS_IT_IS, *_PRECISIONS)):
+            for precision in dict.fromkeys((self.precision or AS_IT_IS, *_PRECISIONS)):
                 for optimizer in _OPTIMIZERS:
                     results = store.all(model, device, Setting(optimizer, precision))
                     found = {shard: each for shard, each in results.items() if isinstance(each, ShardProfile)}
@@ -274,12 +275,12 @@ def _step(path: Path, batch: int | None, python: str, precision: str, timeout_s:
 
 
 def _classes_in(path: str) -> list[NodeKind]:
-    from bftd.cli.size.shared import inventory
     from bftd.protocol.errors import Malformed
     from bftd.protocol.registration import NodeKind
+    from sizing.inventory.site import text_of
 
     try:
-        told = json.loads(inventory.text_of(path))
+        told = json.loads(text_of(path))
         return [NodeKind.from_json(item) for item in told]
     except (ValueError, TypeError, Malformed, RecursionError) as error:
         raise UsageError(f"--classes {path}: no list of classes of nodes: {error}") from None

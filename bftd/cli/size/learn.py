@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,18 +11,13 @@ import click
 
 from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
+from bftd.cli.progress import progress_bars
 from bftd.cli.size.shared import inventory
-from bftd.cli.size.shared import trace as size_trace
-from bftd.cli.size.shared.model import amount
+from bftd.cli.size.shared.amounts import amount
 from bftd.config import configuration
-from slurm_plugin.errors import SlurmError
 
 if TYPE_CHECKING:
-    from bftd.cli.size.shared.trace import Tracer
-    from sizing.choose import ran
-    from sizing.choose.ran import Ran
-    from sizing.inventory.gpus import GpuType
-    from slurm_plugin.read.finished import FinishedJob
+    from sizing.choice.ran import Ran
 
 
 @click.command()
@@ -52,86 +47,32 @@ def learn(
             raise UsageError("--publish takes files of runs alone, without --dcgm and --gpu")
         _publish(words, as_json)
         return
-    from sizing.base.errors import Untraceable
-    from sizing.choose import ran
-    from sizing.model import launch
-    from slurm_plugin.read.finished import finished
+    import sizing
+    from sizing.choice import ran
 
     if len(words) != 2:
         raise UsageError("name a training step and the report of a job: bft size learn train.py:make_step report.json")
     step, file = words
-    script, _ = launch.parts(step)
-    report = ran.reported(inventory.text_of(file), file)
-    over = finished(common.slurm_client(configuration.load_found(None)), report.job)
-    point = report.point(over.gpus)
-    statistics = [inventory.text_of(each) for each in dcgm]
-    in_use_bytes = ran.in_use(statistics, report.job, over.gpus) if dcgm else over.gpu_bytes
-    kind = _type(over, gpu)
-    if script.stat().st_mtime >= over.started_s + 1:  # Slurm reports whole seconds
-        raise UsageError(f"{script} was changed after job {over.id} began: what ran is not known any more")
-    (trace,) = size_trace.Tracer(step, python, timeout_s, "").measure([point])
-    if isinstance(trace, Untraceable):
-        raise BftError(f"nothing was learnt: {trace}")
-    ran.refuse_wrong_units(report, over.ended_s - over.started_s, trace, kind.memory_bytes)
-    used = ran.Ran(
-        step=_name(step),
-        work=ran.work_of(trace),
-        gpu_type=kind.name,
-        gpus=over.gpus,
-        nodes=len(over.nodes),
-        **asdict(point.parallel),
-        batch=point.batch,
-        parameters=trace.parameters,
-        job=f"{over.cluster}/{report.job}",
-        ended_s=over.ended_s,
-        step_s=report.step_s,
-        peak_bytes=report.peak_bytes,
-        in_use_bytes=in_use_bytes,
-        host_bytes=over.host_bytes,
-    )
-    ran.add(ran.usual_path(), used)
+    with progress_bars() as progress:
+        used = sizing.learn(
+            step,
+            file,
+            dcgm=dcgm,
+            gpu=gpu,
+            python=python,
+            timeout_s=timeout_s,
+            site=inventory.site(),
+            progress=progress,
+        )
     if as_json:
         common.echo_json({**asdict(used), "file": str(ran.usual_path())})
     else:
         click.echo(f"{_words(used)}; kept in {ran.usual_path()}")
 
 
-def known(tracer: Tracer, places: Collection[ran.Place]) -> tuple[list[Ran], list[str]]:
-    """Return past runs of exactly this step on some GPUs, and notes; traces the step as those runs had it.
-
-    With --precision, which times all arithmetic in one precision, no run counts.
-    """
-    from sizing.choose import ran
-
-    name = _name(tracer.step)
-    own, note = ran.read(ran.usual_path(), name)
-    published, other = ran.read(_published(), name)
-    said = [each for each in (note, other) if each]
-    mine = {each.job for each in own}
-    own = [each for each in own if each.place in places]
-    published = [each for each in published if each.place in places and each.job not in mine]
-    if tracer.traces.precision and own:
-        return [], [*said, f"with --precision no job counts that ran: {len(own)}"]
-    if tracer.traces.precision or not own + published:
-        return [], said
-    found = ran.of_step(own, published, tracer.traces, tracer.measure)
-    if found.same:
-        last = max(found.same, key=lambda each: each.ended_s)
-        said.append(f"jobs that ran and count: {len(found.same)}, the last of them {last.job}")
-    if found.others:
-        said.append(
-            f"jobs that ran and do not count, since they trained another model or one that was changed: {found.others}"
-        )
-    if found.unknown:
-        said.append(
-            f"jobs that ran and were not compared, since the step was not traced as they had it: {found.unknown}"
-        )
-    return list(found.same), said
-
-
 def _publish(files: Sequence[str], as_json: bool) -> None:
     """Add users' runs to the centre's file: their lines are parsed and checked, and no user code is run."""
-    from sizing.choose import ran
+    from sizing.choice import ran
 
     if not files:
         raise UsageError("name files of users: bft size learn --publish /home/*/.cache/bft/ran.jsonl")
@@ -168,44 +109,9 @@ def _publish(files: Sequence[str], as_json: bool) -> None:
 
 def _published() -> Path:
     """Return the path of the centre's file of runs, next to its configuration."""
-    from sizing.choose import ran
+    from sizing.choice import ran
 
     return configuration.find(None).with_name(ran.NAME)
-
-
-def _name(step: str) -> str:
-    """Return the name under which runs of a step are stored."""
-    from sizing.model import launch
-
-    path, function = launch.parts(step)
-    return f"{path.name}:{function}"
-
-
-def _type(over: FinishedJob, gpu: str) -> GpuType:
-    """Return the type of a job's GPUs, as its nodes have them today, or as the user says if they no longer do.
-
-    Raises UsageError if that is ambiguous.
-    """
-    from sizing.step_time import checking
-
-    try:
-        there = inventory.found()
-    except SlurmError as error:
-        raise BftError(f"which GPUs the nodes of job {over.id} have cannot be read: {error}") from None
-    groups = [group for offer in there.offers for group in offer.groups]
-    kinds = {
-        node: {each.gpu_type for each in groups if node in each.nodes and over.gres_type in ("", each.gres_type)}
-        for node in over.nodes
-    }
-    if gpu:
-        named = checking.named_type(gpu, {**there.types, **inventory.own_types()})
-        if all(not each or named.name in each for each in kinds.values()):
-            return named
-    known = set().union(*kinds.values())
-    if gpu or len(known) != 1 or not all(kinds.values()):
-        shown = ", ".join(f"{node} {' or '.join(sorted(each)) or 'no such GPU'}" for node, each in kinds.items())
-        raise UsageError(f"job {over.id}: its nodes have now: {shown}; name the type that it had with --gpu")
-    return there.types[known.pop()]
 
 
 def _words(used: Ran) -> str:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from bftd.base.errors import BftError, UsageError
+from bftd.base.errors import UsageError
 from bftd.cli import common, options
-from bftd.cli.progress import progress_bar
-from bftd.cli.size.shared import model as size_model
-from bftd.cli.size.shared.model import ModelRequest, amount
-from bftd.cli.size.shared.trace import BOUNDED, side_by_side
+from bftd.cli.progress import progress_bars
+from bftd.cli.size.shared.amounts import amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sizing.base.parallel import Parallel
     from sizing.memory.peak import MemoryPeak
-    from sizing.model.config import ModelConfig
     from sizing.model.trace import Target
 
 
@@ -55,67 +49,32 @@ def mem(
     process of its own, without a GPU and without computing anything. With --config too, a step that cannot be
     followed is told by formula.
     """
-    if not timeout_s > 0:
-        raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
-    asked = size_model.asked(step, text)
-    if marp and asked.model is None:
+    from sizing import estimate
+
+    if marp and text is None and step is not None:
         raise UsageError("--marp is a formula on a model's sizes: give them by --config")
-    if global_batch is not None:
-        size_model.refuse_batch(global_batch)
-    parallel = _parallel(asked.model, dp, tp, fsdp)
-    batch = None if global_batch is None else parallel.batch_of(global_batch)
-    peak = _peak(asked, parallel, batch, python, timeout_s, device)
+    with progress_bars() as progress:
+        peak = estimate(
+            step,
+            config=text,
+            global_batch=global_batch,
+            dp=dp,
+            tp=tp,
+            fsdp=fsdp,
+            device=device,
+            python=python,
+            timeout_s=timeout_s,
+            progress=progress,
+        ).memory
     if as_json:
         common.echo_json(peak.to_json())
         return
     common.echo(_lines(peak, marp))
 
 
-def _parallel(model: ModelConfig | None, dp: int | None, tp: int | None, fsdp: int | None) -> Parallel:
-    """Return the split that the options give, else that of the configuration."""
-    from sizing.base.parallel import Parallel
-
-    said = model.parallel if model is not None else Parallel()
-    return Parallel(*(was if now is None else now for now, was in ((dp, said.dp), (tp, said.tp), (fsdp, said.fsdp))))
-
-
-def _peak(
-    asked: ModelRequest, parallel: Parallel, batch: int | None, python: str, timeout_s: float, device: Target
-) -> MemoryPeak:
-    """Return the peak by trace, or by formula if there is no step or it cannot be traced."""
-    from sizing.base.errors import Untraceable
-    from sizing.memory import traced
-    from sizing.model import tracing
-
-    by_formula = None if asked.model is None else _by_formula(asked.model, asked.micro_batch, parallel, batch)
-    if asked.step is None:
-        assert by_formula is not None
-        return by_formula
-    take = functools.partial(
-        tracing.trace, asked.step, batch or 1, parallel, target=device, python=python, timeout_s=timeout_s
-    )
-    try:
-        with progress_bar(f"tracing {asked.step}", lines=True) as tell:
-            (trace,) = side_by_side([take], lambda: tell(0.0))
-    except Untraceable as error:
-        if by_formula is None:
-            raise BftError(f"{error}; give --config for an estimate by formula") from None
-        return replace(by_formula, why=str(error))
-    peak = traced.peak_of(trace)
-    return peak if by_formula is None else replace(peak, marp_bytes=by_formula.marp_bytes)
-
-
-def _by_formula(model: ModelConfig, micro_batch: int | None, parallel: Parallel, batch: int | None) -> MemoryPeak:
-    from sizing.choose.by_formula import Formula
-    from sizing.memory import formula
-
-    if batch is None:
-        return formula.peak_of(replace(model, parallel=parallel))
-    return formula.peak_of(Formula(model, micro_batch).checked(parallel, batch))
-
-
 def _lines(peak: MemoryPeak, marp: bool) -> Iterator[str]:
     from bftd.base.tables import Column
+    from sizing.choice.tracer import BOUNDED
     from sizing.model.trace import CATEGORIES
 
     value, parallel = peak.peak, peak.parallel

@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
-
-if TYPE_CHECKING:
-    from sizing.cpu.profiler import Profile
-    from sizing.sbatch.cpu import CpuNeed
-
-
-def kept(found: Profile, need: CpuNeed) -> list[str]:
-    """Store a profile's result for elastic jobs with the same script; return the reason if that fails, else [].
-
-    Nothing is stored if the need has no memory.
-    """
-    from sizing.cpu import needs
-
-    if need.memory_bytes is None:
-        return []
-    made_s = max((point.made_s for point in found.points.values()), default=0.0)
-    one = needs.StoredNeed(need.cpus, math.ceil(need.memory_bytes), need.gpus, found.host, made_s)
-    said = needs.keep(found.ask.command, Path.cwd(), one)
-    return [said] if said else []
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -37,9 +16,9 @@ def kept(found: Profile, need: CpuNeed) -> list[str]:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def need(as_json: bool, script: str, arguments: tuple[str, ...]) -> None:
     """Show what `bft size cpu` found for SCRIPT, the profile with these ARGUMENTS before all others."""
-    from bftd.cli.size.output.cpu import age
     from sizing.base.errors import SizingError
     from sizing.cpu import needs
+    from sizing.cpu.words import age
 
     try:
         found = needs.find(Path(script), arguments)

@@ -11,7 +11,7 @@ from bftd.cli import common, options
 from bftd.cli.size.shared import inventory as size_inventory
 
 if TYPE_CHECKING:
-    from sizing.choose.place import NotPlaceable, Placement, PlacementRequest
+    from sizing.choice.place import NotPlaceable, Placement, PlacementRequest
     from sizing.inventory.inventory import GpuNodes, Inventory
 
 
@@ -44,12 +44,13 @@ def place(plans: str, inventory_path: str, empty: bool, as_json: bool) -> None:
     Reads what bft size fit --json and bft size inventory --json write. This is a what-if: Slurm places the job.
     """
     from sizing.base.errors import DoesNotFit
-    from sizing.choose.place import Placement, check, trial
-    from sizing.choose.plan_file import asks
+    from sizing.choice.place import Placement, check, trial
+    from sizing.choice.plan_file import asks
     from sizing.inventory.inventory import emptied
+    from sizing.inventory.site import in_file, text_of
 
-    wanted = asks(size_inventory.text_of(plans), name="standard input" if plans == "-" else plans)
-    there = size_inventory.in_file(inventory_path)
+    wanted = asks(text_of(plans), name="standard input" if plans == "-" else plans)
+    there = in_file(inventory_path)
     check(wanted, there)
     answers = list(trial(wanted, emptied(there) if empty else there))
     placed = answers[-1] if isinstance(answers[-1], Placement) else None

@@ -13,23 +13,11 @@ from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
 from bftd.cli.size import cells as size_cells
 from bftd.cli.size import comm
-from bftd.cli.size.shared import (
-    allocation,
-    profile_work,
-    profiles,
-)
-from bftd.cli.size.shared import (
-    hybrids as size_hybrids,
-)
-from bftd.cli.size.shared import (
-    model as size_model,
-)
+from bftd.cli.size.shared import allocation, amounts
 
 if TYPE_CHECKING:
     from sizing.cells.profiles.profile import Device, Result, Source
-    from sizing.cells.profiles.shards import StageShard
     from sizing.cells.profiles.store import Store
-    from sizing.model.graph import Graph
 
 _TIMEOUT_S = 900.0
 _MOST_GPUS = 2**16
@@ -85,9 +73,13 @@ def profile(
     ~/.cache/bft, where bft size cells, choose and fit find them.
     """
     from sizing.cells import stages
+    from sizing.cells.profiles.hybrids import close
     from sizing.cells.profiles.profile import Setting
     from sizing.cells.profiles.shards import ShardProfile
     from sizing.cells.profiles.store import Store
+    from sizing.cells.profiles.work import ProfileWork, wanted_of
+    from sizing.model import request
+    from sizing.model.graph import GRAPH_BATCH
 
     store = Store()
     if lists:
@@ -99,7 +91,7 @@ def profile(
         return
     if global_batch is None or gpus is None:
         raise UsageError("say --global-batch B (samples of a step) and --gpus N (1, 2, 4, 8, ...)")
-    size_model.refuse_batch(global_batch)
+    request.refuse_batch(global_batch)
     stages.refuse_gpus(gpus)
     if gpus > _MOST_GPUS:
         raise UsageError(f"--gpus {gpus}: at most {_MOST_GPUS}")
@@ -108,7 +100,7 @@ def profile(
     if partition:
         answer = allocation.profiled(partition, device, threads)
         results, source = _stored(store, answer, model, text)
-        profile_work.say(store.said)
+        _say(store.said)
         if as_json:
             common.echo_json(answer)
         else:
@@ -116,37 +108,42 @@ def profile(
         return
     source, tables = source_of(model, text), comm.found()
     wanted_counts = size_cells.counts_of(counts)
-    graph = size_cells.graph_of(model, text, min(global_batch, size_cells.GRAPH_BATCH), 1, python, timeout_s)
+    graph = size_cells.graph_of(model, text, min(global_batch, GRAPH_BATCH), 1, python, timeout_s)
     setting = Setting(optimizer, precision or precision_of(source), threads, rounds)
-    work = profile_work.ProfileWork(store, source, graph, setting, device, python, timeout_s, again)
-    found = _wanted(graph, gpus, wanted_counts, global_batch, hybrids=hybrids)
+    work = ProfileWork(store, source, graph, setting, device, python, timeout_s, again, lambda line: _say([line]))
+    found = wanted_of(graph, gpus, wanted_counts, global_batch, hybrids=hybrids)
     if graph.note:
         work.notes[graph.note] = None
     work.run(found)
-    if not hybrids and (middle := work.between(_wanted(graph, gpus, wanted_counts, global_batch, hybrids=True))):
+    if not hybrids and (middle := work.between(wanted_of(graph, gpus, wanted_counts, global_batch, hybrids=True))):
         work.run(middle)
     cells = stages.cells(graph, gpus, "", wanted_counts)
     timed = [each for each in work.results.values() if isinstance(each, ShardProfile)]
-    if middle := size_hybrids.close(cells, graph, timed, tables, global_batch):
+    if middle := close(cells, graph, timed, tables, global_batch):
         work.run(middle)
     for cell in cells:
         work.smaller(cell, global_batch)
-    profile_work.say(store.said)
+    _say(store.said)
     if as_json:
         common.echo_json(work.to_json())
     else:
         common.echo(_table(list(work.results.values()), list(work.notes), graph.model))
 
 
+def _say(lines: Sequence[str]) -> None:
+    for line in lines:
+        click.echo(line, err=True)
+
+
 def source_of(model: str | None, text: str | None) -> Source:
     """Return the model to profile; raises UsageError if none or two are given."""
-    from sizing.model import wide_resnet
+    from sizing.model import request, wide_resnet
 
     if model is not None and text is not None:
         raise UsageError("name the model by MODULE.py:make_model or by --config, not both")
     if text is not None and text.strip().partition(":")[0] == wide_resnet.FAMILY:
         return wide_resnet.parse(text)
-    asked = size_model.asked(model, text)
+    asked = request.asked(model, text)
     found = asked.step if asked.step is not None else asked.model
     assert found is not None
     return found
@@ -158,32 +155,19 @@ def precision_of(source: Source) -> str:
     Raises UsageError for a configuration in a precision that cannot be profiled.
     """
     from sizing.cells.profiles.profile import PRECISIONS
+    from sizing.choice.profile_times import AS_IT_IS
 
-    precision = str(getattr(source, "precision", profiles.AS_IT_IS))
+    precision = str(getattr(source, "precision", AS_IT_IS))
     if precision not in PRECISIONS:
         raise UsageError(f"{precision} of --config cannot be profiled: give --precision {' or '.join(PRECISIONS)}")
     return precision
-
-
-def _wanted(
-    graph: Graph, gpus: int, counts: Sequence[int] | None, global_batch: int, *, hybrids: bool
-) -> tuple[StageShard, ...]:
-    """Return the distinct shards of all cells; raises UsageError if there are none."""
-    from sizing.cells import stages
-    from sizing.cells.profiles.required import wanted
-
-    found: dict[StageShard, None] = {}
-    for cell in stages.cells(graph, gpus, "", counts):
-        found.update(dict.fromkeys(wanted(cell, global_batch, hybrids=hybrids)))
-    if not found:
-        raise UsageError(f"a global batch of {global_batch} cannot be cut over {gpus} GPUs: take a multiple of {gpus}")
-    return tuple(found)
 
 
 def _stored(store: Store, answer: dict[str, Any], model: str | None, text: str | None) -> tuple[list[Result], Source]:
     """Store the results of a job, as its node may have a cache of its own."""
     from sizing.cells.profiles.profile import Setting
     from sizing.cells.profiles.store import read
+    from sizing.cells.profiles.work import put
 
     source = source_of(model, text)
     try:
@@ -193,13 +177,14 @@ def _stored(store: Store, answer: dict[str, Any], model: str | None, text: str |
     except (KeyError, TypeError, ValueError) as error:
         raise BftError(f"the job answered what no profile is ({error}): is the same bft on the nodes?") from None
     if files or not isinstance(source, str):
-        profile_work.put(store, source, files, setting, results)
+        put(store, source, files, setting, results)
     return results, source
 
 
 def _table(results: Sequence[Result], notes: Sequence[str], model: str) -> Iterator[str]:
     from bftd.base.tables import Column
     from sizing.cells.profiles.profile import Unfit
+    from sizing.cells.profiles.work import ms
 
     columns = [
         Column("OPERATORS"),
@@ -225,14 +210,14 @@ def _table(results: Sequence[Result], notes: Sequence[str], model: str) -> Itera
         rows.append(
             (
                 *begins,
-                profile_work.ms(each.compute_s.value),
+                ms(each.compute_s.value),
                 f"{1000 * each.compute_s.low:.3g}-{1000 * each.compute_s.high:.3g}",
-                profile_work.ms(each.update_s.value),
-                size_model.amount(each.weight_bytes),
-                size_model.amount(each.state_bytes),
-                size_model.amount(each.activation_bytes),
-                size_model.amount(each.peak_bytes),
-                size_model.amount(exchanged) if exchanged else "",
+                ms(each.update_s.value),
+                amounts.amount(each.weight_bytes),
+                amounts.amount(each.state_bytes),
+                amounts.amount(each.activation_bytes),
+                amounts.amount(each.peak_bytes),
+                amounts.amount(exchanged) if exchanged else "",
             )
         )
     devices = sorted({each.device for each in results})
@@ -246,7 +231,7 @@ def _list(store: Store, as_json: bool) -> None:
     from bftd.base.tables import Column
 
     rows = store.listed()
-    profile_work.say(store.said)
+    _say(store.said)
     if as_json:
         keys = ("model", "device", "setting", "shards", "made_s")
         common.echo_json({"profiles": [dict(zip(keys, row, strict=True)) for row in rows]})

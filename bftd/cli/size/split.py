@@ -12,7 +12,6 @@ from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
 from bftd.cli.size import cells, comm, profile
 from bftd.cli.size.shared import inventory
-from bftd.cli.size.shared import model as size_model
 
 if TYPE_CHECKING:
     from sizing.cells.plan_estimate import Assembly
@@ -50,6 +49,8 @@ def split(as_json: bool, **asked: Any) -> None:
     from sizing.cells.profiles.profile import Setting
     from sizing.cells.profiles.required import micro_batches_of
     from sizing.cells.tune_cell import tune_cell
+    from sizing.model import request
+    from sizing.model.graph import GRAPH_BATCH
 
     if asked["model"] is None and asked["text"] is None:
         raise UsageError("name a model (MODULE.py:make_model) or --config")
@@ -57,13 +58,13 @@ def split(as_json: bool, **asked: Any) -> None:
         raise UsageError("say how many GPUs the cell has and what they train on: --gpus 8 --global-batch 64")
     gpus, timeout_s = asked["gpus"], asked["timeout_s"]
     stages.refuse_gpus(gpus)
-    size_model.refuse_batch(asked["global_batch"])
+    request.refuse_batch(asked["global_batch"])
     if not timeout_s > 0:
         raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
     gpu_type, per_node, gpu_bytes = _device(asked["gpu_type"], asked["per_node"], gpus)
     model, text, python = asked["model"], asked["text"], asked["python"]
     # the same batch as in bft size profile, so that stages are cut alike and its profiles can be used
-    graph = cells.graph_of(model, text, min(asked["global_batch"], cells.GRAPH_BATCH), 1, python, timeout_s)
+    graph = cells.graph_of(model, text, min(asked["global_batch"], GRAPH_BATCH), 1, python, timeout_s)
     source = profile.source_of(model, text)
     (cell,) = stages.cells(graph, gpus, gpu_type, [asked["stages"]])
     profiles: dict[StageShard, ShardProfile] = {}

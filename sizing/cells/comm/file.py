@@ -47,6 +47,11 @@ def load(*paths: Path, extrapolate: bool = False) -> CommTables:
     return CommTables([table for path in paths for table in read(path)], extrapolate=extrapolate)
 
 
+def of_site(folder: Path) -> CommTables:
+    """Load the tables in the folder of a site's files, and over them the user's own."""
+    return load(folder / NAME, own_path())
+
+
 @dataclass(frozen=True, slots=True)
 class Added:
     """The result of adding tables: those that were replaced, and those that stayed because they reach further."""

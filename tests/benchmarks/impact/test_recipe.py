@@ -19,10 +19,10 @@ def test_recipes_that_differ_in_what_is_bftds_share_their_runs_without_it() -> N
     assert without_bftd(RECIPES["no-number-default"]) is RECIPES["default"]
 
 
-def test_every_main_recipe_is_there_without_room_and_without_bftd_on_displaced_nodes() -> None:
+def test_every_main_recipe_is_there_without_earmarks_and_without_bftd_on_displaced_nodes() -> None:
     for recipe in MAIN:
         without, control = RECIPES[f"{recipe.name}-no-earmarks"], RECIPES[control_of(recipe)]
-        assert without.config == {"pool": {"make_room": False}}
+        assert without.config == {"pool": {"earmark": False}}
         assert replace(without, name=recipe.name, text=recipe.text, config={}) == recipe
         assert replace(control, name=recipe.name, text=recipe.text, displaced=False) == recipe
         assert control_of(without) == control_of(recipe) == f"{recipe.name}-displaced"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.sizing import placement
-from sizing.choose.place import PlacementRequest
+from sizing.choice.place import PlacementRequest
 from sizing.inventory.gpus import CATALOGUE, GIB
 from sizing.inventory.inventory import GpuNodes, Inventory, PartitionOffer
 from tests.support.messages import wording

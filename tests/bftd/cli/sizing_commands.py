@@ -10,7 +10,7 @@ import pytest
 
 from sizing.base.errors import Untraceable
 from sizing.base.parallel import Parallel
-from sizing.choose.sources import RankBatch
+from sizing.choice.sources import RankBatch
 from sizing.model import tracing
 from sizing.model.trace import StepTrace
 from tests.sizing.plans_of import Step

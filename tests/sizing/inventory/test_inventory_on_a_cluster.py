@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from bftd.cli.size.shared import inventory
-from sizing.choose.place import Placement, PlacementRequest, place, trial
+from sizing.choice.place import Placement, PlacementRequest, place, trial
 from sizing.inventory.file import parse, text_of
 from sizing.inventory.gpus import GIB
 from sizing.inventory.inventory import Inventory, from_slurm

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.choose.sources import RankBatch
+from sizing.choice.sources import RankBatch
 from sizing.inventory.gpus import GpuType
 from sizing.step_time import datasheet
 from sizing.step_time.datasheet import StepWork

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from bftd.cli import common
@@ -13,35 +10,15 @@ from bftd.cli.size.shared import submit
 
 if TYPE_CHECKING:
     from sizing.base.estimate import Estimate
-    from sizing.choose.ranking import By
-    from sizing.choose.runs import JobRun, Rejected
+    from sizing.choice.runs import JobRun, Rejected
+    from sizing.functions.job_runs import ChooseResult
 
 _ROWS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class ChooseOutput:
-    """The results of a search.
-
-    `best` are the best runs of each request, `ordered` the choices by their end, `found` all runs that are possible,
-    and `out` all cells that are not.
-    """
-
-    best: Sequence[JobRun]
-    ordered: Sequence[JobRun]
-    found: Sequence[JobRun]
-    out: Sequence[Rejected]
-    now_s: float
-    deadline_s: float | None
-    steps: int
-    notes: tuple[str, ...]
-    by: By | None = None
-
-
-def lines(shown: ChooseOutput, winner: JobRun | None, top: int) -> Iterator[str]:
+def lines(shown: ChooseResult, top: int) -> Iterator[str]:
     """Yield the table and the notes; for the winner also the reason, its #SBATCH lines and how to launch it."""
     from bftd.base.tables import Column
-    from sizing.choose import ranking
     from sizing.sbatch import lines as emit
 
     columns = [
@@ -66,23 +43,23 @@ def lines(shown: ChooseOutput, winner: JobRun | None, top: int) -> Iterator[str]
     yield from _too_long(shown)
     for note in shown.notes:
         yield f"note: {note}"
+    winner = shown.winner
     if winner is None:
         return
     yield ""
-    yield ranking.why(shown.ordered, shown.now_s, shown.by)
+    yield shown.why
     yield ""
     written = winner.lines()
     yield from emit.commented(tuple(line.text for line in written), tuple(line.why for line in written))
     yield from submit.launch(winner)
 
 
-def to_json(shown: ChooseOutput, winner: JobRun | None) -> dict[str, Any]:
+def to_json(shown: ChooseResult) -> dict[str, Any]:
     """Return the output of `bft size choose --json`."""
-    from sizing.choose import ranking
-
+    winner = shown.winner
     return {
         "winner": None if winner is None else winner.to_json(shown.now_s),
-        "why": None if winner is None else ranking.why(shown.ordered, shown.now_s, shown.by),
+        "why": shown.why or None,
         "environment": None if winner is None else submit.environment(winner),
         "launch": None if winner is None else list(submit.launch(winner)),
         "deadline_s": shown.deadline_s,
@@ -94,36 +71,16 @@ def to_json(shown: ChooseOutput, winner: JobRun | None) -> dict[str, Any]:
     }
 
 
-def nearest(out: Sequence[Rejected]) -> str:
-    """Say which of the impossible cells comes nearest to being possible, and why it is not."""
-    if not out:
-        return "there are none; bft size inventory shows which there are"
-
-    def away(each: Rejected) -> tuple[float, float, int, int]:
-        return each.run_s.value if each.run_s else math.inf, each.times, -each.shape.gpus, each.stages
-
-    near = min(out, key=away)
-    stages = f" in {near.stages} stages" if near.stages > 1 else ""
-    return f"{near.shape.gpus} x {near.shape.pool.gpu.name}{stages} in {near.shape.pool.partition}: {near.why}"
-
-
 def until(at_s: float, now_s: float) -> str:
     """Format an estimated moment; more than a year ahead as a duration, so that nobody takes it for a date."""
-    from sizing.choose.limits import YEAR_S, words
+    from sizing.choice.limits import YEAR_S, words
+    from sizing.functions.job_runs import moment
 
     return f"in {words(at_s - now_s)}" if at_s - now_s >= YEAR_S else moment(at_s)
 
 
-def moment(at_s: float) -> str:
-    """Format local time to the minute; "never" if it is beyond the calendar."""
-    try:
-        return time.strftime("%Y-%m-%dT%H:%M", time.localtime(at_s))
-    except (OSError, OverflowError, ValueError):
-        return "never"
-
-
-def _row(number: int, run: JobRun, shown: ChooseOutput) -> tuple[str, ...]:
-    from sizing.choose.limits import hours, words
+def _row(number: int, run: JobRun, shown: ChooseResult) -> tuple[str, ...]:
+    from sizing.choice.limits import hours, words
 
     shape, ends = run.shape, run.ends_s(shown.now_s)
     nodes = f" on {shape.nodes} nodes" if shape.nodes > 1 else ""
@@ -143,7 +100,7 @@ def _row(number: int, run: JobRun, shown: ChooseOutput) -> tuple[str, ...]:
     )
 
 
-def _refusals(shown: ChooseOutput) -> Iterator[str]:
+def _refusals(shown: ChooseResult) -> Iterator[str]:
     """Yield the requests that Slurm refuses, with its messages."""
     said: dict[tuple[str, str], list[str]] = {}
     for run in shown.best:
@@ -155,7 +112,7 @@ def _refusals(shown: ChooseOutput) -> Iterator[str]:
         yield f"{', '.join(which)} in {partition}: {words}"
 
 
-def _too_long(shown: ChooseOutput) -> Iterator[str]:
+def _too_long(shown: ChooseResult) -> Iterator[str]:
     """For each partition and type whose time limit rules out all runs, yield the shortest and the reason."""
     left = {(run.shape.pool.partition, run.shape.pool.gpu.name) for run in shown.found}
     shortest: dict[tuple[str, str], tuple[float, Rejected]] = {}

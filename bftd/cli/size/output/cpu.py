@@ -10,11 +10,12 @@ import click
 
 from bftd.cli import common
 from bftd.cli.progress import progress_bar
-from bftd.cli.size.shared import model
+from bftd.cli.size.shared.amounts import amount
 from bftd.protocol.fields import printable
+from sizing.cpu.words import cpus_in_words
 
 if TYPE_CHECKING:
-    from sizing.cpu.profiler import Profile, ProfileCost
+    from sizing.cpu.profiler import ProfileCost
     from sizing.cpu.runs.measurement import PointProgress, PointResult
     from sizing.sbatch.cpu import CpuNeed, NodeResources
     from sizing.sbatch.lines import SbatchLine
@@ -24,45 +25,6 @@ _BAR_LEAST, _BAR_MOST = 8, 50
 _ROWS = 16
 _UNSURE = 0.2  # relative width of a rate's interval: one so wide hides twice the difference that the search looks for
 _MARK = "  <- demand"
-
-
-def need_of(found: Profile) -> CpuNeed:
-    """Return the need of a profile's job."""
-    from sizing.sbatch.cpu import CpuNeed
-
-    unit = next((result.unit for result in found.points.values()), "samples/s")
-    process = found.process_bytes or None
-    return CpuNeed(found.matrix, found.ask.gpus, process, found.memory_modelled, unit, found.available)
-
-
-def notes(found: Profile) -> list[str]:
-    """Return notes on the profile, one sentence each."""
-    told = list(found.said)
-    told += dict.fromkeys(
-        f"{_cpus(result.cpus)}: {note}" for result in found.points.values() for note in result.notes if note not in told
-    )
-    unsure = [
-        result for result in found.points.values() if result.rate.high - result.rate.low > _UNSURE * result.rate.value
-    ]
-    if unsure:
-        rates = ", ".join(f"{each.rate.low:.3g} to {each.rate.high:.3g} with {_cpus(each.cpus)}" for each in unsure)
-        told.append(f"uncertain: {rates}; measure where nobody else runs, or longer (--seconds S --again)")
-    if found.left_out:
-        left = " and ".join(map(_cpus, found.left_out))
-        told.append(
-            f"the budget of {found.ask.budget_s:.0f} s left no time for {left}: the same with a larger --budget"
-        )
-    if not (found.ask.data or found.ask.dataset_bytes):
-        told.append(
-            "whether memory for a cache of the data pays was not looked at: --data PATH with the files that it reads"
-        )
-    if found.ages_s:
-        count, of = len(found.ages_s), len(found.points)
-        old = f"{'up to ' * (count > 1)}{age(max(found.ages_s.values()))} old"
-        told.append(
-            f"{count} of {of} runs {'is' if count == 1 else 'are'} from the cache, {old}; --again measures anew"
-        )
-    return told
 
 
 @contextmanager
@@ -77,7 +39,7 @@ def progress(cost: ProfileCost) -> Iterator[tuple[Callable[[PointProgress, int],
         def tell(at: PointProgress, done: int) -> None:
             rate = "" if at.rate is None else f", {at.rate:.4g}/s"
             part = min(0.95, at.elapsed_s / max(1.0, cost.point_s))
-            bar((done + part) / max(cost.points, done + 1), f"{_cpus(at.cpus)}: {at.phase}{rate}")
+            bar((done + part) / max(cost.points, done + 1), f"{cpus_in_words(at.cpus)}: {at.phase}{rate}")
 
         yield tell, lambda line: click.echo(printable(line), err=True)
 
@@ -87,17 +49,9 @@ def point(result: PointResult, since_s: float) -> str:
     rate = result.rate
     old = ", from the cache" if result.made_s < since_s else ""
     return (
-        f"{_cpus(result.cpus)}: {rate.value:.4g} {result.unit} "
+        f"{cpus_in_words(result.cpus)}: {rate.value:.4g} {result.unit} "
         f"({rate.low:.4g} to {rate.high:.4g}; {result.steps} steps in {result.steady_s:.0f} s{old})"
     )
-
-
-def age(seconds: float) -> str:
-    """Format an age roughly, in the largest unit of which it has at least two."""
-    for unit, length_s in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length_s:
-            return f"{seconds / length_s:.0f} {unit}"
-    return f"{max(0, seconds):.0f} s"
 
 
 def lines(need: CpuNeed, node: NodeResources | None, notes: Sequence[str]) -> Iterator[str]:
@@ -145,7 +99,7 @@ def matrix(need: CpuNeed) -> Iterator[str]:
     row_at, at = table.cpus.index(wanted.cpus), table.memory_bytes.index(wanted.memory_bytes)
     # on narrow terminals the columns far from the demand are dropped first
     columns = [Column("CPUS", right=True)] + [
-        Column(model.amount(size), rank=abs(index - at), right=True) for index, size in enumerate(table.memory_bytes)
+        Column(amount(size), rank=abs(index - at), right=True) for index, size in enumerate(table.memory_bytes)
     ]
     rows = [
         (
@@ -160,13 +114,9 @@ def matrix(need: CpuNeed) -> Iterator[str]:
 
 
 def _no_cache(need: CpuNeed) -> str:
-    least = model.amount(need.matrix.memory_bytes[0])
+    least = amount(need.matrix.memory_bytes[0])
     each = " for each GPU" if need.gpus else ""
     return f"memory for a cache of the data is of no use: it is as fast with the {least} of its processes{each}"
-
-
-def _cpus(count: float) -> str:
-    return f"{count:g} CPU" if count == 1 else f"{count:g} CPUs"
 
 
 def _rows(need: CpuNeed) -> list[int]:
@@ -187,11 +137,11 @@ def _origin(need: CpuNeed, row: int) -> str:
 def demand(need: CpuNeed) -> str:
     """Return the demand vector as a sentence."""
     point = need.demand
-    memory = f", {model.amount(point.memory_bytes)}" if need.modelled else ""
+    memory = f", {amount(point.memory_bytes)}" if need.modelled else ""
     if need.gpus:
         gpus = "1 GPU with" if need.gpus == 1 else f"{need.gpus} GPUs, each with"
-        return f"demand: {gpus} {_cpus(point.cpus)}{memory}"
-    return f"demand: {_cpus(point.cpus)}{memory}"
+        return f"demand: {gpus} {cpus_in_words(point.cpus)}{memory}"
+    return f"demand: {cpus_in_words(point.cpus)}{memory}"
 
 
 def to_json(need: CpuNeed, node: NodeResources | None, notes: Sequence[str], more: dict[str, Any]) -> dict[str, Any]:

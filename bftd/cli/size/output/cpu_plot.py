@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bftd.base.errors import BftError, UsageError
 from bftd.cli import common
-from bftd.cli.size.shared import model
+from bftd.cli.size.shared.amounts import amount
 
 if TYPE_CHECKING:
     from sizing.cpu.profiler import Profile
@@ -43,7 +43,7 @@ def write(need: CpuNeed, found: Profile, name: str) -> None:
     if sizes[-1] not in shown:
         shown.append(sizes[-1])
     for at, size in shown:
-        label = f"with {model.amount(size)}" if len(shown) > 1 else None
+        label = f"with {amount(size)}" if len(shown) > 1 else None
         alpha = 0.35 + 0.65 * (at + 1) / len(sizes)
         axes.plot(matrix.cpus, [row[at] for row in matrix.rates], label=label, color="#0072b2", alpha=alpha)
     tried = sorted(found.points.values(), key=lambda result: result.cpus)

@@ -10,7 +10,7 @@ from bftd.cli import common
 if TYPE_CHECKING:
     from sizing.base.estimate import Estimate
     from sizing.base.plan import GpuPlan
-    from sizing.choose.fit import PlanChoice
+    from sizing.choice.fit import PlanChoice
     from sizing.inventory.pools import GpuPool
 
 _GIB = 2**30

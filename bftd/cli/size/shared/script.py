@@ -19,7 +19,7 @@ from bftd.cli.jobs import sbatch_options
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from sizing.choose.fit import PlanChoice
+    from sizing.choice.fit import PlanChoice
     from sizing.sbatch.lines import SbatchLine
 
 _MOST_BYTES = 4 * 2**20  # sbatch accepts no larger script

@@ -20,7 +20,7 @@ from bftd.config import configuration
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from sizing.choose.runs import JobRun, Rejected
+    from sizing.choice.runs import JobRun, Rejected
     from sizing.sbatch.lines import SbatchLine
     from sizing.sbatch.script import SettledOption
 
@@ -61,11 +61,15 @@ class BatchJob:
             *(line.text for line in beside),
         )
 
+    def request(self, run: JobRun) -> tuple[str, ...]:
+        """Return all lines with which the script would ask for a run."""
+        return self.lines(self.missing(run)[0])
+
     def without_idle_gpus(
         self, found: Sequence[JobRun], out: Sequence[Rejected]
     ) -> tuple[tuple[JobRun, ...], tuple[Rejected, ...]]:
         """Return the runs whose GPUs the script would all use; add the others to those that are out already."""
-        from sizing.choose.runs import Rejected
+        from sizing.choice.runs import Rejected
 
         started = tuple(self._started())
         used = [run for run in found if any(fits(run.shape.nodes, run.shape.per_node) for fits, _ in started)]
@@ -233,7 +237,7 @@ def _exported(job: BatchJob, settings: Mapping[str, str]) -> tuple[str, ...]:
 
 def _cut_off(run: JobRun, kept: SettledOption) -> str:
     """Return a warning if the script's own time limit may end the run, "" for any other option."""
-    from sizing.choose.limits import of_slurm, words
+    from sizing.choice.limits import of_slurm, words
 
     limit_s = of_slurm(kept.value or "") if kept.option == "time" else None
     if limit_s is None or limit_s >= run.run_s.high:
@@ -243,7 +247,7 @@ def _cut_off(run: JobRun, kept: SettledOption) -> str:
 
 def _refuse_conflict(job: BatchJob, run: JobRun, kept: SettledOption) -> None:
     """Raise UsageError for an option of the script that conflicts with the run."""
-    from sizing.choose.limits import of_slurm
+    from sizing.choice.limits import of_slurm
 
     if not kept.differs:
         return

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from bftd.base.errors import BftError, UsageError
+from bftd.base.errors import BftError
 from bftd.cli.size import cpu as size_cpu
 from bftd.cli.size.output import cpu as size_cpu_shown
 from bftd.cli.size.output import cpu_plot
-from bftd.cli.size.shared import cpu_node
 from sizing.base.estimate import Estimate
 from sizing.cpu import profiler
 from sizing.cpu.matrix import Matrix
@@ -331,31 +330,6 @@ def test_who_sits_at_a_terminal_is_asked_before_a_long_profile(bft: Made, monkey
     assert bft.cpu("--yes", *COMMAND).code == 0
 
 
-def test_gpus_are_those_of_the_allocation_or_of_the_environment_and_else_have_to_be_said(tmp_path: Path) -> None:
-    assert cpu_node.gpus_used({"SLURM_JOB_ID": "1", "SLURM_GPUS_ON_NODE": "4"}, tmp_path) == 4
-    assert cpu_node.gpus_used({"CUDA_VISIBLE_DEVICES": "0,3"}, tmp_path) == 2
-    assert cpu_node.gpus_used({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == 0
-    assert cpu_node.gpus_used({}, tmp_path / "none") == 0
-    (tmp_path / "0000:3b:00.0").mkdir()
-    with pytest.raises(UsageError, match="1 GPU: say by --gpus"):
-        cpu_node.gpus_used({}, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("said", "gpus"),
-    [
-        ("JobId=1 NumNodes=1 NumCPUs=2 TresPerNode=gres:gpu:2", 2),
-        ("JobId=1 NumNodes=2 TresPerNode=gres/gpu:a100:4", 4),
-        ("JobId=1 NumNodes=2-2 TresPerJob=gres:gpu:8", 4),
-        ("JobId=1 NumNodes=1 NumTasks=4 TresPerTask=cpu=2,gres/gpu:1", 4),
-        ("JobId=1 NumNodes=1 NumCPUs=2 TresPerNode=(null)", 0),
-        ("slurm_load_jobs error: Invalid job id specified", 0),
-    ],
-)
-def test_gpus_of_an_allocation_are_those_that_it_asked_for_on_each_node(said: str, gpus: int) -> None:
-    assert cpu_node.gpus_asked(said) == gpus
-
-
 def test_regression_words_of_slurm_that_are_none_lost_the_profile_or_ended_in_a_traceback(
     bft: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,14 +338,6 @@ def test_regression_words_of_slurm_that_are_none_lost_the_profile_or_ended_in_a_
         monkeypatch.setenv(name, value)
     ended = bft.cpu(*COMMAND)
     assert (ended.code, "#SBATCH --cpus-per-task=8" in ended.out) == (0, True)
-
-
-def test_this_machine_is_the_node_where_there_is_no_slurm(tmp_path: Path) -> None:
-    node = cpu_node.here({}, tmp_path / "none")
-    assert node is not None
-    assert node.cpus == os.cpu_count()
-    assert node.memory_bytes > 2**28
-    assert node.share is None
 
 
 @pytest.mark.plot

@@ -1,0 +1,325 @@
+"""The time and memory of jobs that have run: they size the next job of the same step on the same GPUs.
+
+A file has one run per line, as JSON: each user has one in their cache, and a centre may have one next to its file of
+GPUs. A run belongs to a step if the trace was the same (`work_of`); a step that is traced differently today is another
+step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from sizing.base.database import cache_folder
+from sizing.base.errors import SizingError, Untraceable, UsageError
+from sizing.base.estimate import Estimate
+from sizing.base.json_fields import Fields, decoded
+from sizing.base.parallel import Parallel
+from sizing.choice.sources import RankBatch, Traces
+from sizing.memory.peak import guarded_bytes
+from sizing.model.trace import StepTrace
+
+NAME = "ran.jsonl"
+MOST_POINTS = 8
+"""Most points of one command that are traced to find the runs of a step."""
+BETWEEN_RUNS = 1.1
+"""Factor by which another run may be longer or shorter than all measured ones: other nodes, other data (assumed)."""
+MOST_BYTES = 16 * 2**20
+"""Largest file: some fifty thousand runs, which are read within a second or two."""
+_COUNTS = ("gpus", "nodes", "dp", "tp", "fsdp", "batch", "parameters")
+_BYTES = ("peak_bytes", "in_use_bytes", "host_bytes")
+_OF_JOB = re.compile(r"statistics for job: *(\w+)")
+_USED = re.compile(r"^\W*Max GPU Memory Used \(bytes\)[ *]*\W\s*(\d+)", re.MULTILINE)
+_JOB = re.compile("[0-9]+")
+_LEAST_S = 1e-6  # of a step: no training step is faster
+
+
+Place = tuple[str, int, int, RankBatch]
+"""The type of GPUs, the numbers of GPUs and of nodes, and the work of each GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One job: its step by name and `work`, its GPUs and spread, the samples of one GPU, and its time and memory.
+
+    `step_s` is the time of a step, `peak_bytes` the tensors of the fullest GPU, `in_use_bytes` the most that a process
+    had of a GPU, `host_bytes` the most memory of a node; None if not reported. `parameters` are one rank's.
+    """
+
+    step: str
+    work: str
+    gpu_type: str
+    gpus: int
+    nodes: int
+    dp: int
+    tp: int
+    fsdp: int
+    batch: int
+    parameters: int
+    job: str
+    ended_s: float
+    step_s: float
+    peak_bytes: int | None = None
+    in_use_bytes: int | None = None
+    host_bytes: int | None = None
+
+    @property
+    def point(self) -> RankBatch:
+        """The work of one of its ranks."""
+        return RankBatch(Parallel(self.dp, self.tp, self.fsdp), self.batch)
+
+    @property
+    def place(self) -> Place:
+        """The GPUs and the work of each: a run informs only plans with the same place."""
+        return self.gpu_type, self.gpus, self.nodes, self.point
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """A script's report on its own job: `steps` steps of `step_s` seconds, and the tensors of its fullest GPU."""
+
+    job: str
+    global_batch: int
+    tp: int
+    fsdp: int
+    steps: int
+    step_s: float
+    peak_bytes: int | None
+
+    def point(self, gpus: int) -> RankBatch:
+        """Return the work of one of `gpus` ranks; raise UsageError if they cannot be divided so."""
+        if gpus % (self.tp * self.fsdp):
+            raise UsageError(f"{gpus} GPUs cannot be divided into groups of tp {self.tp} x fsdp {self.fsdp}")
+        parallel = Parallel(gpus // (self.tp * self.fsdp), self.tp, self.fsdp)
+        return RankBatch(parallel, parallel.batch_of(self.global_batch))
+
+
+_REPORT = frozenset(field.name for field in fields(JobReport))
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRuns:
+    """Runs compared with today's traces: those of the `same` step, and the number of the user's own that are not.
+
+    `unknown` counts the user's runs that could not be compared, also for lack of traces within one command's limit.
+    """
+
+    same: tuple[Ran, ...]
+    others: int
+    unknown: int
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """The expectation for the next job from `runs` on the same GPUs: time of a step, memory of a GPU and of a node."""
+
+    runs: int
+    step_s: Estimate
+    peak: Estimate
+    host_bytes: int | None
+
+
+def work_of(trace: StepTrace) -> str:
+    """Return the identity of a step: a digest of its trace's counts, without the version of torch that ran it."""
+    known = [
+        *(trace.batch, asdict(trace.parallel), trace.peak_bytes, trace.parameters),
+        *(sorted(trace.by_category.items()), sorted(trace.collectives.items())),
+        sorted([each.name, each.precision, each.calls, each.flops, each.bytes] for each in trace.operators),
+    ]
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()
+
+
+def of_step(
+    own: Sequence[Ran],
+    published: Sequence[Ran],
+    traces: Traces,
+    measure: Callable[[Sequence[RankBatch]], Sequence[StepTrace | Untraceable]],
+) -> ComparedRuns:
+    """Return the runs of the step of `traces`; `measure` makes missing traces, for the user's own runs first.
+
+    Published runs of other steps are not counted: other users have steps of the same name.
+    """
+    sizes = {
+        trace.parameters for key, each in traces.found.items() if key.tp == key.fsdp == 1 for trace in each.values()
+    }
+    others = [each for each in published if each.tp * each.fsdp > 1 or each.parameters in sizes]
+    ordered = [each for runs in (own, others) for each in sorted(runs, key=lambda each: -each.ended_s)]
+    points = list(dict.fromkeys(each.point for each in ordered))[:MOST_POINTS]
+    traced = {point: traces.found.get(point.key, {}).get(point.batch) for point in points}
+    found = {point: trace for point, trace in traced.items() if trace and trace.parallel == point.parallel}
+    missing = [
+        point for point in points if point not in found and RankBatch(point.key, point.batch) not in traces.failed
+    ]
+    for point, result in zip(missing, measure(missing) if missing else (), strict=True):
+        if not isinstance(result, Untraceable):
+            found[point] = result
+            traces.add(point, result)
+    works = {point: work_of(trace) for point, trace in found.items()}
+    same = tuple(each for each in ordered if works.get(each.point) == each.work)
+    unknown = sum(each.point not in works for each in own)
+    return ComparedRuns(same, len([each for each in own if each not in same]) - unknown, unknown)
+
+
+def reported(text: str, name: str) -> JobReport:
+    """Read a script's report: one JSON object, or one per rank and line; the slowest and the fullest rank count.
+
+    Raises UsageError.
+    """
+    try:
+        rows = [Fields(name, json.loads(text), _REPORT)]
+    except (ValueError, RecursionError):
+        lines = [(f"{name}, line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        rows = [Fields(where, decoded(line, where), _REPORT) for where, line in lines]
+    if not rows:
+        raise UsageError(f"{name} is empty: the script has to write a report into it (docs/howto/size.md)")
+    ranks = [_report(row) for row in rows]
+    if len({replace(each, step_s=0.0, peak_bytes=None) for each in ranks}) > 1:
+        raise UsageError(f"{name}: its lines are of different jobs: keep those of one")
+    peaks = [each.peak_bytes for each in ranks if each.peak_bytes is not None]
+    return replace(ranks[0], step_s=max(each.step_s for each in ranks), peak_bytes=max(peaks, default=None))
+
+
+def _report(row: Fields) -> JobReport:
+    if not _JOB.fullmatch(job := row.text("job")):
+        raise row.wrong("job", "$SLURM_JOB_ID")
+    return JobReport(
+        job=job,
+        global_batch=row.count("global_batch", least=1),
+        tp=row.count("tp", 1, least=1),
+        fsdp=row.count("fsdp", 1, least=1),
+        steps=row.count("steps", least=1),
+        step_s=row.number("step_s", least=_LEAST_S),
+        peak_bytes=row.count("peak_bytes", least=1) if "peak_bytes" in row else None,
+    )
+
+
+def refuse_wrong_units(report: JobReport, lasted_s: float, trace: StepTrace, gpu_bytes: int) -> None:
+    """Raise UsageError for a report that cannot be of a job that lasted `lasted_s`, on GPUs of `gpu_bytes`."""
+    if report.steps * report.step_s > lasted_s + 1.0:
+        raise UsageError(
+            f"{report.steps} steps of {report.step_s:g} s are longer than the job, which took {lasted_s:.0f} s: "
+            "step_s is seconds of one step"
+        )
+    least = sum(trace.by_category.get(name, 0) for name in ("parameters", "optimizer"))
+    if report.peak_bytes is not None and not least <= report.peak_bytes <= gpu_bytes:
+        raise UsageError(
+            f"peak_bytes is {report.peak_bytes}: weights and optimizer alone take {least} and the GPU has {gpu_bytes}, "
+            "so give torch.cuda.max_memory_allocated()"
+        )
+
+
+def in_use(texts: Sequence[str], job: str, gpus: int) -> int:
+    """Return the most that a process had of a GPU, by `dcgmi stats -v -j JOB` of each node; raise UsageError.
+
+    GPUs that no process of the job used are left out.
+    """
+    jobs = {found for text in texts for found in _OF_JOB.findall(text)}
+    if jobs - {job}:
+        raise UsageError(f"the statistics are of job {', '.join(sorted(jobs))}, and the report of {job}")
+    if len(set(texts)) < len(texts):
+        raise UsageError("the same statistics are there twice: give those of each node once")
+    found = [count for text in texts for count in map(int, _USED.findall(text)) if count]
+    if len(found) != gpus:
+        raise UsageError(
+            f"the statistics tell what was used of {len(found)} GPUs, and the job had {gpus}: give the output of "
+            "dcgmi stats -v -j JOB of each of its nodes"
+        )
+    return max(found)
+
+
+def usual_path() -> Path:
+    """Return the path of the user's own file."""
+    return cache_folder() / NAME
+
+
+def line_of(ran: Ran) -> str:
+    """Return the line of a run; raise UsageError for a run that could not be read again."""
+    text = json.dumps({key: value for key, value in asdict(ran).items() if value is not None})
+    _ran("the run", text)
+    return text
+
+
+def add(path: Path, ran: Ran) -> None:
+    """Append a run to a user's file; raise SizingError if that fails."""
+    line = f"{line_of(ran)}\n".encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            size_bytes = os.fstat(file).st_size
+            if size_bytes and os.pread(file, 1, size_bytes - 1) != b"\n":
+                line = b"\n" + line  # a full disk has cut the last line
+            if os.write(file, line) != len(line):
+                raise OSError(28, "only a part of the run could be written")
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise SizingError(f"{path}: {error.strerror}; nothing was learnt") from None
+
+
+def read(path: Path, step: str = "") -> tuple[list[Ran], str]:
+    """Return the runs in a file, or those of one step by name, and a sentence on the file's faults ("" if none).
+
+    If a job was learnt twice, the later line counts. Invalid lines and unreadable files are skipped.
+    """
+    try:
+        if path.exists() and not path.is_file():  # a pipe would block
+            raise OSError(22, "it is no file")
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        return [], ""
+    except OSError as error:
+        return [], f"{path} could not be read ({error.strerror}): its runs do not count"
+    if len(content) > MOST_BYTES:
+        return [], f"{path} is larger than {MOST_BYTES >> 20} MiB: its runs do not count"
+    found: dict[str, Ran] = {}
+    damaged = 0
+    for line in content.splitlines():
+        try:
+            if line.strip():
+                ran = _ran(str(path), line.decode())
+                found[ran.job] = ran
+        except (UsageError, UnicodeDecodeError):
+            damaged += 1
+    said = f"{path}: {damaged} line{'s' if damaged > 1 else ''} cannot be read and do not count" if damaged else ""
+    return [each for each in found.values() if step in ("", each.step)], said
+
+
+def _ran(where: str, line: str) -> Ran:
+    given = Fields(where, decoded(line, where), frozenset(field.name for field in fields(Ran)))
+    told: dict[str, Any] = {key: given.text(key) for key in ("step", "work", "gpu_type", "job")}
+    told |= {key: given.count(key, least=1) for key in _COUNTS}
+    told |= {key: given.count(key, least=1) for key in _BYTES if key in given}
+    ran = Ran(ended_s=given.number("ended_s"), step_s=given.number("step_s", least=_LEAST_S), **told)
+    if ran.point.parallel.gpus != ran.gpus:
+        raise given.wrong("gpus", "dp x tp x fsdp")
+    return ran
+
+
+def used(runs: Sequence[Ran], peak: Estimate, gpu_bytes: int) -> Used:
+    """Return the expectation from runs of one `place`: `peak` is the traced peak of a GPU, which has `gpu_bytes`.
+
+    A step that ran there fits. The memory in use of a GPU bounds the guard band, unless it is less than the tensors:
+    then the samples missed the peak.
+    """
+    times = [each.step_s for each in runs]
+    peaks = [each.peak_bytes for each in runs if each.peak_bytes is not None]
+    value = max(peaks) if peaks else peak.value
+    high = min(guarded_bytes(value) if peaks else peak.high, gpu_bytes)
+    whole = [each.in_use_bytes for each in runs if each.in_use_bytes is not None and each.in_use_bytes >= value]
+    high = min([high, *([max(whole)] if whole else [])])
+    value = min(value, high)
+    return Used(
+        len(runs),
+        Estimate(statistics.median(times), min(times) / BETWEEN_RUNS, max(times) * BETWEEN_RUNS, "measured"),
+        Estimate(value, min(value, *peaks, peak.low), high, "measured" if peaks else peak.origin),
+        max((each.host_bytes for each in runs if each.host_bytes is not None), default=None),
+    )

@@ -1,0 +1,258 @@
+"""A whole run on a cell: its duration, its GPU-hours, its end, and the lines that ask Slurm for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sizing.base.errors import DoesNotFit
+from sizing.base.estimate import Estimate
+from sizing.base.parallel import Parallel
+from sizing.base.plan import GpuPlan
+from sizing.choice import limits
+from sizing.choice.shapes import GpuShape, shapes, stage_counts
+from sizing.choice.timers.timers import StepTime, StepTimeModel
+from sizing.inventory.pools import GpuPool
+from sizing.sbatch import lines as emit
+from sizing.sbatch.lines import SbatchLine
+from sizing.step_time import datasheet
+
+START_UP_S = Estimate(120.0, 30.0, 600.0, "assumed")
+"""Time until the first step: prolog, containers, imports, reading a checkpoint; not measured."""
+
+
+SIMPLER = 0.1
+"""The share by which a pipeline must be faster than fewer stages if times are assumed: only its bubble is certain."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """A job on the GPUs of a shape, in `stages` pipeline stages. `run_s` covers all its steps and the start-up.
+
+    `start_s` is when Slurm would start it, in unix seconds, and `said` Slurm's words on that, or on its refusal if
+    `refused`. None and "" if Slurm was not asked.
+    """
+
+    shape: GpuShape
+    stages: int
+    timed: StepTime
+    run_s: Estimate
+    start_s: float | None = None
+    said: str = ""
+    refused: bool = False
+
+    @property
+    def gpu_hours(self) -> Estimate:
+        """GPU-hours of all GPUs that others cannot have meanwhile."""
+        hours = self.shape.pool.paid(self.shape.gpus, self.shape.nodes) / 3600
+        return Estimate(self.run_s.value * hours, self.run_s.low * hours, self.run_s.high * hours, self.run_s.origin)
+
+    @property
+    def limit_s(self) -> float:
+        """The value of --time: the longest that it may take, as far as the partition allows."""
+        return limits.limit_s(self.run_s.high, self.shape.pool.max_time_s)
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether the partition's limit would end it before its last step if it runs as slowly as it may."""
+        return self.limit_s < self.run_s.high
+
+    def ends_s(self, now_s: float) -> Estimate:
+        """Return the end of its last step, in unix seconds; as if it started now if Slurm was not asked."""
+        start_s = now_s if self.start_s is None else max(now_s, self.start_s)
+        run = self.run_s
+        return Estimate(start_s + run.value, start_s + run.low, start_s + run.high, run.origin)
+
+    def lines(self, tasks_per_node: int | None = 1) -> tuple[SbatchLine, ...]:
+        """Return the lines that ask Slurm for it; torchrun is one task per node."""
+        shape, timed = self.shape, self.timed
+        dp, tp = timed.splits[0].dp, timed.splits[0].tp
+        plan = GpuPlan(
+            partition=shape.pool.partition,
+            gpu_type=shape.pool.gpu.name,
+            gpus=shape.gpus,
+            nodes=shape.nodes,
+            parallel=Parallel(dp, tp),
+            batch=1,
+            peak=timed.peak,
+            gpu_bytes=shape.pool.gpu_bytes,
+            step_s=timed.step_s,
+            cost=datasheet.cost_of(timed.step_s, shape.gpus, shape.pool.gpu),
+            runs=timed.runs,
+            host_bytes=timed.host_bytes,
+        )
+        told = f"{shape.gpus} GPU{'s'[: shape.gpus - 1]}: {self.spread}"
+        lines = [
+            replace(line, why=told)
+            if line.option == "nodes"
+            else replace(line, why="torchrun starts one process a GPU")
+            if line.option == "ntasks-per-node" and tasks_per_node == 1
+            else line
+            for line in emit.written(plan, shape.pool, tasks_per_node)
+        ]
+        why = (
+            f"{limits.words(self.run_s.value)} expected, {limits.words(self.run_s.high)} at most ({self.run_s.origin})"
+        )
+        if self.may_be_cut:
+            why = f"all that the partition allows; {why}"
+        return (*lines, SbatchLine("time", limits.slurm(self.limit_s), why))
+
+    @property
+    def spread(self) -> str:
+        """The spread of the model over its GPUs, in words."""
+        return spread(self.timed)
+
+    def to_json(self, now_s: float) -> dict[str, Any]:
+        """Return the form of `bft size choose --json`; times in seconds, moments in unix seconds."""
+        ends = self.ends_s(now_s)
+        return {
+            "partition": self.shape.pool.partition,
+            "gpu_type": self.shape.pool.gpu.name,
+            "gpus": self.shape.gpus,
+            "nodes": self.shape.nodes,
+            "stages": self.stages,
+            "dp": [split.dp for split in self.timed.splits],
+            "tp": [split.tp for split in self.timed.splits],
+            "micro_batches": self.timed.micro_batches,
+            "peak_bytes": int(self.timed.peak.value),
+            "high_bytes": int(self.timed.peak.high),
+            "peak_origin": self.timed.peak.origin,
+            "gpu_bytes": self.shape.pool.gpu_bytes,
+            "step": _json(self.timed.step_s),
+            "ran": self.timed.runs,
+            "run": _json(self.run_s),
+            "time_limit_s": self.limit_s,
+            "gpu_hours": _json(self.gpu_hours),
+            "start_s": self.start_s,
+            "slurm": self.said,
+            "refused": self.refused,
+            "ends": None if self.refused else _json(ends),
+            "sbatch": [line.text for line in self.lines()],
+            "why": [line.why for line in self.lines()],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A cell that is ruled out, and why.
+
+    `run_s` is its run time, None if it fits no GPU; `times` is then the memory it needs over that of a GPU, infinity if
+    it is ruled out for another reason.
+    """
+
+    shape: GpuShape
+    stages: int
+    why: str
+    run_s: Estimate | None = None
+    times: float = float("inf")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form of `bft size choose --json`."""
+        return {
+            "partition": self.shape.pool.partition,
+            "gpu_type": self.shape.pool.gpu.name,
+            "gpus": self.shape.gpus,
+            "nodes": self.shape.nodes,
+            "stages": self.stages,
+            "why": self.why,
+        }
+
+
+def exactly(start_up_s: float) -> Estimate:
+    """Return a start-up that somebody says takes so long."""
+    return Estimate(start_up_s, start_up_s, start_up_s, "assumed")
+
+
+def survey(
+    pools: Iterable[GpuPool],
+    timer: StepTimeModel,
+    steps: int,
+    start_up_s: Estimate = START_UP_S,
+    max_gpus: int | None = None,
+    max_stages: int | None = None,
+) -> tuple[tuple[JobRun, ...], tuple[Rejected, ...]]:
+    """Return all cells of the pools: those that can run `steps` steps, the shortest first, and the others."""
+    runs: list[JobRun] = []
+    out: list[Rejected] = []
+    for pool in pools:
+        for shape in shapes(pool, max_gpus):
+            for stages in stage_counts(shape, max_stages):
+                try:
+                    timed = timer.time(shape, stages)
+                except DoesNotFit as error:
+                    out.append(Rejected(shape, stages, str(error), times=error.times))
+                    continue
+                run = JobRun(shape, stages, timed, _run_s(timed.step_s, steps, start_up_s))
+                if pool.max_time_s is not None and run.run_s.value > pool.max_time_s:
+                    out.append(Rejected(shape, stages, limits.too_long(run.run_s, pool.max_time_s), run.run_s))
+                else:
+                    runs.append(run)
+    return tuple(sorted(runs, key=_length)), tuple(out)
+
+
+def best_of_shapes(runs: Iterable[JobRun]) -> tuple[JobRun, ...]:
+    """Return the shortest run of each partition, type and number of GPUs, shortest first: Slurm does not see the rest.
+
+    If times are assumed, a run with more stages must be shorter by a share of `SIMPLER`.
+    """
+    found: dict[object, JobRun] = {}
+    for run in sorted(runs, key=lambda run: run.stages):
+        pool = run.shape.pool
+        key = (pool.partition, pool.gpu.name, pool.gres_type, run.shape.nodes, run.shape.gpus)
+        best = found.get(key)
+        share = SIMPLER if best is not None and "assumed" in origins([run, best]) else 0.0
+        if best is None or run.timed.step_s.value < best.timed.step_s.value * (1 - share):
+            found[key] = run
+    return tuple(sorted(found.values(), key=_length))
+
+
+def spread(timed: StepTime) -> str:
+    """Return the stages, and dp and tp of each: "2 stages, dp 4, tp 1, 8 micro-batches"."""
+    parts = []
+    if len(timed.splits) > 1:
+        parts.append(f"{len(timed.splits)} stages")
+    for name in ("dp", "tp"):
+        sizes = [getattr(split, name) for split in timed.splits]
+        if name == "dp" or max(sizes) > 1:
+            parts.append(f"{name} {sizes[0] if len(set(sizes)) == 1 else '/'.join(map(str, sizes))}")
+    if timed.micro_batches > 1:
+        parts.append(f"{timed.micro_batches} micro-batches")
+    return ", ".join(parts)
+
+
+def _run_s(step: Estimate, steps: int, start_up: Estimate) -> Estimate:
+    """Return the time of a run with the step's origin.
+
+    An assumed start-up shows in the range, and does not grow with the run.
+    """
+    value, low, high = (getattr(step, end) * steps + getattr(start_up, end) for end in ("value", "low", "high"))
+    return Estimate(value, low, high, step.origin)
+
+
+def _length(run: JobRun) -> tuple[object, ...]:
+    shape = run.shape
+    return (run.run_s.value, run.gpu_hours.value, shape.nodes, shape.gpus, shape.pool.partition, run.stages)
+
+
+def _json(estimate: Estimate) -> dict[str, Any]:
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "origin": estimate.origin}
+
+
+def origins(runs: Iterable[JobRun]) -> frozenset[str]:
+    """Return the origins of the runs' times."""
+    return frozenset(run.run_s.origin for run in runs)
+
+
+def nearest(out: Sequence[Rejected]) -> str:
+    """Say which of the impossible cells comes nearest to being possible, and why it is not."""
+    if not out:
+        return "there are none; bft size inventory shows which there are"
+
+    def away(each: Rejected) -> tuple[float, float, int, int]:
+        return each.run_s.value if each.run_s else math.inf, each.times, -each.shape.gpus, each.stages
+
+    near = min(out, key=away)
+    stages = f" in {near.stages} stages" if near.stages > 1 else ""
+    return f"{near.shape.gpus} x {near.shape.pool.gpu.name}{stages} in {near.shape.pool.partition}: {near.why}"

@@ -1,0 +1,83 @@
+"""The time of a step on a cell whose stages were profiled on that very type of GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sizing.base.errors import DoesNotFit, NoProfile, UsageError
+from sizing.base.estimate import Estimate
+from sizing.cells.cell import Cell, Split
+from sizing.cells.comm.protocol import Communication
+from sizing.cells.plan_estimate import assembly, estimate
+from sizing.cells.profiles.shards import ShardProfile, StageShard
+from sizing.cells.stages import stages as cut
+from sizing.choice.shapes import GpuShape
+from sizing.choice.timers.timers import StepTime
+from sizing.model.graph import Graph
+
+Profiles = Callable[[Cell], Mapping[StageShard, ShardProfile]]
+"""A function that returns all profiles of a cell's stages on its type of GPU; it raises NoProfile."""
+
+
+@dataclass(frozen=True)
+class ProfiledTime:
+    """A Timer by profiles and communication tables."""
+
+    graph: Graph
+    profiles: Profiles
+    comm: Communication
+    global_batch: int
+    _cells: dict[tuple[str, int, int], Cell] = field(default_factory=dict)
+
+    def time(self, shape: GpuShape, stages: int) -> StepTime:
+        """Return the fastest plan of the profiled splits; raise DoesNotFit, NoProfile and NoTable."""
+        cell = self._cell(shape, stages)
+        try:
+            found = estimate(
+                cell,
+                self.graph,
+                self.profiles(cell),
+                self.comm,
+                global_batch=self.global_batch,
+                per_node=shape.per_node,
+                gpu_bytes=shape.pool.gpu_bytes,
+            )
+        except UsageError as error:
+            raise DoesNotFit(str(error)) from None
+        if found.best is None:
+            raise DoesNotFit("; ".join(found.dropped))
+        peak = max(found.best.peaks, key=lambda each: each.high)
+        return StepTime(found.best.step_s, peak, found.best.splits, found.best.micro_batches)
+
+    def step_s(self, shape: GpuShape, split: Split, micro_batches: int = 1) -> Estimate:
+        """Return the time of a one-stage step with this split; raise DoesNotFit, NoProfile and NoTable."""
+        cell = self._cell(shape, 1)
+        try:
+            whole = assembly(
+                cell,
+                self.graph,
+                self.profiles(cell),
+                self.comm,
+                global_batch=self.global_batch,
+                per_node=shape.per_node,
+                gpu_bytes=shape.pool.gpu_bytes,
+                micro_batches=micro_batches,
+            )
+            sample = whole.sample(0, split)
+        except UsageError as error:
+            raise DoesNotFit(str(error)) from None
+        if sample is None:
+            raise NoProfile(f"dp {split.dp} x tp {split.tp} was not profiled on {cell.gpu_type}")
+        return whole.plan([sample]).step_s
+
+    def _cell(self, shape: GpuShape, stages: int) -> Cell:
+        kind = shape.pool.gpu.like or shape.pool.gpu.name  # profiles have the catalogue's name, taken from the driver's
+        key = (kind, shape.gpus, stages)
+        if key not in self._cells:
+            try:
+                stages_of = cut(self.graph, shape.gpus, stages)
+            except UsageError as error:
+                raise DoesNotFit(str(error)) from None
+            self._cells[key] = Cell(kind, stages_of)
+        return self._cells[key]

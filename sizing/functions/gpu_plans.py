@@ -1,0 +1,150 @@
+"""`sizing.fit`: the GPUs of a centre that suit a model's training, as plans with the lines that request them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sizing.base.errors import Untraceable, UsageError
+from sizing.base.plan import GpuPlan
+from sizing.base.progress import Progress, quiet
+from sizing.choice import advice, known_runs, profile_times
+from sizing.choice.by_formula import Formula
+from sizing.choice.candidates import Candidate, candidates
+from sizing.choice.fit import By, PlanChoice, best_of, explore, with_runs
+from sizing.choice.fit import fit as ranked
+from sizing.choice.ran import Ran
+from sizing.choice.sources import Source
+from sizing.choice.tracer import Tracer, refuse_precision, spread_of
+from sizing.inventory.inventory import Inventory
+from sizing.inventory.pools import pools, within
+from sizing.inventory.site import HERE, InventorySource, Site
+from sizing.model import request
+from sizing.model.request import ModelRequest
+from sizing.model.tracing import TIMEOUT_S
+from slurm_plugin.errors import SlurmError
+from slurm_plugin.pilots.start_estimate import asked as slurms_answer
+from slurm_plugin.read.client import SlurmClient
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """The plans for a model, best first.
+
+    `choices` are all plans, each with the GPUs that it is for; `best` are the first of them that fit, one for each
+    request to Slurm. `notes` are sentences on what the figures rest on, and `inventory` has the GPUs that were looked
+    at. If no plan fits, `advice` says by how much and what would help; else it is "".
+    """
+
+    choices: tuple[PlanChoice, ...]
+    best: tuple[PlanChoice, ...]
+    notes: tuple[str, ...]
+    inventory: Inventory
+    advice: str = ""
+
+    @property
+    def plans(self) -> tuple[GpuPlan, ...]:
+        """All plans, best first: those that fit, and then those that do not."""
+        return tuple(choice.plan for choice in self.choices)
+
+
+def fit(
+    step: str | None = None,
+    *,
+    config: str | None = None,
+    global_batch: int,
+    inventory: InventorySource | None = None,
+    partitions: Sequence[str] = (),
+    gpu: str = "",
+    max_gpus: int | None = None,
+    by: By = "cost",
+    top: int = 3,
+    precision: str = "",
+    python: str = "",
+    timeout_s: float = TIMEOUT_S,
+    asks_start: bool = True,
+    site: Site = HERE,
+    progress: Progress = quiet,
+) -> FitResult:
+    """Return the plans to train a model on the GPUs of a centre, ranked by what a step costs or by its time.
+
+    `step` is "FILE.py:make_step", which is traced; `config` gives the model by its sizes ("gpt:h=1024,l=24,..." or a
+    config.json), and serves where there is no step or it cannot be traced. The GPUs are those of `inventory` (one, or
+    its file), by default those of `site` by its Slurm; `partitions`, `gpu` and `max_gpus` restrict them. `top` plans
+    are certain, and with `asks_start` have Slurm's answer on when they could begin. A trace runs under `python` for at
+    most `timeout_s`; `precision` times its products in another one than its own.
+
+    Raises UsageError for an impossible request, SlurmError without an inventory, Untraceable without a configuration
+    if the step cannot be traced, and SizingError if the centre has no known GPUs.
+    """
+    refuse_precision(precision)
+    asked = request.asked(step, config)
+    request.refuse_batch(global_batch)
+    there = site.inventory(inventory)
+    notes = list(there.notes)
+    if asked.model is not None and asked.model.parallel.gpus > 1:
+        notes.append("dp, tp and fsdp of --config do not count here: they are what is chosen")
+    everything = tuple(pools(there))
+    chosen = within(everything, partitions, gpu)
+    tracer = None if asked.step is None else Tracer(asked.step, python, timeout_s, precision, progress)
+    spread = spread_of(asked, tracer)
+    ways = candidates(chosen, global_batch, spread, max_gpus)
+    if not ways:
+        raise UsageError("no GPUs are left to choose from; bft size inventory shows which there are")
+    source, choices, more = _plans(asked, tracer, ways, by, top)
+    if not choices:
+        cut = "" if asked.micro_batch is None else f" in micro-batches of {asked.micro_batch}"
+        raise UsageError(f"a global batch of {global_batch} cannot be cut{cut} over any of these GPUs; choose another")
+    notes += more
+    runs: list[Ran] = []
+    if tracer is not None:
+        runs, more = known_runs.known(tracer, {each.place for each in ways if not each.pool.mixed}, site)
+        if runs:
+            choices = ranked(tracer.traces, ways, by)  # now with the plans for splits that were traced only for them
+        notes += more
+    choices = profile_times.retimed(choices, asked, global_batch, python, timeout_s, precision, by, site, notes)
+    choices = with_runs(choices, runs, by)
+    best = best_of(choices, top)
+    if asks_start and best:
+        said, more = _starts(best, site.slurm())
+        choices = tuple(replace(each, plan=replace(each.plan, start=said.get(each.plan.sbatch))) for each in choices)
+        best = best_of(choices, top)
+        notes += more
+    why = ""
+    if not best:
+        restricted = len(chosen) < len(everything) or max_gpus is not None
+        others = candidates(everything, global_batch, spread) if restricted else ()
+        why = f"{asked.step or 'the model'} {advice.sentence(source, choices, others)}"
+    return FitResult(choices, tuple(best), tuple(notes), there, why)
+
+
+def _plans(
+    asked: ModelRequest, tracer: Tracer | None, ways: Sequence[Candidate], by: By, top: int
+) -> tuple[Source, tuple[PlanChoice, ...], list[str]]:
+    """Return the source of the estimates, the plans and notes: traced, or by formula if tracing fails.
+
+    Raises Untraceable if tracing fails and there is no configuration for a formula.
+    """
+    formula = None if asked.model is None else Formula(asked.model, asked.micro_batch)
+    if tracer is None:
+        assert formula is not None
+        return formula, ranked(formula, ways, by), []
+    try:
+        choices = explore(tracer.traces, ways, tracer.measure, top=top, by=by)
+    except Untraceable as error:
+        if formula is None:
+            raise Untraceable(f"{error}; give --config for an estimate by formula") from None
+        return formula, ranked(formula, ways, by), [f"by formula, as the step could not be traced: {error}"]
+    return tracer.traces, choices, tracer.told()
+
+
+def _starts(best: Sequence[PlanChoice], slurm: SlurmClient) -> tuple[dict[tuple[str, ...], str], list[str]]:
+    """Return Slurm's message on when each choice could start, and a note if Slurm cannot be asked."""
+    found: dict[tuple[str, ...], str] = {}
+    for choice in best:
+        try:
+            said = slurms_answer(slurm, choice.plan.sbatch)
+        except SlurmError as error:
+            return found, [f"Slurm was not asked when this could start: {error}"]
+        found[choice.plan.sbatch] = said.words if said.taken else f"refused: {said.words}"
+    return found, []
