@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from bftd.base.folding import Folds, folded
 from bftd.config.keys import Config
 from bftd.core.model.domain import Earmark, EarmarkOver, PoolNode, PoolView
 from bftd.core.model.earmark_usage import EarmarkUsage
 from bftd.core.model.events import PoolObserved
 from bftd.http.auth.caller import Caller
 from bftd.http.auth.privacy import Privacy
-from bftd.http.overview import Folds, folded
 from bftd.ledger.file import Ledger
 from bftd.service import status
 from bftd.service.service import Service
@@ -163,4 +163,4 @@ def test_the_status_counts_rooms_in_a_line_where_there_are_any(fold: bool) -> No
     text = drawn(overview(core.state, core.time_s, "1.0", "live", [], []))
     now = wording("bftd.view.can_start_on_kept", rooms="0 jobs", value="them")
     assert wording("bftd.view.rooms", now=now, made="1 time", ends="") in text
-    assert says(text, "bftd.view.outcomes", started=0, in_vain=1, vain=", 100% of 0.0 node-hours")
+    assert says(text, "bftd.view.outcomes", started=0, in_vain=1, vain=", 100% of 0.00 node-hours")

@@ -84,7 +84,7 @@ def test_it_shows_a_row_an_hour_of_the_last_day_and_the_sum(daemon: Daemon) -> N
             known=wording(
                 "cli.history.in_the_last",
                 u=0.83,
-                names=wording("cli.history.in_the_last", u="hour, 0.80", names="24 hours"),
+                names=wording("cli.history.in_the_last", u="1 hour, 0.80", names="1 day"),
             ),
         ),
     ]

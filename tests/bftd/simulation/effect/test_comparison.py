@@ -81,7 +81,7 @@ def test_a_setting_that_would_have_recovered_more_is_told_with_its_figures() -> 
             "whatif.comparison.gain", what="--pj-max 4", gain=f"{100 * found.gain:+.1f}", over="% over the last 24 h ("
         )
     )
-    assert f"U {100 * found.u_before:.1f} % -> {100 * found.u_after:.1f} %; 6 trainers, {found.changes} changes" in text
+    assert f"U {found.u_before:.1%} -> {found.u_after:.1%}; 6 trainers, {found.changes} changes" in text
 
 
 def test_the_way_back_is_the_loss_that_the_way_there_was_a_gain() -> None:
