@@ -32,6 +32,13 @@ def listed(parts: Sequence[str]) -> str:
     return " and ".join(part for part in (", ".join(parts[:-1]), *parts[-1:]) if part)
 
 
+def some(names: Sequence[str], count: int | None = None, most: int = 3) -> str:
+    """Name the first of `count` things, by default of all the names: a and b; a, b, c and 2 more."""
+    named = names[:most]
+    left = (len(names) if count is None else count) - len(named)
+    return f"{', '.join(named)} and {left:,} more" if left else listed(named)
+
+
 def decimal(value: float) -> str:
     """Format a number with fewer decimals the larger it is: 0.47, 12.3, 1,234."""
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
@@ -57,10 +64,10 @@ def percent(share: float | None, digits: int = 0) -> str:
 
 def rate(per_s: float) -> str:
     """Format samples/s in three digits, four below 10,000: 3.14, 9999, 12.3k, 1M."""
-    if per_s < 9999.5:
-        return f"{per_s:.0f}" if per_s >= 99.95 else f"{per_s:.3g}"
-    scale, unit = next(item for item in _THOUSANDS if per_s >= 0.9995 * item[0])
-    return f"{per_s / scale:.3g}{unit}"
+    for scale, unit in _THOUSANDS:
+        if abs(per_s) >= max(9999.5, 0.9995 * scale):
+            return f"{per_s / scale:.3g}{unit}"
+    return f"{per_s:.0f}" if abs(per_s) >= 99.95 else f"{per_s:.3g}"
 
 
 def span(seconds: float) -> str:

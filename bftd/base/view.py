@@ -52,9 +52,8 @@ def trainer_line(trainer: Mapping[str, Any], now_s: float) -> TrainerLine:
     working, leased = trainer.get("working", 0), trainer.get("requested", 0)
     low, high, step, steps = (trainer.get(name) for name in ("nodes_min", "nodes_max", "step", "total_steps"))
     rate, end_s = trainer.get("samples_per_s"), trainer.get("finished_s" if done else "expected_end_s")
-    told = {name: trainer.get(name) for name in _AS_TOLD}
     return TrainerLine(
-        **{name: format.UNKNOWN if value in (None, "") else str(value) for name, value in told.items()},
+        **{name: format.UNKNOWN if (told := trainer.get(name)) in (None, "") else str(told) for name in _AS_TOLD},
         state=state if not done else "lost" if code is None else f"{state} ({code})",
         nodes=format.UNKNOWN if done else str(working) if working == leased else f"{working}->{leased}",
         range=format.UNKNOWN if low is None else f"{low}-{high}",

@@ -47,8 +47,8 @@ def render(status: Mapping[str, Any]) -> Stack:
         status = folded(status, Folds())
     parts: list[Drawn] = _shadow_head(status) if status["mode"] == "shadow" else [_headline(status)]
     parts += [_nodes(status), _trainers(status)]
-    parts += _notices(status)
-    parts.append(_decisions(status["decisions"]))
+    parts += [Words(text, "red") for text in alarms(status)] + [Words(text, "yellow") for text in warnings(status)]
+    parts += [*_rooms(status), _decisions(status["decisions"])]
     return Stack(parts)
 
 
@@ -126,12 +126,6 @@ def _trainers(status: Mapping[str, Any]) -> Fitted:
 
 def _state_style(state: str) -> str:
     return _STATE_STYLES.get(state.partition(" ")[0], "")
-
-
-def _notices(status: Mapping[str, Any]) -> list[Words]:
-    """Return a line per notice, the most pressing first, and one on rooms."""
-    pressing = [Words(text, "red") for text in alarms(status)]
-    return [*pressing, *(Words(text, "yellow") for text in warnings(status)), *_rooms(status)]
 
 
 def _rooms(status: Mapping[str, Any]) -> list[Words]:

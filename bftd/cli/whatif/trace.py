@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bftd.base.errors import UsageError
-from bftd.base.format import duration
+from bftd.base.format import duration, some
 from bftd.cli import common, options
 from bftd.protocol.fields import printable
 
@@ -177,7 +177,7 @@ def _watched(
 ) -> Callable[[Snapshot], Collection[str]]:
     """Return a function that selects the nodes to record, including nodes added to a partition later."""
     if nodes is not None:
-        from bftd.simulation.trace.names import listed, some
+        from bftd.simulation.trace.names import listed
 
         names = frozenset(listed(nodes))
         if unknown := names - client.snapshot().nodes.keys():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from bftd.base.format import listed, rate, size
+from bftd.base.format import rate, size, some
 from bftd.core.model import timing
 from bftd.core.model.decisions import (
     Cancelled,
@@ -234,14 +234,6 @@ def resumes_later(loading: int) -> str:
     return f"only so many suspended trainers load their states at once: {loading} (resumes_at_once)"
 
 
-def some_of(named: Sequence[str], count: int) -> str:
-    """Name some of `count` things: those in `named`, and how many others there are."""
-    others = count - len(named)
-    if not others:
-        return listed(named)
-    return f"{', '.join(named)} and {others} more"
-
-
 def beneficiaries(names: Sequence[str]) -> str:
     """Name the trainers that get the nodes which another gives up."""
     if not names:
@@ -251,12 +243,12 @@ def beneficiaries(names: Sequence[str]) -> str:
 
 def first_nodes(names: Sequence[str]) -> str:
     """Say that nodes go to trainers whose users have none."""
-    return f"{some_of(names[:_NAMED], len(names))} {'is' if len(names) == 1 else 'are'} to have a first node"
+    return f"{some(names)} {'is' if len(names) == 1 else 'are'} to have a first node"
 
 
 def tried(names: Sequence[str]) -> str:
     """Say that trainers are on other numbers of nodes than usual, to learn how they scale."""
-    return f"{some_of(names[:_NAMED], len(names))} {'is' if len(names) == 1 else 'are'} tried, to learn how they scale"
+    return f"{some(names)} {'is' if len(names) == 1 else 'are'} tried, to learn how they scale"
 
 
 # The speed of a trainer.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from bftd.base.view import NODE_STATES
 from bftd.client import NodeGroup, Status
@@ -33,6 +33,11 @@ def size_of(group: NodeGroup) -> int:
         return len(expand(group.nodes))
     except SlurmError:
         return 0
+
+
+def in_order(groups: Iterable[NodeGroup]) -> list[NodeGroup]:
+    """Return the groups by state, the largest first."""
+    return sorted(groups, key=lambda group: (NODE_STATES.index(state_of(group)), -size_of(group)))
 
 
 def counts(status: Status) -> Mapping[str, int]:

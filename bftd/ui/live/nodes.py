@@ -12,7 +12,6 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Static
 
-from bftd.base.view import NODE_STATES
 from bftd.client import NodeGroup
 from bftd.protocol.fields import printable
 from bftd.ui.live import node_groups, panels
@@ -27,9 +26,7 @@ class NodesScreen(ModalScreen[None]):
 
     def __init__(self, groups: Sequence[NodeGroup], explain: Callable[[str], None]) -> None:
         super().__init__()
-        self._groups = sorted(
-            groups, key=lambda group: (NODE_STATES.index(node_groups.state_of(group)), -node_groups.size_of(group))
-        )
+        self._groups = node_groups.in_order(groups)
         self._explain = explain
         self._names: list[str] | None = None
 

@@ -82,10 +82,7 @@ def legend(status: Status, width: int, glyphs: Glyphs) -> Text:
 
 def sets(status: Status, most: int, width: int) -> Text:
     """Return the largest groups of nodes as folded sets with their use, in at most `most` lines."""
-    groups = sorted(
-        status.groups,
-        key=lambda group: (view.NODE_STATES.index(node_groups.state_of(group)), -node_groups.size_of(group)),
-    )
+    groups = node_groups.in_order(status.groups)
     if len(groups) > most:
         groups = sorted(status.groups, key=node_groups.size_of, reverse=True)[: max(0, most - 1)]
     lines = [_set(group, width) for group in groups]
@@ -155,12 +152,10 @@ def _main(curves: Sequence[CurvePoints]) -> Sequence[tuple[int, float]]:
 
 def decisions(found: Sequence[Decision], most: int) -> Text:
     """Return the decisions, the newest first and in bold."""
-    lines = []
-    for at, each in enumerate(found[:most]):
-        line = Text()
-        line.append(f"{clock(each.at_s)} ", "dim")
-        line.append(printable(each.text), "bold" if at == 0 else "")
-        lines.append(line)
+    lines = [
+        Text.assemble((f"{clock(each.at_s)} ", "dim"), (printable(each.text), "" if at else "bold"))
+        for at, each in enumerate(found[:most])
+    ]
     return Text("\n").join(lines) if lines else Text("no decision yet", style="dim")
 
 

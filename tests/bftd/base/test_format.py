@@ -25,6 +25,10 @@ def test_regression_a_rate_just_below_a_unit_was_1e_03_of_the_smaller_one() -> N
     assert [format.rate(rate) for rate in (9999.7, 999_400, 999_600, 999_600_000)] == ["10k", "999k", "1M", "1G"]
 
 
+def test_a_rate_may_be_a_loss_or_none_at_all() -> None:
+    assert [format.rate(rate) for rate in (-12_345.0, math.nan, math.inf)] == ["-12.3k", "nan", "infT"]
+
+
 @given(st.floats(0, 1e14))
 def test_a_rate_is_right_to_three_digits_and_has_no_exponent(rate: float) -> None:
     found = re.fullmatch(r"([0-9.]+)([kMGT]?)", format.rate(rate)) if rate >= 1e-4 else None
@@ -46,6 +50,12 @@ def test_what_is_counted_has_its_plural_and_what_is_listed_an_and() -> None:
     assert [format.listed(parts) for parts in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
         "", "a", "a and b", "a, b and c"
     ]  # fmt: skip
+
+
+def test_of_many_names_a_few_are_named() -> None:
+    assert format.some(["a", "b"]) == "a and b"
+    assert format.some(["a", "b", "c", "d"]) == "a, b, c and 1 more"
+    assert format.some(["a", "b"], 1200, 2) == "a, b and 1,198 more"
 
 
 def test_the_larger_a_number_the_fewer_its_decimals() -> None:
