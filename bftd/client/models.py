@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bftd.base.format import moment
-from bftd.base.view import trainer_line
+from bftd.base.view import TrainerLine, trainer_line
 from bftd.client.decode import key
 from bftd.client.display import Sheet, Shown, sheet
 
@@ -148,9 +148,13 @@ class Trainer(Shown):
         """Whether the trainer has finished: it needs no more nodes."""
         return self.state == "finished"
 
+    def line(self, now_s: float) -> TrainerLine:
+        """Return what is shown of the trainer, in words."""
+        return trainer_line({name: getattr(self, name) for name in Trainer.__slots__}, now_s)
+
     def cells(self) -> Mapping[str, Any]:
         """Return the fields as a row of a table."""
-        line = trainer_line(self.to_dict(), 0.0)
+        line = self.line(0.0)
         return {
             "id": self.id,
             "name": self.name,

@@ -121,11 +121,8 @@ def _trainers(status: Mapping[str, Any]) -> Fitted:
     lines = [trainer_line(trainer, status["time_s"]) for trainer in status["trainers"]]
     names = shown(_TRAINER_COLUMNS, lines)
     rows = [(tuple(getattr(line, name) for name in names), "") for line in lines]
-    return Fitted("Trainers", [_TRAINER_COLUMNS[name] for name in names], rows).style("state", _state_style)
-
-
-def _state_style(state: str) -> str:
-    return _STATE_STYLES.get(state.partition(" ")[0], "")
+    table = Fitted("Trainers", [_TRAINER_COLUMNS[name] for name in names], rows)
+    return table.style("state", lambda state: _STATE_STYLES.get(state.partition(" ")[0], ""))
 
 
 def _rooms(status: Mapping[str, Any]) -> list[Words]:

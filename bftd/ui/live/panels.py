@@ -113,7 +113,7 @@ def facts(trainer: Trainer, sizes: Sequence[tuple[float, float]], now_s: float, 
     lines = Text(overflow="ellipsis", no_wrap=True)
     lines.append(printable(f"{trainer.name}"), "bold")
     lines.append(printable(f"  {trainer.id or '(private)'} {trainer.user}"))
-    line = view.trainer_line(trainer.to_dict(), now_s)
+    line = trainer.line(now_s)
     lines.append(f"\n{line.state}", STATE_COLOURS.get(trainer.state, ""))
     lines.append(f", {line.backend}" if trainer.finished else f" {line.nodes} of {line.range} nodes, {line.backend}")
     lines.append(f"\nstep {line.step}, {rate(trainer.samples_per_s)} samples/s")

@@ -10,7 +10,6 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 from textual.widgets import DataTable
 
-from bftd.base.view import trainer_line
 from bftd.client import Trainer
 from bftd.protocol.fields import printable
 from bftd.ui.live import panels
@@ -129,7 +128,7 @@ class TrainerTable(DataTable[Text]):
         self.scroll_to(y=at_y, animate=False)
 
     def _cells(self, item: Trainer, now_s: float) -> tuple[str, ...]:
-        line = trainer_line(item.to_dict(), now_s)
+        line = item.line(now_s)
         return tuple(printable(getattr(line, column.field)) for column, _ in self._columns_shown)
 
 
