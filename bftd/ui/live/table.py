@@ -36,7 +36,7 @@ COLUMNS = (
     LiveColumn("ID", "id", 8, 0, lambda item: (len(item.id), item.id)),
     LiveColumn("NAME", "name", 12, 0, lambda item: item.name),
     LiveColumn("USER", "user", 8, 2, lambda item: item.user),
-    LiveColumn("STATE", "state", 14, 0, lambda item: item.state),
+    LiveColumn("STATE", "state", 12, 0, lambda item: item.state),
     LiveColumn("NODES", "nodes", 9, 0, lambda item: -item.working, right=True),
     LiveColumn("RANGE", "range", 7, 3, lambda item: (item.nodes_min, item.nodes_max), right=True),
     LiveColumn("SAMPLES/S", "rate", 9, 0, lambda item: -item.samples_per_s, right=True),
