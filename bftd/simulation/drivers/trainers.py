@@ -20,8 +20,8 @@ from bftd.base.files import contents, decoded
 from bftd.protocol.fields import Fields
 from milp import Points, interpolate
 
-_KNOWN = ("name", "nodes_min", "nodes_max", "work_samples", "curve_nodes", "curve_samples_per_s", "submit_s")
-_KNOWN += ("up_cost_s", "down_cost_s", "curve_objective")
+_CURVES = ("curve_nodes", "curve_samples_per_s", "curve_objective")
+_KNOWN = ("name", "nodes_min", "nodes_max", "work_samples", *_CURVES, "submit_s", "up_cost_s", "down_cost_s")
 # "J00012-ResNet18" is of the kind ResNet18, "trial-12" of the kind trial.
 _NUMBERED = re.compile(r"[A-Za-z]*\d+[-_.](?P<rest>.*[A-Za-z].*)|(?P<start>.*[A-Za-z])[-_.]?\d+")
 

@@ -158,9 +158,9 @@ def test_time_spans_are_read_as_in_times(text: str, meant: float) -> None:
 
 
 def test_the_states_of_the_table_are_those_of_the_samples() -> None:
-    from bftd.cli.daemon import history
+    from bftd.base import view
 
-    assert history._STATES == NODE_STATES
+    assert view.NODE_STATES == NODE_STATES
 
 
 def test_it_shows_the_starts_that_pilots_touched_where_the_daemon_tells_of_them(daemon: Daemon) -> None:

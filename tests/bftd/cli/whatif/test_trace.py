@@ -116,7 +116,7 @@ def test_the_period_can_be_given(run: Run) -> None:
     period = "--since 2026-03-01T12:30 --until 2026-03-01T13:30:00"
     code, out, _ = run(f"from-sacct {ASSETS}/jobs.txt --nodes 'n[1-4]' {period} -o t.csv")
     assert code == 0
-    assert out.startswith("t.csv: 1.0 h from 2026-03-01T12:30:00+00:00")
+    assert out.startswith("t.csv: 1 h from 2026-03-01T12:30:00+00:00")
 
 
 CALLS = [
