@@ -6,15 +6,14 @@ import json
 import os
 import shutil
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bftd.base.errors import UsageError
+from bftd.base.files import replacing as replacing
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
@@ -107,25 +106,3 @@ def write(path: Path | str, text: str) -> None:
 def _folder(path: Path | str) -> Path:
     """Return the folder of a file, existing or not, with its symbolic links resolved."""
     return Path(os.path.realpath(path)).parent
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file next to `path` that replaces it once the block succeeds.
-
-    It takes over the owner and the permissions of `path`. If the block fails, it is removed.
-    """
-    target = Path(os.path.realpath(path))
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
-    os.close(handle)
-    try:
-        yield Path(name)
-        os.umask(mask := os.umask(0o077))
-        if target.exists():
-            with suppress(PermissionError):
-                os.chown(name, target.stat().st_uid, target.stat().st_gid)
-        os.chmod(name, target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~mask)
-        os.replace(name, target)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(name)

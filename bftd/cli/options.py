@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import click
 
 config = click.option("--config", "config_path", metavar="FILE", help="Configuration that names the daemon.")
@@ -9,3 +11,17 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 trace_timeout = click.option(
     "--timeout", "timeout_s", type=float, default=120.0, metavar="S", help="For a trace; default 120 s."
 )
+
+
+def above_zero(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """Refuse a number that is not above 0."""
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"{value:g} is not a number above 0.")
+    return value
+
+
+def not_negative(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    """Refuse a negative number."""
+    if not (math.isfinite(value) and value >= 0):
+        raise click.BadParameter(f"{value:g} is not a number of 0 or more.")
+    return value

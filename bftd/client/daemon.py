@@ -10,6 +10,7 @@ from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
 from bftd.base.errors import BftError, DaemonUnreachable, TimedOut, UsageError
+from bftd.base.format import counted
 from bftd.client.decode import read
 from bftd.client.display import Rows
 from bftd.client.history import History, Usage
@@ -192,9 +193,7 @@ def _query(asked: Mapping[str, Any]) -> str:
 
 
 def _is(seen: Trainer | None) -> str:
-    if seen is None:
-        return "was not heard of"
-    return f"is {seen.state} on {seen.working} node{'' if seen.working == 1 else 's'}"
+    return f"is {seen.state} on {counted(seen.working, 'node')}" if seen else "was not heard of"
 
 
 def _exit(seen: Trainer) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
-_Reader = Callable[[Any], Any]
 
 
 class _Unfit(Exception):
@@ -31,12 +31,10 @@ def read(cls: type[T], data: object) -> T:
     if not isinstance(data, Mapping):
         return cls()
     found = {}
-    for name, sent, reader in _fields(cast("Any", cls)):
+    for name, sent, kind in _fields(cast("Any", cls)):
         if sent in data:
-            try:
-                found[name] = reader(data[sent])
-            except _Unfit:
-                continue
+            with suppress(_Unfit):
+                found[name] = _value(kind, data[sent])
     return cls(**found)
 
 
@@ -50,87 +48,34 @@ def written(value: Any) -> Any:
 
 
 @cache
-def _fields(cls: type[Any]) -> tuple[tuple[str, str, _Reader], ...]:
-    """Return each field's name, its name in the JSON, and the function that reads it."""
+def _fields(cls: type[Any]) -> tuple[tuple[str, str, Any], ...]:
+    """Return each field's name, its name in the JSON, and its type."""
     hints = typing.get_type_hints(cls)
-    return tuple((field.name, _sent(field), _reader(hints[field.name])) for field in dataclasses.fields(cls))
+    return tuple((field.name, _sent(field), hints[field.name]) for field in dataclasses.fields(cls))
 
 
 def _sent(field: dataclasses.Field[Any]) -> str:
     return cast("str", field.metadata.get("key", field.name))
 
 
-def _reader(kind: Any) -> _Reader:
-    """Return the function that reads a value of this type; fails for types that no answer has."""
+def _value(kind: Any, value: Any) -> Any:
+    """Return a value as its field's type has it; raises _Unfit."""
+    if kind is Any or type(value) is kind:
+        return value
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return lambda value: value
     if origin in (typing.Union, types.UnionType):
-        (one,) = (_reader(each) for each in inner if each is not type(None))
-        return lambda value: None if value is None else one(value)
-    if origin is tuple and inner[1:] == (...,):
-        return _many(_reader(inner[0]))
-    if origin is not None and issubclass(origin, Mapping):
-        return _by_name(_reader(inner[1]))
-    if dataclasses.is_dataclass(kind):
-        return _object(cast("type[Any]", kind))
-    return _PLAIN[kind]
-
-
-def _many(item: _Reader) -> _Reader:
-    def reader(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, (list, tuple)):
-            raise _Unfit
-        return tuple(item(each) for each in value)
-
-    return reader
-
-
-def _by_name(item: _Reader) -> _Reader:
-    def reader(value: Any) -> dict[str, Any]:
-        if not isinstance(value, Mapping):
-            raise _Unfit
-        return {str(name): item(each) for name, each in value.items()}
-
-    return reader
-
-
-def _object(cls: type[Any]) -> _Reader:
-    def reader(value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            raise _Unfit
-        return read(cls, value)
-
-    return reader
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _Unfit
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _Unfit
-    return value
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _Unfit
-    try:
-        return float(value)
-    except OverflowError:
-        raise _Unfit from None
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _Unfit
-    return value
-
-
-_PLAIN: dict[Any, _Reader] = {str: _text, bool: _flag, float: _number, int: _whole}
+        (one,) = (each for each in inner if each is not type(None))
+        return None if value is None else _value(one, value)
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_value(inner[0], each) for each in value)
+    if isinstance(value, Mapping):
+        if dataclasses.is_dataclass(kind):
+            return read(cast("type[Any]", kind), value)
+        if origin is Mapping:
+            return {str(name): _value(inner[1], each) for name, each in value.items()}
+    if kind is float and type(value) is int:
+        with suppress(OverflowError):
+            return float(value)
+    if kind is int and type(value) is float and value.is_integer():
+        return int(value)
+    raise _Unfit

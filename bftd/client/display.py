@@ -5,7 +5,6 @@ Neither is loaded before it is needed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -115,14 +114,6 @@ def text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return ", ".join(map(text, value)) if isinstance(value, tuple) else str(value)
-
-
-def moment(time_s: float | None) -> str | None:
-    """Format a time on this host's clock; None if it is not known or beyond the calendar."""
-    try:
-        return None if time_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
-    except (OverflowError, ValueError, OSError):
-        return None
 
 
 def _html(item: Sheet) -> str:

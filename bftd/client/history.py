@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bftd.base.format import moment
 from bftd.client.decode import key
-from bftd.client.display import Sheet, Shown, moment, sheet
+from bftd.client.display import Sheet, Shown, sheet
 from bftd.client.models import Window
 
 _HOUR_S = 3600.0

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bftd.base.format import moment
+from bftd.base.view import TrainerLine, trainer_line
 from bftd.client.decode import key
-from bftd.client.display import Sheet, Shown, moment, sheet
+from bftd.client.display import Sheet, Shown, sheet
 
 _HOUR_S = 3600.0
 
@@ -146,15 +148,20 @@ class Trainer(Shown):
         """Whether the trainer has finished: it needs no more nodes."""
         return self.state == "finished"
 
+    def line(self, now_s: float) -> TrainerLine:
+        """Return what is shown of the trainer, in words."""
+        return trainer_line({name: getattr(self, name) for name in Trainer.__slots__}, now_s)
+
     def cells(self) -> Mapping[str, Any]:
         """Return the fields as a row of a table."""
+        line = self.line(0.0)
         return {
             "id": self.id,
             "name": self.name,
             "user": self.user,
-            "state": self.state if self.exit_code is None else f"{self.state} ({self.exit_code})",
-            "nodes": str(self.working) if self.working == self.requested else f"{self.working} -> {self.requested}",
-            "range": f"{self.nodes_min}-{self.nodes_max}",
+            "state": line.state,
+            "nodes": line.nodes,
+            "range": line.range,
             "step": self.step,
             "samples/s": self.samples_per_s,
             "efficiency": self.efficiency,

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-import time
 from pathlib import Path
 from typing import Any
+
+from bftd.base.format import minute
 
 log = logging.getLogger("bftd")
 
@@ -115,12 +116,11 @@ class Retention:
 
     def _tell_full(self, now_s: float) -> None:
         if self._dropped_s is None:
-            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self._oldest_s))
             log.warning(
                 "the ledger has reached [ledger] max_bytes, %s: its oldest events are dropped, those of %s first; "
                 "a larger one would keep a month",
                 f"{self._max_bytes:,}",
-                since,
+                minute(self._oldest_s),
             )
         self._dropped_s = now_s
 

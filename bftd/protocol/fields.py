@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bftd.protocol.bounds import NAME_MOST, NUMBER_MOST, TEXT_MOST, WHOLE_MOST
@@ -16,13 +17,14 @@ _REQUIRED = object()
 
 
 class Fields:
-    """The fields of one JSON object, read by type; every error begins with `where`."""
+    """The fields of one JSON object, read by type; every fault begins with `where` and is made an error by `error`."""
 
-    def __init__(self, data: object, where: str) -> None:
+    def __init__(self, data: object, where: str, error: Callable[[str], Exception] = Malformed) -> None:
         if not isinstance(data, dict):
-            raise Malformed(f"{where} must be a JSON object")
+            raise error(f"{where} must be a JSON object")
         self._data: dict[str, Any] = data
         self._where = where
+        self._error = error
 
     def has(self, name: str) -> bool:
         """Whether a field is there and not null."""
@@ -75,7 +77,7 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(name, "a whole number", value)
         if not minimum <= value <= maximum:
-            raise self._wrong(name, _span(minimum, maximum, value, maximum == WHOLE_MOST), value)
+            raise self._wrong(name, _span(minimum, maximum, value, maximum >= WHOLE_MOST), value)
         return value
 
     def number(self, name: str, default: Any = _REQUIRED, minimum: float = 0.0, maximum: float = NUMBER_MOST) -> Any:
@@ -86,7 +88,7 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
             raise self._wrong(name, "a finite number", value)
         if not minimum <= value <= maximum:
-            raise self._wrong(name, _span(minimum, maximum, value, maximum == NUMBER_MOST), value)
+            raise self._wrong(name, _span(minimum, maximum, value, maximum >= NUMBER_MOST), value)
         return float(value)
 
     def measure(self, name: str) -> float | None:
@@ -104,7 +106,7 @@ class Fields:
             raise self._wrong(name, "true or false", value)
         return value
 
-    def items(self, name: str, most: int) -> list[Any]:
+    def items(self, name: str, most: float = math.inf) -> list[Any]:
         """Return a list of at most `most` items; a missing or null one is empty."""
         value = self._get(name, None)
         if value is None:
@@ -112,32 +114,45 @@ class Fields:
         if not isinstance(value, list):
             raise self._wrong(name, "a list", value)
         if len(value) > most:
-            raise Malformed(f"{self._where}: {name} may hold {most} items, not {len(value)}")
+            raise self.fault(f"{name} may hold {most} items, not {len(value)}")
         return value
 
     def nested(self, name: str) -> Fields | None:
         """Return a nested object, None if it is missing or null."""
-        return Fields(self._data[name], f"{self._where}: {name}") if self.has(name) else None
+        return self.inner(name) if self.has(name) else None
 
-    def wrong(self, name: str, wanted: str) -> Malformed:
+    def inner(self, name: str) -> Fields:
+        """Return a nested object that must be there."""
+        return Fields(self.raw(name), f"{self._where}: {name}", self._error)
+
+    def objects(self, name: str) -> list[Fields]:
+        """Return a list of objects; a missing or null one is empty."""
+        return [Fields(item, f"{self._where}: each of {name}", self._error) for item in self.items(name)]
+
+    def only(self, names: Sequence[str]) -> None:
+        """Raise the error for the first field that has none of these names."""
+        for name in self._data:
+            if name not in names:
+                raise self.fault(f"unknown field {name!r}: there are {', '.join(names)}")
+
+    def wrong(self, name: str, wanted: str) -> Exception:
         """Return the error for a field that is invalid in another way."""
         return self._wrong(name, wanted, self._data.get(name))
 
-    def fault(self, text: str) -> Malformed:
+    def fault(self, text: str) -> Exception:
         """Return the error for fields that contradict one another."""
-        return Malformed(f"{self._where}: {text}")
+        return self._error(f"{self._where}: {text}")
 
     def _get(self, name: str, default: Any) -> Any:
         value = self._data.get(name)
         if value is None:
             if default is _REQUIRED:
-                raise Malformed(f"{self._where}: {name} is missing")
+                raise self.fault(f"{name} is missing")
             return default
         return value
 
-    def _wrong(self, name: str, wanted: str, value: object) -> Malformed:
-        shown = repr(value)
-        return Malformed(f"{self._where}: {name} must be {wanted}, not {shown[:80]}")
+    def _wrong(self, name: str, wanted: str, value: object) -> Exception:
+        return self.fault(f"{name} must be {wanted}, not {repr(value)[:80]}")
 
 
 def printable(text: str) -> str:

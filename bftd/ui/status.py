@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bftd.base.format import clock, counted, node_hours, percent
 from bftd.base.tables import Column, Fitted
 from bftd.base.text import Drawn, Stack, Words
+from bftd.base.view import alarms, shown, snapshot_age, trainer_line, warnings
 from bftd.protocol.fields import printable
 
 _STATE_STYLES = {"running": "green", "waiting": "yellow", "suspended": "magenta", "finished": "dim"}
@@ -19,30 +20,47 @@ _LEAST_SHARE = 0.005
 _NAME_WIDTH = 8
 _NODES_WIDTH = 16
 _WORDS_WIDTH = 16
+_TRAINER_COLUMNS = {
+    "name": Column("trainer", least=_NAME_WIDTH),
+    "id": Column("id"),
+    "user": Column("user", rank=3, least=_NAME_WIDTH),
+    "account": Column("account", rank=7, least=_NAME_WIDTH),
+    "backend": Column("back-end", rank=6),
+    "state": Column("state"),
+    "nodes": Column("nodes", right=True),
+    "range": Column("range", rank=1, right=True),
+    "step": Column("step", rank=4, right=True),
+    "rate": Column("samples/s", rank=2, right=True),
+    "loss": Column("loss", rank=5, right=True),
+    "resizes": Column("resizes", rank=9, right=True),
+    "suspends": Column("suspends", rank=10, right=True),
+    "on": Column("on", rank=8, least=_NODES_WIDTH, folds=True),
+}
 
 
 def render(status: Mapping[str, Any]) -> Stack:
     """Render one `GET /v1/status` answer as the whole view; names that users choose cannot control the terminal."""
     status = _printable(status)
+    if "node_groups" not in status:
+        from bftd.base.folding import Folds, folded  # loading it takes time, and a current daemon folds
+
+        status = folded(status, Folds())
     parts: list[Drawn] = _shadow_head(status) if status["mode"] == "shadow" else [_headline(status)]
     parts += [_nodes(status), _trainers(status)]
-    parts += _notices(status)
-    parts.append(_decisions(status["decisions"]))
+    parts += [Words(text, "red") for text in alarms(status)] + [Words(text, "yellow") for text in warnings(status)]
+    parts += [*_earmarks(status), _decisions(status["decisions"])]
     return Stack(parts)
 
 
 def _headline(status: Mapping[str, Any]) -> Words:
     line = Words("bftd ", "bold")
     line.append(f"{status['version']} {status['mode']}", "dim")
-    age_s = status["snapshot_age_s"]
-    line.append("  snapshot " + ("none yet" if age_s is None else f"{age_s:.1f} s old"))
+    line.append(f"  {snapshot_age(status['snapshot_age_s'])}")
     if status["pool_node_seconds"] > 0:
         line.append(f"  {_shares(status)}")
     backs = status["give_back_s"]
     if backs["count"]:
         line.append(f"  give-back {backs['p50']:.2f} s median, {backs['max']:.2f} s most, {backs['count']} times")
-    if status["hold"]:
-        line.append(f"\n{status['hold']}", "yellow")
     return line
 
 
@@ -70,17 +88,10 @@ def _shadow_head(status: Mapping[str, Any]) -> list[Drawn]:
     return shadow.head(status)
 
 
-def _fold(names: Sequence[str]) -> str:
-    from slurm_plugin.nodeset import fold  # as above: a current daemon sends its nodes folded
-
-    return fold(names)
-
-
 def _nodes(status: Mapping[str, Any]) -> Fitted:
     """Return a table of nodes, grouped by what they do and why."""
     groups: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
-    folded = status.get("node_groups")
-    for node in status["nodes"] if folded is None else folded:
+    for node in status["node_groups"]:
         kind = node.get("class", "")
         if node["trainer"]:
             style = "green" if node["lease_state"] == "working" else "cyan"
@@ -89,15 +100,14 @@ def _nodes(status: Mapping[str, Any]) -> Fitted:
             key = (kind, "in the pool", node["why"], "yellow")
         else:
             key = (kind, "", node["why"], "dim")
-        groups[key].append(node["name"] if folded is None else node["nodes"])
-    join: Callable[[Sequence[str]], str] = _fold if folded is None else ",".join
+        groups[key].append(node["nodes"])
     columns = [
         Column("nodes", least=_NODES_WIDTH, folds=True),
         Column("trainer"),
         Column("state", least=_WORDS_WIDTH, folds=True),
     ]
     rows: list[tuple[tuple[str, ...], str]] = [
-        ((join(names), trainer, why), style) for (_, trainer, why, style), names in groups.items()
+        ((",".join(names), trainer, why), style) for (_, trainer, why, style), names in groups.items()
     ]
     if len({kind for kind, *_ in groups}) > 1:
         columns.insert(1, Column("class", rank=1, least=_NAME_WIDTH))
@@ -108,95 +118,11 @@ def _nodes(status: Mapping[str, Any]) -> Fitted:
 
 def _trainers(status: Mapping[str, Any]) -> Fitted:
     """Return a table with a row per trainer; on a narrow screen columns that repeat others or matter least go first."""
-    columns = [
-        Column("trainer", least=_NAME_WIDTH),
-        Column("id"),
-        Column("user", rank=3, least=_NAME_WIDTH),
-        Column("account", rank=7, least=_NAME_WIDTH),
-        Column("back-end", rank=6),
-        Column("state"),
-        Column("nodes", right=True),
-        Column("range", rank=1, right=True),
-        Column("step", rank=4, right=True),
-        Column("samples/s", rank=2, right=True),
-        Column("loss", rank=5, right=True),
-        Column("resizes", rank=9, right=True),
-        Column("suspends", rank=10, right=True),
-        Column("on", rank=8, least=_NODES_WIDTH, folds=True),
-    ]
-    rows = [_trainer(trainer, on) for trainer, on in zip(status["trainers"], _places(status), strict=True)]
-    if not any(trainer.get("account") for trainer in status["trainers"]):
-        at = next(at for at, column in enumerate(columns) if column.title == "account")
-        columns, rows = columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
-    return Fitted("Trainers", columns, [(row, "") for row in rows]).style("state", _state_style)
-
-
-def _places(status: Mapping[str, Any]) -> list[str]:
-    """Return the nodes of each trainer, in the order of the trainers."""
-    if "node_groups" in status:
-        return [trainer["on"] for trainer in status["trainers"]]
-    on = defaultdict(list)
-    for node in status["nodes"]:
-        if node["trainer"] and node["lease_state"] != "revoked":
-            on[node["trainer"]].append(node["name"])
-    return [_fold(on[trainer["id"]]) if on[trainer["id"]] else "" for trainer in status["trainers"]]
-
-
-def _trainer(trainer: Mapping[str, Any], on: str) -> tuple[str, ...]:
-    ended = "" if trainer["exit_code"] is None else f" ({trainer['exit_code']})"
-    return (
-        trainer["name"],
-        trainer["id"],
-        str(trainer["user"]),
-        str(trainer.get("account") or ""),
-        trainer["backend"],
-        trainer["state"] + ended,
-        _size(trainer),
-        f"{trainer['nodes_min']}-{trainer['nodes_max']}",
-        str(trainer["step"]),
-        f"{trainer['samples_per_s']:.1f}",
-        "" if trainer["loss"] is None else f"{trainer['loss']:.4g}",
-        str(trainer["resizes"]),
-        str(trainer["suspends"]),
-        on,
-    )
-
-
-def _state_style(state: str) -> str:
-    return _STATE_STYLES.get(state.partition(" ")[0], "")
-
-
-def _whose(item: Mapping[str, Any]) -> str:
-    """Return the user and, if known, the account."""
-    return f"{item['user']} ({item['account']})" if item.get("account") else str(item["user"])
-
-
-def _notices(status: Mapping[str, Any]) -> list[Words]:
-    """Return a line per pause, alarm, bound, stray job, cap and hidden setting, and on earmarks and the ledger."""
-    lines = [Words(alarm["text"], "red") for alarm in status.get("alarms", ())]
-    for pause in status.get("pauses", ()):
-        back = ", and what was lent is asked back" if pause["release"] else ""
-        lines.append(Words(f"{pause['text']} (since {_moment(pause['since_s'])}{back})", "yellow"))
-    for item in (status.get("hours"), status.get("bound")):
-        lines += [Words(item["text"], "yellow")] if item and item["text"] else []
-    lines += _earmarks(status)
-    for stray in status.get("strays", ()):
-        done = ": bftd has asked Slurm to cancel it" if stray["cancelled"] else ""
-        what = f"job {stray['job_id']} of {_whose(stray)} on {_fold(stray['nodes'])} since {_moment(stray['since_s'])}"
-        lines.append(Words(f"no lease stands behind {what}{done}", "red"))
-    lines += [Words(cap["text"], "yellow") for cap in status.get("caps", ())]
-    lines += [
-        Words(f"bft tune has set {name} = {told['value']}; the configuration has {told['file']}", "yellow")
-        for name, told in status.get("tuned", {}).items()
-        if told["value"] != told["file"]
-    ]
-    ledger = status.get("ledger", {})
-    if ledger.get("full"):
-        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(ledger["oldest_event_s"]))
-        lines.append(Words(f"the ledger has reached [ledger] max_bytes: it has events from {since} on", "yellow"))
-    if ledger.get("failure"):
-        lines.append(Words(ledger["failure"], "red"))
-    return lines
+    lines = [trainer_line(trainer, status["time_s"]) for trainer in status["trainers"]]
+    names = shown(_TRAINER_COLUMNS, lines)
+    rows = [(tuple(getattr(line, name) for name in names), "") for line in lines]
+    table = Fitted("Trainers", [_TRAINER_COLUMNS[name] for name in names], rows)
+    return table.style("state", lambda state: _STATE_STYLES.get(state.partition(" ")[0], ""))
 
 
 def _earmarks(status: Mapping[str, Any]) -> list[Words]:
@@ -204,31 +130,14 @@ def _earmarks(status: Mapping[str, Any]) -> list[Words]:
     earmarks, usage = status.get("earmarks", ()), status.get("earmark_usage", {})
     if not earmarks and not usage.get("made"):
         return []
-    now = f"nodes are earmarked for {_count(len(earmarks), 'job')}"
+    now = f"nodes are earmarked for {counted(len(earmarks), 'job')}"
     kept_s, wasted_s = usage["kept_node_seconds"], usage["wasted_node_seconds"]
-    share = f", {wasted_s / kept_s:.0%} of {kept_s / 3600:,.1f} node-hours" if kept_s > 0 else ""
+    share = f", {percent(wasted_s / kept_s)} of {node_hours(kept_s)} node-hours" if kept_s > 0 else ""
     ends = f"{usage['started']:,} led to a start, {usage['wasted']:,} were wasted{share}"
-    return [Words(f"{now}; {_count(usage['made'], 'earmark')} so far: {ends}", "dim")]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _moment(time_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
-
-
-def _size(trainer: Mapping[str, Any]) -> str:
-    """Return the number of working nodes, with that of requested nodes if it differs."""
-    working, requested = trainer["working"], trainer["requested"]
-    return str(working) if working == requested else f"{working} -> {requested}"
+    return [Words(f"{now}; {counted(usage['made'], 'earmark')} so far: {ends}", "dim")]
 
 
 def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Fitted:
-    rows = [
-        ((time.strftime("%H:%M:%S", time.localtime(decision["at_s"])), decision["text"]), "")
-        for decision in list(decisions)[-_DECISIONS_SHOWN:]
-    ]
+    rows = [((clock(decision["at_s"]), decision["text"]), "") for decision in list(decisions)[-_DECISIONS_SHOWN:]]
     columns = [Column("time"), Column("decision", least=_WORDS_WIDTH, folds=True)]
     return Fitted("Last decisions", columns, rows, header=False).style("time", lambda _: "dim")

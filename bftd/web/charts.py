@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bftd.web.html import text
 from bftd.web.series import Picture
-from bftd.web.words import text
 
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _PLOT = re.compile(r'<g transform="translate\((\d+), (\d+)\)" class="plot">(.*?)</g><g class="titles"', re.S)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bftd.base.format import amount, clock, minute, period
 from bftd.web import charts
+from bftd.web.html import text
 from bftd.web.series import Charted, Picture, charted
-from bftd.web.words import amount, clock, count, moment, span, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ def drawn(history: Mapping[str, Any], hours: int) -> Drawn:
 
 def _machine(shown: Charted, hours: int) -> str:
     """Draw all nodes over the hours, and again those without a regular job."""
-    over = f"over the last {span(hours * 3600)}, as areas upon each other"
+    over = f"over the last {period(hours * 3600)}, as areas upon each other"
     about = f"All nodes by use {over}. At the end: {_last(shown.machine)}."
     made = _figure(shown.machine, charts.areas(shown.machine, charts.FLAT, about), "All nodes", shown.step_s)
     if shown.pool.series:
@@ -45,14 +46,14 @@ def _machine(shown: Charted, hours: int) -> str:
 def _last(picture: Picture) -> str:
     """Return the last values of a picture in words."""
     told = [(each.name, each.values[-1]) for each in picture.series if each.role != "gap"]
-    return ", ".join(f"{name} {count(value)}" for name, value in told if value is not None) or "no record"
+    return ", ".join(f"{name} {value:,.0f}" for name, value in told if value is not None) or "no record"
 
 
 def _trainers(shown: Charted, hours: int) -> str:
     """Draw sizes and rates of the largest trainers over the hours."""
     if not shown.roles:
         return "<p class=quiet>No trainer had nodes in this time."
-    over = f"over the last {span(hours * 3600)}"
+    over = f"over the last {period(hours * 3600)}"
     who = "the trainer that had most" if len(shown.roles) == 1 else f"the {len(shown.roles)} trainers that had most"
     sizes = charts.lines(shown.sizes, charts.SMALL, f"Nodes at work of {who}, {over}.")
     rates = charts.lines(shown.rates, charts.SMALL, f"Samples per second of {who}, {over}.", decades=True)
@@ -66,7 +67,7 @@ def _efficiency(shown: Charted, hours: int) -> str:
     """Draw the shares of the idle time that trained and that were held."""
     if all(value is None for value in shown.efficiency.series[0].values):
         return ""
-    about = f"Share of idle node time that trained, and that trainers held, in percent, over {span(hours * 3600)}."
+    about = f"Share of idle node time that trained, and that trainers held, in percent, over {period(hours * 3600)}."
     made = charts.lines(shown.efficiency, charts.SMALL, about, most=100.0)
     return _figure(shown.efficiency, made, "Training and held, %", shown.step_s)
 
@@ -81,12 +82,12 @@ def _figure(picture: Picture, drawn: str, title: str, step_s: float, named: bool
     rows = []
     for at in range(last, -1, -1):
         values = [each.values[at] for each in picture.series]
-        cells = "".join(f"<td>{'–' if value is None else amount(round(value, 2))}" for value in values)
+        cells = "".join(f"<td>{amount(value and round(value, 2))}" for value in values)
         rows.append(f"<tr><th scope=row>{apart[at]}{cells}")
     heads = "".join(f"<th scope=col>{text(each.name)}" for each in picture.series)
     name = f"{title}: numbers"
     return (
-        f"<figure><figcaption><b>{title}</b> <span class=quiet>averages of {span(step_s)}</span></figcaption>"
+        f"<figure><figcaption><b>{title}</b> <span class=quiet>averages of {period(step_s)}</span></figcaption>"
         f"<div class=plot>{drawn}</div>{f'<ul class=legend>{legend}</ul>' if named else ''}"
         f"<details><summary>{title} as a table</summary>"
         f'<div class="wide tall" role=region tabindex=0 aria-label="{name}"><table class=data><caption>{name}</caption>'
@@ -101,4 +102,4 @@ def _value(value: float | None) -> str:
 def _apart(picture: Picture) -> list[str]:
     """Return the time of each step, with the date if they span more than a day."""
     several = picture.times_s[-1] - picture.times_s[0] > 86400
-    return [moment(at_s)[5:] if several else clock(at_s)[:5] for at_s in picture.times_s]
+    return [minute(at_s)[5:] if several else clock(at_s)[:5] for at_s in picture.times_s]

@@ -84,7 +84,7 @@
         svg.append(line);
       }
       const cells = [...rows[at].cells].map((cell) => cell.textContent);
-      said.textContent = `${cells[0]}: ` + names.map((name, place) => `${name} ${cells[place + 1]}`).filter((_, place) => !["0", "–"].includes(cells[place + 1]) || names.length === 1).join(", ");
+      said.textContent = `${cells[0]}: ` + names.map((name, place) => `${name} ${cells[place + 1]}`).filter((_, place) => !["0", "-"].includes(cells[place + 1]) || names.length === 1).join(", ");
     };
     plot.addEventListener("pointermove", (event) => {
       const svg = [...plot.querySelectorAll("svg")].find((each) => each.getClientRects().length), box = svg.getBoundingClientRect();

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bftd.base.format import clock, period
 from bftd.web import sections
 from bftd.web.assets import CSP, SCRIPT, STYLE
 from bftd.web.history import Drawn
-from bftd.web.words import clock, span, text, zone
+from bftd.web.html import text
 
 # The time ranges of the page and their resolution: hours -> seconds of a step.
 STEPS: Mapping[int, float] = {1: 60.0, 6: 180.0, 24: 600.0, 168: 3600.0}
@@ -69,6 +71,7 @@ def render(shown: PageData) -> bytes:
 
 
 def _body(shown: PageData) -> str:
+    zone = time.strftime("%Z", time.localtime(shown.status["time_s"]))
     status, past, hours = shown.status, shown.past, shown.hours
     states = Counter[str]()
     for group in shown.groups:
@@ -89,7 +92,7 @@ def _body(shown: PageData) -> str:
         f"<header><div><h1>bftd <span>{text(shown.place)}</span></h1>{_mood(status)}</div>{_ranges(hours)}</header>"
         "<p id=gone role=status aria-live=polite></p>"
         f"<main id=main tabindex=-1>{sections.notices(status, shown.missing)}{made}</main>"
-        f"<footer><p>bftd {text(status['version'])}. Times are {text(zone(status['time_s']))}, those of the daemon's "
+        f"<footer><p>bftd {text(status['version'])}. Times are {text(zone)}, those of the daemon's "
         "host. Nothing can be changed here: <code>bft --help</code>.</footer>"
     )
 
@@ -112,7 +115,7 @@ def _mood(status: Mapping[str, Any]) -> str:
 def _ranges(hours: int) -> str:
     """Return links to the time ranges."""
     links = "".join(
-        f'<a href="?hours={each}"{" aria-current=page" if each == hours else ""}>{span(each * 3600)}</a>'
+        f'<a href="?hours={each}"{" aria-current=page" if each == hours else ""}>{period(each * 3600)}</a>'
         for each in STEPS
     )
     return f'<nav aria-label="Time shown">{links}</nav>'

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bftd.web.words import amount, clock, count, cut, moment, node_hours, share, span, table, text
+from bftd.base.format import clock, counted, minute, node_hours, percent, period
+from bftd.base.view import alarms, shown, trainer_line, warnings
+from bftd.web.html import cut, table, text
 
 # Most rows of a table; the table says how many more there are.
 ROWS_MOST = 120
@@ -20,35 +22,14 @@ _STATES = {
     "idle": "are idle in the pool",
     "away": "are away",
 }
+_TRAINER_FIELDS = ("name", "user", "account", "state", "nodes", "range", "rate", "step", "ends", "on")
+_TITLES = {"name": "trainer", "rate": "samples/s"}
 
 
 def notices(status: Mapping[str, Any], missing: str = "") -> str:
     """Return alarms and notices, the worst first."""
-    bad = [alarm["text"] for alarm in status.get("alarms", ())]
-    if missing:
-        bad.append(f"there is no history: {missing}")
-    if status.get("hold"):
-        bad.append(f"nothing grows: {status['hold']}")
-    bad += [
-        f"no lease stands behind job {stray['job_id']} of {stray['user']} since {moment(stray['since_s'])}"
-        for stray in status.get("strays", ())
-    ]
-    ledger = status.get("ledger", {})
-    if ledger.get("failure"):
-        bad.append(ledger["failure"])
-    notes = [f"{pause['text']} (since {moment(pause['since_s'])})" for pause in status.get("pauses", ())]
-    notes += [item["text"] for item in (status.get("hours"), status.get("bound")) if item and item["text"]]
-    notes += [cap["text"] for cap in status.get("caps", ())]
-    silent = len(status.get("silent", ()))
-    if silent:
-        notes.append(f"{silent} driver{'s are' if silent > 1 else ' is'} silent: bft status names them")
-    notes += [
-        f"bft tune has set {name} = {told['value']}; the configuration has {told['file']}"
-        for name, told in status.get("tuned", {}).items()
-        if told["value"] != told["file"]
-    ]
-    if ledger.get("full"):
-        notes.append(f"the ledger has reached its bound: it has events from {moment(ledger['oldest_event_s'])} on")
+    bad = [*([f"there is no history: {missing}"] if missing else []), *alarms(status)]
+    notes = list(warnings(status))
     if not bad and not notes:
         return "<p class=quiet>No alarms, nothing paused."
     lines = [f"<li class=bad><b>Alarm:</b> {text(line)}" for line in bad[:ROWS_MOST]]
@@ -65,19 +46,19 @@ def tiles(status: Mapping[str, Any], states: Mapping[str, int], windows: Sequenc
     total = sum(states.values())
     lent = "Would be lent" if status["mode"] == "shadow" else "Lent now"
     told = [
-        ("Nodes", count(total), f"{count(states.get('regular', 0))} run regular jobs"),
-        (lent, count(states.get("leased", 0)), f"{count(states.get('idle', 0))} idle in the pool"),
-        ("Trainers", count(running), f"{count(len(trainers) - running)} waiting or starting"),
+        ("Nodes", f"{total:,}", f"{states.get('regular', 0):,} run regular jobs"),
+        (lent, f"{states.get('leased', 0):,}", f"{states.get('idle', 0):,} idle in the pool"),
+        ("Trainers", f"{running:,}", f"{len(trainers) - running:,} waiting or starting"),
         (
             "Training",
-            share(day["training_share"] if day else None),
-            f"of idle node time, 24 hours; {share(day['held_share'] if day else None)} held",
+            percent(day["training_share"] if day else None, 1),
+            f"of idle node time, 24 hours; {percent(day['held_share'] if day else None, 1)} held",
         ),
-        ("U", share(day["u"] if day else None), "of what as many own nodes make"),
+        ("U", percent(day["u"] if day else None, 1), "of what as many own nodes make"),
         (
             "Give-back",
-            f"{backs['p50']:.2f} s" if backs["count"] else "–",
-            f"median of {count(backs['count'])}, {backs['max']:.2f} s at most" if backs["count"] else "none so far",
+            f"{backs['p50']:.2f} s" if backs["count"] else "-",
+            f"median of {backs['count']:,}, {backs['max']:.2f} s at most" if backs["count"] else "none so far",
         ),
     ]
     if (delays := status.get("delays")) is not None:  # an older daemon does not send them
@@ -91,30 +72,16 @@ def tiles(status: Mapping[str, Any], states: Mapping[str, int], windows: Sequenc
 def trainers(status: Mapping[str, Any], roles: Mapping[str, str]) -> str:
     """Return all trainers, those at work first."""
     listed = sorted(status["trainers"], key=lambda item: (item["state"] == "finished", -item["working"], item["name"]))
-    accounts = any(item.get("account") for item in listed)
-    ends = any(item.get("expected_end_s") for item in listed)
+    lines = [trainer_line(item, status["time_s"]) for item in listed[:ROWS_MOST]]
+    names = shown(_TRAINER_FIELDS, lines, ("account", "ends"))
     rows = []
-    for item in listed[:ROWS_MOST]:
-        size = str(item["working"])
-        if item["requested"] != item["working"]:
-            size += f" → {item['requested']}"
-        ended = "" if item["exit_code"] is None else f" ({item['exit_code']})"
-        row = [
-            f"<span class=who><i class={roles.get(item['id'], 'none')}></i>{text(item['name'])}</span>",
-            text(item["user"]),
-            *([text(item.get("account") or "")] if accounts else []),
-            text(item["state"] + ended),
-            size,
-            f"{item['nodes_min']}–{item['nodes_max']}",
-            amount(item["samples_per_s"]),
-            count(item["step"]),
-            *([_end(item)] if ends else []),
-            f"<span class=on>{text(cut(item.get('on') or ''))}</span>",
-        ]
-        rows.append(row)
-    head = ["trainer", "user", *(["account"] if accounts else []), "state", "nodes", "range", "samples/s", "step"]
-    head += [*(["ends"] if ends else []), "on"]
-    numbers = [at for at, name in enumerate(head) if name in ("nodes", "range", "samples/s", "step")]
+    for item, line in zip(listed, lines, strict=False):
+        cells = {name: text(getattr(line, name)) for name in names}
+        cells["name"] = f"<span class=who><i class={roles.get(item['id'], 'none')}></i>{cells['name']}</span>"
+        cells["on"] = f"<span class=on>{text(cut(line.on))}</span>"
+        rows.append(list(cells.values()))
+    head = [_TITLES.get(name, name) for name in names]
+    numbers = [at for at, name in enumerate(names) if name in ("nodes", "range", "rate", "step")]
     made = table("Trainers now", head, rows[:ROWS_OPEN], numbers) or "<p class=quiet>No trainer is registered."
     if folded := rows[ROWS_OPEN:]:
         rest = table("More trainers now", head, folded, numbers)
@@ -126,8 +93,8 @@ def efficiency(picture: str, windows: Sequence[Mapping[str, Any]]) -> str:
     """Return the use of the idle time: a picture over the hours, and a table by window."""
     rows = [
         [
-            f"last {span(window['window_s'])}",
-            *(share(window[what]) for what in ("training_share", "held_share", "u")),
+            f"last {period(window['window_s'])}",
+            *(percent(window[what], 1) for what in ("training_share", "held_share", "u")),
             *(node_hours(window[f"{what}_node_seconds"]) for what in ("training", "held", "pool")),
         ]
         for window in windows
@@ -156,9 +123,9 @@ def usage(told: Mapping[str, Any] | None, hours: int, all_: bool, missing: str =
         part = item["held_node_seconds"] / total if total else 0
         bar = f'<svg class=bar aria-hidden=true><rect width="{100 * part:.0f}%" height="100%"/></svg>'
         shown = [node_hours(item["training_node_seconds"]), node_hours(item["held_node_seconds"])]
-        rows.append([text(item["user"]), *shown, share(part), *([bar] if all_ else [])])
+        rows.append([text(item["user"]), *shown, percent(part, 1), *([bar] if all_ else [])])
     head = ["user", "training", "held", "share", *(["of all that was held"] if all_ else [])]
-    made = table(f"Node-hours of the last {span(hours * 3600)}, whole hours", head, rows, (1, 2, 3))
+    made = table(f"Node-hours of the last {period(hours * 3600)}, whole hours", head, rows, (1, 2, 3))
     return (made or "<p class=quiet>Nobody had nodes in this time.") + _more(told["usage"])
 
 
@@ -168,14 +135,14 @@ def shadowed(status: Mapping[str, Any]) -> str:
     if not shadow:
         return ""
     training_s, idle_s = status["training_node_seconds"], shadow["idle_node_seconds"]
-    part = f", {share(training_s / idle_s)} of the idle time" if idle_s > 0 else ""
+    part = f", {percent(training_s / idle_s, 1)} of the idle time" if idle_s > 0 else ""
     waits = len(shadow["waiting"])
     waiting = (
-        f" {count(waits)} real trainer{'s wait' if waits != 1 else ' waits'} and will get nothing." if waits else ""
+        f" {counted(waits, 'real trainer')} wait{'' if waits != 1 else 's'} and will get nothing." if waits else ""
     )
     return (
-        f"<p>Since {moment(shadow['since_s'])} trainers would have had {node_hours(training_s)} node-hours{part}, and "
-        f"{count(shadow['preemptions'])} times a job would have taken nodes from one.{text(waiting)}"
+        f"<p>Since {minute(shadow['since_s'])} trainers would have had {node_hours(training_s)} node-hours{part}, and "
+        f"{shadow['preemptions']:,} times a job would have taken nodes from one.{text(waiting)}"
     )
 
 
@@ -198,23 +165,19 @@ def nodes(groups: Sequence[Mapping[str, Any]], shadow: bool = False) -> str:
             continue
         number = sum(group["count"] for group in own)
         rows = [
-            [count(group["count"]), text(group["why"]), f"<span class=on>{text(group['nodes'])}</span>"]
+            [f"{group['count']:,}", text(group["why"]), f"<span class=on>{text(group['nodes'])}</span>"]
             for group in own[:REASONS_MOST]
         ]
         if left := own[REASONS_MOST:]:
-            rows.append([count(sum(group["count"] for group in left)), "for other reasons: see bft nodes", ""])
+            rows.append([f"{sum(group['count'] for group in left):,}", "for other reasons: see bft nodes", ""])
         verb = says if number > 1 else says.replace("are ", "is ", 1).replace("run ", "runs ", 1)
         made.append(
-            f"<details id=nodes-{state}><summary><i class={state}></i>{count(number)} {verb}</summary>"
+            f"<details id=nodes-{state}><summary><i class={state}></i>{number:,} {verb}</summary>"
             f"{table(f'Nodes that {says}', ['nodes', 'why', 'which'], rows, (0,))}</details>"
         )
     return "".join(made) or "<p class=quiet>Slurm was not read yet."
 
 
-def _end(item: Mapping[str, Any]) -> str:
-    return moment(item["expected_end_s"]) if item.get("expected_end_s") else "–"
-
-
 def _more(listed: Sequence[object]) -> str:
     left = len(listed) - ROWS_MOST
-    return f"<p class=quiet>{count(left)} more are not shown here." if left > 0 else ""
+    return f"<p class=quiet>{left:,} more are not shown here." if left > 0 else ""

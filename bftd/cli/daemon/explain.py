@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
 
 from bftd.base.errors import ApiError, BftError, UsageError
+from bftd.base.format import counted, moment
 from bftd.cli import common, options
 from bftd.http import client
 
@@ -75,7 +75,7 @@ def _trainer(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _decisions(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    return (f"{_moment(decision['at_s'])}  {decision['text']}" for decision in decisions)
+    return (f"{moment(decision['at_s'])}  {decision['text']}" for decision in decisions)
 
 
 def _node(name: str, told: Mapping[str, Any]) -> Iterator[str]:
@@ -110,15 +110,15 @@ def _now(name: str, node: Mapping[str, Any], leases: Iterable[Mapping[str, Any]]
         yield f"job {node['beside']} runs on a part of it"
     if node["earmark"] is not None:
         job = f"job {node['earmark']['job']}" if node["earmark"]["job"] else "a job"
-        yield f"earmarked for {job} since {_moment(node['earmark']['since_s'])}"
+        yield f"earmarked for {job} since {moment(node['earmark']['since_s'])}"
     yield from (text for text in node["paused"] if text not in node["why"])
     if node["quarantined_until_s"] is not None:
-        yield f"left alone until {_moment(node['quarantined_until_s'])}: workers crashed there"
+        yield f"left alone until {moment(node['quarantined_until_s'])}: workers crashed there"
     elif node["failures"]:
-        yield f"workers crashed there lately, in {node['failures']} pilot{'s' if node['failures'] > 1 else ''}"
+        yield f"workers crashed there lately, in {counted(node['failures'], 'pilot')}"
     if node["left_out_until_s"] is not None:
         whom = f" to {node['left_out_for']}" if node["left_out_for"] else ""
-        yield f"not lent{whom} until {_moment(node['left_out_until_s'])}: it refused pilots"
+        yield f"not lent{whom} until {moment(node['left_out_until_s'])}: it refused pilots"
 
 
 def _leases(leases: Iterable[Mapping[str, Any]]) -> tuple[list[Any], list[tuple[str, ...]]]:
@@ -135,8 +135,8 @@ def _leases(leases: Iterable[Mapping[str, Any]]) -> tuple[list[Any], list[tuple[
     ]
     return columns, [
         (
-            _moment(lease["granted_s"]),
-            _moment(lease["ended_s"]) if lease["ended_s"] is not None else "now",
+            moment(lease["granted_s"]),
+            moment(lease["ended_s"]) if lease["ended_s"] is not None else "now",
             lease["trainer"] or "-",
             lease["name"] or "-",
             lease["user"] or "-",
@@ -145,7 +145,3 @@ def _leases(leases: Iterable[Mapping[str, Any]]) -> tuple[list[Any], list[tuple[
         )
         for lease in leases
     ]
-
-
-def _moment(at_s: float | None) -> str:
-    return "-" if at_s is None else time.strftime("%F %T", time.localtime(at_s))

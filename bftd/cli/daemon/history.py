@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from bftd.base.errors import ApiError, BftError, UsageError
+from bftd.base.format import minute, moment, percent, period
+from bftd.base.view import NODE_STATES
 from bftd.cli import common, options, times
 from bftd.http import client
 
@@ -18,8 +20,6 @@ _HOUR_S = 3600.0
 _DAY_S = 24 * _HOUR_S
 # For longer times, a row is a day unless --step is given.
 _BY_DAY_S = 3 * _DAY_S
-# The same as in bftd.core.sample, which is slow to import for a command.
-_STATES = ("regular", "planned", "leased", "idle", "away")
 # The name for held node-seconds that older daemons send too.
 _SUMS = ("pool_node_seconds", "training_node_seconds", "used_node_seconds")
 # Older daemons do not send these.
@@ -92,7 +92,7 @@ class _Row:
     """One row of the table: covered seconds, node-seconds by state, seconds of running trainers, and sums."""
 
     covered_s: float = 0.0
-    nodes: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_STATES, 0.0))
+    nodes: dict[str, float] = field(default_factory=lambda: dict.fromkeys(NODE_STATES, 0.0))
     running: float = 0.0
     sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*_SUMS, *_DELAYS), 0.0))
 
@@ -101,7 +101,7 @@ class _Row:
         covered_s = point["covered_s"]
         self.covered_s += covered_s
         self.running += covered_s * point["running"]
-        for state in _STATES:
+        for state in NODE_STATES:
             self.nodes[state] += covered_s * point["nodes"].get(state, 0)
         for name in _SUMS:
             self.sums[name] += point[name]
@@ -113,9 +113,9 @@ class _Row:
         pool_s, *parts_s = (self.sums[name] for name in _SUMS)
         return (
             title,
-            *(f"{self.nodes[state] / self.covered_s:,.0f}" for state in _STATES),
+            *(f"{self.nodes[state] / self.covered_s:,.0f}" for state in NODE_STATES),
             *(f"{self.sums[name] / _HOUR_S:,.1f}" for name in _SUMS),
-            *(f"{part_s / pool_s:.1%}" if pool_s > 0 else "-" for part_s in parts_s),
+            *(percent(part_s / pool_s if pool_s > 0 else None, 1) for part_s in parts_s),
             f"{self.running / self.covered_s:.1f}",
             *(f"{self.sums[name]:,.0f}" for name in (_DELAYS if delays else ())),
         )
@@ -131,11 +131,10 @@ def _table(told: Mapping[str, Any], by_day: bool) -> Iterable[str]:
     delays = any(name in point for point in told["points"] for name in _DELAYS)
     if delays:
         columns += [Column("TOUCHED", rank=2, right=True), Column("DELAY-S", rank=1, right=True)]
-    form = "%Y-%m-%d" if by_day else "%Y-%m-%d %H:%M"
     rows: dict[str, _Row] = {}
     total = _Row()
     for point in told["points"]:
-        rows.setdefault(time.strftime(form, time.localtime(point["at_s"])), _Row()).add(point)
+        rows.setdefault(minute(point["at_s"])[: 10 if by_day else None], _Row()).add(point)
         total.add(point)
     if not rows:
         yield "there is no history of that time: it is kept for 30 days, while the daemon runs"
@@ -149,11 +148,8 @@ def _table(told: Mapping[str, Any], by_day: bool) -> Iterable[str]:
 
 def _windows(windows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield one line with the efficiency U of each window, if known."""
-    names = {3600: "hour", 86400: "24 hours", 604800: "7 days"}
     known = [
-        f"{window['u']:.2f} in the last {names.get(window['window_s'], window['window_s'])}"
-        for window in windows
-        if window["u"] is not None
+        f"{window['u']:.2f} in the last {period(window['window_s'])}" for window in windows if window["u"] is not None
     ]
     if known:
         yield f"U, of what as many dedicated nodes would make: {', '.join(known)}"
@@ -174,7 +170,7 @@ def _events(daemon: client.ApiClient, since_s: float, until_s: float) -> Iterato
 
 
 def _line(event: Mapping[str, Any]) -> str:
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at_s"]))
+    at = moment(event["at_s"])
     data = event["data"]
     if event["kind"] == "decision":
         return f"{at}  {data.get('text', '')}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftd.base.errors import BftError
+from bftd.base.format import clock
 from bftd.cli import common, options
 from bftd.config import configuration
 
@@ -80,7 +80,7 @@ def _earmarked(config_path: str | None) -> dict[str, dict[str, Any]]:
 def _whom(earmark: Mapping[str, Any]) -> str:
     """Format the job and the time; other users' jobs have no name if Slurm keeps jobs private."""
     job = f"job {earmark['job']}" if earmark["job"] else "a job"
-    return f"{job} since {time.strftime('%H:%M:%S', time.localtime(earmark['since_s']))}"
+    return f"{job} since {clock(earmark['since_s'])}"
 
 
 def _class_of(nodes: Mapping[str, Node], settings: Config) -> Mapping[str, str]:

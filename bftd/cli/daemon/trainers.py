@@ -13,7 +13,6 @@ from bftd.cli import common, options
 from bftd.http import client
 
 STATES = ("waiting", "running", "suspended", "finished")
-_LAST_DAY_S = 86400.0
 # The least widths of names and of sentences on a narrow terminal.
 _NAME_WIDTH = 8
 _WORDS_WIDTH = 16
@@ -105,74 +104,23 @@ def _own_name() -> str:
 
 def _table(found: Sequence[Mapping[str, Any]], now_s: float) -> tuple[Sequence[Any], Sequence[Sequence[str]]]:
     from bftd.base.tables import Column
+    from bftd.base.view import shown, trainer_line
 
-    columns = [
-        Column("ID"),
-        Column("NAME", least=_NAME_WIDTH),
-        Column("USER", rank=1, least=_NAME_WIDTH),
-        Column("ACCOUNT", rank=6, least=_NAME_WIDTH),
-        Column("STATE"),
-        Column("NODES", right=True),
-        Column("RANGE", rank=5, right=True),
-        Column("STEP", rank=4, right=True),
-        Column("SAMPLES/S", rank=3, right=True),
-        Column("LOSS", rank=8, right=True),
-        Column("TIME", rank=7, right=True),
-        Column("ENDS", rank=2, right=True),
-        Column("REASON", rank=9, least=_WORDS_WIDTH, folds=True),
-    ]
-    rows = [_row(trainer, now_s) for trainer in found]
-    if not any(trainer.get("account") for trainer in found):  # a site without accounting
-        at = next(at for at, column in enumerate(columns) if column.title == "ACCOUNT")
-        columns, rows = columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
-    return columns, rows
-
-
-def _row(trainer: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
-    """Return the cells of one trainer; "-" for anything unknown, for example from an older daemon."""
-    done = trainer["state"] == "finished"
-    working, requested = trainer.get("working", 0), trainer.get("requested", 0)
-    low, high, steps = (trainer.get(name) for name in ("nodes_min", "nodes_max", "total_steps"))
-    step = trainer.get("step")
-    rate, loss = trainer.get("samples_per_s") or 0.0, trainer.get("loss")
-    return (
-        trainer["id"] or "-",
-        trainer["name"],
-        trainer["user"] or "-",
-        trainer.get("account") or "-",
-        _state(trainer),
-        "-" if done else str(working) if working == requested else f"{working}->{requested}",
-        "-" if low is None else f"{low}-{high}",
-        "-" if step is None else f"{step}/{steps}" if steps else str(step),
-        f"{rate:.1f}" if rate else "-",
-        "-" if loss is None else f"{loss:.4g}",
-        lasting(trainer.get("arrived_s"), trainer.get("finished_s") if done else now_s),
-        ending(trainer.get("finished_s") if done else trainer.get("expected_end_s"), now_s),
-        trainer.get("reason") or "-",
-    )
-
-
-def _state(trainer: Mapping[str, Any]) -> str:
-    """Format the state; a finished trainer's has its exit code, or is "lost" without one."""
-    state, code = str(trainer["state"]), trainer.get("exit_code")
-    return state if state != "finished" else "lost" if code is None else f"{state} ({code})"
-
-
-def lasting(since_s: float | None, until_s: float | None) -> str:
-    """Format a duration as Slurm does: [D-]H:MM:SS."""
-    if since_s is None or until_s is None:
-        return "-"
-    minutes, seconds = divmod(max(0, int(until_s - since_s)), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    return f"{days}-{hours:02d}:{minutes:02d}:{seconds:02d}" if days else f"{hours}:{minutes:02d}:{seconds:02d}"
-
-
-def ending(at_s: float | None, now_s: float) -> str:
-    """Format a time; as a date if it is not within a day from now."""
-    if at_s is None:
-        return "-"
-    try:
-        return time.strftime("%H:%M" if abs(at_s - now_s) < _LAST_DAY_S else "%Y-%m-%d", time.localtime(at_s))
-    except (OverflowError, OSError, ValueError):  # at its present rate it never ends
-        return "never"
+    columns = {
+        "id": Column("ID"),
+        "name": Column("NAME", least=_NAME_WIDTH),
+        "user": Column("USER", rank=1, least=_NAME_WIDTH),
+        "account": Column("ACCOUNT", rank=6, least=_NAME_WIDTH),
+        "state": Column("STATE"),
+        "nodes": Column("NODES", right=True),
+        "range": Column("RANGE", rank=5, right=True),
+        "step": Column("STEP", rank=4, right=True),
+        "rate": Column("SAMPLES/S", rank=3, right=True),
+        "loss": Column("LOSS", rank=8, right=True),
+        "elapsed": Column("TIME", rank=7, right=True),
+        "ends": Column("ENDS", rank=2, right=True),
+        "reason": Column("REASON", rank=9, least=_WORDS_WIDTH, folds=True),
+    }
+    lines = [trainer_line(trainer, now_s) for trainer in found]
+    names = shown(columns, lines)
+    return [columns[name] for name in names], [[getattr(line, name) for name in names] for line in lines]

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from bftd.base.errors import UsageError
+from bftd.base.format import minute
 from bftd.cli import common, options, times
 from bftd.http import client
 
@@ -60,11 +61,7 @@ def _table(by: Sequence[str], told: Mapping[str, Any]) -> Iterable[str]:
     ]
     sums = (sum(row[name] for row in told["usage"]) / _HOUR_S for name in names)
     total = (*("total" if place == 0 else "" for place in range(len(by))), *(f"{hours:,.1f}" for hours in sums))
-    yield f"{_shown(told['since_s'])} to {_shown(told['until_s'])}"
+    yield f"{minute(told['since_s'])} to {minute(told['until_s'])}"
     yield from common.table(columns, [*rows, total] if rows else [])
     if told["first_s"] is not None and told["first_s"] > told["since_s"]:
-        yield f"usage is known from {_shown(told['first_s'])} on"
-
-
-def _shown(at_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
+        yield f"usage is known from {minute(told['first_s'])} on"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftd.base import format
 from bftd.base.errors import UsageError
 from bftd.cli import common, options, times
 
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from elastic.store.catalogue import Entry
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_AGES_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 @click.group()
@@ -150,24 +148,8 @@ def _row(entry: Entry, now_s: float) -> tuple[str, ...]:
     if entry.problem:
         state = f"unreadable: {entry.problem}"
     elif state == "ended":
-        state = f"ended, kept until {time.strftime('%Y-%m-%d %H:%M', time.localtime(name.at_s))}"
+        state = f"ended, kept until {format.minute(name.at_s)}"
     step = str(entry.newest.step) if entry.newest else "-"
-    age = _age(now_s - entry.changed_s) if entry.changed_s else "-"
+    age = format.span(now_s - entry.changed_s) if entry.changed_s else "-"
     where = entry.home or "-"
-    return shown, entry.owner.title or "-", state, step, _size(entry.size_bytes), where, age
-
-
-def _size(size_bytes: int) -> str:
-    size = float(size_bytes)
-    for unit in _UNITS:
-        if size < 1024 or unit == _UNITS[-1]:
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-
-
-def _age(seconds: float) -> str:
-    for unit_s, unit in _AGES_S:
-        if seconds >= unit_s:
-            return f"{seconds / unit_s:.0f} {unit}"
-    return "0 s"
+    return shown, entry.owner.title or "-", state, step, format.size(entry.size_bytes), where, age

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftd import __version__
+from bftd.base.format import counted, size
 from bftd.cli import common
 from bftd.cli.progress import progress_bar
 from bftd.cli.whatif import replay_options
@@ -69,7 +70,7 @@ def report(
         Path(output).write_bytes(made)
     except OSError as error:
         raise ReportError(f"cannot write {output}: {error.strerror}") from None
-    click.echo(f"{output}: {len(made) / 1e6:.1f} MB, {len(cases)} trace{'s' if len(cases) > 1 else ''}")
+    click.echo(f"{output}: {size(len(made))}, {counted(len(cases), 'trace')}")
 
 
 def _read(paths: Sequence[str], nodes: str | None) -> tuple[list[NamedTrace], list[Stored]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 import sys
 from collections.abc import Collection, Iterable
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftd.base.errors import UsageError
+from bftd.base.files import contents, decoded
 from bftd.cli import common, options
 
 if TYPE_CHECKING:
@@ -45,18 +44,6 @@ def _described(solver: Solver) -> str:
     return f"{solver.summary}; {carries}; {f'not ready: {lack}' if lack else 'ready'}"
 
 
-def _positive(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise click.BadParameter(f"{value:g} is not a number of seconds above 0.")
-    return value
-
-
-def _not_negative(ctx: click.Context, param: click.Parameter, value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise click.BadParameter(f"{value:g} is not a number of 0 or more.")
-    return value
-
-
 @click.command(cls=_SolveCommand)
 @click.argument("path", metavar="PROBLEM.json|-")
 @click.option("--solver", default="auto", show_default=True, metavar="NAME", help="Which solver to use, see below.")
@@ -64,7 +51,7 @@ def _not_negative(ctx: click.Context, param: click.Parameter, value: float) -> f
     "--time-limit",
     "time_limit_s",
     type=float,
-    callback=_positive,
+    callback=options.above_zero,
     metavar="SECONDS",
     help="Stop a MILP solver after so long; then the best plan so far, or the current map, is the answer.",
 )
@@ -73,7 +60,7 @@ def _not_negative(ctx: click.Context, param: click.Parameter, value: float) -> f
     type=float,
     default=1e-4,
     show_default=True,
-    callback=_not_negative,
+    callback=options.not_negative,
     help="Relative gap at which a solver may stop.",
 )
 @options.as_json
@@ -91,19 +78,11 @@ def solve(path: str, solver: str, time_limit_s: float | None, gap: float, as_jso
 
 def _read(path: str) -> Any:
     """Decode a JSON file; UsageError names the position of invalid JSON, or a duplicate field."""
-    where = "standard input" if path == "-" else path
-    try:
-        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        text = raw.decode("utf-8-sig")
-        data = json.loads(text, object_pairs_hook=_Object, parse_int=_whole)
-    except OSError as error:
-        raise UsageError(f"cannot read {where}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{where} is not UTF-8 text (byte {error.start}): save it as UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{where}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
-    except RecursionError:
-        raise UsageError(f"{where} is nested too deeply to be a problem") from None
+    if path == "-":
+        raw, where = sys.stdin.buffer.read(), "standard input"
+    else:
+        raw, where = contents(Path(path)), path
+    data = decoded(raw, where, object_pairs_hook=_Object, parse_int=_whole)
     _refuse_repeated("the problem", data)
     return data
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bftd.base.errors import UsageError
+from bftd.base.format import duration, some
 from bftd.cli import common, options
 from bftd.protocol.fields import printable
 
@@ -28,18 +29,6 @@ if TYPE_CHECKING:
 _ACCOUNTING_TIMEOUT_S = 900.0
 
 
-def _above_zero(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise click.BadParameter(f"{value:g} is not a number above 0.")
-    return value
-
-
-def _not_negative(ctx: click.Context, param: click.Parameter, value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise click.BadParameter(f"{value:g} is not a number of 0 or more.")
-    return value
-
-
 def _date(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     from slurm_plugin.read.dates import local
 
@@ -51,7 +40,7 @@ def _date(ctx: click.Context, param: click.Parameter, value: str | None) -> floa
         raise click.BadParameter(f"{value!r} is no date such as 2026-01-31 or 2026-01-31T08:00.") from None
 
 
-_hours = click.option("--hours", type=float, callback=_above_zero, metavar="H", help="Only so many hours.")
+_hours = click.option("--hours", type=float, callback=options.above_zero, metavar="H", help="Only so many hours.")
 
 
 @click.group()
@@ -91,7 +80,7 @@ def stats(path: str, nodes: str | None, hours: float | None, as_json: bool) -> N
 @click.option("--reservations", metavar="FILE", help="Output of sacctmgr -P show reservation.")
 @click.option("--ignore-partition", "ignored", multiple=True, metavar="NAME",
               help="Jobs here are no use of a node [the harvested partitions of the configuration].")  # fmt: skip
-@click.option("--min-idle", "min_idle_s", type=float, default=10.0, show_default=True, callback=_not_negative,
+@click.option("--min-idle", "min_idle_s", type=float, default=10.0, show_default=True, callback=options.not_negative,
               metavar="SECONDS", help="Leave out idle periods that are shorter.")  # fmt: skip
 @click.option("-o", "--output", required=True, metavar="TRACE", help="Where to write: .csv.gz or .csv.")
 @options.config
@@ -144,7 +133,9 @@ def from_sacct(
 
 @trace.command("from-slurm", short_help="Record the live cluster from now on.")
 @click.option("-o", "--output", required=True, metavar="TRACE", help="Where to write or go on: .csv.gz or .csv.")
-@click.option("--poll", "poll_s", type=float, callback=_above_zero, metavar="SECONDS", help="Time between polls [10].")
+@click.option(
+    "--poll", "poll_s", type=float, callback=options.above_zero, metavar="SECONDS", help="Time between polls [10]."
+)
 @_hours
 @click.option("--partition", metavar="NAME", help="Only the nodes of a partition [that of the configuration].")
 @click.option("--nodes", metavar="NODES", help="Only these nodes.")
@@ -186,7 +177,7 @@ def _watched(
 ) -> Callable[[Snapshot], Collection[str]]:
     """Return a function that selects the nodes to record, including nodes added to a partition later."""
     if nodes is not None:
-        from bftd.simulation.trace.names import listed, some
+        from bftd.simulation.trace.names import listed
 
         names = frozenset(listed(nodes))
         if unknown := names - client.snapshot().nodes.keys():
@@ -270,7 +261,7 @@ def _tell_made(made: Trace, output: str) -> None:
 
     found = computed(made)
     click.echo(
-        f"{output}: {_duration(made.duration_s)} from {made.start}, {found.nodes:,} nodes, {len(made.times_s):,} rows, "
+        f"{output}: {duration(made.duration_s)} from {made.start}, {found.nodes:,} nodes, {len(made.times_s):,} rows, "
         f"{found.eq_nodes:.1f} nodes idle on average ({found.ratio:.1%})"
     )
     common.echo(f"note: {sentence}" for sentence in told(made.notes))
@@ -283,7 +274,7 @@ def _table(found: Stats) -> Iterable[str]:
     pieces = found.fragments
     columns = [Column("SYSTEM", least=16), *map(Column, ("DURATION", "INC/h", "DEC/h", "RATIO", "EQ-NODES"))]
     rates = (f"{found.inc_per_h:.1f}", f"{found.dec_per_h:.1f}", f"{found.ratio:.1%}", f"{found.eq_nodes:.1f}")
-    yield from common.table(columns, [(found.source or "-", _duration(found.duration_s), *rates)])
+    yield from common.table(columns, [(found.source or "-", duration(found.duration_s), *rates)])
     yield ""
     yield (
         f"{found.nodes:,} nodes, {found.idle_nodes_min:,} to {found.idle_nodes_max:,} idle at once, "
@@ -294,23 +285,13 @@ def _table(found: Stats) -> Iterable[str]:
         f"and leave at {found.left_per_h:.1f}/h of them"
     )
     cut = f", {pieces.cut:,} of them cut by its start or end" if pieces.cut else ""
-    yield f"{pieces.count:,} fragments, {_length(pieces.mean_s)} on average{cut}"
+    yield f"{pieces.count:,} fragments, {duration(pieces.mean_s)} on average{cut}"
     yield ""
     yield from common.table(
         [Column("SHORTER THAN"), Column("FRAGMENTS"), Column("IDLE NODE TIME")],
-        [(_length(limit_s), f"{share:.1%}", f"{time_share:.1%}") for limit_s, share, time_share in pieces.shorter],
+        [(duration(limit_s), f"{share:.1%}", f"{time_share:.1%}") for limit_s, share, time_share in pieces.shorter],
     )
     yield ""
     yield from common.table(
-        [Column("PERCENTILE"), Column("LENGTH")], [(rank, _length(s)) for rank, s in pieces.percentiles_s.items()]
+        [Column("PERCENTILE"), Column("LENGTH")], [(rank, duration(s)) for rank, s in pieces.percentiles_s.items()]
     )
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 86400:.1f} days" if seconds >= 2 * 86400 else f"{seconds / 3600:.1f} h"
-
-
-def _length(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.3g} min" if seconds < 3600 else f"{seconds / 3600:.3g} h"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from bftd.base.format import rate, size, some
 from bftd.core.model import timing
 from bftd.core.model.decisions import (
     Cancelled,
@@ -94,7 +95,7 @@ def _rest(deed: Deed) -> str:
             return f" at {nodes(deed.held)}: {deed.why}"
         case Keeps():
             return (
-                f" {nodes(deed.held)}: {deed.more} more would add {deed.gain:.3g} samples/s, which over the next "
+                f" {nodes(deed.held)}: {deed.more} more would add {rate(deed.gain)} samples/s, which over the next "
                 f"{deed.t_fwd_s:.0f} s does not outweigh {deed.stall_s:.1f} s of stall"
             )
         case GetsFirst():
@@ -148,13 +149,13 @@ def _still(left: int) -> str:
 def _rate(deed: Started | Resumed) -> str:
     if deed.samples_per_s is None:
         return UNKNOWN_SPEED
-    return f"{_about(deed.seen)}{deed.samples_per_s:.3g} samples/s expected"
+    return f"{_about(deed.seen)}{rate(deed.samples_per_s)} samples/s expected"
 
 
 def _gain(deed: Grew) -> str:
     if deed.gain is None:
         return UNKNOWN_SPEED
-    gain = f"{_about(deed.seen)}+{deed.gain:.3g} samples/s"
+    gain = f"{_about(deed.seen)}+{rate(deed.gain)} samples/s"
     return f"{gain} over the next {deed.t_fwd_s:.0f} s outweigh {deed.stall_s:.1f} s of stall"
 
 
@@ -233,14 +234,6 @@ def resumes_later(loading: int) -> str:
     return f"only so many suspended trainers load their states at once: {loading} (resumes_at_once)"
 
 
-def some_of(named: Sequence[str], count: int) -> str:
-    """Name some of `count` things: those in `named`, and how many others there are."""
-    others = count - len(named)
-    if not others:
-        return " and ".join(part for part in (", ".join(named[:-1]), *named[-1:]) if part)
-    return f"{', '.join(named)} and {others} more"
-
-
 def beneficiaries(names: Sequence[str]) -> str:
     """Name the trainers that get the nodes which another gives up."""
     if not names:
@@ -250,12 +243,12 @@ def beneficiaries(names: Sequence[str]) -> str:
 
 def first_nodes(names: Sequence[str]) -> str:
     """Say that nodes go to trainers whose users have none."""
-    return f"{some_of(names[:_NAMED], len(names))} {'is' if len(names) == 1 else 'are'} to have a first node"
+    return f"{some(names)} {'is' if len(names) == 1 else 'are'} to have a first node"
 
 
 def tried(names: Sequence[str]) -> str:
     """Say that trainers are on other numbers of nodes than usual, to learn how they scale."""
-    return f"{some_of(names[:_NAMED], len(names))} {'is' if len(names) == 1 else 'are'} tried, to learn how they scale"
+    return f"{some(names)} {'is' if len(names) == 1 else 'are'} tried, to learn how they scale"
 
 
 # The speed of a trainer.
@@ -284,12 +277,10 @@ def curve(knowledge: ScalingModel) -> str:
 def _points(points: Sequence[tuple[int, float]]) -> str:
     """Return some of a curve's points: "1: 120, 2: 230"."""
     shown = points if len(points) <= _POINTS_SHOWN else (*points[: _POINTS_SHOWN - 1], points[-1])
-    return ", ".join(f"{nodes_}: {rate:.3g}" for nodes_, rate in shown)
+    return ", ".join(f"{nodes_}: {rate(per_s)}" for nodes_, per_s in shown)
 
 
 # The cost of a trainer's resizes.
-
-_UNITS = ("kB", "MB", "GB", "TB", "PB")
 
 
 def resize_costs(knowledge: ScalingModel, held: int) -> str:
@@ -304,7 +295,7 @@ def resize_costs(knowledge: ScalingModel, held: int) -> str:
     if knowledge.resumes_s:
         told.append(f"a resume takes {knowledge.resume_s:.1f} s")
     if told and knowledge.state_bytes:
-        told.append(f"its state has {_size(knowledge.state_bytes)}")
+        told.append(f"its state has {size(knowledge.state_bytes)}")
     return "; ".join(told)
 
 
@@ -316,10 +307,3 @@ def _last_resize(told: ResizeReport) -> str:
         parts["to the first step"] = max(0.0, stall_s - sum(parts.values()))
     said = ", ".join(f"{part_s:.1f} {name}" for name, part_s in parts.items())
     return f"the last, from {told.from_nodes} to {nodes(told.to_nodes)}, cost {stall_s:.1f} s{_because(said)}"
-
-
-def _size(size_bytes: float) -> str:
-    size, unit = size_bytes / 1e3, 0
-    while size >= 999.5 and unit + 1 < len(_UNITS):
-        size, unit = size / 1e3, unit + 1
-    return f"{size:.3g} {_UNITS[unit]}"

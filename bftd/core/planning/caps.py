@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, Literal
 
 import milp
+from bftd.base.format import some
 from bftd.core.model import classes, growth_stops, messages
 from bftd.core.model.domain import Assignment, Settings, State, Trainer
 from bftd.core.model.draft import Draft, is_silent
@@ -178,7 +179,7 @@ def _out(known: State | Draft, trainer: Trainer, *, holds: bool) -> Waiting | No
 def called(trainers: Sequence[Trainer], count: int) -> str:
     """Return the names of `count` trainers, `trainers` being the first: a few names, and how many more there are."""
     named = [f"{trainer.name} ({trainer.user})" for trainer in trainers[: min(count, NAMED_MOST)]]
-    return messages.some_of(named, count)
+    return some(named, count, NAMED_MOST)
 
 
 def _in_problem(

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from bftd.base.errors import BftError
+from bftd.base.folding import Folds, folded
 from bftd.core.model.domain import State
 from bftd.core.sample import LEASED
 from bftd.http.auth.caller import Caller
 from bftd.http.auth.privacy import Privacy
-from bftd.http.overview import Folds, folded
 from bftd.ledger import usage as kept
 from bftd.ledger.history import query
 from bftd.ledger.history.query import TooMuch

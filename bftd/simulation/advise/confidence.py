@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bftd.base.format import counted
 from bftd.simulation.advise.sweep import WEEK_H, Day
 from bftd.simulation.replay.account import Floats
 
@@ -49,9 +50,7 @@ def expected(days: Sequence[Day], seed: int = 0) -> GainEstimate:
     estimate = float(WEEK_H * node_hours.sum() / hours.sum())
     count = len(days)
     if count < DAYS_MIN:
-        why_not = (
-            f"the trace has {count} whole day{'s' if count > 1 else ''}, and how much days differ takes {DAYS_MIN}"
-        )
+        why_not = f"the trace has {counted(count, 'whole day')}, and how much days differ takes {DAYS_MIN}"
         return GainEstimate(estimate, None, None, None, count, why_not)
     low, high = bounds(WEEK_H * node_hours, hours, estimate, seed)
     return GainEstimate(estimate, min(estimate, max(0.0, low)), max(estimate, high), CONFIDENCE, count)

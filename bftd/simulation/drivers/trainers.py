@@ -9,17 +9,19 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from bftd.base.errors import UsageError
+from bftd.base.files import contents, decoded
+from bftd.protocol.fields import Fields
 from milp import Points, interpolate
 
-_REQUIRED = ("name", "nodes_min", "nodes_max", "work_samples", "curve_nodes", "curve_samples_per_s")
-_OPTIONAL = ("submit_s", "up_cost_s", "down_cost_s", "curve_objective")
+_CURVES = ("curve_nodes", "curve_samples_per_s", "curve_objective")
+_KNOWN = ("name", "nodes_min", "nodes_max", "work_samples", *_CURVES, "submit_s", "up_cost_s", "down_cost_s")
 # "J00012-ResNet18" is of the kind ResNet18, "trial-12" of the kind trial.
 _NUMBERED = re.compile(r"[A-Za-z]*\d+[-_.](?P<rest>.*[A-Za-z].*)|(?P<start>.*[A-Za-z])[-_.]?\d+")
 
@@ -87,7 +89,7 @@ def read(path: str | Path) -> tuple[SimTrainer, ...]:
     Raise `TrainersError`.
     """
     where = str(path)
-    data = _decoded(Path(path), where)
+    data = _decoded(Path(path))
     if not isinstance(data, list) or not data:
         raise TrainersError(f"{where}: must be a JSON array with at least one trainer")
     trainers = [_trainer(f"{where}, entry {number}", entry) for number, entry in enumerate(data, start=1)]
@@ -99,91 +101,55 @@ def read(path: str | Path) -> tuple[SimTrainer, ...]:
     return tuple(sorted(trainers, key=lambda trainer: trainer.submit_s))
 
 
-def _decoded(path: Path, where: str) -> Any:
+def _decoded(path: Path) -> Any:
+    raw = contents(path, TrainersError)
     try:
-        raw = path.read_bytes()
-        if path.suffix == ".gz":
-            raw = gzip.decompress(raw)
-        return json.loads(raw)
+        return decoded(gzip.decompress(raw) if path.suffix == ".gz" else raw, str(path), TrainersError)
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise TrainersError(f"{where}: is not a whole gzip file: copy it again") from None
-    except OSError as error:
-        raise TrainersError(f"cannot read {where}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise TrainersError(f"{where}: is not UTF-8 text (byte {error.start})") from None
-    except json.JSONDecodeError as error:
-        raise TrainersError(f"{where}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
-    except RecursionError:
-        raise TrainersError(f"{where}: is nested too deeply to be a list of trainers") from None
+        raise TrainersError(f"{path}: is not a whole gzip file: copy it again") from None
 
 
 def _trainer(where: str, entry: object) -> SimTrainer:
-    if not isinstance(entry, Mapping):
-        raise TrainersError(f"{where}: must be a JSON object")
-    name = entry.get("name")
-    if not isinstance(name, str) or not name:
-        raise TrainersError(f"{where}: name must be a text that is not empty")
+    told = Fields(entry, where, TrainersError)
+    if not (name := told.text("name", "")):
+        raise told.wrong("name", "a text that is not empty")
     where = f"{where} ({name})"
-    for key in entry:
-        if key not in (*_REQUIRED, *_OPTIONAL):
-            raise TrainersError(f"{where}: unknown field {key!r}: known are {', '.join((*_REQUIRED, *_OPTIONAL))}")
-    for key in _REQUIRED:
-        if key not in entry:
-            raise TrainersError(f"{where}: lacks the field {key!r}")
-    nodes_min, nodes_max = _whole(where, entry, "nodes_min"), _whole(where, entry, "nodes_max")
+    told = Fields(entry, where, TrainersError)
+    told.only(_KNOWN)
+    nodes_min, nodes_max = told.whole("nodes_min", minimum=1), told.whole("nodes_max", minimum=1)
     if nodes_min > nodes_max:
-        raise TrainersError(f"{where}: nodes_min {nodes_min} is above nodes_max {nodes_max}")
-    work = _number(f"{where}: work_samples", entry["work_samples"])
+        raise told.fault(f"nodes_min {nodes_min} is above nodes_max {nodes_max}")
+    work = told.number("work_samples", maximum=math.inf)
     if work <= 0:
-        raise TrainersError(f"{where}: work_samples must be above 0, not {work:g}")
-    curve = _points(where, entry, "curve_samples_per_s")
+        raise told.wrong("work_samples", "above 0")
+    curve = _points(told, where, "curve_samples_per_s")
     return SimTrainer(
         name=name,
         nodes_min=nodes_min,
         nodes_max=nodes_max,
         work_samples=work,
         curve=curve,
-        objective=_points(where, entry, "curve_objective") if "curve_objective" in entry else curve,
-        submit_s=_number(f"{where}: submit_s", entry.get("submit_s", 0.0)),
-        up_cost_s=_number(f"{where}: up_cost_s", entry.get("up_cost_s", 0.0)),
-        down_cost_s=_number(f"{where}: down_cost_s", entry.get("down_cost_s", 0.0)),
+        objective=_points(told, where, "curve_objective") if told.has("curve_objective") else curve,
+        submit_s=told.number("submit_s", 0.0),
+        up_cost_s=told.number("up_cost_s", 0.0),
+        down_cost_s=told.number("down_cost_s", 0.0),
     )
 
 
-def _points(where: str, entry: Mapping[str, Any], field: str) -> Points:
-    nodes, values = entry["curve_nodes"], entry[field]
-    for name, column in (("curve_nodes", nodes), (field, values)):
-        if not isinstance(column, list) or not column:
-            raise TrainersError(f"{where}: {name} must be a JSON array that is not empty")
+def _points(told: Fields, where: str, field: str) -> Points:
+    nodes, values = told.items("curve_nodes"), told.items(field)
     if len(nodes) != len(values):
-        raise TrainersError(f"{where}: curve_nodes has {len(nodes)} entries but {field} has {len(values)}")
-    for count in nodes:
-        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-            raise TrainersError(f"{where}: curve_nodes must hold whole numbers of 0 or more, not {count!r}")
-    if any(left >= right for left, right in itertools.pairwise(nodes)):
-        raise TrainersError(f"{where}: curve_nodes must increase")
-    points = [(count, _number(f"{where}: {field}", value)) for count, value in zip(nodes, values, strict=True)]
-    if points[0][0] == 0 and points[0][1] != 0:
-        raise TrainersError(f"{where}: {field} must be 0 on 0 nodes, not {points[0][1]:g}")
-    if points[-1][0] == 0:
-        raise TrainersError(f"{where}: curve_nodes must hold a number above 0")
-    return tuple(points) if points[0][0] == 0 else ((0, 0.0), *points)
-
-
-def _whole(where: str, entry: Mapping[str, Any], field: str) -> int:
-    value = entry[field]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise TrainersError(f"{where}: {field} must be a whole number of 1 or more, not {value!r}")
-    return value
-
-
-def _number(where: str, value: object) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise TrainersError(f"{where} must be a number, not {value!r}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number) or number < 0:
-        raise TrainersError(f"{where} must be a number of 0 or more, not {value!r}")
-    return number
+        raise told.fault(f"curve_nodes has {len(nodes)} entries but {field} has {len(values)}")
+    points = []
+    for pair in zip(nodes, values, strict=True):
+        point = Fields(dict(zip(("curve_nodes", field), pair, strict=True)), where, TrainersError)
+        points.append((point.whole("curve_nodes"), point.number(field, maximum=math.inf)))
+    if any(left >= right for (left, _), (right, _) in itertools.pairwise(points)):
+        raise told.fault("curve_nodes must increase")
+    if not points or points[-1][0] == 0:
+        raise told.fault("curve_nodes must hold a number above 0")
+    if points[0][0] > 0:
+        return ((0, 0.0), *points)
+    if points[0][1] != 0:
+        raise told.fault(f"{field} must be 0 on 0 nodes, not {points[0][1]:g}")
+    return tuple(points)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import milp
+from bftd.base.format import counted
 from bftd.simulation.advise.confidence import CONFIDENCE, bounds
 from bftd.simulation.drivers.trainers import SimTrainer
 from bftd.simulation.effect.past import Past, past_of
@@ -86,17 +87,13 @@ class Effect:
             return f"the effect of {what} is not known: {self.why_not}"
         over = f"over the last {self.hours:.3g} h"
         if self.sure and self.low is not None and self.high is not None:
-            said = f"{what} would have recovered {_signed(self.gain)} {over}"
-            how = f"{_signed(self.low)} to {_signed(self.high)} with {100 * CONFIDENCE:.0f} % confidence; "
+            said = f"{what} would have recovered {self.gain:+.1%} {over}"
+            how = f"{self.low:+.1%} to {self.high:+.1%} with {CONFIDENCE:.0%} confidence; "
         else:
             said = f"{what} would have made no difference that can be told {over}"
-            how = f"{_signed(self.gain)}; " if abs(self.gain) >= ALIKE else ""
-        u = (
-            ""
-            if self.u_before is None or self.u_after is None
-            else f"U {_part(self.u_before)} -> {_part(self.u_after)}; "
-        )
-        counts = f"{_count(self.trainers, 'trainer')}, {_count(self.changes, 'change')} of the pool"
+            how = f"{self.gain:+.1%}; " if abs(self.gain) >= ALIKE else ""
+        u = "" if self.u_before is None or self.u_after is None else f"U {self.u_before:.1%} -> {self.u_after:.1%}; "
+        counts = f"{counted(self.trainers, 'trainer')}, {counted(self.changes, 'change')} of the pool"
         return f"{said} ({how}{u}{counts}; replayed in {self.wall_s:.0f} s)"
 
 
@@ -183,9 +180,9 @@ class _Runs:
         """Return the caveats."""
         found = []
         if left_out := self._answer["left_out"]:
-            found.append(f"{_count(left_out, 'trainer')} of that time left out: nothing was kept of their speed")
+            found.append(f"{counted(left_out, 'trainer')} of that time left out: nothing was kept of their speed")
         if past.repaired:
-            found.append(f"changes of the pool are missing in {_count(past.repaired, 'hour')}")
+            found.append(f"changes of the pool are missing in {counted(past.repaired, 'hour')}")
         if self._answer["classes"] > 1:
             found.append("the nodes are of several classes, and are replayed as if they were alike")
         return found
@@ -281,15 +278,3 @@ def _bound(settings: Mapping[str, Any], partition_nodes: int) -> int | None:
     if settings["max_share"] < 1.0:
         found.append(int(settings["max_share"] * partition_nodes + 1e-6))
     return min(found) if found else None
-
-
-def _signed(part: float) -> str:
-    return f"{100 * part:+.1f} %"
-
-
-def _part(part: float) -> str:
-    return f"{100 * part:.1f} %"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element, tostring
 
 Content = Element | str
+
+# A line is never broken between a number and its unit.
+_UNIT = re.compile(r"(?<=\d) (?=(?:s|min|h|days)\b)")
 
 
 def tag(name: str, /, *children: Content, **attributes: str) -> Element:
@@ -20,9 +24,9 @@ def add(element: Element, *children: Content) -> Element:
         if isinstance(child, Element):
             element.append(child)
         elif len(element):
-            element[-1].tail = (element[-1].tail or "") + child
+            element[-1].tail = (element[-1].tail or "") + _glued(child)
         else:
-            element.text = (element.text or "") + child
+            element.text = (element.text or "") + _glued(child)
     return element
 
 
@@ -32,6 +36,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Content]]) -> Element:
     heads = [tag("th", text, scope="col") for text in head]
     made = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body))
     return tag("div", made, class_="scroll", tabindex="0", role="region", aria_label=f"Table: {head[0]}")
+
+
+def _glued(text: str) -> str:
+    return _UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
 def shown(text: str) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
+from bftd.base.format import decimal, duration, percent
 from bftd.simulation.report.errors import ReportError
 from bftd.simulation.report.html import Content, document, shown, table, tag
 from bftd.simulation.report.model import Case, Provenance, Replayed
 from bftd.simulation.report.sections import compared, policy_name, sections
 from bftd.simulation.report.style import CSS
-from bftd.simulation.report.words import count, length, percent, seconds
 
 # The meaning of the page's words and figures, and its limits.
 _METHOD = (
@@ -19,7 +19,7 @@ _METHOD = (
     "rescale costs, and lose nodes the moment the trace says that a job takes them.",
     "U = A_e / A_s: A_e is what the trainers earned, A_s what as many trainers at once would earn on N_eq dedicated "
     "nodes, the mean number of idle ones, with the best allocation and no costs. Where networks are mixed, U may "
-    "exceed 100\u202f%: their samples count alike, and which of them are trained when is not the same there.",
+    "exceed 100%: their samples count alike, and which of them are trained when is not the same there.",
     "Node-hours recovered count the same work by what it takes of a dedicated node, each trainer at the size at which "
     "it makes the most of one. They can be compared between any two settings, as U cannot.",
     "Equal share gives each trainer as many nodes as any other. Rigid jobs are what centres run in a preemptible "
@@ -66,8 +66,8 @@ def _summary(case: Case) -> list[Content]:
         told = _told_expected(case) or "No replay of bftd's own policy was given, so there is nothing to tell of it."
         return [tag("p", told, class_="lead"), *_cards(case), *notes]
     nodes = int(main.data["run"]["inputs"]["trace"]["nodes"])
-    idle = count(float(main.data["eq_nodes"]))
-    start = f"For {length(main.duration_s)}, {idle} of {nodes:,} nodes stood idle on average. bftd would have "
+    idle = decimal(float(main.data["eq_nodes"]))
+    start = f"For {duration(main.duration_s)}, {idle} of {nodes:,} nodes stood idle on average. bftd would have "
     lead = tag("p", start, *_gain(case, main), class_="lead")
     told = _told_expected(case)
     return [lead, *_cards(case), *([tag("p", told)] if told else []), *notes]
@@ -108,7 +108,7 @@ def _told_expected(case: Case) -> str:
     told = case.expected
     if told is None:
         return ""
-    setting = f"t_fwd {seconds(told.t_fwd_s)} and pj_max {told.pj_max}"
+    setting = f"t_fwd {told.t_fwd_s:g} s and pj_max {told.pj_max}"
     weekly = f"{told.node_hours_per_week:,.0f} node-hours recovered a week"
     start = (
         f"bft advise recommends {setting}, and expects {weekly}" if case.recommended else f"With {setting}, {weekly}"
@@ -129,7 +129,7 @@ def _overview(cases: Sequence[Case]) -> Element:
         if main is not None:
             equal = [each for each in compared(case)[1:] if each.policy == "equal-share"]
             rows.append(
-                (shown_name, count(float(main.data["eq_nodes"])), percent(main.efficiency),
+                (shown_name, decimal(float(main.data["eq_nodes"])), percent(main.efficiency),
                  percent(equal[0].efficiency) if equal else "-", recovered)
             )  # fmt: skip
         else:
@@ -149,7 +149,7 @@ def _method() -> Element:
 
 def _made(cases: Sequence[Case], provenance: Provenance) -> Element:
     rows = [
-        (shown(case.name), policy_name(each), seconds(each.arguments['t_fwd_s']), f"{each.arguments['pj_max']}",
+        (shown(case.name), policy_name(each), f"{each.arguments['t_fwd_s']:g} s", f"{each.arguments['pj_max']}",
          percent(each.efficiency, 2))
         for case in cases
         for each in case.replays

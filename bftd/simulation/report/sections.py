@@ -8,10 +8,10 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
+from bftd.base.format import counted, decimal, duration, listed, percent
 from bftd.simulation.report import canvas, plots, style
 from bftd.simulation.report.html import Content, add, shown, table, tag
 from bftd.simulation.report.model import EQUAL_SHARE, OURS, RIGID, Case, Replayed, TriedSettings
-from bftd.simulation.report.words import count, hours, length, listed, percent, seconds
 
 Section = list[Element]
 
@@ -56,9 +56,9 @@ def _pool(case: Case, name: str) -> Section:
         return []
     mean = float(pool.idle_nodes @ np.diff(pool.edges_s)) / pool.duration_s
     words = (
-        f"{pool.least:,} to {pool.most:,} of {pool.nodes:,} nodes were idle at once, {count(mean)} on average "
-        f"({percent(mean / pool.nodes, 1)}): {count(mean * pool.duration_s / 3600)} node-hours in "
-        f"{length(pool.duration_s)}. The set of idle nodes changed {count(pool.events_per_h)} times an hour."
+        f"{pool.least:,} to {pool.most:,} of {pool.nodes:,} nodes were idle at once, {decimal(mean)} on average "
+        f"({percent(mean / pool.nodes, 1)}): {decimal(mean * pool.duration_s / 3600)} node-hours in "
+        f"{duration(pool.duration_s)}. The set of idle nodes changed {decimal(pool.events_per_h)} times an hour."
     )
     lines: list[plots.Line] = []
     key = [_swatch("idle nodes", style.IDLE, area=True)]
@@ -89,12 +89,12 @@ def _fragments(case: Case, name: str) -> Section:
     for limit_s in _LENGTHS_S:
         below = lengths_s < limit_s
         time = float(lengths_s[below].sum() / lengths_s.sum())
-        rows.append((length(limit_s), percent(float(below.mean()), 1), percent(time, 1)))
+        rows.append((duration(limit_s), percent(float(below.mean()), 1), percent(time, 1)))
     short = lengths_s < _SHORT_S
     words = (
-        f"There were {len(lengths_s):,} idle periods. Half of them are shorter than {length(float(half_s))}, a tenth "
-        f"is longer than {length(float(tenth_s))}. Periods below ten minutes are {percent(float(short.mean()), 1)} of "
-        f"all and hold {percent(float(lengths_s[short].sum() / lengths_s.sum()), 1)} of the idle time."
+        f"There were {len(lengths_s):,} idle periods. Half of them are shorter than {duration(float(half_s))}, a tenth "
+        f"is longer than {duration(float(tenth_s))}. Periods below ten minutes are {percent(float(short.mean()), 1)} "
+        f"of all and hold {percent(float(lengths_s[short].sum() / lengths_s.sum()), 1)} of the idle time."
     )
     if pool.cut:
         words += f" The start or end of the trace cuts {pool.cut:,} of them; what was seen of these counts."
@@ -111,7 +111,7 @@ def _efficiency(case: Case, name: str) -> Section:
     intro = tag(
         "p",
         "Efficiency U is the training done, as a share of what the same trainers would do on as many dedicated nodes, "
-        "without a single interruption: 100\u202f% is that ideal.",
+        "without a single interruption: 100% is that ideal.",
     )
     words = f"Over the whole trace U is {percent(main.efficiency, 1)}"
     if others:
@@ -151,7 +151,7 @@ def _efficiency(case: Case, name: str) -> Section:
 
 def _sized(sizes: Sequence[int | None]) -> str:
     known = [size for size in sizes if size]
-    return f"Rigid jobs have {known[0]} node{'s' if known[0] > 1 else ''} each." if known else ""
+    return f"Rigid jobs have {counted(known[0], 'node')} each." if known else ""
 
 
 def _costs(case: Case, name: str) -> Section:
@@ -196,11 +196,13 @@ def _t_fwd(case: Case, name: str) -> Section:
         "pays for itself, with much of it bftd resizes for nodes that are soon gone.",
     )
     words = (
-        f"With {pj_max} trainers at once U is highest, {percent(best.u, 1)}, at t_fwd {seconds(best.t_fwd_s)} and "
-        f"lowest, {percent(least.u, 1)}, at {seconds(least.t_fwd_s)}. The ring marks {seconds(used_s)}, "
+        f"With {pj_max} trainers at once U is highest, {percent(best.u, 1)}, at t_fwd {best.t_fwd_s:g} s and "
+        f"lowest, {percent(least.u, 1)}, at {least.t_fwd_s:g} s. The ring marks {used_s:g} s, "
         f"{_whose(case)}. {_ZOOMED}"
     )
-    rows = [(seconds(point.t_fwd_s), percent(point.u, 1), _recovered(point), _runtime(point)) for point in points]
+    rows = [
+        (f"{point.t_fwd_s:g} s", percent(point.u, 1), percent(point.efficiency, 1), _runtime(point)) for point in points
+    ]
     figures = table(("t_fwd", "U", "recovered", "mean run time"), rows)
     _mark(figures, [point.t_fwd_s == used_s for point in points])
     return [intro, _figure(name, words, plots.t_fwd(points, used_s), []), figures]
@@ -225,9 +227,9 @@ def _pareto(case: Case, name: str) -> Section:
             "The line joins the settings that no other beats in both, each with its pj_max: from "
             f"{_both(front[0])} to {_both(front[-1])}. Grey points are beaten."
         )
-    words += f" The ring marks pj_max {at[1]} with t_fwd {seconds(at[0])}, {_whose(case)}." if used else ""
+    words += f" The ring marks pj_max {at[1]} with t_fwd {at[0]:g} s, {_whose(case)}." if used else ""
     rows = [
-        (f"{point.pj_max}", seconds(point.t_fwd_s), _recovered(point), _weekly(point), _runtime(point))
+        (f"{point.pj_max}", f"{point.t_fwd_s:g} s", percent(point.efficiency, 1), _weekly(point), _runtime(point))
         for point in front
     ]  # fmt: skip
     figures = table(("pj_max", "t_fwd", "recovered", "node-hours a week", "mean run time"), rows)
@@ -250,15 +252,11 @@ def _whose(case: Case) -> str:
 
 
 def _both(point: TriedSettings) -> str:
-    return f"{_recovered(point)} at {_runtime(point)} (pj_max {point.pj_max})"
-
-
-def _recovered(point: TriedSettings) -> str:
-    return "-" if point.efficiency is None else percent(point.efficiency, 1)
+    return f"{percent(point.efficiency, 1)} at {_runtime(point)} (pj_max {point.pj_max})"
 
 
 def _runtime(point: TriedSettings) -> str:
-    return "-" if point.mean_runtime_s is None else hours(point.mean_runtime_s)
+    return "-" if point.mean_runtime_s is None else f"{point.mean_runtime_s / 3600:,.2f} h"
 
 
 def _weekly(point: TriedSettings) -> str:

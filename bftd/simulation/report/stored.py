@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
+from bftd.base.files import contents, decoded
+from bftd.protocol.fields import Fields
 from bftd.simulation.report.errors import ReportError
 from bftd.simulation.report.model import Replayed, TriedSettings, WeeklyGain
 
@@ -16,7 +17,6 @@ from bftd.simulation.report.model import Replayed, TriedSettings, WeeklyGain
 Key = tuple[str, int, float | None, str]
 
 _REPLAYED = (
-    "efficiency",
     "static_outcome_samples",
     "eq_nodes",
     "node_hours",
@@ -44,98 +44,61 @@ class Stored:
 
 def read(path: Path) -> Stored:
     """Read one file; raise ReportError with the file and the wrong field."""
-    try:
-        raw = path.read_bytes()
-        data = json.loads(raw)
-    except OSError as error:
-        raise ReportError(f"cannot read {path}: {error.strerror}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ReportError(f"{path} is not JSON: {error}") from None
+    raw = contents(path, ReportError)
+    data = decoded(raw, str(path), ReportError)
     if not isinstance(data, dict) or not ({"recommended", "efficiency"} & data.keys()):
         raise ReportError(f"{path} holds no result: give what bft replay --json or bft advise -o wrote, or a trace")
-    inputs = _within(path, _within(path, data, "run"), "inputs")
-    trace, trainers = _within(path, inputs, "trace"), _within(path, inputs, "trainers")
-    arguments = _within(path, data["run"], "arguments")
-    hours = None if arguments.get("hours") is None else _number(path, arguments, "hours")
-    nodes = int(_number(path, trace, "nodes", least=1.0))
-    key = (_text(path, trace, "sha256"), nodes, hours, _text(path, trainers, "sha256"))
-    name = str(trace.get("source") or path.stem)
+    told = Fields(data, str(path), lambda fault: ReportError(f"{fault}; write the file anew with this version of bft"))
+    run = told.inner("run")
+    inputs, arguments = run.inner("inputs"), run.inner("arguments")
+    trace, trainers = inputs.inner("trace"), inputs.inner("trainers")
+    nodes, hours = trace.whole("nodes", minimum=1), arguments.number("hours", None)
+    key = (trace.text("sha256"), nodes, hours, trainers.text("sha256"))
+    name = str(trace.raw("source") or path.stem)
     if "recommended" in data:
-        points = tuple(_point(path, entry) for entry in _objects(path, data, "grid"))
-        return Stored(str(path), name, key, raw, points=points, expected=_expected(path, data))
-    _check_replay(path, data, arguments)
+        points = tuple(map(_point, told.objects("grid")))
+        return Stored(str(path), name, key, raw, points=points, expected=_expected(told))
+    _check_replay(path, told, arguments)
     return Stored(str(path), name, key, raw, replayed=Replayed(data))
 
 
-def _check_replay(path: Path, data: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+def _check_replay(path: Path, told: Fields, arguments: Fields) -> None:
     from bftd.simulation.replay.options import Policy
 
-    for field in _REPLAYED:
-        _number(path, data, field, least=-math.inf if field == "efficiency" else 0.0)
-    if data["eq_nodes"] <= 0 or data["node_hours"] <= 0:
+    found = {name: told.number(name, maximum=math.inf) for name in _REPLAYED} | {"efficiency": _any(told, "efficiency")}
+    if found["eq_nodes"] <= 0 or found["node_hours"] <= 0:
         raise ReportError(f"{path}: no node was idle, so there is nothing to report")
-    if arguments.get("policy") not in get_args(Policy):
-        raise ReportError(f"{path}: policy {arguments.get('policy')!r} is not known")
-    if not isinstance(arguments.get("mends"), dict | None):
-        raise ReportError(f"{path}: 'mends' must be a JSON object or null")
-    for field in ("t_fwd_s", "pj_max"):
-        _number(path, arguments, field)
-    for window in _objects(path, data, "series") if "series" in data else ():
-        for field in _WINDOW:
-            _number(path, window, field, least=-math.inf)
+    arguments.text("policy", choices=get_args(Policy))
+    arguments.nested("mends")
+    for name in ("t_fwd_s", "pj_max"):
+        arguments.number(name)
+    for window in told.objects("series"):
+        for name in _WINDOW:
+            _any(window, name)
 
 
-def _point(path: Path, entry: Mapping[str, Any]) -> TriedSettings:
-    def known(field: str) -> float | None:
-        return None if entry.get(field) is None else _number(path, entry, field, least=-math.inf)
-
-    efficiency = _number(path, entry, "efficiency", least=-math.inf)
-    u = known("u")
+def _point(entry: Fields) -> TriedSettings:
+    efficiency, u = _any(entry, "efficiency"), entry.measure("u")
     return TriedSettings(
-        t_fwd_s=_number(path, entry, "t_fwd_s"),
-        pj_max=int(_number(path, entry, "pj_max")),
+        t_fwd_s=entry.number("t_fwd_s"),
+        pj_max=entry.whole("pj_max"),
         u=efficiency if u is None else u,
         efficiency=efficiency,
-        mean_runtime_s=known("mean_runtime_s"),
-        node_hours_per_week=known("node_hours_per_week"),
+        mean_runtime_s=entry.measure("mean_runtime_s"),
+        node_hours_per_week=entry.measure("node_hours_per_week"),
     )
 
 
-def _expected(path: Path, data: Mapping[str, Any]) -> WeeklyGain:
-    chosen, told = _within(path, data, "recommended"), _within(path, data, "expected")
-    bounds = (
-        None if told.get(field) is None else _number(path, told, field) for field in ("low", "high", "confidence")
-    )
+def _expected(told: Fields) -> WeeklyGain:
+    chosen, gain = told.inner("recommended"), told.inner("expected")
     return WeeklyGain(
-        _number(path, chosen, "t_fwd_s"),
-        int(_number(path, chosen, "pj_max")),
-        _number(path, told, "node_hours_per_week", least=-math.inf),
-        *bounds,
+        chosen.number("t_fwd_s"),
+        chosen.whole("pj_max"),
+        _any(gain, "node_hours_per_week"),
+        *(gain.measure(name) for name in ("low", "high", "confidence")),
     )
 
 
-def _within(path: Path, data: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    value = data.get(field)
-    if not isinstance(value, dict):
-        raise ReportError(f"{path}: {field!r} must be a JSON object; write the file anew with this version of bft")
-    return value
-
-
-def _objects(path: Path, data: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
-    value = data.get(field)
-    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise ReportError(f"{path}: {field!r} must be an array of JSON objects")
-    return value
-
-
-def _text(path: Path, data: Mapping[str, Any], field: str) -> str:
-    if not isinstance(data.get(field), str):
-        raise ReportError(f"{path}: {field!r} must be a text")
-    return str(data[field])
-
-
-def _number(path: Path, data: Mapping[str, Any], field: str, least: float = 0.0) -> float:
-    value = data.get(field)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value) or value < least:
-        raise ReportError(f"{path}: {field!r} must be a number{' of 0 or more' if least == 0 else ''}, not {value!r}")
-    return float(value)
+def _any(told: Fields, name: str) -> float:
+    number: float = told.number(name, minimum=-math.inf, maximum=math.inf)
+    return number

@@ -11,9 +11,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from bftd.base.format import some
 from bftd.simulation.trace import table
 from bftd.simulation.trace.errors import TraceError
-from bftd.simulation.trace.names import listed, some
+from bftd.simulation.trace.names import listed
 
 HOUR_S = 3600.0
 

@@ -1,9 +1,9 @@
-"""Node names as users write them, and short lists of them for messages."""
+"""Node names as users write them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from bftd.simulation.trace.errors import TraceError
 
@@ -36,12 +36,6 @@ def check(names: Iterable[str]) -> None:
     for name in names:
         if not _NAME.fullmatch(name):
             raise TraceError(f"not a node name: {name[:80]!r}")
-
-
-def some(names: Collection[str], most: int = 3) -> str:
-    """Format the first few names: "n1, n2, n3 and 5 more"."""
-    shown = ", ".join(list(names)[:most])
-    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown or "none"
 
 
 def _numbers(text: str) -> list[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bftd.base.files import contents, decoded, replacing
+from bftd.protocol.fields import Fields
 from bftd.simulation.trace.errors import TraceError
 from bftd.simulation.trace.names import check, listed
 
@@ -40,27 +41,20 @@ def path_of(trace: Path) -> Path:
 
 def read(path: Path) -> Sidecar:
     """Read a description; a missing file gives an empty one. Raise TraceError for fields of a wrong type."""
-    try:
-        data = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    if not os.path.exists(path):  # never raises
         return Sidecar()
-    except OSError as error:
-        raise TraceError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{path} is not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise TraceError(f"{path} must hold an object with some of {', '.join(_KEYS)}")
-    if unknown := [key for key in data if key not in _KEYS]:
-        raise TraceError(f"{path}: unknown field {unknown[0]!r}: there are {', '.join(_KEYS)}")
-    rows = _number(path, data, "rows")
+    data = decoded(contents(path, TraceError), str(path), TraceError)
+    told = Fields(data, str(path), TraceError)
+    told.only(_KEYS)
+    notes = told.nested("notes")
     return Sidecar(
         nodes=_nodes(path, data.get("nodes")),
-        start=_text(path, data, "start"),
-        duration_s=_number(path, data, "duration_s"),
-        poll_interval_s=_number(path, data, "poll_interval_s"),
-        source=_text(path, data, "source") or _text(path, data, "system"),
-        notes=_notes(path, data.get("notes", {})),
-        rows=None if rows is None else int(rows),
+        start=told.text("start", ""),
+        duration_s=told.number("duration_s", None, maximum=math.inf),
+        poll_interval_s=told.number("poll_interval_s", None),
+        source=told.text("source", "") or told.text("system", ""),
+        notes={name: notes.whole(name) for name in data["notes"]} if notes else {},
+        rows=told.whole("rows", None),
     )
 
 
@@ -82,26 +76,10 @@ def write(path: Path, sidecar: Sidecar) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file by `content` with one rename; raise TraceError if that fails."""
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o666 & ~_umask())
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        with replacing(path) as part:
+            part.write_bytes(content)
     except OSError as error:
         raise TraceError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _umask() -> int:
-    """Return the process's umask, which can only be read by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def _folded(nodes: tuple[str, ...] | None) -> Any:
@@ -134,26 +112,3 @@ def _nodes(path: Path, value: Any) -> tuple[str, ...] | None:
     except TraceError as error:
         raise TraceError(f"{path}: nodes: {error}") from None
     raise TraceError(f"{path}: nodes must be their number, a node set, or a list of different names")
-
-
-def _number(path: Path, data: dict[str, Any], key: str) -> float | None:
-    value = data.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise TraceError(f"{path}: {key} must be a number of 0 or more, not {value!r}")
-    return value
-
-
-def _text(path: Path, data: dict[str, Any], key: str) -> str:
-    value = data.get(key, "")
-    if not isinstance(value, str):
-        raise TraceError(f"{path}: {key} must be a text, not {value!r}")
-    return value
-
-
-def _notes(path: Path, value: Any) -> dict[str, int]:
-    whole = isinstance(value, dict) and all(type(count) is int for count in value.values())
-    if not whole:
-        raise TraceError(f"{path}: notes must be an object of whole numbers")
-    return dict(value)

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from bftd.base import format
 from bftd.ui.live.glyphs import Glyphs
 
 Points = Sequence[tuple[int, float]]
@@ -69,7 +70,7 @@ def curve(
         return []
     last = max(high, now, *(nodes for nodes, _ in known))
     most = max(rate for _, rate in known) or 1.0
-    label = rate_text(most)
+    label = format.rate(most)
     left = len(label) + 1
     wide, tall = width - left, height - 2
     grid = [[" "] * wide for _ in range(tall)]
@@ -120,12 +121,3 @@ def _ticks(places: Mapping[int, int], now: int, width: int) -> str:
         if not "".join(around).strip():
             line[start : start + len(text)] = text
     return "".join(line).rstrip()
-
-
-def rate_text(rate: float) -> str:
-    """Format samples/s in a few characters."""
-    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if rate >= limit:
-            scale = {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}[unit]
-            return f"{rate / scale:.3g}{unit}"
-    return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"

@@ -20,7 +20,6 @@ class Glyphs:
     across: str
     up: str
     corner: str
-    to: str
     plain: bool
 
 
@@ -34,7 +33,6 @@ UNICODE = Glyphs(
     across="─",
     up="│",
     corner="└",
-    to="→",
     plain=False,
 )
 ASCII = Glyphs(
@@ -47,7 +45,6 @@ ASCII = Glyphs(
     across="-",
     up="|",
     corner="+",
-    to=">",
     plain=True,
 )
 

@@ -14,7 +14,7 @@ from textual.widgets import DataTable, Static
 
 from bftd.client import NodeGroup
 from bftd.protocol.fields import printable
-from bftd.ui.live import panels, words
+from bftd.ui.live import node_groups, panels
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.nodeset import expand
 
@@ -26,9 +26,7 @@ class NodesScreen(ModalScreen[None]):
 
     def __init__(self, groups: Sequence[NodeGroup], explain: Callable[[str], None]) -> None:
         super().__init__()
-        self._groups = sorted(
-            groups, key=lambda group: (words.STATES.index(words.state_of(group)), -words.size_of(group))
-        )
+        self._groups = node_groups.in_order(groups)
         self._explain = explain
         self._names: list[str] | None = None
 
@@ -53,11 +51,11 @@ class NodesScreen(ModalScreen[None]):
         for title, width in (("NODES", 28), ("COUNT", 6), ("STATE", 9), ("WHY", None)):
             table.add_column(Text(title), width=width)
         for group in self._groups:
-            state = words.state_of(group)
+            state = node_groups.state_of(group)
             name = printable(group.nodes)
             table.add_row(
                 Text(name if len(name) < 28 else f"{name[:26]}+", no_wrap=True),
-                Text(f"{words.size_of(group):>5}"),
+                Text(f"{node_groups.size_of(group):>5}"),
                 Text(state, style=panels.COLOURS[state]),
                 Text(printable(panels.does(group)), no_wrap=True),
             )

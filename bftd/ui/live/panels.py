@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from bftd.base import view
+from bftd.base.format import UNKNOWN, clock, moment, percent, period, rate, span
 from bftd.client import Curve, CurvePoints, Decision, Node, NodeGroup, PastLease, Status, Trainer
+from bftd.client.decode import written
 from bftd.protocol.fields import printable
-from bftd.ui.live import charts, words
+from bftd.ui.live import charts, node_groups
 from bftd.ui.live.glyphs import Glyphs
 from bftd.ui.live.history import PAST_S
 
@@ -23,6 +26,7 @@ COLOURS = {
 STATE_COLOURS = {"running": "#56b4e9", "waiting": "#e69f00", "suspended": "#d58bb5", "finished": "#a8a8a8"}
 _WARNING = "#e69f00"
 _ALARM = "bold #ff7b5a"
+_NOTED = ("alarms", "strays", "hold", "pauses", "hours", "bound", "caps", "silent", "tuned")
 
 
 def headline(status: Status) -> Text:
@@ -30,13 +34,12 @@ def headline(status: Status) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append("bftd ", "bold")
     line.append(printable(f"{status.version} {status.mode}"), "")
-    age_s = status.snapshot_age_s
-    line.append("  snapshot " + ("none yet" if age_s is None else f"{age_s:.1f} s old"))
+    line.append(f"  {view.snapshot_age(status.snapshot_age_s)}")
     if status.training_share is not None and status.held_share is not None:
-        line.append(f"  training {words.share(status.training_share)}  held {words.share(status.held_share)}")
+        line.append(f"  training {percent(status.training_share)}  held {percent(status.held_share)}")
     for window in status.windows:
         if window.u is not None:
-            line.append(f"  U {words.window(window.window_s)} {words.share(window.u)}")
+            line.append(f"  U {period(window.window_s)} {percent(window.u)}")
     backs = status.give_back_s
     if backs.count and backs.p50 is not None and backs.max is not None:
         line.append(f"  give-back {backs.p50:.2f} s, most {backs.max:.2f} s")
@@ -45,29 +48,23 @@ def headline(status: Status) -> Text:
 
 def notices(status: Status, problem: str) -> list[Text]:
     """Return one line for each notice, the most pressing first."""
+    told = written({name: getattr(status, name) for name in _NOTED})
     found = [(problem, _ALARM)] if problem else []
-    found += [(alarm.text, _ALARM) for alarm in status.alarms]
-    found += [(f"{pause.text} (since {words.clock(pause.since_s)})", _WARNING) for pause in status.pauses]
-    found += [(status.hold, _WARNING)] if status.hold else []
-    found += [(item.text, _WARNING) for item in (status.hours, status.bound, *status.caps) if item and item.text]
-    if status.strays:
-        found.append((f"{len(status.strays)} jobs of the partition without a lease: bft status names them", _ALARM))
-    if status.silent:
-        found.append((f"silent drivers: {', '.join(status.silent)}", _WARNING))
+    found += [(text, _ALARM) for text in view.alarms(told)] + [(text, _WARNING) for text in view.warnings(told)]
     return [Text(f"! {printable(text)}", style=style, no_wrap=True, overflow="ellipsis") for text, style in found]
 
 
 def bar(status: Status, width: int, glyphs: Glyphs) -> Text:
     """Draw all nodes as one bar."""
     line = Text(no_wrap=True)
-    for state, length in charts.parts(words.counts(status), width):
+    for state, length in charts.parts(node_groups.counts(status), width):
         line.append(glyphs.states[state] * length, COLOURS[state])
     return line
 
 
 def legend(status: Status, width: int, glyphs: Glyphs) -> Text:
     """Return the number of nodes in each state, with the bar's characters; set closer if space is short."""
-    counts = words.counts(status)
+    counts = node_groups.counts(status)
     every = f"{sum(counts.values()):,} nodes"
     line = Text()
     for head, between in ((every, "  "), (every, " "), ("", " ")):
@@ -85,9 +82,9 @@ def legend(status: Status, width: int, glyphs: Glyphs) -> Text:
 
 def sets(status: Status, most: int, width: int) -> Text:
     """Return the largest groups of nodes as folded sets with their use, in at most `most` lines."""
-    groups = sorted(status.groups, key=lambda group: (words.STATES.index(words.state_of(group)), -words.size_of(group)))
+    groups = node_groups.in_order(status.groups)
     if len(groups) > most:
-        groups = sorted(status.groups, key=words.size_of, reverse=True)[: max(0, most - 1)]
+        groups = sorted(status.groups, key=node_groups.size_of, reverse=True)[: max(0, most - 1)]
     lines = [_set(group, width) for group in groups]
     left = len(status.groups) - len(groups)
     if left:
@@ -100,8 +97,8 @@ def _set(group: NodeGroup, width: int) -> Text:
     width_most = max(8, width // 3)
     line = Text(no_wrap=True, overflow="ellipsis")
     shown = name if len(name) <= width_most else f"{name[: width_most - 1]}+"
-    line.append(f"{shown:<{width_most}} ", COLOURS[words.state_of(group)])
-    line.append(f"{words.size_of(group):>5}  ", "dim")
+    line.append(f"{shown:<{width_most}} ", COLOURS[node_groups.state_of(group)])
+    line.append(f"{node_groups.size_of(group):>5}  ", "dim")
     line.append(printable(does(group)))
     return line
 
@@ -116,29 +113,22 @@ def facts(trainer: Trainer, sizes: Sequence[tuple[float, float]], now_s: float, 
     lines = Text(overflow="ellipsis", no_wrap=True)
     lines.append(printable(f"{trainer.name}"), "bold")
     lines.append(printable(f"  {trainer.id or '(private)'} {trainer.user}"))
-    lines.append(f"\n{trainer.state}", STATE_COLOURS.get(trainer.state, ""))
-    lines.append(f" {size(trainer, glyphs)} of {trainer.nodes_min}-{trainer.nodes_max} nodes, {trainer.backend}")
-    done = f"{trainer.step:,}" + (f" of {trainer.total_steps:,}" if trainer.total_steps else "")
-    lines.append(f"\nstep {done}, {charts.rate_text(trainer.samples_per_s)} samples/s")
+    line = trainer.line(now_s)
+    lines.append(f"\n{line.state}", STATE_COLOURS.get(trainer.state, ""))
+    lines.append(f", {line.backend}" if trainer.finished else f" {line.nodes} of {line.range} nodes, {line.backend}")
+    lines.append(f"\nstep {line.step}, {rate(trainer.samples_per_s)} samples/s")
     if trainer.efficiency is not None:
-        lines.append(f" at {words.share(trainer.efficiency)}")
-    ending = words.ends(trainer, now_s)
-    lines.append(f"\nends in {ending}" if trainer.expected_end_s and trainer.exit_code is None else "\nend not known")
+        lines.append(f" at {line.efficiency}")
+    lines.append("\nend not known" if line.left == UNKNOWN else f"\nends in {line.left}")
     if trainer.loss is not None:
-        lines.append(f", loss {trainer.loss:.4g}")
+        lines.append(f", loss {line.loss}")
     lines.append(f"\n{trainer.resizes} resizes, {trainer.suspends} suspends, {trainer.steps_lost} steps lost", "dim")
     width_most = max(10, min(width - 2, 60))
-    line = charts.spark(sizes, now_s - PAST_S, now_s, width_most, glyphs)
+    past = charts.spark(sizes, now_s - PAST_S, now_s, width_most, glyphs)
     most = max((value for at_s, value in sizes if at_s >= now_s - PAST_S), default=0.0)
-    lines.append(f"\n{line}", STATE_COLOURS["running"])
+    lines.append(f"\n{past}", STATE_COLOURS["running"])
     lines.append(f"\n{f'nodes, last hour, most {most:.0f}':<{width_most}}", "dim")
     return lines
-
-
-def size(trainer: Trainer, glyphs: Glyphs) -> str:
-    """Return the number of working nodes, and the number it is to have if that differs."""
-    wanted = max(trainer.requested, trainer.planned) if not trainer.finished else trainer.requested
-    return f"{trainer.working}" if trainer.working == wanted else f"{trainer.working}{glyphs.to}{wanted}"
 
 
 def curve(trainer: Trainer, known: Curve | None, size_: tuple[int, int], glyphs: Glyphs) -> Text:
@@ -162,12 +152,10 @@ def _main(curves: Sequence[CurvePoints]) -> Sequence[tuple[int, float]]:
 
 def decisions(found: Sequence[Decision], most: int) -> Text:
     """Return the decisions, the newest first and in bold."""
-    lines = []
-    for at, each in enumerate(found[:most]):
-        line = Text()
-        line.append(f"{words.clock(each.at_s)} ", "dim")
-        line.append(printable(each.text), "bold" if at == 0 else "")
-        lines.append(line)
+    lines = [
+        Text.assemble((f"{clock(each.at_s)} ", "dim"), (printable(each.text), "" if at else "bold"))
+        for at, each in enumerate(found[:most])
+    ]
     return Text("\n").join(lines) if lines else Text("no decision yet", style="dim")
 
 
@@ -177,19 +165,19 @@ def node(one: Node) -> Text:
     if one.trainer:
         line.append(printable(f"\nit serves trainer {one.trainer}: {one.lease_state}"))
     if one.window_s is not None:
-        line.append(f"\nSlurm plans to use it in {words.span(one.window_s)}")
+        line.append(f"\nSlurm plans to use it in {span(one.window_s)}")
     return line
 
 
 def lease(one: PastLease) -> str:
     """Describe in one line who had a node, from when to when."""
     whose = " ".join(part for part in (one.trainer, one.name, one.user and f"({one.user})") if part)
-    begun, ended = words.date(one.granted_s), words.date(one.ended_s)
+    begun, ended = moment(one.granted_s), "now" if one.ended_s is None else moment(one.ended_s)
     why = f": {one.why_revoked}" if one.why_revoked else ""
     return "\n" + printable(f"{begun} to {ended}  {whose}{why}")
 
 
 def told(found: Sequence[Decision]) -> Text:
     """Return decisions with their dates, the oldest first."""
-    lines = [Text(f"{words.date(each.at_s)}  {printable(each.text)}") for each in found]
+    lines = [Text(f"{moment(each.at_s)}  {printable(each.text)}") for each in found]
     return Text("\n").join(lines) if lines else Text("the ledger has no decision on it", style="dim")

@@ -12,41 +12,40 @@ from textual.widgets import DataTable
 
 from bftd.client import Trainer
 from bftd.protocol.fields import printable
-from bftd.ui.live import charts, panels, words
+from bftd.ui.live import panels
 from bftd.ui.live.glyphs import Glyphs
 
 
 @dataclass(frozen=True, slots=True)
 class LiveColumn:
-    """A column: title, width, rank and sort key; on narrow terminals the highest rank is dropped first."""
+    """A column: title, field of a TrainerLine, width, rank and sort key; the highest rank is dropped first."""
 
     title: str
+    field: str
     width: int
     rank: int
     sort: Callable[[Trainer], Any]
     right: bool = False
 
 
-def _unknown_last(value: float | None) -> tuple[bool, float]:
-    return (value is None, value or 0.0)
+def _unknown_last(value: float | None, sign: int = 1) -> tuple[bool, float]:
+    return (value is None, sign * (value or 0.0))
 
 
 COLUMNS = (
-    LiveColumn("ID", 8, 0, lambda item: (len(item.id), item.id)),
-    LiveColumn("NAME", 12, 0, lambda item: item.name),
-    LiveColumn("USER", 8, 2, lambda item: item.user),
-    LiveColumn("STATE", 9, 0, lambda item: item.state),
-    LiveColumn("NODES", 9, 0, lambda item: -item.working, right=True),
-    LiveColumn("RANGE", 7, 3, lambda item: (item.nodes_min, item.nodes_max), right=True),
-    LiveColumn("SAMPLES/S", 9, 0, lambda item: -item.samples_per_s, right=True),
-    LiveColumn("ENDS", 6, 0, lambda item: _unknown_last(item.expected_end_s), right=True),
-    LiveColumn(
-        "EFF", 4, 1, lambda item: _unknown_last(None if item.efficiency is None else -item.efficiency), right=True
-    ),
-    LiveColumn("STEP", 9, 4, lambda item: -item.step, right=True),
-    LiveColumn("ACCOUNT", 9, 5, lambda item: item.account or ""),
-    LiveColumn("RESIZES", 7, 6, lambda item: -item.resizes, right=True),
-    LiveColumn("ON", 24, 7, lambda item: item.on or ""),
+    LiveColumn("ID", "id", 8, 0, lambda item: (len(item.id), item.id)),
+    LiveColumn("NAME", "name", 12, 0, lambda item: item.name),
+    LiveColumn("USER", "user", 8, 2, lambda item: item.user),
+    LiveColumn("STATE", "state", 12, 0, lambda item: item.state),
+    LiveColumn("NODES", "nodes", 9, 0, lambda item: -item.working, right=True),
+    LiveColumn("RANGE", "range", 7, 3, lambda item: (item.nodes_min, item.nodes_max), right=True),
+    LiveColumn("SAMPLES/S", "rate", 9, 0, lambda item: -item.samples_per_s, right=True),
+    LiveColumn("ENDS", "left", 6, 0, lambda item: _unknown_last(item.expected_end_s), right=True),
+    LiveColumn("EFF", "efficiency", 4, 1, lambda item: _unknown_last(item.efficiency, -1), right=True),
+    LiveColumn("STEP", "step", 15, 4, lambda item: -item.step, right=True),
+    LiveColumn("ACCOUNT", "account", 9, 5, lambda item: item.account or ""),
+    LiveColumn("RESIZES", "resizes", 7, 6, lambda item: -item.resizes, right=True),
+    LiveColumn("ON", "on", 24, 7, lambda item: item.on or ""),
 )
 # The most that a name may grow to before the last column gets the rest.
 _NAME_MOST = 32
@@ -129,22 +128,8 @@ class TrainerTable(DataTable[Text]):
         self.scroll_to(y=at_y, animate=False)
 
     def _cells(self, item: Trainer, now_s: float) -> tuple[str, ...]:
-        texts = {
-            "ID": item.id or "-",
-            "NAME": item.name,
-            "USER": item.user or "-",
-            "STATE": item.state,
-            "NODES": panels.size(item, self._glyphs),
-            "RANGE": f"{item.nodes_min}-{item.nodes_max}",
-            "SAMPLES/S": charts.rate_text(item.samples_per_s) if item.samples_per_s else "-",
-            "ENDS": words.ends(item, now_s),
-            "EFF": words.share(item.efficiency),
-            "STEP": f"{item.step:,}",
-            "ACCOUNT": item.account or "-",
-            "RESIZES": f"{item.resizes}",
-            "ON": item.on or "-",
-        }
-        return tuple(printable(texts[column.title]) for column, _ in self._columns_shown)
+        line = item.line(now_s)
+        return tuple(printable(getattr(line, column.field)) for column, _ in self._columns_shown)
 
 
 def keys(trainers: Sequence[Trainer]) -> list[str]:
@@ -160,5 +145,5 @@ def keys(trainers: Sequence[Trainer]) -> list[str]:
 def _cell(column: LiveColumn, width: int, text: str) -> Text:
     """Format a value to the width of its column: never as markup, and cut off with a + as Slurm does."""
     shown = text if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}+"
-    style = panels.STATE_COLOURS.get(text, "") if column.title == "STATE" else ""
+    style = panels.STATE_COLOURS.get(text.partition(" ")[0], "") if column.title == "STATE" else ""
     return Text(f"{shown:>{width}}" if column.right else shown, style=style, no_wrap=True, end="")

@@ -168,7 +168,7 @@ async def test_what_a_resize_cost_is_in_the_ledger_and_explained_part_by_part(se
             ),
         )
         + "tep; "
-        + wording("core.sentences.state_size", state_bytes="14 GB")
+        + wording("core.sentences.state_size", state_bytes="13.0 GiB")
     )
     _, tail = await served.ask("GET", "/v1/events?after=0&limit=10000")
     [kept] = [event["data"] for event in tail["events"] if event["kind"] == "resize"]

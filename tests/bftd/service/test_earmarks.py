@@ -14,13 +14,14 @@ import pytest
 from rich.console import Console
 
 from bftd.base import old_names
+from bftd.base.folding import Folds, folded
 from bftd.config.keys import Config
 from bftd.core.model.domain import Earmark, EarmarkOver, PoolNode, PoolView
 from bftd.core.model.earmark_usage import EarmarkUsage
 from bftd.core.model.events import PoolObserved
 from bftd.http.auth.caller import Caller
 from bftd.http.auth.privacy import Privacy
-from bftd.http.overview import FOLDED, Folds, Overviews, folded
+from bftd.http.overview import FOLDED, Overviews
 from bftd.ledger.file import Ledger
 from bftd.service import status
 from bftd.service.service import Service
@@ -206,4 +207,4 @@ def test_the_status_counts_earmarks_in_a_line_where_there_are_any(fold: bool) ->
     text = drawn(overview(core.state, core.time_s, "1.0", "live", [], []))
     now = wording("bftd.view.earmarked", jobs="0 jobs")
     assert wording("bftd.view.earmarks", now=now, made="1 earmark", ends="") in text
-    assert says(text, "bftd.view.outcomes", started=0, wasted=1, share=", 100% of 0.0 node-hours")
+    assert says(text, "bftd.view.outcomes", started=0, wasted=1, share=", 100% of 0.00 node-hours")

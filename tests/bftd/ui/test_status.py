@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bftd.base import command, tables
+from bftd.base.folding import Folds, folded
 from bftd.cli import common
 from bftd.core.model.domain import Settings
 from bftd.daemon import log_format
-from bftd.http.overview import Folds, folded
 from bftd.protocol.reports import ProgressReport
 from bftd.service.status import overview, percentiles
 from bftd.ui.status import render

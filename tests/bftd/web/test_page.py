@@ -236,8 +236,8 @@ def test_who_looks_is_told_what_the_daemon_does_and_what_is_wrong() -> None:
     assert wording("web.page.shadow") in said(mode="shadow")
     totals = {"idle_node_seconds": 7200.0, "since_s": making.NOW_S, "preemptions": 3, "waiting": [{"user": "ann"}]}
     would = said(mode="shadow", shadow=totals, training_node_seconds=3600.0)
-    part = wording("web.sections.part_of_idle", share="50.0 %")
-    assert says(would, "web.sections.would_have_had", training_s="1.0", part=part, preemptions=3)
+    part = wording("web.sections.part_of_idle", share="50.0%")
+    assert says(would, "web.sections.would_have_had", training_s="1.00", part=part, preemptions=3)
     assert "1 real trainer waits" in would
     assert "Would be lent" in would
     held = said(hold="the snapshot is 40 s old")

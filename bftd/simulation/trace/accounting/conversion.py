@@ -10,11 +10,11 @@ from datetime import datetime, timezone
 import numpy as np
 from numpy.typing import NDArray
 
+from bftd.base.format import some
 from bftd.simulation.trace.accounting import busy_periods, node_inventory
 from bftd.simulation.trace.accounting.sacct import Accounts, Period
 from bftd.simulation.trace.errors import TraceError
 from bftd.simulation.trace.model import Trace
-from bftd.simulation.trace.names import some
 
 # A site with idle nodes to lend starts and ends jobs more often than this.
 _SILENCE_S = 3600

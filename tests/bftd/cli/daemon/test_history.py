@@ -84,7 +84,7 @@ def test_it_shows_a_row_an_hour_of_the_last_day_and_the_sum(daemon: Daemon) -> N
             known=wording(
                 "cli.history.in_the_last",
                 u=0.83,
-                names=wording("cli.history.in_the_last", u="hour, 0.80", names="24 hours"),
+                names=wording("cli.history.in_the_last", u="1 hour, 0.80", names="1 day"),
             ),
         ),
     ]
@@ -158,9 +158,9 @@ def test_time_spans_are_read_as_in_times(text: str, meant: float) -> None:
 
 
 def test_the_states_of_the_table_are_those_of_the_samples() -> None:
-    from bftd.cli.daemon import history
+    from bftd.base import view
 
-    assert history._STATES == NODE_STATES
+    assert view.NODE_STATES == NODE_STATES
 
 
 def test_it_shows_the_starts_that_pilots_touched_where_the_daemon_tells_of_them(daemon: Daemon) -> None:

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bftd.base.errors import ApiError, BftError
 from bftd.cli.daemon import trainers as shown
@@ -190,9 +188,3 @@ def test_a_word_that_names_a_trainer_and_a_node_is_the_trainer_and_the_node_is_m
     ]
     assert run("explain", "--node", "17").output.startswith("17 (IDLE, a100x4)")
     assert "node too" not in run("explain", "--trainer", "17").output
-
-
-@given(st.none() | st.floats(0, 1e18), st.none() | st.floats(0, 1e18))
-def test_any_time_can_be_shown(since_s: float | None, until_s: float | None) -> None:
-    assert shown.lasting(since_s, until_s)
-    assert shown.ending(since_s, NOW_S)

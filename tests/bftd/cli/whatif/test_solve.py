@@ -245,7 +245,7 @@ def test_bad_input_is_refused_in_one_line_that_names_the_trainer_and_the_field(
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["--time-limit", "0"], excerpt("cli.solve.not_seconds", value=0)),
+        (["--time-limit", "0"], excerpt("cli.trace.not_above_zero", value=0)),
         (["--time-limit", "-1"], "'--time-limit': -1 is not"),
         (["--time-limit", "nan"], "'--time-limit': nan is not"),
         (["--time-limit", "inf"], "'--time-limit': inf is not"),

@@ -40,7 +40,7 @@ def test_the_statistics_are_shown_as_the_papers_table_and_figure(run: Run) -> No
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].split() == ["SYSTEM", "DURATION", "INC/h", "DEC/h", "RATIO", "EQ-NODES"]
-    assert lines[1].split() == ["Test", "1.0", "h", "1.0", "2.0", "33.3%", "1.0"]
+    assert lines[1].split() == ["Test", "1", "h", "1.0", "2.0", "33.3%", "1.0"]
     assert wording("cli.trace.fragments", count=2, mean_s="30 min", cut=1) in lines
     assert "1 h           100.0%     100.0%" in lines
     assert lines[-1] == "note: " + wording("whatif.notes.gaps", gaps=2)
@@ -57,7 +57,7 @@ def test_the_statistics_of_a_part_are_shown_as_json(run: Run) -> None:
 def test_the_statistics_of_summits_week_are_shown(run: Run) -> None:
     code, out, err = run(f"stats {SUMMIT}")
     assert (code, err) == (0, "")
-    assert out.splitlines()[1].split() == ["Summit", "7.0", "days", "40.5", "28.9", "8.3%", "395.3"]
+    assert out.splitlines()[1].split() == ["Summit", "7", "days", "40.5", "28.9", "8.3%", "395.3"]
 
 
 def test_a_trace_is_made_of_files(run: Run) -> None:
@@ -66,7 +66,7 @@ def test_a_trace_is_made_of_files(run: Run) -> None:
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert says(
-        lines[0], "cli.trace.summary", output="t.csv.gz", duration_s="2.0 h", start="2026-03-01T12:00:00+00:00", nodes=4
+        lines[0], "cli.trace.summary", output="t.csv.gz", duration_s="2 h", start="2026-03-01T12:00:00+00:00", nodes=4
     )
     assert "note: " + wording("whatif.notes.steps_ignored", steps=3) in lines
     assert "note: " + wording("whatif.notes.jobs_ignored", jobs=1) in lines
@@ -99,7 +99,7 @@ def test_the_period_can_be_given(run: Run) -> None:
     period = "--since 2026-03-01T12:30 --until 2026-03-01T13:30:00"
     code, out, _ = run(f"from-sacct {ASSETS}/jobs.txt --nodes 'n[1-4]' {period} -o t.csv")
     assert code == 0
-    assert out.startswith("t.csv: 1.0 h from 2026-03-01T12:30:00+00:00")
+    assert out.startswith("t.csv: 1 h from 2026-03-01T12:30:00+00:00")
 
 
 CALLS = [
@@ -128,9 +128,7 @@ def test_a_trace_is_made_of_what_sacct_says_since_a_date(
     monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
     code, out, err = run("from-sacct --since 2026-03-01T12:00 --until 2026-03-01T14:00 -o t.csv")
     assert (code, err) == (0, "")
-    assert says(
-        out, "cli.trace.summary", output="t.csv", duration_s="2.0 h", start="2026-03-01T12:00:00+00:00", nodes=4
-    )
+    assert says(out, "cli.trace.summary", output="t.csv", duration_s="2 h", start="2026-03-01T12:00:00+00:00", nodes=4)
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls == CALLS
     shell_script(commands / "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")

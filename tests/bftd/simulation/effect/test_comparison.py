@@ -77,11 +77,9 @@ def test_a_setting_that_would_have_recovered_more_is_told_with_its_figures() -> 
     assert 0.3 < found.u_before < found.u_after <= 1.0
     text = found.text("--pj-max 4")
     assert text.startswith(
-        wording(
-            "whatif.comparison.gain", what="--pj-max 4", gain=f"{100 * found.gain:+.1f}", over="% over the last 24 h ("
-        )
+        wording("whatif.comparison.gain", what="--pj-max 4", gain=f"{found.gain:+.1%}", over="over the last 24 h (")
     )
-    assert f"U {100 * found.u_before:.1f} % -> {100 * found.u_after:.1f} %; 6 trainers, {found.changes} changes" in text
+    assert f"U {found.u_before:.1%} -> {found.u_after:.1%}; 6 trainers, {found.changes} changes" in text
 
 
 def test_the_way_back_is_the_loss_that_the_way_there_was_a_gain() -> None:

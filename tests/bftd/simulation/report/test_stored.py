@@ -11,7 +11,7 @@ import pytest
 from bftd.simulation.report import ReportError
 from bftd.simulation.report.stored import read
 from tests.bftd.simulation.report.making import SITE, advice, result
-from tests.support.messages import pattern
+from tests.support.messages import fragment, pattern
 
 pytestmark = pytest.mark.slow
 
@@ -52,21 +52,30 @@ def test_an_advice_of_a_short_trace_has_no_bounds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data.pop("run"), pattern("whatif.stored.not_an_object", field="run")),
-        (lambda data: data.update(efficiency=None), pattern("whatif.stored.not_a_number", field="efficiency")),
-        (lambda data: data.update(efficiency=float("nan")), pattern("whatif.stored.not_a_number", field="efficiency")),
+        (lambda data: data.pop("run"), pattern("whatif.stored.anew", fault=fragment("r.json: run"))),
+        (lambda data: data.update(efficiency=None), pattern("protocol.fields.missing", name="efficiency")),
+        (
+            lambda data: data.update(efficiency=float("nan")),
+            pattern("protocol.fields.wrong", name="efficiency", shown=fragment("nan")),
+        ),
         (lambda data: data.update(node_hours=0), pattern("whatif.stored.nothing_idle")),
-        (lambda data: data.update(preemptions="12"), pattern("whatif.stored.not_from_zero", field="preemptions")),
-        (lambda data: data.update(series=[1]), pattern("whatif.stored.not_objects", field="series")),
-        (lambda data: data["series"][0].pop("start_s"), pattern("whatif.stored.not_a_number", field="start_s")),
+        (
+            lambda data: data.update(preemptions="12"),
+            pattern("protocol.fields.wrong", name="preemptions", shown=fragment("12")),
+        ),
+        (lambda data: data.update(series=[1]), pattern("protocol.fields.not_an_object", where="each of series")),
+        (lambda data: data["series"][0].pop("start_s"), pattern("protocol.fields.missing", name="start_s")),
         (
             lambda data: data["run"]["arguments"].update(policy="magic"),
-            pattern("whatif.stored.unknown_policy", arguments="magic"),
+            pattern("protocol.fields.wrong", name="policy", shown="'magic'"),
         ),
-        (lambda data: data["run"]["arguments"].update(mends=3), "'mends'"),
+        (
+            lambda data: data["run"]["arguments"].update(mends=3),
+            pattern("protocol.fields.not_an_object", where=fragment("mends")),
+        ),
         (
             lambda data: data["run"]["inputs"]["trace"].update(nodes=0),
-            pattern("whatif.stored.not_a_number", field="nodes"),
+            "nodes must be 1 or more, not 0",
         ),
     ],
 )
@@ -82,7 +91,7 @@ def test_a_wrong_field_is_named(tmp_path: Path, change: Any, message: str) -> No
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "is not JSON"), ("[1]", "holds no result"), ('{"nodes": 3}', "holds no result"), ("[" * 10**5, "not JSON")],
+    [("{", "not JSON"), ("[1]", "holds no result"), ('{"nodes": 3}', "holds no result"), ("[" * 10**5, "too deeply")],
 )
 def test_what_is_no_result_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ReportError, match=message):

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bftd.base.view import NODE_STATES
 from bftd.client import NodeGroup, Status, Trainer
-from bftd.ui.live import charts, panels, words
+from bftd.ui.live import charts, node_groups, panels
 from bftd.ui.live.glyphs import ASCII, UNICODE, Glyphs, suited
 from tests.support.messages import wording
 
@@ -17,7 +18,7 @@ RATES = st.floats(min_value=0.0, max_value=1e12)
 POINTS = st.lists(st.tuples(st.integers(0, 5000), RATES | st.just(math.nan)), max_size=8)
 
 
-@given(st.dictionaries(st.sampled_from(words.STATES), st.integers(0, 10_000)), st.integers(0, 300))
+@given(st.dictionaries(st.sampled_from(NODE_STATES), st.integers(0, 10_000)), st.integers(0, 300))
 def test_a_bar_is_as_wide_as_it_may_be_and_shows_each_state_that_has_a_node(counts: dict[str, int], width: int) -> None:
     found = dict(charts.parts(counts, width))
     there = {state for state, count in counts.items() if count}
@@ -81,7 +82,7 @@ def test_a_terminal_gets_the_characters_that_it_has(encoding: str | None, term: 
 
 def test_states_of_nodes_are_told_apart_without_colour() -> None:
     for glyphs in (UNICODE, ASCII):
-        assert len(set(glyphs.states.values())) == len(words.STATES)
+        assert len(set(glyphs.states.values())) == len(NODE_STATES)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +94,8 @@ def test_states_of_nodes_are_told_apart_without_colour() -> None:
      (NodeGroup("n1", kind="a kind of tomorrow"), "away")],
 )  # fmt: skip
 def test_a_daemon_of_before_does_not_say_what_nodes_are(group: NodeGroup, state: str) -> None:
-    assert words.state_of(group) == state
-    assert words.counts(Status(groups=(group, group)))[state] == 2
+    assert node_groups.state_of(group) == state
+    assert node_groups.counts(Status(groups=(group, group)))[state] == 2
 
 
 @given(st.builds(Trainer, name=st.text(), user=st.text(), samples_per_s=RATES, expected_end_s=st.none() | RATES))
@@ -107,12 +108,6 @@ def test_every_part_can_be_made_of_every_trainer(trainer: Trainer) -> None:
         panels.decisions((), 5),
     ):
         assert all(letter.isprintable() or letter == "\n" for letter in text.plain)
-
-
-def test_rates_are_short() -> None:
-    assert [charts.rate_text(rate) for rate in (0.0, 3.14159, 250.0, 9999.0, 12_345.0, 2e6, 3e13)] == [
-        "0", "3.14", "250", "9999", "12.3k", "2M", "30T"
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -1,0 +1,112 @@
+"""The view model of a status: a trainer's line and the notices, in the words of every screen, table and page.
+
+The renderers only lay it out. A status is an answer of `GET /v1/status`, perhaps of an older daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bftd.base import format
+
+# The order in which node states are drawn and counted.
+NODE_STATES = ("regular", "planned", "leased", "idle", "away")
+_AS_TOLD = ("id", "name", "user", "account", "backend", "resizes", "suspends", "reason", "on")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerLine:
+    """A trainer in words, "-" for anything unknown.
+
+    `nodes` are those at work, with those it has leased behind "->" if they differ. `ends` is the time of its end, and
+    `left` the time until then.
+    """
+
+    id: str
+    name: str
+    user: str
+    account: str
+    backend: str
+    state: str
+    nodes: str
+    range: str
+    step: str
+    rate: str
+    efficiency: str
+    loss: str
+    resizes: str
+    suspends: str
+    elapsed: str
+    ends: str
+    left: str
+    reason: str
+    on: str
+
+
+def trainer_line(trainer: Mapping[str, Any], now_s: float) -> TrainerLine:
+    """Return the line of one trainer of an answer."""
+    state, code, loss = str(trainer["state"]), trainer.get("exit_code"), trainer.get("loss")
+    done = state == "finished"
+    working, leased = trainer.get("working", 0), trainer.get("requested", 0)
+    low, high, step, steps = (trainer.get(name) for name in ("nodes_min", "nodes_max", "step", "total_steps"))
+    rate, end_s = trainer.get("samples_per_s"), trainer.get("finished_s" if done else "expected_end_s")
+    return TrainerLine(
+        **{name: format.UNKNOWN if (told := trainer.get(name)) in (None, "") else str(told) for name in _AS_TOLD},
+        state=state if not done else "lost" if code is None else f"{state} ({code})",
+        nodes=format.UNKNOWN if done else str(working) if working == leased else f"{working}->{leased}",
+        range=format.UNKNOWN if low is None else f"{low}-{high}",
+        step=format.UNKNOWN if step is None else f"{step}/{steps}" if steps else str(step),
+        rate=format.rate(rate) if rate else format.UNKNOWN,
+        efficiency=format.percent(trainer.get("efficiency")),
+        loss=format.UNKNOWN if loss is None else f"{loss:.4g}",
+        elapsed=format.elapsed(trainer.get("arrived_s"), trainer.get("finished_s") if done else now_s),
+        ends=format.end(end_s, now_s),
+        left=format.UNKNOWN if done or end_s is None else format.span(end_s - now_s),
+    )
+
+
+def shown(fields: Iterable[str], lines: Sequence[TrainerLine], rare: Sequence[str] = ("account",)) -> list[str]:
+    """Return the fields to show: all, but a `rare` one only where it is known of any trainer."""
+    known = {name for name in rare for line in lines if getattr(line, name) != format.UNKNOWN}
+    return [name for name in fields if name not in rare or name in known]
+
+
+def snapshot_age(age_s: float | None) -> str:
+    """Return the age of the daemon's snapshot of Slurm."""
+    return f"snapshot {'none yet' if age_s is None else f'{age_s:.1f} s old'}"
+
+
+def alarms(status: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what somebody has to look at."""
+    yield from (alarm["text"] for alarm in status.get("alarms", ()))
+    for stray in status.get("strays", ()):
+        from slurm_plugin.nodeset import fold  # loading it takes time, and strays are rare
+
+        whose = f"{stray['user']} ({stray['account']})" if stray.get("account") else stray["user"]
+        done = ": bftd has asked Slurm to cancel it" if stray["cancelled"] else ""
+        since = format.moment(stray["since_s"])
+        yield f"no lease stands behind job {stray['job_id']} of {whose} on {fold(stray['nodes'])} since {since}{done}"
+    if failure := status.get("ledger", {}).get("failure"):
+        yield failure
+
+
+def warnings(status: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what holds growth back, and what hides or loses anything."""
+    if status.get("hold"):
+        yield f"nothing grows: {status['hold']}"
+    for pause in status.get("pauses", ()):
+        back = ", and what was lent is asked back" if pause["release"] else ""
+        yield f"{pause['text']} (since {format.moment(pause['since_s'])}{back})"
+    for item in (status.get("hours"), status.get("bound"), *status.get("caps", ())):
+        if item and item["text"]:
+            yield item["text"]
+    if silent := status.get("silent"):
+        yield f"no word from the driver of {', '.join(silent)}"
+    for name, told in status.get("tuned", {}).items():
+        if told["value"] != told["file"]:
+            yield f"bft tune has set {name} = {told['value']}; the configuration has {told['file']}"
+    if status.get("ledger", {}).get("full"):
+        since = format.minute(status["ledger"]["oldest_event_s"])
+        yield f"the ledger has reached [ledger] max_bytes: it has events from {since} on"
