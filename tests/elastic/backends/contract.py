@@ -118,7 +118,7 @@ class BackendContract(ABC):
 
         self.play(tmp_path, body)
 
-    def test_when_all_members_go_at_once_the_state_is_saved_before_the_others_begin(self, tmp_path: Path) -> None:
+    def test_when_all_members_go_at_once_the_checkpoint_is_saved_before_the_others_begin(self, tmp_path: Path) -> None:
         async def body(backend: Backend, host: Host) -> None:
             await self.form(backend, pilot("n1"))
             n2 = pilot("n2")

@@ -665,7 +665,7 @@ async def first_step(stage: Stage, worker: Peer, step: int, rank: int, generatio
     await stage.says(worker, message)
 
 
-def test_regression_ranks_that_had_not_loaded_the_state_trained_on_other_steps_than_rank_0(play: Play) -> None:  # noqa: F811
+def test_regression_ranks_that_had_not_loaded_the_checkpoint_trained_on_other_steps_than_rank_0(play: Play) -> None:  # noqa: F811
     async def body(stage: Stage) -> None:
         await trains(stage, "n1", "n2")
         for generation, at in (("1", (1, 1)), ("2", (36, 1))):
@@ -708,7 +708,7 @@ def test_regression_a_script_that_saves_and_never_loads_began_anew_each_time_and
 
 async def resized(stage: Stage, workers: Sequence[Peer], graceful: bool = True) -> None:
     """What a back-end does that restarts all workers at a change of nodes."""
-    await stage.backend._host.save_state(workers, graceful=graceful)
+    await stage.backend._host.save_checkpoint(workers, graceful=graceful)
 
 
 def test_regression_a_script_that_saves_nothing_was_restarted_from_zero_without_a_word(

@@ -221,7 +221,7 @@ def test_newcomers_that_get_warm_one_after_the_other_join_together(play: Play, m
     play(body)
 
 
-def test_regression_nodes_that_joined_while_the_disk_was_full_threw_training_back_to_the_last_state(
+def test_regression_nodes_that_joined_while_the_disk_was_full_threw_training_back_to_the_last_checkpoint(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainers, "STORE_RETRY_S", 0.02)
@@ -372,7 +372,7 @@ def test_slurms_notice_after_training_is_complete_is_still_one(play: Play) -> No
     play(body)
 
 
-def test_the_last_node_ships_the_state_before_it_is_let_go(play: Play) -> None:
+def test_the_last_node_uploads_the_checkpoint_before_it_is_let_go(play: Play) -> None:
     async def body(stage: Stage) -> None:
         stage.grant("n1")
         await stage.warm("n1")
@@ -380,7 +380,7 @@ def test_the_last_node_ships_the_state_before_it_is_let_go(play: Play) -> None:
         agent = stage.pilot("n1").agent
         assert agent
         await stage.says(agent, {"op": "leaving", "at_s": 1.0})
-        await until("asked for its state", lambda: ops(worker) == ["ship"])
+        await until("asked for its checkpoint", lambda: ops(worker) == ["ship"])
         assert "go" not in ops(agent)
         await stage.says(worker, {"op": "shipped", "step": 0})
         await until("let go", lambda: ops(agent)[-1] == "go")
@@ -399,7 +399,7 @@ def test_the_first_end_counts(play: Play) -> None:
     assert play(body) == (0, "training is complete")
 
 
-def test_training_that_ended_well_waits_for_the_state_that_is_on_its_way(play: Play) -> None:
+def test_training_that_ended_well_waits_for_the_checkpoint_that_is_on_its_way(play: Play) -> None:
     async def body(stage: Stage) -> None:
         stage.grant("n1")
         await stage.warm("n1")

@@ -1,4 +1,4 @@
-"""States by path in the driver: what workers tell becomes the trainer's progress, and ends a pause once it counts."""
+"""Distributed checkpoints in the driver: what workers tell becomes progress, and ends a pause once it counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elastic.link.peer import Peer
 from elastic.store import manifest
 from tests.elastic.driver.test_trainer import Play, Stage, play
 from tests.elastic.fakes import ops, sent, until
-from tests.elastic.store.by_path import name_of, told, write, written
+from tests.elastic.store.distributed import name_of, told, write, written
 from tests.support.messages import fragment, says
 from tests.support.waiting import STILL_S
 
@@ -37,7 +37,7 @@ async def training_on(stage: Stage, *nodes: str) -> list[Peer]:
 
 
 def home(stage: Stage) -> Path:
-    return stage.run.generations.home.path
+    return stage.run.versions.home.path
 
 
 async def tell(stage: Stage, workers: list[Peer], step: int) -> None:
@@ -49,18 +49,18 @@ def told_to(worker: Peer, op: str) -> list[str]:
     return [message["name"] for message in sent(worker) if message["op"] == op]
 
 
-def test_a_generation_of_all_ranks_is_progress_and_what_the_next_worker_begins_with(play: Play) -> None:
+def test_a_version_of_all_ranks_is_progress_and_what_the_next_worker_begins_with(play: Play) -> None:
     async def body(stage: Stage) -> None:
         workers = await training_on(stage, "n1", "n2")
         await tell(stage, workers, 40)
         await until("published", lambda: told_to(workers[1], "published") == [name_of(40)])
         assert (stage.run.step, stage.run.progress.step, stage.run.progress.samples) == (40, 40, 400)
-        assert stage.run.progress.costs.state_bytes == stage.run.generations.newest.size_bytes
+        assert stage.run.progress.costs.state_bytes == stage.run.versions.newest.size_bytes
         await stage.says(workers[0], {"op": "fetch"})
         await until("answered", lambda: "fetched" in ops(workers[0]))
         [answer] = [message for message in sent(workers[0]) if message["op"] == "fetched"]
-        [generation] = answer["generations"]
-        assert generation["path"] == str(home(stage) / name_of(40))
+        [version] = answer["generations"]
+        assert version["path"] == str(home(stage) / name_of(40))
         await tell(stage, workers, 50)
         await tell(stage, workers, 60)
         await until("the oldest is forgotten", lambda: told_to(workers[0], "forgotten") == [name_of(40)])
@@ -69,7 +69,7 @@ def test_a_generation_of_all_ranks_is_progress_and_what_the_next_worker_begins_w
     play(body)
 
 
-def test_a_pause_is_over_when_the_generation_of_all_ranks_is_published_and_not_before(play: Play) -> None:
+def test_a_pause_is_over_when_the_version_of_all_ranks_is_published_and_not_before(play: Play) -> None:
     async def body(stage: Stage) -> None:
         workers = await training_on(stage, "n1", "n2")
         saving = asyncio.create_task(stage.run.saver.save(workers, graceful=True))
@@ -87,7 +87,7 @@ def test_a_pause_is_over_when_the_generation_of_all_ranks_is_published_and_not_b
     play(body)
 
 
-def test_regression_the_news_of_an_earlier_generation_ended_a_pause_before_its_own_was_published(play: Play) -> None:
+def test_regression_the_news_of_an_earlier_version_ended_a_pause_before_its_own_was_published(play: Play) -> None:
     async def body(stage: Stage) -> None:
         workers = await training_on(stage, "n1")
         await tell(stage, workers, 5)
@@ -101,7 +101,7 @@ def test_regression_the_news_of_an_earlier_generation_ended_a_pause_before_its_o
 
 
 @pytest.mark.parametrize("fault", ["unwritten", "contradicted", "gone", "no shard"])
-def test_a_pause_whose_state_will_never_be_whole_ends_at_once_with_what_there_is(
+def test_a_pause_whose_checkpoint_will_never_be_whole_ends_at_once_with_what_there_is(
     play: Play, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("elastic.store.versions._PAUSE_S", 0.0)
@@ -136,19 +136,19 @@ def test_a_pause_whose_state_will_never_be_whole_ends_at_once_with_what_there_is
         await until("its files are gone", lambda: os.listdir(home(stage)) == [name_of(5)])
         if fault != "gone":
             [note] = stage.reports(NoteReport)
-            assert says(note.text, "elastic.generations.one_kept", step=5)
+            assert says(note.text, "elastic.versions.one_kept", step=5)
 
     play(body)
 
 
 async def _have_nothing(stage: Stage) -> None:
-    """What workers answer who never had a state for the driver to fetch."""
+    """What workers answer who never had a checkpoint to upload."""
     for other in list(stage.connections._workers()):
         await until("asked for what it has", lambda other=other: "ship" in ops(other))
         await stage.says(other, {"op": "nothing_saved"})
 
 
-def test_workers_of_another_group_have_no_part_in_a_generation(play: Play) -> None:
+def test_workers_of_another_group_have_no_part_in_a_version(play: Play) -> None:
     async def body(stage: Stage) -> None:
         first, second = await training_on(stage, "n1", "n2")
         messages = written(home(stage), 7)
@@ -164,7 +164,7 @@ def test_workers_of_another_group_have_no_part_in_a_generation(play: Play) -> No
     play(body)
 
 
-def test_a_generation_that_is_found_wrong_is_lost_progress_and_steps_that_are_done_again(play: Play) -> None:
+def test_a_version_that_is_found_wrong_is_lost_progress_and_steps_that_are_done_again(play: Play) -> None:
     async def body(stage: Stage) -> None:
         workers = await training_on(stage, "n1", "n2")
         for step in (40, 60):
@@ -185,7 +185,7 @@ def test_a_generation_that_is_found_wrong_is_lost_progress_and_steps_that_are_do
         assert stage.reports(ProgressReport)[-1].steps_lost == 20
         assert says(
             stage.reports(NoteReport)[0].text,
-            "elastic.generations.not_used",
+            "elastic.versions.not_used",
             why=fragment("__0_0.distcp is not what it was"),
             on=40,
         )
@@ -218,7 +218,7 @@ def test_a_file_system_that_hangs_holds_up_no_word_of_a_worker(play: Play, monke
     play(body)
 
 
-def test_a_state_that_is_whole_when_the_job_is_cancelled_counts(play: Play, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_whole_when_the_job_is_cancelled_counts(play: Play, tmp_path: Path) -> None:
     async def body(stage: Stage) -> None:
         workers = await training_on(stage, "n1")
         message = told(home(stage), 40, 0, 1)
@@ -231,7 +231,7 @@ def test_a_state_that_is_whole_when_the_job_is_cancelled_counts(play: Play, tmp_
 
 
 def test_regression_a_save_that_the_end_of_the_job_cut_off_left_its_files(play: Play, tmp_path: Path) -> None:
-    """As much as a whole state, on the user's quota, and shown nowhere."""
+    """As much as a whole checkpoint, on the user's quota, and shown nowhere."""
 
     async def body(stage: Stage) -> None:
         workers = await training_on(stage, "n1", "n2")
@@ -252,7 +252,7 @@ def test_what_workers_do_after_the_end_is_no_fault_of_the_drivers(play: Play, ca
         stages.append(stage)
         workers = await training_on(stage, "n1", "n2")
         await stage.says(workers[0], written(home(stage), 40)[0])
-        await stage.run.generations.close()
+        await stage.run.versions.close()
         stage.connections.disconnected(workers[1])
         await asyncio.sleep(0)
 
@@ -261,7 +261,7 @@ def test_what_workers_do_after_the_end_is_no_fault_of_the_drivers(play: Play, ca
     assert caplog.records == []
 
 
-def test_workers_are_told_where_states_by_path_go(tmp_path: Path, play: Play) -> None:
+def test_workers_are_told_where_distributed_checkpoints_go(tmp_path: Path, play: Play) -> None:
     async def body(stage: Stage) -> None:
         stage.run.settings.site.stage = "/local/{user}"
         stage.grant("n1")

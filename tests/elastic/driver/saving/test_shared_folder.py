@@ -168,7 +168,7 @@ def test_nobody_is_asked_where_no_path_was_given(play: Play) -> None:
 def test_regression_nodes_that_came_together_never_looked_for_each_other_where_the_driver_sees_no_path(
     play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each had a disk of its own by that name: what they saved was no state, and none could be read again."""
+    """Each had a disk of its own by that name: what they saved was no checkpoint, and none could be read again."""
     monkeypatch.setattr(hosts, "FAULT_SHOWN_S", 0.0)
     path = tmp_path / "not-on-this-host" / "run7"
 
@@ -218,7 +218,7 @@ async def asked_again(agent: Peer, times: int) -> Message:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
-def test_regression_a_full_file_system_was_the_nodes_fault_and_ended_a_trainer_with_a_whole_state(
+def test_regression_a_full_file_system_was_the_nodes_fault_and_ended_a_trainer_with_a_whole_checkpoint(
     scene: Callable[..., Any], lustre: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(shared_folder, "STORE_RETRY_S", 0.02)
