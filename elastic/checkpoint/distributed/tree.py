@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,9 @@ from elastic.base.errors import CheckpointError
 ROOT = "state"
 _SHOWN = 3
 _GONE = object()
+
+# A skeleton is pickled with the module of its leaves: until 0.2, that of checkpoints of 0.1.0 is found, too.
+sys.modules["elastic.bypath.tree"] = sys.modules[__name__]
 
 
 @dataclass(frozen=True)

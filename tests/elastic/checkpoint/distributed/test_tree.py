@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import OrderedDict, namedtuple
 from typing import Any
 
@@ -171,3 +172,12 @@ def test_regression_a_checkpoint_could_not_be_loaded_into_an_expanded_tensor() -
     saved["w"][1, 2] = 7.0
     with pytest.raises(CheckpointError, match=pattern("elastic.loading.expanded", name="w")):
         distributed.copied(saved, into)
+
+
+def test_regression_a_skeleton_of_the_module_s_name_before_could_not_be_read() -> None:
+    from elastic.checkpoint.distributed import tree
+
+    leaf = tree.Leaf("state.model.weight", True)
+    before = pickle.dumps(leaf, protocol=2).replace(tree.__name__.encode(), b"elastic.bypath.tree")
+    assert b"elastic.bypath.tree" in before
+    assert pickle.loads(before) == leaf
