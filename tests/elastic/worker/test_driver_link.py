@@ -301,7 +301,7 @@ def test_the_checkpoint_of_a_suspended_trainer_is_downloaded_as_a_file(tmp_path:
         time.sleep(0.001)
     file.seek(0)
     assert file.read() == b"the checkpoint"
-    assert driver.session.costs["load_bytes"] == 9
+    assert driver.session.costs["load_bytes"] == 14
     assert driver.session.ended(0) == 0
     channel.close()
     driver.hang_up()

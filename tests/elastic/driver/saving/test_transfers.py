@@ -19,7 +19,7 @@ from elastic.driver.saving import transfers as modules
 from elastic.driver.saving.saver import CheckpointSaver
 from elastic.driver.saving.transfers import Transfers
 from elastic.driver.server import Hub, listen
-from elastic.link.bulk import DOWNLOAD, SEND, PieceWriter, receive_file
+from elastic.link.bulk import DOWNLOAD, UPLOAD, PieceWriter, receive_file
 from elastic.link.channel import BlockingChannel
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
@@ -65,7 +65,7 @@ class Stage:
         """What the driver answers a worker that sends a checkpoint."""
 
         def send() -> Message | None:
-            channel = self.connect(host, what=SEND, step=step, samples=0, last=True, **more)
+            channel = self.connect(host, what=UPLOAD, step=step, samples=0, last=True, **more)
             try:
                 writer = PieceWriter(channel)
                 writer.write(content)
@@ -143,7 +143,7 @@ def test_who_is_no_present_worker_or_wants_something_else_sends_no_checkpoint(
 ) -> None:
     async def body(stage: Stage) -> None:
         stage.worker("n1")
-        known = {"what": SEND} if about["host"] == "n2" else {}
+        known = {"what": UPLOAD} if about["host"] == "n2" else {}
         channel = await stage.thread(lambda: stage.connect(**{**known, **about}))  # type: ignore[arg-type]
         assert await stage.thread(channel.receive) is None
         assert not stage.transfers._all
@@ -179,7 +179,7 @@ def test_a_liar_is_dropped_and_leaves_nothing_on_the_disk(tmp_path: Path, lie: C
     async def body(stage: Stage) -> None:
         worker = stage.worker("n1")
         assert await stage.upload("n1", 3) == {"op": "kept"}
-        channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=9, samples=0))
+        channel = await stage.thread(lambda: stage.connect("n1", what=UPLOAD, step=9, samples=0))
         await stage.thread(lie, channel)
         channel.hang_up()
         await until("it is dropped", lambda: not stage.transfers._all)
@@ -196,7 +196,7 @@ def test_a_checkpoint_of_no_step_is_dropped(tmp_path: Path, about: dict[str, obj
     async def body(stage: Stage) -> None:
         stage.worker("n1")
         fields = {"samples": 0, **about}
-        channel = await stage.thread(lambda: stage.connect("n1", what=SEND, **fields))
+        channel = await stage.thread(lambda: stage.connect("n1", what=UPLOAD, **fields))
         assert await stage.thread(channel.receive) is None
         channel.close()
         assert stage.store.step == -1
@@ -207,7 +207,7 @@ def test_a_checkpoint_of_no_step_is_dropped(tmp_path: Path, about: dict[str, obj
 def test_a_worker_that_comes_again_has_no_second_thread(tmp_path: Path) -> None:
     async def body(stage: Stage) -> None:
         stage.worker("n1")
-        first = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+        first = await stage.thread(lambda: stage.connect("n1", what=UPLOAD, step=3, samples=0))
         await until("it is let in", lambda: stage.transfers._all)
         assert await stage.upload("n1", 4) == {"op": "kept"}
         assert await stage.thread(first.receive) is None
@@ -222,7 +222,7 @@ def test_there_are_only_so_many_at_a_time_and_who_comes_then_tries_again(tmp_pat
         stage.transfers._most = 1
         stage.worker("n1")
         stage.worker("n2")
-        first = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+        first = await stage.thread(lambda: stage.connect("n1", what=UPLOAD, step=3, samples=0))
         await until("it is let in", lambda: stage.transfers._all)
         assert await stage.upload("n2", 4) is None
         first.hang_up()
@@ -265,7 +265,7 @@ def test_bytes_that_come_are_a_sign_of_life_and_the_loop_goes_on_meanwhile(
     async def body(stage: Stage) -> None:
         worker = stage.worker("n1")
         assert not stage.saver.growing
-        channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+        channel = await stage.thread(lambda: stage.connect("n1", what=UPLOAD, step=3, samples=0))
         for count in range(1, 4):
             await stage.thread(channel.send_raw, struct.pack(">I", 4), b"four")
             await until("it is seen", lambda count=count: len(stage.heard) >= count)
@@ -316,7 +316,7 @@ def test_what_a_worker_that_is_gone_has_half_sent_holds_nobody_up(
 
     async def body(stage: Stage) -> None:
         stage.worker("n1")
-        channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+        channel = await stage.thread(lambda: stage.connect("n1", what=UPLOAD, step=3, samples=0))
         await stage.thread(channel.send_raw, struct.pack(">I", 100), b"half")
         await until("it is let in", lambda: stage.transfers._all)
         del stage.present["n1"]
@@ -331,7 +331,7 @@ def test_what_a_worker_that_is_gone_has_half_sent_holds_nobody_up(
 def test_the_driver_that_ends_leaves_no_connection_and_no_thread_waiting(tmp_path: Path) -> None:
     async def body(stage: Stage) -> None:
         stage.worker("n1")
-        channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+        channel = await stage.thread(lambda: stage.connect("n1", what=UPLOAD, step=3, samples=0))
         await until("it is let in", lambda: stage.transfers._all)
         await stage.transfers.close()
         assert not stage.transfers._all
@@ -348,7 +348,7 @@ def test_a_checkpoint_that_is_altered_on_its_way_is_never_stored(tmp_path: Path)
         stage.worker("n1")
 
         def send() -> Message | None:
-            channel = stage.connect("n1", what=SEND, step=3, samples=0)
+            channel = stage.connect("n1", what=UPLOAD, step=3, samples=0)
             real = channel.send_raw
             channel.send_raw = lambda *parts: real(*(bytes(p).replace(b"weights", b"WEIGHTS") for p in parts))  # type: ignore[method-assign]
             writer = PieceWriter(channel)
@@ -368,7 +368,7 @@ def test_a_checkpoint_that_is_altered_on_its_way_is_never_stored(tmp_path: Path)
 def test_a_wrong_secret_opens_no_connection_for_a_checkpoint(tmp_path: Path) -> None:
     async def body(stage: Stage) -> None:
         stage.worker("n1")
-        about = {"role": "state", "host": "n1", "what": SEND}
+        about = {"role": "state", "host": "n1", "what": UPLOAD}
         with pytest.raises(WireError):
             await stage.thread(BlockingChannel.connect, stage.address, "another", about)
 
