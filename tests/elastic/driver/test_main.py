@@ -100,7 +100,7 @@ def test_what_cannot_be_put_away_is_told_and_is_no_failure(
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(main.shelf, "put_away", fail)
+    monkeypatch.setattr(main.catalogue, "put_away", fail)
     ended(tmp_path, 0)
     assert says(capsys.readouterr().out, "elastic.main.left_as_it_is", error="Input/output error")
 
